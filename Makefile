@@ -1,0 +1,38 @@
+# What people type. Every target sets up what it needs first; a second set-up takes less than a second.
+
+SHELL := /bin/bash
+BIN := .venv/bin
+
+# How long the kill loop runs: minutes by hand, an hour to soak.
+CRASH_MINUTES ?= 5
+SOAK_MINUTES ?= 60
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test lint bench crash soak
+
+help:  ## this list
+	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1\t\2/p' Makefile | expand -t 14
+
+setup:  ## everything needed, nothing more; leaves .venv/bin/tidegate
+	@scripts/setup.sh
+
+# The recipe becomes tidegate itself, so that Ctrl-C reaches it and nothing else stands between.
+run: setup  ## everything needed, then the demo: server, Spark worker, a live source, something to look at
+	@TIDEGATE_HOME="$${TIDEGATE_HOME:-$(CURDIR)/.home}" exec $(BIN)/tidegate up --demo
+
+lint: setup  ## everything needed, then style and types
+	$(BIN)/ruff check --extend-exclude .home .
+	$(BIN)/ruff format --check --extend-exclude .home .
+	$(BIN)/mypy
+
+test: lint  ## everything needed, then style, types and all tests
+	$(BIN)/python -m pytest
+
+bench: setup  ## the benchmark table
+	$(BIN)/python -m benchmarks
+
+crash: setup  ## kill and restart under load for CRASH_MINUTES (5), then count
+	$(BIN)/python -m tests.crash.loop --minutes $(CRASH_MINUTES)
+
+soak: setup  ## the same for SOAK_MINUTES (60)
+	$(BIN)/python -m tests.crash.loop --minutes $(SOAK_MINUTES)
