@@ -1,0 +1,27 @@
+"""Tidegate: a stream data platform in one Python package.
+
+`tidegate.connect()` gives a client of a running server. `from tidegate import spark as tide` gives what
+pipelines use. Nothing heavy is imported until it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import TidegateError
+
+if TYPE_CHECKING:
+    from tidegate.sdk.client import Client, connect
+
+__version__ = "0.1.0"
+__all__ = ["Client", "TidegateError", "__version__", "connect"]
+
+_LATE = {"connect": "tidegate.sdk.client", "Client": "tidegate.sdk.client"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'tidegate' has no attribute '{name}'")
+    import importlib
+
+    return getattr(importlib.import_module(_LATE[name]), name)

@@ -1,0 +1,28 @@
+"""The clock: the one place where time enters Tidegate. Doors build a `SystemClock` and pass it down."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Tells the time; may be called from any thread."""
+
+    def now_us(self) -> int:
+        """Give microseconds since 1970-01-01 UTC; may jump, also backwards, when someone sets it."""
+        ...
+
+    def monotonic_seconds(self) -> float:
+        """Give seconds since some fixed moment; never goes back. For waits and timeouts."""
+        ...
+
+
+class SystemClock:
+    """The clock of this machine."""
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+    def monotonic_seconds(self) -> float:
+        return time.monotonic()

@@ -1,0 +1,83 @@
+"""Names of topics, tables and pipelines: checked once at the door, then plain text everywhere."""
+
+from __future__ import annotations
+
+import re
+
+from tidegate.errors import NameInvalid
+
+TOPIC_NAME_CHARS_MAX = 200  # leaves room for suffixes within the 255 bytes that file systems allow a name
+TOPIC_SEGMENTS_MAX = 4  # tenant, namespace, table and one more; deeper trees are paths, not names
+TABLE_NAME_CHARS_MAX = 63  # what PostgreSQL keeps of an identifier, so names survive a move there
+PIPELINE_NAME_CHARS_MAX = 63  # also the name of a file and of a Spark query
+SHOWN_CHARS_MAX = 80  # an error repeats no more than this of what a caller sent
+
+_TOPIC_SEGMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
+_TABLE = re.compile(r"[a-z_][a-z0-9_]*")
+_PIPELINE = re.compile(r"[a-z][a-z0-9_-]*")
+
+_TOPIC_RULE = (
+    f"A topic name is 1 to {TOPIC_SEGMENTS_MAX} segments joined by '.', "
+    f"{TOPIC_NAME_CHARS_MAX} characters at most; a segment has letters a-z and A-Z, digits, '_' and '-', "
+    "and begins with a letter or '_'."
+)
+_TABLE_RULE = (
+    f"A table name has small letters a-z, digits and '_', begins with a letter or '_', "
+    f"and is {TABLE_NAME_CHARS_MAX} characters at most."
+)
+_PIPELINE_RULE = (
+    f"A pipeline name has small letters a-z, digits, '_' and '-', begins with a letter, "
+    f"and is {PIPELINE_NAME_CHARS_MAX} characters at most."
+)
+
+
+def check_topic_name(name: str) -> str:
+    """Give the name back, or raise NameInvalid with what is wrong and the rule."""
+    _check_length(name, "topic", TOPIC_NAME_CHARS_MAX, _TOPIC_RULE)
+    segments = name.split(".")
+    if len(segments) > TOPIC_SEGMENTS_MAX:
+        raise _invalid(name, "topic", f"it has {len(segments)} segments", _TOPIC_RULE)
+    for segment in segments:
+        if not segment:
+            raise _invalid(name, "topic", "a segment is empty", _TOPIC_RULE)
+        if not _TOPIC_SEGMENT.fullmatch(segment):
+            raise _invalid(name, "topic", f"segment '{shorten(segment)}' breaks the rule", _TOPIC_RULE)
+    return name
+
+
+def check_table_name(name: str) -> str:
+    """Give the name back, or raise NameInvalid with what is wrong and the rule."""
+    _check_length(name, "table", TABLE_NAME_CHARS_MAX, _TABLE_RULE)
+    if not _TABLE.fullmatch(name):
+        raise _invalid(name, "table", _first_fault(name, _TABLE), _TABLE_RULE)
+    return name
+
+
+def check_pipeline_name(name: str) -> str:
+    """Give the name back, or raise NameInvalid with what is wrong and the rule."""
+    _check_length(name, "pipeline", PIPELINE_NAME_CHARS_MAX, _PIPELINE_RULE)
+    if not _PIPELINE.fullmatch(name):
+        raise _invalid(name, "pipeline", _first_fault(name, _PIPELINE), _PIPELINE_RULE)
+    return name
+
+
+def shorten(text: str) -> str:
+    """Give text as an error may repeat it: whole when short, else its beginning and an ellipsis."""
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
+
+
+def _check_length(name: str, noun: str, chars_max: int, rule: str) -> None:
+    if not name:
+        raise _invalid(name, noun, "it is empty", rule)
+    if len(name) > chars_max:
+        raise _invalid(name, noun, f"it has {len(name)} characters", rule)
+
+
+def _first_fault(name: str, pattern: re.Pattern[str]) -> str:
+    matched = pattern.match(name)
+    fault = name[matched.end() if matched else 0]
+    return f"{fault!r} may not stand there" if matched else f"it may not begin with {fault!r}"
+
+
+def _invalid(name: str, noun: str, reason: str, rule: str) -> NameInvalid:
+    return NameInvalid(name=shorten(name), noun=noun, reason=reason, rule=rule)

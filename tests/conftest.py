@@ -1,0 +1,32 @@
+"""What every test may ask for: a home folder, and the one Spark session of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# No deadline: a shared machine stalls now and then. A failure prints what repeats it.
+settings.register_profile(
+    "tidegate", max_examples=60, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tidegate")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """Name a home folder that does not exist yet."""
+    return tmp_path / "home"
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """Give the one Spark session of the run, with Delta and our sources; it starts when first asked for."""
+    from tidegate.pipeline.session import build_session, end_session
+
+    session = build_session()
+    yield session
+    end_session(session)

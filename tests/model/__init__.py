@@ -1,0 +1,1 @@
+"""Tests of the nouns, one file for each module."""
