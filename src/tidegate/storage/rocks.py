@@ -1,0 +1,315 @@
+"""The engine on RocksDB: one folder, one process, through rocksdict in raw mode.
+
+Order: batches become visible in the order of their writes. Durability: `write` hands a batch to the
+operating system, `sync` puts it on the disk. Threads: any thread may call any method; `sync` and `get_many`
+do not hold Python's lock while they work, the others do. Damage: logs are checked before they are replayed
+(`wal`), blocks when they are read.
+
+A full disk: a write that finds less than `free_bytes_min` free is refused with StorageFull before RocksDB
+sees it, and works again as soon as there is room. Should RocksDB meet a full disk all the same, the write
+raises StorageFull, reads go on, and RocksDB takes writes again some seconds after room was made, or at once
+after `reopen`. In both cases nothing of the refused batch is there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from rocksdict import Checkpoint, DbClosedError, Rdict, WriteBatch
+
+from tidegate.errors import InvariantBroken, StorageFailed, StorageFull, TidegateError
+from tidegate.storage.engine import Batch, KeyRange
+from tidegate.storage.rocks_faults import READ_HINT, open_fault, read_fault, sync_fault, write_fault
+from tidegate.storage.rocks_options import MIB, RocksSettings, options_of
+from tidegate.storage.rocks_reads import RocksSnapshot, View, pairs_of
+from tidegate.storage.wal import check_logs, cut_unwritten_tail
+
+__all__ = ["RocksBatch", "RocksEngine", "RocksSettings", "disk_free_bytes"]
+
+# The free room is looked up again after this much: what can be written between two looks is far below the
+# reserve, and a look costs about a microsecond.
+ROOM_CHECK_BYTES = MIB
+ROOM_CHECK_WRITES = 16
+
+# What a call meets when it comes upon a database that is closed, or that another thread is closing right now.
+_SHUT = (DbClosedError, RuntimeError)
+
+log = logging.getLogger(__name__)
+
+
+def disk_free_bytes(path: Path) -> int:
+    """Give the room that is left for us on the disk that holds a path."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize
+
+
+class RocksBatch:
+    """Changes that become visible together; written once.
+
+    `put` and `delete` are RocksDB's own methods, without a call of ours between. A range that ends before it
+    starts is refused here: RocksDB would apply half of the batch and then take no write at all.
+    """
+
+    __slots__ = ("_count", "_raw", "delete", "put")
+
+    def __init__(self) -> None:
+        self._raw: Any = WriteBatch(raw_mode=True)
+        self._count = 0
+        self.put: Callable[[bytes, bytes], None] = self._raw.put
+        self.delete: Callable[[bytes], None] = self._raw.delete
+
+    def delete_range(self, start: bytes, stop: bytes, /) -> None:
+        if stop < start:
+            raise InvariantBroken(reason=f"range delete ends before it starts: {start!r} to {stop!r}")
+        if self._raw is None:
+            _refuse_spent()
+        self._raw.delete_range(start, stop)
+
+    def __len__(self) -> int:
+        return self._count if self._raw is None else len(self._raw)
+
+    def spend(self) -> Any:
+        """Give RocksDB's batch away; nothing can be added or written any more."""
+        raw = self._raw
+        if raw is None:
+            _refuse_spent()
+        self._count = len(raw)
+        self._raw = None
+        self.put = self.delete = _refuse_spent
+        return raw
+
+
+def _refuse_spent(*_change: bytes) -> None:
+    raise InvariantBroken(reason="a batch was used again after it was written")
+
+
+class RocksEngine:
+    """An ordered map of bytes in a folder."""
+
+    def __init__(
+        self,
+        path: Path,
+        settings: RocksSettings | None = None,
+        *,
+        free_bytes: Callable[[Path], int] = disk_free_bytes,
+    ) -> None:
+        self.path = path
+        self.settings = settings or RocksSettings()
+        self._free_bytes = free_bytes
+        self._turn = threading.Condition(threading.Lock())
+        self._inside = 0  # calls that let go of Python's lock while RocksDB works; closing waits for them
+        self._views: weakref.WeakSet[View] = weakref.WeakSet()
+        self._write_lock = threading.Lock()
+        self._room_bytes_left = 0
+        self._room_writes_left = 0
+        self._unusable: TidegateError | None = None
+        self._half_way = False
+        self._closed = False
+        self._db = self._open()
+
+    def batch(self) -> RocksBatch:
+        return RocksBatch()
+
+    def write(self, batch: Batch, *, sync: bool = False) -> None:
+        if not isinstance(batch, RocksBatch):
+            raise InvariantBroken(reason=f"a RocksEngine cannot write a {type(batch).__name__}")
+        raw = batch.spend()
+        while not self._wrote(raw):
+            self._wait_until_open()
+        if sync:
+            self.sync()
+
+    def sync(self) -> None:
+        db = self._enter()
+        try:
+            db.flush_wal(True)
+        except Exception as fault:
+            self._half_way = True
+            raise sync_fault(fault, self.path) from fault
+        finally:
+            self._leave()
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._db.get(key)
+        except _SHUT:
+            self._wait_until_open()
+            return self.get(key)
+        except Exception as fault:
+            raise read_fault(fault, self.path) from fault
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        asked = keys if isinstance(keys, list) else list(keys)
+        db = self._enter()
+        try:
+            values: list[bytes | None] = db.get(asked)
+        except Exception as fault:
+            raise read_fault(fault, self.path) from fault
+        finally:
+            self._leave()
+        return values
+
+    def scan(self, span: KeyRange, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        view = self._view(stop=span.stop)
+        return pairs_of(view, span, reverse=reverse)
+
+    def snapshot(self) -> RocksSnapshot:
+        with self._write_lock:  # the view's two halves must see the same writes
+            return RocksSnapshot(self._view(snapshot=True))
+
+    def checkpoint(self, target: Path) -> None:
+        if target.exists():
+            raise StorageFailed(path=str(target), reason="a checkpoint needs a folder that is not there yet")
+        db = self._enter()
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Never kept in a variable: a Checkpoint that lives holds the database and its lock.
+            Checkpoint(db).create_checkpoint(str(target))
+        except Exception as fault:
+            rmtree(target, ignore_errors=True)
+            rmtree(target.with_name(target.name + ".tmp"), ignore_errors=True)
+            raise write_fault(fault, target, self._free_bytes(self.path)) from fault
+        finally:
+            self._leave()
+
+    @property
+    def reopen_needed(self) -> bool:
+        return self._half_way or self._unusable is not None
+
+    def reopen(self) -> None:
+        with self._turn:
+            if self._closed:
+                raise InvariantBroken(reason="the engine is closed")
+            # Opening writes files. Without room it would fail and take the reads away, so the store stays
+            # open.
+            free_bytes = self._free_bytes(self.path)
+            if free_bytes < self.settings.free_bytes_min:
+                raise StorageFull(path=str(self.path), free_bytes=free_bytes)
+            reason = "the store was opened again while this was read"
+            self._shut(StorageFailed(path=str(self.path), reason=reason, hint=READ_HINT))
+            try:
+                self._db = self._open()
+            except TidegateError as fault:
+                self._unusable = fault
+                raise
+            self._unusable = None
+            self._half_way = False
+
+    def close(self) -> None:
+        with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            self._shut(InvariantBroken(reason="the engine is closed"))
+
+    def _open(self) -> Any:
+        options = options_of(self.settings)
+        try:
+            cut = cut_unwritten_tail(self.path)
+            if cut is not None:
+                log.warning("cut %s at byte %d: the last write never reached the disk", *cut)
+            check_logs(self.path)
+            # Named column families keep rocksdict from taking the options of an existing store from its
+            # folder.
+            return Rdict(str(self.path), options, column_families={"default": options})
+        except TidegateError:
+            raise
+        except Exception as fault:
+            raise open_fault(fault, self.path, self._free_bytes_near()) from fault
+
+    def _shut(self, reason: TidegateError) -> None:
+        """Close RocksDB for real; the caller holds the turn."""
+        while self._inside:
+            self._turn.wait()
+        for view in list(self._views):
+            view.release(reason)
+        try:
+            self._db.close()
+        except DbClosedError:
+            return  # a reopen that failed left it closed
+        except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
+            # Closed it is. What its flush could not write stands in the write-ahead log and is replayed.
+            log.warning("closing %s: %s", self.path, fault)
+
+    def _view(self, *, stop: bytes | None = None, snapshot: bool = False) -> View:
+        with self._turn:
+            self._check_open()
+            view = View(self._db, self.path, stop=stop, snapshot=snapshot)
+            self._views.add(view)
+        return view
+
+    def _enter(self) -> Any:
+        with self._turn:
+            self._check_open()
+            self._inside += 1
+            return self._db
+
+    def _leave(self) -> None:
+        with self._turn:
+            self._inside -= 1
+            if not self._inside:
+                self._turn.notify_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvariantBroken(reason="the engine is closed")
+        if self._unusable is not None:
+            raise StorageFailed(
+                path=str(self.path),
+                reason=f"it did not open again: {self._unusable}",
+                hint=self._unusable.hint,
+            )
+
+    def _wait_until_open(self) -> None:
+        """Return once a reopen on another thread is over; raise when the engine is not open."""
+        with self._turn:
+            self._check_open()
+
+    def _wrote(self, raw: Any) -> bool:
+        """Write a batch; give False, with the batch untouched, when the store is shut at this moment."""
+        try:
+            with self._write_lock:
+                self._check_room(raw.size_in_bytes())
+                self._db.write(raw)
+        except _SHUT:
+            return False
+        except TidegateError:
+            raise
+        except Exception as fault:
+            raise self._write_failed(fault) from fault
+        return True
+
+    def _write_failed(self, fault: Exception) -> TidegateError:
+        error = write_fault(fault, self.path, self._free_bytes(self.path))
+        # RocksDB goes on by itself after a full disk, and nothing of the batch is visible: no need to reopen.
+        if not isinstance(error, StorageFull):
+            self._half_way = True
+        return error
+
+    def _check_room(self, size_bytes: int) -> None:
+        """Refuse a write that would eat into the reserve; the caller holds the write lock."""
+        self._room_bytes_left -= size_bytes
+        self._room_writes_left -= 1
+        if self._room_bytes_left >= 0 and self._room_writes_left >= 0:
+            return
+        free_bytes = self._free_bytes(self.path)
+        if free_bytes - size_bytes < self.settings.free_bytes_min:
+            self._room_bytes_left = 0
+            raise StorageFull(path=str(self.path), free_bytes=free_bytes)
+        self._room_bytes_left = ROOM_CHECK_BYTES
+        self._room_writes_left = ROOM_CHECK_WRITES
+
+    def _free_bytes_near(self) -> int:
+        """Give the free room at the nearest folder that is there: the store's own may not be."""
+        near = self.path
+        while not near.exists() and near != near.parent:
+            near = near.parent
+        return self._free_bytes(near)
