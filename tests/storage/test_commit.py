@@ -1,0 +1,187 @@
+"""Group commit: order, isolation, durability and recovery after a failed write."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tidegate.errors import NotReady, RequestInvalid, StorageFailed
+from tidegate.storage.commit import GroupCommitter, StageLater, Staging
+from tidegate.storage.memory import MemoryEngine
+
+
+@pytest.fixture
+def engine() -> MemoryEngine:
+    return MemoryEngine()
+
+
+@pytest.fixture
+def committer(engine: MemoryEngine) -> Iterator[GroupCommitter]:
+    made = GroupCommitter(engine)
+    yield made
+    made.close()
+
+
+def _count_up(staging: Staging) -> int:
+    value = int(staging.get(b"n") or b"0")
+    staging.put(b"n", str(value + 1).encode())
+    return value
+
+
+def test_every_writer_gets_its_own_number_and_all_are_durable(
+    engine: MemoryEngine, committer: GroupCommitter
+) -> None:
+    futures = [committer.submit(_count_up) for _ in range(1000)]
+    assert [future.result(5) for future in futures] == list(range(1000))
+    engine.crash()
+    assert engine.get(b"n") == b"1000"
+
+
+def test_a_refused_change_writes_nothing_and_its_neighbours_go_on(
+    engine: MemoryEngine, committer: GroupCommitter
+) -> None:
+    def refused(staging: Staging) -> int:
+        staging.put(b"torn", b"x")
+        raise RequestInvalid(reason="no")
+
+    hold = _hold(committer)
+    futures = [committer.submit(_count_up), committer.submit(refused), committer.submit(_count_up)]
+    hold.set()
+    assert futures[0].result(5) == 0
+    with pytest.raises(RequestInvalid):
+        futures[1].result(5)
+    assert futures[2].result(5) == 1
+    assert engine.get(b"torn") is None
+
+
+def test_a_failed_sync_fails_the_group_and_later_writes_start_from_the_disk(
+    engine: MemoryEngine, committer: GroupCommitter
+) -> None:
+    assert committer.submit(_count_up).result(5) == 0
+    engine.fail_next_sync(StorageFailed(path="memory", reason="the disk said no"))
+    with pytest.raises(StorageFailed):
+        committer.submit(_count_up).result(5)
+    assert committer.submit(_count_up).result(5) == 1, "the failed write must not be counted"
+
+
+def test_a_failed_write_leaves_nothing(engine: MemoryEngine, committer: GroupCommitter) -> None:
+    engine.fail_next_write(StorageFailed(path="memory", reason="the disk said no"))
+    with pytest.raises(StorageFailed):
+        committer.submit(_count_up).result(5)
+    assert engine.get(b"n") is None
+    assert committer.submit(_count_up).result(5) == 0
+
+
+def test_an_engine_that_does_not_open_again_refuses_writers_and_serves_them_once_it_does(
+    engine: MemoryEngine, committer: GroupCommitter
+) -> None:
+    reopen, refusals = engine.reopen, 3
+
+    def stubborn() -> None:
+        nonlocal refusals
+        refusals -= 1
+        if refusals >= 0:
+            raise StorageFailed(path="memory", reason="still no disk")
+        reopen()
+
+    engine.reopen = stubborn  # type: ignore[method-assign]
+    engine.fail_next_sync(StorageFailed(path="memory", reason="the disk said no"))
+    for _ in range(4):
+        with pytest.raises(StorageFailed):
+            committer.submit(_count_up).result(5)
+    assert committer.submit(_count_up).result(5) == 0
+
+
+def test_answers_come_after_durability_and_callbacks_before_answers(
+    engine: MemoryEngine, committer: GroupCommitter
+) -> None:
+    seen: list[str] = []
+
+    def stage(staging: Staging) -> str:
+        staging.put(b"k", b"v")
+        staging.when_durable(lambda: seen.append("callback"))
+        return "done"
+
+    future = committer.submit(stage)
+    future.add_done_callback(lambda _: seen.append("answer"))
+    assert future.result(5) == "done"
+    assert seen == ["callback", "answer"]
+    engine.crash()
+    assert engine.get(b"k") == b"v"
+
+
+def test_a_range_delete_is_seen_by_the_next_change(engine: MemoryEngine, committer: GroupCommitter) -> None:
+    def clear(staging: Staging) -> bytes | None:
+        staging.put(b"m", b"own")
+        staging.delete_range(b"a", b"z")
+        return staging.get(b"m")
+
+    hold = _hold(committer)
+    first = committer.submit(_count_up)
+    cleared = committer.submit(clear)
+    after = committer.submit(_count_up)
+    hold.set()
+    assert (first.result(5), cleared.result(5), after.result(5)) == (0, None, 0)
+    assert engine.get(b"m") is None
+
+
+def test_a_change_that_asks_to_wait_is_staged_in_the_next_group(
+    engine: MemoryEngine, committer: GroupCommitter
+) -> None:
+    def needs_durable(staging: Staging) -> bytes | None:
+        if engine.get(b"n") is None:
+            raise StageLater
+        return engine.get(b"n")
+
+    hold = _hold(committer)
+    first = committer.submit(_count_up)
+    second = committer.submit(needs_durable)
+    third = committer.submit(_count_up)
+    hold.set()
+    assert (first.result(5), second.result(5), third.result(5)) == (0, b"1", 1)
+
+
+def test_a_closed_committer_finishes_what_it_took_and_refuses_more(engine: MemoryEngine) -> None:
+    committer = GroupCommitter(engine)
+    futures = [committer.submit(_count_up) for _ in range(50)]
+    committer.close()
+    assert [future.result(0) for future in futures] == list(range(50))
+    with pytest.raises(NotReady):
+        committer.submit(_count_up)
+
+
+def test_commit_waits_on_an_event_loop_without_a_thread_each(committer: GroupCommitter) -> None:
+    async def many() -> list[int]:
+        return list(await asyncio.gather(*(committer.commit(_count_up) for _ in range(300))))
+
+    before = threading.active_count()
+    assert sorted(asyncio.run(many())) == list(range(300))
+    assert threading.active_count() <= before + 1
+
+
+def test_a_cancelled_wait_does_not_harm_the_others(committer: GroupCommitter) -> None:
+    async def one_leaves() -> int:
+        leaving = asyncio.ensure_future(committer.commit(_count_up))
+        staying = asyncio.ensure_future(committer.commit(_count_up))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        return await staying
+
+    assert asyncio.run(one_leaves()) == 1
+
+
+def _hold(committer: GroupCommitter) -> threading.Event:
+    """Keep the committer busy so that what follows forms one group."""
+    release, busy = threading.Event(), threading.Event()
+
+    def wait(staging: Staging) -> None:
+        staging.closes_group = True
+        busy.set()
+        release.wait(5)
+
+    committer.submit(wait)
+    busy.wait(5)
+    return release

@@ -1,0 +1,117 @@
+"""The home folder: made whole or not at all, locked by one of a kind, refused when newer."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidegate.errors import HomeLocked, HomeTooNew, HomeUnusable
+from tidegate.storage.home import FOLDERS, Home, write_file_atomically
+
+
+def _token() -> str:
+    return "secret-token"
+
+
+def test_a_new_home_has_every_folder_and_a_private_token(tmp_path: Path) -> None:
+    home = Home.open(tmp_path / "deep" / "home", _token)
+    assert {entry.name for entry in home.path.iterdir()} == {*FOLDERS, "admin.token", "layout.json"}
+    assert stat.S_IMODE(home.token_path.stat().st_mode) == 0o600
+    assert home.read_token() == "secret-token"
+
+
+def test_opening_again_keeps_the_token(tmp_path: Path) -> None:
+    Home.open(tmp_path / "home", _token)
+    assert Home.open(tmp_path / "home", lambda: "another").read_token() == "secret-token"
+
+
+def test_a_home_that_was_interrupted_is_finished(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "admin.token").write_text("kept\n")
+    (tmp_path / f"layout.json.{os.getpid()}.new").write_text("{")
+    assert Home.open(tmp_path, _token).read_token() == "kept"
+
+
+def test_settings_may_be_there_before_the_home(tmp_path: Path) -> None:
+    (tmp_path / "tidegate.toml").write_text("[server]\nport = 1\n")
+    Home.open(tmp_path, _token)
+    assert (tmp_path / "layout.json").exists()
+
+
+def test_a_folder_with_other_things_is_refused_and_untouched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(HomeUnusable, match=r"thesis\.tex"):
+        Home.open(tmp_path, _token)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_home_that_cannot_be_made_is_not_left_half_made(tmp_path: Path) -> None:
+    def broken() -> str:
+        raise OSError(5, "the disk said no")
+
+    with pytest.raises(HomeUnusable, match="the disk said no"):
+        Home.open(tmp_path / "home", broken)
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    (home.path / "layout.json").write_text(json.dumps({"layout": 99}))
+    with pytest.raises(HomeTooNew) as caught:
+        Home.open(tmp_path, _token)
+    assert caught.value.values["found"] == 99
+    with pytest.raises(HomeTooNew):
+        Home.existing(tmp_path)
+
+
+def test_a_damaged_layout_is_named(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    (home.path / "layout.json").write_text("{")
+    with pytest.raises(HomeUnusable, match=r"layout\.json is damaged"):
+        Home.open(tmp_path, _token)
+
+
+def test_a_file_is_no_home(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(HomeUnusable):
+        Home.open(tmp_path / "file", _token)
+
+
+def test_a_second_of_a_kind_is_refused_with_the_holders_pid(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    lock = home.lock("server")
+    try:
+        with pytest.raises(HomeLocked) as caught:
+            Home.existing(tmp_path).lock("server")
+        assert caught.value.values["pid"] == os.getpid()
+        home.lock("worker").release()
+    finally:
+        lock.release()
+    home.lock("server").release()
+
+
+def test_a_lock_inherited_by_a_child_is_waited_for_after_its_holder_died(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    # A process takes the lock, leaves it to a child that lives a second longer, and is killed.
+    program = (
+        "import os, subprocess, sys; from pathlib import Path; from tidegate.storage.home import Home\n"
+        "lock = Home.existing(Path(sys.argv[1])).lock('worker')\n"
+        "subprocess.Popen(['sleep', '1'], pass_fds=(lock.fd,))\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
+    with pytest.raises(HomeLocked):
+        home.lock("worker", wait_seconds=0)
+    home.lock("worker", wait_seconds=10).release()
+
+
+def test_atomic_replacement_leaves_no_spare_file_behind(tmp_path: Path) -> None:
+    write_file_atomically(tmp_path / "f", b"one")
+    write_file_atomically(tmp_path / "f", b"two")
+    assert [(entry.name, entry.read_bytes()) for entry in tmp_path.iterdir()] == [("f", b"two")]
