@@ -1,0 +1,136 @@
+"""Publish: takes messages for a topic, gives each its partition, offset and id once all of them are durable.
+
+All messages of a request are stored or none is. A message goes to the partition it names, else to that of
+its key, else (no key) to the one whose turn it is: requests without keys take the partitions in turn.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tidegate.storage.commit import GroupCommitter, StageLater, Staging
+from tidegate.topics.batches import Origin
+from tidegate.topics.definitions import Topic
+from tidegate.topics.log import TopicLog
+from tidegate.topics.producers import Memory, recall, stage_memory
+
+# A reader decodes whole record batches; a larger request is stored as several.
+BATCH_MESSAGES_MAX = 8192
+
+_PUBLISHED = Origin()
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages as columns: keys, payloads (UTF-8 JSON) and the partitions they name, all of one length."""
+
+    keys: Sequence[str | None]
+    payloads: Sequence[bytes]
+    partitions: Sequence[int | None]
+
+    def __len__(self) -> int:
+        return len(self.payloads)
+
+    def from_index(self, start: int) -> Messages:
+        """Leave the first ones out."""
+        if start == 0:
+            return self
+        return Messages(self.keys[start:], self.payloads[start:], self.partitions[start:])
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """An idempotent producer and the number of its request's first message."""
+
+    producer: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """Where each message is, in the order of the request."""
+
+    partitions: np.ndarray
+    offsets: np.ndarray
+    ids: np.ndarray
+
+
+class Publisher:
+    """Stores messages in topics. Use it from one event loop."""
+
+    def __init__(self, committer: GroupCommitter, log: TopicLog) -> None:
+        self._committer = committer
+        self._log = log
+        self._turn = itertools.count()
+
+    async def publish(self, topic: Topic, messages: Messages, sender: Sender | None = None) -> Receipt:
+        """Store messages and return when they are on the disk."""
+        routes = self._route(topic, messages)
+        if sender is None:
+            return await self._committer.commit(lambda staging: self._stage(staging, topic, messages, routes))
+        return await self._committer.commit(
+            lambda staging: self._stage_once(staging, topic, messages, routes, sender)
+        )
+
+    def _route(self, topic: Topic, messages: Messages) -> np.ndarray:
+        turn = next(self._turn) % topic.partitions
+        if topic.partitions == 1 and not any(messages.partitions):
+            return np.zeros(len(messages), np.int64)
+        routes = np.empty(len(messages), np.int64)
+        for index, (key, named) in enumerate(zip(messages.keys, messages.partitions, strict=True)):
+            if named is not None:
+                routes[index] = topic.check_partition(named)
+            else:
+                routes[index] = turn if key is None else topic.partition_of(key)
+        return routes
+
+    def _stage_once(
+        self, staging: Staging, topic: Topic, messages: Messages, routes: np.ndarray, sender: Sender
+    ) -> Receipt:
+        memory = recall(staging, topic, sender.producer, sender.sequence)
+        repeated = min(memory.expected - sender.sequence, len(messages))
+        old = self._repeat(topic, memory, sender.sequence, repeated)
+        if repeated == len(messages):
+            return old
+        new = self._stage(staging, topic, messages.from_index(repeated), routes[repeated:])
+        stage_memory(staging, topic, memory, new.partitions, new.offsets)
+        return Receipt(
+            np.concatenate((old.partitions, new.partitions)),
+            np.concatenate((old.offsets, new.offsets)),
+            np.concatenate((old.ids, new.ids)),
+        )
+
+    def _repeat(self, topic: Topic, memory: Memory, sequence: int, count: int) -> Receipt:
+        partitions, offsets = memory.places(sequence, sequence + count)
+        ids = np.empty(count, np.int64)
+        for partition in np.unique(partitions):
+            chosen = np.flatnonzero(partitions == partition)
+            if offsets[chosen[-1]] >= self._log.counters(topic, int(partition)).end:
+                # The first try is in this very group: it can be read back once the group is durable.
+                raise StageLater
+            ids[chosen] = self._log.ids_of(topic, int(partition), offsets[chosen])
+        return Receipt(partitions, offsets, ids)
+
+    def _stage(self, staging: Staging, topic: Topic, messages: Messages, routes: np.ndarray) -> Receipt:
+        offsets = np.empty(len(messages), np.int64)
+        ids = np.empty(len(messages), np.int64)
+        partitions = [int(routes[0])] if (routes == routes[0]).all() else [int(p) for p in np.unique(routes)]
+        for partition in partitions:
+            chosen = np.flatnonzero(routes == partition)
+            for start in range(0, len(chosen), BATCH_MESSAGES_MAX):
+                run = chosen[start : start + BATCH_MESSAGES_MAX]
+                keys, payloads = _columns(messages, run)
+                appended = self._log.stage_append(staging, topic, partition, keys, payloads, _PUBLISHED)
+                offsets[run] = np.arange(appended.base_offset, appended.base_offset + appended.count)
+                ids[run] = appended.ids
+        return Receipt(routes, offsets, ids)
+
+
+def _columns(messages: Messages, run: np.ndarray) -> tuple[Sequence[str | None], Sequence[bytes]]:
+    if len(run) == len(messages):
+        return messages.keys, messages.payloads
+    return [messages.keys[i] for i in run], [messages.payloads[i] for i in run]

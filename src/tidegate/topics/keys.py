@@ -1,0 +1,68 @@
+"""Where a topic's bytes lie: the one place that builds and parses keys of topics.
+
+definition    TOPIC | topic id u64                                    the topic's name and shape
+counters      TOPIC_COUNTER | topic id u64 | partition u32            next offset, log start, last time and id
+record batch  TOPIC_LOG | topic id u64 | partition u32 | offset u64   messages, by their first offset
+producer      TOPIC_PRODUCER | topic id u64 | digest of its id, 16    what an idempotent producer sent last
+next id       SYSTEM | 1 u32                                          the next topic id, never given out twice
+
+All fixed width and big-endian, so that byte order is offset order and a range scan is a read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from tidegate.storage.engine import KeyRange
+from tidegate.storage.keys import KeySpace, join, prefix_range, read_u64, u32, u64
+
+OFFSET_END = 2**63 - 1
+NEXT_ID = join(KeySpace.SYSTEM, u32(1))
+_OFFSET_AT = 13
+
+
+def definition_key(topic_id: int) -> bytes:
+    """Key of a topic's definition."""
+    return join(KeySpace.TOPIC, u64(topic_id))
+
+
+def definition_range() -> KeyRange:
+    """Keys of all definitions."""
+    return prefix_range(KeySpace.TOPIC)
+
+
+def topic_id_of(key: bytes) -> int:
+    """Give the topic id inside a definition key."""
+    return read_u64(key, 1)
+
+
+def counter_key(topic_id: int, partition: int) -> bytes:
+    """Key of a partition's counters."""
+    return join(KeySpace.TOPIC_COUNTER, u64(topic_id), u32(partition))
+
+
+def record_key(topic_id: int, partition: int, base_offset: int) -> bytes:
+    """Key of a record batch."""
+    return join(KeySpace.TOPIC_LOG, u64(topic_id), u32(partition), u64(base_offset))
+
+
+def base_offset_of(key: bytes) -> int:
+    """Give the base offset inside a record key."""
+    return read_u64(key, _OFFSET_AT)
+
+
+def record_range(topic_id: int, partition: int, start: int, stop: int) -> KeyRange:
+    """Keys of the record batches whose base offset is in a half-open range."""
+    return KeyRange(record_key(topic_id, partition, start), record_key(topic_id, partition, stop))
+
+
+def producer_key(topic_id: int, producer_id: str) -> bytes:
+    """Key of what a producer sent last."""
+    digest = hashlib.blake2b(producer_id.encode(), digest_size=16).digest()
+    return join(KeySpace.TOPIC_PRODUCER, u64(topic_id), digest)
+
+
+def everything_of(topic_id: int) -> list[KeyRange]:
+    """Ranges that hold all keys of one topic but its definition."""
+    spaces = (KeySpace.TOPIC_COUNTER, KeySpace.TOPIC_LOG, KeySpace.TOPIC_PRODUCER)
+    return [prefix_range(join(space, u64(topic_id))) for space in spaces]

@@ -1,0 +1,182 @@
+"""Reading without a group: takes positions and limits, gives messages and offset ranges, keeps nothing.
+
+`start_offsets` turns what a caller may say (`earliest`, a time, an offset …) into an offset a partition,
+`plan` gives a range of offsets that is at most so many messages long, `take` gives messages, `arrow_stream`
+gives a range as the bytes of one Arrow IPC stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import pyarrow as pa
+
+from tidegate.errors import OffsetOutOfRange, RequestInvalid
+from tidegate.topics.batches import MESSAGE_SCHEMA, STREAM_END, STREAM_START, StoredBatch
+from tidegate.topics.definitions import Topic
+from tidegate.topics.log import TopicLog
+
+# Record batches below this are joined on the way out: Spark and Arrow pay for each batch, not only for each
+# row.
+JOIN_BELOW_MESSAGES = 512
+JOINED_MESSAGES_MAX = 8192
+# Bytes gathered before they are sent: large enough that the cost of a send does not count.
+CHUNK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where to begin: an end of the log, an offset, the one after it, a time, or an offset a partition."""
+
+    kind: Literal["earliest", "latest", "offset", "after", "timestamp", "offsets"]
+    value: int = 0
+    offsets: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Offset ranges of one read: `start` (in) to `end` (out) a partition, and where the log ends now."""
+
+    start: dict[int, int]
+    end: dict[int, int]
+    latest: dict[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Messages of several partitions, in offset order within each, and the offset to go on from."""
+
+    batches: list[pa.RecordBatch]
+    next_offsets: dict[int, int]
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return sum(batch.num_rows for batch in self.batches)
+
+
+def start_offsets(log: TopicLog, topic: Topic, start: Start, partition: int | None) -> dict[int, int]:
+    """Give the offset to begin with, for one partition or for all; refuse one that is not in the log."""
+    chosen = range(topic.partitions) if partition is None else [topic.check_partition(partition)]
+    if start.kind in ("offset", "after") and len(chosen) > 1:
+        raise RequestInvalid(
+            reason=f"Topic '{topic.name}' has {topic.partitions} partitions, and an offset belongs to one.",
+            hint='Name the "partition", or give one offset for each: {"offsets": {"0": 5, "1": 7}}.',
+        )
+    for named in start.offsets:
+        topic.check_partition(named)
+    return {number: _start_offset(log, topic, start, number) for number in chosen}
+
+
+def _start_offset(log: TopicLog, topic: Topic, start: Start, partition: int) -> int:
+    held = log.counters(topic, partition)
+    if start.kind == "earliest":
+        return held.start
+    if start.kind == "latest":
+        return held.end
+    if start.kind == "timestamp":
+        return log.offset_at(topic, partition, start.value)
+    if start.kind == "offsets":
+        offset = start.offsets.get(partition, held.start)
+    else:
+        offset = start.value + (1 if start.kind == "after" else 0)
+    if not held.start <= offset <= held.end:
+        raise OffsetOutOfRange(
+            topic=topic.name, partition=partition, offset=offset, earliest=held.start, latest=held.end
+        )
+    return offset
+
+
+def plan(log: TopicLog, topic: Topic, start: Start, messages_max: int | None) -> Plan:
+    """Give the next range to read; where there is more than allowed, every partition gets an equal share."""
+    begin = start_offsets(log, topic, start, None)
+    latest = {partition: max(log.counters(topic, partition).end, begin[partition]) for partition in begin}
+    waiting = {partition: latest[partition] - begin[partition] for partition in begin}
+    shares = waiting if messages_max is None else shared(waiting, messages_max)
+    end = {partition: begin[partition] + shares[partition] for partition in begin}
+    return Plan(begin, end, latest)
+
+
+def shared(waiting: Mapping[int, int], total_max: int) -> dict[int, int]:
+    """Divide a total among partitions: equal shares, and what one does not need goes to the others."""
+    given = dict.fromkeys(waiting, 0)
+    left = total_max
+    hungry = {partition for partition, count in waiting.items() if count}
+    while hungry and left > 0:
+        share = max(1, left // len(hungry))
+        for partition in sorted(hungry):
+            part = min(share, waiting[partition] - given[partition], left)
+            given[partition] += part
+            left -= part
+        hungry = {partition for partition in hungry if given[partition] < waiting[partition]}
+    return given
+
+
+def take(log: TopicLog, topic: Topic, begin: Mapping[int, int], limit: int) -> Taken:
+    """Give at most `limit` messages from these offsets on, from all partitions in equal shares."""
+    waiting = {partition: log.counters(topic, partition).end - offset for partition, offset in begin.items()}
+    batches: list[pa.RecordBatch] = []
+    after = dict(begin)
+    for partition, count in shared(waiting, limit).items():
+        stop = begin[partition] + count
+        for batch in log.read(topic, partition, begin[partition], stop):
+            batches.append(_trimmed(batch, begin[partition], stop))
+        after[partition] = stop
+    return Taken(batches, after)
+
+
+def arrow_stream(log: TopicLog, topic: Topic, partition: int, start: int, stop: int) -> Iterator[bytes]:
+    """Give exactly the messages of a range as the bytes of an Arrow IPC stream, in chunks.
+
+    Stored record batches go out as they lie; only the outer two are cut, and small ones are joined.
+    """
+    log.check_range(topic, partition, start, stop)
+    return _chunks(_messages(log.read(topic, partition, start, stop), start, stop))
+
+
+def _chunks(parts: Iterator[bytes | memoryview]) -> Iterator[bytes]:
+    gathered: list[bytes | memoryview] = [STREAM_START]
+    size_bytes = 0
+    for part in parts:
+        gathered.append(part)
+        size_bytes += len(part)
+        if size_bytes >= CHUNK_BYTES:
+            yield b"".join(gathered)
+            gathered, size_bytes = [], 0
+    gathered.append(STREAM_END)
+    yield b"".join(gathered)
+
+
+def _messages(stored: Iterator[StoredBatch], start: int, stop: int) -> Iterator[bytes | memoryview]:
+    small: list[pa.RecordBatch] = []
+    small_rows = 0
+    for batch in stored:
+        whole = start <= batch.base_offset and batch.stop_offset <= stop
+        if whole and batch.count >= JOIN_BELOW_MESSAGES:
+            if small:
+                yield _joined(small)
+                small, small_rows = [], 0
+            yield batch.body
+            continue
+        small.append(_trimmed(batch, start, stop))
+        small_rows += small[-1].num_rows
+        if small_rows >= JOINED_MESSAGES_MAX:
+            yield _joined(small)
+            small, small_rows = [], 0
+    if small:
+        yield _joined(small)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> bytes:
+    if len(batches) == 1:
+        return bytes(batches[0].serialize())
+    table = pa.Table.from_batches(batches, MESSAGE_SCHEMA).combine_chunks()
+    return b"".join(bytes(batch.serialize()) for batch in table.to_batches())
+
+
+def _trimmed(batch: StoredBatch, start: int, stop: int) -> pa.RecordBatch:
+    first = max(start, batch.base_offset)
+    last = min(stop, batch.stop_offset)
+    return batch.arrow().slice(first - batch.base_offset, last - first)

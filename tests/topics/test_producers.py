@@ -1,0 +1,105 @@
+"""Idempotent producers: what is sent again is stored once and answered alike; what is skipped is refused."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.topics.bench import NOW_US, Bench, build
+from tidegate.errors import SequenceGap, SequenceTooOld
+from tidegate.ingest.publish import Messages, Receipt, Sender
+from tidegate.storage.memory import MemoryEngine
+from tidegate.testing.clock import ManualClock
+from tidegate.topics.producers import REQUESTS_KEPT
+
+
+def _same(one: Receipt, other: Receipt) -> bool:
+    return all(
+        getattr(one, name).tolist() == getattr(other, name).tolist()
+        for name in ("partitions", "offsets", "ids")
+    )
+
+
+def test_a_repeated_request_is_stored_once_and_answered_alike(bench: Bench) -> None:
+    topic = bench.create(partitions=3)
+    keys = ["a", "b", "c", "a"]
+    first = bench.publish(topic, [b"1"] * 4, keys=keys, sender=Sender("p", 0))
+    bench.publish(topic, [b"2"], sender=Sender("p", 4))
+    assert _same(bench.publish(topic, [b"1"] * 4, keys=keys, sender=Sender("p", 0)), first)
+    assert sum(bench.log.counters(topic, number).end for number in range(3)) == 5
+
+
+def test_a_request_that_repeats_in_part_stores_the_rest(bench: Bench) -> None:
+    topic = bench.create()
+    bench.publish(topic, [b"0", b"1"], sender=Sender("p", 0))
+    receipt = bench.publish(topic, [b"1", b"2", b"3"], sender=Sender("p", 1))
+    assert receipt.offsets.tolist() == [1, 2, 3]
+    assert bench.payloads(topic) == ["0", "1", "2", "3"]
+
+
+def test_a_gap_is_refused_and_nothing_is_stored(bench: Bench) -> None:
+    topic = bench.create()
+    with pytest.raises(SequenceGap) as caught:
+        bench.publish(topic, [b"1"], sender=Sender("p", 1))
+    assert caught.value.values["expected"] == 0
+    assert bench.payloads(topic) == []
+
+
+def test_producers_do_not_see_each_other(bench: Bench) -> None:
+    topic = bench.create()
+    bench.publish(topic, [b"p"], sender=Sender("p", 0))
+    bench.publish(topic, [b"q"], sender=Sender("q", 0))
+    assert bench.payloads(topic) == ["p", "q"]
+
+
+def test_what_is_too_old_to_be_remembered_is_refused_not_stored_again(bench: Bench) -> None:
+    topic = bench.create()
+    for number in range(REQUESTS_KEPT + 1):
+        bench.publish(topic, [b"x"], sender=Sender("p", number))
+    with pytest.raises(SequenceTooOld):
+        bench.publish(topic, [b"x"], sender=Sender("p", 0))
+    assert len(bench.payloads(topic)) == REQUESTS_KEPT + 1
+
+
+def test_a_retry_in_the_same_group_as_the_first_try_gets_the_same_answer(bench: Bench) -> None:
+    topic = bench.create()
+    messages = Messages([None], [b"1"], [None])
+
+    async def both() -> list[Receipt]:
+        tries = (bench.publisher.publish(topic, messages, Sender("p", 0)) for _ in range(5))
+        return list(await asyncio.gather(*tries))
+
+    receipts = asyncio.run(both())
+    assert all(_same(receipt, receipts[0]) for receipt in receipts)
+    assert bench.payloads(topic) == ["1"]
+
+
+def test_the_memory_survives_a_crash_with_its_messages(bench: Bench) -> None:
+    topic = bench.create()
+    first = bench.publish(topic, [b"1"], sender=Sender("p", 0))
+    bench.committer.close()
+    bench.engine.crash()
+    again = build(bench.engine, bench.clock)
+    assert _same(again.publish(again.directory.get(topic.name), [b"1"], sender=Sender("p", 0)), first)
+    assert again.payloads(topic) == ["1"]
+    again.committer.close()
+
+
+@settings(max_examples=40)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=12))
+def test_any_mix_of_new_and_repeated_requests_stores_each_number_once(steps: list[tuple[int, int]]) -> None:
+    bench = build(MemoryEngine(), ManualClock(NOW_US))
+    topic = bench.create(partitions=2)
+    expected = 0
+    for back, count in steps:
+        start = max(0, expected - back)
+        payloads = [str(number).encode() for number in range(start, start + count)]
+        keys = [str(number) for number in range(start, start + count)]
+        bench.publish(topic, payloads, keys=keys, sender=Sender("p", start))
+        expected = max(expected, start + count)
+    stored = bench.payloads(topic, 0) + bench.payloads(topic, 1)
+    bench.committer.close()
+    assert sorted(map(int, stored)) == list(range(expected))
