@@ -155,7 +155,7 @@ class TopicLog:
     def _read(self, topic: Topic, partition: int, start: int, stop: int) -> Iterator[StoredBatch]:
         if start >= stop:
             return
-        first = self._base_at_or_before(topic, partition, start)
+        first = self._first_offset_of_batch_with(topic, partition, start)
         expected = start
         for key, value in self._engine.scan(keys.record_range(topic.id, partition, first, stop)):
             base = keys.base_offset_of(key)
@@ -168,7 +168,7 @@ class TopicLog:
         if expected < stop:
             raise self._missing(topic, partition, expected)
 
-    def _base_at_or_before(self, topic: Topic, partition: int, offset: int) -> int:
+    def _first_offset_of_batch_with(self, topic: Topic, partition: int, offset: int) -> int:
         span = keys.record_range(topic.id, partition, 0, offset + 1)
         for key, _ in self._engine.scan(span, reverse=True):
             return keys.base_offset_of(key)
@@ -196,7 +196,7 @@ class TopicLog:
         # Times never go backwards, so the batches can be halved; each step reads one.
         while low < high:
             middle = (low + high) // 2
-            base = self._base_at_or_before(topic, partition, middle)
+            base = self._first_offset_of_batch_with(topic, partition, middle)
             stored = self._engine.get(keys.record_key(topic.id, partition, base))
             if stored is None:
                 raise self._missing(topic, partition, base)
