@@ -1,0 +1,185 @@
+"""The running parts of a server: opened in order, closed in the opposite one."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from tidegate.ingest.publish import Publisher
+from tidegate.model.clock import Clock
+from tidegate.model.ids import SnowflakeSource
+from tidegate.query.lake_sql import LakeQuery
+from tidegate.query.lake_sql import QuerySettings as QueryLimits
+from tidegate.settings import Settings
+from tidegate.storage.commit import GroupCommitter
+from tidegate.storage.home import Home
+from tidegate.storage.lake import Lake
+from tidegate.storage.rocks import RocksEngine, RocksSettings
+from tidegate.topics.definitions import Topic, TopicDirectory
+from tidegate.topics.log import TopicLog
+
+# Rates are taken over this window: long enough to be steady, short enough to show a stop.
+RATE_WINDOW_SECONDS = 5.0
+
+
+@dataclass
+class WorkerReport:
+    """What the worker said last, and when."""
+
+    content: dict[str, Any]
+    at_seconds: float
+
+
+@dataclass
+class Running:
+    """Everything that the endpoints use."""
+
+    settings: Settings
+    home: Home
+    clock: Clock
+    token: str
+    engine: RocksEngine
+    committer: GroupCommitter
+    topics: TopicDirectory
+    log: TopicLog
+    publisher: Publisher
+    lake: Lake
+    query: LakeQuery
+    arrivals: Arrivals
+    started_seconds: float
+    messages_total: int = 0
+    worker: WorkerReport | None = None
+    stopping: bool = False
+    rate_samples: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def begin_stop(self) -> None:
+        """Stop taking work that waits: long polls answer with what they have."""
+        self.stopping = True
+        self.arrivals.wake_all()
+
+    def close(self) -> None:
+        """Finish accepted writes, then let go of the disk."""
+        self.committer.close()
+        self.query.close()
+        self.engine.close()
+
+    def sample_rate(self) -> None:
+        """Note how many messages there are now; called about once a second."""
+        now = self.clock.monotonic_seconds()
+        self.rate_samples.append((now, self.messages_total))
+        while now - self.rate_samples[0][0] > RATE_WINDOW_SECONDS:
+            self.rate_samples.popleft()
+
+    def messages_per_second(self) -> float:
+        """Give the rate at which messages were stored lately."""
+        if len(self.rate_samples) < 2:
+            return 0.0
+        (first_at, first), (last_at, last) = self.rate_samples[0], self.rate_samples[-1]
+        return (last - first) / max(last_at - first_at, 1e-9)
+
+    def memory_bytes(self) -> int:
+        """Give the memory of this process."""
+        return int(psutil.Process(os.getpid()).memory_info().rss)
+
+    def disk_free_bytes(self) -> int:
+        """Give the room left for the home folder."""
+        usage = os.statvfs(self.home.path)
+        return usage.f_bavail * usage.f_frsize
+
+
+class Arrivals:
+    """Wakes long polls when messages become readable; waiters are on one loop, notices from any thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiters: dict[int, set[asyncio.Future[None]]] = {}
+
+    def notify(self, topic: Topic) -> None:
+        """Say that a topic has new messages; costs nothing while nobody waits."""
+        if topic.id in self._waiters:
+            self._loop.call_soon_threadsafe(self._wake, topic.id)
+
+    def wake_all(self) -> None:
+        """Wake every waiter; on the loop's thread."""
+        for topic_id in list(self._waiters):
+            self._wake(topic_id)
+
+    def arm(self, topic: Topic) -> asyncio.Future[None]:
+        """Give a future that is done at the next notice; arm it, then look, and no message is missed."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.setdefault(topic.id, set()).add(waiter)
+        return waiter
+
+    def disarm(self, topic: Topic, waiter: asyncio.Future[None]) -> None:
+        """Take a waiter back."""
+        waiters = self._waiters.get(topic.id)
+        if waiters is not None:
+            waiters.discard(waiter)
+            if not waiters:
+                del self._waiters[topic.id]
+
+    def _wake(self, topic_id: int) -> None:
+        for waiter in self._waiters.pop(topic_id, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def new_token() -> str:
+    """Give a token that cannot be guessed."""
+    return secrets.token_urlsafe(32)
+
+
+def open_running(settings: Settings, home: Home, clock: Clock, loop: asyncio.AbstractEventLoop) -> Running:
+    """Open the engine and what stands on it; nothing stays open when a step fails."""
+    storage = settings.storage
+    engine = RocksEngine(
+        home.engine_path,
+        RocksSettings(
+            block_cache_bytes=storage.block_cache_bytes,
+            write_buffer_bytes=storage.write_buffer_bytes,
+            free_bytes_min=storage.free_bytes_min,
+        ),
+    )
+    try:
+        arrivals = Arrivals(loop)
+        topics = TopicDirectory(engine, settings.topics.partitions_max)
+        log = TopicLog(engine, SnowflakeSource(clock), clock, arrivals.notify)
+        for topic in topics:
+            log.recover(topic)
+    except BaseException:
+        engine.close()
+        raise
+    committer = GroupCommitter(engine, sync=storage.sync_writes)
+    lake = Lake(home.lake_path)
+    return Running(
+        settings=settings,
+        home=home,
+        clock=clock,
+        token=home.read_token(),
+        engine=engine,
+        committer=committer,
+        topics=topics,
+        log=log,
+        publisher=Publisher(committer, log),
+        lake=lake,
+        query=LakeQuery(lake, _query_limits(settings, home)),
+        arrivals=arrivals,
+        started_seconds=clock.monotonic_seconds(),
+    )
+
+
+def _query_limits(settings: Settings, home: Home) -> QueryLimits:
+    limits = settings.query
+    return QueryLimits(
+        timeout_seconds=limits.timeout_seconds,
+        rows_max=limits.rows_max,
+        memory_mb=limits.memory_mb,
+        threads=limits.threads,
+        spill_path=home.run_path / "spill",
+    )

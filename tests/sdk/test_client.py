@@ -1,0 +1,112 @@
+"""The Python client against a real server: calls, errors of the same classes, and how a server is found."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+import tidegate
+from tidegate.errors import (
+    HomeTooNew,
+    ServerNotRunning,
+    TableNotFound,
+    TokenMissing,
+    TokenWrong,
+    TopicExists,
+    TopicNotFound,
+)
+from tidegate.sdk.transport import find_server
+from tidegate.testing.server import RunningServer, running_server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running_server(tmp_path_factory.mktemp("sdk") / "home") as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[tidegate.Client]:
+    with tidegate.connect(home=server.home) as connected:
+        yield connected
+
+
+def test_topics_from_making_to_deleting(client: tidegate.Client) -> None:
+    topic = client.topics.create("app.a/b".replace("/", "_"), partitions=2)
+    assert client.topics.show(topic.name)["messages"] == 0
+    places = topic.publish([{"key": "k", "payload": {"n": 1}}, {"key": "k", "payload": None}])
+    page = topic.consume(limit=1)
+    assert page["messages"][0]["messageId"] == places[0]["messageId"]
+    rest = topic.consume({"offsets": page["nextOffsets"]})
+    assert [message["payload"] for message in rest["messages"]] == [None]
+    assert topic.name in [listed["name"] for listed in client.topics.list()]
+    client.topics.delete(topic.name)
+    with pytest.raises(TopicNotFound) as caught:
+        topic.consume()
+    assert caught.value.values == {"topic": topic.name}
+    assert "tidegate topic create" in caught.value.hint
+
+
+def test_errors_are_the_classes_that_the_server_raised(client: tidegate.Client) -> None:
+    client.topics.create("app.twice")
+    with pytest.raises(TopicExists):
+        client.topics.create("app.twice")
+    with pytest.raises(TableNotFound):
+        client.sql("SELECT * FROM lake.nowhere")
+
+
+def test_sql_gives_rows_dictionaries_and_arrow(client: tidegate.Client, server: RunningServer) -> None:
+    table = pa.table({"n": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
+    deltalake.write_deltalake(str(server.home / "lake" / "numbers"), table)
+    answer = client.sql("SELECT * FROM lake.numbers WHERE n >= ? ORDER BY n", [2])
+    assert answer.rows == [[2, "b"], [3, None]]
+    assert answer.to_dicts()[0] == {"n": 2, "name": "b"}
+    assert answer.columns == [{"name": "n", "type": "BIGINT"}, {"name": "name", "type": "TEXT"}]
+    assert answer.to_arrow().to_pydict() == {"n": [2, 3], "name": ["b", None]}
+    assert [listed["name"] for listed in client.status()["tables"]] == ["numbers"]
+
+
+def test_a_server_is_found_by_address_environment_or_home(server: RunningServer) -> None:
+    environ = {"TIDEGATE_URL": server.url, "TIDEGATE_TOKEN": server.token}
+    for found in (
+        find_server(server.url, server.token, None, {}),
+        find_server(None, None, None, environ),
+        find_server(None, None, server.home, {"TIDEGATE_URL": "http://other", "TIDEGATE_TOKEN": "x"}),
+        find_server(None, None, None, {"TIDEGATE_HOME": str(server.home)}),
+    ):
+        assert found == (server.url, server.token)
+
+
+def test_where_no_server_runs_the_error_says_how_to_start_one(tmp_path: Path) -> None:
+    with pytest.raises(ServerNotRunning) as caught:
+        tidegate.connect(home=tmp_path)
+    assert "tidegate up" in caught.value.hint
+    with pytest.raises(TokenMissing):
+        find_server("http://127.0.0.1:1", None, tmp_path, {})
+    with tidegate.connect("http://127.0.0.1:1", token="x") as client, pytest.raises(ServerNotRunning):
+        client.status()
+
+
+def test_a_wrong_token_and_a_newer_home_are_told(server: RunningServer, tmp_path: Path) -> None:
+    with tidegate.connect(server.url, token="wrong") as client, pytest.raises(TokenWrong):
+        client.status()
+    (tmp_path / "layout.json").write_text('{"layout": 99}')
+    with pytest.raises(HomeTooNew):
+        tidegate.connect(home=tmp_path)
+
+
+def test_importing_tidegate_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, tidegate\n"
+        "heavy = {'pyspark', 'pyarrow', 'rocksdict', 'duckdb', 'deltalake', 'typer', 'rich', 'httpx'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+        "assert tidegate.connect and not hasattr(tidegate, 'nonsense')\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

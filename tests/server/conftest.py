@@ -1,0 +1,40 @@
+"""One real server for the tests of this folder; each test uses topics of its own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tidegate.testing.server import RunningServer, running_server
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    home: Path = tmp_path_factory.mktemp("server") / "home"
+    limits = {"TIDEGATE_SERVER_BODY_BYTES_MAX": "100000", "TIDEGATE_SERVER_MESSAGES_MAX": "1000"}
+    with running_server(home, environ={**limits, "TIDEGATE_TOPICS_MESSAGE_BYTES_MAX": "5000"}) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: RunningServer) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {server.token}"}
+    with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def new_topic(http: httpx.Client) -> Callable[..., str]:
+    def make(partitions: int = 1) -> str:
+        name = f"test.t{next(_numbers)}"
+        answer = http.post("/api/v1/topics", json={"name": name, "partitions": partitions})
+        assert answer.status_code == 201, answer.text
+        return name
+
+    return make

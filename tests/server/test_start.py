@@ -1,0 +1,102 @@
+"""Starting and stopping the server: refusals that leave no trace, a stop that finishes what was accepted."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tidegate.testing.server import running_server
+
+
+def _serve(home: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tidegate", "serve", "--home", str(home), *more]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
+def test_a_taken_port_is_named_and_the_home_stays_usable(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused = _serve(tmp_path / "home", "--port", str(port))
+    assert refused.returncode != 0
+    assert f"Port {port}" in refused.stderr
+    assert f"--port {port + 1}" in refused.stderr
+    with running_server(tmp_path / "home"):
+        pass
+
+
+def test_a_second_server_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    with running_server(tmp_path / "home") as first:
+        refused = _serve(tmp_path / "home", "--port", "0")
+        assert refused.returncode != 0
+        assert str(first.child.pid) in refused.stderr
+        assert httpx.get(f"{first.url}/ready", trust_env=False).status_code == 200
+
+
+def test_a_home_of_a_newer_layout_is_refused_and_untouched(tmp_path: Path) -> None:
+    with running_server(tmp_path / "home"):
+        pass
+    (tmp_path / "home" / "layout.json").write_text(json.dumps({"layout": 99}))
+    before = sorted(str(path) for path in (tmp_path / "home").rglob("*"))
+    refused = _serve(tmp_path / "home", "--port", "0")
+    assert refused.returncode != 0
+    assert "layout 99" in refused.stderr
+    assert sorted(str(path) for path in (tmp_path / "home").rglob("*")) == before
+
+
+def test_a_wrong_setting_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "tidegate.toml").write_text("[server]\nprot = 1\n")
+    refused = _serve(tmp_path / "home")
+    assert refused.returncode != 0
+    assert "server.port" in refused.stderr
+
+
+def test_a_stop_answers_waiting_polls_and_forgets_the_address(tmp_path: Path) -> None:
+    answers: list[httpx.Response] = []
+    with running_server(tmp_path / "home") as server:
+        http = httpx.Client(
+            base_url=server.url,
+            headers={"Authorization": f"Bearer {server.token}"},
+            trust_env=False,
+            timeout=30,
+        )
+        assert http.post("/api/v1/topics", json={"name": "a.b"}).status_code == 201
+        body = {"from": "latest", "waitMs": 30_000}
+        poll = threading.Thread(
+            target=lambda: answers.append(http.post("/api/v1/topics/a.b/consume", json=body))
+        )
+        poll.start()
+        while not http.get("/api/v1/topics/a.b").is_success:
+            pass
+        poll.join(0.5)
+        os.kill(server.child.pid, signal.SIGTERM)
+        poll.join(10)
+        assert server.child.wait(10) == 0
+    assert [answer.status_code for answer in answers] == [200]
+    assert not (tmp_path / "home" / "run" / "server.json").exists()
+
+
+@pytest.mark.crash
+def test_what_was_acknowledged_is_there_after_kill_9(tmp_path: Path) -> None:
+    with running_server(tmp_path / "home") as server:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        with httpx.Client(base_url=server.url, headers=headers, trust_env=False) as http:
+            http.post("/api/v1/topics", json={"name": "a.b"})
+            http.post("/api/v1/topics/a.b/publish", json={"messages": [{"payload": 1}, {"payload": 2}]})
+        server.kill()
+    with running_server(tmp_path / "home") as server:
+        answer = httpx.post(
+            f"{server.url}/api/v1/topics/a.b/consume", headers=headers, json={}, trust_env=False
+        )
+        assert [message["payload"] for message in answer.json()["messages"]] == [1, 2]
