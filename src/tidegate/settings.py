@@ -243,7 +243,7 @@ def _converted(key: str, kind: type, value: object, origin: str) -> object:
 
 def _unknown(key: str, known: Mapping[str, object]) -> str:
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
-    return f"there is no such setting; did you mean '{near[0]}'?" if near else "there is no such setting"
+    return f"there is no such setting (did you mean '{near[0]}'?)" if near else "there is no such setting"
 
 
 def _known() -> dict[str, tuple[type, Field[Any]]]:

@@ -1,0 +1,57 @@
+"""A child of `tidegate up`, from the inside: takes a pipe on stdin, stops when the parent is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Annotated
+
+import typer
+
+EXIT_START_REFUSED = 3
+STDIN = 0
+LOG_TIME = "%Y-%m-%dT%H:%M:%S"
+CHATTY_LOGGERS = ("httpx", "httpcore", "py4j")  # a line for each request or call would bury ours
+
+StopWithParentOption = Annotated[
+    bool,
+    typer.Option("--stop-with-parent", hidden=True, help="Stop when stdin is closed by whoever opened it."),
+]
+
+
+def start_log() -> None:
+    """Send the log of this program to stderr, a line each, with the time in UTC."""
+    import logging
+
+    logging.Formatter.converter = time.gmtime
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s",
+        datefmt=LOG_TIME,
+    )
+    for name in CHATTY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def stop_with_parent(grace_seconds: float) -> None:
+    """Send this program SIGTERM when stdin ends, and SIGKILL (with its own children) after the grace.
+
+    The parent holds the other end of the pipe and never writes; the kernel closes it however the parent dies.
+    """
+    thread = threading.Thread(
+        target=_wait_for_the_end, args=(grace_seconds,), name="stop-with-parent", daemon=True
+    )
+    thread.start()
+
+
+def _wait_for_the_end(grace_seconds: float) -> None:
+    # os.read and not sys.stdin: a buffered read would hold a lock that the interpreter needs when it leaves.
+    while os.read(STDIN, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(grace_seconds)
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,107 @@
+"""The demo of `tidegate up --demo`: a topic, a pipeline, and a source of meter readings."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegate.cli.child import StopWithParentOption, stop_with_parent
+from tidegate.cli.invocation import Invocation, command
+from tidegate.errors import TopicExists, Unavailable
+
+if TYPE_CHECKING:
+    from tidegate.sdk.client import Client
+    from tidegate.storage.home import Home
+
+DEMO_TOPIC = "demo.readings"
+DEMO_PARTITIONS = 2
+DEMO_FILE = Path(__file__).with_name("demo_pipeline.py")
+METER_COUNT = 40
+READINGS_PER_SECOND = 200
+REQUESTS_PER_SECOND = 10
+LATE_SHARE = 0.02  # of the readings come late, as from a meter that was out of reach
+LATE_SECONDS_MAX = 600.0
+SEED_DEFAULT = 7
+RETRY_SECONDS = 0.5
+US = 1_000_000
+
+
+def register(app: typer.Typer) -> None:
+    """Add the hidden command of the source to the root."""
+    command(app, "demo-source", hidden=True)(demo_source)
+
+
+def demo_source(
+    call: Invocation,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same readings.")] = SEED_DEFAULT,
+    rate: Annotated[int, typer.Option(min=1, max=100_000, help="Readings per second.")] = READINGS_PER_SECOND,
+    with_parent: StopWithParentOption = False,
+) -> None:
+    """Publish meter readings to demo.readings until Ctrl-C or SIGTERM."""
+    if with_parent:
+        stop_with_parent(1.0)
+    batches = _paced_batches(meter_readings(seed, rate, time.time_ns() // 1000), rate)
+    unsent: list[dict[str, Any]] = []
+    while True:
+        try:
+            with call.client() as client:
+                while True:
+                    unsent = unsent or next(batches)
+                    client.topic(DEMO_TOPIC).publish(unsent)
+                    unsent = []
+        except Unavailable as error:
+            typer.echo(f"waiting for the server: {error.message}", err=True)
+            time.sleep(RETRY_SECONDS)
+
+
+def prepare_demo(client: Client, home: Home) -> None:
+    """Create the demo's topic and install its pipeline, unless they are there."""
+    from tidegate.cli.pipeline import install_pipeline
+
+    try:
+        client.topics.create(DEMO_TOPIC, partitions=DEMO_PARTITIONS)
+    except TopicExists:
+        pass  # from the demo before, which this one goes on with
+    install_pipeline(home, DEMO_FILE)
+
+
+def meter_readings(seed: int, rate: int, start_us: int) -> Iterator[dict[str, Any]]:
+    """Give readings without end: the same for the same arguments; some are late by up to ten minutes."""
+    from tidegate.model.timeranges import format_time
+
+    chance = random.Random(seed)
+    phases = [chance.uniform(0, math.tau) for _ in range(METER_COUNT)]
+    number = 0
+    while True:
+        at_us = start_us + number * US // rate
+        meter = chance.randrange(METER_COUNT)
+        late = chance.random() < LATE_SHARE
+        if late:
+            at_us -= int(chance.uniform(0, LATE_SECONDS_MAX) * US)
+        turn = math.sin(at_us / US * math.tau / 60 + phases[meter])
+        yield {
+            "entity": f"meter-{meter:02d}",
+            "measured_at": format_time(at_us),
+            "voltage": round(230 + 4 * turn + chance.gauss(0, 0.5), 2),
+            "current": round(max(0.0, 8 + 5 * turn + chance.gauss(0, 0.3)), 3),
+            "late": late,
+        }
+        number += 1
+
+
+def _paced_batches(source: Iterator[dict[str, Any]], rate: int) -> Iterator[list[dict[str, Any]]]:
+    per_request = max(1, rate // REQUESTS_PER_SECOND)
+    due = time.monotonic()
+    while True:
+        readings = [next(source) for _ in range(per_request)]
+        yield [{"key": reading["entity"], "payload": reading} for reading in readings]
+        due = max(
+            due + per_request / rate, time.monotonic() - 1.0
+        )  # after a pause it does not race to catch up
+        time.sleep(max(0.0, due - time.monotonic()))

@@ -1,0 +1,103 @@
+"""The entry of `tidegate`: takes the arguments, gives an exit code.
+
+    0    done
+    1    refused or failed: the message and what to do next are on stderr
+    2    wrong usage
+    3    `serve` and `worker` only: cannot start here, and trying again does not help
+    130  Ctrl-C
+
+With --json an error is one line of JSON on stderr, `{"error": {"code", "message", "hint", "details"}}`, so
+that stdout holds answers and nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from tidegate.cli import demo, pipeline, serve, sql, status, topic, up, worker
+from tidegate.cli.invocation import HomeOption, Invocation, JsonOption
+from tidegate.cli.report import report_error
+from tidegate.errors import TidegateError
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="tidegate",
+    help="Tidegate: durable topics, pipelines on Spark, and tables to query, in one home folder.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for _noun in (up, serve, worker, status, sql, demo):
+    _noun.register(app)
+app.add_typer(topic.app, name="topic")
+app.add_typer(pipeline.app, name="pipeline")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        import tidegate
+
+        typer.echo(f"tidegate {tidegate.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    ctx: typer.Context,
+    home: HomeOption = None,
+    as_json: JsonOption = False,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Tidegate: durable topics, pipelines on Spark, and tables to query, in one home folder."""
+    ctx.obj = Invocation(home, as_json)
+
+
+def run() -> None:
+    """Run the command line and leave with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(
+                errors="replace"
+            )  # a terminal without Unicode shows '?' rather than a traceback
+    sys.exit(run_arguments(sys.argv[1:]))
+
+
+def run_arguments(arguments: Sequence[str]) -> int:
+    """Run one command and give its exit code; errors are printed, never raised."""
+    as_json = wants_json(arguments)
+    try:
+        code = app(args=list(arguments), prog_name="tidegate", standalone_mode=False)
+    except TidegateError as error:
+        report_error(error.to_wire()["error"], as_json=as_json)
+        return EXIT_FAILED
+    except typer.TyperException as error:
+        return _report_usage(error, as_json=as_json)
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Say whether the caller asked for JSON, even where the arguments do not parse."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in options
+
+
+def _report_usage(error: typer.TyperException, *, as_json: bool) -> int:
+    context = getattr(error, "ctx", None)
+    message = error.format_message()
+    if not message or type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(context.get_help() if context else "", err=True)
+        return error.exit_code
+    where = context.command_path if context else "tidegate"
+    wire = {"code": "USAGE", "message": message, "hint": f"See '{where} --help'.", "details": {}}
+    report_error(wire, as_json=as_json)
+    return error.exit_code

@@ -1,0 +1,130 @@
+"""`tidegate pipeline`: run, list, show, stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegate.cli.invocation import Invocation, command
+from tidegate.cli.show import count_text, rate_text, seconds_text, table_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tidegate.storage.home import Home
+
+app = typer.Typer(
+    name="pipeline", help="Pipelines: Spark queries that the worker runs.", no_args_is_help=True
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")]
+
+
+@command(app, "run")
+def run_pipeline(
+    call: Invocation,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.py", exists=True, dir_okay=False, help="The pipeline's file.")
+    ],
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it has taken what its topic holds now.")
+    ] = False,
+) -> None:
+    """Check a pipeline file and give it to the worker; a pipeline of the same name is replaced."""
+    name, written = install_pipeline(call.existing_home(), file)
+    if wait:
+        from tidegate.cli.waiting import wait_for_pipeline
+
+        with call.client() as client:
+            found = wait_for_pipeline(name, client.status, time.sleep, settle=written)
+        call.answer(found, lambda: f"Pipeline {name} runs: {count_text(found['rows'])} rows so far.")
+        return
+    answer = {"name": name, "file": str(call.home_path / "pipelines" / f"{name}.py")}
+    call.answer(answer, lambda: f"Pipeline {name} is installed; the worker of {call.home_path} runs it.")
+
+
+@command(app, "list")
+def list_pipelines(call: Invocation) -> None:
+    """List the pipelines and how they do."""
+    with call.client() as client:
+        pipelines = client.pipelines.list()
+    call.answer({"pipelines": pipelines}, lambda: pipelines_table(pipelines))
+
+
+@command(app, "show")
+def show_pipeline(call: Invocation, name: NameArgument) -> None:
+    """Show one pipeline, with its last error."""
+    with call.client() as client:
+        found = client.pipelines.show(name)
+    call.answer(found, lambda: pipeline_table(found))
+
+
+@command(app, "stop")
+def stop_pipeline(call: Invocation, name: NameArgument) -> None:
+    """Stop a pipeline; its checkpoint stays, so that a later run goes on where it was."""
+    remove_pipeline(call.existing_home(), name)
+    call.answer({"stopped": name}, lambda: f"Pipeline {name} stops; 'pipeline run' goes on where it was.")
+
+
+def install_pipeline(home: Home, file: Path) -> tuple[str, bool]:
+    """Check a file and put it where the worker looks; give its name, and whether it was written."""
+    from tidegate.pipeline.definitions import load_pipeline
+    from tidegate.storage.home import write_file_atomically
+
+    name = load_pipeline(file.absolute()).name
+    place = home.pipelines_path / f"{name}.py"
+    content = file.read_bytes()
+    written = not place.exists() or place.read_bytes() != content
+    if written:  # only then: the worker starts anew what was written anew
+        write_file_atomically(place, content)
+    return name, written
+
+
+def remove_pipeline(home: Home, name: str) -> None:
+    """Take a pipeline out of the home; the worker stops it when it sees that."""
+    from tidegate.errors import PipelineNotFound
+    from tidegate.model.names import check_pipeline_name
+
+    try:
+        (home.pipelines_path / f"{check_pipeline_name(name)}.py").unlink()
+    except FileNotFoundError as problem:
+        raise PipelineNotFound(pipeline=name) from problem
+
+
+def pipelines_table(pipelines: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Draw pipelines for people."""
+    if not pipelines:
+        return "No pipelines yet. Run one: tidegate pipeline run FILE.py"
+    headings = ("pipeline", "state", "topic", "table", "batches", "rows out", "rows/s", "lag", "last batch")
+    rows = [
+        (
+            line["name"],
+            line["state"],
+            line["topic"] or "",
+            line["table"] or "",
+            count_text(line["batches"]),
+            count_text(line["rows"]),
+            rate_text(line["rowsPerSecond"]),
+            count_text(line["lag"]),
+            seconds_text(line["lastBatchSeconds"]),
+        )
+        for line in pipelines
+    ]
+    return table_of(headings, rows, right=range(4, len(headings)))
+
+
+def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
+    """Draw one pipeline for people, with its last error in full."""
+    from rich.console import Group
+    from rich.text import Text
+
+    table = pipelines_table([line])
+    if not line["error"]:
+        return table
+    return Group(
+        table, Text(f"Started again {line['restarts']} times. Last error:"), Text(line["error"], style="red")
+    )

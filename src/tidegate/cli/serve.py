@@ -1,0 +1,40 @@
+"""`tidegate serve`: the server alone, in the foreground."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.child import EXIT_START_REFUSED, StopWithParentOption, start_log, stop_with_parent
+from tidegate.cli.invocation import Invocation, command
+from tidegate.cli.report import report_error
+from tidegate.errors import StartRefused
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the root."""
+    command(app, "serve")(serve)
+
+
+def serve(
+    call: Invocation,
+    host: Annotated[str | None, typer.Option(help="Address to listen on (server.host).")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on; 0 takes a free one (server.port).")
+    ] = None,
+    with_parent: StopWithParentOption = False,
+) -> None:
+    """Run the server alone until Ctrl-C or SIGTERM."""
+    start_log()
+    try:
+        settings = call.settings({"server.host": host, "server.port": port})
+        if with_parent:
+            stop_with_parent(settings.supervisor.grace_seconds)
+        home = call.open_home()
+        from tidegate.server.serve import run_server
+
+        run_server(settings, home)
+    except StartRefused as error:
+        report_error(error.to_wire()["error"], as_json=call.as_json)
+        raise typer.Exit(EXIT_START_REFUSED) from error

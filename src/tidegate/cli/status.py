@@ -1,0 +1,183 @@
+"""`tidegate status`: what runs, where and how fresh; once, live, as a picture, or the settings."""
+
+from __future__ import annotations
+
+import io
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegate.cli.invocation import Invocation, command, console
+from tidegate.cli.show import home_flag, path_text, program_name, table_of
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tidegate.cli.view import Picture
+    from tidegate.sdk.client import Client
+    from tidegate.settings import Settings
+
+WATCH_DRAW_SECONDS = 0.5
+DEMO_QUERY = "SELECT entity, avg(voltage) FROM lake.readings GROUP BY 1 ORDER BY 1 LIMIT 5"
+SVG_SAMPLES = 40  # seconds of history in the picture
+SVG_WIDTH_COLUMNS = 112
+SVG_HEIGHT_LINES = 40
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the root."""
+    command(app, "status")(status)
+
+
+def status(
+    call: Invocation,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Live, until Ctrl-C.")] = False,
+    settings: Annotated[
+        bool, typer.Option("--settings", help="Every setting, its value and its origin.")
+    ] = False,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="FILE", help="Watch for 40 s and save the view as an SVG picture."),
+    ] = None,
+) -> None:
+    """Show what runs, where and how fresh."""
+    if settings:
+        chosen = call.settings()
+        call.answer(settings_wire(chosen), lambda: settings_table(chosen))
+        return
+    with call.client() as client:
+        if svg is not None:
+            _save_svg(call, client, svg)
+        elif watch:
+            _watch(call, client)
+        else:
+            _print_once(call, client)
+
+
+def settings_wire(chosen: Settings) -> dict[str, Any]:
+    """Give every setting with its value and its origin."""
+    from tidegate.settings import describe_settings
+
+    return {
+        "settings": [
+            {"key": note.key, "value": chosen.value(note.key), "origin": chosen.origin(note.key)}
+            for note in describe_settings()
+        ]
+    }
+
+
+def settings_table(chosen: Settings) -> RenderableType:
+    """Draw every setting for people; what is not a default stands out."""
+    from rich.text import Text
+
+    from tidegate.settings import describe_settings
+
+    rows: list[Sequence[Any]] = []
+    for note in describe_settings():
+        origin = chosen.origin(note.key)
+        style = "dim" if origin == "default" else "bold"
+        rows.append((note.key, Text(str(chosen.value(note.key)), style), Text(origin, style), note.doc))
+    return table_of(("setting", "value", "from", "meaning"), rows)
+
+
+def commands_to_try(home_path: Path, status_seen: Mapping[str, Any] | None) -> list[str]:
+    """Give three commands that work on what is there."""
+    program, flag = program_name(), home_flag(home_path)
+    tables = [entry["name"] for entry in (status_seen or {}).get("tables", ())]
+    topics = [entry["name"] for entry in (status_seen or {}).get("topics", ())]
+    if not topics:
+        return [
+            f"{program} topic create app.events{flag}",
+            f"""{program} topic publish app.events '{{"a": 1}}'{flag}""",
+            f"{program} topic consume app.events{flag}",
+        ]
+    query = f'"FROM lake.{tables[0]} LIMIT 10"' if tables else '"SELECT 1"'
+    if "readings" in tables:
+        query = f'"{DEMO_QUERY}"'
+    return [
+        f"{program} sql {query}{flag}",
+        f"{program} topic consume {topics[0]} --from latest --follow{flag}",
+        f"{program} pipeline list{flag}",
+    ]
+
+
+def picture_of(call: Invocation, url: str, seen: Mapping[str, Any] | None) -> Picture:
+    """Build the picture of one answer, without history."""
+    from tidegate.cli.feed import History
+    from tidegate.cli.view import Picture
+
+    out = console()
+    commands = commands_to_try(call.home_path, seen)
+    return Picture(
+        path_text(call.home_path), url, seen, History(), commands=commands, size=(out.width, out.height)
+    )
+
+
+def _print_once(call: Invocation, client: Client) -> None:
+    from tidegate.cli.view import render
+
+    seen = client.status()
+    # Printed text scrolls, so every row is shown.
+    tall = replace(picture_of(call, client.url, seen), commands=(), size=(_printed_width(), 10_000))
+    if call.as_json:
+        call.line(seen)
+    else:
+        console().print(render(tall), width=tall.size[0])
+
+
+def _printed_width() -> int:
+    return min(console().width, SVG_WIDTH_COLUMNS)
+
+
+def _watch(call: Invocation, client: Client) -> None:
+    from tidegate.cli.feed import StatusFeed
+    from tidegate.cli.screen import show_live
+    from tidegate.model.clock import SystemClock
+
+    feed = StatusFeed(client.status, SystemClock())
+    feed.start()
+
+    def draw() -> Picture:
+        seen, failure, history = feed.read()
+        trouble = f"{failure.message} {failure.hint}" if failure else "asking the server"
+        return replace(picture_of(call, client.url, seen), history=history, trouble=trouble)
+
+    try:
+        show_live(call, draw, lambda: time.sleep(WATCH_DRAW_SECONDS))
+    finally:
+        feed.stop()
+
+
+def _save_svg(call: Invocation, client: Client, path: Path) -> None:
+    from tidegate.cli.feed import POLL_SECONDS, History
+
+    history = History()
+    seen: Mapping[str, Any] = {}
+    for _ in range(SVG_SAMPLES):
+        seen = client.status()
+        history.add(seen, time.monotonic())
+        time.sleep(POLL_SECONDS)
+    size = (SVG_WIDTH_COLUMNS, SVG_HEIGHT_LINES)
+    picture = replace(picture_of(call, client.url, seen), history=history, size=size)
+    write_svg(picture, path)
+    call.answer({"svg": str(path)}, lambda: f"Wrote {path}.")
+
+
+def write_svg(picture: Picture, path: Path) -> None:
+    """Draw a picture into an SVG file."""
+    from rich.console import Console
+
+    from tidegate.cli.view import render
+
+    recorder = Console(
+        record=True, width=picture.size[0], file=io.StringIO(), force_terminal=True, color_system="truecolor"
+    )
+    recorder.print(render(picture))
+    drawn = recorder.export_svg(title="tidegate up")
+    # Rich names fonts at an address on the web; a picture in a repository fetches nothing.
+    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")

@@ -1,0 +1,336 @@
+"""The console view: takes a picture of the system at one moment, gives something Rich can draw. Pure.
+
+The same function draws `tidegate up`, `tidegate status`, `tidegate status --watch` and the SVG of the README.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.cli.feed import History
+from tidegate.cli.show import bytes_text, count_text, rate_text, seconds_text
+from tidegate.cli.supervisor import ChildState
+
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARKS_ASCII = "_.-=+*#@"
+SPARK_WIDTH_MAX = 60
+# Lines that are there whatever the tables hold: heading 1, panels 4, traffic 2, three table headings of 2.
+FIXED_LINES = 13
+ROOMY_ROWS_MIN = 3  # blank lines give way when a table would show fewer rows than this
+SPACE_LINES = 4  # blank lines between the parts, where there is room for them
+SIDE_BY_SIDE_COLUMNS_MIN = 104  # topics and lake tables stand beside each other from this width on
+NOTES_SHOWN = 2
+WORKER_SILENT_SECONDS = 5.0  # the worker reports every second; after this long it is called silent
+
+STATE_STYLES = {
+    "running": "green",
+    "ready": "green",
+    "starting": "yellow",
+    "stopping": "yellow",
+    "waiting": "yellow",
+    "silent": "red",
+    "lost": "red",
+    "failed": "red",
+    "stopped": "dim",
+    "not running": "red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that the view shows."""
+
+    home: str
+    url: str
+    status: Mapping[str, Any] | None
+    history: History
+    children: Sequence[ChildState] = ()
+    notes: Sequence[str] = ()
+    commands: Sequence[str] = ()
+    trouble: str = ""
+    size: tuple[int, int] = field(default=(100, 40))
+
+
+def render(picture: Picture) -> RenderableType:
+    """Draw the picture in as many lines as its size allows; what does not fit is counted."""
+    parts: list[RenderableType] = [_heading(picture), _machines(picture)]
+    status = picture.status
+    space: list[RenderableType] = []
+    if status is not None:
+        rows_max, roomy = _rows_that_fit(picture, status)
+        space = [Text("")] if roomy else []
+        parts.append(_traffic(picture.history, status))
+        for table in _tables(picture, status, rows_max):
+            parts.extend([*space, table])
+    elif picture.trouble:
+        parts.append(Text(f"\n  {picture.trouble}\n", style="yellow"))
+    parts.extend(
+        Text(f"! {note}", style="yellow", no_wrap=True, overflow="ellipsis")
+        for note in picture.notes[-NOTES_SHOWN:]
+    )
+    if picture.commands:
+        parts.extend([*space, _footer(picture.commands)])
+    return Group(*parts)
+
+
+def _rows_that_fit(picture: Picture, status: Mapping[str, Any]) -> tuple[int, bool]:
+    """Give how many rows each table may show, and whether blank lines fit between the parts."""
+    width, height = picture.size
+    footer = sum(-(-(len(line) + 2) // width) for line in picture.commands) + (1 if picture.commands else 0)
+    left = height - FIXED_LINES - footer - len(picture.notes[-NOTES_SHOWN:])
+    most = max(ROOMY_ROWS_MIN, *(len(status[part]) for part in ("topics", "pipelines", "tables")))
+    for roomy in (True, False):
+        for rows_max in range(most, 0, -1):
+            if _table_lines(status, rows_max) <= left - (SPACE_LINES if roomy else 0):
+                return rows_max, roomy
+            if roomy and rows_max <= ROOMY_ROWS_MIN:
+                break
+    return 1, False
+
+
+def _table_lines(status: Mapping[str, Any], rows_max: int) -> int:
+    counts = [len(status[part]) for part in ("topics", "pipelines", "tables")]
+    shown = sum(min(max(count, 1), rows_max) + (1 if count > rows_max else 0) for count in counts)
+    return shown + len(_failures(status["pipelines"], rows_max))
+
+
+class Sparkline:
+    """A row of small bars, the newest on the right, the highest as tall as a line is."""
+
+    def __init__(self, values: Sequence[float], style: str) -> None:
+        self.values = values
+        self.style = style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(options.max_width, SPARK_WIDTH_MAX)
+        yield Text(spark_text(self.values[-width:], ascii_only=options.ascii_only), style=self.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = min(options.max_width, SPARK_WIDTH_MAX, len(self.values))
+        return Measurement(min(1, width), width)
+
+
+def spark_text(values: Sequence[float], *, ascii_only: bool = False) -> str:
+    """Write values as bars between zero and the largest of them."""
+    bars = SPARKS_ASCII if ascii_only else SPARKS
+    top = max(values, default=0.0)
+    if top <= 0:
+        return bars[0] * len(values)
+    return "".join(bars[min(len(bars) - 1, int(value / top * len(bars)))] for value in values)
+
+
+def _heading(picture: Picture) -> RenderableType:
+    grid = Table.grid(expand=True, padding=(0, 1))
+    grid.add_column(no_wrap=True)
+    grid.add_column(ratio=1, overflow="ellipsis", no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True)
+    status = picture.status or {}
+    version = f" {status['version']}" if status.get("version") else ""
+    name = Text.assemble(("≈ Tidegate", "bold cyan"), (version, "cyan"))
+    place = Text.assemble((picture.url, "bold"), ("  ", ""), (picture.home, "dim"))
+    since = f"up {seconds_text(status['uptimeSeconds'])}" if status else ""
+    grid.add_row(name, place, Text(since, style="dim"))
+    return grid
+
+
+def _machines(picture: Picture) -> RenderableType:
+    grid = Table.grid(expand=True)
+    grid.add_column(ratio=1)
+    grid.add_column(ratio=1)
+    children = {child.name: child for child in picture.children}
+    grid.add_row(
+        _server_panel(picture.status, children.get("server")),
+        _worker_panel(picture.status, children.get("worker")),
+    )
+    return grid
+
+
+def _server_panel(status: Mapping[str, Any] | None, child: ChildState | None) -> RenderableType:
+    if status is None:
+        return _panel("server", _child_word(child), _child_lines(child))
+    line = f"memory {bytes_text(status['memoryBytes'])} · {bytes_text(status['diskFreeBytes'])} free on disk"
+    return _panel("server", "ready", [f"process {status['pid']}{_restarts(child)}", line])
+
+
+def _worker_panel(status: Mapping[str, Any] | None, child: ChildState | None) -> RenderableType:
+    worker = status["worker"] if status is not None else None
+    replaced = worker is not None and child is not None and worker["pid"] != child.pid
+    if worker is None or replaced:  # the server remembers the last report of a worker that fell
+        word = _child_word(child)
+        return _panel("worker", "starting" if word == "running" else word, _child_lines(child))
+    silent = worker["seenSecondsAgo"] > WORKER_SILENT_SECONDS
+    lines = [
+        f"process {worker['pid']}{_restarts(child)}",
+        f"memory {bytes_text(worker['memoryBytes'])} · Spark {worker['sparkVersion'] or '–'}",
+    ]
+    if silent:
+        lines[0] = f"last heard of {seconds_text(worker['seenSecondsAgo'])} ago"
+    return _panel("worker", "silent" if silent else worker["state"], lines)
+
+
+def _child_word(child: ChildState | None) -> str:
+    if child is None:
+        return "not running"
+    return "starting" if child.state == "running" else child.state
+
+
+def _child_lines(child: ChildState | None) -> list[str]:
+    if child is None:
+        return ["", ""]
+    if child.state == "waiting":
+        return [
+            f"starts again in {seconds_text(child.next_start_seconds)}{_restarts(child)}",
+            f"{child.log_path}",
+        ]
+    return [f"process {child.pid or '–'}{_restarts(child)}", ""]
+
+
+def _restarts(child: ChildState | None) -> str:
+    return f" · started again {child.restarts} ×" if child is not None and child.restarts else ""
+
+
+def _panel(name: str, state: str, lines: Sequence[str]) -> Panel:
+    style = STATE_STYLES.get(state, "")
+    title = Text.assemble((f" {name} ", "bold"), (f"{state} ", style))
+    body = Text("\n".join(lines), overflow="ellipsis", no_wrap=True)
+    return Panel(body, title=title, title_align="left", box=box.ROUNDED, border_style="dim", padding=(0, 1))
+
+
+def _traffic(history: History, status: Mapping[str, Any]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True, min_width=9)
+    grid.add_column(no_wrap=True)
+    incoming = history.message_rate()
+    shown = status["messagesPerSecond"] if incoming is None else incoming
+    outgoing = history.row_rate()
+    if outgoing is None:
+        outgoing = sum(line["rowsPerSecond"] or 0 for line in status["pipelines"])
+    grid.add_row("messages in", Text(rate_text(shown), "bold"), Sparkline(history.message_steps(), "cyan"))
+    grid.add_row("rows out", Text(rate_text(outgoing), "bold"), Sparkline(history.row_steps(), "magenta"))
+    return grid
+
+
+def _tables(picture: Picture, status: Mapping[str, Any], rows_max: int) -> list[RenderableType]:
+    topics = _topics(status["topics"], picture.history, rows_max)
+    lake = _lake(status["tables"], rows_max)
+    pipelines = _pipelines(status["pipelines"], rows_max)
+    if picture.size[0] < SIDE_BY_SIDE_COLUMNS_MIN:
+        return [topics, pipelines, lake]
+    grid = Table.grid(expand=True, padding=(0, 2))
+    grid.add_column(ratio=4)
+    grid.add_column(ratio=3)
+    grid.add_row(topics, lake)
+    return [grid, pipelines]
+
+
+def _topics(topics: Sequence[Mapping[str, Any]], history: History, rows_max: int) -> RenderableType:
+    table = _grid(("topics", "messages", "msg/s", "partitions", "size"))
+    for topic in topics[:rows_max]:
+        table.add_row(
+            Text(topic["name"]),
+            count_text(topic["messages"]),
+            rate_text(history.topic_rate(topic["name"])),
+            str(len(topic["partitions"])),
+            bytes_text(topic["bytes"]),
+        )
+    return _cut(table, topics, rows_max, "no topic yet")
+
+
+def _pipelines(pipelines: Sequence[Mapping[str, Any]], rows_max: int) -> RenderableType:
+    table = _grid(("pipelines", "state", "batches", "rows out", "rows/s", "lag", "last batch"))
+    table.columns[1].justify = "left"
+    for line in pipelines[:rows_max]:
+        table.add_row(
+            Text(line["name"]),
+            Text(line["state"], STATE_STYLES.get(line["state"], "")),
+            count_text(line["batches"]),
+            count_text(line["rows"]),
+            rate_text(line["rowsPerSecond"]),
+            count_text(line["lag"]),
+            seconds_text(line["lastBatchSeconds"]),
+        )
+    failures = [
+        Text(text, style="red", overflow="ellipsis", no_wrap=True) for text in _failures(pipelines, rows_max)
+    ]
+    return Group(_cut(table, pipelines, rows_max, "no pipeline yet"), *failures)
+
+
+def _failures(pipelines: Sequence[Mapping[str, Any]], rows_max: int) -> list[str]:
+    failed = [line for line in pipelines[:rows_max] if line["error"] and line["state"] != "running"]
+    return [f"  {line['name']}: {_first_line(line['error'])}" for line in failed]
+
+
+def _lake(tables: Sequence[Mapping[str, Any]], rows_max: int) -> RenderableType:
+    table = _grid(("lake tables", "version", "files", "size"))
+    for entry in tables[:rows_max]:
+        table.add_row(
+            Text(f"lake.{entry['name']}"),
+            count_text(entry["version"]),
+            count_text(entry["files"]),
+            bytes_text(entry["bytes"]),
+        )
+    return _cut(table, tables, rows_max, "no table yet")
+
+
+def _grid(headings: Sequence[str]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        header_style="bold",
+        border_style="dim",
+        expand=True,
+    )
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if index else "left", no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _cut(table: Table, rows: Sequence[object], rows_max: int, empty: str) -> RenderableType:
+    if not rows:
+        table.add_row(Text(empty, style="dim"))
+    elif len(rows) > rows_max:
+        table.caption = f"and {len(rows) - rows_max} more"
+        table.caption_justify = "left"
+    return table
+
+
+def _footer(commands: Sequence[str]) -> RenderableType:
+    lines = [Text("Try, in another terminal (Ctrl-C here stops):", style="dim")]
+    lines.extend(Text(f"  {line}", style="cyan", overflow="fold") for line in commands)
+    return Group(*lines)
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else ""
+
+
+def summary_line(picture: Picture) -> str:
+    """Write the picture as one line, for a log or a terminal that cannot draw."""
+    status = picture.status
+    if status is None:
+        return picture.trouble or "starting"
+    worker = status["worker"]
+    pipelines = status["pipelines"]
+    lags = [line["lag"] for line in pipelines if line["lag"] is not None]
+    states = ", ".join(f"{line['name']} {line['state']}" for line in pipelines) or "no pipeline"
+    parts = [
+        f"messages in {rate_text(picture.history.message_rate())}",
+        f"rows out {rate_text(picture.history.row_rate())}",
+        f"lag {count_text(sum(lags)) if lags else '–'}",
+        f"batches {count_text(sum(line['batches'] or 0 for line in pipelines))}",
+        f"server {bytes_text(status['memoryBytes'])}",
+        f"worker {worker['state']} {bytes_text(worker['memoryBytes'])}" if worker else "worker not there yet",
+        states,
+    ]
+    return " · ".join(parts)

@@ -1,0 +1,37 @@
+"""`tidegate worker`: the Spark driver alone, in the foreground."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tidegate.cli.child import EXIT_START_REFUSED, StopWithParentOption, start_log, stop_with_parent
+from tidegate.cli.invocation import Invocation, command
+from tidegate.cli.report import report_error
+from tidegate.errors import StartRefused
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the root."""
+    command(app, "worker")(worker)
+
+
+def worker(
+    call: Invocation,
+    master: Annotated[str | None, typer.Option(help="Spark master to run on (worker.spark_master).")] = None,
+    with_parent: StopWithParentOption = False,
+) -> None:
+    """Run the pipelines of the home on Spark until Ctrl-C or SIGTERM; needs a running server."""
+    start_log()
+    try:
+        settings = call.settings({"worker.spark_master": master})
+        if with_parent:
+            stop_with_parent(settings.supervisor.grace_seconds)
+        home = call.open_home()
+        from tidegate.pipeline.worker import run_worker
+
+        run_worker(settings, home)
+    except StartRefused as error:
+        report_error(error.to_wire()["error"], as_json=call.as_json)
+        raise typer.Exit(EXIT_START_REFUSED) from error

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import resource
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calls import tidegate
+from tidegate.cli.main import wants_json
+
+HELP_SECONDS_MAX = 0.4
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def test_help_is_quick(home: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    answer = tidegate("--help", home=home)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert answer.returncode == 0
+    assert "pipeline" in answer.stdout
+    # Processor time: other tests may run at the same time.
+    spent_seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert spent_seconds < HELP_SECONDS_MAX
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    heavy = ("pyarrow", "pyspark", "httpx", "rich", "rocksdict", "duckdb")
+    code = f"import sys, tidegate.cli.main; print([name for name in {heavy} if name in sys.modules])"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() == "[]"
+
+
+def test_version_is_printed(home: Path) -> None:
+    answer = tidegate("--version", home=home)
+    assert (answer.returncode, answer.stdout.split()[0]) == (0, "tidegate")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topic", "crate", "a"),
+        ("topic", "create"),
+        ("topic", "create", "a", "--partitions", "none"),
+        ("topic", "consume", "a", "--limit", "0"),
+        ("--no-such-flag",),
+        ("pipeline", "run", "no_such_file.py"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2_with_a_hint(words: tuple[str, ...], home: Path) -> None:
+    answer = tidegate(*words, home=home)
+    assert answer.returncode == 2
+    assert answer.stdout == ""
+    assert answer.stderr.startswith("Error: ")
+    assert "--help'" in answer.stderr
+
+
+def test_wrong_usage_can_be_json(home: Path) -> None:
+    answer = tidegate("topic", "crate", "--json", home=home)
+    assert answer.returncode == 2
+    assert json.loads(answer.stderr)["error"]["code"] == "USAGE"
+
+
+@pytest.mark.parametrize("words", [("status",), ("topic", "list"), ("sql", "SELECT 1"), ("pipeline", "list")])
+def test_without_a_server_commands_say_how_to_start_one(words: tuple[str, ...], home: Path) -> None:
+    answer = tidegate(*words, home=home)
+    assert answer.returncode == 1
+    assert answer.stdout == ""
+    assert "No Tidegate server" in answer.stderr
+    assert "tidegate up" in answer.stderr
+    assert not home.exists()
+
+
+def test_an_error_can_be_json_and_stdout_stays_empty(home: Path) -> None:
+    for words in (("--json", "topic", "list"), ("topic", "list", "--json")):
+        answer = tidegate(*words, home=home)
+        assert answer.returncode == 1
+        assert answer.stdout == ""
+        assert json.loads(answer.stderr)["error"]["code"] == "SERVER_NOT_RUNNING"
+
+
+def test_the_flag_wins_over_the_variable(home: Path, tmp_path: Path) -> None:
+    answer = tidegate("topic", "list", "--home", str(tmp_path / "other"), home=home)
+    assert str(tmp_path / "other") in answer.stderr
+
+
+def test_settings_tell_their_origin(home: Path) -> None:
+    home.mkdir()
+    (home / "tidegate.toml").write_text("[server]\nport = 9001\n", encoding="utf-8")
+    answer = tidegate("status", "--settings", "--json", home=home)
+    settings = {entry["key"]: entry for entry in json.loads(answer.stdout)["settings"]}
+    assert settings["server.port"]["value"] == 9001
+    assert settings["server.port"]["origin"].endswith("tidegate.toml")
+    assert settings["server.host"]["origin"] == "default"
+
+
+def test_an_unknown_setting_stops_the_start(home: Path) -> None:
+    home.mkdir()
+    (home / "tidegate.toml").write_text("[server]\nprot = 9001\n", encoding="utf-8")
+    answer = tidegate("serve", home=home)
+    assert answer.returncode == 1
+    assert "did you mean 'server.port'" in answer.stderr
+
+
+def test_a_port_in_use_is_exit_code_3_for_serve_and_1_for_up(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        for command, code in (("serve", 3), ("up", 1)):
+            answer = tidegate(command, "--port", port, home=home)
+            assert answer.returncode == code, answer.stderr
+            assert f"Port {port} on 127.0.0.1 is taken" in answer.stderr
+            assert "--port" in answer.stderr.splitlines()[-1]
+
+
+def test_a_home_of_a_newer_layout_is_refused(home: Path) -> None:
+    home.mkdir()
+    (home / "layout.json").write_text('{"layout": 99}', encoding="utf-8")
+    answer = tidegate("serve", home=home)
+    assert answer.returncode == 3
+    assert "layout 99" in answer.stderr
+
+
+def test_json_after_two_dashes_is_a_payload() -> None:
+    assert wants_json(["topic", "list", "--json"])
+    assert not wants_json(["topic", "publish", "a", "--", "--json"])

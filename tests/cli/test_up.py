@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_SECONDS = 40.0
+
+
+class Launched:
+    """A `tidegate up --json` and what it says."""
+
+    def __init__(self, child: subprocess.Popen[str]) -> None:
+        self.child = child
+        self.events: list[str] = []
+
+    def read_until(self, wanted: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """Read lines until one is as wanted; a run that ends before that fails the test."""
+        assert self.child.stdout is not None
+        for line in self.child.stdout:
+            said: dict[str, Any] = json.loads(line)
+            if "event" in said:
+                self.events.append(said["event"])
+            if wanted(said):
+                return said
+        raise AssertionError(
+            f"it ended early: {self.events} {self.child.stderr and self.child.stderr.read()}"
+        )
+
+
+@contextmanager
+def launched(home: Path) -> Iterator[Launched]:
+    words = [sys.executable, "-m", "tidegate", "up", "--json", "--port", "0", "--home", str(home)]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        yield Launched(child)
+    finally:
+        if child.poll() is None:
+            child.kill()
+        child.communicate(timeout=DEADLINE_SECONDS)
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while any(alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, f"still there: {[pid for pid in pids if alive(pid)]}"
+        time.sleep(0.05)
+
+
+@pytest.mark.crash
+def test_a_killed_server_is_started_again_and_one_signal_stops_all(tmp_path: Path) -> None:
+    with launched(tmp_path / "home") as run:
+        first = run.read_until(lambda said: "pid" in said)["pid"]
+        os.kill(first, signal.SIGKILL)
+        second = run.read_until(lambda said: said.get("pid", first) != first)["pid"]
+        assert any(
+            event.startswith("server fell (killed by SIGKILL), again in 0.5 s") for event in run.events
+        )
+        run.child.send_signal(signal.SIGTERM)
+        run.read_until(lambda said: said.get("event", "").startswith("server stopped"))
+        assert run.child.wait(DEADLINE_SECONDS) == 0
+        order = [event.split()[0] for event in run.events[-2:]]
+        assert order == ["worker", "server"]
+    wait_until_gone([first, second])
+    assert {entry.name for entry in (tmp_path / "home" / "logs").iterdir()} >= {"server.log", "worker.log"}
+
+
+@pytest.mark.crash
+def test_children_stop_when_up_itself_is_killed(tmp_path: Path) -> None:
+    with launched(tmp_path / "home") as run:
+        server = run.read_until(lambda said: "pid" in said)["pid"]
+        children = (
+            Path(f"/proc/{run.child.pid}/task/{run.child.pid}/children").read_text(encoding="ascii").split()
+        )
+        assert str(server) in children
+        run.child.kill()
+    wait_until_gone([int(pid) for pid in children])
