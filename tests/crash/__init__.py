@@ -1,0 +1,9 @@
+"""Crash loops: real processes, killed with -9 at seeded moments under load, compared with a journal outside.
+
+journal    what was sent, acknowledged, killed and found, in one order, on disk
+cluster    `tidegate up` on a home of its own: start, find its processes, kill one, wait until it is whole
+nemesis    decides from a seed whom to kill next, and when
+workload   what runs meanwhile and how it is checked afterwards; the plug for later nouns
+history    the smallest part of the journal that shows a fault
+loop       one run: start, load, kill, drain, verify; `python -m tests.crash.loop --help`
+"""

@@ -1,0 +1,110 @@
+"""One run of the crash loop: start, load, kill, drain, verify."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.crash.cluster import Cluster
+from tests.crash.history import Fault, report
+from tests.crash.journal import Journal
+from tests.crash.nemesis import Nemesis
+from tests.crash.workload import TopicToLake, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run did and found."""
+
+    kills: int
+    acknowledged: int
+    faults: list[Fault]
+    report: str
+
+
+def run_loop(folder: Path, seed: int, kills: int) -> Outcome:
+    """Kill that many processes under load, then compare; the folder keeps the journal and the logs."""
+    journal = Journal(folder / "journal.jsonl")
+    cluster = Cluster(folder / "home", journal)
+    topic = TopicToLake(journal, seed)
+    workloads: Sequence[Workload] = [topic]
+    try:
+        # 1. a whole cluster, under load
+        cluster.start()
+        cluster.wait_for("the server", lambda client: bool(client.status()))
+        for workload in workloads:
+            workload.prepare(cluster)
+        cluster.wait_for("the pipeline", lambda client: _runs(client.status()))
+        for workload in workloads:
+            workload.start(cluster)
+        # 2. kills
+        done = _strike(cluster, Nemesis(seed), kills)
+        # 3. everything that was begun ends, and arrives
+        for workload in workloads:
+            workload.finish()
+            cluster.wait_for("the pipeline to catch up", workload.drained)
+        # 4. compare, once before and once after a clean restart
+        faults = [fault for workload in workloads for fault in workload.verify(cluster)]
+        cluster.stop()
+        cluster.start()
+        cluster.wait_for("the server after a clean stop", lambda client: bool(client.status()))
+        faults += [fault for workload in workloads for fault in workload.verify(cluster)]
+        cluster.stop()
+    finally:
+        cluster.destroy()
+        journal.close()
+    return Outcome(done, len(topic.acknowledged), faults, report(journal, faults, seed))
+
+
+def _strike(cluster: Cluster, nemesis: Nemesis, kills: int) -> int:
+    done = 0
+    while done < kills:
+        strike = nemesis.next()
+        time.sleep(strike.after_seconds)
+        done += cluster.kill(strike.target)
+    return done
+
+
+def _runs(status: dict[str, object]) -> bool:
+    pipelines = status.get("pipelines")
+    return isinstance(pipelines, list) and any(pipeline["state"] == "running" for pipeline in pipelines)
+
+
+def main() -> int:
+    """Run the loop from the command line; keep the folder of a failed run."""
+    parser = argparse.ArgumentParser(
+        description="Kill server and worker under load; compare with what was acknowledged."
+    )
+    parser.add_argument("--seed", type=int, default=None, help="repeat a run (default: a new one, printed)")
+    parser.add_argument("--kills", type=int, default=20, help="kills in a run")
+    parser.add_argument("--minutes", type=float, default=0, help="go on with new seeds for this long")
+    options = parser.parse_args()
+    deadline = time.monotonic() + options.minutes * 60
+    while True:
+        seed = secrets.randbelow(10**6) if options.seed is None else options.seed
+        folder = Path(tempfile.mkdtemp(prefix=f"tidegate-crash-{seed}-"))
+        print(f"seed {seed}, {options.kills} kills, in {folder}", flush=True)
+        begun = time.monotonic()
+        outcome = run_loop(folder, seed, options.kills)
+        if outcome.faults:
+            print(outcome.report)
+            return 1
+        took = time.monotonic() - begun
+        print(
+            f"  {outcome.kills} kills, {outcome.acknowledged} acknowledged, all there once ({took:.0f} s)",
+            flush=True,
+        )
+        shutil.rmtree(folder)
+        if time.monotonic() >= deadline:
+            return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""The nemesis: from a seed, whom to kill and how long to wait before it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from tests.crash.cluster import Target
+
+# The server is back in a second, the worker in ten: these weights give both their share of hits at work.
+WEIGHTS: dict[Target, int] = {"server": 10, "worker": 4, "java": 3, "up": 1}
+PAUSE_SECONDS = (0.1, 5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """A kill to come."""
+
+    target: Target
+    after_seconds: float
+
+
+class Nemesis:
+    """The same seed gives the same strikes."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def next(self) -> Strike:
+        """Give the next strike."""
+        target = self._random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        # Short pauses hit starts and recoveries, long ones hit steady work.
+        low, high = PAUSE_SECONDS
+        return Strike(target, low + (high - low) * self._random.random() ** 2)

@@ -1,0 +1,231 @@
+"""What runs while processes are killed, and how it is checked. A new noun plugs in as one more workload."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from typing import Any, Protocol
+
+import deltalake
+
+import tidegate
+from tests.crash.cluster import Cluster
+from tests.crash.history import Fault
+from tests.crash.journal import Journal
+from tidegate.errors import Unavailable
+
+TOPIC = "crash.events"
+TABLE = "crash"
+PARTITIONS = 3
+PRODUCERS = 3
+REQUEST_MESSAGES_MAX = 40
+PAGE = 10_000
+
+PIPELINE = f'''
+from tidegate import spark as tide
+
+
+@tide.pipeline(name="crash")
+def crash(ctx):
+    rows = ctx.spark.readStream.format("tidegate.topic").option("topic", "{TOPIC}").load()
+    return rows.writeStream.format("delta").option("path", ctx.lake("{TABLE}"))
+'''
+
+
+class Workload(Protocol):
+    """Load on a cluster that can be checked."""
+
+    def prepare(self, cluster: Cluster) -> None:
+        """Make what it needs; the cluster is whole."""
+        ...
+
+    def start(self, cluster: Cluster) -> None:
+        """Begin, and go on through every kill."""
+        ...
+
+    def finish(self) -> None:
+        """Stop sending, once everything that was begun is acknowledged."""
+        ...
+
+    def drained(self, client: tidegate.Client) -> bool:
+        """Say whether everything that was acknowledged has arrived wherever it goes."""
+        ...
+
+    def verify(self, cluster: Cluster) -> list[Fault]:
+        """Compare what is there with what was acknowledged."""
+        ...
+
+
+class TopicToLake:
+    """Producers that send each request until it is acknowledged, and a pipeline that carries all to the lake.
+
+    Promises: the topic holds exactly the acknowledged messages, each once, at the place that was
+    acknowledged; what a reader has seen stays; the Delta table holds exactly the topic's messages, each
+    once.
+    """
+
+    def __init__(self, journal: Journal, seed: int) -> None:
+        self._journal = journal
+        self._seed = seed
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        # Subject → (partition, offset, message id), as acknowledged.
+        self.acknowledged: dict[str, tuple[int, int, str]] = {}
+        self.seen: dict[tuple[int, int], str] = {}
+        self._crashed: list[BaseException] = []
+
+    def prepare(self, cluster: Cluster) -> None:
+        """Make the topic and start the pipeline."""
+        with cluster.client() as client:
+            client.topics.create(TOPIC, partitions=PARTITIONS)
+        (cluster.home / "pipelines" / "crash.py").write_text(PIPELINE)
+
+    def start(self, cluster: Cluster) -> None:
+        """Start producers and a reader."""
+        bodies = [(self._produce, (cluster, number)) for number in range(PRODUCERS)] + [
+            (self._watch, (cluster,))
+        ]
+        for target, arguments in bodies:
+            thread = threading.Thread(target=self._guard, args=(target, arguments), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def finish(self) -> None:
+        """Let every producer end its last request."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(120)
+        assert not any(thread.is_alive() for thread in self._threads), "a request was never acknowledged"
+        if self._crashed:
+            raise self._crashed[0]
+
+    def drained(self, client: tidegate.Client) -> bool:
+        """The lake has as many rows as were acknowledged, or more."""
+        rows = client.sql(f"SELECT count(*) FROM lake.{TABLE}").rows
+        return int(rows[0][0]) >= len(self.acknowledged)
+
+    def verify(self, cluster: Cluster) -> list[Fault]:
+        """Compare acknowledgements, topic and table, both ways."""
+        with cluster.client() as client:
+            topic = _topic_rows(client)
+        table = _table_rows(cluster)
+        expected = {(p, o): subject for subject, (p, o, _) in self.acknowledged.items()}
+        return [
+            *_differences(
+                "acknowledged messages are in the topic, where they were said to be", expected, topic
+            ),
+            *_differences("what a reader saw stays as it was", self.seen, topic, whole=False),
+            *_differences("the Delta table holds the topic's messages", topic, dict(table)),
+            *_doubles("each message is in the Delta table once", table),
+            *self._wrong_ids(),
+        ]
+
+    def _wrong_ids(self) -> list[Fault]:
+        ids = [message_id for _, _, message_id in self.acknowledged.values()]
+        if len(set(ids)) == len(ids):
+            return []
+        return [Fault("message ids are unique", f"{len(ids) - len(set(ids))} repeated")]
+
+    def _guard(self, target: Any, arguments: tuple[Any, ...]) -> None:
+        try:
+            target(*arguments)
+        except BaseException as problem:  # noqa: BLE001 - told by finish()
+            self._crashed.append(problem)
+            self._stop.set()
+
+    def _produce(self, cluster: Cluster, number: int) -> None:
+        choice = random.Random(self._seed * 1000 + number)
+        producer = f"producer-{number}"
+        sequence = 0
+        while not self._stop.is_set():
+            count = choice.randint(1, REQUEST_MESSAGES_MAX)
+            subjects = [f"{producer}/{sequence + index}" for index in range(count)]
+            messages = [{"key": choice.choice("abcdefgh"), "payload": {"subject": name}} for name in subjects]
+            places = self._send(cluster, messages, producer, sequence)
+            for name, place in zip(subjects, places, strict=True):
+                self.acknowledged[name] = (place["partition"], place["offset"], place["messageId"])
+                self._journal.add("acked", name, partition=place["partition"], offset=place["offset"])
+            sequence += count
+            time.sleep(choice.random() * 0.02)
+
+    def _send(
+        self, cluster: Cluster, messages: list[dict[str, Any]], producer: str, sequence: int
+    ) -> list[dict[str, Any]]:
+        first = f"{producer}/{sequence}"
+        while True:
+            self._journal.add("sent", first, count=len(messages))
+            try:
+                with cluster.client() as client:
+                    return client.topic(TOPIC).publish(messages, producer_id=producer, sequence=sequence)
+            except Unavailable as problem:
+                self._journal.add("failed", first, error=problem.code)
+                time.sleep(0.05)
+
+    def _watch(self, cluster: Cluster) -> None:
+        position: dict[str, int] = {str(number): 0 for number in range(PARTITIONS)}
+        while not self._stop.is_set():
+            with contextlib.suppress(Unavailable), cluster.client() as client:
+                answer = client.topic(TOPIC).consume({"offsets": position}, limit=1000, wait_ms=200)
+                for message in answer["messages"]:
+                    self.seen[message["partition"], message["offset"]] = message["payload"]["subject"]
+                position = answer["nextOffsets"]
+
+
+def _topic_rows(client: tidegate.Client) -> dict[tuple[int, int], str]:
+    rows: dict[tuple[int, int], str] = {}
+    position: str | dict[str, Any] = "earliest"
+    while True:
+        answer = client.topic(TOPIC).consume(position, limit=PAGE)
+        for message in answer["messages"]:
+            rows[message["partition"], message["offset"]] = message["payload"]["subject"]
+        if not answer["messages"]:
+            return rows
+        position = {"offsets": answer["nextOffsets"]}
+
+
+def _table_rows(cluster: Cluster) -> list[tuple[tuple[int, int], str]]:
+    import msgspec
+
+    table = deltalake.DeltaTable(str(cluster.home / "lake" / TABLE)).to_pyarrow_table(
+        columns=["partition", "offset", "payload"]
+    )
+    columns = table.to_pydict()
+    return [
+        ((partition, offset), msgspec.json.decode(payload)["subject"])
+        for partition, offset, payload in zip(
+            columns["partition"], columns["offset"], columns["payload"], strict=True
+        )
+    ]
+
+
+def _differences(
+    promise: str,
+    expected: dict[tuple[int, int], str],
+    found: dict[tuple[int, int], str],
+    *,
+    whole: bool = True,
+) -> list[Fault]:
+    faults = []
+    missing = {place: name for place, name in expected.items() if found.get(place) != name}
+    if missing:
+        shown = [
+            f"{name} at {place}, there is {found.get(place)}" for place, name in list(missing.items())[:5]
+        ]
+        faults.append(
+            Fault(promise, f"{len(missing)} missing or different: {shown}", tuple(missing.values()))
+        )
+    extra = {place: name for place, name in found.items() if place not in expected} if whole else {}
+    if extra:
+        shown = [f"{name} at {place}" for place, name in list(extra.items())[:5]]
+        faults.append(Fault(promise, f"{len(extra)} too many: {shown}", tuple(extra.values())))
+    return faults
+
+
+def _doubles(promise: str, rows: list[tuple[tuple[int, int], str]]) -> list[Fault]:
+    counted: dict[str, int] = {}
+    for _, name in rows:
+        counted[name] = counted.get(name, 0) + 1
+    doubled = tuple(name for name, count in counted.items() if count > 1)
+    return [Fault(promise, f"{len(doubled)} more than once", doubled)] if doubled else []
