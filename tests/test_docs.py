@@ -1,0 +1,355 @@
+"""Docs are tests: everything people can call is documented, every link leads somewhere, every snippet works.
+
+A fence directly under `<!-- run -->` is run for real, in the order of its page, against a `tidegate up` that
+this test starts. Under `<!-- run until it works -->` it is tried again until it succeeds: for what arrives a
+moment later. `bash` and `python` fences can be run; 8787 stands for the port of the test's own server.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidegate.errors import every_error
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+README_PORT = "8787"
+READY_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 60.0
+BLOCK_SECONDS_MAX = 60.0
+ARRIVAL_SECONDS_MAX = 120.0
+
+
+@dataclass(frozen=True)
+class Fence:
+    """One fenced block of a page."""
+
+    line: int
+    language: str
+    text: str
+    marker: str
+
+    @property
+    def runs(self) -> bool:
+        return self.marker in {"run", "run until it works"}
+
+
+def fences(page: str) -> list[Fence]:
+    """List the fenced blocks of a page, each with the comment on the line before it."""
+    found: list[Fence] = []
+    lines = page.splitlines()
+    start: int | None = None
+    for number, line in enumerate(lines):
+        if not line.lstrip().startswith("```"):
+            continue
+        if start is None:
+            start = number
+            continue
+        language = lines[start].strip().removeprefix("```").split(" ")[0]
+        marker = re.fullmatch(r"\s*<!-- (.+?) -->\s*", lines[start - 1]) if start else None
+        text = textwrap.dedent("\n".join(lines[start + 1 : number])) + "\n"
+        found.append(Fence(start + 1, language, text, marker[1] if marker else ""))
+        start = None
+    return found
+
+
+def prose(page: str) -> str:
+    """Give a page without its fenced blocks and code spans."""
+    without_fences = re.sub(r"^\s*```.*?^\s*```\s*$", "", page, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", "", without_fences)
+
+
+def anchors(page: str) -> set[str]:
+    """Give the anchors that the headings of a page make, the way code hosts build them."""
+    headings = re.findall(r"^#+ +(.+?) *$", page, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def broken_links(path: Path) -> list[str]:
+    found = []
+    for target in re.findall(r"\]\(([^)\s]+)[^)]*\)", prose(path.read_text(encoding="utf-8"))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        file, _, anchor = target.partition("#")
+        place = (path.parent / file).resolve() if file else path
+        if not place.exists():
+            found.append(f"{path.name}: {target} is not there")
+        elif anchor and place.suffix == ".md" and anchor not in anchors(place.read_text(encoding="utf-8")):
+            found.append(f"{path.name}: {target} names no heading of {place.name}")
+    return found
+
+
+def words(page: str) -> str:
+    """Give a page with tables and code marks flattened, so that `| GET | /x |` reads as `GET /x`."""
+    return re.sub(r"[`|\s]+", " ", page)
+
+
+def mentions(page: str, phrase: str) -> bool:
+    """Tell whether a page has the phrase, and not only as the beginning of a longer one."""
+    return re.search(rf"(?<![\w/-]){re.escape(phrase)}(?![\w/{{-])", words(page)) is not None
+
+
+def read(name: str) -> str:
+    page = REFERENCE / name
+    assert page.exists(), f"docs/reference/{name} is missing"
+    return page.read_text(encoding="utf-8")
+
+
+def missing(page: str, phrases: list[str]) -> list[str]:
+    text = read(page)
+    return [phrase for phrase in phrases if not mentions(text, phrase)]
+
+
+def commands(group: Any, path: str = "tidegate") -> Iterator[str]:
+    """Walk the command line and give every command that people see."""
+    for name, command in group.commands.items():
+        if getattr(command, "hidden", False):
+            continue
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}"
+
+
+def test_every_error_is_documented() -> None:
+    assert missing("errors.md", [kind.code for kind in every_error()]) == []
+
+
+def test_no_error_is_documented_that_is_not_there() -> None:
+    listed = re.findall(r"^\|\s*`([A-Z_]+)`", read("errors.md"), flags=re.MULTILINE)
+    assert listed, "docs/reference/errors.md lists errors in tables that open with the code"
+    assert sorted(set(listed) - {kind.code for kind in every_error()}) == []
+
+
+def test_every_command_is_documented() -> None:
+    import typer.main
+
+    from tidegate.cli.main import app
+
+    found = list(commands(typer.main.get_command(app)))
+    assert len(found) > 5
+    assert missing("cli.md", found) == []
+
+
+def test_every_endpoint_is_documented() -> None:
+    from tidegate.server.routes import ROUTES
+
+    assert missing("http.md", [f"{route.method} {route.path}" for route in ROUTES]) == []
+
+
+def test_no_endpoint_is_documented_that_is_not_there() -> None:
+    from tidegate.server.routes import ROUTES
+
+    listed = set(re.findall(r"\b(GET|POST|PUT|PATCH|DELETE) (/[\w/{}-]+)", words(read("http.md"))))
+    assert sorted(listed - {(route.method, route.path) for route in ROUTES}) == []
+
+
+def test_every_setting_is_documented() -> None:
+    from tidegate.settings import describe_settings
+
+    assert missing("settings.md", [setting.key for setting in describe_settings()]) == []
+
+
+def test_no_setting_is_documented_that_is_not_there() -> None:
+    from tidegate.settings import describe_settings
+
+    listed = set(re.findall(r"^\|\s*`([a-z_]+\.[a-z_]+)`", read("settings.md"), flags=re.MULTILINE))
+    assert listed, "docs/reference/settings.md lists settings in tables that open with the key"
+    assert sorted(listed - {setting.key for setting in describe_settings()}) == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(path: Path) -> None:
+    assert broken_links(path) == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_every_python_snippet_compiles(path: Path) -> None:
+    for fence in fences(path.read_text(encoding="utf-8")):
+        if fence.language == "python":
+            name = f"{path.name}, line {fence.line}"
+            compile(fence.text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def pages_that_run() -> list[Path]:
+    """List the README and every page with something to run, the README first."""
+    return [PAGES[0], *(p for p in PAGES[1:] if any(f.runs for f in fences(p.read_text(encoding="utf-8"))))]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Someone who types what a page says: a shell with `tidegate` on PATH and a server that runs."""
+
+    environ: dict[str, str]
+    port: int
+
+    def type(self, fence: Fence, folder: Path) -> str:
+        """Run one block; give what went wrong, or nothing."""
+        command = {"bash": ["bash", "-euo", "pipefail", "-c"], "python": [sys.executable, "-c"]}[
+            fence.language
+        ]
+        text = fence.text.replace(README_PORT, str(self.port))
+        deadline = time.monotonic() + (ARRIVAL_SECONDS_MAX if "until" in fence.marker else 0)
+        while True:
+            answer = subprocess.run(
+                [*command, text],
+                cwd=folder,
+                env=self.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=BLOCK_SECONDS_MAX,
+                check=False,
+            )
+            if answer.returncode == 0:
+                return ""
+            if time.monotonic() >= deadline:
+                return f"line {fence.line} ended with {answer.returncode}:\n{fence.text}\n{answer.stdout}"
+            time.sleep(1)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
+    """Start `tidegate up` on a new home, wait until it is ready, and stop it with Ctrl-C at the end."""
+    folder = tmp_path_factory.mktemp("reader")
+    port = free_port()
+    tools = commands_folder(folder)
+    environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    environ |= {"TIDEGATE_HOME": str(folder / "home"), "COLUMNS": "120"}
+    log = folder / "up.log"
+    with log.open("wb") as output:
+        up = subprocess.Popen(
+            [tools / "tidegate", "up", "--port", str(port)],
+            env=environ,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        wait_until_ready(up, port, log)
+        yield Reader(environ, port)
+        up.send_signal(signal.SIGINT)
+        assert up.wait(STOP_SECONDS_MAX) == 0, log.read_text(errors="replace")[-4000:]
+    finally:
+        if up.poll() is None:
+            os.killpg(up.pid, signal.SIGKILL)
+            up.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def commands_folder(folder: Path) -> Path:
+    """Make a folder with `tidegate` and `python` of the Python that runs the tests."""
+    made = folder / "bin"
+    made.mkdir()
+    for name, arguments in {"tidegate": "-m tidegate ", "python": "", "python3": ""}.items():
+        script = made / name
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
+        script.chmod(0o755)
+    return made
+
+
+def wait_until_ready(up: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    while up.poll() is None and time.monotonic() < deadline:
+        try:
+            with direct.open(f"http://127.0.0.1:{port}/ready", timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    pytest.fail(f"'tidegate up' is not ready:\n{log.read_text(errors='replace')[-4000:]}")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("path", pages_that_run(), ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_a_page_tells_to_type_works(path: Path, reader: Reader, tmp_path: Path) -> None:
+    # 1. a folder that looks like the checkout, so that new files stay out of it
+    for entry in ROOT.iterdir():
+        if entry.name not in {".git", ".home"}:
+            (tmp_path / entry.name).symlink_to(entry)
+    # 2. every block, in order
+    blocks = [fence for fence in fences(path.read_text(encoding="utf-8")) if fence.runs]
+    assert blocks, f"{path.name} has nothing under <!-- run -->"
+    for fence in blocks:
+        assert reader.type(fence, tmp_path) == ""
+
+
+PAGE = """# A page: with *marks*
+
+See [one](#a-page-with-marks), [two](other.md), `[three](not-a-link.md)`.
+
+<!-- run -->
+```bash
+echo [four](not-a-link.md)
+```
+
+```python
+x =
+```
+
+<!-- run until it works -->
+```bash
+true
+```
+"""
+
+
+def test_fences_know_their_language_and_their_marker() -> None:
+    found = fences(PAGE)
+    assert [(f.language, f.runs) for f in found] == [("bash", True), ("python", False), ("bash", True)]
+    assert found[0].text == "echo [four](not-a-link.md)\n"
+    assert found[0].line == 6
+
+
+def test_a_link_into_nothing_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    assert broken_links(page) == ["page.md: other.md is not there"]
+    page.write_text("# A\n[b](#b) [c](page.md#a)")
+    assert broken_links(page) == ["page.md: #b names no heading of page.md"]
+
+
+def test_a_longer_phrase_is_no_mention_of_a_shorter_one() -> None:
+    assert mentions("| `GET` | `/api/v1/topics` |", "GET /api/v1/topics")
+    assert not mentions("GET /api/v1/topics/{topic}", "GET /api/v1/topics")
+    assert not mentions("`TOPIC_NOT_FOUND`", "NOT_FOUND")
+    assert not mentions("tidegate pipeline list", "tidegate pipeline li")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_a_block_that_fails_is_reported_with_what_it_said(tmp_path: Path) -> None:
+    reader = Reader(dict(os.environ), port=1234)
+    said = reader.type(Fence(7, "bash", "echo hello 8787; false; echo never\n", "run"), tmp_path)
+    assert "line 7 ended with 1" in said
+    assert "hello 1234" in said
+    assert "\nnever" not in said
+    assert reader.type(Fence(1, "python", "print(1)\n", "run"), tmp_path) == ""

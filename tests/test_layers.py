@@ -1,0 +1,257 @@
+"""Imports point down: the layers of the code, and who may import whom.
+
+    errors → settings → model → storage → holders → movers → query → doors
+
+A module imports from layers below its own and from its own package. `tidegate.testing` is shipped for tests
+and imported by nothing else.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).resolve().parent.parent / "src"
+
+HOLDERS = ["streams", "tables", "topics", "state", "archives"]
+MOVERS = ["ingest", "live", "pipeline", "rollups", "upkeep"]
+# "" is tidegate/__init__.py, "spark" is tidegate/spark.py
+DOORS = ["server", "cli", "sdk", "spark", "", "__main__"]
+
+ORDER: list[list[str]] = [
+    ["errors"],
+    ["settings"],
+    ["model"],
+    ["storage", "catalog", "sql"],
+    HOLDERS,
+    MOVERS,
+    ["query"],
+    DOORS,
+    ["testing"],
+]
+HEIGHT = {package: height for height, layer in enumerate(ORDER) for package in layer}
+
+# Who stands beside whom and may still call in: the command line starts everything, the front of the package
+# lends out `connect`, and the other doors may read the version.
+BESIDE = {("cli", door) for door in DOORS} | {("server", ""), ("sdk", ""), ("spark", "")}
+BESIDE |= {("", "sdk"), ("__main__", "cli")}
+
+SPARK_ONLY_IN = {"pipeline", "spark"}
+SPARK_PACKAGES = {"pyspark", "py4j", "delta"}
+
+# The worker is another process: what the server holds open reaches it over HTTP alone.
+NOT_FOR_PIPELINE = [
+    "tidegate.topics",
+    "tidegate.storage.rocks",
+    "tidegate.storage.memory",
+    "tidegate.storage.commit",
+]
+
+HEAVY = [
+    "pyspark",
+    "pyarrow",
+    "rocksdict",
+    "duckdb",
+    "deltalake",
+    "typer",
+    "rich",
+    "httpx",
+    "numpy",
+    "pandas",
+]
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of one module, wherever in the file it stands."""
+
+    importer: str
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.importer}, line {self.line}, imports {self.target}"
+
+
+def module_name(file: Path, src: Path = SRC) -> str:
+    parts = file.relative_to(src).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def package_of(module: str) -> str:
+    """Give the part of a module's name that a layer is made of: `topics` of `tidegate.topics.keys`."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def known_modules() -> set[str]:
+    return {module_name(file) for file in SRC.rglob("*.py")}
+
+
+def imports_of(
+    importer: str, source: str, modules: set[str], *, is_package: bool = False
+) -> Iterator[Import]:
+    """Give every import of a source text, those inside functions and `import_module("…")` among them."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Import(names=names):
+                yield from (Import(importer, node.lineno, name.name) for name in names)
+            case ast.ImportFrom(module=named, names=names, level=level):
+                start = _absolute(importer, named, level, is_package)
+                for name in names:
+                    full = f"{start}.{name.name}"
+                    # `from tidegate import spark` names a module, `from tidegate import connect` does not.
+                    yield Import(importer, node.lineno, full if full in modules else start)
+            case ast.Call(func=func, args=[ast.Constant(value=str(target)), *_]) if _is_dynamic(func):
+                yield Import(importer, node.lineno, target)
+
+
+def _absolute(importer: str, named: str | None, level: int, is_package: bool) -> str:
+    if level == 0:
+        return named or ""
+    parts = importer.split(".")
+    kept = parts[: len(parts) - level + (1 if is_package else 0)]
+    return ".".join([*kept, named] if named else kept)
+
+
+def _is_dynamic(func: ast.expr) -> bool:
+    name = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+    return name in {"import_module", "__import__"}
+
+
+def why_wrong(found: Import) -> str | None:
+    """Say which rule an import breaks and what to do instead; None where it is fine."""
+    importer, top = package_of(found.importer), found.target.split(".")[0]
+    if top in SPARK_PACKAGES and importer not in SPARK_ONLY_IN:
+        return "only tidegate.pipeline and tidegate/spark.py import Spark; move the code there"
+    if top != "tidegate":
+        return None
+    target = package_of(found.target)
+    for package in (importer, target):
+        if package not in HEIGHT:
+            return f"'{package}' is in no layer; add it to ORDER in tests/test_layers.py where it belongs"
+    if importer == "pipeline" and any(_is_within(found.target, module) for module in NOT_FOR_PIPELINE):
+        return "the worker never opens what the server holds; ask the server over HTTP (pipeline/wire.py)"
+    if target == importer or HEIGHT[target] < HEIGHT[importer] or (importer, target) in BESIDE:
+        return None
+    return _which_rule(importer, target)
+
+
+def _is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def _which_rule(importer: str, target: str) -> str:
+    if target == "testing":
+        return "tidegate.testing is for tests; take what you need as an argument"
+    if HEIGHT[target] > HEIGHT[importer]:
+        return f"'{target or 'tidegate'}' lies above '{importer}', and imports point down; pass it in"
+    for kind, members in (("holders", HOLDERS), ("movers", MOVERS), ("doors", DOORS)):
+        if importer in members:
+            return f"{kind} never import {kind}; let the layer above join '{importer}' and '{target}'"
+    return f"'{importer}' and '{target}' stand side by side; put what both need below them"
+
+
+def findings(
+    importer: str, source: str, modules: set[str] | None = None, *, is_package: bool = False
+) -> list[str]:
+    modules = known_modules() if modules is None else modules
+    judged = [
+        (found, why_wrong(found)) for found in imports_of(importer, source, modules, is_package=is_package)
+    ]
+    return sorted({f"{found}: {why}" for found, why in judged if why})
+
+
+def test_imports_point_down() -> None:
+    modules = known_modules()
+    wrong = [
+        finding
+        for file in sorted((SRC / "tidegate").rglob("*.py"))
+        for finding in findings(
+            module_name(file),
+            file.read_text(encoding="utf-8"),
+            modules,
+            is_package=file.name == "__init__.py",
+        )
+    ]
+    assert not wrong, "\n" + "\n".join(wrong)
+
+
+def test_import_tidegate_loads_nothing_heavy() -> None:
+    code = f"import sys, tidegate; print(*[name for name in {HEAVY} if name in sys.modules])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not loaded, (
+        f"'import tidegate' loads {', '.join(loaded)}; import them inside the functions that need them"
+    )
+
+
+MODULES = {
+    "tidegate",
+    "tidegate.topics.log",
+    "tidegate.storage.rocks",
+    "tidegate.spark",
+    "tidegate.sdk.client",
+}
+
+
+@pytest.mark.parametrize(
+    ("importer", "source", "rule"),
+    [
+        ("tidegate.model.ids", "from tidegate.storage import rocks", "imports point down"),
+        ("tidegate.storage.lake", "def f():\n    import tidegate.topics.log", "imports point down"),
+        ("tidegate.query.plan", "from tidegate.server import app", "imports point down"),
+        (
+            "tidegate.ingest.write",
+            "if TYPE_CHECKING:\n    from tidegate.query import plan",
+            "imports point down",
+        ),
+        ("tidegate.topics.log", "from tidegate.tables import rows", "holders never import holders"),
+        ("tidegate.ingest.write", "from ..pipeline import session", "movers never import movers"),
+        ("tidegate.sdk.client", "from tidegate.server import app", "doors never import doors"),
+        ("tidegate.storage.lake", "from tidegate.catalog import leases", "side by side"),
+        ("tidegate.server.app", "from tidegate.testing.clock import ManualClock", "is for tests"),
+        ("tidegate.server.app", "import pyspark.sql", "import Spark"),
+        ("tidegate.query.plan", "import importlib\nimportlib.import_module('pyspark')", "import Spark"),
+        ("tidegate.pipeline.worker", "from tidegate.storage.rocks import RocksEngine", "over HTTP"),
+        ("tidegate.pipeline.worker", "from tidegate.topics import log", "over HTTP"),
+        ("tidegate.pipeline.worker", "from tidegate import spark", "imports point down"),
+        ("tidegate.model.ids", "from tidegate import __version__", "imports point down"),
+        ("tidegate.nowhere.at_all", "from tidegate.model import ids", "is in no layer"),
+    ],
+)
+def test_a_wrong_import_is_found_and_its_rule_named(importer: str, source: str, rule: str) -> None:
+    (finding,) = findings(importer, source, MODULES)
+    assert rule in finding
+    assert importer in finding
+
+
+@pytest.mark.parametrize(
+    ("importer", "source"),
+    [
+        ("tidegate.topics.log", "from tidegate.storage import rocks\nfrom .keys import offset_key"),
+        ("tidegate.pipeline.worker", "import pyspark\nfrom tidegate.storage.home import Home"),
+        ("tidegate.spark", "from tidegate.pipeline import session\nimport pyspark"),
+        (
+            "tidegate.cli.up",
+            "def up():\n    from tidegate.server import app\n    from tidegate.pipeline import worker",
+        ),
+        ("tidegate.server.status", "from tidegate import __version__"),
+        ("tidegate.testing.clock", "from tidegate.model.clock import Clock"),
+        ("tidegate.query.plan", "import json, duckdb"),
+    ],
+)
+def test_a_right_import_is_left_alone(importer: str, source: str) -> None:
+    assert findings(importer, source, MODULES) == []
+
+
+def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
+    (found,) = imports_of("tidegate.topics", "from . import log", MODULES, is_package=True)
+    assert found.target == "tidegate.topics.log"

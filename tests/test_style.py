@@ -1,0 +1,393 @@
+"""Style is a test: sizes, banned calls with their replacement, names, docstrings, forbidden words."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SRC = ROOT / "src" / "tidegate"
+
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 50
+LINE_CHARS_MAX = 110
+
+CODE_FOLDERS = ["src", "tests", "benchmarks", "examples", "scripts"]
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".sh", ".yml", ".yaml", ".json", ".sql", ""}
+NOT_OURS = {".git", ".venv", ".home", ".hypothesis", "build", "artifacts", "node_modules", "__pycache__"}
+
+# Files and folders of src/tidegate that may look at the clock and draw random numbers themselves.
+CLOCK_ALLOWED = ("server/", "cli/", "sdk/", "testing/", "model/clock.py")
+
+CLOCK = "take a Clock (model/clock.py) as an argument"
+RANDOM = "take a random.Random as an argument"
+READS_CLOCK = ["time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns"]
+READS_CLOCK += ["time.perf_counter", "time.perf_counter_ns", "datetime.date.today"]
+READS_CLOCK += [f"datetime.datetime.{name}" for name in ("now", "utcnow", "today")]
+BANNED_BELOW_DOORS = dict.fromkeys(READS_CLOCK, CLOCK) | dict.fromkeys(["random.*", "numpy.random.*"], RANDOM)
+RANDOM_TYPES = {"random.Random", "numpy.random.Generator"}
+SPELLED_OUT = "write the bytes with a codec that has a version byte"
+BANNED_EVERYWHERE = {
+    "os.system": "call subprocess.run with a list",
+    "os.popen": "call subprocess.run with a list",
+    "pickle.*": SPELLED_OUT,
+    "cloudpickle.*": SPELLED_OUT,
+    "marshal.*": SPELLED_OUT,
+    "shelve.*": SPELLED_OUT,
+}
+
+WORDS_TO_AVOID = {"process", "handle", "manage", "data", "info", "item", "object", "common", "base"}
+WORDS_TO_AVOID |= {"helper", "helpers", "util", "utils"}
+# Nouns of the interface and of the formats that contain such a word.
+NOUNS_ALLOWED = ("object_id", "base_offset")
+# The public door keeps the words its users know.
+NAMES_ALLOWED_IN = {"spark.py"}
+
+Finding = tuple[int, str]
+Check = Callable[[str, ast.Module], Iterator[Finding]]
+
+
+def below_doors(path: str) -> bool:
+    return not path.startswith(CLOCK_ALLOWED)
+
+
+def dotted(node: ast.expr, names: dict[str, str]) -> str:
+    """Give the full name behind `now`, `dt.now` or `datetime.datetime.now`, by the imports of the file."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id, "")
+    if isinstance(node, ast.Attribute):
+        front = dotted(node.value, names)
+        return f"{front}.{node.attr}" if front else ""
+    return ""
+
+
+def imported_names(tree: ast.Module) -> dict[str, str]:
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {
+                a.asname or a.name.split(".")[0]: a.name if a.asname else a.name.split(".")[0]
+                for a in node.names
+            }
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names |= {a.asname or a.name: f"{node.module}.{a.name}" for a in node.names}
+    return names
+
+
+def replacement(name: str, banned: dict[str, str]) -> str | None:
+    if name in RANDOM_TYPES:
+        return None
+    return banned.get(name) or next(
+        (instead for rule, instead in banned.items() if rule.endswith("*") and name.startswith(rule[:-1])),
+        None,
+    )
+
+
+def banned_names(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Find every mention of a banned name, called or passed on."""
+    banned = BANNED_EVERYWHERE | (BANNED_BELOW_DOORS if below_doors(path) else {})
+    names = imported_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            name = dotted(node, names)
+            instead = replacement(name, banned)
+            if instead:
+                yield node.lineno, f"{name} is banned here: {instead}"
+
+
+def banned_calls(path: str, tree: ast.Module) -> Iterator[Finding]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        for keyword in node.keywords:
+            if (
+                keyword.arg == "shell"
+                and isinstance(keyword.value, ast.Constant)
+                and keyword.value.value is True
+            ):
+                yield node.lineno, "shell=True is banned: pass a list of arguments"
+        suppressed = [arg.id for arg in node.args if isinstance(arg, ast.Name)]
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called == "suppress" and {"Exception", "BaseException"} & set(suppressed):
+            yield node.lineno, "suppress(Exception) swallows everything: name the narrowest type"
+
+
+def banned_statements(path: str, tree: ast.Module) -> Iterator[Finding]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assert):
+            yield node.lineno, "bare assert: raise InvariantBroken(reason=…), which -O does not remove"
+        if isinstance(node, ast.ExceptHandler) and _is_broad(node.type) and all(map(_is_nothing, node.body)):
+            yield node.lineno, "a broad except that says nothing: catch the narrowest type, or log and raise"
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    kinds = caught.elts if isinstance(caught, ast.Tuple) else [caught]
+    return any(kind is None or getattr(kind, "id", "") in {"Exception", "BaseException"} for kind in kinds)
+
+
+def _is_nothing(statement: ast.stmt) -> bool:
+    is_dots = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return is_dots or isinstance(statement, ast.Pass | ast.Continue)
+
+
+def prints(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Find prints outside the command line and outside `main` of a module that can be run by itself."""
+    if path.startswith("cli/"):
+        return
+    is_entry = any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in tree.body)
+    for statement in tree.body:
+        if is_entry and isinstance(statement, ast.FunctionDef) and statement.name == "main":
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print":
+                yield node.lineno, "print: use logging, or give the text to the command line"
+
+
+def words_of(name: str) -> set[str]:
+    snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    for noun in NOUNS_ALLOWED:
+        snake = snake.replace(noun, "")
+    return set(snake.split("_"))
+
+
+def names_to_avoid(path: str, tree: ast.Module) -> Iterator[Finding]:
+    if path in NAMES_ALLOWED_IN:
+        return
+    named: list[tuple[int, str]] = [(1, part.removesuffix(".py")) for part in path.split("/")]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            named.append((node.lineno, node.name))
+    for line, name in named:
+        for word in sorted(words_of(name) & WORDS_TO_AVOID):
+            yield line, f"'{name}' contains '{word}', which says nothing: name what it is"
+
+
+def long_functions(path: str, tree: ast.Module) -> Iterator[Finding]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1 - _docstring_lines(node)
+            if lines > FUNCTION_LINES_MAX:
+                yield (
+                    node.lineno,
+                    f"{node.name} has {lines} lines, {FUNCTION_LINES_MAX} are allowed: split it",
+                )
+
+
+def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    first = node.body[0]
+    has_one = ast.get_docstring(node, clean=False) is not None
+    return (first.end_lineno or first.lineno) - first.lineno + 1 if has_one else 0
+
+
+def missing_docstrings(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Find modules, public classes, functions and methods without a promise.
+
+    Left out: errors (their tree documents them), methods of a class with bases (the base makes the promise),
+    of protocols, and those whose name a protocol of this code promises; methods of one statement.
+    """
+    if ast.get_docstring(tree) is None:
+        yield 1, "the module has no docstring: what does it take, give and keep?"
+    for node in tree.body:
+        if not isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ) or node.name.startswith("_"):
+            continue
+        if ast.get_docstring(node) is None and not (path == "errors.py" and isinstance(node, ast.ClassDef)):
+            yield node.lineno, f"{node.name} has no docstring: its first line is the promise"
+        if isinstance(node, ast.ClassDef) and not node.bases:
+            yield from _methods_without_docstring(node)
+
+
+def _methods_without_docstring(kind: ast.ClassDef) -> Iterator[Finding]:
+    promised = protocol_methods()
+    for node in kind.body:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+            continue
+        if ast.get_docstring(node) is None and node.name not in promised and len(node.body) > 1:
+            yield node.lineno, f"{kind.name}.{node.name} has no docstring: its first line is the promise"
+
+
+@functools.cache
+def protocol_methods() -> frozenset[str]:
+    """Give the names of all methods that a Protocol of the code promises."""
+    return frozenset(
+        part.name
+        for file in SRC.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(kind) for kind in node.bases)
+        for part in node.body
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def sizes(text: str) -> Iterator[Finding]:
+    lines = text.splitlines()
+    if len(lines) > FILE_LINES_MAX:
+        yield 1, f"{len(lines)} lines, {FILE_LINES_MAX} are allowed: split it by noun"
+    for number, line in enumerate(lines, start=1):
+        if len(line) > LINE_CHARS_MAX:
+            yield number, f"{len(line)} characters, {LINE_CHARS_MAX} are allowed"
+
+
+# Written with brackets, so that this file does not contain what it looks for.
+REGISTRIES = r"pypi[.]org|python[h]osted|maven[.]org|repo1?[.]maven|npmjs[.](?:org|com)"
+MACHINE_PATHS = r"(?<![\w.$}~*<>-])/(?:[w]ork|[r]oot)\b"
+FORBIDDEN = [
+    (re.compile(REGISTRIES), "names the address of a registry: each machine has its own settings for that"),
+    (re.compile(MACHINE_PATHS), "names a path of one machine: start at the checkout"),
+]
+
+
+def forbidden_texts(text: str) -> Iterator[Finding]:
+    for number, line in enumerate(text.splitlines(), start=1):
+        for pattern, why in FORBIDDEN:
+            if pattern.search(line):
+                yield number, f"{why} ({line.strip()[:80]})"
+
+
+SRC_CHECKS: list[Check] = [
+    banned_names,
+    banned_calls,
+    banned_statements,
+    prints,
+    names_to_avoid,
+    long_functions,
+    missing_docstrings,
+]
+
+
+def text_files() -> list[Path]:
+    """List the texts of the checkout, without what tools and runs leave behind."""
+    found: list[Path] = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [n for n in folders if n not in NOT_OURS and not n.endswith(("_cache", ".egg-info"))]
+        found += [Path(folder, name) for name in files if Path(name).suffix in TEXT_SUFFIXES]
+    return sorted(found)
+
+
+def report(found: Iterable[tuple[Path, Finding]]) -> str:
+    return "\n".join(f"{path.relative_to(ROOT)}:{line}: {why}" for path, (line, why) in found)
+
+
+@pytest.mark.parametrize("check", SRC_CHECKS, ids=lambda check: check.__name__)
+def test_source_keeps_the_rule(check: Check) -> None:
+    found: list[tuple[Path, Finding]] = []
+    for file in sorted(SRC.rglob("*.py")):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        found += [(file, finding) for finding in check(file.relative_to(SRC).as_posix(), tree)]
+    assert not found, "\n" + report(found)
+
+
+def test_files_functions_and_lines_stay_short() -> None:
+    found: list[tuple[Path, Finding]] = []
+    for file in text_files():
+        if file.suffix not in {".py", ".sh"} or file.relative_to(ROOT).parts[0] not in CODE_FOLDERS:
+            continue
+        text = file.read_text(encoding="utf-8")
+        found += [(file, finding) for finding in sizes(text)]
+        if file.suffix == ".py":
+            found += [(file, finding) for finding in long_functions(file.name, ast.parse(text))]
+    assert not found, "\n" + report(found)
+
+
+def test_no_text_names_a_registry_or_a_path_of_one_machine() -> None:
+    found = [
+        (file, one) for file in text_files() for one in forbidden_texts(file.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n" + report(found)
+
+
+def check_source(check: Check, source: str, path: str = "topics/log.py") -> list[str]:
+    return [why for _, why in check(path, ast.parse(source))]
+
+
+LONG_METHOD = "class A:\n    '''D.'''\n    def f(self):\n        x = 1\n        return x"
+
+
+@pytest.mark.parametrize(
+    ("check", "source", "words"),
+    [
+        (banned_names, "import time\ntime.time()", "take a Clock"),
+        (banned_names, "from time import monotonic as m\nm()", "time.monotonic is banned"),
+        (
+            banned_names,
+            "def f(clock=None):\n    import time\n    return clock or time.monotonic",
+            "take a Clock",
+        ),
+        (banned_names, "from datetime import datetime\ndatetime.now()", "take a Clock"),
+        (banned_names, "import datetime as dt\ndt.datetime.now(dt.UTC)", "take a Clock"),
+        (banned_names, "import random\nrandom.random()", "take a random.Random"),
+        (banned_names, "from random import choice\nchoice([1])", "take a random.Random"),
+        (banned_names, "import os\nos.system('ls')", "subprocess.run"),
+        (banned_names, "import pickle\npickle.loads(b'')", "version byte"),
+        (banned_calls, "import subprocess\nsubprocess.run('ls', shell=True)", "list of arguments"),
+        (banned_calls, "with contextlib.suppress(Exception):\n    f()", "narrowest"),
+        (banned_statements, "assert x", "InvariantBroken"),
+        (banned_statements, "try:\n    f()\nexcept Exception:\n    pass", "says nothing"),
+        (banned_statements, "try:\n    f()\nexcept:\n    ...", "says nothing"),
+        (prints, "print(1)", "logging"),
+        (prints, "def f():\n    print(1)\nif __name__ == '__main__':\n    f()", "logging"),
+        (names_to_avoid, "def process_rows(): ...", "'process'"),
+        (names_to_avoid, "class RowInfo: ...", "'info'"),
+        (long_functions, "def f():\n" + "    x = 1\n" * 50, "51 lines"),
+        (missing_docstrings, "x = 1", "the module has no docstring"),
+        (missing_docstrings, "'''Doc.'''\ndef f(): ...", "f has no docstring"),
+        (missing_docstrings, f"'''Doc.'''\n{LONG_METHOD}", "A.f has no docstring"),
+    ],
+)
+def test_what_breaks_a_rule_is_found_and_the_way_out_named(check: Check, source: str, words: str) -> None:
+    (why,) = check_source(check, source)
+    assert words in why
+
+
+@pytest.mark.parametrize(
+    ("check", "source", "path"),
+    [
+        (banned_names, "import time\ntime.time()", "server/app.py"),
+        (banned_names, "import time\ntime.time()", "model/clock.py"),
+        (banned_names, "import time\ntime.sleep(1)\nclock.now()", "topics/log.py"),
+        (banned_names, "import random\ndef f(r: random.Random): ...", "topics/log.py"),
+        (banned_statements, "try:\n    f()\nexcept OSError:\n    pass", "topics/log.py"),
+        (banned_statements, "try:\n    f()\nexcept Exception as e:\n    log(e)", "topics/log.py"),
+        (prints, "def main():\n    print(1)\nif __name__ == '__main__':\n    main()", "pipeline/jars.py"),
+        (prints, "print(1)", "cli/main.py"),
+        (names_to_avoid, "class ObjectId: ...\ndef base_offset(): ...\ndef metadata(): ...", "model/ids.py"),
+        (names_to_avoid, "def process(): ...", "spark.py"),
+        (
+            long_functions,
+            "def f():\n    '''A\n" + "    b\n" * 40 + "    '''\n" + "    x = 1\n" * 49,
+            "topics/log.py",
+        ),
+        (missing_docstrings, "'''Doc.'''\nclass NameInvalid(E): ...", "errors.py"),
+        (missing_docstrings, "'''Doc.'''\ndef _f(): ...", "topics/log.py"),
+    ],
+)
+def test_what_keeps_the_rules_is_left_alone(check: Check, source: str, path: str) -> None:
+    assert check_source(check, source, path) == []
+
+
+def test_a_module_named_for_nothing_is_found() -> None:
+    assert check_source(names_to_avoid, "", "storage/utils.py")
+
+
+def test_long_files_and_lines_are_found() -> None:
+    assert [line for line, _ in sizes("x\n" * 400 + "y" * 111)] == [1, 401]
+    assert list(sizes("x\n" * 399 + "y" * 110)) == []
+
+
+@pytest.mark.parametrize(
+    "text", [f"pip install -i https://{'py'}pi.org/simple", f"cd {'/'}work/main", f"see '{'/'}root/.m2'"]
+)
+def test_forbidden_texts_are_found(text: str) -> None:
+    assert list(forbidden_texts(text))
+
+
+@pytest.mark.parametrize("text", ["src/work/x.py", "<home>/root", "the network works", "a Maven repository"])
+def test_harmless_texts_are_left_alone(text: str) -> None:
+    assert list(forbidden_texts(text)) == []
