@@ -26,6 +26,8 @@ ENVIRONMENT = {
     "TIDEGATE_SUPERVISOR_BACKOFF_SECONDS_MAX": "0.5",
     "TIDEGATE_WORKER_TRIGGER_INTERVAL_SECONDS": "0.2",
     "TIDEGATE_WORKER_BACKOFF_SECONDS_MAX": "1",
+    # Half the processor time until the first batch; a worker that is killed soon never earns the rest back.
+    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
 }
 
 
@@ -64,8 +66,12 @@ class Cluster:
 
     def pid_of(self, target: Target) -> int | None:
         """Give the process id of a part, if it runs."""
-        if self._up is None or self._up.poll() is not None:
+        if self._up is None:
             return None
+        if self._up.poll() is not None:
+            raise AssertionError(
+                f"tidegate up ended by itself with {self._up.returncode}:\n{self.log_tail()}"
+            )
         if target == "up":
             return self._up.pid
         try:
@@ -133,4 +139,5 @@ class Cluster:
 def _is(target: Target, command: list[str]) -> bool:
     if target == "java":
         return bool(command) and command[0].endswith("java")
-    return "tidegate" in command and target in command and "-m" in command
+    verb = {"server": "serve", "worker": "worker"}[target]
+    return "tidegate" in command and verb in command

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,16 @@ def test_a_second_of_a_kind_is_refused_with_the_holders_pid(tmp_path: Path) -> N
     finally:
         lock.release()
     home.lock("server").release()
+
+
+def test_a_holder_that_stops_is_waited_for(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    lock = home.lock("server")
+    lock.mark_stopping()
+    later = threading.Timer(0.5, lock.release)
+    later.start()
+    home.lock("server", wait_seconds=10).release()
+    later.join()
 
 
 def test_a_lock_inherited_by_a_child_is_waited_for_after_its_holder_died(tmp_path: Path) -> None:

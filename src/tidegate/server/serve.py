@@ -18,7 +18,7 @@ from tidegate.model.clock import Clock, SystemClock
 from tidegate.server.app import build_app
 from tidegate.server.running import Running, open_running
 from tidegate.settings import Settings
-from tidegate.storage.home import Home
+from tidegate.storage.home import Home, HomeLock
 
 LISTEN_BACKLOG = 2048
 SAMPLE_SECONDS = 1.0
@@ -37,7 +37,7 @@ def run_server(settings: Settings, home: Home, clock: Clock | None = None) -> No
             # 3. serve
             runner = asyncio.Runner(loop_factory=_loop_factory())
             with runner:
-                runner.run(_serve(settings, home, clock or SystemClock(), listener))
+                runner.run(_serve(settings, home, clock or SystemClock(), listener, lock))
         finally:
             listener.close()
     finally:
@@ -71,7 +71,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _serve(settings: Settings, home: Home, clock: Clock, listener: socket.socket) -> None:
+async def _serve(
+    settings: Settings, home: Home, clock: Clock, listener: socket.socket, lock: HomeLock
+) -> None:
     running = open_running(settings, home, clock, asyncio.get_running_loop())
     sampler = asyncio.ensure_future(_sample(running))
     try:
@@ -89,9 +91,10 @@ async def _serve(settings: Settings, home: Home, clock: Clock, listener: socket.
         log.info("serving %s at %s", home.path, url)
         server = _Server(config)
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, _stop, server, running, number)
+            asyncio.get_running_loop().add_signal_handler(number, _stop, server, running, lock, number)
         await server.serve([listener])
     finally:
+        lock.mark_stopping()
         sampler.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sampler
@@ -100,9 +103,10 @@ async def _serve(settings: Settings, home: Home, clock: Clock, listener: socket.
         log.info("stopped")
 
 
-def _stop(server: uvicorn.Server, running: Running, number: int) -> None:
+def _stop(server: uvicorn.Server, running: Running, lock: HomeLock, number: int) -> None:
     """Take no new work and finish what was accepted; a second signal does not wait for it."""
     log.info("stopping on %s", signal.Signals(number).name)
+    lock.mark_stopping()
     server.force_exit = server.should_exit
     server.should_exit = True
     running.begin_stop()

@@ -28,8 +28,9 @@ FOLDERS = ("locks", "run", "engine", "lake", "checkpoints", "pipelines", "logs")
 # What may stand in a folder before it becomes a home: the user's settings, and what an interrupted start
 # left.
 ALLOWED_BEFORE = frozenset({*FOLDERS, "tidegate.toml", TOKEN_FILE, "lost+found"})
-# After kill -9 the Java part of a worker holds its lock for a moment; a new holder waits this long for it.
-DEAD_HOLDER_WAIT_SECONDS = 20.0
+# A holder that stops, or the Java part of a worker that was killed, has the lock for a moment longer.
+LEAVING_HOLDER_WAIT_SECONDS = 30.0
+STOPPING = "stopping"
 LOCK_POLL_SECONDS = 0.1
 
 LockKind = Literal["server", "worker"]
@@ -48,6 +49,11 @@ class HomeLock:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
+
+    def mark_stopping(self) -> None:
+        """Say that the holder is on its way out, so that its successor waits and is not refused."""
+        if self.fd >= 0:
+            os.pwrite(self.fd, f"{os.getpid()} {STOPPING}".encode(), 0)
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""
@@ -123,20 +129,19 @@ class Home:
         """Give the admin's token."""
         return self.token_path.read_text(encoding="ascii").strip()
 
-    def lock(self, kind: LockKind, *, wait_seconds: float = DEAD_HOLDER_WAIT_SECONDS) -> HomeLock:
+    def lock(self, kind: LockKind, *, wait_seconds: float = LEAVING_HOLDER_WAIT_SECONDS) -> HomeLock:
         """Take the lock for a kind of process; refuse with the pid of a living holder.
 
-        A holder that is dead but whose child still has the lock is waited for, since that child is on its
-        way out.
+        A holder that stops, or that is dead and whose child has the lock still, is waited for.
         """
         path = self.path / "locks" / f"{kind}.lock"
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         polls_left = int(wait_seconds / LOCK_POLL_SECONDS)
         while not _try_lock(fd):
-            holder = _holder_of(path)
-            if polls_left <= 0 or (holder and _alive(holder)):
+            holder, leaving = _holder_of(path)
+            if polls_left <= 0 or not leaving:
                 os.close(fd)
-                raise HomeLocked(kind=kind, home=str(self.path), pid=holder or 0)
+                raise HomeLocked(kind=kind, home=str(self.path), pid=holder)
             polls_left -= 1
             time.sleep(LOCK_POLL_SECONDS)
         os.ftruncate(fd, 0)
@@ -248,9 +253,13 @@ def _try_lock(fd: int) -> bool:
     return True
 
 
-def _holder_of(path: Path) -> int | None:
-    text = path.read_text(encoding="ascii").strip()
-    return int(text) if text.isdigit() else None
+def _holder_of(path: Path) -> tuple[int, bool]:
+    """Give the holder's pid, 0 where it has not said, and whether it is gone or on its way out."""
+    words = path.read_text(encoding="ascii").split()
+    if not words:
+        return 0, True
+    holder = int(words[0])
+    return holder, STOPPING in words or not _alive(holder)
 
 
 def _alive(pid: int) -> bool:

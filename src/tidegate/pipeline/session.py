@@ -1,0 +1,235 @@
+"""The session: takes settings, gives a Spark session with Delta and our source in it, keeps a JVM beside us.
+
+The JVM is started here and not by Spark, for two reasons. It inherits the descriptors in `keep_open_fds`: a
+lock that stands behind one of them stays taken until both processes are dead, so that no second driver
+touches a checkpoint that a dying one still writes. And it runs in a session of its own, so that Ctrl-C
+reaches this process alone, which then stops queries in order. The JVM ends by itself when this process dies:
+its standard input closes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import InvariantBroken, SparkGone
+from tidegate.pipeline.jars import delta_jars
+from tidegate.pipeline.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A cleanly stopped JVM is gone in well under a second; after this it is killed.
+JVM_GRACE_SECONDS = 10.0
+# A query that does not end its batch within this time at a stop is left behind; the batch runs again later.
+QUERY_STOP_SECONDS = 10
+
+# Spark speaks of every small thing at WARN; these say nothing that a user can act on.
+QUIET_LOGGERS = {
+    "org.apache.spark.SparkConf": "error",
+    "org.apache.hadoop.util.NativeCodeLoader": "error",
+    "org.apache.spark.util.Utils": "error",
+    "org.apache.spark.util.SparkStringUtils": "error",
+    # Says after each batch that runs longer than the trigger that it ran longer than the trigger.
+    "org.apache.spark.sql.execution.streaming.runtime.ProcessingTimeExecutor": "error",
+    # Warns that adaptive execution is off for streams, at each start.
+    "org.apache.spark.sql.execution.streaming.runtime.ResolveWriteToStream": "error",
+    # Repeats, with its stack, each failure that the worker logs itself.
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution": "off",
+    "org.apache.spark.scheduler.TaskSetManager": "error",
+    # Says at each stop of an idle query that there was no job to stop.
+    "org.apache.spark.scheduler.DAGScheduler": "error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """What a session is built from; `scratch` is a folder that the session may empty."""
+
+    master: str = "local[*,4]"
+    driver_memory_mb: int = 2048
+    shuffle_partitions: int = 2
+    app_name: str = "tidegate"
+    scratch: Path | None = None
+    environ: Mapping[str, str] = field(default_factory=dict)
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+def build_session(
+    settings: SessionSettings | None = None, *, keep_open_fds: tuple[int, ...] = ()
+) -> SparkSession:
+    """Start a JVM and give a session on it; a later call in the same process gets a session on the same JVM.
+
+    Takes about five seconds and no network. The JVM inherits `keep_open_fds`, which is refused when a JVM
+    runs already.
+    """
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    settings = settings or SessionSettings()
+    active = SparkSession.getActiveSession()
+    if SparkContext._gateway is not None and keep_open_fds:
+        raise InvariantBroken(reason="a JVM runs already and cannot inherit a descriptor any more")
+    if active is not None:
+        return _registered(active)
+    scratch = _fresh_scratch(settings.scratch)
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(list(session_conf(settings, scratch).items()))
+    with _no_orphan():
+        gateway = SparkContext._gateway or _launch(conf, settings, keep_open_fds)
+        context = SparkContext(conf=conf, gateway=gateway)
+    return _registered(SparkSession(context))
+
+
+def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
+    """Give Spark's configuration for a session."""
+    conf = {
+        "spark.master": settings.master,
+        "spark.app.name": settings.app_name,
+        "spark.driver.memory": f"{settings.driver_memory_mb}m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_write_log_settings(scratch)}",
+        "spark.jars": ",".join(str(jar) for jar in delta_jars()),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # One machine: more partitions than cores only cost tasks of ten milliseconds each.
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.default.parallelism": str(settings.shuffle_partitions),
+        "spark.databricks.delta.snapshotPartitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.streaming.stopTimeout": f"{QUERY_STOP_SECONDS}s",
+        # A task stuck behind a dead server gives up by itself; Spark need not watch the Python side more
+        # closely.
+        "spark.python.worker.reuse": "true",
+    }
+    return conf | dict(settings.extra)
+
+
+def jvm_of(spark: SparkSession) -> subprocess.Popen[bytes]:
+    """Give the JVM behind a session."""
+    proc = spark.sparkContext._gateway.proc
+    if not isinstance(proc, subprocess.Popen):
+        raise InvariantBroken(reason="this session's JVM was not started by build_session")
+    return proc
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop a session and its JVM; on return both are gone."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    jvm = jvm_of(spark)
+    gateway = SparkContext._gateway
+    try:
+        if jvm.poll() is None:
+            spark.stop()
+            gateway.shutdown()
+    except (Py4JError, OSError):
+        jvm.kill()
+    finally:
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+    if jvm.stdin is not None:
+        jvm.stdin.close()
+    try:
+        jvm.wait(JVM_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        jvm.wait(JVM_GRACE_SECONDS)
+
+
+def _launch(conf: Any, settings: SessionSettings, keep_open_fds: tuple[int, ...]) -> Any:
+    from pyspark.java_gateway import launch_gateway
+
+    python = sys.executable
+    os.environ.pop("SPARK_LOCAL_DIRS", None)  # it would win over our scratch folder
+    os.environ.update(settings.environ)
+    os.environ.update(
+        {
+            "JAVA_HOME": str(find_java().path),
+            "PYSPARK_PYTHON": python,
+            "PYSPARK_DRIVER_PYTHON": python,
+            "PYTHONPATH": _python_path(),
+        }
+    )
+    return launch_gateway(conf, {"pass_fds": keep_open_fds, "start_new_session": True})
+
+
+@contextlib.contextmanager
+def _no_orphan() -> Iterator[None]:
+    """Kill the JVM of a start that was broken off: half started, it would wait for us for ever."""
+    import psutil
+    from pyspark.errors import PySparkRuntimeError
+
+    here = psutil.Process()
+    before = {child.pid for child in here.children()}
+    try:
+        yield
+    except BaseException as problem:
+        for child in here.children():
+            if child.pid not in before:
+                child.kill()
+        if isinstance(problem, PySparkRuntimeError) and problem.getCondition() == "JAVA_GATEWAY_EXITED":
+            raise SparkGone(exit_code="unknown") from problem
+        raise
+
+
+def _python_path() -> str:
+    """Let Spark's Python workers import what this process imported from, wherever it was started."""
+    ours = str(Path(__file__).resolve().parents[2])
+    rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours]
+    return os.pathsep.join([ours, *rest])
+
+
+def _fresh_scratch(folder: Path | None) -> Path:
+    if folder is None:
+        made = Path(tempfile.mkdtemp(prefix="tidegate-spark-"))
+        atexit.register(shutil.rmtree, made, ignore_errors=True)
+        return made
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def _write_log_settings(scratch: Path) -> str:
+    lines = [
+        "status = error",
+        "rootLogger.level = warn",
+        "rootLogger.appenderRef.stderr.ref = stderr",
+        "appender.stderr.type = Console",
+        "appender.stderr.name = stderr",
+        "appender.stderr.target = SYSTEM_ERR",
+        "appender.stderr.layout.type = PatternLayout",
+        "appender.stderr.layout.pattern = %d{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}{UTC} %p spark.%c{1} %m%n%ex{3}",
+    ]
+    for number, (logger, level) in enumerate(QUIET_LOGGERS.items()):
+        lines += [f"logger.quiet{number}.name = {logger}", f"logger.quiet{number}.level = {level}"]
+    path = scratch / "log4j2.properties"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def _registered(spark: SparkSession) -> SparkSession:
+    from pyspark.sql import SparkSession as Sessions
+
+    from tidegate.pipeline.source import register_source
+
+    register_source(spark)
+    Sessions._instantiatedSession = spark
+    return spark

@@ -1,0 +1,243 @@
+"""Supervision: takes the folder of pipeline files, keeps one streaming query running for each.
+
+A new file is started, a changed one is started again from its checkpoint, a removed one is stopped, and one
+that fails is started again after a pause that doubles. One thread calls `tick` and `stop`; `statuses` may be
+called from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import PipelineInvalid
+from tidegate.model.clock import Clock
+from tidegate.pipeline.definitions import Context, build_writer, line_in, load_pipeline
+from tidegate.pipeline.failures import short_reason
+from tidegate.pipeline.progress import ProgressCounter, committed_offsets
+from tidegate.storage.home import Home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+log = logging.getLogger("tidegate.worker")
+
+BACKOFF_SECONDS_MIN = 0.5
+# A query that ran this long before it failed starts at the first pause again.
+STABLE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisionSettings:
+    """How queries are started and started again."""
+
+    trigger_interval_seconds: float = 1.0
+    backoff_seconds_max: float = 30.0
+
+
+@dataclass(slots=True)
+class PipelineRun:
+    """One pipeline file: what is wanted of it, the query that runs, and how it went."""
+
+    name: str
+    path: Path
+    stamp: tuple[int, int, int]
+    counter: ProgressCounter
+    state: str = "starting"
+    error: str | None = None
+    restarts: int = 0
+    topics: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    query: StreamingQuery | None = field(default=None, repr=False)
+    started_seconds: float = 0.0
+    pause_seconds: float = BACKOFF_SECONDS_MIN
+    # When the next start is due; None while a query runs.
+    due_seconds: float | None = 0.0
+
+    def status(self) -> dict[str, Any]:
+        """Give what the server is told of this pipeline."""
+        totals = self.counter.totals()
+        offsets = self.counter.offsets
+        paired = zip(self.topics, offsets, strict=True) if len(self.topics) == len(offsets) else ()
+        return {
+            "name": self.name,
+            "state": self.state,
+            "batches": totals.batches,
+            "rows": totals.rows,
+            "rowsPerSecond": totals.rows_per_second,
+            "lastBatchSeconds": totals.last_batch_seconds,
+            "error": self.error,
+            "restarts": self.restarts,
+            "topic": self.topics[0] if self.topics else None,
+            "table": self.tables[0] if self.tables else None,
+            "offsets": {topic: reached for topic, reached in paired if reached},
+        }
+
+
+class Supervision:
+    """Every pipeline of a home, on one Spark session."""
+
+    def __init__(self, spark: SparkSession, home: Home, settings: SupervisionSettings, clock: Clock) -> None:
+        self._spark = spark
+        self._home = home
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._runs: dict[str, PipelineRun] = {}
+
+    def tick(self) -> None:
+        """Bring what runs in line with the files; never raises for what a pipeline does wrong."""
+        self._follow_folder()
+        for run in list(self._runs.values()):
+            if run.query is not None:
+                self._watch(run, run.query)
+            if run.due_seconds is not None and self._clock.monotonic_seconds() >= run.due_seconds:
+                self._start(run)
+
+    def statuses(self) -> list[dict[str, Any]]:
+        """Give the status of every pipeline, by name."""
+        with self._lock:
+            runs = sorted(self._runs.values(), key=lambda run: run.name)
+        return [run.status() for run in runs]
+
+    def stop(self) -> None:
+        """Stop all queries at once and wait for them; a batch that is cut short runs again later."""
+        threads = [threading.Thread(target=self._end, args=(run,)) for run in self._runs.values()]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _follow_folder(self) -> None:
+        files = {path.stem: path for path in sorted(self._home.pipelines_path.glob("*.py"))}
+        for name in [name for name in self._runs if name not in files]:
+            log.info("pipeline removed pipeline=%s", name)
+            self._end(self._runs[name])
+            with self._lock:
+                del self._runs[name]
+        for name, path in files.items():
+            stamp = _stamp(path)
+            run = self._runs.get(name)
+            if stamp is None or (run is not None and run.stamp == stamp):
+                continue
+            if run is None:
+                run = PipelineRun(name, path, stamp, ProgressCounter(self._clock))
+                with self._lock:
+                    self._runs[name] = run
+            else:
+                log.info("pipeline changed pipeline=%s", name)
+                self._end(run)
+                run.stamp, run.error, run.pause_seconds = stamp, None, BACKOFF_SECONDS_MIN
+            run.state, run.due_seconds = "starting", 0.0
+
+    def _start(self, run: PipelineRun) -> None:
+        if run.error is not None:
+            run.restarts += 1
+        run.due_seconds = None
+        try:
+            writer, run.topics, run.tables = self._build(run)
+            checkpoint = self._home.checkpoints_path / run.name
+            run.counter.begin(committed_offsets(checkpoint))
+            interval_ms = round(self._settings.trigger_interval_seconds * 1000)
+            run.query = (
+                writer.option("checkpointLocation", str(checkpoint))
+                .queryName(run.name)
+                .trigger(processingTime=f"{interval_ms} milliseconds")
+                .start()
+            )
+        except Exception as problem:  # noqa: BLE001 - a pipeline is the user's code and may raise anything
+            self._failed(run, problem)
+        else:
+            run.started_seconds = self._clock.monotonic_seconds()
+            run.state = "starting"
+
+    def _build(self, run: PipelineRun) -> tuple[DataStreamWriter, tuple[str, ...], tuple[str, ...]]:
+        pipeline = load_pipeline(run.path)
+        if pipeline.name != run.name:
+            reason = (
+                f"line {pipeline.line}: it defines '{pipeline.name}', so the file must be {pipeline.name}.py."
+            )
+            raise PipelineInvalid(file=str(run.path), line=pipeline.line, reason=reason)
+        context = Context(own_session(self._spark), self._home)
+        writer = build_writer(pipeline, context)
+        return writer, topics_of(writer), context.tables
+
+    def _watch(self, run: PipelineRun, query: StreamingQuery) -> None:
+        run.counter.look(query)
+        if query.isActive:
+            if run.state == "starting" and _has_worked(query):
+                run.state, run.error = "running", None
+                topics = ",".join(run.topics)
+                log.info("pipeline running pipeline=%s topic=%s restarts=%d", run.name, topics, run.restarts)
+            return
+        problem = query.exception()
+        run.query = None
+        self._failed(run, problem or RuntimeError("the query ended by itself"))
+
+    def _failed(self, run: PipelineRun, problem: BaseException) -> None:
+        now_seconds = self._clock.monotonic_seconds()
+        if run.started_seconds and now_seconds - run.started_seconds >= STABLE_SECONDS:
+            run.pause_seconds = BACKOFF_SECONDS_MIN
+        line = line_in(run.path, problem)
+        where = f"{run.path.name}, line {line}: " if line and not isinstance(problem, PipelineInvalid) else ""
+        run.state, run.error, run.started_seconds = "failed", where + short_reason(problem), 0.0
+        run.due_seconds = now_seconds + run.pause_seconds
+        log.warning(
+            "pipeline failed pipeline=%s again_in_seconds=%g error=%r", run.name, run.pause_seconds, run.error
+        )
+        run.pause_seconds = min(run.pause_seconds * 2, self._settings.backoff_seconds_max)
+
+    def _end(self, run: PipelineRun) -> None:
+        query, run.query, run.due_seconds = run.query, None, None
+        try:
+            if query is not None:
+                query.stop()
+                run.counter.look(query)
+        except _spark_errors() as problem:
+            log.warning("pipeline did not stop in time pipeline=%s error=%r", run.name, short_reason(problem))
+        run.state = "stopped"
+
+
+def own_session(spark: SparkSession) -> SparkSession:
+    """Give a session on the same Spark with the same sources; what is set or named in it stays in it."""
+    from pyspark.sql import SparkSession as Session
+
+    return Session(spark.sparkContext, spark._jsparkSession.cloneSession())
+
+
+def topics_of(writer: DataStreamWriter) -> tuple[str, ...]:
+    """Give the topics that a stream reads, in the order in which Spark reports its sources."""
+    from tidegate.pipeline.source import SOURCE_NAME
+
+    leaves = writer._df._jdf.queryExecution().analyzed().collectLeaves()
+    found = []
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if leaf.getClass().getSimpleName() == "StreamingRelationV2" and leaf.sourceName() == SOURCE_NAME:
+            found.append(leaf.extraOptions().get("topic"))
+    return tuple(found)
+
+
+def _has_worked(query: StreamingQuery) -> bool:
+    """Say whether a query got through a trigger, with rows or without: only then it counts as running."""
+    return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None  # removed since it was listed; the next look sees that
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    return (PySparkException, Py4JJavaError)

@@ -1,0 +1,189 @@
+"""The wire: asks the server over HTTP for plans and messages, and finds it again after a restart.
+
+Everything that Spark knows of a topic comes through here. The address is looked up anew after each failed
+connection, because a server that comes back may have another port. Only the standard library is used: the
+module is loaded in every Python worker of Spark, and `http.client` reads a body of Arrow batches with the
+fewest copies. Threads: a `Wire` keeps no connection between calls, so any thread may use it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit
+
+from tidegate.errors import (
+    NotReady,
+    RequestMalformed,
+    ServerNotRunning,
+    TidegateError,
+    TokenMissing,
+    from_wire,
+)
+from tidegate.model.clock import Clock, SystemClock
+from tidegate.storage.home import Home
+
+DEFAULT_HOME = "~/.tidegate"
+# A planned read answers within milliseconds; a server that says nothing for this long is taken for gone.
+ANSWER_TIMEOUT_SECONDS = 30.0
+RETRY_SECONDS_DEFAULT = 60.0
+# The first pause is shorter than a server's restart; the longest keeps a recovered server from waiting for
+# us.
+PAUSE_SECONDS_MIN = 0.05
+PAUSE_SECONDS_MAX = 1.0
+# An error body is a sentence and a hint; more than this is not ours.
+ERROR_BYTES_MAX = 1 << 20
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to look for a server: an address, a home folder, or neither, which means the environment."""
+
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    home: str | None = None
+
+    def find(self, environ: Mapping[str, str]) -> tuple[str, str]:
+        """Give the address and the token that hold now; raise ServerNotRunning when there is none."""
+        url = self.url or (None if self.home else environ.get("TIDEGATE_URL"))
+        token = self.token or (None if self.home else environ.get("TIDEGATE_TOKEN"))
+        if url and token:
+            return url, token
+        home = Home(Path(self.home or environ.get("TIDEGATE_HOME") or DEFAULT_HOME).expanduser().absolute())
+        if url is None:
+            address = home.server_address()
+            if address is None:
+                raise ServerNotRunning(url=str(home.path), reason="no server has written its address there")
+            url = address.url
+        if token is None:
+            try:
+                token = home.read_token()
+            except OSError as problem:
+                raise TokenMissing(
+                    hint=f"Give a token, or a home whose token can be read ({problem})."
+                ) from problem
+        return url, token
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Calls to one server; `retry_seconds` is how long a server may be away before a call fails."""
+
+    place: Place = Place()
+    retry_seconds: float = RETRY_SECONDS_DEFAULT
+    answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS
+    clock: Clock = field(default_factory=SystemClock)
+
+    def post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Post JSON and give the JSON answer; waits for a server that is away."""
+        return self.retried(lambda: self.post_json_once(path, body))
+
+    def post_json_once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Post JSON and give the JSON answer; one attempt."""
+        with self.opened(path, body) as answer:
+            text = answer.read()
+        try:
+            parsed = json.loads(text)
+        except ValueError as problem:
+            raise RequestMalformed(reason=f"{path} answered with something that is not JSON") from problem
+        return dict(parsed)
+
+    def retried(self, call: Callable[[], Answer]) -> Answer:
+        """Run a call until it answers, it fails for good, or the server was away for too long."""
+        patience = Patience(self)
+        while True:
+            try:
+                return call()
+            except TidegateError as problem:
+                patience.pause_or_raise(problem)
+
+    @contextmanager
+    def opened(self, path: str, body: Mapping[str, Any]) -> Iterator[http.client.HTTPResponse]:
+        """Post JSON and give the open answer, whose status is 200; every failure is one of our errors."""
+        url, token = self.place.find(os.environ)
+        connection = _connection(url, self.answer_timeout_seconds)
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        try:
+            connection.request("POST", f"/api/v1/{path}", json.dumps(body).encode(), headers)
+            answer = connection.getresponse()
+            if answer.status >= 300:
+                raise _refusal(answer, url)
+            yield answer
+        except (OSError, http.client.HTTPException) as problem:
+            raise ServerNotRunning(url=url, reason=_reason(problem)) from problem
+        finally:
+            connection.close()
+
+
+class Patience:
+    """How much longer a call may wait for the server; `renew` starts the wait again after progress."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.renew()
+
+    def renew(self) -> None:
+        """Forget the failures so far."""
+        self._deadline_seconds = self._wire.clock.monotonic_seconds() + self._wire.retry_seconds
+        self._pause_seconds = PAUSE_SECONDS_MIN
+
+    def pause_or_raise(self, problem: TidegateError) -> None:
+        """Wait a moment when the problem may pass by itself, else raise it with its hint."""
+        over = self._wire.clock.monotonic_seconds() + self._pause_seconds > self._deadline_seconds
+        if over or not problem.retryable:
+            raise hinted(problem)
+        time.sleep(self._pause_seconds)
+        self._pause_seconds = min(self._pause_seconds * 2, PAUSE_SECONDS_MAX)
+
+
+def topic_path(topic: str, verb: str) -> str:
+    """Give the path of an endpoint of a topic."""
+    return f"topics/{quote(topic, safe='')}/{verb}"
+
+
+def hinted(problem: TidegateError) -> TidegateError:
+    """Let the hint travel with the traceback: Spark carries errors of its Python workers as text."""
+    note = f"Hint: {problem.hint}"
+    if problem.hint and note not in getattr(problem, "__notes__", ()):
+        problem.add_note(note)
+    return problem
+
+
+def _connection(url: str, timeout_seconds: float) -> http.client.HTTPConnection:
+    parts = urlsplit(url)
+    kinds: dict[str, type[http.client.HTTPConnection]] = {
+        "http": http.client.HTTPConnection,
+        "https": http.client.HTTPSConnection,
+    }
+    kind = kinds.get(parts.scheme)
+    if kind is None or not parts.hostname:
+        raise RequestMalformed(
+            reason=f"'{url}' is not an address", hint="Write it like http://127.0.0.1:8787."
+        )
+    return kind(parts.hostname, parts.port, timeout=timeout_seconds)
+
+
+def _refusal(answer: http.client.HTTPResponse, url: str) -> TidegateError:
+    try:
+        body = json.loads(answer.read(ERROR_BYTES_MAX))
+        return from_wire(body)
+    except (ValueError, AttributeError, TypeError):
+        if answer.status in (502, 503, 504):
+            return NotReady(reason=f"status {answer.status} from {url}")
+        return RequestMalformed(
+            reason=f"{url} answered {answer.status}, and not in our words",
+            hint="Is this the address of a Tidegate server?",
+        )
+
+
+def _reason(problem: Exception) -> str:
+    return str(problem) or type(problem).__name__

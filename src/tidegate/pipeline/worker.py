@@ -1,0 +1,196 @@
+"""The worker: takes a home, runs Spark with every pipeline of it until told to stop.
+
+One worker runs in a home: its lock is held by this process and by its JVM, and is free when both are gone.
+Everything that must survive is in Spark's checkpoints and in the Delta tables, so the worker may be killed
+at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import SparkGone
+from tidegate.model.clock import Clock, SystemClock
+from tidegate.pipeline.reports import REPORT_TIMEOUT_SECONDS, Reporter
+from tidegate.pipeline.session import SessionSettings, build_session, end_session, jvm_of
+from tidegate.pipeline.supervision import Supervision, SupervisionSettings
+from tidegate.pipeline.wire import Place, Wire
+from tidegate.settings import Settings
+from tidegate.storage.home import Home, HomeLock
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("tidegate.worker")
+
+# How soon a new, changed, removed or failed pipeline is noticed.
+TICK_SECONDS = 0.5
+# Spark's orderly stop takes a second or two; after this its JVM is killed, which loses nothing.
+STOP_SECONDS_MAX = 12.0
+LOG_FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s"
+LOG_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+
+
+class StopAsked(BaseException):
+    """Leaves the start of Spark when a signal comes during it."""
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What the reports say of the worker; written by the main thread, read by the reporter."""
+
+    state: str = "starting"
+    spark_version: str = field(default_factory=lambda: importlib.metadata.version("pyspark"))
+    supervision: Supervision | None = None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "pid": os.getpid(),
+            "memoryBytes": memory_bytes(os.getpid()),
+            "sparkVersion": self.spark_version,
+            "state": self.state,
+            "pipelines": self.supervision.statuses() if self.supervision else [],
+        }
+
+
+def run_worker(settings: Settings, home: Home, clock: Clock | None = None) -> int:
+    """Run the pipelines of a home until SIGTERM or SIGINT; give the exit code.
+
+    Raises HomeLocked when another worker runs there, JavaMissing or JarsMissing when Spark cannot start,
+    SparkGone when its JVM dies. Call it from the main thread: it listens to signals.
+    """
+    clock = clock or SystemClock()
+    _log_to_stderr()
+    lock = home.lock("worker")
+    standing = _Standing()
+    # The reporter runs before anything can fail, so that a slow start is seen as one.
+    reporter = Reporter(Wire(Place(home=str(home.path)), 0, REPORT_TIMEOUT_SECONDS, clock), standing.body)
+    try:
+        _listen(standing, lock)
+        reporter.start()
+        log.info("worker starting home=%s pid=%d", home.path, os.getpid())
+        spark = _start_spark(settings, home, lock.fd)
+        _listen(standing, lock)  # Spark puts its own answer to SIGINT in place
+        try:
+            _supervise(settings, home, clock, spark, standing)
+        finally:
+            standing.state = "stopping"
+            _stop_spark(spark, standing)
+    except StopAsked:
+        log.info("worker stopped during its start")
+    finally:
+        standing.state = "stopping"
+        reporter.stop()
+        lock.release()
+    log.info("worker stopped")
+    return 0
+
+
+def memory_bytes(pid: int) -> int:
+    """Give the resident memory of a process and of all its descendants."""
+    import psutil
+
+    total = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for one in [root, *root.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += one.memory_info().rss
+    return total
+
+
+def _start_spark(settings: Settings, home: Home, lock_fd: int) -> SparkSession:
+    # Pipelines read from the server of this home, whatever the shell that started us points to.
+    for name in ("TIDEGATE_URL", "TIDEGATE_TOKEN"):
+        os.environ.pop(name, None)
+    wanted = SessionSettings(
+        master=settings.worker.spark_master,
+        driver_memory_mb=settings.worker.driver_memory_mb,
+        scratch=home.run_path / "spark",
+        environ={"TIDEGATE_HOME": str(home.path)},
+    )
+    return build_session(wanted, keep_open_fds=(lock_fd,))
+
+
+def _supervise(
+    settings: Settings, home: Home, clock: Clock, spark: SparkSession, standing: _Standing
+) -> None:
+    how = SupervisionSettings(settings.worker.trigger_interval_seconds, settings.worker.backoff_seconds_max)
+    supervision = Supervision(spark, home, how, clock)
+    jvm = jvm_of(spark)
+    standing.supervision = supervision
+    standing.state = "running"
+    log.info("worker running spark=%s jvm=%d", spark.version, jvm.pid)
+    while not standing.stop.is_set():
+        with _gone_noticed(jvm):
+            supervision.tick()
+        standing.stop.wait(TICK_SECONDS)
+
+
+@contextlib.contextmanager
+def _gone_noticed(jvm: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Turn whatever a dead JVM makes of a call into SparkGone."""
+    from py4j.protocol import Py4JError
+
+    try:
+        yield
+    except (Py4JError, OSError) as problem:
+        try:
+            code = jvm.wait(REPORT_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise problem from None
+        raise SparkGone(exit_code=code) from problem
+    if jvm.poll() is not None:
+        raise SparkGone(exit_code=jvm.returncode)
+
+
+def _stop_spark(spark: SparkSession, standing: _Standing) -> None:
+    jvm = jvm_of(spark)
+    guard = threading.Timer(STOP_SECONDS_MAX, jvm.kill)
+    guard.start()
+    try:
+        if standing.supervision is not None and jvm.poll() is None:
+            standing.supervision.stop()
+        end_session(spark)
+    finally:
+        guard.cancel()
+
+
+def _listen(standing: _Standing, lock: HomeLock) -> None:
+    """Let SIGTERM and SIGINT ask for a stop; while Spark starts, they leave the start at once."""
+
+    def ask(number: int, _frame: FrameType | None) -> None:
+        first = not standing.stop.is_set()
+        standing.stop.set()
+        lock.mark_stopping()
+        if first:
+            log.info("worker asked to stop signal=%s", signal.Signals(number).name)
+        if first and standing.state == "starting":
+            raise StopAsked
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, ask)
+
+
+def _log_to_stderr() -> None:
+    if not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        formatter = logging.Formatter(LOG_FORMAT, LOG_TIME_FORMAT)
+        formatter.converter = time.gmtime
+        handler.setFormatter(formatter)
+        logging.getLogger().addHandler(handler)
+        logging.getLogger().setLevel(logging.INFO)
+    logging.getLogger("py4j").setLevel(logging.WARNING)

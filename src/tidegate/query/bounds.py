@@ -1,0 +1,251 @@
+"""The comparisons of a statement that decide which files of a table it needs; found with sqlglot.
+
+Takes the statement's text and a table, gives comparisons of a plain column with a constant that stand,
+joined by AND, in the WHERE of the one SELECT that reads the table. Every row of the table has to meet them
+to have any part in the answer. Whatever is not plainly safe is left out: a missed comparison costs time, a
+wrong one costs rows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from tidegate.query.database import quote_text
+from tidegate.storage.lake import TableView
+from tidegate.storage.lake_files import LakeColumn
+
+# More comparisons than this in one WHERE are not looked at: the first ones already drop what can be dropped.
+BOUNDS_MAX = 64
+IN_VALUES_MAX = 256
+
+_CASTS = {
+    "DATE": "DATE",
+    "TIMESTAMP": "TIMESTAMP",
+    "TIMESTAMPNTZ": "TIMESTAMP",
+    "TIMESTAMPTZ": "TIMESTAMPTZ",
+    "INT": "INTEGER",
+    "BIGINT": "BIGINT",
+    "DOUBLE": "DOUBLE",
+    "TEXT": "VARCHAR",
+    "VARCHAR": "VARCHAR",
+}
+_UNITS = frozenset({"SECOND", "MINUTE", "HOUR", "DAY", "WEEK"})
+_NUMBER = re.compile(r"\d+(\.\d+)?")
+_FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class _Odd(Exception):
+    """This piece of the statement is not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """SQL text with parameters as $1, $2, … of the statement; `rises` when it grows with the clock."""
+
+    sql: str
+    rises: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A column compared with constants, of which one must hold: more than one only for IN.
+
+    DuckDB gives one type to the column and to all `peers`: the constants of the same IN or BETWEEN.
+    """
+
+    column: LakeColumn
+    operator: str
+    constants: tuple[Constant, ...]
+    peers: tuple[Constant, ...] = ()
+
+
+def find_bounds(sql: str, view: TableView, parameter_count: int) -> list[Bound]:
+    """Give the comparisons that every row of this table must meet to have any part in the answer."""
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = sqlglot.parse_one(_number_parameters(sql, parameter_count), dialect="duckdb")
+        select, table = _only_select_of(tree, view.name)
+        return _bounds_of(select, table, view)
+    except (_Odd, SqlglotError, RecursionError):
+        return []
+
+
+def _number_parameters(sql: str, parameter_count: int) -> str:
+    """Write ? as $1, $2, … in the order of the text, which the tree does not keep."""
+    import sqlglot
+    from sqlglot.tokens import TokenType
+
+    marks = [t for t in sqlglot.tokenize(sql, dialect="duckdb") if t.token_type == TokenType.PLACEHOLDER]
+    if not marks:
+        return sql
+    if len(marks) != parameter_count:
+        raise _Odd
+    for number, token in reversed(list(enumerate(marks, start=1))):
+        if sql[token.start : token.end + 1] != "?":
+            raise _Odd
+        sql = f"{sql[: token.start]}${number}{sql[token.end + 1 :]}"
+    return sql
+
+
+def _only_select_of(tree: Any, table_name: str) -> tuple[Any, Any]:
+    """Find the SELECT whose FROM is the table, when it is a plain one."""
+    from sqlglot import exp
+
+    found = [
+        table
+        for table in tree.find_all(exp.Table)
+        if table.db.lower() == "lake" and table.name.lower() == table_name.lower()
+    ]
+    if len(found) != 1 or tree.find(exp.TableSample) is not None or tree.find(exp.Pivot) is not None:
+        raise _Odd
+    table = found[0]
+    alias = table.args.get("alias")
+    extras = {key for key, value in table.args.items() if value} - {"this", "db", "alias"}
+    if extras or (alias is not None and alias.args.get("columns")):
+        raise _Odd
+    if not isinstance(table.parent, exp.From) or not isinstance(table.parent.parent, exp.Select):
+        raise _Odd
+    select = table.parent.parent
+    for join in select.args.get("joins") or ():
+        # Rows of the first table that fail the WHERE may go early under these joins, and under no others.
+        if (
+            join.args.get("method")
+            or join.side not in {"", "LEFT"}
+            or join.kind not in {"", "INNER", "CROSS"}
+        ):
+            raise _Odd
+    if select.args.get("laterals"):
+        raise _Odd
+    return select, table
+
+
+def _bounds_of(select: Any, table: Any, view: TableView) -> list[Bound]:
+    from sqlglot import exp
+
+    where = select.args.get("where")
+    if where is None:
+        return []
+    columns = {column.name.lower(): column for column in view.columns if column.ordered_type is not None}
+    names = {table.alias_or_name.lower()}
+    alone = not select.args.get("joins")
+    # An alias of an output may stand for its expression in WHERE.
+    aliases = {output.alias.lower() for output in select.expressions if output.alias}
+    if any(star.args.get("replace") or star.args.get("rename") for star in select.find_all(exp.Star)):
+        return []
+
+    def column_of(node: Any) -> LakeColumn:
+        if (
+            not isinstance(node, exp.Column)
+            or node.args.get("db")
+            or not isinstance(node.this, exp.Identifier)
+        ):
+            raise _Odd
+        name, qualifier = node.name.lower(), node.table.lower()
+        clash = name in aliases if not qualifier else any(c.name.lower() == qualifier for c in view.columns)
+        if clash or name not in columns or not (qualifier in names or (alone and not qualifier)):
+            raise _Odd
+        return columns[name]
+
+    bounds: list[Bound] = []
+    for part in _conjuncts(where.this):
+        try:
+            bounds.extend(_bounds_in(part, column_of))
+        except _Odd:
+            continue
+    return bounds[:BOUNDS_MAX]
+
+
+def _conjuncts(node: Any) -> list[Any]:
+    from sqlglot import exp
+
+    parts, stack = [], [node]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, exp.And):
+            stack += [part.expression, part.this]
+        elif isinstance(part, exp.Paren):
+            stack.append(part.this)
+        else:
+            parts.append(part)
+    return parts
+
+
+def _bounds_in(node: Any, column_of: Any) -> list[Bound]:
+    from sqlglot import exp
+
+    operators = {exp.EQ: "=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
+    operator = operators.get(type(node))
+    if operator is not None:
+        if isinstance(node.this, exp.Column):
+            return [Bound(column_of(node.this), operator, (_constant(node.expression),))]
+        return [Bound(column_of(node.expression), _FLIPPED[operator], (_constant(node.this),))]
+    if isinstance(node, exp.Between) and not node.args.get("symmetric"):
+        column = column_of(node.this)
+        low, high = _constant(node.args["low"]), _constant(node.args["high"])
+        return [Bound(column, ">=", (low,), (low, high)), Bound(column, "<=", (high,), (low, high))]
+    if isinstance(node, exp.In) and {key for key, value in node.args.items() if value} == {
+        "this",
+        "expressions",
+    }:
+        if len(node.expressions) > IN_VALUES_MAX:
+            raise _Odd
+        constants = tuple(_constant(value) for value in node.expressions)
+        return [Bound(column_of(node.this), "=", constants, constants)]
+    raise _Odd
+
+
+def _constant(node: Any) -> Constant:
+    """Write a constant expression anew, from the few forms whose meaning cannot be mistaken."""
+    from sqlglot import exp
+
+    if isinstance(node, exp.Paren):
+        return _constant(node.this)
+    if isinstance(node, exp.Literal):
+        if node.is_string:
+            return Constant(quote_text(node.this))
+        if _NUMBER.fullmatch(node.this):
+            return Constant(node.this)
+    if isinstance(node, exp.Placeholder) and str(node.this).isdecimal():
+        return Constant(f"${node.this}")
+    if isinstance(node, exp.Boolean):
+        return Constant("true" if node.this else "false")
+    if isinstance(node, exp.Neg):
+        inner = _constant(node.this)
+        if not inner.rises:
+            return Constant(f"(-{inner.sql})")
+    if isinstance(node, exp.Anonymous) and node.name.lower() == "now" and not node.expressions:
+        return Constant("now()", rises=True)
+    if type(node) is exp.CurrentTimestamp and not node.this:
+        return Constant("now()", rises=True)
+    if type(node) is exp.Cast:
+        return _cast(node)
+    if isinstance(node, exp.Add | exp.Sub) and isinstance(node.expression, exp.Interval):
+        left = _constant(node.this)
+        sign = "+" if isinstance(node, exp.Add) else "-"
+        return Constant(f"({left.sql} {sign} {_interval(node.expression)})", left.rises)
+    raise _Odd
+
+
+def _cast(node: Any) -> Constant:
+    target = node.args["to"]
+    kind = _CASTS.get(target.this.value if hasattr(target.this, "value") else str(target.this))
+    if kind is None or target.expressions or {k for k, v in node.args.items() if v} - {"this", "to", "_type"}:
+        raise _Odd
+    inner = _constant(node.this)
+    return Constant(f"CAST({inner.sql} AS {kind})", inner.rises)
+
+
+def _interval(node: Any) -> str:
+    from sqlglot import exp
+
+    amount, unit = node.this, node.args.get("unit")
+    if not isinstance(amount, exp.Literal) or not amount.this.isdecimal() or not isinstance(unit, exp.Var):
+        raise _Odd
+    name = unit.name.upper().removesuffix("S")
+    if name not in _UNITS:
+        raise _Odd
+    return f"INTERVAL {quote_text(f'{amount.this} {name.lower()}')}"

@@ -1,0 +1,125 @@
+"""The DuckDB that statements run in: in memory, locked down, shared by all threads.
+
+It opens files under the lake's folder and no others; its configuration cannot be changed after the start,
+it loads no extension and sees no variable of this program. A statement gets a session of its own: a cursor
+and a schema `lake` that no other session sees. Opening a session costs about 1 ms; a database for each
+statement would cost 18 ms.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import QueryTimeout
+
+# A call that comes while DuckDB is between two steps is lost, so the watch repeats it.
+INTERRUPT_REPEAT_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySettings:
+    """Limits of statements. Memory and threads are shared by all that run at the same time."""
+
+    timeout_seconds: float = 60.0
+    rows_max: int = 100_000
+    memory_mb: int = 1024
+    threads: int = 2
+    spill_path: Path | None = None  # None: a statement that needs more memory fails
+
+
+class LakeDatabase:
+    """A locked-down DuckDB over one folder of tables."""
+
+    def __init__(self, root: Path, settings: QuerySettings) -> None:
+        import duckdb
+
+        config = {
+            "threads": settings.threads,
+            "memory_limit": f"{settings.memory_mb}MiB",
+            "temp_directory": str(settings.spill_path or ""),
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "allow_community_extensions": False,
+            "allow_persistent_secrets": False,
+            "python_enable_replacements": False,
+        }
+        self._root = duckdb.connect(":memory:", config=config)
+        folder = str(root.absolute())
+        # A path reaches DuckDB with its glob characters escaped, and is opened without.
+        allowed = sorted({folder + "/", escape_glob(folder) + "/"})
+        self._root.execute("SET GLOBAL TimeZone = 'UTC'")
+        self._root.execute(f"SET GLOBAL allowed_directories = [{', '.join(map(quote_text, allowed))}]")
+        self._root.execute("SET GLOBAL enable_external_access = false")
+        self._root.execute("SET GLOBAL lock_configuration = true")
+        self._numbers = itertools.count(1)
+
+    @contextmanager
+    def session(self) -> Iterator[Any]:
+        """Lend a cursor whose schema `lake` is empty and is gone afterwards."""
+        name = f"query_{next(self._numbers)}"
+        cursor = self._root.cursor()
+        try:
+            cursor.execute(f"ATTACH ':memory:' AS {name}")
+            cursor.execute(f"CREATE SCHEMA {name}.lake")
+            cursor.execute(f"USE {name}")
+            yield cursor
+        finally:
+            cursor.execute("USE memory")
+            cursor.execute(f"DETACH DATABASE IF EXISTS {name}")
+            cursor.close()
+
+    def close(self) -> None:
+        """Release the memory; a second call does nothing."""
+        self._root.close()
+
+
+class Watch:
+    """Stops a cursor's statement when its time is up."""
+
+    def __init__(self, cursor: Any, limit_seconds: float) -> None:
+        self._cursor = cursor
+        self._limit_seconds = limit_seconds
+        self._done = threading.Event()
+        self._expired = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="query-watch", daemon=True)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raise QueryTimeout once the time is up."""
+        if self._expired.is_set():
+            raise QueryTimeout(limit_seconds=self._limit_seconds)
+
+    def _run(self) -> None:
+        wait_seconds = self._limit_seconds
+        while not self._done.wait(wait_seconds):
+            self._expired.set()
+            self._cursor.interrupt()
+            wait_seconds = INTERRUPT_REPEAT_SECONDS
+
+
+def quote_text(text: str) -> str:
+    """Give a SQL text literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def quote_name(name: str) -> str:
+    """Give a SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def escape_glob(path: str) -> str:
+    """Give the pattern that matches exactly this path."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in path)

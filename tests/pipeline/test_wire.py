@@ -1,0 +1,58 @@
+"""The wire: finds the server by address, home or environment, and waits for one that restarts."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tidegate.errors import RequestMalformed, ServerNotRunning, TokenWrong
+from tidegate.pipeline.wire import Place, Wire
+from tidegate.storage.home import Home
+from tidegate.testing.server import running_server
+
+
+@pytest.fixture
+def made(home: Path) -> Home:
+    made = Home.open(home, make_token=lambda: "home-token")
+    made.write_address("http://127.0.0.1:1111", 1)
+    return made
+
+
+def test_address_comes_from_options_then_home_then_environment(made: Home, tmp_path: Path) -> None:
+    away = {"TIDEGATE_URL": "http://there:1", "TIDEGATE_TOKEN": "env-token"}
+    assert Place("http://here:2", "mine").find(away) == ("http://here:2", "mine")
+    assert Place(home=str(made.path)).find(away) == ("http://127.0.0.1:1111", "home-token")
+    assert Place().find(away) == ("http://there:1", "env-token")
+    assert Place().find({"TIDEGATE_HOME": str(made.path)}) == ("http://127.0.0.1:1111", "home-token")
+    with pytest.raises(ServerNotRunning):
+        Place(home=str(tmp_path / "nothing")).find({})
+
+
+def test_place_shows_no_token() -> None:
+    assert "hush" not in repr(Place("http://here:2", "hush"))
+
+
+def test_wrong_token_and_wrong_address_are_final(home: Path) -> None:
+    with running_server(home) as server:
+        with pytest.raises(TokenWrong):
+            Wire(Place(server.url, "wrong"), retry_seconds=3600).post_json("sql", {"sql": "SELECT 1"})
+        with pytest.raises(RequestMalformed, match="not an address"):
+            Wire(Place("localhost", "t"), retry_seconds=3600).post_json("sql", {})
+
+
+def test_call_waits_for_a_server_that_comes_back_on_another_port(home: Path) -> None:
+    with running_server(home) as server:
+        first = server.url
+        server.kill()
+    wire = Wire(Place(home=str(home)), retry_seconds=20)
+    answers: list[object] = []
+    waiting = threading.Thread(
+        target=lambda: answers.append(wire.post_json("sql", {"sql": "SELECT 1"})["rows"])
+    )
+    waiting.start()
+    with running_server(home) as server:
+        assert server.url != first
+        waiting.join(20)
+    assert answers == [[[1]]]

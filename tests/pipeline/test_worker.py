@@ -1,0 +1,215 @@
+"""The worker: follows the folder, starts what failed again, survives kill -9, stops when asked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.pipeline.topics import TopicClient
+from tidegate.errors import HomeLocked
+from tidegate.model.clock import SystemClock
+from tidegate.pipeline.supervision import Supervision, SupervisionSettings
+from tidegate.storage.home import Home
+from tidegate.testing.server import running_server
+
+WORKER = """
+import sys
+from pathlib import Path
+from tidegate.pipeline.worker import run_worker
+from tidegate.settings import load_settings
+from tidegate.storage.home import Home
+
+home = Path(sys.argv[1])
+flags = {"worker.trigger_interval_seconds": 0.1, "worker.driver_memory_mb": 1024}
+sys.exit(run_worker(load_settings(home, {}, flags), Home.existing(home)))
+"""
+
+# A JVM that lives for seconds is twice as quick with the first of its two compilers alone.
+QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+
+PIPELINE = """
+from tidegate import spark as tide
+
+@tide.pipeline(name="NAME")
+def run(ctx):
+    rows = ctx.spark.readStream.format("tidegate.topic").option("topic", "TOPIC")
+    rows = rows.option("home", str(ctx.home.path)).load()
+    return rows.writeStream.format("delta").option("path", ctx.lake("TABLE"))
+"""
+
+
+def write_pipeline(home: Path, name: str, topic: str, table: str | None = None) -> Path:
+    path = home / "pipelines" / f"{name}.py"
+    text = PIPELINE.replace("NAME", name).replace("TOPIC", topic).replace("TABLE", table or name)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def wait_until(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+    """Give the first true answer; fail with what was waited for."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        answer = check()
+        if answer:
+            return answer
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+@pytest.fixture
+def topics(home: Path) -> Iterator[TopicClient]:
+    with running_server(home) as server:
+        client = TopicClient(server)
+        client.create("app.events", 2)
+        client.publish("app.events", range(100))
+        yield client
+
+
+@pytest.fixture
+def supervision(spark: Any, topics: TopicClient) -> Iterator[Supervision]:
+    settings = SupervisionSettings(trigger_interval_seconds=0.1, backoff_seconds_max=0.5)
+    made = Supervision(spark, Home.existing(topics.server.home), settings, SystemClock())
+    yield made
+    made.stop()
+
+
+def status_of(supervision: Supervision, name: str) -> dict[str, Any]:
+    supervision.tick()
+    return next((one for one in supervision.statuses() if one["name"] == name), {})
+
+
+@pytest.mark.spark
+def test_files_are_started_changed_and_removed(supervision: Supervision, topics: TopicClient) -> None:
+    home = topics.server.home
+    path = write_pipeline(home, "events", "app.events")
+    first = wait_until(
+        lambda: (one := status_of(supervision, "events")) and one["rows"] == 100 and one, "100 rows counted"
+    )
+    assert first["state"] == "running"
+    assert (first["topic"], first["table"], first["restarts"], first["error"]) == (
+        "app.events",
+        "events",
+        0,
+        None,
+    )
+    assert sum(first["offsets"]["app.events"].values()) == 100
+    assert first["lastBatchSeconds"] > 0
+
+    # Changed: goes on from its checkpoint, so the other table gets only what is new.
+    write_pipeline(home, "events", "app.events", table="others")
+    topics.publish("app.events", range(100, 130))
+    wait_until(lambda: status_of(supervision, "events")["rows"] == 130, "30 more rows counted")
+    assert topics.sql("SELECT count(*) FROM lake.others") == [[30]]
+    assert topics.sql("SELECT count(*) FROM lake.events") == [[100]]
+
+    path.unlink()
+    supervision.tick()
+    assert supervision.statuses() == []
+
+
+@pytest.mark.spark
+def test_failed_pipeline_is_shown_and_started_again(supervision: Supervision, topics: TopicClient) -> None:
+    home = topics.server.home
+    write_pipeline(home, "late", "app.late")
+    (home / "pipelines" / "broken.py").write_text("def run(:\n", encoding="utf-8")
+    failed = wait_until(
+        lambda: (one := status_of(supervision, "late")) and one["restarts"] > 0 and one["error"] and one,
+        "a restart",
+    )
+    assert failed["state"] in ("failed", "starting")
+    assert "There is no topic 'app.late'." in failed["error"]
+    assert "tidegate topic create app.late" in failed["error"]
+    assert "line 1: invalid syntax" in status_of(supervision, "broken")["error"]
+
+    topics.create("app.late")
+    topics.publish("app.late", range(7))
+    healed = wait_until(
+        lambda: (one := status_of(supervision, "late"))["state"] == "running" and one["rows"] == 7 and one,
+        "the pipeline to heal",
+    )
+    assert healed["error"] is None
+
+
+def test_file_must_bear_the_name_of_its_pipeline(spark: Any, topics: TopicClient) -> None:
+    home = Home.existing(topics.server.home)
+    write_pipeline(home.path, "events", "app.events").rename(home.pipelines_path / "other.py")
+    supervision = Supervision(spark, home, SupervisionSettings(), SystemClock())
+    assert "the file must be events.py" in status_of(supervision, "other")["error"]
+
+
+@contextlib.contextmanager
+def running_worker(home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with (home / "logs" / "worker.log").open("ab") as log:
+        command = [sys.executable, "-c", WORKER, str(home)]
+        worker = subprocess.Popen(command, stderr=log, stdout=log, env={**os.environ, **QUICK_JAVA})
+    try:
+        yield worker
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def children_named(worker: subprocess.Popen[bytes], word: str) -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process(worker.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if any(word in argument for argument in child.cmdline()):
+                found.append(child)
+    return found
+
+
+def counted(topics: TopicClient, name: str) -> tuple[int, int]:
+    """Give rows and distinct rows of a table; (0, 0) before its first commit."""
+    if not any((topics.server.home / "lake" / name / "_delta_log").glob("*.json")):
+        return 0, 0
+    statement = f'SELECT count(*), count(DISTINCT (partition, "offset")) FROM lake.{name}'
+    rows, distinct = topics.sql(statement)[0]
+    return rows, distinct
+
+
+@pytest.mark.spark
+@pytest.mark.crash
+def test_killed_worker_frees_its_lock_with_its_jvm_and_the_next_goes_on(topics: TopicClient) -> None:
+    home = Home.existing(topics.server.home)
+    write_pipeline(home.path, "events", "app.events")
+    with running_worker(home.path) as worker:
+        wait_until(lambda: counted(topics, "events") == (100, 100), "the first rows")
+        with pytest.raises(HomeLocked):
+            home.lock("worker")
+        (jvm,) = children_named(worker, "SparkSubmit")
+        topics.publish("app.events", range(100, 200))
+        jvm.suspend()  # as if it were slow to die
+        worker.kill()
+        worker.wait()
+        with pytest.raises(HomeLocked):
+            home.lock("worker", wait_seconds=0.5)
+        jvm.resume()
+        home.lock("worker", wait_seconds=20).release()
+        assert not jvm.is_running() or jvm.status() == psutil.STATUS_ZOMBIE
+
+    with running_worker(home.path) as worker:
+        topics.publish("app.events", range(200, 300))
+        wait_until(lambda: counted(topics, "events")[0] >= 300, "all rows")
+        assert counted(topics, "events") == (300, 300)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(15) == 0
+
+
+@pytest.mark.spark
+def test_worker_that_is_stopped_while_it_starts_exits_at_once(topics: TopicClient) -> None:
+    home = Home.existing(topics.server.home)
+    with running_worker(home.path) as worker:
+        wait_until(lambda: children_named(worker, "SparkSubmit"), "the start of the JVM")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(5) == 0
+    home.lock("worker").release()

@@ -1,0 +1,25 @@
+"""A lake in a temporary folder, and a way to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegate.query.lake_sql import LakeQuery, QuerySettings
+from tidegate.storage.lake import Lake
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def query(root: Path) -> Iterator[LakeQuery]:
+    opened = LakeQuery(Lake(root), QuerySettings(timeout_seconds=20, rows_max=1000, memory_mb=256))
+    yield opened
+    opened.close()
