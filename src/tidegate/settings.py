@@ -72,6 +72,7 @@ class QuerySettings:
     rows_max: int = _setting(100_000, "Most rows in a JSON or Arrow answer.", 1, 100_000_000)
     memory_mb: int = _setting(1024, "Memory that DuckDB may use before it spills.", 64, 1 << 20)
     threads: int = _setting(2, "Threads that DuckDB may use.", 1, 1024)
+    statements_max: int = _setting(4, "Statements that run at the same time; more wait their turn.", 1, 1024)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.query.lake_sql import LakeQuery, QuerySettings
+from tidegate.query.lake_sql import LakeQuery, QueryLimits
 from tidegate.storage.lake import Lake
 
 
@@ -20,6 +20,6 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def query(root: Path) -> Iterator[LakeQuery]:
-    opened = LakeQuery(Lake(root), QuerySettings(timeout_seconds=20, rows_max=1000, memory_mb=256))
+    opened = LakeQuery(Lake(root), QueryLimits(timeout_seconds=20, rows_max=1000, memory_mb=256))
     yield opened
     opened.close()

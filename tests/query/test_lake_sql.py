@@ -21,7 +21,7 @@ from tidegate.errors import (
     StorageCorrupt,
     TableNotFound,
 )
-from tidegate.query.lake_sql import LakeQuery, QuerySettings
+from tidegate.query.lake_sql import LakeQuery, QueryLimits
 from tidegate.storage.lake import Lake
 
 
@@ -195,7 +195,7 @@ def test_parameters_are_bound_and_never_read_as_sql(query: LakeQuery, root: Path
 
 
 def test_a_slow_statement_is_stopped(root: Path) -> None:
-    query = LakeQuery(Lake(root), QuerySettings(timeout_seconds=0.3))
+    query = LakeQuery(Lake(root), QueryLimits(timeout_seconds=0.3))
     for sql in (
         "SELECT count(*) FROM range(100000000) a, range(100000) b WHERE a.range + b.range = ?",
         "SELECT a.range FROM range(100000000) a, range(100000) b WHERE a.range + b.range = ?",
@@ -215,7 +215,7 @@ def test_too_many_rows_are_refused_with_a_hint(query: LakeQuery) -> None:
 
 
 def test_too_much_memory_is_refused_with_a_hint(root: Path) -> None:
-    query = LakeQuery(Lake(root), QuerySettings(memory_mb=64))
+    query = LakeQuery(Lake(root), QueryLimits(memory_mb=64))
     with pytest.raises(SqlInvalid) as caught:
         query.run(
             "SELECT count(*) FROM (SELECT DISTINCT hash(range), range::VARCHAR || 'x' FROM range(20000000))"
@@ -225,7 +225,7 @@ def test_too_much_memory_is_refused_with_a_hint(root: Path) -> None:
 
 
 def test_memory_spills_where_a_folder_is_given(root: Path, tmp_path: Path) -> None:
-    settings = QuerySettings(memory_mb=64, spill_path=tmp_path / "spill")
+    settings = QueryLimits(memory_mb=64, spill_path=tmp_path / "spill")
     query = LakeQuery(Lake(root), settings)
     sql = "SELECT count(*) FROM (SELECT range r, hash(range) h FROM range(3000000) ORDER BY h) WHERE r >= 0"
     assert rows(query, sql) == [[3_000_000]]

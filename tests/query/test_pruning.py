@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tidegate.errors import TidegateError
 from tidegate.query.bounds import find_bounds
-from tidegate.query.lake_sql import LakeQuery, QuerySettings
+from tidegate.query.lake_sql import LakeQuery, QueryLimits
 from tidegate.query.pruning import prune
 from tidegate.storage.lake import Lake
 
@@ -88,7 +88,7 @@ def query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeQuery]:
         table = pa.Table.from_pylist([one_row(number + i) for i in range(count)], schema=SCHEMA)
         write_deltalake(root / "t", table, mode="append", partition_by=["part"])
         number += count
-    opened = LakeQuery(Lake(root), QuerySettings(rows_max=10_000))
+    opened = LakeQuery(Lake(root), QueryLimits(rows_max=10_000))
     yield opened
     opened.close()
 

@@ -111,6 +111,8 @@ def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.default.parallelism": str(settings.shuffle_partitions),
         "spark.databricks.delta.snapshotPartitions": "2",
+        # A stream commits small files for ever; now and then a batch joins them, or reads would slow down.
+        "spark.databricks.delta.autoCompact.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stopTimeout": f"{QUERY_STOP_SECONDS}s",

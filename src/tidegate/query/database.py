@@ -23,7 +23,7 @@ INTERRUPT_REPEAT_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class QuerySettings:
+class QueryLimits:
     """Limits of statements. Memory and threads are shared by all that run at the same time."""
 
     timeout_seconds: float = 60.0
@@ -36,7 +36,7 @@ class QuerySettings:
 class LakeDatabase:
     """A locked-down DuckDB over one folder of tables."""
 
-    def __init__(self, root: Path, settings: QuerySettings) -> None:
+    def __init__(self, root: Path, settings: QueryLimits) -> None:
         import duckdb
 
         config = {

@@ -23,13 +23,13 @@ from tidegate.errors import (
     TidegateError,
 )
 from tidegate.query.answer import QueryAnswer
-from tidegate.query.database import LakeDatabase, QuerySettings, Watch, quote_name
+from tidegate.query.database import LakeDatabase, QueryLimits, Watch, quote_name
 from tidegate.query.lake_scan import scan_sql
 from tidegate.query.pruning import prune
 from tidegate.query.statement import Statement, read_statement, sql_invalid
 from tidegate.storage.lake import Lake, TableView
 
-__all__ = ["LakeQuery", "QueryAnswer", "QuerySettings"]
+__all__ = ["LakeQuery", "QueryAnswer", "QueryLimits"]
 
 BATCH_ROWS = 10_000  # rows between two looks at the limits
 # A writer may replace and remove files while a statement runs; it is run again on the newer version.
@@ -47,9 +47,9 @@ class _Scan:
 class LakeQuery:
     """Runs statements over one lake; every method may be called from any thread."""
 
-    def __init__(self, lake: Lake, settings: QuerySettings | None = None) -> None:
+    def __init__(self, lake: Lake, settings: QueryLimits | None = None) -> None:
         self._lake = lake
-        self._settings = settings or QuerySettings()
+        self._settings = settings or QueryLimits()
         self._database = LakeDatabase(lake.root, self._settings)
 
     def run(self, sql: str, params: Sequence[Any] = (), *, pruning: bool = True) -> QueryAnswer:

@@ -6,16 +6,17 @@ import asyncio
 import os
 import secrets
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
 from tidegate.ingest.publish import Publisher
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
-from tidegate.query.lake_sql import LakeQuery
-from tidegate.query.lake_sql import QuerySettings as QueryLimits
+from tidegate.query.lake_sql import LakeQuery, QueryLimits
 from tidegate.settings import Settings
 from tidegate.storage.commit import GroupCommitter
 from tidegate.storage.home import Home
@@ -26,6 +27,10 @@ from tidegate.topics.log import TopicLog
 
 # Rates are taken over this window: long enough to be steady, short enough to show a stop.
 RATE_WINDOW_SECONDS = 5.0
+# Reads are short and mostly wait for Python's lock: more threads would only take turns.
+READ_THREADS = 8
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -52,6 +57,7 @@ class Running:
     lake: Lake
     query: LakeQuery
     arrivals: Arrivals
+    threads: Threads
     started_seconds: float
     messages_total: int = 0
     worker: WorkerReport | None = None
@@ -66,6 +72,7 @@ class Running:
     def close(self) -> None:
         """Finish accepted writes, then let go of the disk."""
         self.committer.close()
+        self.threads.close()
         self.query.close()
         self.engine.close()
 
@@ -91,6 +98,27 @@ class Running:
         """Give the room left for the home folder."""
         usage = os.statvfs(self.home.path)
         return usage.f_bavail * usage.f_frsize
+
+
+class Threads:
+    """Where blocking work runs: reads and SQL apart, so that slow statements never hold up a read."""
+
+    def __init__(self, statements_max: int) -> None:
+        self._reads = ThreadPoolExecutor(READ_THREADS, "tidegate-read")
+        self._statements = ThreadPoolExecutor(statements_max, "tidegate-sql")
+
+    async def read(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Run a short read of the engine or of a file."""
+        return await asyncio.get_running_loop().run_in_executor(self._reads, call, *arguments)
+
+    async def statement(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Run a statement, when its turn has come."""
+        return await asyncio.get_running_loop().run_in_executor(self._statements, call, *arguments)
+
+    def close(self) -> None:
+        """Wait for what runs."""
+        self._reads.shutdown()
+        self._statements.shutdown()
 
 
 class Arrivals:
@@ -170,6 +198,7 @@ def open_running(settings: Settings, home: Home, clock: Clock, loop: asyncio.Abs
         lake=lake,
         query=LakeQuery(lake, _query_limits(settings, home)),
         arrivals=arrivals,
+        threads=Threads(settings.query.statements_max),
         started_seconds=clock.monotonic_seconds(),
     )
 

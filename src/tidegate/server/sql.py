@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ async def run_sql(request: Request, running: Running) -> Response:
     body = await read_json(request, _sql, running.settings.server.body_bytes_max)
     begun = running.clock.monotonic_seconds()
     as_arrow = wants_arrow(request)
-    content = await asyncio.to_thread(_answer, running, body, as_arrow)
+    content = await running.threads.statement(_answer, running, body, as_arrow)
     if isinstance(content, bytes):
         return Response(content, media_type=ARROW_STREAM)
     content["tookMs"] = round((running.clock.monotonic_seconds() - begun) * 1000, 3)

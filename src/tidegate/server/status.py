@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import Any
 
@@ -84,7 +83,7 @@ async def show_pipeline(request: Request, running: Running) -> Response:
 
 async def status(_request: Request, running: Running) -> Response:
     """Everything that `tidegate status` shows."""
-    tables = await asyncio.to_thread(_tables, running)
+    tables = await running.threads.read(_tables, running)
     return json_answer(
         {
             "version": __version__,

@@ -184,9 +184,9 @@ async def consume(request: Request, running: Running) -> Response:
     body = await read_json(request, _consume, running.settings.server.body_bytes_max)
     _check_consume(running, body)
     start = _start(body.from_)
-    begin = await asyncio.to_thread(reading.start_offsets, running.log, topic, start, body.partition)
+    begin = await running.threads.read(reading.start_offsets, running.log, topic, start, body.partition)
     taken = await _take_or_wait(running, topic, begin, body)
-    messages = await asyncio.to_thread(_rows, topic, taken)
+    messages = await running.threads.read(_rows, topic, taken)
     return json_answer(
         {"messages": messages, "nextOffsets": {str(key): value for key, value in taken.next_offsets.items()}}
     )
@@ -208,7 +208,7 @@ async def _take_or_wait(running: Running, topic: Topic, begin: dict[int, int], b
     while True:
         waiter = running.arrivals.arm(topic)
         try:
-            taken = await asyncio.to_thread(reading.take, running.log, topic, begin, body.limit)
+            taken = await running.threads.read(reading.take, running.log, topic, begin, body.limit)
             left_seconds = deadline - clock.monotonic_seconds()
             if taken.batches or left_seconds <= 0 or running.stopping:
                 return taken
@@ -273,7 +273,9 @@ async def plan(request: Request, running: Running) -> Response:
     body = await read_json(request, _plan, running.settings.server.body_bytes_max)
     if body.messages_max is not None and body.messages_max < 1:
         raise RequestInvalid(reason="messagesMax is 1 or more.", hint="Leave it out for no limit.")
-    planned = await asyncio.to_thread(reading.plan, running.log, topic, _start(body.start), body.messages_max)
+    planned = await running.threads.read(
+        reading.plan, running.log, topic, _start(body.start), body.messages_max
+    )
     return json_answer({"start": planned.start, "end": planned.end, "latest": planned.latest})
 
 
@@ -287,11 +289,11 @@ async def read(request: Request, running: Running) -> Response:
         )
     chunks = reading.arrow_stream(running.log, topic, body.partition, body.from_, body.to)
     # The first chunk is made before the answer begins, so that an error in it still has a status of its own.
-    first = await asyncio.to_thread(next, chunks)
-    return StreamingResponse(_stream(first, chunks), media_type=ARROW_STREAM)
+    first = await running.threads.read(next, chunks)
+    return StreamingResponse(_stream(running, first, chunks), media_type=ARROW_STREAM)
 
 
-async def _stream(first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _stream(running: Running, first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
     yield first
-    while chunk := await asyncio.to_thread(next, rest, b""):
+    while chunk := await running.threads.read(next, rest, b""):
         yield chunk
