@@ -125,14 +125,14 @@ def test_a_second_set_up_takes_a_moment_and_no_network() -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_target_is_there_and_sets_up_first(target: str) -> None:
     plan = subprocess.run(
-        ["/usr/bin/make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert plan.stdout.splitlines()[0] == "scripts/setup.sh"
 
 
 def test_run_becomes_tidegate_with_a_home_in_the_checkout() -> None:
     plan = subprocess.run(
-        ["/usr/bin/make", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "-n", "run"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     last = plan.stdout.splitlines()[-1]
     assert last == f'TIDEGATE_HOME="${{TIDEGATE_HOME:-{ROOT}/.home}}" exec .venv/bin/tidegate up --demo'
@@ -148,7 +148,7 @@ def test_ctrl_c_reaches_tidegate_once_and_make_waits_for_it(tmp_path: Path) -> N
         script.write_text(text)
         script.chmod(0o755)
     said = tmp_path / "said"
-    running = subprocess.Popen(["/usr/bin/make", "run"], cwd=tmp_path, start_new_session=True)
+    running = subprocess.Popen(["make", "--no-print-directory", "run"], cwd=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 30
     while not said.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
