@@ -23,7 +23,8 @@ TidegateError
 │   │   ├── TableNotFound           404
 │   │   └── PipelineNotFound        404
 │   ├── Conflict                    409
-│   │   ├── TopicExists             409  the name is taken by a topic of another shape
+│   │   ├── TopicExists             409  the name is taken
+│   │   ├── TopicReplaced           409  the topic was deleted and made again since
 │   │   ├── SequenceGap             409  a producer skipped messages
 │   │   └── SequenceTooOld          409  a producer repeats what is no longer remembered
 │   └── OffsetOutOfRange            416  an offset that retention removed, or that is not there yet
@@ -239,6 +240,14 @@ class TopicExists(Conflict):
     template = "Topic '{topic}' is there already, with {partitions} partitions."
     default_hint = (
         "Use it as it is, choose another name, or delete it first with 'tidegate topic delete {topic}'."
+    )
+
+
+class TopicReplaced(Conflict):
+    code = "TOPIC_REPLACED"
+    template = "Topic '{topic}' was deleted and made again: old offsets mean nothing in the new one."
+    default_hint = (
+        "Begin anew: a pipeline by removing its folder under checkpoints in the home, a reader at 'earliest'."
     )
 
 

@@ -14,7 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pipeline.topics import TopicClient, cut_wire
-from tidegate.errors import InvariantBroken, OffsetOutOfRange, RequestInvalid, ServerNotRunning, TopicNotFound
+from tidegate.errors import (
+    InvariantBroken,
+    OffsetOutOfRange,
+    RequestInvalid,
+    ServerNotRunning,
+    TopicNotFound,
+    TopicReplaced,
+)
 from tidegate.pipeline.options import parse_options
 from tidegate.pipeline.source import (
     MESSAGE_SCHEMA,
@@ -29,6 +36,8 @@ from tidegate.pipeline.source import (
 from tidegate.testing.server import running_server
 
 COUNT = 50_000
+# Ids of the two topics of the fixture: a new home counts from 1.
+ONE, THREE = 1, 2
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +73,7 @@ offsets_by_partition = st.dictionaries(
 @given(offsets_by_partition, st.integers(1, 8))
 def test_split_ranges_cover_every_offset_once(spans: dict[str, tuple[int, int]], partitions_min: int) -> None:
     start = {partition: begin for partition, (begin, _) in spans.items()}
-    stop = {partition: begin + length for partition, (begin, length) in spans.items()}
+    stop = {"topic": ONE, **{partition: begin + length for partition, (begin, length) in spans.items()}}
     ranges = split_ranges(start, stop, partitions_min)
     for partition, (begin, length) in spans.items():
         mine = sorted((r.start, r.stop) for r in ranges if r.partition == int(partition))
@@ -75,9 +84,9 @@ def test_split_ranges_cover_every_offset_once(spans: dict[str, tuple[int, int]],
 
 
 def test_big_ranges_are_split_for_all_cores_and_small_ones_are_not() -> None:
-    assert len(split_ranges({"0": 0}, {"0": 10 * SPLIT_MESSAGES_MIN}, 4)) == 4
-    assert len(split_ranges({"0": 0}, {"0": SPLIT_MESSAGES_MIN}, 4)) == 1
-    assert split_ranges({"0": 7}, {"0": 7}, 4) == []
+    assert len(split_ranges({"0": 0}, {"topic": ONE, "0": 10 * SPLIT_MESSAGES_MIN}, 4)) == 4
+    assert len(split_ranges({"0": 0}, {"topic": ONE, "0": SPLIT_MESSAGES_MIN}, 4)) == 1
+    assert split_ranges({"0": 7}, {"topic": ONE, "0": 7}, 4) == []
 
 
 def test_reader_gives_each_message_of_a_range_once_and_in_order(topics: TopicClient) -> None:
@@ -90,7 +99,7 @@ def test_reader_gives_each_message_of_a_range_once_and_in_order(topics: TopicCli
 
 def test_reading_a_range_again_gives_the_same_rows(topics: TopicClient) -> None:
     reader = reader_for(topics, "app.one")
-    span = OffsetRange(0, 777, 20_001)
+    span = OffsetRange(ONE, 0, 777, 20_001)
     first, second = (pa.Table.from_batches(list(reader.read(span))) for _ in range(2))
     assert first.equals(second)
     assert first.num_rows == 20_001 - 777
@@ -102,21 +111,21 @@ def test_read_goes_on_where_the_connection_broke(topics: TopicClient, cuts: list
     with cut_wire(topics.server.url, cuts) as url:
         options = options_for(topics, "app.one", url=url)
         reader = TopicReader(parse_options(options, MESSAGE_SCHEMA.names))
-        found = offsets_in(list(reader.read(OffsetRange(0, 5, COUNT))))
+        found = offsets_in(list(reader.read(OffsetRange(ONE, 0, 5, COUNT))))
     assert found == list(range(5, COUNT))
 
 
 def test_read_past_the_end_is_an_error_and_not_a_short_answer(topics: TopicClient) -> None:
     reader = reader_for(topics, "app.one")
     with pytest.raises(OffsetOutOfRange):
-        list(reader.read(OffsetRange(0, COUNT - 10, COUNT + 1)))
+        list(reader.read(OffsetRange(ONE, 0, COUNT - 10, COUNT + 1)))
 
 
 @pytest.mark.parametrize("offsets", [[4, 5], [6, 7], [5, 7], [5, 6, 7, 8, 9, 10]])
 def test_rows_that_are_not_the_next_ones_are_an_error(offsets: list[int]) -> None:
     batch = pa.record_batch({"partition": pa.array([0] * len(offsets), pa.int32()), "offset": offsets})
     with pytest.raises(InvariantBroken, match="offset 5 is next"):
-        _checked_next(batch, OffsetRange(0, 0, 10), 5)
+        _checked_next(batch, OffsetRange(ONE, 0, 0, 10), 5)
 
 
 def test_absent_server_fails_after_the_patience_asked_for(tmp_path: Path) -> None:
@@ -136,12 +145,12 @@ def test_stream_offsets_are_limited_and_compare_as_text(topics: TopicClient) -> 
     options = options_for(topics, "app.three", maxMessagesPerBatch="150")
     stream = TopicStreamReader(parse_options(options, MESSAGE_SCHEMA.names))
     start = stream.initialOffset()
-    assert json.dumps(start) == '{"0": 0, "1": 0, "2": 0}'
+    assert json.dumps(start) == '{"topic": 2, "0": 0, "1": 0, "2": 0}'
     end = stream.latestOffset(start, stream.getDefaultReadLimit())
-    assert 0 < sum(end.values()) <= 150
+    assert 0 < sum(end.values()) - THREE <= 150
     while end != start:
         start, end = end, stream.latestOffset(end, stream.getDefaultReadLimit())
-    assert json.dumps(end) == '{"0": 100, "1": 100, "2": 100}'
+    assert json.dumps(end) == '{"topic": 2, "0": 100, "1": 100, "2": 100}'
     assert stream.reportLatestOffset() == end
 
 
@@ -155,7 +164,25 @@ def test_stream_offsets_are_limited_and_compare_as_text(topics: TopicClient) -> 
 )
 def test_starting_offsets(topics: TopicClient, starting: str, first: dict[str, int]) -> None:
     options = options_for(topics, "app.three", startingOffsets=starting)
-    assert TopicStreamReader(parse_options(options, MESSAGE_SCHEMA.names)).initialOffset() == first
+    assert TopicStreamReader(parse_options(options, MESSAGE_SCHEMA.names)).initialOffset() == {
+        "topic": THREE,
+        **first,
+    }
+
+
+def test_a_topic_that_was_deleted_and_made_again_is_not_read_on(topics: TopicClient) -> None:
+    topics.create("app.again")
+    topics.publish("app.again", range(10))
+    stream = TopicStreamReader(parse_options(options_for(topics, "app.again"), MESSAGE_SCHEMA.names))
+    end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+    (span,) = stream.partitions(stream.initialOffset(), end)
+    topics.delete("app.again")
+    topics.create("app.again")
+    topics.publish("app.again", range(100))
+    with pytest.raises(TopicReplaced):
+        stream.latestOffset(end, stream.getDefaultReadLimit())
+    with pytest.raises(TopicReplaced):
+        list(stream.read(span))
 
 
 def test_starting_offset_of_a_missing_partition_is_refused(topics: TopicClient) -> None:
@@ -184,7 +211,7 @@ def test_wrong_options_are_refused_by_name(options: dict[str, str], words: str) 
 
 
 def test_ranges_travel_and_show_no_token() -> None:
-    span = pickle.loads(pickle.dumps(OffsetRange(3, 10, 20)))
+    span = pickle.loads(pickle.dumps(OffsetRange(ONE, 3, 10, 20)))
     assert repr(span) == "OffsetRange(partition=3, start=10, stop=20)"
     settings = parse_options({"topic": "a", "token": "hush-hush"}, MESSAGE_SCHEMA.names)
     assert "hush-hush" not in repr(settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,11 @@ class TopicClient:
                 {"key": f"k{n}", "payload": {"n": n}, **where} for n in numbers[start : start + 10_000]
             ]
             self.wire.post_json(f"topics/{topic}/publish", {"messages": messages})
+
+    def delete(self, topic: str) -> None:
+        request = urllib.request.Request(f"{self.server.url}/api/v1/topics/{topic}", method="DELETE")
+        request.add_header("Authorization", f"Bearer {self.server.token}")
+        urllib.request.urlopen(request).close()
 
     def sql(self, statement: str) -> list[list[Any]]:
         rows = self.wire.post_json("sql", {"sql": statement})["rows"]

@@ -53,17 +53,26 @@ BATCH_ROWS_MAX = 65_536
 # Arrow reads a message in four small steps; they are served from this buffer, large bodies go past it.
 BODY_BUFFER_BYTES = 64 * 1024
 
+# The offset that Spark keeps is {"topic": id, "<partition>": next offset}. The id is of one life of a topic:
+# after a topic is deleted and made again, old offsets would point at other messages.
+TOPIC_ID = "topic"
+
 Offsets = dict[str, int]
 
 
 class OffsetRange(InputPartition):  # type: ignore[misc]
     """The messages of one partition from `start` (in) to `stop` (out): the work of one task."""
 
-    def __init__(self, partition: int, start: int, stop: int) -> None:
-        super().__init__((partition, start, stop))
+    def __init__(self, topic_id: int, partition: int, start: int, stop: int) -> None:
+        super().__init__((topic_id, partition, start, stop))
+        self.topic_id = topic_id
         self.partition = partition
         self.start = start
         self.stop = stop
+
+    def from_offset(self, start: int) -> OffsetRange:
+        """Give what is left from an offset on."""
+        return OffsetRange(self.topic_id, self.partition, start, self.stop)
 
     def __repr__(self) -> str:
         return f"OffsetRange(partition={self.partition}, start={self.start}, stop={self.stop})"
@@ -111,7 +120,7 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         stop = planner.latest()
         ending = self._settings.ending_offsets
         if isinstance(ending, dict):
-            stop = {partition: ending.get(partition, end) for partition, end in stop.items()}
+            stop |= {partition: end for partition, end in ending.items() if partition in stop}
         return split_ranges(start, stop, self._settings.partitions_min)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -120,7 +129,7 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Reads a topic as micro-batches; the offset that Spark keeps is {"<partition>": next offset}."""
+    """Reads a topic as micro-batches."""
 
     def __init__(self, settings: SourceOptions) -> None:
         self._settings = settings
@@ -187,25 +196,27 @@ class _Planner:
     def first(self) -> Offsets:
         starting = self._settings.starting_offsets
         if not isinstance(starting, dict):
-            return _ordered(self._ask({"start": starting})["start"])
-        earliest = _ordered(self._ask({"start": "earliest"})["start"])
-        unknown = sorted(set(starting) - set(earliest))
+            return _offsets(self._ask({"start": starting}), "start")
+        earliest = _offsets(self._ask({"start": "earliest"}), "start")
+        unknown = sorted(set(starting) - set(_positions(earliest)))
         if unknown:
             reason = (
                 f"startingOffsets names partition {unknown[0]}, which '{self._settings.topic}' does not have"
             )
-            raise hinted(RequestInvalid(reason=reason, hint=f"Its partitions are {', '.join(earliest)}."))
-        return _ordered({**earliest, **starting})
+            raise hinted(
+                RequestInvalid(reason=reason, hint=f"Its partitions are {', '.join(_positions(earliest))}.")
+            )
+        return {**earliest, **starting}
 
     def latest(self) -> Offsets:
-        return _ordered(self._ask({"start": "latest"})["latest"])
+        return _offsets(self._ask({"start": "latest"}), "latest")
 
     def plan(self, start: Offsets, messages_max: int | None) -> tuple[Offsets, Offsets]:
-        body: dict[str, Any] = {"start": start}
+        body: dict[str, Any] = {"start": _positions(start), "topicId": start[TOPIC_ID]}
         if messages_max is not None:
             body["messagesMax"] = messages_max
         answer = self._ask(body)
-        return _ordered(answer["end"]), _ordered(answer["latest"])
+        return _offsets(answer, "end"), _offsets(answer, "latest")
 
     def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return self._wire.post_json(topic_path(self._settings.topic, "plan"), body)
@@ -213,16 +224,17 @@ class _Planner:
 
 def split_ranges(start: Offsets, stop: Offsets, partitions_min: int) -> list[OffsetRange]:
     """Cut the offsets between two points into ranges: at least `partitions_min` tasks share a big batch."""
-    total = sum(max(stop[partition] - start.get(partition, 0), 0) for partition in stop)
+    ends = _positions(stop)
+    total = sum(max(end - start.get(partition, 0), 0) for partition, end in ends.items())
     share = max(-(-total // partitions_min), SPLIT_MESSAGES_MIN)
     ranges: list[OffsetRange] = []
-    for partition, end in stop.items():
+    for partition, end in ends.items():
         begin = start.get(partition, 0)
         pieces = -(-(end - begin) // share)
         for piece in range(pieces):
             cut = begin + (end - begin) * piece // pieces
             next_cut = begin + (end - begin) * (piece + 1) // pieces
-            ranges.append(OffsetRange(int(partition), cut, next_cut))
+            ranges.append(OffsetRange(stop[TOPIC_ID], int(partition), cut, next_cut))
     return ranges
 
 
@@ -236,7 +248,7 @@ def _read(settings: SourceOptions, span: InputPartition) -> Iterator[pa.RecordBa
     position = span.start
     while position < span.stop:
         try:
-            for batch in _fetch(wire, settings.topic, OffsetRange(span.partition, position, span.stop)):
+            for batch in _fetch(wire, settings.topic, span.from_offset(position)):
                 position = _checked_next(batch, span, position)
                 patience.renew()
                 yield from gathering.add(batch)
@@ -250,7 +262,7 @@ def _read(settings: SourceOptions, span: InputPartition) -> Iterator[pa.RecordBa
 
 
 def _fetch(wire: Wire, topic: str, span: OffsetRange) -> Iterator[pa.RecordBatch]:
-    body = {"partition": span.partition, "from": span.start, "to": span.stop}
+    body = {"partition": span.partition, "from": span.start, "to": span.stop, "topicId": span.topic_id}
     with wire.opened(topic_path(topic, "read"), body) as answer:
         try:
             with pa.ipc.open_stream(io.BufferedReader(answer, BODY_BUFFER_BYTES)) as stream:
@@ -305,5 +317,15 @@ def _narrowed(settings: SourceOptions) -> pa.Schema:
     return pa.schema([MESSAGE_SCHEMA.field(name) for name in settings.columns])
 
 
-def _ordered(offsets: Mapping[str, Any]) -> Offsets:
-    return {partition: int(offsets[partition]) for partition in sorted(offsets, key=int)}
+def _offsets(answer: Mapping[str, Any], which: str) -> Offsets:
+    """Give one set of offsets of a plan, always in the same order: Spark compares their text."""
+    found = answer[which]
+    return {
+        TOPIC_ID: answer["topicId"],
+        **{partition: int(found[partition]) for partition in sorted(found, key=int)},
+    }
+
+
+def _positions(offsets: Offsets) -> Offsets:
+    """Leave the topic's id out: one offset a partition."""
+    return {partition: offset for partition, offset in offsets.items() if partition != TOPIC_ID}

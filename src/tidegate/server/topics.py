@@ -69,14 +69,16 @@ class PlanBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
     start: str | dict[int, int]
     messages_max: int | None = None
+    topic_id: int | None = None
 
 
-class ReadBody(msgspec.Struct, forbid_unknown_fields=True):
+class ReadBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """Body of read."""
 
     partition: int
     from_: int = msgspec.field(name="from")
     to: int
+    topic_id: int | None = None
 
 
 _new_topic = msgspec.json.Decoder(NewTopic)
@@ -271,18 +273,21 @@ async def plan(request: Request, running: Running) -> Response:
     """The next offset range to read, planned here so that every reader plans alike."""
     topic = running.topics.get(request.path_params["topic"])
     body = await read_json(request, _plan, running.settings.server.body_bytes_max)
+    topic.check_id(body.topic_id)
     if body.messages_max is not None and body.messages_max < 1:
         raise RequestInvalid(reason="messagesMax is 1 or more.", hint="Leave it out for no limit.")
     planned = await running.threads.read(
         reading.plan, running.log, topic, _start(body.start), body.messages_max
     )
-    return json_answer({"start": planned.start, "end": planned.end, "latest": planned.latest})
+    ends = {"start": planned.start, "end": planned.end, "latest": planned.latest}
+    return json_answer({"topicId": topic.id, **ends})
 
 
 async def read(request: Request, running: Running) -> Response:
     """Exactly the messages of an offset range, as one Arrow stream."""
     topic = running.topics.get(request.path_params["topic"])
     body = await read_json(request, _read, running.settings.server.body_bytes_max)
+    topic.check_id(body.topic_id)
     if body.to < body.from_:
         raise RequestInvalid(
             reason=f"The range ends at {body.to}, before it starts.", hint="Ranges are half-open."

@@ -12,7 +12,14 @@ from collections.abc import Iterator
 
 import msgspec
 
-from tidegate.errors import PartitionNotFound, RequestInvalid, StorageCorrupt, TopicExists, TopicNotFound
+from tidegate.errors import (
+    PartitionNotFound,
+    RequestInvalid,
+    StorageCorrupt,
+    TopicExists,
+    TopicNotFound,
+    TopicReplaced,
+)
 from tidegate.model.names import check_topic_name
 from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Reader
@@ -36,6 +43,11 @@ class Topic(msgspec.Struct, frozen=True):
         if not 0 <= partition < self.partitions:
             raise PartitionNotFound(topic=self.name, partition=partition, last=self.partitions - 1)
         return partition
+
+    def check_id(self, topic_id: int | None) -> None:
+        """Refuse a reader that has offsets of an earlier topic of this name."""
+        if topic_id is not None and topic_id != self.id:
+            raise TopicReplaced(topic=self.name)
 
     def partition_of(self, key: str) -> int:
         """Give the partition of a key: CRC-32 of its UTF-8 bytes, modulo the number of partitions."""
