@@ -17,9 +17,12 @@ KILLS = 20
 
 
 @pytest.mark.crash
-def test_twenty_kills_under_load_lose_nothing_and_double_nothing(tmp_path: Path) -> None:
+def test_twenty_kills_under_load_lose_nothing_and_double_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     seed = secrets.randbelow(10**6)
-    print(f"crash loop, seed {seed}")
+    with capsys.disabled():
+        print(f" crash loop with seed {seed} ", end="", flush=True)
     outcome = run_loop(tmp_path, seed, KILLS)
     assert not outcome.faults, outcome.report
     assert outcome.kills == KILLS
