@@ -4,15 +4,15 @@ Try it beside a running `tidegate up`:
 
     tidegate topic create app.events
     tidegate pipeline run examples/first_pipeline.py
-    tidegate topic publish app.events '{"user": "ada", "amount": 12.5}'
-    tidegate sql "SELECT user, amount FROM lake.events"
+    tidegate topic publish app.events '{"customer": "ada", "amount": 12.5}'
+    tidegate sql "SELECT customer, amount FROM lake.events"
 """
 
 from typing import Any
 
 from tidegate import spark as tide
 
-EVENT = "user STRING, amount DOUBLE"
+EVENT = "customer STRING, amount DOUBLE"
 
 
 @tide.pipeline(name="events")

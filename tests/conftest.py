@@ -26,10 +26,18 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
-    """Give the one Spark session of the run, with Delta and our sources; it starts when first asked for."""
-    from tidegate.pipeline.session import build_session, end_session
+def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Name where Spark's processes look for a server when they are not told: a link that a test may set."""
+    return tmp_path_factory.mktemp("spark") / "home"
 
-    session = build_session()
+
+@pytest.fixture(scope="session")
+def spark(spark_home: Path) -> Iterator[Any]:
+    """Give the one Spark session of the run, with Delta and our sources; it starts when first asked for."""
+    from tidegate.pipeline.session import SessionSettings, build_session, end_session
+
+    session = build_session(SessionSettings(environ={"TIDEGATE_HOME": str(spark_home)}))
+    # For Spark's processes alone: tests of the command line choose their own.
+    del os.environ["TIDEGATE_HOME"]
     yield session
     end_session(session)

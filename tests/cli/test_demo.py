@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 from itertools import islice
-from pathlib import Path
 
-from tidegate.cli.demo import DEMO_FILE, meter_readings
+from tidegate.cli.demo import meter_readings
 from tidegate.model.timeranges import parse_time
 
 START_US = 1_767_225_600_000_000
@@ -21,8 +20,3 @@ def test_some_readings_are_late_and_most_are_not() -> None:
     assert 50 < len(late) < 200
     on_time = [parse_time(reading["measured_at"]) for reading in readings if not reading["late"]]
     assert on_time == sorted(on_time)
-
-
-def test_the_demo_runs_the_pipeline_of_the_examples() -> None:
-    example = Path(__file__).parents[2] / "examples" / "demo_pipeline.py"
-    assert DEMO_FILE.read_bytes() == example.read_bytes()
