@@ -384,10 +384,12 @@ def every_error(root: type[TidegateError] = TidegateError) -> list[type[Tidegate
 
 def from_wire(body: dict[str, Any]) -> TidegateError:
     """Give the error that `to_wire` wrote; a code we do not know becomes a plain TidegateError."""
-    error = body.get("error", {})
+    error = body["error"]
     kinds = {kind.code: kind for kind in every_error()}
     kind = kinds.get(error.get("code", ""), TidegateError)
     details = dict(error.get("details") or {})
+    for taken in ("self", "hint"):  # names that the constructor has for itself
+        details.pop(taken, None)
     if kind is TidegateError:
         details.setdefault("reason", error.get("message", "unknown error"))
     return kind(hint=error.get("hint", ""), **details)

@@ -61,7 +61,7 @@ class TopicSettings:
     """Limits of topics."""
 
     partitions_max: int = _setting(256, "Most partitions that a topic may have.", 1, 65_536)
-    message_bytes_max: int = _setting(4 * _MIB, "Largest payload of one message.", 1, 64 * _MIB)
+    message_bytes_max: int = _setting(4 * _MIB, "Largest key and payload of one message.", 1, 64 * _MIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ def _given(
 def _from_file(path: Path) -> Iterator[tuple[str, object, str]]:
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, UnicodeDecodeError) as problem:
         raise SettingInvalid(

@@ -293,3 +293,9 @@ def test_files_that_vanish_with_their_version_are_read_anew(query: LakeQuery, ro
     shutil.rmtree(root / "t")
     with pytest.raises(TableNotFound):
         rows(late, "SELECT a FROM lake.t")
+
+
+def test_a_column_named_like_a_word_of_sql_is_explained(query: LakeQuery) -> None:
+    with pytest.raises(SqlInvalid) as caught:
+        query.run("SELECT offset FROM lake.anything")
+    assert '"offset"' in caught.value.hint

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import http.server
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import deltalake
+import httpx
 import pyarrow as pa
 import pytest
 
 import tidegate
 from tidegate.errors import (
     HomeTooNew,
+    RequestInvalid,
     ServerNotRunning,
     TableNotFound,
     TokenMissing,
@@ -99,6 +103,65 @@ def test_a_wrong_token_and_a_newer_home_are_told(server: RunningServer, tmp_path
     (tmp_path / "layout.json").write_text('{"layout": 99}')
     with pytest.raises(HomeTooNew):
         tidegate.connect(home=tmp_path)
+
+
+def test_a_token_with_a_line_end_works_and_no_error_repeats_a_token(server: RunningServer) -> None:
+    with tidegate.connect(server.url, token=f"{server.token}\n") as client:
+        assert client.status()["version"]
+    for token in ("secret-ü-abc", "secret\nabc"):
+        with pytest.raises(TokenWrong) as caught:
+            tidegate.connect(server.url, token=token)
+        assert "secret" not in f"{caught.value} {caught.value.hint}"
+
+
+def test_numbers_that_json_cannot_say_are_refused_not_changed(client: tidegate.Client) -> None:
+    topic = client.topics.create("app.numbers")
+    for payload in ({"a": [1.0, float("nan")]}, float("inf"), {"a": {1, 2, object()}}):
+        with pytest.raises(RequestInvalid):
+            topic.publish([{"payload": payload}])
+    topic.publish([{"payload": {"a": None, "b": 1e308}}])
+    assert topic.consume()["messages"][0]["payload"] == {"a": None, "b": 1e308}
+
+
+def test_a_number_too_large_for_a_double_does_not_hide_its_page(
+    client: tidegate.Client, server: RunningServer
+) -> None:
+    topic = client.topics.create("app.huge")
+    body = b'{"messages": [{"payload": 1e999}, {"payload": 1}]}'
+    headers = {"Authorization": f"Bearer {server.token}", "Content-Type": "application/json"}
+    url = f"{server.url}/api/v1/topics/app.huge/publish"
+    assert httpx.post(url, content=body, headers=headers, trust_env=False).status_code == 200
+    assert [message["payload"] for message in topic.consume()["messages"]] == [float("inf"), 1]
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (200, b""),
+        (200, b"<html>"),
+        (502, b"<html>"),
+        (500, b'{"error": {"code": ["x"], "details": "y"}}'),
+        (500, b'{"error": {"code": "TOPIC_NOT_FOUND", "details": {"self": 1, "hint": 2}}}'),
+        (500, b"[]"),
+        (500, b"{}"),
+    ],
+)
+def test_odd_answers_are_our_errors(status: int, content: bytes) -> None:
+    class Odd(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_words: object) -> None:
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Odd) as odd:
+        threading.Thread(target=odd.handle_request, daemon=True).start()
+        client = tidegate.connect(f"http://127.0.0.1:{odd.server_port}", token="x" * 20)
+        with client, pytest.raises(tidegate.TidegateError):
+            client.status()
 
 
 def test_importing_tidegate_imports_nothing_heavy() -> None:

@@ -59,6 +59,7 @@ def test_nothing_but_health_and_ready_answers_without_the_token(
         (b'{"messages": [{"payload": 1, "partition": 9}]}', JSON, 404, "PARTITION_NOT_FOUND"),
         (b'{"messages": [{"payload": 1, "partition": -1}]}', JSON, 404, "PARTITION_NOT_FOUND"),
         (b'{"messages": [{"payload": "' + b"x" * 6000 + b'"}]}', JSON, 422, "REQUEST_INVALID"),
+        (b'{"messages": [{"payload": 1, "key": "' + b"x" * 6000 + b'"}]}', JSON, 422, "REQUEST_INVALID"),
         (b'{"messages": [' + b'{"payload":1},' * 1000 + b'{"payload":1}]}', JSON, 422, "REQUEST_INVALID"),
         (b" " * 100_001, JSON, 413, "BODY_TOO_LARGE"),
     ],

@@ -56,10 +56,14 @@ def test_nothing_is_lost_when_the_disk_fills_up_and_writes_go_on_after_room_is_m
         headers = {"Authorization": f"Bearer {server.token}"}
         with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=30) as http:
             assert http.post("/api/v1/topics", json={"name": "a.b"}).status_code == 201
+            assert http.post("/api/v1/topics", json={"name": "a.spare"}).status_code == 201
             stored = _publish_until_refused(http, small_disk, guard_bytes)
             # Reads go on, and hold exactly what was acknowledged.
             assert _numbers(http)[: len(stored)] == stored
             assert http.get("/ready").status_code == 200
+            # What frees room works on a full disk.
+            if guard_bytes:
+                assert http.delete("/api/v1/topics/a.spare").status_code == 200
             # Room is made: writes go on.
             (small_disk / "filler").unlink()
             _publish_until_taken(http, 10_000)

@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tidegate.storage.home import Home
 from tidegate.testing.server import running_server
 
 
@@ -85,6 +87,58 @@ def test_a_stop_answers_waiting_polls_and_forgets_the_address(tmp_path: Path) ->
         assert server.child.wait(10) == 0
     assert [answer.status_code for answer in answers] == [200]
     assert not (tmp_path / "home" / "run" / "server.json").exists()
+
+
+def test_a_stop_breaks_off_statements_and_tells_their_callers(tmp_path: Path) -> None:
+    answers: list[httpx.Response] = []
+    with running_server(tmp_path / "home", environ={"TIDEGATE_SERVER_GRACE_SECONDS": "2"}) as server:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        body = {"sql": "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b"}
+
+        def ask() -> None:
+            answers.append(
+                httpx.post(
+                    f"{server.url}/api/v1/sql", json=body, headers=headers, trust_env=False, timeout=60
+                )
+            )
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        asking.join(1)
+        os.kill(server.child.pid, signal.SIGTERM)
+        asking.join(30)
+        assert server.child.wait(15) == 0
+    assert [(answer.status_code, answer.json()["error"]["code"]) for answer in answers] == [
+        (503, "NOT_READY")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda home: (home / "admin.token").write_text(""), "admin.token"),
+        (lambda home: (home / "admin.token").unlink(), "admin.token"),
+        (lambda home: (home / "admin.token").write_bytes(b"\xff" * 40), "admin.token"),
+        (lambda home: (home / "layout.json").write_bytes(b"\xff"), "layout.json"),
+    ],
+)
+def test_a_spoilt_home_is_refused_with_what_is_wrong(
+    tmp_path: Path, spoil: Callable[[Path], object], says: str
+) -> None:
+    Home.open(tmp_path / "home", lambda: "x" * 43)
+    spoil(tmp_path / "home")
+    refused = _serve(tmp_path / "home", "--port", "0")
+    assert refused.returncode != 0
+    assert says in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_missing_folders_are_made_again(tmp_path: Path) -> None:
+    Home.open(tmp_path / "home", lambda: "x" * 43)
+    (tmp_path / "home" / "locks").rmdir()
+    (tmp_path / "home" / "run").rmdir()
+    with running_server(tmp_path / "home"):
+        pass
 
 
 @pytest.mark.crash

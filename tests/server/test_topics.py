@@ -96,6 +96,20 @@ def test_case_21_a_waiting_consume_wakes_when_a_message_comes(
     assert time.monotonic() - begun < 15
 
 
+def test_a_waiting_consume_learns_at_once_that_its_topic_is_gone(
+    http: httpx.Client, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    _publish(http, topic, [1])
+    timer = threading.Timer(0.3, lambda: http.delete(f"/api/v1/topics/{topic}"))
+    timer.start()
+    begun = time.monotonic()
+    answer = http.post(f"/api/v1/topics/{topic}/consume", json={"from": "latest", "waitMs": 20_000})
+    timer.join()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "TOPIC_NOT_FOUND")
+    assert time.monotonic() - begun < 15
+
+
 def test_a_waiting_consume_gives_up_after_its_time(http: httpx.Client, new_topic: NewTopic) -> None:
     answer = _consume(http, new_topic(), waitMs=50)
     assert answer["messages"] == []

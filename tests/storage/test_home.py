@@ -17,26 +17,27 @@ from tidegate.storage.home import FOLDERS, Home, write_file_atomically
 
 
 def _token() -> str:
-    return "secret-token"
+    return "secret-token-of-the-test"
 
 
 def test_a_new_home_has_every_folder_and_a_private_token(tmp_path: Path) -> None:
     home = Home.open(tmp_path / "deep" / "home", _token)
     assert {entry.name for entry in home.path.iterdir()} == {*FOLDERS, "admin.token", "layout.json"}
     assert stat.S_IMODE(home.token_path.stat().st_mode) == 0o600
-    assert home.read_token() == "secret-token"
+    assert {stat.S_IMODE((home.path / name).stat().st_mode) for name in (".", *FOLDERS)} == {0o700}
+    assert home.read_token() == _token()
 
 
 def test_opening_again_keeps_the_token(tmp_path: Path) -> None:
     Home.open(tmp_path / "home", _token)
-    assert Home.open(tmp_path / "home", lambda: "another").read_token() == "secret-token"
+    assert Home.open(tmp_path / "home", lambda: "another").read_token() == _token()
 
 
 def test_a_home_that_was_interrupted_is_finished(tmp_path: Path) -> None:
     (tmp_path / "engine").mkdir()
-    (tmp_path / "admin.token").write_text("kept\n")
+    (tmp_path / "admin.token").write_text("kept-from-the-first-start\n")
     (tmp_path / f"layout.json.{os.getpid()}.new").write_text("{")
-    assert Home.open(tmp_path, _token).read_token() == "kept"
+    assert Home.open(tmp_path, _token).read_token() == "kept-from-the-first-start"
 
 
 def test_settings_may_be_there_before_the_home(tmp_path: Path) -> None:

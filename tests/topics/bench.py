@@ -46,6 +46,9 @@ class Bench:
         messages = Messages(keys or blank, payloads, partitions or blank)
         return asyncio.run(self.publisher.publish(topic, messages, sender))
 
+    def delete(self, topic: Topic) -> None:
+        self.committer.submit(lambda staging: self.directory.stage_delete(staging, topic.name)).result(5)
+
     def payloads(self, topic: Topic, partition: int = 0) -> list[str]:
         held = self.log.counters(topic, partition)
         batches = self.log.read(topic, partition, held.start, held.end)
@@ -56,6 +59,8 @@ def build(engine: MemoryEngine, clock: ManualClock) -> Bench:
     committer = GroupCommitter(engine)
     directory = TopicDirectory(engine, 64)
     log = TopicLog(engine, SnowflakeSource(clock), clock)
+    committer.when_reopened(directory.reload)
+    committer.when_reopened(log.reload)
     for topic in directory:
         log.recover(topic)
     return Bench(engine, clock, committer, directory, log, Publisher(committer, log))

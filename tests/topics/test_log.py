@@ -16,6 +16,7 @@ from tidegate.errors import (
     TopicExists,
     TopicNotFound,
 )
+from tidegate.ingest.publish import Sender
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import keys
@@ -96,6 +97,38 @@ def test_a_reader_does_not_see_what_is_not_durable(bench: Bench) -> None:
     assert bench.log.counters(topic, 0).end == 0
     assert bench.publish(topic, [b"2"]).offsets.tolist() == [0]
     assert bench.payloads(topic) == ["2"]
+
+
+def test_a_message_for_a_topic_that_was_deleted_meanwhile_is_refused_and_leaves_nothing(bench: Bench) -> None:
+    old = bench.create()
+    bench.publish(old, [b"1"])
+    bench.delete(old)
+    new = bench.create()
+    with pytest.raises(TopicNotFound):
+        bench.publish(old, [b"2"], sender=Sender("p", 0))
+    assert bench.payloads(new) == []
+    for span in keys.everything_of(old.id):
+        assert list(bench.engine.scan(span)) == []
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_after_a_failed_sync_topics_are_as_the_disk_has_them(bench: Bench, survives: bool) -> None:
+    kept = bench.create("app.kept")
+    broken = StorageFailed(path="memory", reason="no")
+    bench.engine.fail_next_sync(broken, survives=survives)
+    with pytest.raises(StorageFailed):
+        bench.delete(kept)
+    bench.create("app.other")
+    assert ("app.kept" in [topic.name for topic in bench.directory]) == (not survives)
+    bench.engine.fail_next_sync(broken, survives=survives)
+    with pytest.raises(StorageFailed):
+        bench.create("app.doubtful")
+    bench.create("app.third")
+    assert ("app.doubtful" in [topic.name for topic in bench.directory]) == survives
+    bench.committer.close()
+    again = build(bench.engine, bench.clock)
+    again.committer.close()
+    assert list(again.directory) == list(bench.directory)
 
 
 def test_message_ids_rise_across_a_restart_with_a_clock_that_went_back(bench: Bench) -> None:

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topics.bench import NOW_US, Bench, build
-from tidegate.errors import SequenceGap, SequenceTooOld
+from tidegate.errors import SequenceGap, SequenceTooOld, StorageFailed
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.producers import REQUESTS_KEPT
+from tidegate.topics.producers import MESSAGES_KEPT, REQUESTS_KEPT
 
 
 def _same(one: Receipt, other: Receipt) -> bool:
@@ -75,6 +75,29 @@ def test_a_retry_in_the_same_group_as_the_first_try_gets_the_same_answer(bench: 
     receipts = asyncio.run(both())
     assert all(_same(receipt, receipts[0]) for receipt in receipts)
     assert bench.payloads(topic) == ["1"]
+
+
+@pytest.mark.parametrize("survives", [True, False])
+def test_a_retry_after_a_failed_sync_is_stored_once_whatever_the_disk_did(
+    bench: Bench, survives: bool
+) -> None:
+    topic = bench.create()
+    bench.publish(topic, [b"0"], sender=Sender("p", 0))
+    bench.engine.fail_next_sync(StorageFailed(path="memory", reason="no"), survives=survives)
+    with pytest.raises(StorageFailed):
+        bench.publish(topic, [b"1"], sender=Sender("p", 1))
+    assert bench.publish(topic, [b"1"], sender=Sender("p", 1)).offsets.tolist() == [1]
+    assert bench.payloads(topic) == ["0", "1"]
+
+
+def test_of_large_requests_fewer_are_kept_but_always_the_last(bench: Bench) -> None:
+    topic = bench.create()
+    large = [b"x"] * MESSAGES_KEPT
+    bench.publish(topic, large, sender=Sender("p", 0))
+    last = bench.publish(topic, large, sender=Sender("p", MESSAGES_KEPT))
+    assert _same(bench.publish(topic, large, sender=Sender("p", MESSAGES_KEPT)), last)
+    with pytest.raises(SequenceTooOld):
+        bench.publish(topic, large, sender=Sender("p", 0))
 
 
 def test_the_memory_survives_a_crash_with_its_messages(bench: Bench) -> None:

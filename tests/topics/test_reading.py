@@ -12,7 +12,7 @@ from tidegate.errors import OffsetOutOfRange, PartitionNotFound, RequestInvalid
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.batches import MESSAGE_SCHEMA
-from tidegate.topics.reading import Start, arrow_stream, plan, shared, start_offsets, take
+from tidegate.topics.reading import TAKEN_BYTES_MAX, Start, arrow_stream, plan, shared, start_offsets, take
 
 
 @given(st.dictionaries(st.integers(0, 7), st.integers(0, 50), max_size=8), st.integers(1, 120))
@@ -57,6 +57,31 @@ def test_taking_from_all_partitions_shares_the_limit(bench: Bench) -> None:
     assert (taken.count, taken.next_offsets) == (6, {0: 3, 1: 3})
     rest = take(bench.log, topic, taken.next_offsets, 100)
     assert (rest.count, rest.next_offsets) == (4, {0: 5, 1: 5})
+
+
+def test_an_answer_ends_before_it_gets_too_large_and_the_next_goes_on(bench: Bench) -> None:
+    topic = bench.create(partitions=2)
+    large = b"x" * (TAKEN_BYTES_MAX // 3)
+    for partition in (0, 1):
+        bench.publish(topic, [large] * 4, partitions=[partition] * 4)
+    position, counts = {0: 0, 1: 0}, []
+    while (taken := take(bench.log, topic, position, 100)).batches:
+        counts.append(taken.count)
+        position = taken.next_offsets
+    assert sum(counts) == 8
+    assert max(counts) <= 3
+    bench.publish(topic, [b"y" * (TAKEN_BYTES_MAX + 1)], partitions=[0])
+    assert take(bench.log, topic, position, 100).count == 1, "one message is always given"
+
+
+def test_a_limit_below_the_number_of_partitions_reaches_all_of_them(bench: Bench) -> None:
+    topic = bench.create(partitions=3)
+    for partition in range(3):
+        bench.publish(topic, [b"1"] * 50, partitions=[partition] * 50)
+    position = {0: 0, 1: 0, 2: 0}
+    for _ in range(30):
+        position = take(bench.log, topic, position, 1).next_offsets
+    assert position == {0: 10, 1: 10, 2: 10}
 
 
 @settings(max_examples=30)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.errors import QueryTimeout
+from tidegate.errors import QueryTimeout, TidegateError
 
 # A call that comes while DuckDB is between two steps is lost, so the watch repeats it.
 INTERRUPT_REPEAT_SECONDS = 0.1
@@ -80,13 +80,14 @@ class LakeDatabase:
 
 
 class Watch:
-    """Stops a cursor's statement when its time is up."""
+    """Stops a cursor's statement when its time is up, or when it is told to."""
 
     def __init__(self, cursor: Any, limit_seconds: float) -> None:
         self._cursor = cursor
         self._limit_seconds = limit_seconds
+        self._over = threading.Event()
         self._done = threading.Event()
-        self._expired = threading.Event()
+        self._error: TidegateError | None = None
         self._thread = threading.Thread(target=self._run, name="query-watch", daemon=True)
 
     def __enter__(self) -> Watch:
@@ -95,19 +96,26 @@ class Watch:
 
     def __exit__(self, *exc: object) -> None:
         self._done.set()
+        self._over.set()
         self._thread.join()
 
+    def stop(self, error: TidegateError) -> None:
+        """Break the statement off; `check` raises this error."""
+        self._error = self._error or error
+        self._over.set()
+
     def check(self) -> None:
-        """Raise QueryTimeout once the time is up."""
-        if self._expired.is_set():
-            raise QueryTimeout(limit_seconds=self._limit_seconds)
+        """Raise why the statement was broken off, if it was."""
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
-        wait_seconds = self._limit_seconds
-        while not self._done.wait(wait_seconds):
-            self._expired.set()
+        if not self._over.wait(self._limit_seconds):
+            self.stop(QueryTimeout(limit_seconds=self._limit_seconds))
+        # An interrupt that comes between two steps of a statement is lost, so it is repeated.
+        while not self._done.is_set():
             self._cursor.interrupt()
-            wait_seconds = INTERRUPT_REPEAT_SECONDS
+            self._done.wait(INTERRUPT_REPEAT_SECONDS)
 
 
 def quote_text(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import (
-    QueryTimeout,
+    NotReady,
     RequestInvalid,
     SqlInvalid,
     StorageCorrupt,
@@ -51,6 +51,7 @@ class LakeQuery:
         self._lake = lake
         self._settings = settings or QueryLimits()
         self._database = LakeDatabase(lake.root, self._settings)
+        self._watches: set[Watch] = set()
 
     def run(self, sql: str, params: Sequence[Any] = (), *, pruning: bool = True) -> QueryAnswer:
         """Give the rows of one SELECT; blocks until they are all here or a limit is met.
@@ -68,6 +69,11 @@ class LakeQuery:
                     raise failed.error from failed.__cause__
         raise StorageCorrupt(place=str(self._lake.root), reason="files vanish as fast as they are read")
 
+    def interrupt(self) -> None:
+        """Stop every statement that runs; their callers get NotReady."""
+        for watch in list(self._watches):
+            watch.stop(NotReady(reason="it is stopping"))
+
     def close(self) -> None:
         """Release the database; statements that run meanwhile fail."""
         self._database.close()
@@ -76,6 +82,7 @@ class LakeQuery:
         import duckdb
 
         with self._database.session() as cursor, Watch(cursor, self._settings.timeout_seconds) as watch:
+            self._watches.add(watch)
             try:
                 statement = read_statement(cursor, sql, params)
                 self._refuse_strangers(statement)
@@ -87,11 +94,11 @@ class LakeQuery:
                     cursor.execute(f"CREATE VIEW lake.{quote_name(name)} AS {scan.select}")
                 watch.check()
                 return self._collect(cursor, statement, params, watch)
-            except duckdb.InterruptException as error:
-                raise QueryTimeout(limit_seconds=self._settings.timeout_seconds) from error
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 watch.check()
                 raise self._translate(error, sql, scans) from error
+            finally:
+                self._watches.discard(watch)
 
     def _refuse_strangers(self, statement: Statement) -> None:
         for name in sorted(statement.strangers):

@@ -33,6 +33,8 @@ TABLE_FUNCTIONS = frozenset(
 QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 SCALARS_REFUSED = frozenset({"sleep_ms", "write_log", "current_setting", "getvariable", "nextval", "setval"})
 
+# Names of columns that pipelines like to write and that SQL has for itself.
+_KEYWORD = re.compile(r'(?<!")\b(offset|user|order|group|end)\b(?!")', re.IGNORECASE)
 _LINE = re.compile(r"^LINE (\d+): (.*)\n( *)\^", re.MULTILINE)
 
 
@@ -77,7 +79,17 @@ def sql_invalid(error: Exception, sql: str) -> SqlInvalid:
         column = _column(place, sql)
         if column is not None:
             values["column"] = column
-    return SqlInvalid(**values)
+    return SqlInvalid(**values, hint=_hint(message, sql))
+
+
+def _hint(message: str, sql: str) -> str | None:
+    """Give advice that fits the message; None leaves the general one about table names."""
+    keyword = _KEYWORD.search(sql)
+    if "syntax error" in message and keyword is not None:
+        return f'{keyword[1]} is a word of SQL; as the name of a column it is written "{keyword[1]}".'
+    if "Referenced column" in message:
+        return "DESCRIBE lake.<name> shows the columns of a table."
+    return None
 
 
 def _only_select(cursor: Any, sql: str) -> Any:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tidegate.errors import TidegateError
 from tidegate.sdk.transport import Transport, find_server
 
 if TYPE_CHECKING:
@@ -17,7 +18,12 @@ API = "/api/v1"
 
 def connect(url: str | None = None, *, token: str | None = None, home: str | Path | None = None) -> Client:
     """Give a client of the server at `url`, or of the one that runs in the home folder."""
-    return Client(Transport(*find_server(url, token, home)))
+    try:
+        return Client(Transport(*find_server(url, token, home)))
+    except TidegateError as problem:
+        # This is the first call of most programs: its traceback says what to do, too.
+        problem.add_note(problem.hint)
+        raise
 
 
 class Client:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +12,14 @@ from typing import Any
 import httpx
 import msgspec
 
-from tidegate.errors import ServerNotRunning, TidegateError, TokenMissing, from_wire
+from tidegate.errors import (
+    RequestInvalid,
+    ServerNotRunning,
+    TidegateError,
+    TokenMissing,
+    TokenWrong,
+    from_wire,
+)
 
 DEFAULT_HOME = Path("~/.tidegate")
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -31,7 +40,13 @@ class Transport:
 
     def call(self, method: str, path: str, body: object = None) -> Any:
         """Send JSON, give the decoded answer."""
-        return msgspec.json.decode(self._send(method, path, body, "application/json"))
+        content = self._send(method, path, body, "application/json")
+        try:
+            return _decoded(content)
+        except ValueError as problem:
+            raise TidegateError(
+                reason=f"{self.url}{path} answered what is not JSON: {content[:200]!r}"
+            ) from problem
 
     def call_arrow(self, method: str, path: str, body: object = None) -> bytes:
         """Send JSON, give the bytes of an Arrow stream."""
@@ -45,10 +60,15 @@ class Transport:
         headers = {"Accept": accept}
         content = None
         if body is not None:
-            content = msgspec.json.encode(body)
+            content = _encoded(body)
             headers["Content-Type"] = "application/json"
         try:
             answer = self._http.request(method, path, content=content, headers=headers)
+        except httpx.ReadTimeout as problem:
+            reason = f"no answer within {TIMEOUT_SECONDS:g} s"
+            raise ServerNotRunning(
+                url=self.url, reason=reason, hint="Ask for less, or look at the server."
+            ) from problem
         except httpx.TransportError as problem:
             reason = str(problem) or type(problem).__name__
             raise ServerNotRunning(url=self.url, reason=reason) from problem
@@ -57,10 +77,43 @@ class Transport:
         raise _error_of(answer)
 
 
+def _decoded(content: bytes) -> Any:
+    """Decode an answer; a number that no double holds is what Python makes of it, not an error."""
+    try:
+        return msgspec.json.decode(content)
+    except msgspec.ValidationError:
+        return json.loads(content)
+
+
+def _encoded(body: object) -> bytes:
+    """Encode a body; what JSON cannot say is refused, never changed on the way."""
+    try:
+        content = msgspec.json.encode(body)
+    except (TypeError, ValueError, RecursionError) as problem:
+        reason = f"The request cannot be written as JSON: {problem}."
+        raise RequestInvalid(reason=reason, hint="Send texts, numbers, lists and dictionaries.") from problem
+    # A number that is none is written as null: look for it only where there is a null.
+    if b"null" in content and _has_no_number(body):
+        raise RequestInvalid(
+            reason="JSON has no NaN and no infinity.", hint="Send null or a text in their place."
+        )
+    return content
+
+
+def _has_no_number(value: object) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(_has_no_number(inner) for inner in value.values())
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return any(_has_no_number(inner) for inner in value)
+    return False
+
+
 def _error_of(answer: httpx.Response) -> TidegateError:
     try:
         return from_wire(msgspec.json.decode(answer.content))
-    except (msgspec.DecodeError, AttributeError):
+    except (msgspec.DecodeError, AttributeError, TypeError, ValueError, KeyError):
         return TidegateError(
             reason=f"{answer.request.url} answered {answer.status_code}: {answer.text[:200]}"
         )
@@ -71,7 +124,12 @@ def find_server(
 ) -> tuple[str, str]:
     """Give the address and the token: as named, else from the environment, else from the home folder."""
     url = url or (environ.get("TIDEGATE_URL") if home is None else None)
-    token = token or (environ.get("TIDEGATE_TOKEN") if home is None else None)
+    token = (token or (environ.get("TIDEGATE_TOKEN") if home is None else None) or "").strip()
+    if not token.isascii() or not token.isprintable():
+        raise TokenWrong(hint="A token is plain ASCII text; this one has other characters in it.")
+    if url and not url.startswith(("http://", "https://")):
+        reason = f"'{url}' is not an address of a server."
+        raise RequestInvalid(reason=reason, hint=f"Write http://{url}.")
     if url and token:
         return url, token
     from tidegate.storage.home import Home

@@ -108,7 +108,9 @@ async def _answer_framework(request: Request, error: Exception) -> Response:
         return error_answer(EndpointNotFound(path=path))
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "another method")
-        return error_answer(MethodNotAllowed(path=path, method=request.method, allowed=allowed))
+        answer = error_answer(MethodNotAllowed(path=path, method=request.method, allowed=allowed))
+        answer.headers["Allow"] = allowed
+        return answer
     return await _answer_bug(request, error)
 
 

@@ -29,6 +29,7 @@ from tidegate.topics.log import TopicLog
 RATE_WINDOW_SECONDS = 5.0
 # Reads are short and mostly wait for Python's lock: more threads would only take turns.
 READ_THREADS = 8
+STATEMENT_GRACE_PART = 0.7
 
 T = TypeVar("T")
 
@@ -68,10 +69,14 @@ class Running:
         """Stop taking work that waits: long polls answer with what they have."""
         self.stopping = True
         self.arrivals.wake_all()
+        # Statements get most of the grace; what is left of it is for telling their callers.
+        patience = self.settings.server.grace_seconds * STATEMENT_GRACE_PART
+        asyncio.get_running_loop().call_later(patience, self.query.interrupt)
 
     def close(self) -> None:
         """Finish accepted writes, then let go of the disk."""
         self.committer.close()
+        self.query.interrupt()
         self.threads.close()
         self.query.close()
         self.engine.close()
@@ -133,6 +138,10 @@ class Arrivals:
         if topic.id in self._waiters:
             self._loop.call_soon_threadsafe(self._wake, topic.id)
 
+    def wake(self, topic: Topic) -> None:
+        """Wake the waiters of one topic; on the loop's thread."""
+        self._wake(topic.id)
+
     def wake_all(self) -> None:
         """Wake every waiter; on the loop's thread."""
         for topic_id in list(self._waiters):
@@ -166,6 +175,7 @@ def new_token() -> str:
 def open_running(settings: Settings, home: Home, clock: Clock, loop: asyncio.AbstractEventLoop) -> Running:
     """Open the engine and what stands on it; nothing stays open when a step fails."""
     storage = settings.storage
+    token = home.read_token()
     engine = RocksEngine(
         home.engine_path,
         RocksSettings(
@@ -184,12 +194,14 @@ def open_running(settings: Settings, home: Home, clock: Clock, loop: asyncio.Abs
         engine.close()
         raise
     committer = GroupCommitter(engine, sync=storage.sync_writes)
+    committer.when_reopened(topics.reload)
+    committer.when_reopened(log.reload)
     lake = Lake(home.lake_path)
     return Running(
         settings=settings,
         home=home,
         clock=clock,
-        token=home.read_token(),
+        token=token,
         engine=engine,
         committer=committer,
         topics=topics,

@@ -128,6 +128,7 @@ async def delete_topic(request: Request, running: Running) -> Response:
     name = request.path_params["topic"]
     topic = await running.committer.commit(lambda staging: running.topics.stage_delete(staging, name))
     running.log.forget(topic)
+    running.arrivals.wake(topic)
     return json_answer({"deleted": topic.name})
 
 
@@ -148,12 +149,11 @@ def _messages(running: Running, body: PublishBody) -> Messages:
         raise RequestInvalid(reason=reason, hint="Split the request, or raise server.messages_max.")
     payloads = [bytes(message.payload) for message in body.messages]
     bytes_max = running.settings.topics.message_bytes_max
-    for index, payload in enumerate(payloads):
-        if len(payload) > bytes_max:
-            reason = f"Message {index} has {len(payload)} bytes of payload; the most is {bytes_max}."
-            raise RequestInvalid(
-                reason=reason, hint="Send a smaller payload, or raise topics.message_bytes_max."
-            )
+    for index, message in enumerate(body.messages):
+        size_bytes = len(payloads[index]) + len((message.key or "").encode())
+        if size_bytes > bytes_max:
+            reason = f"Message {index} has {size_bytes} bytes of key and payload; the most is {bytes_max}."
+            raise RequestInvalid(reason=reason, hint="Send less, or raise topics.message_bytes_max.")
     return Messages(
         [message.key for message in body.messages], payloads, [message.partition for message in body.messages]
     )
@@ -210,6 +210,8 @@ async def _take_or_wait(running: Running, topic: Topic, begin: dict[int, int], b
     while True:
         waiter = running.arrivals.arm(topic)
         try:
+            # Deleted while this waited: say so, rather than read a topic of the same name made since.
+            running.topics.get(topic.name).check_id(topic.id)
             taken = await running.threads.read(reading.take, running.log, topic, begin, body.limit)
             left_seconds = deadline - clock.monotonic_seconds()
             if taken.batches or left_seconds <= 0 or running.stopping:

@@ -113,7 +113,10 @@ class _Change(Generic[T]):
 
     def settle(self) -> None:
         """Hand the answer over; on an event loop this runs on its own thread."""
-        if self.future.done():
+        if isinstance(self.future, Future):
+            if not self.future.set_running_or_notify_cancel():
+                return
+        elif self.future.done():
             return
         if self.error is not None:
             self.future.set_exception(self.error)
@@ -130,8 +133,13 @@ class GroupCommitter:
         self._queue: deque[_Change[Any]] = deque()
         self._wake = threading.Condition()
         self._closing = False
+        self._reopened: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="tidegate-committer", daemon=True)
         self._thread.start()
+
+    def when_reopened(self, callback: Callable[[], None]) -> None:
+        """Run something whenever the engine was opened again: what is kept in memory of it may be wrong."""
+        self._reopened.append(callback)
 
     def submit(self, stage: Callable[[Staging], T]) -> Future[T]:
         """Queue a change; the future holds what `stage` returned, once that is durable."""
@@ -182,6 +190,8 @@ class GroupCommitter:
         # 1. a group before this one failed half way: start again from what the disk holds
         if self._engine.reopen_needed:
             self._engine.reopen()
+            for forget in self._reopened:
+                forget()
         # 2. stage in order
         operations, callbacks = self._stage(taken)
         # 3. one batch, one sync
@@ -222,6 +232,7 @@ class GroupCommitter:
     def _write(self, operations: list[tuple[int, bytes, bytes]]) -> None:
         batch = self._engine.batch()
         put = batch.put
+        frees = all(kind != _PUT for kind, _, _ in operations)
         for kind, first, second in operations:
             if kind == _PUT:
                 put(first, second)
@@ -229,7 +240,7 @@ class GroupCommitter:
                 batch.delete(first)
             else:
                 batch.delete_range(first, second)
-        self._engine.write(batch)
+        self._engine.write(batch, frees=frees)
         if self._sync:
             self._engine.sync()
 

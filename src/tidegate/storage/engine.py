@@ -77,8 +77,11 @@ class Engine(Reader, Protocol):
         """Give an empty batch of this engine's own kind."""
         ...
 
-    def write(self, batch: Batch, *, sync: bool = False) -> None:
-        """Apply a batch: all of it or nothing; durable on return when `sync` is set."""
+    def write(self, batch: Batch, *, sync: bool = False, frees: bool = False) -> None:
+        """Apply a batch: all of it or nothing; durable on return when `sync` is set.
+
+        A batch that `frees` only removes: it may use the room that is kept in reserve on a full disk.
+        """
         ...
 
     def sync(self) -> None:

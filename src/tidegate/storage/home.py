@@ -31,6 +31,9 @@ ALLOWED_BEFORE = frozenset({*FOLDERS, "tidegate.toml", TOKEN_FILE, "lost+found"}
 # A holder that stops, or the Java part of a worker that was killed, has the lock for a moment longer.
 LEAVING_HOLDER_WAIT_SECONDS = 30.0
 STOPPING = "stopping"
+# Shorter ones can be guessed; our own have 43.
+TOKEN_CHARS_MIN = 16
+TOKEN_HINT = "Put a long random text into admin.token in the home folder, with mode 0600."  # noqa: S105
 LOCK_POLL_SECONDS = 0.1
 
 LockKind = Literal["server", "worker"]
@@ -126,8 +129,16 @@ class Home:
         return self.path / TOKEN_FILE
 
     def read_token(self) -> str:
-        """Give the admin's token."""
-        return self.token_path.read_text(encoding="ascii").strip()
+        """Give the admin's token; one that could be guessed is refused."""
+        try:
+            token = self.token_path.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            reason = f"{TOKEN_FILE} cannot be read ({problem})"
+            raise HomeUnusable(home=str(self.path), reason=reason, hint=TOKEN_HINT) from problem
+        if len(token) < TOKEN_CHARS_MIN:
+            reason = f"the token in {TOKEN_FILE} has fewer than {TOKEN_CHARS_MIN} characters"
+            raise HomeUnusable(home=str(self.path), reason=reason, hint=TOKEN_HINT)
+        return token
 
     def lock(self, kind: LockKind, *, wait_seconds: float = LEAVING_HOLDER_WAIT_SECONDS) -> HomeLock:
         """Take the lock for a kind of process; refuse with the pid of a living holder.
@@ -135,7 +146,11 @@ class Home:
         A holder that stops, or that is dead and whose child has the lock still, is waited for.
         """
         path = self.path / "locks" / f"{kind}.lock"
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as problem:
+            raise _refusal(self.path, problem) from problem
         polls_left = int(wait_seconds / LOCK_POLL_SECONDS)
         while not _try_lock(fd):
             holder, leaving = _holder_of(path)
@@ -150,7 +165,13 @@ class Home:
 
     def write_address(self, url: str, pid: int) -> None:
         """Say where the server answers."""
-        write_file_atomically(self.run_path / "server.json", json.dumps({"url": url, "pid": pid}).encode())
+        try:
+            self.run_path.mkdir(exist_ok=True, mode=0o700)
+            write_file_atomically(
+                self.run_path / "server.json", json.dumps({"url": url, "pid": pid}).encode()
+            )
+        except OSError as problem:
+            raise _refusal(self.path, problem) from problem
 
     def clear_address(self) -> None:
         """Say that no server answers."""
@@ -162,8 +183,14 @@ class Home:
             text = (self.run_path / "server.json").read_text(encoding="utf-8")
         except FileNotFoundError:
             return None
-        address = json.loads(text)
-        return ServerAddress(address["url"], address["pid"])
+        try:
+            address = json.loads(text)
+            return ServerAddress(address["url"], address["pid"])
+        except (ValueError, KeyError, TypeError) as problem:
+            reason = f"run/server.json is damaged ({problem})"
+            raise HomeUnusable(
+                home=str(self.path), reason=reason, hint="Start the server again."
+            ) from problem
 
 
 def write_file_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
@@ -197,6 +224,8 @@ def _layout_of(path: Path) -> int | None:
         return None
     except (NotADirectoryError, PermissionError) as problem:
         raise HomeUnusable(home=str(path), reason=problem.strerror or "not readable") from problem
+    except UnicodeDecodeError as problem:
+        raise HomeUnusable(home=str(path), reason=f"{LAYOUT_FILE} is damaged") from problem
     try:
         return int(json.loads(text)["layout"])
     except (ValueError, KeyError, TypeError) as problem:
@@ -214,7 +243,7 @@ def _make(path: Path, make_token: Callable[[], str]) -> None:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         for name in FOLDERS:
             if not (path / name).exists():
-                (path / name).mkdir()
+                (path / name).mkdir(mode=0o700)
                 made.append(path / name)
         if not (path / TOKEN_FILE).exists():
             write_file_atomically(path / TOKEN_FILE, f"{make_token()}\n".encode("ascii"), mode=0o600)
@@ -241,7 +270,7 @@ def _unmake(path: Path, made: list[Path], *, remove_root: bool) -> None:
 
 def _refusal(path: Path, problem: OSError) -> HomeUnusable | StorageFull:
     if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(path=str(path), free_bytes=0)
+        return StorageFull(path=str(path), free_bytes=0, hint="Free some space and start again.")
     return HomeUnusable(home=str(path), reason=problem.strerror or str(problem))
 
 

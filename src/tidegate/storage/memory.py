@@ -129,13 +129,14 @@ class MemoryEngine:
         self._write_error: BaseException | None = None
         self._sync_error: BaseException | None = None
         self._sync_failed = False
+        self._survives = False
         self._life = 0  # snapshots of an earlier life, before a crash or a reopen, no longer answer
         self._closed = False
 
     def batch(self) -> MemoryBatch:
         return MemoryBatch()
 
-    def write(self, batch: Batch, *, sync: bool = False) -> None:
+    def write(self, batch: Batch, *, sync: bool = False, frees: bool = False) -> None:  # noqa: ARG002
         if not isinstance(batch, MemoryBatch):
             raise InvariantBroken(reason=f"a MemoryEngine cannot write a {type(batch).__name__}")
         with self._lock:
@@ -216,10 +217,13 @@ class MemoryEngine:
         return self._sync_failed
 
     def reopen(self) -> None:
-        """Start again; after a failed sync only what was synced is still there, as on the worst of disks."""
+        """Start again; after a failed sync what was not synced is there or not, as the test chose."""
         with self._lock:
             self._check_open()
-            if self._sync_failed:
+            if self._sync_failed and self._survives:
+                self._unsynced.clear()
+                self._sync_failed = False
+            elif self._sync_failed:
                 self.crash()
             self._life += 1
 
@@ -243,9 +247,13 @@ class MemoryEngine:
         """Make the next write raise; nothing of its batch is applied."""
         self._write_error = error
 
-    def fail_next_sync(self, error: BaseException) -> None:
-        """Make the next sync raise; like RocksDB, the engine then takes no write until it is reopened."""
+    def fail_next_sync(self, error: BaseException, *, survives: bool = False) -> None:
+        """Make the next sync raise; like RocksDB, the engine then takes no write until it is reopened.
+
+        What it was to sync is gone then, or still there where it `survives`: a disk may do either.
+        """
         self._sync_error = error
+        self._survives = survives
 
     def check_life(self, life: int) -> None:
         """Raise when a snapshot is older than the last reopen, crash or close."""

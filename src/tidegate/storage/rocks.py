@@ -117,11 +117,11 @@ class RocksEngine:
     def batch(self) -> RocksBatch:
         return RocksBatch()
 
-    def write(self, batch: Batch, *, sync: bool = False) -> None:
+    def write(self, batch: Batch, *, sync: bool = False, frees: bool = False) -> None:
         if not isinstance(batch, RocksBatch):
             raise InvariantBroken(reason=f"a RocksEngine cannot write a {type(batch).__name__}")
         raw = batch.spend()
-        while not self._wrote(raw):
+        while not self._wrote(raw, frees):
             self._wait_until_open()
         if sync:
             self.sync()
@@ -273,11 +273,12 @@ class RocksEngine:
         with self._turn:
             self._check_open()
 
-    def _wrote(self, raw: Any) -> bool:
+    def _wrote(self, raw: Any, frees: bool) -> bool:
         """Write a batch; give False, with the batch untouched, when the store is shut at this moment."""
         try:
             with self._write_lock:
-                self._check_room(raw.size_in_bytes())
+                if not frees:
+                    self._check_room(raw.size_in_bytes())
                 self._db.write(raw)
         except _SHUT:
             return False

@@ -95,7 +95,9 @@ def locate_damage(folder: Path) -> tuple[Path, int] | None:
 
 def log_files(folder: Path) -> list[Path]:
     """List the write-ahead logs, oldest first, and the MANIFEST in use."""
-    found = sorted(path for path in folder.glob("*.log") if path.stem.isdigit())
+    found = sorted(
+        (path for path in folder.glob("*.log") if path.stem.isdigit()), key=lambda path: int(path.stem)
+    )
     current = folder / "CURRENT"
     if current.is_file():
         manifest = folder / current.read_bytes().decode("ascii", "replace").strip()

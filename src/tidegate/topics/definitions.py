@@ -58,11 +58,15 @@ class TopicDirectory:
     """All topics by name. Reads are from memory; a change is staged first and seen once it is durable."""
 
     def __init__(self, reader: Reader, partitions_max: int) -> None:
+        self._reader = reader
         self._partitions_max = partitions_max
         self._by_name: dict[str, Topic] = {}
-        for key, value in reader.scan(keys.definition_range()):
-            topic = _decoded(key, value)
-            self._by_name[topic.name] = topic
+        self.reload()
+
+    def reload(self) -> None:
+        """Read every definition again: the engine was opened anew, and the disk is right."""
+        found = (_decoded(key, value) for key, value in self._reader.scan(keys.definition_range()))
+        self._by_name = {topic.name: topic for topic in found}
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(sorted(self._by_name.values(), key=lambda topic: topic.name))

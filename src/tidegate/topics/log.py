@@ -87,6 +87,10 @@ class TopicLog:
         # Durable counters of the partitions that were written or read since the start.
         self._seen: dict[tuple[int, int], Counters] = {}
 
+    def reload(self) -> None:
+        """Drop what is remembered: the engine was opened again, and may hold more or less than we think."""
+        self._seen.clear()
+
     def recover(self, topic: Topic) -> None:
         """Learn where a topic's partitions stand; ids given out from now on are larger than any it holds."""
         for partition in range(topic.partitions):
@@ -114,6 +118,9 @@ class TopicLog:
     ) -> Appended:
         """Add messages to the end of a partition, as one record batch."""
         count = len(payloads)
+        if staging.get(keys.definition_key(topic.id)) is None:
+            # Deleted since the request came in: what went into it now could never be read.
+            raise TopicNotFound(topic=topic.name)
         # The first look also remembers the durable counters, before this change can be seen in the engine.
         self.counters(topic, partition)
         counter_key = keys.counter_key(topic.id, partition)

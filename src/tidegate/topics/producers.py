@@ -18,6 +18,8 @@ from tidegate.topics.definitions import Topic
 
 # A client has one request under way, or a few; older answers cannot be asked for by a retry.
 REQUESTS_KEPT = 8
+# Each request rewrites the memory: of large requests fewer are kept, the last one always.
+MESSAGES_KEPT = 8192
 MEMORY_VERSION = 1
 
 
@@ -72,9 +74,20 @@ def stage_memory(
     after = Memory(
         producer=memory.producer,
         expected=memory.expected + placed.count,
-        requests=[*memory.requests, placed][-REQUESTS_KEPT:],
+        requests=_recent([*memory.requests, placed]),
     )
     staging.put(keys.producer_key(topic.id, memory.producer), msgspec.msgpack.encode(after))
+
+
+def _recent(requests: list[Placed]) -> list[Placed]:
+    kept: list[Placed] = []
+    count = 0
+    for placed in reversed(requests[-REQUESTS_KEPT:]):
+        count += placed.count
+        if kept and count > MESSAGES_KEPT:
+            break
+        kept.insert(0, placed)
+    return kept
 
 
 def _decoded(stored: bytes, topic: Topic, producer: str) -> Memory:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidegate.errors import OffsetOutOfRange, RequestInvalid
 from tidegate.topics.batches import MESSAGE_SCHEMA, STREAM_END, STREAM_START, StoredBatch
@@ -24,6 +25,8 @@ JOIN_BELOW_MESSAGES = 512
 JOINED_MESSAGES_MAX = 8192
 # Bytes gathered before they are sent: large enough that the cost of a send does not count.
 CHUNK_BYTES = 1024 * 1024
+# Bytes of messages in one answer that is held in memory; the caller goes on from where it ended.
+TAKEN_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,19 +97,24 @@ def plan(log: TopicLog, topic: Topic, start: Start, messages_max: int | None) ->
     begin = start_offsets(log, topic, start, None)
     latest = {partition: max(log.counters(topic, partition).end, begin[partition]) for partition in begin}
     waiting = {partition: latest[partition] - begin[partition] for partition in begin}
-    shares = waiting if messages_max is None else shared(waiting, messages_max)
+    shares = waiting if messages_max is None else shared(waiting, messages_max, sum(begin.values()))
     end = {partition: begin[partition] + shares[partition] for partition in begin}
     return Plan(begin, end, latest)
 
 
-def shared(waiting: Mapping[int, int], total_max: int) -> dict[int, int]:
-    """Divide a total among partitions: equal shares, and what one does not need goes to the others."""
+def shared(waiting: Mapping[int, int], total_max: int, turn: int = 0) -> dict[int, int]:
+    """Divide a total among partitions: equal shares, and what one does not need goes to the others.
+
+    Where the total is too small for all, `turn` says who comes first; a reader that goes on reaches everyone.
+    """
     given = dict.fromkeys(waiting, 0)
     left = total_max
     hungry = {partition for partition, count in waiting.items() if count}
     while hungry and left > 0:
         share = max(1, left // len(hungry))
-        for partition in sorted(hungry):
+        order = sorted(hungry)
+        first = turn % len(order)
+        for partition in order[first:] + order[:first]:
             part = min(share, waiting[partition] - given[partition], left)
             given[partition] += part
             left -= part
@@ -115,16 +123,35 @@ def shared(waiting: Mapping[int, int], total_max: int) -> dict[int, int]:
 
 
 def take(log: TopicLog, topic: Topic, begin: Mapping[int, int], limit: int) -> Taken:
-    """Give at most `limit` messages from these offsets on, from all partitions in equal shares."""
-    waiting = {partition: log.counters(topic, partition).end - offset for partition, offset in begin.items()}
-    batches: list[pa.RecordBatch] = []
-    after = dict(begin)
-    for partition, count in shared(waiting, limit).items():
+    """Give at most `limit` messages from these offsets on, from all partitions in equal shares.
+
+    Fewer come where they are large: an answer ends at `TAKEN_BYTES_MAX`, but never before its first message.
+    """
+    held = {partition: max(0, log.counters(topic, partition).end - begin[partition]) for partition in begin}
+    taken = Taken([], dict(begin))
+    room_bytes = TAKEN_BYTES_MAX
+    for partition, count in shared(held, limit, sum(begin.values())).items():
         stop = begin[partition] + count
-        for batch in log.read(topic, partition, begin[partition], stop):
-            batches.append(_trimmed(batch, begin[partition], stop))
-        after[partition] = stop
-    return Taken(batches, after)
+        for stored in log.read(topic, partition, begin[partition], stop):
+            batch = _fitting(
+                _trimmed(stored, begin[partition], stop), room_bytes, at_least_one=not taken.batches
+            )
+            if batch.num_rows:
+                taken.batches.append(batch)
+                taken.next_offsets[partition] += batch.num_rows
+            room_bytes -= batch.nbytes
+            if taken.next_offsets[partition] < min(stop, stored.stop_offset):
+                return taken
+    return taken
+
+
+def _fitting(batch: pa.RecordBatch, room_bytes: int, *, at_least_one: bool) -> pa.RecordBatch:
+    """Give the first messages of a batch whose payloads fit into the room."""
+    if batch.nbytes <= room_bytes:
+        return batch
+    sizes = pc.cumulative_sum(pc.binary_length(batch.column("payload")).cast(pa.int64())).to_numpy()
+    fitting = int((sizes <= room_bytes).sum())
+    return batch.slice(0, max(fitting, 1 if at_least_one else 0))
 
 
 def arrow_stream(log: TopicLog, topic: Topic, partition: int, start: int, stop: int) -> Iterator[bytes]:
@@ -151,20 +178,21 @@ def _chunks(parts: Iterator[bytes | memoryview]) -> Iterator[bytes]:
 
 def _messages(stored: Iterator[StoredBatch], start: int, stop: int) -> Iterator[bytes | memoryview]:
     small: list[pa.RecordBatch] = []
-    small_rows = 0
+    small_rows = small_bytes = 0
     for batch in stored:
         whole = start <= batch.base_offset and batch.stop_offset <= stop
         if whole and batch.count >= JOIN_BELOW_MESSAGES:
             if small:
                 yield _joined(small)
-                small, small_rows = [], 0
+                small, small_rows, small_bytes = [], 0, 0
             yield batch.body
             continue
         small.append(_trimmed(batch, start, stop))
         small_rows += small[-1].num_rows
-        if small_rows >= JOINED_MESSAGES_MAX:
+        small_bytes += small[-1].nbytes
+        if small_rows >= JOINED_MESSAGES_MAX or small_bytes >= CHUNK_BYTES:
             yield _joined(small)
-            small, small_rows = [], 0
+            small, small_rows, small_bytes = [], 0, 0
     if small:
         yield _joined(small)
 
