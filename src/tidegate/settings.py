@@ -22,6 +22,7 @@ ENVIRONMENT_PREFIX = "TIDEGATE_"
 ENVIRONMENT_OTHERS = frozenset({"TIDEGATE_HOME", "TIDEGATE_URL", "TIDEGATE_TOKEN", "TIDEGATE_JARS_DIR"})
 
 _MIB = 1024 * 1024
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def _setting(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:
@@ -235,10 +236,10 @@ def _converted(key: str, kind: type, value: object, origin: str) -> object:
             return float(value)
     except (KeyError, ValueError) as problem:
         raise SettingInvalid(
-            setting=key, origin=origin, reason=f"'{value}' is not a {kind.__name__}"
+            setting=key, origin=origin, reason=f"'{value}' is not {_KINDS[kind]}"
         ) from problem
     if type(value) is not kind:
-        raise SettingInvalid(setting=key, origin=origin, reason=f"{value!r} is not a {kind.__name__}")
+        raise SettingInvalid(setting=key, origin=origin, reason=f"{value!r} is not {_KINDS[kind]}")
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -22,3 +23,18 @@ def tidegate(*words: str, home: Path, stdin: str = "") -> subprocess.CompletedPr
         env={**clean, "TIDEGATE_HOME": str(home)},
         check=False,
     )
+
+
+def on_a_terminal(*words: str, home: Path, typed: str) -> tuple[int, str]:
+    """Run one command on a terminal of its own with something typed; give its exit code and what it said."""
+    ours, theirs = pty.openpty()
+    line = [sys.executable, "-m", "tidegate", *words, "--home", str(home)]
+    try:
+        with subprocess.Popen(line, stdin=theirs, stdout=theirs, stderr=theirs) as child:
+            os.write(ours, typed.encode())
+            code = child.wait(CALL_SECONDS_MAX)
+        said = os.read(ours, 65_536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    return code, said

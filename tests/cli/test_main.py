@@ -62,6 +62,13 @@ def test_wrong_usage_is_exit_code_2_with_a_hint(words: tuple[str, ...], home: Pa
     assert "--help'" in answer.stderr
 
 
+@pytest.mark.parametrize("words", [(), ("topic",), ("pipeline",)])
+def test_without_a_verb_the_help_is_printed_once(words: tuple[str, ...], home: Path) -> None:
+    answer = tidegate(*words, home=home)
+    assert answer.returncode == 2
+    assert (answer.stdout + answer.stderr).count("Usage:") == 1
+
+
 def test_wrong_usage_can_be_json(home: Path) -> None:
     answer = tidegate("topic", "crate", "--json", home=home)
     assert answer.returncode == 2
@@ -74,7 +81,9 @@ def test_without_a_server_commands_say_how_to_start_one(words: tuple[str, ...], 
     assert answer.returncode == 1
     assert answer.stdout == ""
     assert "No Tidegate server" in answer.stderr
-    assert "tidegate up" in answer.stderr
+    for part in ("'tidegate up'", "--home", "TIDEGATE_HOME", "TIDEGATE_URL", str(home)):
+        assert part in answer.stderr.splitlines()[-1]
+    assert "connect(" not in answer.stderr
     assert not home.exists()
 
 

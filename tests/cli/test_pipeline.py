@@ -33,6 +33,26 @@ def test_a_pipeline_is_installed_under_its_name_and_taken_out_again(home: Home, 
     assert list(home.pipelines_path.iterdir()) == []
 
 
+def test_what_a_file_prints_is_no_part_of_the_answer(home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "events.py"
+    file.write_text(f"print('loaded')\n{GOOD}", encoding="utf-8")
+    answer = tidegate("pipeline", "run", str(file), "--json", home=home.path)
+    assert json.loads(answer.stdout)["name"] == "events"
+    assert "loaded" in answer.stderr
+
+
+def test_the_answer_tells_whether_a_worker_is_there(home: Home, tmp_path: Path) -> None:
+    file = tmp_path / "events.py"
+    file.write_text(GOOD, encoding="utf-8")
+    assert "will run when a worker starts" in tidegate("pipeline", "run", str(file), home=home.path).stdout
+    lock = home.lock("worker")
+    try:
+        answer = tidegate("pipeline", "run", str(file), home=home.path)
+    finally:
+        lock.release()
+    assert f"the worker of {home.path} runs it" in answer.stdout
+
+
 def test_the_same_file_again_leaves_the_installed_one_alone(home: Home, tmp_path: Path) -> None:
     file = tmp_path / "events.py"
     file.write_text(GOOD, encoding="utf-8")

@@ -122,6 +122,28 @@ def test_a_child_that_stayed_up_starts_at_the_first_pause_again(
         supervisor.tick()
 
 
+def test_an_error_that_another_program_wrote_into_the_log_is_not_the_childs(
+    tmp_path: Path, supervisor: Supervisor, told: list[str]
+) -> None:
+    foreign = json.dumps({"error": {"code": "HOME_LOCKED", "message": "foreign", "hint": ""}, "pid": 1})
+    supervisor.start(plan(tmp_path, f"print({foreign!r}); print('{{\"error\" torn'); raise SystemExit(9)"))
+    until(lambda: only(supervisor).state == "waiting", supervisor.tick)
+    assert "its log is" in told[-1]
+
+
+def test_a_child_signs_its_errors(tmp_path: Path, supervisor: Supervisor, told: list[str]) -> None:
+    code = (
+        "from tidegate.cli.report import report_error\n"
+        "from tidegate.errors import StorageFull\n"
+        "report_error(StorageFull(path='here', free_bytes=0).to_wire()['error'], as_json=True)\n"
+        "raise SystemExit(9)"
+    )
+    supervisor.start(plan(tmp_path, code))
+    until(lambda: only(supervisor).state == "waiting", supervisor.tick)
+    assert "here" in told[-1]
+    assert '"pid": ' in (tmp_path / "logs" / "server.log").read_text(encoding="utf-8")
+
+
 def test_what_a_killed_child_leaves_behind_goes_with_it(tmp_path: Path, supervisor: Supervisor) -> None:
     code = (
         "import subprocess, sys, time\n"

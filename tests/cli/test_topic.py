@@ -4,12 +4,14 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import tidegate
+from tests.cli.calls import on_a_terminal, tidegate
+from tidegate.cli.payloads import LINES_PER_REQUEST_MAX
 from tidegate.testing.server import RunningServer, running_server
 
 
@@ -58,9 +60,62 @@ def test_a_line_that_is_not_json_is_named(home: Path) -> None:
     answer = tidegate("topic", "publish", "app.bad", "-", home=home, stdin='{"a": 1}\n{"a": \n')
     assert answer.returncode == 1
     assert "Line 2 is not JSON" in answer.stderr
+    assert "Nothing was published." in answer.stderr
     bare = tidegate("topic", "publish", "app.bad", "1", "hello", home=home)
     assert "Payload 2 is not JSON" in bare.stderr
     assert "quotes of its own" in bare.stderr
+
+
+def test_a_bad_line_after_others_tells_how_many_were_published(home: Path) -> None:
+    tidegate("topic", "create", "app.partly", home=home)
+    lines = "1\n" * LINES_PER_REQUEST_MAX + "hello\n2\n"
+    answer = tidegate("topic", "publish", "app.partly", "-", home=home, stdin=lines)
+    assert answer.returncode == 1
+    held = json.loads(tidegate("topic", "show", "app.partly", "--json", home=home).stdout)["messages"]
+    assert 0 < held <= LINES_PER_REQUEST_MAX
+    assert f"Published: {held:,} messages, up to line {held}; nothing after it." in answer.stderr
+
+
+def test_a_topic_is_not_deleted_where_nobody_can_be_asked(home: Path) -> None:
+    tidegate("topic", "create", "app.kept", home=home)
+    for words in (("topic", "delete", "app.kept"), ("topic", "delete", "app.kept", "--json")):
+        answer = tidegate(*words, home=home, stdin="y\n")
+        assert answer.returncode == 2
+        assert "--yes" in answer.stderr
+    assert tidegate("topic", "show", "app.kept", home=home).returncode == 0
+
+
+def test_a_no_on_a_terminal_deletes_nothing(home: Path) -> None:
+    tidegate("topic", "create", "app.spared", home=home)
+    tidegate("topic", "publish", "app.spared", "1", home=home)
+    code, said = on_a_terminal("topic", "delete", "app.spared", home=home, typed="n\n")
+    assert code == 1
+    assert "Delete topic app.spared and its 1 message?" in said
+    assert "Nothing was deleted." in said
+    assert tidegate("topic", "show", "app.spared", home=home).returncode == 0
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_a_reader_that_leaves_early_is_no_failure(flags: tuple[str, ...], home: Path) -> None:
+    tidegate("topic", "create", "app.piped", home=home)
+    lines = "".join(f'{{"n": {number}, "text": "{"x" * 300}"}}\n' for number in range(1000))
+    tidegate("topic", "publish", "app.piped", "-", home=home, stdin=lines)
+    words = [sys.executable, "-m", "tidegate", "topic", "consume", "app.piped", "--limit", "1000", *flags]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*words, "--home", str(home)], stdout=pipe, stderr=pipe, text=True) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline()
+        child.stdout.close()
+        said = child.stderr.read()
+        assert (child.wait(20), said) == (0, "")
+
+
+def test_a_start_that_is_none_lists_what_can_be_given(home: Path) -> None:
+    answer = tidegate("topic", "consume", "app.any", "--from", "yesterday", home=home)
+    assert answer.returncode == 1
+    for word in ("earliest", "latest", "an offset", "a time"):
+        assert word in answer.stderr
 
 
 def test_an_unknown_topic_is_refused_with_a_hint(home: Path) -> None:
@@ -94,7 +149,7 @@ def test_following_prints_what_comes_until_ctrl_c(home: Path) -> None:
 def test_a_wrong_token_is_refused(home: Path, server: RunningServer) -> None:
     token = home / "admin.token"
     right = token.read_text(encoding="ascii")
-    token.write_text("not-the-token\n", encoding="ascii")
+    token.write_text("not-the-token-of-this-home\n", encoding="ascii")
     try:
         answer = tidegate("topic", "list", home=home)
     finally:
@@ -104,10 +159,39 @@ def test_a_wrong_token_is_refused(home: Path, server: RunningServer) -> None:
 
 
 def test_a_second_server_in_a_home_is_refused(home: Path, server: RunningServer) -> None:
+    (home / "logs").mkdir(exist_ok=True)
     for command, code in (("serve", 3), ("up", 1)):
         answer = tidegate(command, "--port", "0", home=home)
         assert answer.returncode == code, answer.stderr
         assert f"A server runs already in {home} (process {server.child.pid})" in answer.stderr
+    assert not (home / "logs" / "server.log").exists()
+
+
+def test_a_picture_is_refused_before_the_watching_where_it_cannot_be_written(
+    home: Path, tmp_path: Path
+) -> None:
+    for place in (tmp_path / "nowhere" / "x.svg", tmp_path):
+        began = time.monotonic()
+        answer = tidegate("status", "--svg", str(place), home=home)
+        assert time.monotonic() - began < 20.0
+        assert answer.returncode == 2
+        assert f"Cannot write {place}" in answer.stderr
+
+
+def test_an_installed_pipeline_waits_for_the_worker(home: Path) -> None:
+    file = home / "pipelines" / "hourly.py"
+    file.write_text("", encoding="utf-8")
+    try:
+        listed = tidegate("pipeline", "list", home=home)
+        shown = json.loads(tidegate("pipeline", "show", "hourly", "--json", home=home).stdout)
+        drawn = tidegate("status", home=home)
+    finally:
+        file.unlink()
+    assert "hourly" in listed.stdout
+    assert "waiting for the worker" in listed.stdout
+    assert shown["state"] == "waiting"
+    assert "hourly" in drawn.stdout
+    assert "No pipelines yet" in tidegate("pipeline", "list", home=home).stdout
 
 
 def test_sql_answers_as_a_table_and_as_json(home: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.calls import tidegate
+
 DEADLINE_SECONDS = 40.0
 
 
@@ -28,6 +30,7 @@ class Launched:
         assert self.child.stdout is not None
         for line in self.child.stdout:
             said: dict[str, Any] = json.loads(line)
+            assert "event" in said or "pid" in said, said
             if "event" in said:
                 self.events.append(said["event"])
             if wanted(said):
@@ -80,6 +83,21 @@ def test_a_killed_server_is_started_again_and_one_signal_stops_all(tmp_path: Pat
         assert order == ["worker", "server"]
     wait_until_gone([first, second])
     assert {entry.name for entry in (tmp_path / "home" / "logs").iterdir()} >= {"server.log", "worker.log"}
+
+
+@pytest.mark.crash
+def test_a_second_up_names_the_first_and_leaves_its_log_alone(tmp_path: Path) -> None:
+    with launched(tmp_path / "home") as run:
+        run.read_until(lambda said: "pid" in said)
+        second = tidegate("up", "--port", "0", home=tmp_path / "home")
+        assert second.returncode == 1
+        assert f"kill {run.child.pid})" in second.stderr
+        assert "Stop the 'tidegate up' that runs it" in second.stderr
+        log = (tmp_path / "home" / "logs" / "server.log").read_text(encoding="utf-8")
+        assert "HOME_LOCKED" not in log
+        run.child.send_signal(signal.SIGINT)
+        run.read_until(lambda said: said.get("event", "").startswith("server stopped"))
+        assert run.child.wait(DEADLINE_SECONDS) == 0
 
 
 @pytest.mark.crash

@@ -9,7 +9,9 @@ from rich.console import Console
 
 from tests.cli.pictures import history, picture, status
 from tidegate.cli.feed import History
-from tidegate.cli.status import write_svg
+from tidegate.cli.installed import with_waiting
+from tidegate.cli.show import HOME_DEFAULT
+from tidegate.cli.status import commands_to_try, write_svg
 from tidegate.cli.supervisor import ChildState
 from tidegate.cli.view import Picture, render, spark_text, summary_line
 
@@ -126,8 +128,26 @@ def test_the_line_for_logs_has_every_figure() -> None:
 def test_a_worker_that_starts_again_does_not_make_rates_negative() -> None:
     kept = history(5)
     kept.add({**status(6), "pipelines": []}, 6.0)
-    assert kept.row_rate() == 0.0
+    assert 0.0 <= (kept.row_rate() or 0.0) <= 180.0
     assert min(kept.row_steps()) == 0.0
+
+
+def test_counters_that_come_back_after_a_restart_are_not_taken_for_growth() -> None:
+    kept = history(100)
+    kept.add({**status(101), "pipelines": []}, 101.0)
+    kept.add(status(102), 102.0)
+    kept.add(status(103), 103.0)
+    assert (kept.row_rate() or 0.0) <= 180.0
+    assert max(kept.row_steps()) <= 180.0
+
+
+def test_what_grew_while_the_server_was_away_is_not_a_rate() -> None:
+    kept = history(10)
+    kept.add(status(5000), 60.0)
+    assert kept.message_rate() is None
+    kept.add(status(5001), 61.0)
+    assert kept.message_rate() == 200.0
+    assert max(kept.message_steps()) == 200.0
 
 
 def test_a_new_topic_has_a_rate_from_its_second_sample_on() -> None:
@@ -147,3 +167,48 @@ def test_the_view_is_saved_as_a_picture(tmp_path: Path) -> None:
     assert svg.startswith("<svg")
     assert "Tidegate" in svg
     assert "url(http" not in svg
+
+
+@pytest.mark.parametrize("size", [(80, 24), (112, 40)])
+def test_a_long_name_is_cut_in_its_middle_and_figures_are_whole(size: tuple[int, int]) -> None:
+    seen = status(1_234_567)
+    seen["topics"][0]["name"] = f"plant.{'x' * 150}.last"
+    seen["pipelines"][0]["name"] = f"p{'y' * 60}z"
+    text = draw(replace(picture(100, size=size), status=seen))
+    topic = line_with(text, "plant.")
+    assert ".last " in topic
+    for figure in ("246,913,400", "30 GB"):
+        assert figure in topic
+    assert "messages in" in text
+    for heading in ("messages", "msg/s", "partitions", "size", "version", "rows out"):
+        assert f"{heading} " in f"{text} ".replace("\n", " ")
+    assert "222,222,060" in text
+    assert "24,691,340" in text
+
+
+def test_of_many_topics_those_with_traffic_and_the_fullest_are_shown() -> None:
+    shown = picture(topics=50, size=(80, 24))
+    quiet = {**status(30, topics=50)}
+    quiet["topics"] = [
+        {**topic, "messages": 10_000 if topic["name"].endswith("37") else 0} for topic in quiet["topics"]
+    ]
+    still = History()
+    assert "demo.readings37" in draw(replace(shown, status=quiet, history=still))
+
+
+def test_the_commands_to_try_fit_a_line_and_name_a_topic_with_messages() -> None:
+    seen = status(30)
+    empty = {**seen["topics"][0], "name": "app.empty", "messages": 0}
+    long = {**seen["topics"][0], "name": "a" * 150, "messages": 10**9}
+    seen["topics"] = [empty, long, seen["topics"][0]]
+    lines = commands_to_try(HOME_DEFAULT.expanduser().absolute(), seen, 110)
+    assert "topic consume demo.readings " in lines[1]
+    assert all(len(line) <= 110 for line in lines)
+
+
+def test_an_installed_pipeline_is_drawn_as_waiting() -> None:
+    seen = {**status(3, worker=False), "pipelines": with_waiting([], ["hourly"])}
+    text = draw(replace(picture(), status=seen))
+    assert "waiting" in line_with(text, "hourly")
+    assert "no pipeline yet" not in text
+    assert "hourly waiting" in summary_line(replace(picture(), status=seen))

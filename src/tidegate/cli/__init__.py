@@ -2,5 +2,6 @@
 
 One file per noun (`topic`, `pipeline`, `sql`, `status`, `serve`, `worker`, `up`). `invocation` is what every
 command shares, `show` turns values into text, `view` draws the console view, `supervisor` keeps the children
-of `up` alive. Heavy modules are imported inside the commands, so that `tidegate --help` is quick.
+of `up` alive, `advice` fits hints to the command line. Heavy modules are imported inside the commands, so
+that `tidegate --help` is quick.
 """

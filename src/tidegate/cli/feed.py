@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -18,6 +18,8 @@ from tidegate.model.clock import Clock
 
 SAMPLES_KEPT = 120  # two minutes at one a second: as wide as a sparkline gets
 RATE_WINDOW_SECONDS = 5.0  # rates are taken over this long, so that micro-batches do not make them jump
+GAP_SECONDS_MIN = 5.0  # samples further apart say nothing about a rate: the server was away between them
+STEP_SECONDS_MIN = 0.001  # two samples of the same moment make no bar
 POLL_SECONDS = 1.0
 POLL_FIRST_SECONDS = 0.2  # until the first answer, so that a start looks quick
 
@@ -30,13 +32,8 @@ class Sample:
     topic_ends: Mapping[str, int]
     pipeline_rows: Mapping[str, int]
 
-    @property
-    def messages(self) -> int:
-        return sum(self.topic_ends.values())
 
-    @property
-    def rows(self) -> int:
-        return sum(self.pipeline_rows.values())
+Counters = Callable[[Sample], Mapping[str, int]]
 
 
 @dataclass(slots=True)
@@ -50,7 +47,7 @@ class History:
         ends = {
             topic["name"]: sum(int(part["end"]) for part in topic["partitions"]) for topic in status["topics"]
         }
-        rows = {line["name"]: int(line["rows"] or 0) for line in status["pipelines"]}
+        rows = {line["name"]: int(line["rows"]) for line in status["pipelines"] if line["rows"] is not None}
         self.samples.append(Sample(at_seconds, ends, rows))
 
     def copy(self) -> History:
@@ -59,44 +56,63 @@ class History:
 
     def topic_rate(self, name: str) -> float | None:
         """Give messages per second of one topic, or None before there are two samples."""
-        return self._rate(lambda sample: sample.topic_ends.get(name))
+        recent = [
+            pair for pair in self._recent() if name in pair[0].topic_ends and name in pair[1].topic_ends
+        ]
+        return _rate(recent, lambda sample: {name: sample.topic_ends[name]})
 
     def message_rate(self) -> float | None:
         """Give messages per second of all topics."""
-        return self._rate(lambda sample: sample.messages)
+        return _rate(self._recent(), lambda sample: sample.topic_ends)
 
     def row_rate(self) -> float | None:
         """Give rows per second of all pipelines."""
-        return self._rate(lambda sample: sample.rows)
+        return _rate(self._recent(), lambda sample: sample.pipeline_rows)
 
     def message_steps(self) -> list[float]:
         """Give messages per second from each sample to the next."""
-        return self._steps(lambda sample: sample.messages)
+        return self._steps(lambda sample: sample.topic_ends)
 
     def row_steps(self) -> list[float]:
         """Give rows per second from each sample to the next."""
-        return self._steps(lambda sample: sample.rows)
+        return self._steps(lambda sample: sample.pipeline_rows)
 
-    def _rate(self, counter: Callable[[Sample], int | None]) -> float | None:
-        if len(self.samples) < 2:
-            return None
-        *earlier, newest = self.samples
-        since = newest.at_seconds - RATE_WINDOW_SECONDS
-        recent = [sample for sample in earlier if sample.at_seconds >= since] or earlier[-1:]
-        counted = [sample for sample in recent if counter(sample) is not None]
-        return _growth(counted[0], newest, counter) if counted else None
+    def _recent(self) -> list[tuple[Sample, Sample]]:
+        """Give the pairs of neighbours that rates are taken over, the newest first."""
+        pairs: list[tuple[Sample, Sample]] = []
+        newest_first = reversed(self.samples)
+        for newer, older in pairwise(newest_first):
+            if pairs and older.at_seconds < self.samples[-1].at_seconds - RATE_WINDOW_SECONDS:
+                break
+            pairs.append((older, newer))
+        return pairs
 
-    def _steps(self, counter: Callable[[Sample], int | None]) -> list[float]:
-        ordered = list(self.samples)
-        return [_growth(a, b, counter) or 0.0 for a, b in pairwise(ordered)]
+    def _steps(self, counters: Counters) -> list[float]:
+        return [
+            (_growth(a, b, counters) or 0) / max(b.at_seconds - a.at_seconds, STEP_SECONDS_MIN)
+            for a, b in pairwise(self.samples)
+        ]
 
 
-def _growth(older: Sample, newer: Sample, counter: Callable[[Sample], int | None]) -> float | None:
-    start, stop = counter(older), counter(newer)
-    elapsed = newer.at_seconds - older.at_seconds
-    if start is None or stop is None or elapsed <= 0:
+def _rate(pairs: Sequence[tuple[Sample, Sample]], counters: Counters) -> float | None:
+    steps = [(_growth(older, newer, counters), newer.at_seconds - older.at_seconds) for older, newer in pairs]
+    counted = [(growth, elapsed) for growth, elapsed in steps if growth is not None]
+    if not counted:
         return None
-    return max(0.0, (stop - start) / elapsed)  # a counter falls when a worker starts again or a topic goes
+    return sum(growth for growth, _ in counted) / sum(elapsed for _, elapsed in counted)
+
+
+def _growth(older: Sample, newer: Sample, counters: Counters) -> int | None:
+    """Give by how much the counters that both samples have grew; None where that cannot be known.
+
+    A counter that is new, or lower than before, belongs to a worker or a server that started meanwhile.
+    """
+    before, after = counters(older), counters(newer)
+    elapsed = newer.at_seconds - older.at_seconds
+    shared = before.keys() & after.keys()
+    if elapsed <= 0 or elapsed > GAP_SECONDS_MIN or (after and not shared):
+        return None
+    return sum(max(0, after[name] - before[name]) for name in shared)
 
 
 class StatusFeed:

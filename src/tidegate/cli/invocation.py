@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.advice import advised, leave_stdout
 from tidegate.cli.show import HOME_DEFAULT
+from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -48,6 +50,15 @@ class Invocation:
         """The home folder: the flag, else TIDEGATE_HOME, else ~/.tidegate."""
         return find_home(self.named_home)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether commands ask a server that TIDEGATE_URL names, whose home may be on another machine."""
+        return self.named_home is None and bool(os.environ.get("TIDEGATE_URL"))
+
+    def advise(self, error: TidegateError) -> TidegateError:
+        """Give an error with the hint that fits the command line."""
+        return advised(error, self.home_path, elsewhere=self.elsewhere)
+
     def settings(self, flags: Mapping[str, object] | None = None) -> Settings:
         """Read the settings of this home, the environment and the flags."""
         from tidegate.settings import load_settings
@@ -70,8 +81,7 @@ class Invocation:
         """Give a client, which the caller closes."""
         import tidegate
 
-        elsewhere = self.named_home is None and bool(os.environ.get("TIDEGATE_URL"))
-        return tidegate.connect(home=None if elsewhere else self.home_path)
+        return tidegate.connect(home=None if self.elsewhere else self.home_path)
 
     @contextmanager
     def client(self) -> Iterator[Client]:
@@ -102,9 +112,13 @@ def console(*, stderr: bool = False) -> Console:
     """Give a console for stdout or stderr that cuts nothing when its output is not a terminal."""
     from rich.console import Console
 
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # Rich would leave with 1
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH_COLUMNS
-    return Console(stderr=stderr, width=width, highlight=False, markup=False)
+    return PipeConsole(stderr=stderr, width=width, highlight=False, markup=False)
 
 
 def find_home(flag: Path | None) -> Path:
@@ -130,7 +144,17 @@ def command(
             if outer is not None:
                 home = home or outer.named_home
                 as_json = as_json or outer.as_json
-            function(Invocation(home, as_json), **options)
+            call = Invocation(home, as_json)
+            try:
+                function(call, **options)
+            except BrokenPipeError as problem:
+                leave_stdout()
+                raise typer.Exit(0) from problem  # the reader has what it wanted, as in `| head -1`
+            except TidegateError as error:
+                better = call.advise(error)
+                if better is error:
+                    raise
+                raise better from error
 
         added = [
             _keyword("ctx", typer.Context, inspect.Parameter.empty),

@@ -1,10 +1,10 @@
 """The entry of `tidegate`: takes the arguments, gives an exit code.
 
-    0    done
+    0    done; also when `up` stops on Ctrl-C, and when nobody reads the rest of the answer (`| head -1`)
     1    refused or failed: the message and what to do next are on stderr
     2    wrong usage
     3    `serve` and `worker` only: cannot start here, and trying again does not help
-    130  Ctrl-C
+    130  Ctrl-C; for `up` a second one, which kills
 
 With --json an error is one line of JSON on stderr, `{"error": {"code", "message", "hint", "details"}}`, so
 that stdout holds answers and nothing else.
@@ -94,8 +94,9 @@ def wants_json(arguments: Sequence[str]) -> bool:
 def _report_usage(error: typer.TyperException, *, as_json: bool) -> int:
     context = getattr(error, "ctx", None)
     message = error.format_message()
-    if not message or type(error).__name__ == "NoArgsIsHelpError":
-        typer.echo(context.get_help() if context else "", err=True)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        if message.strip():
+            typer.echo(message, err=True)  # with Rich the help is printed already, and nothing is left
         return error.exit_code
     where = context.command_path if context else "tidegate"
     wire = {"code": "USAGE", "message": message, "hint": f"See '{where} --help'.", "details": {}}

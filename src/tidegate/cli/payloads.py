@@ -16,15 +16,15 @@ LINES_PER_REQUEST_MAX = 10_000
 STDIN = 0
 
 
-def parse_payload(text: str | bytes, place: str) -> Any:
-    """Read one payload as JSON, or say where it is and what is wrong with it."""
+def parse_payload(text: str | bytes, place: str, published: str = "Nothing was published.") -> Any:
+    """Read one payload as JSON, or say where it is, what is wrong with it and what was published before."""
     try:
         return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as problem:
         shown = text if isinstance(text, str) else text.decode("utf-8", errors="replace")
         raise RequestInvalid(
             reason=f"{place} is not JSON ({problem}): {shown[:80]}",
-            hint="Text needs quotes of its own: '\"hello\"'. Nothing from here on was published.",
+            hint=f"Text needs quotes of its own: '\"hello\"'. {published}",
         ) from problem
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.advice import running_holder
+from tidegate.cli.installed import WAITING, installed_names, waiting_pipeline, with_waiting
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import count_text, rate_text, seconds_text, table_of
+from tidegate.cli.show import count_text, plural, rate_text, seconds_text, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,31 +39,43 @@ def run_pipeline(
     ] = False,
 ) -> None:
     """Check a pipeline file and give it to the worker; a pipeline of the same name is replaced."""
-    name, written = install_pipeline(call.existing_home(), file)
+    home = call.existing_home()
+    name, written = install_pipeline(home, file)
     if wait:
         from tidegate.cli.waiting import wait_for_pipeline
 
         with call.client() as client:
             found = wait_for_pipeline(name, client.status, time.sleep, settle=written)
-        call.answer(found, lambda: f"Pipeline {name} runs: {count_text(found['rows'])} rows so far.")
+        call.answer(found, lambda: f"Pipeline {name} runs: {plural(found['rows'] or 0, 'row')} so far.")
         return
     answer = {"name": name, "file": str(call.home_path / "pipelines" / f"{name}.py")}
-    call.answer(answer, lambda: f"Pipeline {name} is installed; the worker of {call.home_path} runs it.")
+    when = f"the worker of {home.path} runs it"
+    if running_holder(home, "worker") is None:
+        when = f"it will run when a worker starts in {home.path} ('tidegate up')"
+    call.answer(answer, lambda: f"Pipeline {name} is installed; {when}.")
 
 
 @command(app, "list")
 def list_pipelines(call: Invocation) -> None:
-    """List the pipelines and how they do."""
+    """List the pipelines and how they do; one that no worker has taken up yet is waiting."""
     with call.client() as client:
-        pipelines = client.pipelines.list()
+        pipelines = with_waiting(client.pipelines.list(), _installed(call))
     call.answer({"pipelines": pipelines}, lambda: pipelines_table(pipelines))
 
 
 @command(app, "show")
 def show_pipeline(call: Invocation, name: NameArgument) -> None:
     """Show one pipeline, with its last error."""
+    from tidegate.errors import PipelineNotFound
+
+    found: Mapping[str, Any]
     with call.client() as client:
-        found = client.pipelines.show(name)
+        try:
+            found = client.pipelines.show(name)
+        except PipelineNotFound:
+            if name not in _installed(call):
+                raise
+            found = waiting_pipeline(name)
     call.answer(found, lambda: pipeline_table(found))
 
 
@@ -75,7 +91,8 @@ def install_pipeline(home: Home, file: Path) -> tuple[str, bool]:
     from tidegate.pipeline.definitions import load_pipeline
     from tidegate.storage.home import write_file_atomically
 
-    name = load_pipeline(file.absolute()).name
+    with redirect_stdout(sys.stderr):  # what the file prints is no part of our answer
+        name = load_pipeline(file.absolute()).name
     place = home.pipelines_path / f"{name}.py"
     content = file.read_bytes()
     written = not place.exists() or place.read_bytes() != content
@@ -103,7 +120,7 @@ def pipelines_table(pipelines: Sequence[Mapping[str, Any]]) -> RenderableType:
     rows = [
         (
             line["name"],
-            line["state"],
+            "waiting for the worker" if line["state"] == WAITING else line["state"],
             line["topic"] or "",
             line["table"] or "",
             count_text(line["batches"]),
@@ -125,6 +142,9 @@ def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
     table = pipelines_table([line])
     if not line["error"]:
         return table
-    return Group(
-        table, Text(f"Started again {line['restarts']} times. Last error:"), Text(line["error"], style="red")
-    )
+    again = plural(line["restarts"], "time")
+    return Group(table, Text(f"Started again {again}. Last error:"), Text(line["error"], style="red"))
+
+
+def _installed(call: Invocation) -> list[str]:
+    return [] if call.elsewhere else installed_names(call.home_path)

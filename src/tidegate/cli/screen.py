@@ -54,6 +54,6 @@ def _print_line(call: Invocation, picture: Picture) -> None:
     from tidegate.cli.view import summary_line
 
     if call.as_json:
-        call.line(picture.status if picture.status is not None else {"trouble": picture.trouble})
+        call.line(picture.status if picture.status is not None else {"event": picture.trouble})
     else:
         typer.echo(f"{time.strftime('%H:%M:%S')}  {summary_line(picture)}")

@@ -24,6 +24,11 @@ def count_text(value: float | None) -> str:
     return "–" if value is None else f"{round(value):,}"
 
 
+def plural(count: int, noun: str) -> str:
+    """Write a count and what is counted: 1 message, 2,000 messages."""
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+
+
 def rate_text(value: float | None) -> str:
     """Write a rate: 0.4/s, 203/s, 12,345/s."""
     if value is None:

@@ -117,7 +117,7 @@ def _run_and_go_on(call: Invocation, client: Client, statement: str) -> None:
     try:
         run_statement(call, client, statement)
     except TidegateError as error:
-        report_error(error.to_wire()["error"], as_json=call.as_json)
+        report_error(call.advise(error).to_wire()["error"], as_json=call.as_json)
 
 
 def _open_history(home_path: Path) -> Path | None:

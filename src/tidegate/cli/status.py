@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.advice import UsageRefused
+from tidegate.cli.installed import installed_names, with_waiting
 from tidegate.cli.invocation import Invocation, command, console
 from tidegate.cli.show import home_flag, path_text, program_name, table_of
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 WATCH_DRAW_SECONDS = 0.5
 DEMO_QUERY = "SELECT entity, avg(voltage) FROM lake.readings GROUP BY 1 ORDER BY 1 LIMIT 5"
+FOOTER_INDENT_COLUMNS = 2
+TOPICS_TRIED_MAX = 3  # of the fullest topics one is named, if its command fits on a line
 SVG_SAMPLES = 40  # seconds of history in the picture
 SVG_WIDTH_COLUMNS = 112
 SVG_HEIGHT_LINES = 40
@@ -50,6 +55,8 @@ def status(
         chosen = call.settings()
         call.answer(settings_wire(chosen), lambda: settings_table(chosen))
         return
+    if svg is not None:
+        _check_writable(svg)
     with call.client() as client:
         if svg is not None:
             _save_svg(call, client, svg)
@@ -57,6 +64,17 @@ def status(
             _watch(call, client)
         else:
             _print_once(call, client)
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a file that cannot be written before the watching begins."""
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageRefused(f"Cannot write {path}: there is no folder {folder}.")
+    if path.is_dir():
+        raise UsageRefused(f"Cannot write {path}: it is a folder.")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise UsageRefused(f"Cannot write {path}: it is not allowed.")
 
 
 def settings_wire(chosen: Settings) -> dict[str, Any]:
@@ -85,25 +103,31 @@ def settings_table(chosen: Settings) -> RenderableType:
     return table_of(("setting", "value", "from", "meaning"), rows)
 
 
-def commands_to_try(home_path: Path, status_seen: Mapping[str, Any] | None) -> list[str]:
-    """Give three commands that work on what is there."""
+def commands_to_try(home_path: Path, status_seen: Mapping[str, Any] | None, width: int) -> list[str]:
+    """Give three commands that work on what is there, each on one line of the width where that can be."""
     program, flag = program_name(), home_flag(home_path)
     tables = [entry["name"] for entry in (status_seen or {}).get("tables", ())]
-    topics = [entry["name"] for entry in (status_seen or {}).get("topics", ())]
+    topics = (status_seen or {}).get("topics", ())
     if not topics:
         return [
             f"{program} topic create app.events{flag}",
             f"""{program} topic publish app.events '{{"a": 1}}'{flag}""",
             f"{program} topic consume app.events{flag}",
         ]
-    query = f'"FROM lake.{tables[0]} LIMIT 10"' if tables else '"SELECT 1"'
-    if "readings" in tables:
-        query = f'"{DEMO_QUERY}"'
+    fullest = sorted(topics, key=lambda entry: -entry.get("messages", 0))
+    reads = [f"{program} topic consume {entry['name']} --from latest --follow{flag}" for entry in fullest]
+    queries = [DEMO_QUERY] if "readings" in tables else []
+    queries += [f"FROM lake.{name} LIMIT 10" for name in sorted(tables, key=lambda name: name != "readings")]
+    asks = [f'{program} sql "{query}"{flag}' for query in (queries or ["SELECT 1"])]
     return [
-        f"{program} sql {query}{flag}",
-        f"{program} topic consume {topics[0]} --from latest --follow{flag}",
+        _first_that_fits(asks, width, min(asks, key=len)),
+        _first_that_fits(reads[:TOPICS_TRIED_MAX], width, f"{program} topic list{flag}"),
         f"{program} pipeline list{flag}",
     ]
+
+
+def _first_that_fits(lines: Sequence[str], width: int, otherwise: str) -> str:
+    return next((line for line in lines if len(line) + FOOTER_INDENT_COLUMNS <= width), otherwise)
 
 
 def picture_of(call: Invocation, url: str, seen: Mapping[str, Any] | None) -> Picture:
@@ -112,7 +136,9 @@ def picture_of(call: Invocation, url: str, seen: Mapping[str, Any] | None) -> Pi
     from tidegate.cli.view import Picture
 
     out = console()
-    commands = commands_to_try(call.home_path, seen)
+    commands = commands_to_try(call.home_path, seen, out.width)
+    if seen is not None and not call.elsewhere:
+        seen = {**seen, "pipelines": with_waiting(seen["pipelines"], installed_names(call.home_path))}
     return Picture(
         path_text(call.home_path), url, seen, History(), commands=commands, size=(out.width, out.height)
     )
@@ -144,7 +170,8 @@ def _watch(call: Invocation, client: Client) -> None:
 
     def draw() -> Picture:
         seen, failure, history = feed.read()
-        trouble = f"{failure.message} {failure.hint}" if failure else "asking the server"
+        known = call.advise(failure) if failure else None
+        trouble = f"{known.message} {known.hint}" if known else "asking the server"
         return replace(picture_of(call, client.url, seen), history=history, trouble=trouble)
 
     try:

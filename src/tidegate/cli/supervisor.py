@@ -25,12 +25,12 @@ from typing import Any, Literal
 
 from tidegate.cli.child import EXIT_START_REFUSED
 from tidegate.cli.logs import open_log, read_since
+from tidegate.cli.report import MARK
 from tidegate.errors import StartRefused, TidegateError, from_wire
 from tidegate.model.clock import Clock
 from tidegate.settings import SupervisorSettings
 
 STOP_POLL_SECONDS = 0.05
-MARK = "_TIDEGATE_CHILD"  # not TIDEGATE_…: those are settings
 SWEEPS_MAX = 5  # one finds what is there, the next what was being forked meanwhile
 
 
@@ -66,6 +66,7 @@ class Child:
         self.start_due_at: float | None = None
         self.restarts = 0
         self.log_start = 0
+        self.pid = 0
         self.mark = ""
 
     def start(self, now: float) -> None:
@@ -81,6 +82,7 @@ class Child:
                 process_group=0,
                 env={**os.environ, MARK: self.mark},
             )
+        self.pid = self.popen.pid
         self.started_at = now
         self.start_due_at = None
 
@@ -95,10 +97,11 @@ class Child:
         return code
 
     def last_error(self) -> TidegateError | None:
-        """Give the error that the child wrote last in this run, if it wrote one."""
+        """Give the error that the child itself wrote last in this run, if it wrote one."""
         for line in reversed(read_since(self.plan.log_path, self.log_start).splitlines()):
-            if line.startswith('{"error"'):
-                return from_wire(json.loads(line))
+            said = _error_line(line)
+            if said is not None and said.get("pid", self.pid) == self.pid:
+                return from_wire(said)
         return None
 
     def refusal(self) -> TidegateError:
@@ -183,6 +186,16 @@ class Supervisor:
 def child_command(noun: str, python: str, home: Path, extra: Sequence[str] = ()) -> tuple[str, ...]:
     """Give the command of a child: the same Python, the same home, errors that `refusal` can read."""
     return (python, "-m", "tidegate", noun, "--home", str(home), "--json", "--stop-with-parent", *extra)
+
+
+def _error_line(line: str) -> dict[str, Any] | None:
+    if not line.startswith('{"error"'):
+        return None
+    try:
+        said: dict[str, Any] = json.loads(line)
+    except ValueError:
+        return None  # torn by another writer, or by the child's end
+    return said
 
 
 def _state_of(child: Child, now: float) -> ChildState:

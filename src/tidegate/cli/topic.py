@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.advice import UsageRefused
 from tidegate.cli.invocation import Invocation, command, console
 from tidegate.cli.payloads import messages_of, parse_payload, read_batches, read_stdin
-from tidegate.cli.show import bytes_text, cell_text, count_text, table_of
+from tidegate.cli.show import bytes_text, cell_text, count_text, plural, table_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from tidegate.sdk.client import Client
 
 CONSUME_LIMIT = 100
+EXIT_DECLINED = 1
 PAGE_MESSAGES = 1000  # messages asked for at a time
 FOLLOW_WAIT_MS = 5000  # how long the server holds a question that finds nothing; Ctrl-C ends it at once
 
@@ -52,7 +55,7 @@ def create_topic(
     with call.client() as client:
         client.topics.create(topic, partitions=partitions)
         made = client.topics.show(topic)
-    call.answer(made, lambda: f"Topic {topic} is there, with {_plural(partitions, 'partition')}.")
+    call.answer(made, lambda: f"Topic {topic} is there, with {plural(partitions, 'partition')}.")
 
 
 @command(app, "delete")
@@ -61,11 +64,17 @@ def delete_topic(
     topic: TopicArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Delete a topic with all its messages."""
+    """Delete a topic with all its messages; asks first, and without a terminal needs --yes."""
+    if not yes and (call.as_json or not sys.stdin.isatty() or not console().is_terminal):
+        raise UsageRefused(
+            f"Nobody can be asked whether topic {topic} may go with all its messages: add --yes to delete it."
+        )
     with call.client() as client:
-        if not yes and not call.as_json and console().is_terminal:
-            messages = client.topics.show(topic)["messages"]
-            typer.confirm(f"Delete topic {topic} and its {count_text(messages)} messages?", abort=True)
+        if not yes:
+            held = plural(client.topics.show(topic)["messages"], "message")
+            if not typer.confirm(f"Delete topic {topic} and its {held}?"):
+                typer.echo("Nothing was deleted.", err=True)
+                raise typer.Exit(EXIT_DECLINED)
         client.topics.delete(topic)
     call.answer({"deleted": topic}, lambda: f"Topic {topic} is deleted.")
 
@@ -91,7 +100,7 @@ def publish(
             if call.as_json:
                 call.line({"offsets": offsets})
     if not call.as_json:
-        typer.echo(f"Published {_plural(count, 'message')} to {topic}.")
+        typer.echo(f"Published {plural(count, 'message')} to {topic}.")
 
 
 @command(app, "consume")
@@ -131,9 +140,16 @@ def parse_start(text: str) -> str | dict[str, Any]:
         return text
     if text.isdecimal():
         return {"offset": int(text)}
+    from tidegate.errors import RequestInvalid, TimeRangeInvalid
     from tidegate.model.timeranges import format_time, parse_time
 
-    return {"timestamp": format_time(parse_time(text))}
+    try:
+        return {"timestamp": format_time(parse_time(text))}
+    except TimeRangeInvalid as problem:
+        raise RequestInvalid(
+            reason=f"'{text}' is not a place to read from.",
+            hint="--from takes earliest, latest, an offset (42) or a time (2026-01-31T12:00:00Z).",
+        ) from problem
 
 
 def topics_table(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -149,7 +165,7 @@ def topics_table(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def topic_table(topic: Mapping[str, Any]) -> RenderableType:
     """Draw the partitions of a topic for people."""
-    title = f"{topic['name']}: {count_text(topic['messages'])} messages, {bytes_text(topic['bytes'])}"
+    title = f"{topic['name']}: {plural(topic['messages'], 'message')}, {bytes_text(topic['bytes'])}"
     rows = [(str(p["partition"]), str(p["start"]), str(p["end"])) for p in topic["partitions"]]
     return table_of(("partition", "earliest offset", "next offset"), rows, right=(0, 1, 2), title=title)
 
@@ -158,8 +174,14 @@ def _payload_batches(payloads: Sequence[str]) -> Iterator[list[Any]]:
     if list(payloads) != ["-"]:
         yield [parse_payload(text, f"Payload {number}") for number, text in enumerate(payloads, start=1)]
         return
+    count = 0
+    published = "Nothing was published."
     for lines in read_batches(read_stdin):
-        yield [parse_payload(line, f"Line {number}") for number, line in lines]
+        yield [parse_payload(line, f"Line {number}", published) for number, line in lines]
+        # The caller asks for the next batch when this one is on disk.
+        if lines:
+            count += len(lines)
+            published = f"Published: {plural(count, 'message')}, up to line {lines[-1][0]}; nothing after it."
 
 
 def _pages(
@@ -194,7 +216,3 @@ def _print_messages(call: Invocation, messages: Sequence[Mapping[str, Any]]) -> 
             cell_text(message["payload"]),
         )
         out.print(line, soft_wrap=True)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.invocation import Invocation, command
+from tidegate.cli.advice import running_holder
+from tidegate.cli.invocation import PIPE_WIDTH_COLUMNS, Invocation, command
 from tidegate.cli.show import program_name
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ def up(
     """Run server and worker together, start again what falls, and stop all on one Ctrl-C."""
     settings = call.settings({"server.port": port})
     home = call.open_home()
+    refusal = running_holder(home, "server")
+    if refusal is not None:  # before a child of ours writes into the log of the server that runs
+        raise refusal
     hurried = Launch(call, home, settings, demo=demo, port=port).run()
     if hurried:
         raise typer.Exit(EXIT_KILLED)
@@ -201,5 +205,5 @@ class Launch:
 
         made = {"topics": [{"name": "demo.readings"}], "tables": [{"name": "readings"}]}
         typer.echo(f"The demo runs. Try, in another terminal ({program_name()} --help lists more):")
-        for line in commands_to_try(self._home.path, made):
+        for line in commands_to_try(self._home.path, made, PIPE_WIDTH_COLUMNS):
             typer.echo(f"  {line}")

@@ -17,12 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.feed import History
+from tidegate.cli.grids import FittedTable
 from tidegate.cli.show import bytes_text, count_text, rate_text, seconds_text
 from tidegate.cli.supervisor import ChildState
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARKS_ASCII = "_.-=+*#@"
 SPARK_WIDTH_MAX = 60
+SPARK_LABEL_COLUMNS = 30  # the words and rates before the bars, which are never cut
 # Lines that are there whatever the tables hold: heading 1, panels 4, traffic 2, three table headings of 2.
 FIXED_LINES = 13
 ROOMY_ROWS_MIN = 3  # blank lines give way when a table would show fewer rows than this
@@ -68,7 +70,7 @@ def render(picture: Picture) -> RenderableType:
     if status is not None:
         rows_max, roomy = _rows_that_fit(picture, status)
         space = [Text("")] if roomy else []
-        parts.append(_traffic(picture.history, status))
+        parts.append(_traffic(picture, status))
         for table in _tables(picture, status, rows_max):
             parts.extend([*space, table])
     elif picture.trouble:
@@ -205,7 +207,9 @@ def _panel(name: str, state: str, lines: Sequence[str]) -> Panel:
     return Panel(body, title=title, title_align="left", box=box.ROUNDED, border_style="dim", padding=(0, 1))
 
 
-def _traffic(history: History, status: Mapping[str, Any]) -> RenderableType:
+def _traffic(picture: Picture, status: Mapping[str, Any]) -> RenderableType:
+    history = picture.history
+    bars = max(1, picture.size[0] - SPARK_LABEL_COLUMNS)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(justify="right", no_wrap=True, min_width=9)
@@ -215,8 +219,12 @@ def _traffic(history: History, status: Mapping[str, Any]) -> RenderableType:
     outgoing = history.row_rate()
     if outgoing is None:
         outgoing = sum(line["rowsPerSecond"] or 0 for line in status["pipelines"])
-    grid.add_row("messages in", Text(rate_text(shown), "bold"), Sparkline(history.message_steps(), "cyan"))
-    grid.add_row("rows out", Text(rate_text(outgoing), "bold"), Sparkline(history.row_steps(), "magenta"))
+    grid.add_row(
+        "messages in", Text(rate_text(shown), "bold"), Sparkline(history.message_steps()[-bars:], "cyan")
+    )
+    grid.add_row(
+        "rows out", Text(rate_text(outgoing), "bold"), Sparkline(history.row_steps()[-bars:], "magenta")
+    )
     return grid
 
 
@@ -234,24 +242,35 @@ def _tables(picture: Picture, status: Mapping[str, Any], rows_max: int) -> list[
 
 
 def _topics(topics: Sequence[Mapping[str, Any]], history: History, rows_max: int) -> RenderableType:
-    table = _grid(("topics", "messages", "msg/s", "partitions", "size"))
-    for topic in topics[:rows_max]:
-        table.add_row(
-            Text(topic["name"]),
+    rows = [
+        (
+            topic["name"],
             count_text(topic["messages"]),
             rate_text(history.topic_rate(topic["name"])),
             str(len(topic["partitions"])),
             bytes_text(topic["bytes"]),
         )
-    return _cut(table, topics, rows_max, "no topic yet")
+        for topic in _busiest(topics, history, rows_max)
+    ]
+    headings = ("topics", "messages", "msg/s", "partitions", "size")
+    return _fitted(headings, rows, len(topics), "no topic yet")
+
+
+def _busiest(topics: Sequence[Mapping[str, Any]], history: History, rows_max: int) -> list[Mapping[str, Any]]:
+    """Choose the topics with traffic, then the fullest; they keep their order, so that no row jumps."""
+    if len(topics) <= rows_max:
+        return list(topics)
+    chosen = sorted(
+        topics, key=lambda topic: (not history.topic_rate(topic["name"]), -topic["messages"], topic["name"])
+    )
+    names = {topic["name"] for topic in chosen[:rows_max]}
+    return [topic for topic in topics if topic["name"] in names]
 
 
 def _pipelines(pipelines: Sequence[Mapping[str, Any]], rows_max: int) -> RenderableType:
-    table = _grid(("pipelines", "state", "batches", "rows out", "rows/s", "lag", "last batch"))
-    table.columns[1].justify = "left"
-    for line in pipelines[:rows_max]:
-        table.add_row(
-            Text(line["name"]),
+    rows = [
+        (
+            line["name"],
             Text(line["state"], STATE_STYLES.get(line["state"], "")),
             count_text(line["batches"]),
             count_text(line["rows"]),
@@ -259,10 +278,13 @@ def _pipelines(pipelines: Sequence[Mapping[str, Any]], rows_max: int) -> Rendera
             count_text(line["lag"]),
             seconds_text(line["lastBatchSeconds"]),
         )
+        for line in pipelines[:rows_max]
+    ]
+    headings = ("pipelines", "state", "batches", "rows out", "rows/s", "lag", "last batch")
     failures = [
         Text(text, style="red", overflow="ellipsis", no_wrap=True) for text in _failures(pipelines, rows_max)
     ]
-    return Group(_cut(table, pipelines, rows_max, "no pipeline yet"), *failures)
+    return Group(_fitted(headings, rows, len(pipelines), "no pipeline yet"), *failures)
 
 
 def _failures(pipelines: Sequence[Mapping[str, Any]], rows_max: int) -> list[str]:
@@ -271,38 +293,29 @@ def _failures(pipelines: Sequence[Mapping[str, Any]], rows_max: int) -> list[str
 
 
 def _lake(tables: Sequence[Mapping[str, Any]], rows_max: int) -> RenderableType:
-    table = _grid(("lake tables", "version", "files", "size"))
-    for entry in tables[:rows_max]:
-        table.add_row(
-            Text(f"lake.{entry['name']}"),
+    rows = [
+        (
+            f"lake.{entry['name']}",
             count_text(entry["version"]),
             count_text(entry["files"]),
             bytes_text(entry["bytes"]),
         )
-    return _cut(table, tables, rows_max, "no table yet")
+        for entry in tables[:rows_max]
+    ]
+    return _fitted(("lake tables", "version", "files", "size"), rows, len(tables), "no table yet")
 
 
-def _grid(headings: Sequence[str]) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        header_style="bold",
-        border_style="dim",
-        expand=True,
-    )
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index else "left", no_wrap=True, overflow="ellipsis")
-    return table
-
-
-def _cut(table: Table, rows: Sequence[object], rows_max: int, empty: str) -> RenderableType:
+def _fitted(
+    headings: Sequence[str], rows: Sequence[Sequence[str | Text]], count: int, empty: str
+) -> FittedTable:
     if not rows:
-        table.add_row(Text(empty, style="dim"))
-    elif len(rows) > rows_max:
-        table.caption = f"and {len(rows) - rows_max} more"
-        table.caption_justify = "left"
-    return table
+        return FittedTable(headings, [[Text(empty, style="dim")]])
+    note = f"and {count - len(rows)} more" if count > len(rows) else ""
+    return FittedTable(headings, [[_text(cell) for cell in row] for row in rows], note)
+
+
+def _text(cell: str | Text) -> Text:
+    return cell if isinstance(cell, Text) else Text(cell)
 
 
 def _footer(commands: Sequence[str]) -> RenderableType:

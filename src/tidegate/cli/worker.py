@@ -33,5 +33,5 @@ def worker(
 
         run_worker(settings, home)
     except StartRefused as error:
-        report_error(error.to_wire()["error"], as_json=call.as_json)
+        report_error(call.advise(error).to_wire()["error"], as_json=call.as_json)
         raise typer.Exit(EXIT_START_REFUSED) from error

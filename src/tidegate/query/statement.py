@@ -123,7 +123,7 @@ def _count_parameters(names: set[str], params: Sequence[Any]) -> int:
         )
     if wanted != len(params):
         raise SqlInvalid(
-            reason=f"it takes {wanted} values, {len(params)} were given.",
+            reason=f"values for its parameters: {wanted} wanted, {len(params)} given.",
             hint="Give one value for each ? or $n.",
         )
     return wanted

@@ -1,0 +1,93 @@
+"""Hints for the command line: takes an error and the home that was asked, gives it with what to type next."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from tidegate.errors import HomeLocked, ServerNotRunning, TidegateError
+
+if TYPE_CHECKING:
+    from tidegate.storage.home import Home, LockKind
+
+EXIT_USAGE = 2
+
+
+class UsageRefused(typer.TyperException):
+    """The words parse, and yet the command cannot be meant like this."""
+
+    exit_code = EXIT_USAGE
+
+
+def advised(error: TidegateError, home_path: Path, *, elsewhere: bool) -> TidegateError:
+    """Give the same error with a hint that speaks of commands and flags, or as it is."""
+    if isinstance(error, HomeLocked):
+        return _with_hint(error, _locked_hint(int(error.values.get("pid") or 0)) or error.hint)
+    if isinstance(error, ServerNotRunning) and error.hint == ServerNotRunning.default_hint:
+        return _with_hint(error, _not_running_hint(home_path, elsewhere=elsewhere))
+    return error
+
+
+def running_holder(home: Home, kind: LockKind) -> HomeLocked | None:
+    """Give the refusal that a second server or worker would get in this home, or None where none runs.
+
+    The lock is tried only where its file names a living program: a free lock is never held, not even for a
+    moment, while a supervisor may be about to start its child.
+    """
+    import psutil
+
+    try:
+        words = (home.path / "locks" / f"{kind}.lock").read_text(encoding="ascii").split()
+    except FileNotFoundError:
+        return None
+    if len(words) != 1 or not words[0].isdecimal() or not psutil.pid_exists(int(words[0])):
+        return None  # nobody, or one that is on its way out and is waited for
+    try:
+        home.lock(kind, wait_seconds=0).release()
+    except HomeLocked as refusal:
+        return refusal
+    return None
+
+
+def leave_stdout() -> None:
+    """Write no more to a pipe that nobody reads, not even when the interpreter leaves."""
+    import os
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+def _with_hint(error: TidegateError, hint: str) -> TidegateError:
+    return type(error)(hint=hint, **error.values)
+
+
+def _not_running_hint(home_path: Path, *, elsewhere: bool) -> str:
+    if elsewhere:
+        return (
+            "TIDEGATE_URL names this server. Unset it, or give --home DIR, to ask the one of a home folder."
+        )
+    return (
+        f"Asked for the home {home_path}. Start a server there with 'tidegate up', or name another home "
+        "(--home DIR or TIDEGATE_HOME) or another server (TIDEGATE_URL and TIDEGATE_TOKEN)."
+    )
+
+
+def _locked_hint(pid: int) -> str:
+    """Name the `tidegate up` above a child: a child that is killed is started again."""
+    import psutil
+
+    try:
+        parent = psutil.Process(pid).parent()
+        words = parent.cmdline() if parent is not None else []
+    except (psutil.Error, ValueError):
+        return ""  # gone meanwhile, or another user's: the plain hint stands
+    if parent is None or "up" not in words or not any("tidegate" in word for word in words):
+        return ""
+    return (
+        f"Stop the 'tidegate up' that runs it (Ctrl-C in its terminal, or kill {parent.pid}), "
+        "or give this one another home: --home DIR."
+    )
