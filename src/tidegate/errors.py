@@ -247,7 +247,7 @@ class TopicReplaced(Conflict):
     code = "TOPIC_REPLACED"
     template = "Topic '{topic}' was deleted and made again: old offsets mean nothing in the new one."
     default_hint = (
-        "Begin anew: a pipeline by removing its folder under checkpoints in the home, a reader at 'earliest'."
+        "For a pipeline: stop it, remove its table and its checkpoint in the home, and run it again."
     )
 
 

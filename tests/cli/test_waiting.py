@@ -27,36 +27,36 @@ def test_it_waits_for_what_the_topic_held_at_first_and_not_for_more() -> None:
     fetch = answers(
         answer(0), answer(999, second=20), answer(1000, second=30, batches=77), answer(5, second=99)
     )
-    found = wait_for_pipeline("readings", fetch, slept.append, settle=False)
+    found = wait_for_pipeline("readings", fetch, slept.append)
     assert found["batches"] == 77
 
 
 def test_a_pipeline_that_is_not_running_yet_is_waited_for() -> None:
     fetch = answers({**status(10), "pipelines": []}, answer(1000, state="starting"), answer(1000, batches=5))
-    assert wait_for_pipeline("readings", fetch, lambda _: None, settle=False)["batches"] == 5
+    assert wait_for_pipeline("readings", fetch, lambda _: None)["batches"] == 5
 
 
 def test_a_failure_is_raised_with_its_reason() -> None:
     fetch = answers(answer(0, state="failed", error="no such column: wind"))
     with pytest.raises(TidegateError, match="no such column: wind"):
-        wait_for_pipeline("readings", fetch, lambda _: None, settle=False)
+        wait_for_pipeline("readings", fetch, lambda _: None)
 
 
 def test_a_replaced_file_is_given_time_to_be_noticed() -> None:
     slept: list[float] = []
-    wait_for_pipeline("readings", answers(answer(1000)), slept.append, settle=True)
+    wait_for_pipeline("readings", answers(answer(1000)), slept.append)
     assert slept == [SETTLE_SECONDS]
 
 
 def test_a_home_without_a_worker_says_so() -> None:
     slept: list[float] = []
     with pytest.raises(TidegateError, match="No worker runs"):
-        wait_for_pipeline("readings", answers(status(10, worker=False)), slept.append, settle=False)
+        wait_for_pipeline("readings", answers(status(10, worker=False)), slept.append)
     assert sum(slept) >= WORKER_SECONDS_MAX
 
 
 def test_it_does_not_wait_for_ever() -> None:
     slept: list[float] = []
     with pytest.raises(TidegateError, match="not there yet"):
-        wait_for_pipeline("readings", answers(answer(3)), slept.append, settle=False)
+        wait_for_pipeline("readings", answers(answer(3)), slept.append)
     assert sum(slept) >= WAIT_SECONDS_MAX

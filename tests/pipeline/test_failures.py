@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidegate.errors import TopicNotFound
-from tidegate.pipeline.failures import REASON_CHARS_MAX, short_reason
+from tidegate.pipeline.failures import FULL_REASON_CHARS_MAX, REASON_CHARS_MAX, full_reason, short_reason
 
 OURS = """[STREAM_FAILED] Query [id = x] terminated with exception: Failed when source did initialOffset:
 Traceback (most recent call last):
@@ -37,7 +37,7 @@ def test_our_own_error_keeps_message_and_hint() -> None:
 
 
 def test_python_error_in_a_task_is_found() -> None:
-    assert short_reason(RuntimeError(PYTHON)) == "ZeroDivisionError: division by zero"
+    assert short_reason(RuntimeError(PYTHON)) == "ZeroDivisionError: division by zero (events.py, line 5)"
 
 
 def test_java_error_is_named() -> None:
@@ -48,3 +48,51 @@ def test_other_errors_give_kind_and_first_line_and_are_cut() -> None:
     assert short_reason(ValueError("one\ntwo")) == "ValueError: one"
     assert short_reason(ValueError()) == "ValueError"
     assert len(short_reason(ValueError("x" * 5000))) == REASON_CHARS_MAX
+
+
+class JavaCause:
+    """An exception of Java as Py4J gives it."""
+
+    def __init__(self, message: str | None, cause: JavaCause | None = None) -> None:
+        self._message, self._next = message, cause
+
+    def getMessage(self) -> str | None:
+        return self._message
+
+    def getCause(self) -> JavaCause | None:
+        return self._next
+
+
+class FromSpark(Exception):
+    """An exception with a Java half."""
+
+    def __init__(self, text: str, origin: JavaCause) -> None:
+        super().__init__(text)
+        self._origin = origin
+
+
+WRAPPED = "[TASK_WRITE_FAILED] Task failed while writing rows to file:/lake/events. SQLSTATE: 58030"
+
+
+def test_cause_is_found_down_the_chain_of_java() -> None:
+    python = FromSpark(WRAPPED, JavaCause(WRAPPED, JavaCause(None, JavaCause(PYTHON))))
+    assert short_reason(python) == "ZeroDivisionError: division by zero (events.py, line 5)"
+    ours = FromSpark(WRAPPED, JavaCause("Job aborted", JavaCause(OURS)))
+    assert short_reason(ours).startswith("There is no topic 'a.b'.")
+    spark = FromSpark(WRAPPED, JavaCause(WRAPPED, JavaCause("[CAST_INVALID_INPUT] The value 'a' is no INT.")))
+    assert short_reason(spark) == "[CAST_INVALID_INPUT] The value 'a' is no INT."
+
+
+def test_ring_of_causes_ends() -> None:
+    ring = JavaCause(WRAPPED)
+    ring._next = ring
+    assert short_reason(FromSpark("x", ring)) == WRAPPED
+
+
+def test_full_reason_begins_with_the_short_one_and_is_bounded_and_without_stacks() -> None:
+    problem = FromSpark(WRAPPED, JavaCause(PYTHON + "\nmore " * 5000))
+    full = full_reason(problem)
+    assert full.splitlines()[0] == short_reason(problem)
+    assert len(full) == FULL_REASON_CHARS_MAX
+    assert "\tat " not in full
+    assert 'File "events.py", line 5' in full

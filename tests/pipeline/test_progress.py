@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tidegate.pipeline.progress import ProgressCounter, committed_offsets, offsets_of
+from tidegate.pipeline.progress import ProgressCounter, committed_offsets, offsets_of, rows_of
 from tidegate.testing.clock import ManualClock
 
 
@@ -79,3 +79,13 @@ def test_offsets_of_other_sources_are_left_out() -> None:
     assert offsets_of('{"topic-a": {"0": 1}}') == {}
     assert offsets_of("12") == {}
     assert offsets_of(None) == {}
+
+
+def test_rows_are_counted_by_offsets_where_spark_counts_none_or_twice() -> None:
+    ours = {"startOffset": '{"topic": 7, "0": 10}', "endOffset": '{"topic": 7, "0": 15, "1": 3}'}
+    for told in (0, 8, 16):
+        assert rows_of({"numInputRows": told, "sources": [{**ours, "numInputRows": told}]}) == 8
+    other = {"startOffset": "3", "endOffset": "4", "numInputRows": 5}
+    assert rows_of({"numInputRows": 21, "sources": [{**ours, "numInputRows": 16}, other]}) == 13
+    first = {"startOffset": None, "endOffset": '{"topic": 7, "0": 9}', "numInputRows": 4}
+    assert rows_of({"numInputRows": 4, "sources": [first]}) == 4

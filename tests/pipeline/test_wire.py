@@ -15,7 +15,7 @@ from tidegate.testing.server import running_server
 
 @pytest.fixture
 def made(home: Path) -> Home:
-    made = Home.open(home, make_token=lambda: "home-token")
+    made = Home.open(home, make_token=lambda: "token-of-the-home-folder")
     made.write_address("http://127.0.0.1:1111", 1)
     return made
 
@@ -23,9 +23,12 @@ def made(home: Path) -> Home:
 def test_address_comes_from_options_then_home_then_environment(made: Home, tmp_path: Path) -> None:
     away = {"TIDEGATE_URL": "http://there:1", "TIDEGATE_TOKEN": "env-token"}
     assert Place("http://here:2", "mine").find(away) == ("http://here:2", "mine")
-    assert Place(home=str(made.path)).find(away) == ("http://127.0.0.1:1111", "home-token")
+    assert Place(home=str(made.path)).find(away) == ("http://127.0.0.1:1111", "token-of-the-home-folder")
     assert Place().find(away) == ("http://there:1", "env-token")
-    assert Place().find({"TIDEGATE_HOME": str(made.path)}) == ("http://127.0.0.1:1111", "home-token")
+    assert Place().find({"TIDEGATE_HOME": str(made.path)}) == (
+        "http://127.0.0.1:1111",
+        "token-of-the-home-folder",
+    )
     with pytest.raises(ServerNotRunning):
         Place(home=str(tmp_path / "nothing")).find({})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from tests.pipeline.topics import TopicClient
 from tidegate.errors import HomeLocked
 from tidegate.model.clock import SystemClock
+from tidegate.pipeline.jars import delta_jars
 from tidegate.pipeline.supervision import Supervision, SupervisionSettings
 from tidegate.storage.home import Home
 from tidegate.testing.server import running_server
@@ -140,6 +142,86 @@ def test_failed_pipeline_is_shown_and_started_again(supervision: Supervision, to
     assert healed["error"] is None
 
 
+FAILING = """
+from pyspark.sql import functions as F
+from tidegate import spark as tide
+
+@F.udf("int")
+def crooked(number):
+    return 1 // (number - number)
+
+@tide.pipeline(name="NAME")
+def run(ctx):
+    rows = ctx.spark.readStream.format("tidegate.topic").option("topic", "app.events")
+    rows = rows.option("home", str(ctx.home.path)).load().withColumn("n", EXPRESSION)
+    return rows.writeStream.format("delta").option("path", ctx.lake("NAME"))
+"""
+
+
+def failure_of(supervision: Supervision, home: Path, name: str, expression: str) -> str:
+    """Run a pipeline that cannot go well and give its first error."""
+    text = FAILING.replace("NAME", name).replace("EXPRESSION", expression)
+    (home / "pipelines" / f"{name}.py").write_text(text, encoding="utf-8")
+    return str(wait_until(lambda: status_of(supervision, name).get("error"), "a failure", 30))
+
+
+@pytest.mark.spark
+def test_failed_cast_in_a_task_is_named(supervision: Supervision, topics: TopicClient) -> None:
+    error = failure_of(supervision, topics.server.home, "cast", "F.col('key').cast('int')")
+    assert "[CAST_INVALID_INPUT]" in error.splitlines()[0]
+    assert "\tat " not in error
+
+
+@pytest.mark.spark
+def test_python_error_in_a_task_is_named_with_its_line(supervision: Supervision, topics: TopicClient) -> None:
+    error = failure_of(supervision, topics.server.home, "udf", "crooked('partition')")
+    first = error.splitlines()[0]
+    assert "ZeroDivisionError" in first
+    assert "udf.py, line 7" in first
+
+
+@pytest.mark.spark
+def test_other_columns_than_the_table_has_are_named_with_a_way_out(
+    spark: Any, supervision: Supervision, topics: TopicClient
+) -> None:
+    home = topics.server.home
+    spark.range(1).write.format("delta").save(str(home / "lake" / "narrow"))
+    error = failure_of(supervision, home, "narrow", "F.lit(1)")
+    assert "payload_mode string" in error.splitlines()[0]
+    assert "mergeSchema" in error
+    assert len(error.splitlines()[0]) <= 600
+    assert len(error) <= 4_100
+
+
+@pytest.mark.spark
+def test_file_written_again_with_the_same_content_starts_afresh(spark: Any, topics: TopicClient) -> None:
+    home = Home.existing(topics.server.home)
+    path = write_pipeline(home.path, "late", "app.late")
+    # A pause that no test waits for: only the rewrite can end it.
+    settings = SupervisionSettings(trigger_interval_seconds=0.1, backoff_seconds_max=0.5)
+    supervision = Supervision(spark, home, settings, clock := StandingClock())
+    wait_until(lambda: status_of(supervision, "late")["error"], "a failure")
+    clock.now_seconds += 1
+    failed = wait_until(
+        lambda: (one := status_of(supervision, "late"))["restarts"] and one["state"] == "failed" and one,
+        "a second failure",
+    )
+    assert failed["restarts"] == 1
+    path.write_bytes(path.read_bytes())
+    fresh = status_of(supervision, "late")
+    assert (fresh["state"], fresh["error"], fresh["restarts"]) == ("starting", None, 0)
+    supervision.stop()
+
+
+class StandingClock(SystemClock):
+    """A clock whose seconds pass only when told."""
+
+    now_seconds = 1.0
+
+    def monotonic_seconds(self) -> float:
+        return self.now_seconds
+
+
 def test_file_must_bear_the_name_of_its_pipeline(spark: Any, topics: TopicClient) -> None:
     home = Home.existing(topics.server.home)
     write_pipeline(home.path, "events", "app.events").rename(home.pipelines_path / "other.py")
@@ -203,6 +285,30 @@ def test_killed_worker_frees_its_lock_with_its_jvm_and_the_next_goes_on(topics: 
         assert counted(topics, "events") == (300, 300)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(15) == 0
+
+
+@pytest.mark.spark
+def test_home_and_jars_with_spaces_and_quotes_in_their_paths_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars = tmp_path / "my jars"
+    jars.mkdir()
+    for jar in delta_jars():
+        shutil.copy(jar, jars)
+    monkeypatch.setenv("TIDEGATE_JARS_DIR", str(jars))
+    home = tmp_path / 'it\'s a "home"'
+    with running_server(home) as server:
+        topics = TopicClient(server)
+        topics.create("app.events", 2)
+        topics.publish("app.events", range(100))
+        write_pipeline(home, "events", "app.events")
+        with running_worker(home) as worker:
+            wait_until(lambda: counted(topics, "events") == (100, 100), "the rows", 40)
+            worker.send_signal(signal.SIGTERM)
+            assert worker.wait(15) == 0
+    assert (home / "checkpoints" / "events" / "commits").is_dir()
+    # Nothing took an address for a path.
+    assert not list(tmp_path.rglob("*%20*"))
 
 
 @pytest.mark.spark

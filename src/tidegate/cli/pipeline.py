@@ -40,12 +40,12 @@ def run_pipeline(
 ) -> None:
     """Check a pipeline file and give it to the worker; a pipeline of the same name is replaced."""
     home = call.existing_home()
-    name, written = install_pipeline(home, file)
+    name = install_pipeline(home, file)
     if wait:
         from tidegate.cli.waiting import wait_for_pipeline
 
         with call.client() as client:
-            found = wait_for_pipeline(name, client.status, time.sleep, settle=written)
+            found = wait_for_pipeline(name, client.status, time.sleep)
         call.answer(found, lambda: f"Pipeline {name} runs: {plural(found['rows'] or 0, 'row')} so far.")
         return
     answer = {"name": name, "file": str(call.home_path / "pipelines" / f"{name}.py")}
@@ -86,19 +86,16 @@ def stop_pipeline(call: Invocation, name: NameArgument) -> None:
     call.answer({"stopped": name}, lambda: f"Pipeline {name} stops; 'pipeline run' goes on where it was.")
 
 
-def install_pipeline(home: Home, file: Path) -> tuple[str, bool]:
-    """Check a file and put it where the worker looks; give its name, and whether it was written."""
+def install_pipeline(home: Home, file: Path) -> str:
+    """Check a file and put it where the worker looks, anew even if it is the same; give its name."""
     from tidegate.pipeline.definitions import load_pipeline
     from tidegate.storage.home import write_file_atomically
 
     with redirect_stdout(sys.stderr):  # what the file prints is no part of our answer
         name = load_pipeline(file.absolute()).name
-    place = home.pipelines_path / f"{name}.py"
-    content = file.read_bytes()
-    written = not place.exists() or place.read_bytes() != content
-    if written:  # only then: the worker starts anew what was written anew
-        write_file_atomically(place, content)
-    return name, written
+    # Written also where nothing changed: the worker then forgets an old failure and tries at once.
+    write_file_atomically(home.pipelines_path / f"{name}.py", file.read_bytes())
+    return name
 
 
 def remove_pipeline(home: Home, name: str) -> None:

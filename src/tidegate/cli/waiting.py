@@ -18,11 +18,9 @@ def wait_for_pipeline(
     name: str,
     fetch: Callable[[], Mapping[str, Any]],
     sleep: Callable[[float], None],
-    *,
-    settle: bool,
 ) -> Mapping[str, Any]:
     """Wait until a pipeline has taken all that its topic holds now; give its status; raise if it fails."""
-    waited_seconds = SETTLE_SECONDS if settle else 0.0
+    waited_seconds = SETTLE_SECONDS
     sleep(waited_seconds)
     goal: dict[str, int] | None = None
     while waited_seconds < WAIT_SECONDS_MAX:

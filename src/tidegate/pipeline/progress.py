@@ -1,7 +1,7 @@
 """Progress: takes Spark's progress reports of one query, gives totals, a rate and the offsets reached.
 
-Counts are since the worker started. Spark repeats its last report until the next batch is done, so a batch
-is counted by its number, once.
+Counts are since the worker started. Rows are those that batches took in from their sources and are through
+with. Spark repeats its last report until the next batch is done, so a batch is counted by its number, once.
 """
 
 from __future__ import annotations
@@ -81,10 +81,11 @@ class ProgressCounter:
             return
         self._counted = report["batchId"]
         self._batches += 1
-        self._rows += max(report["numInputRows"], 0)
+        rows = rows_of(report)
+        self._rows += rows
         self._last_batch_seconds = report["durationMs"].get("triggerExecution", 0) / 1000
         self.offsets = [offsets_of(source["endOffset"]) for source in report["sources"]]
-        self._steps.append((self._clock.monotonic_seconds(), max(report["numInputRows"], 0)))
+        self._steps.append((self._clock.monotonic_seconds(), rows))
 
     def totals(self) -> Totals:
         """Give the totals, and the rate over the last seconds."""
@@ -93,6 +94,25 @@ class ProgressCounter:
             self._steps.popleft()
         rate = sum(rows for _, rows in self._steps) / RATE_WINDOW_SECONDS
         return Totals(self._batches, self._rows, rate, self._last_batch_seconds)
+
+
+def rows_of(report: Mapping[str, Any]) -> int:
+    """Give how many rows of the sources a batch took in, each once.
+
+    Spark's own number counts a row again each time that a sink evaluates the batch, and none where the batch
+    comes out of a cache. Offsets of a topic are dense, so their difference is exact. Where a source is not
+    ours, or one that had no offset before, Spark's number of that source stands.
+    """
+    return sum(_rows_of_source(source, report["numInputRows"]) for source in report["sources"])
+
+
+def _rows_of_source(source: Mapping[str, Any], otherwise: int) -> int:
+    start, end = offsets_of(source.get("startOffset")), offsets_of(source["endOffset"])
+    if start and end:
+        # A partition that is new begins at 0.
+        return sum(max(reached - start.get(partition, 0), 0) for partition, reached in end.items())
+    rows: int = source.get("numInputRows", otherwise)
+    return max(rows, 0)
 
 
 def committed_offsets(checkpoint: Path) -> list[Offsets]:

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 JVM_GRACE_SECONDS = 10.0
 # A query that does not end its batch within this time at a stop is left behind; the batch runs again later.
 QUERY_STOP_SECONDS = 10
+# So many files below half of 128 MiB are joined at once: rarely enough to cost little, often enough that a
+# table read by file stays quick.
+COMPACT_FILES_MIN = 50
 
 # Spark speaks of every small thing at WARN; these say nothing that a user can act on.
 QUIET_LOGGERS = {
@@ -99,9 +102,11 @@ def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_write_log_settings(scratch)}",
-        "spark.jars": ",".join(str(jar) for jar in delta_jars()),
+        # Addresses, not paths: a comma parts jars, a space parts options of Java.
+        "spark.jars": ",".join(jar.absolute().as_uri() for jar in delta_jars()),
         "spark.local.dir": str(scratch / "local"),
-        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        # A path: Spark would take %20 of an address for three letters of a name.
+        "spark.sql.warehouse.dir": str(scratch.absolute() / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
@@ -113,6 +118,10 @@ def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "2",
         # A stream commits small files for ever; now and then a batch joins them, or reads would slow down.
         "spark.databricks.delta.autoCompact.enabled": "true",
+        "spark.databricks.delta.autoCompact.minNumFiles": str(COMPACT_FILES_MIN),
+        # With it, a table is seen to be compacted after every batch once the JVM was started again, however
+        # few its files are.
+        "spark.databricks.delta.autoCompact.modifiedPartitionsOnly.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stopTimeout": f"{QUERY_STOP_SECONDS}s",
@@ -210,6 +219,7 @@ def _fresh_scratch(folder: Path | None) -> Path:
 
 
 def _write_log_settings(scratch: Path) -> str:
+    """Give the address of the file: without the spaces and quotes at which Spark would cut its options."""
     lines = [
         "status = error",
         "rootLogger.level = warn",
@@ -224,7 +234,7 @@ def _write_log_settings(scratch: Path) -> str:
         lines += [f"logger.quiet{number}.name = {logger}", f"logger.quiet{number}.level = {level}"]
     path = scratch / "log4j2.properties"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return str(path)
+    return path.absolute().as_uri()
 
 
 def _registered(spark: SparkSession) -> SparkSession:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.errors import PipelineInvalid
 from tidegate.model.clock import Clock
 from tidegate.pipeline.definitions import Context, build_writer, line_in, load_pipeline
-from tidegate.pipeline.failures import short_reason
+from tidegate.pipeline.failures import full_reason, short_reason
 from tidegate.pipeline.progress import ProgressCounter, committed_offsets
 from tidegate.storage.home import Home
 
@@ -30,6 +30,9 @@ log = logging.getLogger("tidegate.worker")
 BACKOFF_SECONDS_MIN = 0.5
 # A query that ran this long before it failed starts at the first pause again.
 STABLE_SECONDS = 60.0
+
+# When a file was written and which one it is: the same content written again is another stamp.
+Stamp = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class PipelineRun:
 
     name: str
     path: Path
-    stamp: tuple[int, int, int]
+    stamp: Stamp
     counter: ProgressCounter
     state: str = "starting"
     error: str | None = None
@@ -58,6 +61,11 @@ class PipelineRun:
     pause_seconds: float = BACKOFF_SECONDS_MIN
     # When the next start is due; None while a query runs.
     due_seconds: float | None = 0.0
+
+    def begin_anew(self, stamp: Stamp) -> None:
+        """Forget failures and pauses: someone wrote the file again, even if with the same content."""
+        self.stamp, self.error, self.restarts = stamp, None, 0
+        self.pause_seconds, self.started_seconds = BACKOFF_SECONDS_MIN, 0.0
 
     def status(self) -> dict[str, Any]:
         """Give what the server is told of this pipeline."""
@@ -132,7 +140,7 @@ class Supervision:
             else:
                 log.info("pipeline changed pipeline=%s", name)
                 self._end(run)
-                run.stamp, run.error, run.pause_seconds = stamp, None, BACKOFF_SECONDS_MIN
+                run.begin_anew(stamp)
             run.state, run.due_seconds = "starting", 0.0
 
     def _start(self, run: PipelineRun) -> None:
@@ -185,10 +193,11 @@ class Supervision:
             run.pause_seconds = BACKOFF_SECONDS_MIN
         line = line_in(run.path, problem)
         where = f"{run.path.name}, line {line}: " if line and not isinstance(problem, PipelineInvalid) else ""
-        run.state, run.error, run.started_seconds = "failed", where + short_reason(problem), 0.0
+        run.state, run.error, run.started_seconds = "failed", where + full_reason(problem), 0.0
         run.due_seconds = now_seconds + run.pause_seconds
+        short = run.error.partition("\n")[0]
         log.warning(
-            "pipeline failed pipeline=%s again_in_seconds=%g error=%r", run.name, run.pause_seconds, run.error
+            "pipeline failed pipeline=%s again_in_seconds=%g error=%r", run.name, run.pause_seconds, short
         )
         run.pause_seconds = min(run.pause_seconds * 2, self._settings.backoff_seconds_max)
 
@@ -228,7 +237,7 @@ def _has_worked(query: StreamingQuery) -> bool:
     return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
+def _stamp(path: Path) -> Stamp | None:
     try:
         stat = path.stat()
     except FileNotFoundError:
