@@ -246,9 +246,7 @@ class TopicExists(Conflict):
 class TopicReplaced(Conflict):
     code = "TOPIC_REPLACED"
     template = "Topic '{topic}' was deleted and made again: old offsets mean nothing in the new one."
-    default_hint = (
-        "For a pipeline: stop it, remove its table and its checkpoint in the home, and run it again."
-    )
+    default_hint = "For a pipeline: stop it, remove its table and its checkpoint, and run it again."
 
 
 class SequenceGap(Conflict):

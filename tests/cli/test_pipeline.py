@@ -53,9 +53,7 @@ def test_the_answer_tells_whether_a_worker_is_there(home: Home, tmp_path: Path) 
     assert f"the worker of {home.path} runs it" in answer.stdout
 
 
-def test_the_same_file_again_is_written_anew_so_that_the_worker_tries_at_once(
-    home: Home, tmp_path: Path
-) -> None:
+def test_the_same_file_again_is_written_anew(home: Home, tmp_path: Path) -> None:
     file = tmp_path / "events.py"
     file.write_text(GOOD, encoding="utf-8")
     stamps = []

@@ -9,9 +9,12 @@ there as a note.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import TidegateError
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
 
 # Fits the console view and a log line.
 REASON_CHARS_MAX = 500
@@ -45,9 +48,21 @@ def short_reason(problem: BaseException) -> str:
     return _short(problem, _texts(problem))
 
 
-def full_reason(problem: BaseException) -> str:
-    """Say why: first the line of `short_reason`, then what Spark and Python told, without Java's stacks."""
-    texts = _texts(problem)
+def java_failure(query: StreamingQuery) -> Any:
+    """Give the Java exception that ended a query; None where there is none.
+
+    What PySpark makes of it has lost the innermost cause at times.
+    """
+    found = query._jsq.exception()
+    return found.get() if found.isDefined() else None
+
+
+def full_reason(problem: BaseException, java: Any = None) -> str:
+    """Say why: first the line of `short_reason`, then what Spark and Python told, without Java's stacks.
+
+    `java` is the Java half of the problem, where it is at hand.
+    """
+    texts = _texts(problem, java)
     short = _short(problem, texts)
     if isinstance(problem, TidegateError):
         return short
@@ -112,10 +127,10 @@ def _of_python(text: str) -> str | None:
     return f"{cause.group(0)} ({where[-1][0]}, line {where[-1][1]})" if where else cause.group(0)
 
 
-def _texts(problem: BaseException) -> list[str]:
+def _texts(problem: BaseException, java: Any = None) -> list[str]:
     """Give what an exception says, and then what each of its Java causes says, innermost last."""
     texts = [str(problem)]
-    cause = _java_of(problem)
+    cause = java or _java_of(problem)
     for _ in range(CAUSES_MAX):
         if cause is None:
             break

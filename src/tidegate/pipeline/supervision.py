@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.errors import PipelineInvalid
 from tidegate.model.clock import Clock
 from tidegate.pipeline.definitions import Context, build_writer, line_in, load_pipeline
-from tidegate.pipeline.failures import full_reason, short_reason
+from tidegate.pipeline.failures import full_reason, java_failure, short_reason
 from tidegate.pipeline.progress import ProgressCounter, committed_offsets
 from tidegate.storage.home import Home
 
@@ -183,17 +183,18 @@ class Supervision:
                 topics = ",".join(run.topics)
                 log.info("pipeline running pipeline=%s topic=%s restarts=%d", run.name, topics, run.restarts)
             return
-        problem = query.exception()
+        problem = query.exception() or RuntimeError("the query ended by itself")
+        java = java_failure(query)
         run.query = None
-        self._failed(run, problem or RuntimeError("the query ended by itself"))
+        self._failed(run, problem, java)
 
-    def _failed(self, run: PipelineRun, problem: BaseException) -> None:
+    def _failed(self, run: PipelineRun, problem: BaseException, java: Any = None) -> None:
         now_seconds = self._clock.monotonic_seconds()
         if run.started_seconds and now_seconds - run.started_seconds >= STABLE_SECONDS:
             run.pause_seconds = BACKOFF_SECONDS_MIN
         line = line_in(run.path, problem)
         where = f"{run.path.name}, line {line}: " if line and not isinstance(problem, PipelineInvalid) else ""
-        run.state, run.error, run.started_seconds = "failed", where + full_reason(problem), 0.0
+        run.state, run.error, run.started_seconds = "failed", where + full_reason(problem, java), 0.0
         run.due_seconds = now_seconds + run.pause_seconds
         short = run.error.partition("\n")[0]
         log.warning(
