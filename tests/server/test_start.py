@@ -137,8 +137,9 @@ def test_missing_folders_are_made_again(tmp_path: Path) -> None:
     Home.open(tmp_path / "home", lambda: "x" * 43)
     (tmp_path / "home" / "locks").rmdir()
     (tmp_path / "home" / "run").rmdir()
-    with running_server(tmp_path / "home"):
-        pass
+    with running_server(tmp_path / "home") as server:
+        assert (tmp_path / "home" / "run" / "server.json").exists()
+        assert (tmp_path / "home" / "locks" / "server.lock").read_text() == str(server.child.pid)
 
 
 @pytest.mark.crash

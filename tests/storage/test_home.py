@@ -104,7 +104,9 @@ def test_a_holder_that_stops_is_waited_for(tmp_path: Path) -> None:
     lock.mark_stopping()
     later = threading.Timer(0.5, lock.release)
     later.start()
-    home.lock("server", wait_seconds=10).release()
+    taken = home.lock("server", wait_seconds=10)
+    assert lock.fd == -1, "the lock was taken while its holder still had it"
+    taken.release()
     later.join()
 
 
