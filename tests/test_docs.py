@@ -187,7 +187,7 @@ def test_every_python_snippet_compiles(path: Path) -> None:
     for fence in fences(path.read_text(encoding="utf-8")):
         if fence.language == "python":
             name = f"{path.name}, line {fence.line}"
-            compile(fence.text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            assert compile(fence.text, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), name
 
 
 def pages_that_run() -> list[Path]:

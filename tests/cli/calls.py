@@ -38,3 +38,12 @@ def on_a_terminal(*words: str, home: Path, typed: str) -> tuple[int, str]:
         os.close(ours)
         os.close(theirs)
     return code, said
+
+
+def alive(pid: int) -> bool:
+    """Say whether a process runs; one that only waits to be collected does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"

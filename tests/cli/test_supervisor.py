@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.calls import alive
 from tidegate.cli.supervisor import ChildPlan, ChildState, Supervisor, child_command
 from tidegate.errors import PortInUse, StartRefused, StorageFull
 from tidegate.model.clock import SystemClock
@@ -39,14 +40,6 @@ def until(happened: Callable[[], object], step: Callable[[], object] = lambda: N
         assert time.monotonic() < deadline, "it did not happen in time"
         step()
         time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 @pytest.fixture
@@ -158,6 +151,7 @@ def test_what_a_killed_child_leaves_behind_goes_with_it(tmp_path: Path, supervis
     os.kill(pid_of(only(supervisor)), signal.SIGKILL)
     until(lambda: only(supervisor).state == "waiting", supervisor.tick)
     until(lambda: not alive(left))
+    assert not alive(left)
 
 
 def test_a_child_that_cannot_start_here_raises_its_own_error(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.calls import tidegate
+from tests.cli.calls import alive, tidegate
 
 DEADLINE_SECONDS = 40.0
 
@@ -50,14 +50,6 @@ def launched(home: Path) -> Iterator[Launched]:
         if child.poll() is None:
             child.kill()
         child.communicate(timeout=DEADLINE_SECONDS)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
 
 
 def wait_until_gone(pids: list[int]) -> None:

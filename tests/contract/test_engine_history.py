@@ -26,7 +26,7 @@ step = st.one_of(
 )
 
 
-def run_steps(engine: Engine, steps: list[tuple[str, object]]) -> None:
+def check_steps(engine: Engine, steps: list[tuple[str, object]]) -> None:
     model: dict[bytes, bytes] = {}
     frozen: tuple[Snapshot, dict[bytes, bytes]] | None = None
     for name, what in steps:
@@ -78,6 +78,6 @@ def test_any_history_matches_a_sorted_dictionary(kind: str, steps: list[tuple[st
     with TemporaryDirectory() as folder:
         engine = open_engine(kind, Path(folder))
         try:
-            run_steps(engine, steps)
+            check_steps(engine, steps)
         finally:
             engine.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.errors import RequestMalformed, ServerNotRunning, TokenWrong
+from tidegate.errors import RequestInvalid, ServerNotRunning, TokenWrong
 from tidegate.pipeline.wire import Place, Wire
 from tidegate.storage.home import Home
 from tidegate.testing.server import running_server
@@ -41,7 +41,7 @@ def test_wrong_token_and_wrong_address_are_final(home: Path) -> None:
     with running_server(home) as server:
         with pytest.raises(TokenWrong):
             Wire(Place(server.url, "wrong"), retry_seconds=3600).post_json("sql", {"sql": "SELECT 1"})
-        with pytest.raises(RequestMalformed, match="not an address"):
+        with pytest.raises(RequestInvalid, match="not an address"):
             Wire(Place("localhost", "t"), retry_seconds=3600).post_json("sql", {})
 
 

@@ -25,7 +25,7 @@ from tidegate.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tidegate.sdk.transport import find_server
+from tidegate.storage.address import find_server
 from tidegate.testing.server import RunningServer, running_server
 
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
@@ -24,13 +23,11 @@ from tidegate.errors import (
     RequestMalformed,
     ServerNotRunning,
     TidegateError,
-    TokenMissing,
     from_wire,
 )
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.storage.home import Home
+from tidegate.storage.address import find_server
 
-DEFAULT_HOME = "~/.tidegate"
 # A planned read answers within milliseconds; a server that says nothing for this long is taken for gone.
 ANSWER_TIMEOUT_SECONDS = 30.0
 RETRY_SECONDS_DEFAULT = 60.0
@@ -54,24 +51,7 @@ class Place:
 
     def find(self, environ: Mapping[str, str]) -> tuple[str, str]:
         """Give the address and the token that hold now; raise ServerNotRunning when there is none."""
-        url = self.url or (None if self.home else environ.get("TIDEGATE_URL"))
-        token = self.token or (None if self.home else environ.get("TIDEGATE_TOKEN"))
-        if url and token:
-            return url, token
-        home = Home(Path(self.home or environ.get("TIDEGATE_HOME") or DEFAULT_HOME).expanduser().absolute())
-        if url is None:
-            address = home.server_address()
-            if address is None:
-                raise ServerNotRunning(url=str(home.path), reason="no server has written its address there")
-            url = address.url
-        if token is None:
-            try:
-                token = home.read_token()
-            except OSError as problem:
-                raise TokenMissing(
-                    hint=f"Give a token, or a home whose token can be read ({problem})."
-                ) from problem
-        return url, token
+        return find_server(self.url, self.token, self.home, environ)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import TidegateError
-from tidegate.sdk.transport import Transport, find_server
+from tidegate.sdk.transport import Transport
+from tidegate.storage.address import find_server
 
 if TYPE_CHECKING:
     import pyarrow as pa

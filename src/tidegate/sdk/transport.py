@@ -1,12 +1,9 @@
-"""The wire under the client: finds the server, sends requests, raises the errors that the server raised."""
+"""The wire under the client: sends requests, and raises the errors that the server raised."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,12 +13,9 @@ from tidegate.errors import (
     RequestInvalid,
     ServerNotRunning,
     TidegateError,
-    TokenMissing,
-    TokenWrong,
     from_wire,
 )
 
-DEFAULT_HOME = Path("~/.tidegate")
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 TIMEOUT_SECONDS = 120.0
 
@@ -117,32 +111,3 @@ def _error_of(answer: httpx.Response) -> TidegateError:
         return TidegateError(
             reason=f"{answer.request.url} answered {answer.status_code}: {answer.text[:200]}"
         )
-
-
-def find_server(
-    url: str | None, token: str | None, home: str | Path | None, environ: Mapping[str, str] = os.environ
-) -> tuple[str, str]:
-    """Give the address and the token: as named, else from the environment, else from the home folder."""
-    url = url or (environ.get("TIDEGATE_URL") if home is None else None)
-    token = (token or (environ.get("TIDEGATE_TOKEN") if home is None else None) or "").strip()
-    if not token.isascii() or not token.isprintable():
-        raise TokenWrong(hint="A token is plain ASCII text; this one has other characters in it.")
-    if url and not url.startswith(("http://", "https://")):
-        reason = f"'{url}' is not an address of a server."
-        raise RequestInvalid(reason=reason, hint=f"Write http://{url}.")
-    if url and token:
-        return url, token
-    from tidegate.storage.home import Home
-
-    folder = Path(home or environ.get("TIDEGATE_HOME") or DEFAULT_HOME).expanduser()
-    if not (folder / "layout.json").exists():
-        if url:
-            raise TokenMissing(hint=f"Give connect() a token: {folder} has none to offer.")
-        raise ServerNotRunning(url=f"the home {folder}", reason="there is no home there")
-    opened = Home.existing(folder)
-    if url is None:
-        address = opened.server_address()
-        if address is None:
-            raise ServerNotRunning(url=f"the home {folder}", reason="no server runs there")
-        url = address.url
-    return url, token or opened.read_token()
