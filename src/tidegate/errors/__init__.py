@@ -1,0 +1,249 @@
+"""Every error that Tidegate raises on purpose, and what it means outside.
+
+TidegateError
+├── RequestRefused                  the caller must change something; asking again changes nothing
+│   ├── RequestMalformed            400  the bytes are not what the content type says
+│   ├── TokenMissing                401  no bearer token
+│   ├── TokenWrong                  401  a bearer token that is not ours
+│   │   ├── TokenExpired            401  it was ours, and its time is over
+│   │   ├── TokenRevoked            401  it was ours, and someone took it back
+│   │   └── LinkWrong               401  a one-time link that was used, is too old or was never made
+│   ├── Forbidden                   403  the role does not allow it
+│   ├── UserDisabled                403
+│   ├── TenantDisabled              403
+│   ├── OriginRefused               403  a page of another site uses the browser's cookie
+│   ├── EndpointNotFound            404  no such path
+│   ├── MethodNotAllowed            405  the path exists, the method does not
+│   ├── BodyTooLarge                413  more bytes than the setting allows
+│   ├── ContentTypeUnsupported      415  a body in a format the endpoint does not take
+│   ├── RequestInvalid              422  well formed, but a value is wrong
+│   │   ├── NameInvalid             422  a name that breaks the naming rule
+│   │   ├── DurationInvalid         422  text that is not a duration
+│   │   ├── TimeRangeInvalid        422  an end before its start, or text that is not a time
+│   │   ├── SchemaInvalid           422  a column or a type that cannot be
+│   │   ├── SettingInvalid          422  a setting that is unknown, of a wrong type or out of bounds
+│   │   ├── SqlInvalid              422  the statement does not parse, bind or run
+│   │   └── SqlUnsupported          422  a statement this version does not run
+│   ├── NotFound                    404
+│   │   ├── TopicNotFound           404
+│   │   ├── PartitionNotFound       404
+│   │   ├── TableNotFound           404
+│   │   ├── PipelineNotFound        404
+│   │   ├── TenantNotFound          404
+│   │   ├── UserNotFound            404
+│   │   ├── TokenNotFound           404
+│   │   ├── JobNotFound             404
+│   │   └── BackupNotFound          404
+│   ├── Conflict                    409
+│   │   ├── TopicExists             409  the name is taken
+│   │   ├── TopicReplaced           409  the topic was deleted and made again since
+│   │   ├── SequenceGap             409  a producer skipped messages
+│   │   ├── SequenceTooOld          409  a producer repeats what is no longer remembered
+│   │   ├── TenantExists            409
+│   │   ├── UserExists              409
+│   │   ├── LastAdministrator       409  the one that the instance starts with stays
+│   │   ├── LeaseHeld               409  someone else has it
+│   │   ├── LeaseLost               409  someone else has it now: what was meant to be written was not
+│   │   ├── JobStateWrong           409
+│   │   ├── IdempotencyKeyReused    409  a key of an earlier, other request
+│   │   └── IdempotencyAnswerHidden 409  done before; the answer held a secret
+│   ├── OffsetOutOfRange            416  an offset that retention removed, or that is not there yet
+│   ├── RequestTimeout              408  the body did not arrive in time
+│   ├── TooManyRequests             429  more at once than the settings allow
+│   └── TooManyGuesses              429  wrong tokens, one after the other
+├── Unavailable                     the world misbehaves; the same call may work later
+│   ├── NotReady                    503  starting or stopping
+│   ├── ServerNotRunning            503  no server at that address
+│   ├── CatalogUnavailable          503  the catalog's database does not answer
+│   ├── SparkGone                   503  the Java half of the worker ended by itself
+│   ├── QueryTimeout                504  a statement ran longer than the setting allows
+│   ├── StorageFull                 507  no room on the disk; nothing was written
+│   └── StorageFailed               500  the disk refused a read or a write
+├── StorageCorrupt                  500  bytes at rest do not match their checksum
+├── StartRefused                    a process cannot start here
+│   ├── PortInUse                   500
+│   ├── HomeLocked                  500
+│   ├── HomeTooNew                  500
+│   ├── HomeUnusable                500
+│   ├── JavaMissing                 500
+│   ├── JarsMissing                 500
+│   ├── PipelineInvalid             500  a pipeline file that cannot be loaded
+│   ├── CatalogTooNew               500
+│   ├── CatalogUnusable             500
+│   ├── BackupUnusable              500  damaged, cut short or no backup
+│   └── TlsUnusable                 500
+├── ServerUntrusted                 500  a client does not trust the server's certificate
+└── InvariantBroken                 500  we are wrong: a bug, never the caller's fault
+
+A class carries a stable `code`, the HTTP `status`, a message template and a default hint. An instance
+carries the values that fill the template. `to_wire` and `from_wire` carry an error over HTTP, so that a
+client raises the class that the server raised.
+"""
+
+from __future__ import annotations
+
+from tidegate.errors.people import (
+    BackupNotFound,
+    Forbidden,
+    IdempotencyAnswerHidden,
+    IdempotencyKeyReused,
+    JobNotFound,
+    JobStateWrong,
+    LastAdministrator,
+    LeaseHeld,
+    LeaseLost,
+    LinkWrong,
+    OriginRefused,
+    RequestTimeout,
+    TenantDisabled,
+    TenantExists,
+    TenantNotFound,
+    TokenExpired,
+    TokenNotFound,
+    TokenRevoked,
+    TooManyGuesses,
+    TooManyRequests,
+    UserDisabled,
+    UserExists,
+    UserNotFound,
+)
+from tidegate.errors.refused import (
+    BodyTooLarge,
+    Conflict,
+    ContentTypeUnsupported,
+    DurationInvalid,
+    EndpointNotFound,
+    MethodNotAllowed,
+    NameInvalid,
+    NotFound,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    PipelineNotFound,
+    RequestInvalid,
+    RequestMalformed,
+    RequestRefused,
+    SchemaInvalid,
+    SequenceGap,
+    SequenceTooOld,
+    SettingInvalid,
+    SqlInvalid,
+    SqlUnsupported,
+    TableNotFound,
+    TimeRangeInvalid,
+    TokenMissing,
+    TokenWrong,
+    TopicExists,
+    TopicNotFound,
+    TopicReplaced,
+)
+from tidegate.errors.root import (
+    TidegateError,
+    every_error,
+    from_wire,
+)
+from tidegate.errors.start import (
+    BackupUnusable,
+    CatalogTooNew,
+    CatalogUnusable,
+    HomeLocked,
+    HomeTooNew,
+    HomeUnusable,
+    InvariantBroken,
+    JarsMissing,
+    JavaMissing,
+    PipelineInvalid,
+    PortInUse,
+    ServerUntrusted,
+    StartRefused,
+    TlsUnusable,
+)
+from tidegate.errors.unavailable import (
+    CatalogUnavailable,
+    NotReady,
+    QueryTimeout,
+    ServerNotRunning,
+    SparkGone,
+    StorageCorrupt,
+    StorageFailed,
+    StorageFull,
+    Unavailable,
+)
+
+__all__ = [
+    "BackupNotFound",
+    "BackupUnusable",
+    "BodyTooLarge",
+    "CatalogTooNew",
+    "CatalogUnavailable",
+    "CatalogUnusable",
+    "Conflict",
+    "ContentTypeUnsupported",
+    "DurationInvalid",
+    "EndpointNotFound",
+    "Forbidden",
+    "HomeLocked",
+    "HomeTooNew",
+    "HomeUnusable",
+    "IdempotencyAnswerHidden",
+    "IdempotencyKeyReused",
+    "InvariantBroken",
+    "JarsMissing",
+    "JavaMissing",
+    "JobNotFound",
+    "JobStateWrong",
+    "LastAdministrator",
+    "LeaseHeld",
+    "LeaseLost",
+    "LinkWrong",
+    "MethodNotAllowed",
+    "NameInvalid",
+    "NotFound",
+    "NotReady",
+    "OffsetOutOfRange",
+    "OriginRefused",
+    "PartitionNotFound",
+    "PipelineInvalid",
+    "PipelineNotFound",
+    "PortInUse",
+    "QueryTimeout",
+    "RequestInvalid",
+    "RequestMalformed",
+    "RequestRefused",
+    "RequestTimeout",
+    "SchemaInvalid",
+    "SequenceGap",
+    "SequenceTooOld",
+    "ServerNotRunning",
+    "ServerUntrusted",
+    "SettingInvalid",
+    "SparkGone",
+    "SqlInvalid",
+    "SqlUnsupported",
+    "StartRefused",
+    "StorageCorrupt",
+    "StorageFailed",
+    "StorageFull",
+    "TableNotFound",
+    "TenantDisabled",
+    "TenantExists",
+    "TenantNotFound",
+    "TidegateError",
+    "TimeRangeInvalid",
+    "TlsUnusable",
+    "TokenExpired",
+    "TokenMissing",
+    "TokenNotFound",
+    "TokenRevoked",
+    "TokenWrong",
+    "TooManyGuesses",
+    "TooManyRequests",
+    "TopicExists",
+    "TopicNotFound",
+    "TopicReplaced",
+    "Unavailable",
+    "UserDisabled",
+    "UserExists",
+    "UserNotFound",
+    "every_error",
+    "from_wire",
+]

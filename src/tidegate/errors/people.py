@@ -1,0 +1,154 @@
+"""Who may do what: tokens, roles, tenants, users, leases, jobs, and too much at once."""
+
+from __future__ import annotations
+
+from tidegate.errors.refused import Conflict, NotFound, RequestRefused, TokenWrong
+
+
+class TokenExpired(TokenWrong):
+    code = "TOKEN_EXPIRED"
+    template = "This token ended at {expired_at}."
+    default_hint = "An administrator makes another: 'tidegate user token {user}'."
+
+
+class TokenRevoked(TokenWrong):
+    code = "TOKEN_REVOKED"
+    template = "This token was revoked."
+    default_hint = "An administrator makes another: 'tidegate user token {user}'."
+
+
+class LinkWrong(TokenWrong):
+    code = "LINK_WRONG"
+    template = "This link does not open anything: it was used, it is too old, or it was never made."
+    default_hint = "A link works once. Make another with 'tidegate open'."
+
+
+class Forbidden(RequestRefused):
+    code = "FORBIDDEN"
+    status = 403
+    template = "User '{user}' may not do this ({operation}): it needs the role {needed}."
+    default_hint = "An administrator of tenant '{tenant}' can give it: 'tidegate user role {user} --role …'."
+
+
+class UserDisabled(RequestRefused):
+    code = "USER_DISABLED"
+    status = 403
+    template = "User '{user}' is disabled."
+    default_hint = "An administrator of the tenant can enable it again: 'tidegate user enable {user}'."
+
+
+class TenantDisabled(RequestRefused):
+    code = "TENANT_DISABLED"
+    status = 403
+    template = "Tenant '{tenant}' is disabled."
+    default_hint = "An administrator of the instance can enable it again: 'tidegate tenant enable {tenant}'."
+
+
+class OriginRefused(RequestRefused):
+    code = "ORIGIN_REFUSED"
+    status = 403
+    template = "A page of {origin} may not act for someone who is signed in here."
+    default_hint = "Send a bearer token instead of the browser's cookie."
+
+
+class TenantNotFound(NotFound):
+    code = "TENANT_NOT_FOUND"
+    template = "There is no tenant '{tenant}'."
+    default_hint = "'tidegate tenant list' shows what is there (administrators of the instance)."
+
+
+class UserNotFound(NotFound):
+    code = "USER_NOT_FOUND"
+    template = "There is no user '{user}'."
+    default_hint = "'tidegate user list' shows who is there; 'tidegate user add {user}' adds one."
+
+
+class TokenNotFound(NotFound):
+    code = "TOKEN_NOT_FOUND"
+    template = "User '{user}' has no token '{token_id}'."
+    default_hint = "'tidegate user tokens {user}' lists them."
+
+
+class JobNotFound(NotFound):
+    code = "JOB_NOT_FOUND"
+    template = "There is no job '{job}'."
+    default_hint = "'tidegate job list' shows the recent ones."
+
+
+class BackupNotFound(NotFound):
+    code = "BACKUP_NOT_FOUND"
+    template = "No backup '{backup}' is being made."
+    default_hint = "It was finished or given up; a backup is made with 'tidegate backup FILE'."
+
+
+class TenantExists(Conflict):
+    code = "TENANT_EXISTS"
+    template = "Tenant '{tenant}' is there already."
+    default_hint = "Use it as it is, or choose another name."
+
+
+class UserExists(Conflict):
+    code = "USER_EXISTS"
+    template = "User '{user}' is there already."
+    default_hint = "Give another role with 'tidegate user role {user} --role …', or choose another name."
+
+
+class LastAdministrator(Conflict):
+    code = "LAST_ADMINISTRATOR"
+    template = "'{user}' is the administrator that the instance starts with."
+    default_hint = "It stays; give others the role AdminPanelManagement beside it."
+
+
+class LeaseHeld(Conflict):
+    code = "LEASE_HELD"
+    template = "'{holder}' holds the lease '{lease}'."
+    default_hint = "It ends by itself when its holder is gone; try again then."
+    retryable = True
+
+
+class LeaseLost(Conflict):
+    code = "LEASE_LOST"
+    template = "No longer held: {leases}."
+    default_hint = "Someone else has it now. Take it again before you go on; nothing was written."
+
+
+class JobStateWrong(Conflict):
+    code = "JOB_STATE_WRONG"
+    template = "Job '{job}' is {state}: it cannot be {wanted}."
+    default_hint = "'tidegate job show {job}' tells what happened to it."
+
+
+class IdempotencyKeyReused(Conflict):
+    code = "IDEMPOTENCY_KEY_REUSED"
+    template = "The idempotency key '{key}' came with another request before."
+    default_hint = "A key belongs to one request: take a new one for a new request."
+
+
+class IdempotencyAnswerHidden(Conflict):
+    code = "IDEMPOTENCY_ANSWER_HIDDEN"
+    template = "The request with key '{key}' was done; its answer held a secret and is not kept."
+    default_hint = "Look at what it made; where its secret is lost, make another under a new key."
+
+
+class RequestTimeout(RequestRefused):
+    code = "REQUEST_TIMEOUT"
+    status = 408
+    template = "The body did not arrive within {limit_seconds} s."
+    default_hint = "Send it faster or in smaller requests, or raise server.body_seconds_max."
+    retryable = True
+
+
+class TooManyRequests(RequestRefused):
+    code = "TOO_MANY_REQUESTS"
+    status = 429
+    template = "Too much at once: {what} ({limit})."
+    default_hint = "Try again in {retry_after_seconds} s, or raise {setting}."
+    retryable = True
+
+
+class TooManyGuesses(RequestRefused):
+    code = "TOO_MANY_GUESSES"
+    status = 429
+    template = "Too many wrong tokens came from {address}."
+    default_hint = "Try again in {retry_after_seconds} s, with a token that is valid here."
+    retryable = True

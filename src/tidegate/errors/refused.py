@@ -1,0 +1,184 @@
+"""The caller must change something; asking again changes nothing."""
+
+from __future__ import annotations
+
+from tidegate.errors.root import TidegateError
+
+
+class RequestRefused(TidegateError):
+    code = "REQUEST_REFUSED"
+    status = 400
+
+
+class RequestMalformed(RequestRefused):
+    code = "REQUEST_MALFORMED"
+    status = 400
+    template = "The request body is malformed: {reason}"
+    default_hint = "Send UTF-8 JSON of the shape that docs/reference/http.md shows for this endpoint."
+
+
+class TokenMissing(RequestRefused):
+    code = "TOKEN_MISSING"
+    status = 401
+    template = "This endpoint needs a bearer token."
+    default_hint = (
+        "Send 'Authorization: Bearer <token>'; the admin's token is in admin.token in the home folder."
+    )
+
+
+class TokenWrong(RequestRefused):
+    code = "TOKEN_WRONG"
+    status = 401
+    template = "The bearer token is not valid here."
+    default_hint = "Read the token again from admin.token in the home folder of the server you are calling."
+
+
+class EndpointNotFound(RequestRefused):
+    code = "ENDPOINT_NOT_FOUND"
+    status = 404
+    template = "There is no endpoint at {path}."
+    default_hint = "docs/reference/http.md lists every endpoint."
+
+
+class MethodNotAllowed(RequestRefused):
+    code = "METHOD_NOT_ALLOWED"
+    status = 405
+    template = "{path} does not take {method}."
+    default_hint = "It takes: {allowed}."
+
+
+class BodyTooLarge(RequestRefused):
+    code = "BODY_TOO_LARGE"
+    status = 413
+    template = "The request body is larger than {limit_bytes} bytes."
+    default_hint = "Send fewer messages in a request, or raise server.body_bytes_max."
+
+
+class ContentTypeUnsupported(RequestRefused):
+    code = "CONTENT_TYPE_UNSUPPORTED"
+    status = 415
+    template = "This endpoint does not take a body of type '{content_type}'."
+    default_hint = "Send 'Content-Type: {supported}'."
+
+
+class RequestInvalid(RequestRefused):
+    code = "REQUEST_INVALID"
+    status = 422
+    template = "{reason}"
+
+
+class NameInvalid(RequestInvalid):
+    code = "NAME_INVALID"
+    template = "'{name}' is not a valid {noun} name: {reason}."
+    default_hint = "{rule}"
+
+
+class DurationInvalid(RequestInvalid):
+    code = "DURATION_INVALID"
+    template = "'{text}' is not a duration: {reason}."
+    default_hint = (
+        "Write a number and a unit ('5 s', '15 min', '24 h', '100 days') or ISO 8601 ('PT5S', 'P100D')."
+    )
+
+
+class TimeRangeInvalid(RequestInvalid):
+    code = "TIME_RANGE_INVALID"
+    template = "Not a time range: {reason}."
+    default_hint = "Ranges are half-open: the start is in, the end is not, and the end comes after the start."
+
+
+class SchemaInvalid(RequestInvalid):
+    code = "SCHEMA_INVALID"
+    template = "Not a valid schema: {reason}."
+    default_hint = (
+        "Types are BOOLEAN, INT, BIGINT, DOUBLE, DECIMAL(p,s), TEXT, BYTES, JSON, UUID, DATE and TIMESTAMP."
+    )
+
+
+class SettingInvalid(RequestInvalid):
+    code = "SETTING_INVALID"
+    template = "Setting '{setting}' ({origin}): {reason}."
+    default_hint = "docs/reference/settings.md lists every setting with its unit and its bounds."
+
+
+class SqlInvalid(RequestInvalid):
+    code = "SQL_INVALID"
+    template = "The statement cannot run: {reason}"
+    default_hint = "Tables of the lake are written lake.<name>; 'tidegate status' lists them."
+
+
+class SqlUnsupported(RequestInvalid):
+    code = "SQL_UNSUPPORTED"
+    template = "{reason}"
+    default_hint = "This version runs one SELECT at a time over lake tables."
+
+
+class NotFound(RequestRefused):
+    code = "NOT_FOUND"
+    status = 404
+
+
+class TopicNotFound(NotFound):
+    code = "TOPIC_NOT_FOUND"
+    template = "There is no topic '{topic}'."
+    default_hint = (
+        "Create it with 'tidegate topic create {topic}', or list what is there: 'tidegate topic list'."
+    )
+
+
+class PartitionNotFound(NotFound):
+    code = "PARTITION_NOT_FOUND"
+    template = "Topic '{topic}' has no partition {partition}."
+    default_hint = "Its partitions are 0 to {last}."
+
+
+class TableNotFound(NotFound):
+    code = "TABLE_NOT_FOUND"
+    template = "There is no table '{table}'."
+    default_hint = "Tables in the lake: {known}."
+
+
+class PipelineNotFound(NotFound):
+    code = "PIPELINE_NOT_FOUND"
+    template = "There is no pipeline '{pipeline}'."
+    default_hint = "'tidegate pipeline list' shows what is there; 'tidegate pipeline run FILE.py' adds one."
+
+
+class Conflict(RequestRefused):
+    code = "CONFLICT"
+    status = 409
+
+
+class TopicExists(Conflict):
+    code = "TOPIC_EXISTS"
+    template = "Topic '{topic}' is there already, with {partitions} partitions."
+    default_hint = (
+        "Use it as it is, choose another name, or delete it first with 'tidegate topic delete {topic}'."
+    )
+
+
+class TopicReplaced(Conflict):
+    code = "TOPIC_REPLACED"
+    template = "Topic '{topic}' was deleted and made again: old offsets mean nothing in the new one."
+    default_hint = "For a pipeline: stop it, remove its table and its checkpoint, and run it again."
+
+
+class SequenceGap(Conflict):
+    code = "SEQUENCE_GAP"
+    template = "Producer '{producer}' sent sequence {sequence}, but {expected} comes next."
+    default_hint = "Send the missing messages first, or start again under another producer id."
+
+
+class SequenceTooOld(Conflict):
+    code = "SEQUENCE_TOO_OLD"
+    template = "Producer '{producer}' repeats sequence {sequence}, whose answer is no longer kept."
+    default_hint = "It was stored; only the answers of the last {kept} requests are remembered."
+
+
+class OffsetOutOfRange(RequestRefused):
+    code = "OFFSET_OUT_OF_RANGE"
+    status = 416
+    template = (
+        "Topic '{topic}', partition {partition}: offset {offset} is not between {earliest} and {latest}."
+    )
+    default_hint = "Read from {earliest}, the earliest that is kept, or from 'latest'."

@@ -1,0 +1,61 @@
+"""The root of our errors, and how they travel over HTTP."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class TidegateError(Exception):
+    """The root of all our errors; `str(error)` is one sentence for a person."""
+
+    code: ClassVar[str] = "TIDEGATE_ERROR"
+    status: ClassVar[int] = 500
+    template: ClassVar[str] = "{reason}"
+    default_hint: ClassVar[str] = ""
+    retryable: ClassVar[bool] = False
+
+    # Of the request that failed, where a client raises it: the server's log has the same.
+    request_id: str | None = None
+
+    def __init__(self, *, hint: str | None = None, **values: Any) -> None:
+        self.values = values
+        self.hint = self.default_hint.format_map(_Blank(values)) if hint is None else hint
+        self.message = self.template.format_map(_Blank(values))
+        super().__init__(self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.hint, self.values)
+
+    def to_wire(self) -> dict[str, Any]:
+        """Give the body that HTTP answers with."""
+        error = {"code": self.code, "message": self.message, "hint": self.hint, "details": self.values}
+        return {"error": error}
+
+
+class _Blank(dict[str, Any]):
+    """Lets a template name a value that was not given."""
+
+    def __missing__(self, key: str) -> str:
+        return f"({key} not given)"
+
+
+def _rebuild(kind: type[TidegateError], hint: str, values: dict[str, Any]) -> TidegateError:
+    return kind(hint=hint, **values)
+
+
+def every_error(root: type[TidegateError] = TidegateError) -> list[type[TidegateError]]:
+    """List every error class as the tree draws them: a family, then its members."""
+    return [root, *(kind for child in root.__subclasses__() for kind in every_error(child))]
+
+
+def from_wire(body: dict[str, Any]) -> TidegateError:
+    """Give the error that `to_wire` wrote; a code we do not know becomes a plain TidegateError."""
+    error = body["error"]
+    kinds = {kind.code: kind for kind in every_error()}
+    kind = kinds.get(error.get("code", ""), TidegateError)
+    details = dict(error.get("details") or {})
+    for taken in ("self", "hint"):  # names that the constructor has for itself
+        details.pop(taken, None)
+    if kind is TidegateError:
+        details.setdefault("reason", error.get("message", "unknown error"))
+    return kind(hint=error.get("hint", ""), **details)
