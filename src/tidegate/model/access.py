@@ -1,0 +1,176 @@
+"""Access: who may do what. The one place that decides; every door asks `check_allowed`.
+
+    reads what is there (metadata)    every role
+    StreamDataReader                  and reads: SQL, consume, what Spark reads
+    StreamDataWriter                  and writes: publish. It cannot query
+    StreamDataAdmin                   and both of the above, and makes, changes and removes
+    AdminPanelManagement              and all of it, and people, the audit trail and jobs
+
+Some operations are for administrators of the instance alone: those of the tenant `default` with
+AdminPanelManagement. They may act in another tenant, by its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tidegate.errors import Forbidden, RequestInvalid
+
+DEFAULT_TENANT = "default"
+ADMIN_USER = "admin"
+
+
+class Role(StrEnum):
+    """What a user is for; a user may have several."""
+
+    READER = "StreamDataReader"
+    WRITER = "StreamDataWriter"
+    ADMIN = "StreamDataAdmin"
+    PANEL = "AdminPanelManagement"
+
+
+# What people type for the first three.
+ROLE_SHORTS = {"reader": Role.READER, "writer": Role.WRITER, "admin": Role.ADMIN}
+
+
+class Operation(StrEnum):
+    """Everything that a door offers, as noun.verb; the audit trail uses the same words."""
+
+    ME_SHOW = "me.show"
+    STATUS_SHOW = "status.show"
+    DOCS_SHOW = "docs.show"
+    PIPELINE_LIST = "pipeline.list"
+    PIPELINE_SHOW = "pipeline.show"
+    TOPIC_LIST = "topic.list"
+    TOPIC_SHOW = "topic.show"
+    TOPIC_CREATE = "topic.create"
+    TOPIC_DELETE = "topic.delete"
+    TOPIC_PUBLISH = "topic.publish"
+    TOPIC_CONSUME = "topic.consume"
+    TOPIC_PLAN = "topic.plan"
+    TOPIC_READ = "topic.read"
+    SQL_QUERY = "sql.query"
+    LINK_CREATE = "link.create"
+    USER_LIST = "user.list"
+    USER_SHOW = "user.show"
+    USER_CREATE = "user.create"
+    USER_CHANGE = "user.change"
+    USER_DELETE = "user.delete"
+    TOKEN_LIST = "token.list"  # noqa: S105 - a word for an operation
+    TOKEN_CREATE = "token.create"  # noqa: S105
+    TOKEN_REVOKE = "token.revoke"  # noqa: S105
+    AUDIT_LIST = "audit.list"
+    JOB_LIST = "job.list"
+    JOB_SHOW = "job.show"
+    TENANT_LIST = "tenant.list"
+    TENANT_CREATE = "tenant.create"
+    TENANT_ENABLE = "tenant.enable"
+    TENANT_DISABLE = "tenant.disable"
+    WORKER_REPORT = "worker.report"
+    METRICS_SHOW = "metrics.show"
+    BACKUP_CREATE = "backup.create"
+    BACKUP_CHANGE = "backup.change"
+
+
+_EVERYONE = frozenset(
+    {
+        Operation.ME_SHOW,
+        Operation.STATUS_SHOW,
+        Operation.DOCS_SHOW,
+        Operation.PIPELINE_LIST,
+        Operation.PIPELINE_SHOW,
+        Operation.TOPIC_LIST,
+        Operation.TOPIC_SHOW,
+        Operation.LINK_CREATE,
+    }
+)
+_READER = _EVERYONE | {
+    Operation.TOPIC_CONSUME,
+    Operation.TOPIC_PLAN,
+    Operation.TOPIC_READ,
+    Operation.SQL_QUERY,
+}
+_WRITER = _EVERYONE | {Operation.TOPIC_PUBLISH}
+_ADMIN = (
+    _READER
+    | _WRITER
+    | {Operation.TOPIC_CREATE, Operation.TOPIC_DELETE, Operation.JOB_LIST, Operation.JOB_SHOW}
+)
+_INSTANCE = frozenset(
+    {
+        Operation.TENANT_LIST,
+        Operation.TENANT_CREATE,
+        Operation.TENANT_ENABLE,
+        Operation.TENANT_DISABLE,
+        Operation.WORKER_REPORT,
+        Operation.METRICS_SHOW,
+        Operation.BACKUP_CREATE,
+        Operation.BACKUP_CHANGE,
+    }
+)
+_ALLOWED: dict[Role, frozenset[Operation]] = {
+    Role.READER: _READER,
+    Role.WRITER: _WRITER,
+    Role.ADMIN: _ADMIN,
+    Role.PANEL: frozenset(Operation) - _INSTANCE,
+}
+INSTANCE_ADMINISTRATOR = f"{Role.PANEL} in the tenant '{DEFAULT_TENANT}'"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Someone who was let in: who, with which token, and in which tenant they act now."""
+
+    tenant: str
+    user: str
+    roles: frozenset[Role]
+    token_id: str
+    own_tenant: str
+    expires_us: int | None = None
+
+    @property
+    def full_name(self) -> str:
+        """The user, with the tenant they come from where they act in another one."""
+        return self.user if self.own_tenant == self.tenant else f"{self.own_tenant}/{self.user}"
+
+    @property
+    def is_instance_admin(self) -> bool:
+        """Whether they look after the whole instance, not after one tenant."""
+        return self.own_tenant == DEFAULT_TENANT and Role.PANEL in self.roles
+
+
+def allowed_operations(roles: frozenset[Role], *, instance: bool) -> frozenset[Operation]:
+    """Give everything that someone with these roles may do."""
+    mine = frozenset[Operation]().union(*(_ALLOWED[role] for role in roles))
+    return mine | _INSTANCE if instance and Role.PANEL in roles else mine
+
+
+def check_allowed(principal: Principal, operation: Operation) -> None:
+    """Refuse what the roles of a principal do not allow, and name the one that would."""
+    if operation in _INSTANCE:
+        if principal.is_instance_admin:
+            return
+    elif any(operation in _ALLOWED[role] for role in principal.roles):
+        return
+    raise Forbidden(
+        user=principal.user, tenant=principal.tenant, operation=str(operation), needed=needed_role(operation)
+    )
+
+
+def needed_role(operation: Operation) -> str:
+    """Name the least role that an operation needs."""
+    if operation in _INSTANCE:
+        return INSTANCE_ADMINISTRATOR
+    return str(next(role for role in Role if operation in _ALLOWED[role]))
+
+
+def parse_role(text: str) -> Role:
+    """Read a role by its name or by its short form."""
+    if text in ROLE_SHORTS:
+        return ROLE_SHORTS[text]
+    try:
+        return Role(text)
+    except ValueError as problem:
+        known = ", ".join([*ROLE_SHORTS, *Role])
+        raise RequestInvalid(reason=f"'{text[:80]}' is not a role.", hint=f"Roles are {known}.") from problem
