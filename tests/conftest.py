@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tidegate.testing.postgres import Postgres, find_binaries
+
 # No deadline: a shared machine stalls now and then. A failure prints what repeats it.
 settings.register_profile(
     "tidegate", max_examples=60, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -41,3 +43,14 @@ def spark(spark_home: Path) -> Iterator[Any]:
     del os.environ["TIDEGATE_HOME"]
     yield session
     end_session(session)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """Give the one PostgreSQL of the run."""
+    binaries = find_binaries()
+    if binaries is None:
+        pytest.skip("needs PostgreSQL: no folder with 'initdb' and 'postgres' was found")
+    server = Postgres(binaries)
+    yield server
+    server.close()

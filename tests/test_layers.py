@@ -1,6 +1,6 @@
 """Imports point down: the layers of the code, and who may import whom.
 
-    errors → settings → model → storage → holders → movers → query → doors
+    errors → settings → model → storage, catalog, watching → holders → movers → query → doors
 
 A module imports from layers below its own and from its own package. `tidegate.testing` is shipped for tests
 and imported by nothing else.
@@ -28,7 +28,7 @@ ORDER: list[list[str]] = [
     ["errors"],
     ["settings"],
     ["model"],
-    ["storage", "catalog", "sql"],
+    ["storage", "catalog", "sql", "watching"],
     HOLDERS,
     MOVERS,
     ["query"],
@@ -64,6 +64,11 @@ HEAVY = [
     "httpx",
     "numpy",
     "pandas",
+    "sqlalchemy",
+    "alembic",
+    "prometheus_client",
+    "opentelemetry",
+    "psycopg",
 ]
 
 

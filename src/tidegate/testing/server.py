@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -14,7 +15,8 @@ from pathlib import Path
 
 import httpx
 
-from tidegate.storage.home import Home
+from tidegate.errors import HomeUnusable
+from tidegate.storage.home import Home, ServerAddress
 
 START_SECONDS = 20.0
 
@@ -36,9 +38,13 @@ class RunningServer:
 
 @contextlib.contextmanager
 def running_server(
-    home: Path, *, port: int = 0, environ: Mapping[str, str] | None = None
+    home: Path,
+    *,
+    port: int = 0,
+    environ: Mapping[str, str] | None = None,
+    verify: ssl.SSLContext | bool = True,
 ) -> Iterator[RunningServer]:
-    """Start `tidegate serve` on a home and wait until it is ready."""
+    """Start `tidegate serve` on a home and wait until it is ready; `verify` is what to trust under TLS."""
     command = [sys.executable, "-m", "tidegate", "serve", "--home", str(home), "--port", str(port)]
     log_path = home.parent / f"{home.name}.server.log"
     with log_path.open("ab") as log:
@@ -46,7 +52,7 @@ def running_server(
             command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={**os.environ, **(environ or {})}
         )
     try:
-        url = _wait_ready(home, child, log_path)
+        url = _wait_ready(home, child, log_path, verify)
         yield RunningServer(url, Home.existing(home).read_token(), home, child)
     finally:
         if child.poll() is None:
@@ -58,15 +64,24 @@ def running_server(
                 child.wait()
 
 
-def _wait_ready(home: Path, child: subprocess.Popen[bytes], log_path: Path) -> str:
+def _address(home: Path) -> ServerAddress | None:
+    try:
+        return Home.existing(home).server_address()
+    except HomeUnusable:  # it is being made or brought up to date
+        return None
+
+
+def _wait_ready(
+    home: Path, child: subprocess.Popen[bytes], log_path: Path, verify: ssl.SSLContext | bool
+) -> str:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if child.poll() is not None:
             break
-        address = Home.existing(home).server_address() if (home / "layout.json").exists() else None
+        address = _address(home)
         if address is not None and address.pid == child.pid:
             with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{address.url}/ready", trust_env=False).status_code == 200:
+                if httpx.get(f"{address.url}/ready", verify=verify, trust_env=False).status_code == 200:
                     return address.url
         time.sleep(0.05)
     raise RuntimeError(f"the server did not start:\n{log_path.read_text(errors='replace')[-4000:]}")

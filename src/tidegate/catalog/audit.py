@@ -1,0 +1,150 @@
+"""The audit trail: takes who did what, gives events newest first, keeps them until they are pruned.
+
+A deed inside the catalog writes its event in its own transaction, so that neither is there without the
+other. A deed elsewhere is noted before it begins (`started`) and again when it ends (`done`, `failed`): one
+that stays `started` was cut off by a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Row, delete, insert, select, update
+
+from tidegate.catalog.connections import Connections
+from tidegate.catalog.jsons import to_mapping
+from tidegate.catalog.pages import Page, Paged, paged
+from tidegate.catalog.tables import AUDIT
+from tidegate.errors import InvariantBroken
+from tidegate.model.access import DEFAULT_TENANT
+from tidegate.model.clock import Clock
+
+DETAILS_BYTES_MAX = 16_384  # an event is a note, not an archive; longer details give way to a mark
+PRUNE_ROWS = 5_000  # deleted in one transaction, so that others wait for milliseconds
+
+Outcome = Literal["done", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts, in which tenant, and by which request."""
+
+    tenant: str
+    user: str
+    request_id: str = ""
+
+
+def system_actor(part: str, tenant: str = DEFAULT_TENANT) -> Actor:
+    """Name a part of Tidegate that acts by itself, as the audit trail shows it: `system:backup`."""
+    return Actor(tenant, f"system:{part}")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEvent:
+    """One line of the trail."""
+
+    id: int
+    at_us: int
+    tenant: str
+    user: str
+    action: str
+    subject: str
+    outcome: str
+    request_id: str
+    details: dict[str, Any]
+
+
+class Audit:
+    """The trail of every tenant. Threads: any."""
+
+    def __init__(self, connections: Connections, clock: Clock) -> None:
+        self._connections = connections
+        self._clock = clock
+
+    def begin(self, actor: Actor, action: str, subject: str, details: Mapping[str, Any] | None = None) -> int:
+        """Note that a deed begins, durably, and give the event's id for `finish`."""
+        with self._connections.write() as connection:
+            return self.write(connection, actor, action, subject, details, outcome="started")
+
+    def finish(self, event_id: int, outcome: Outcome, details: Mapping[str, Any] | None = None) -> None:
+        """Note how a deed ended; details join those of its beginning."""
+        with self._connections.write() as connection:
+            row = connection.execute(select(AUDIT.c.details).where(AUDIT.c.id == event_id)).one_or_none()
+            if row is None:
+                raise InvariantBroken(reason=f"audit event {event_id} ends and never began")
+            joined = to_mapping(row.details) | dict(details or {})
+            connection.execute(
+                update(AUDIT).where(AUDIT.c.id == event_id).values(outcome=outcome, details=_text(joined))
+            )
+
+    def write(
+        self,
+        connection: Connection,
+        actor: Actor,
+        action: str,
+        subject: str,
+        details: Mapping[str, Any] | None = None,
+        *,
+        outcome: str = "done",
+    ) -> int:
+        """Write an event in the transaction of the deed."""
+        values = {
+            "at_us": self._clock.now_us(),
+            "tenant": actor.tenant,
+            "user": actor.user,
+            "action": str(action),
+            "subject": subject,
+            "outcome": outcome,
+            "request_id": actor.request_id,
+            "details": _text(details or {}),
+        }
+        return int(connection.execute(insert(AUDIT).values(**values).returning(AUDIT.c.id)).scalar_one())
+
+    def list(
+        self, tenant: str, page: Page, *, user: str | None = None, action: str | None = None
+    ) -> Paged[AuditEvent]:
+        """List the events of a tenant, newest first."""
+        query = select(AUDIT).where(AUDIT.c.tenant == tenant)
+        if user is not None:
+            query = query.where(AUDIT.c.user == user)
+        if action is not None:
+            query = query.where(AUDIT.c.action == action)
+        after = page.after_number("event")
+        if after is not None:
+            query = query.where(AUDIT.c.id < after)
+        with self._connections.read() as connection:
+            found = connection.execute(query.order_by(AUDIT.c.id.desc()).limit(page.limit + 1)).all()
+        return paged(found, page, "event", lambda row: int(row.id), _event)
+
+    def prune(self, before_us: int) -> int:
+        """Delete events from before a moment and say how many."""
+        old = select(AUDIT.c.id).where(AUDIT.c.at_us < before_us).order_by(AUDIT.c.id).limit(PRUNE_ROWS)
+        count = 0
+        while True:
+            with self._connections.write() as connection:
+                gone = connection.execute(delete(AUDIT).where(AUDIT.c.id.in_(old.scalar_subquery()))).rowcount
+            count += gone
+            if gone < PRUNE_ROWS:
+                return count
+
+
+def _text(details: Mapping[str, Any]) -> str:
+    text = json.dumps(details, separators=(",", ":"))
+    return text if len(text) <= DETAILS_BYTES_MAX else json.dumps({"left_out_bytes": len(text)})
+
+
+def _event(row: Row[Any]) -> AuditEvent:
+    return AuditEvent(
+        id=row.id,
+        at_us=row.at_us,
+        tenant=row.tenant,
+        user=row.user,
+        action=row.action,
+        subject=row.subject,
+        outcome=row.outcome,
+        request_id=row.request_id,
+        details=to_mapping(row.details),
+    )

@@ -1,0 +1,167 @@
+"""Copies of a whole catalog: takes one moment of a database, gives files that either kind of database takes.
+
+<table>.jsonl   a row a line: {"column": value}; bytes are {"base64": "…"}
+catalog.json    format, revision, and the rows and SHA-256 of every file; written last
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+from sqlalchemy import Connection, MetaData, Table, func, insert, inspect, select
+
+from tidegate.catalog.connections import Connections
+from tidegate.catalog.migrations.upgrade import REVISION_TABLE, check_known, lock, newest_revision, upgrade_to
+from tidegate.catalog.tables import ALL_TABLES
+from tidegate.errors import BackupUnusable, CatalogUnusable
+
+FORMAT = 1
+INDEX_FILE = "catalog.json"
+_ROWS_AT_ONCE = 1_000
+_COUNTERS = {"audit": "id", "jobs": "number", "job_events": "number"}
+
+
+class _DumpedTable(msgspec.Struct, frozen=True):
+    rows: int
+    sha256: str
+
+
+class _Index(msgspec.Struct, frozen=True):
+    format: int
+    revision: str
+    tables: dict[str, _DumpedTable]
+
+
+def dump(connections: Connections, folder: Path) -> None:
+    """Write every row of one moment into a folder, durably; writes go on meanwhile."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tables: dict[str, _DumpedTable] = {}
+    with connections.snapshot() as connection:
+        for table in ALL_TABLES:
+            tables[table.name] = _dump_table(connection, table, folder / f"{table.name}.jsonl")
+    index = msgspec.json.encode(_Index(FORMAT, newest_revision(), tables))
+    with (folder / INDEX_FILE).open("wb") as file:
+        file.write(index)
+        _sync(file)
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def load(connections: Connections, folder: Path) -> None:
+    """Put a dump into an empty database and bring it to the newest revision, all in one transaction."""
+    index = _read_index(folder)
+    check_known(index.revision, connections)
+    for name, dumped in index.tables.items():
+        _check_file(folder / f"{name}.jsonl", dumped)
+    with connections.rebuild() as connection:
+        lock(connection)
+        _make_room(connection, connections)
+        upgrade_to(index.revision, connection, connections)
+        found = MetaData()
+        found.reflect(connection, only=sorted(index.tables))
+        for table in found.sorted_tables:
+            _load_table(connection, table, folder / f"{table.name}.jsonl")
+        _move_counters(connection, found)
+        upgrade_to("head", connection, connections)
+
+
+def _dump_table(connection: Connection, table: Table, file: Path) -> _DumpedTable:
+    digest, count = hashlib.sha256(), 0
+    found = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(select(table))
+    with file.open("wb") as out:
+        for row in found.mappings():
+            kept = {name: _to_json(value) for name, value in row.items()}
+            line = json.dumps(kept, separators=(",", ":")).encode() + b"\n"
+            digest.update(line)
+            out.write(line)
+            count += 1
+        _sync(out)
+    return _DumpedTable(count, digest.hexdigest())
+
+
+def _sync(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _to_json(value: Any) -> Any:
+    return {"base64": base64.b64encode(value).decode("ascii")} if isinstance(value, bytes) else value
+
+
+def _from_json(value: Any) -> Any:
+    return base64.b64decode(value["base64"]) if isinstance(value, dict) else value
+
+
+def _read_index(folder: Path) -> _Index:
+    file = folder / INDEX_FILE
+    try:
+        index = msgspec.json.decode(file.read_bytes(), type=_Index)
+    except (OSError, msgspec.DecodeError) as problem:
+        raise BackupUnusable(file=str(file), reason=str(problem)) from problem
+    if index.format != FORMAT:
+        raise BackupUnusable(file=str(file), reason=f"its format {index.format} is not known here")
+    return index
+
+
+def _check_file(file: Path, dumped: _DumpedTable) -> None:
+    try:
+        with file.open("rb") as opened:
+            digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as problem:
+        raise BackupUnusable(file=str(file), reason=str(problem.strerror)) from problem
+    if digest != dumped.sha256:
+        raise BackupUnusable(file=str(file), reason="its checksum is another than when it was made")
+
+
+def _make_room(connection: Connection, connections: Connections) -> None:
+    """Remove tables without rows; refuse when there is a row in one."""
+    ours = {table.name for table in ALL_TABLES} | {REVISION_TABLE}
+    there = sorted(ours & set(inspect(connection).get_table_names()))
+    found = MetaData()
+    found.reflect(connection, only=there)
+    for table in found.sorted_tables:
+        if table.name != REVISION_TABLE and connection.execute(select(table).limit(1)).first() is not None:
+            raise CatalogUnusable(
+                catalog=connections.place.shown,
+                reason="it is not empty",
+                hint="Name an empty database: what is in this one is not overwritten.",
+            )
+    found.drop_all(connection)
+
+
+def _load_table(connection: Connection, table: Table, file: Path) -> None:
+    for rows in _batches(file):
+        connection.execute(insert(table), rows)
+
+
+def _batches(file: Path) -> Iterator[list[dict[str, Any]]]:
+    rows: list[dict[str, Any]] = []
+    with file.open("rb") as lines:
+        for line in lines:
+            rows.append({name: _from_json(value) for name, value in json.loads(line).items()})
+            if len(rows) == _ROWS_AT_ONCE:
+                yield rows
+                rows = []
+    if rows:
+        yield rows
+
+
+def _move_counters(connection: Connection, found: MetaData) -> None:
+    """Let PostgreSQL count on from the newest row; SQLite does so by itself."""
+    if connection.dialect.name != "postgresql":
+        return
+    for name, column in _COUNTERS.items():
+        if name in found.tables:
+            newest = connection.execute(select(func.max(found.tables[name].c[column]))).scalar_one()
+            if newest is not None:
+                connection.execute(select(func.setval(func.pg_get_serial_sequence(name, column), newest)))

@@ -1,0 +1,292 @@
+"""People: takes names and roles, gives tenants and users, keeps them.
+
+Every call is asked within one tenant: a name of another one is not found. Changes write their audit event in
+the same transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, select, update
+
+from tidegate.catalog.answers import Answers, Once
+from tidegate.catalog.audit import Actor, Audit
+from tidegate.catalog.connections import Connections, insert_if_new
+from tidegate.catalog.pages import Page, Paged, paged
+from tidegate.catalog.tables import LINKS, TENANTS, TOKENS, USERS
+from tidegate.errors import (
+    InvariantBroken,
+    LastAdministrator,
+    TenantExists,
+    TenantNotFound,
+    UserExists,
+    UserNotFound,
+)
+from tidegate.model.access import ADMIN_USER, DEFAULT_TENANT, Operation, Role
+from tidegate.model.clock import Clock
+from tidegate.model.names import shorten
+from tidegate.model.people_names import (
+    check_tenant_name,
+    check_user_name,
+    is_tenant_name,
+    is_user_name,
+)
+
+HOME_TOKEN_PREFIX = "home-"  # noqa: S105 - how the ids of admin.token files begin
+_DIGEST_CHARS = 16  # of 64: enough that two texts never share an id
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Someone's own part of an instance."""
+
+    name: str
+    enabled: bool
+    created_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Someone who may be let in, and what for."""
+
+    tenant: str
+    name: str
+    roles: frozenset[Role]
+    enabled: bool
+    created_us: int
+
+
+class People:
+    """Tenants and users. Threads: any."""
+
+    def __init__(self, connections: Connections, clock: Clock, audit: Audit, answers: Answers) -> None:
+        self._connections = connections
+        self._clock = clock
+        self._audit = audit
+        self._answers = answers
+
+    def create_tenant(self, actor: Actor, name: str, once: Once | None = None) -> Tenant:
+        """Make a tenant without users."""
+        tenant = Tenant(check_tenant_name(name), enabled=True, created_us=self._clock.now_us())
+        with self._connections.write() as connection:
+            self._answers.reserve(connection, actor.tenant, once)
+            if not insert_if_new(connection, TENANTS, _tenant_values(tenant)):
+                raise TenantExists(tenant=name)
+            self._audit.write(connection, actor, Operation.TENANT_CREATE, f"tenant/{name}")
+            return self._answers.keep(connection, actor.tenant, once, tenant)
+
+    def list_tenants(self, page: Page) -> Paged[Tenant]:
+        """List tenants by name."""
+        query = select(TENANTS).order_by(TENANTS.c.name).limit(page.limit + 1)
+        after = page.after_text("tenant")
+        if after is not None:
+            query = query.where(TENANTS.c.name > after)
+        with self._connections.read() as connection:
+            found = connection.execute(query).all()
+        return paged(found, page, "tenant", lambda row: str(row.name), _tenant)
+
+    def get_tenant(self, name: str) -> Tenant:
+        """Give a tenant."""
+        if not is_tenant_name(name):
+            raise TenantNotFound(tenant=shorten(name))
+        with self._connections.read() as connection:
+            row = connection.execute(select(TENANTS).where(TENANTS.c.name == name)).one_or_none()
+        if row is None:
+            raise TenantNotFound(tenant=name)
+        return _tenant(row)
+
+    def set_tenant_enabled(self, actor: Actor, name: str, enabled: bool, once: Once | None = None) -> Tenant:
+        """Let the users of a tenant in, or keep them out; what they have stays."""
+        if not is_tenant_name(name):
+            raise TenantNotFound(tenant=shorten(name))
+        if name == DEFAULT_TENANT and not enabled:
+            raise LastAdministrator(user=ADMIN_USER)
+        action = Operation.TENANT_ENABLE if enabled else Operation.TENANT_DISABLE
+        change = update(TENANTS).where(TENANTS.c.name == name).values(enabled=enabled).returning(TENANTS)
+        with self._connections.write() as connection:
+            self._answers.reserve(connection, actor.tenant, once)
+            row = connection.execute(change).one_or_none()
+            if row is None:
+                raise TenantNotFound(tenant=name)
+            self._audit.write(connection, actor, action, f"tenant/{name}")
+            return self._answers.keep(connection, actor.tenant, once, _tenant(row))
+
+    def add_user(
+        self, actor: Actor, tenant: str, name: str, roles: frozenset[Role], once: Once | None = None
+    ) -> User:
+        """Add a user to a tenant."""
+        now_us = self._clock.now_us()
+        user = User(tenant, check_user_name(name), frozenset(roles), enabled=True, created_us=now_us)
+        details = {"roles": sorted(roles)}
+        with self._connections.write() as connection:
+            self._answers.reserve(connection, actor.tenant, once)
+            _lock_tenant(connection, tenant)
+            if not insert_if_new(connection, USERS, _user_values(user)):
+                raise UserExists(user=name)
+            self._audit.write(connection, actor, Operation.USER_CREATE, f"user/{name}", details)
+            return self._answers.keep(connection, actor.tenant, once, user)
+
+    def list_users(self, tenant: str, page: Page) -> Paged[User]:
+        """List the users of a tenant by name."""
+        query = select(USERS).where(USERS.c.tenant == tenant).order_by(USERS.c.name).limit(page.limit + 1)
+        after = page.after_text("user")
+        if after is not None:
+            query = query.where(USERS.c.name > after)
+        with self._connections.read() as connection:
+            found = connection.execute(query).all()
+        return paged(found, page, "user", lambda row: str(row.name), _user)
+
+    def get_user(self, tenant: str, name: str) -> User:
+        """Give a user of a tenant."""
+        with self._connections.read() as connection:
+            return _user(find_user(connection, tenant, name))
+
+    def change_user(
+        self,
+        actor: Actor,
+        tenant: str,
+        name: str,
+        *,
+        roles: frozenset[Role] | None = None,
+        enabled: bool | None = None,
+        once: Once | None = None,
+    ) -> User:
+        """Give a user other roles, or let one in or keep one out; what is left out stays."""
+        changes: dict[str, Any] = {}
+        details: dict[str, Any] = {}
+        if roles is not None:
+            changes["roles"] = _roles_text(frozenset(roles))
+            details["roles"] = sorted(roles)
+        if enabled is not None:
+            changes["enabled"] = details["enabled"] = enabled
+        if _is_first_admin(tenant, name) and (enabled is False or Role.PANEL not in (roles or {Role.PANEL})):
+            raise LastAdministrator(user=name)
+        with self._connections.write() as connection:
+            self._answers.reserve(connection, actor.tenant, once)
+            row = find_user(connection, tenant, name, lock=True)
+            if changes:
+                change = update(USERS).where(_same_user(tenant, name)).values(**changes).returning(USERS)
+                row = connection.execute(change).one()
+            self._audit.write(connection, actor, Operation.USER_CHANGE, f"user/{name}", details)
+            return self._answers.keep(connection, actor.tenant, once, _user(row))
+
+    def remove_user(self, actor: Actor, tenant: str, name: str, once: Once | None = None) -> None:
+        """Remove a user; their tokens and links end with them and stay ended when the name comes back."""
+        if _is_first_admin(tenant, name):
+            raise LastAdministrator(user=name)
+        with self._connections.write() as connection:
+            self._answers.reserve(connection, actor.tenant, once)
+            find_user(connection, tenant, name, lock=True)
+            for table in (TOKENS, LINKS):
+                connection.execute(delete(table).where(table.c.tenant == tenant, table.c.user == name))
+            connection.execute(delete(USERS).where(_same_user(tenant, name)))
+            self._audit.write(connection, actor, Operation.USER_DELETE, f"user/{name}")
+            self._answers.keep(connection, actor.tenant, once, None)
+
+    def ensure_admin(self, token_text: str, home_id: str = "") -> None:
+        """Make sure that the first administrator is there and that a home's admin.token lets them in.
+
+        Another text than before ends the old one of this home; other homes on the same catalog keep theirs.
+        """
+        now_us = self._clock.now_us()
+        admin = User(DEFAULT_TENANT, ADMIN_USER, frozenset({Role.PANEL}), enabled=True, created_us=now_us)
+        digest = digest_of(token_text)
+        token = {
+            "id": home_token_id(digest),
+            "tenant": DEFAULT_TENANT,
+            "user": ADMIN_USER,
+            "kind": "home",
+            "home": home_id,
+            "label": "admin.token",
+            "digest": digest,
+            "created_us": now_us,
+            "ended_by": "",
+        }
+        with self._connections.write() as connection:
+            insert_if_new(connection, TENANTS, _tenant_values(Tenant(DEFAULT_TENANT, True, now_us)))
+            insert_if_new(connection, USERS, _user_values(admin))
+            _end_old_home_tokens(connection, token, now_us)
+            if not insert_if_new(connection, TOKENS, token):
+                # The file holds this text again, perhaps one that was replaced before: it works again.
+                again = {"home": home_id, "ended_us": None, "ended_by": ""}
+                connection.execute(update(TOKENS).where(TOKENS.c.id == token["id"]).values(**again))
+
+
+def digest_of(text: str) -> str:
+    """Give the SHA-256 of a secret, in hex: what is kept instead of it."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def home_token_id(digest: str) -> str:
+    """Name the token of an admin.token file by the digest of its text."""
+    return HOME_TOKEN_PREFIX + digest[:_DIGEST_CHARS]
+
+
+def roles_of(text: str) -> frozenset[Role]:
+    """Read the roles of a user's row."""
+    names = json.loads(text)
+    if not isinstance(names, list):
+        raise InvariantBroken(reason="the roles of a user are not a list")
+    return frozenset(Role(name) for name in names)
+
+
+def find_user(connection: Connection, tenant: str, name: str, *, lock: bool = False) -> Row[Any]:
+    """Give the row of a user; `lock` keeps it as it is until the transaction ends."""
+    if not is_user_name(name):
+        raise UserNotFound(user=shorten(name))
+    query = select(USERS).where(_same_user(tenant, name))
+    row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+    if row is None:
+        raise UserNotFound(user=name)
+    return row
+
+
+def _lock_tenant(connection: Connection, tenant: str) -> None:
+    if not is_tenant_name(tenant):
+        raise TenantNotFound(tenant=shorten(tenant))
+    query = select(TENANTS.c.name).where(TENANTS.c.name == tenant)
+    if connection.execute(query.with_for_update(read=True)).one_or_none() is None:
+        raise TenantNotFound(tenant=tenant)
+
+
+def _end_old_home_tokens(connection: Connection, token: dict[str, Any], now_us: int) -> None:
+    old = and_(
+        TOKENS.c.kind == "home",
+        TOKENS.c.home == token["home"],
+        TOKENS.c.id != token["id"],
+        TOKENS.c.ended_us.is_(None),
+    )
+    connection.execute(update(TOKENS).where(old).values(ended_us=now_us, ended_by="revoked"))
+
+
+def _is_first_admin(tenant: str, name: str) -> bool:
+    return (tenant, name) == (DEFAULT_TENANT, ADMIN_USER)
+
+
+def _same_user(tenant: str, name: str) -> ColumnElement[bool]:
+    return and_(USERS.c.tenant == tenant, USERS.c.name == name)
+
+
+def _roles_text(roles: frozenset[Role]) -> str:
+    return json.dumps(sorted(roles), separators=(",", ":"))
+
+
+def _tenant_values(tenant: Tenant) -> dict[str, Any]:
+    return {"name": tenant.name, "enabled": tenant.enabled, "created_us": tenant.created_us}
+
+
+def _user_values(user: User) -> dict[str, Any]:
+    names = {"tenant": user.tenant, "name": user.name, "roles": _roles_text(user.roles)}
+    return {**names, "enabled": user.enabled, "created_us": user.created_us}
+
+
+def _tenant(row: Row[Any]) -> Tenant:
+    return Tenant(row.name, bool(row.enabled), row.created_us)
+
+
+def _user(row: Row[Any]) -> User:
+    return User(row.tenant, row.name, roles_of(row.roles), bool(row.enabled), row.created_us)

@@ -1,0 +1,73 @@
+"""A catalog on SQLite and one on PostgreSQL: every test that asks for `place` runs on both."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tidegate.catalog.audit import Actor
+from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.model.clock import Clock
+from tidegate.testing.clock import ManualClock
+from tidegate.testing.postgres import Postgres
+
+ADMIN = Actor("default", "admin", "request-1")
+ADMIN_TOKEN = "the-text-of-an-admin.token-file-is-long"
+KINDS = ["sqlite", "postgresql"]
+
+OpenCatalog = Callable[..., Catalog]
+
+
+@pytest.fixture
+def sqlite_place(tmp_path: Path) -> CatalogPlace:
+    """Name a file that is not there yet."""
+    return CatalogPlace(f"sqlite:///{tmp_path / 'catalog.db'}")
+
+
+@pytest.fixture
+def postgres_place(postgres: Postgres) -> Iterator[CatalogPlace]:
+    """Name an empty database."""
+    url = postgres.create_database()
+    yield CatalogPlace(url)
+    postgres.empty_database(url)
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest) -> CatalogPlace:
+    """Name an empty database of each kind."""
+    name = "sqlite_place" if request.param == "sqlite" else "postgres_place"
+    found = request.getfixturevalue(name)
+    assert isinstance(found, CatalogPlace)
+    return found
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Give the clock of the test's catalog."""
+    return ManualClock()
+
+
+@pytest.fixture
+def open_catalog() -> Iterator[OpenCatalog]:
+    """Give a function that opens catalogs; all are closed at the end."""
+    opened: list[Catalog] = []
+
+    def open_one(place: CatalogPlace, clock: Clock) -> Catalog:
+        catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
+        opened.append(catalog)
+        return catalog
+
+    yield open_one
+    for catalog in opened:
+        catalog.close()
+
+
+@pytest.fixture
+def catalog(place: CatalogPlace, clock: ManualClock, open_catalog: OpenCatalog) -> Catalog:
+    """Give an open catalog with its first administrator."""
+    catalog = open_catalog(place, clock)
+    catalog.people.ensure_admin(ADMIN_TOKEN, "home-1")
+    return catalog

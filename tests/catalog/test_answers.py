@@ -1,0 +1,111 @@
+"""Idempotency keys, on both databases."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.catalog.conftest import ADMIN, OpenCatalog
+from tidegate.catalog.answers import AnswerKnown, Once, StoredAnswer
+from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.mint import MadeToken
+from tidegate.catalog.pages import Page
+from tidegate.catalog.people import User
+from tidegate.errors import IdempotencyKeyReused, UserExists
+from tidegate.model.access import Role
+from tidegate.testing.clock import START_US, ManualClock
+
+WRITER = frozenset({Role.WRITER})
+
+
+def once(key: str, fingerprint: str = "f") -> Once:
+    def answer_of(user: User) -> tuple[int, bytes | None]:
+        return 201, user.name.encode()
+
+    return Once("admin", key, fingerprint, answer_of)
+
+
+def test_a_repeated_call_gets_the_first_answer_and_does_nothing(catalog: Catalog) -> None:
+    catalog.people.add_user(ADMIN, "default", "bob", WRITER, once=once("k"))
+    events = catalog.audit.list("default", Page()).rows
+    with pytest.raises(AnswerKnown) as caught:
+        catalog.people.add_user(ADMIN, "default", "bob", WRITER, once=once("k"))
+    assert caught.value.answer == StoredAnswer(201, b"bob")
+    assert catalog.answers.find("default", "admin", "k", "f") == StoredAnswer(201, b"bob")
+    assert catalog.audit.list("default", Page()).rows == events
+
+
+def test_a_key_of_another_request_is_refused(catalog: Catalog) -> None:
+    catalog.people.add_user(ADMIN, "default", "bob", WRITER, once=once("k", "f1"))
+    with pytest.raises(IdempotencyKeyReused):
+        catalog.people.add_user(ADMIN, "default", "carl", WRITER, once=once("k", "f2"))
+    with pytest.raises(IdempotencyKeyReused):
+        catalog.answers.find("default", "admin", "k", "f2")
+
+
+def test_keys_belong_to_one_user_of_one_tenant(catalog: Catalog) -> None:
+    catalog.people.add_user(ADMIN, "default", "bob", WRITER, once=once("k"))
+    assert catalog.answers.find("default", "bob", "k", "other") is None
+    assert catalog.answers.find("acme", "admin", "k", "other") is None
+
+
+def test_a_refused_deed_keeps_no_answer(catalog: Catalog) -> None:
+    catalog.people.add_user(ADMIN, "default", "bob", WRITER)
+    with pytest.raises(UserExists):
+        catalog.people.add_user(ADMIN, "default", "bob", WRITER, once=once("k"))
+    assert catalog.answers.find("default", "admin", "k", "f") is None
+    catalog.people.remove_user(ADMIN, "default", "bob")
+    assert catalog.people.add_user(ADMIN, "default", "bob", WRITER, once=once("k")).name == "bob"
+
+
+def test_a_secret_answer_is_kept_without_its_body(catalog: Catalog) -> None:
+    def hide(_: MadeToken) -> tuple[int, bytes | None]:
+        return 201, None
+
+    hidden = Once("admin", "k", "f", hide)
+    catalog.tokens.make(ADMIN, "default", "admin", lifetime_seconds=60, once=hidden)
+    with pytest.raises(AnswerKnown) as caught:
+        catalog.tokens.make(ADMIN, "default", "admin", lifetime_seconds=60, once=hidden)
+    assert caught.value.answer == StoredAnswer(201, None)
+
+
+def test_an_answer_is_stored_in_the_transaction_of_the_caller(catalog: Catalog) -> None:
+    answer = StoredAnswer(200, b"\x00\xff")
+    with catalog.transaction() as connection:
+        catalog.answers.store(connection, "acme", "bob", "k1", "f", answer)
+    assert catalog.answers.find("acme", "bob", "k1", "f") == answer
+    with pytest.raises(ZeroDivisionError), catalog.transaction() as connection:
+        catalog.answers.store(connection, "acme", "bob", "k2", "f", answer)
+        _ = 1 / 0
+    assert catalog.answers.find("acme", "bob", "k2", "f") is None
+
+
+def test_old_answers_are_pruned(catalog: Catalog, clock: ManualClock) -> None:
+    catalog.people.add_user(ADMIN, "default", "bob", WRITER, once=once("old"))
+    clock.advance(10)
+    catalog.people.add_user(ADMIN, "default", "carl", WRITER, once=once("new"))
+    assert catalog.answers.prune(START_US + 5_000_000) == 1
+    assert catalog.answers.find("default", "admin", "old", "f") is None
+    assert catalog.answers.find("default", "admin", "new", "f") is not None
+
+
+def test_of_many_equal_calls_at_once_one_acts_and_all_know_its_answer(
+    place: CatalogPlace, catalog: Catalog, clock: ManualClock, open_catalog: OpenCatalog
+) -> None:
+    others = [catalog, open_catalog(place, clock)] * 3
+    outcomes: list[object] = []
+
+    def add(one: Catalog) -> None:
+        try:
+            outcomes.append(one.people.add_user(ADMIN, "default", "bob", WRITER, once=once("k")).name)
+        except AnswerKnown as known:
+            outcomes.append(known.answer)
+
+    threads = [threading.Thread(target=add, args=(one,)) for one in others]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes.count("bob") == 1
+    assert outcomes.count(StoredAnswer(201, b"bob")) == 5
