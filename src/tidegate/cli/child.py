@@ -6,14 +6,15 @@ import os
 import signal
 import threading
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from tidegate.settings import LogSettings
+
 EXIT_START_REFUSED = 3
 STDIN = 0
-LOG_TIME = "%Y-%m-%dT%H:%M:%S"
-CHATTY_LOGGERS = ("httpx", "httpcore", "py4j")  # a line for each request or call would bury ours
 
 StopWithParentOption = Annotated[
     bool,
@@ -21,18 +22,14 @@ StopWithParentOption = Annotated[
 ]
 
 
-def start_log() -> None:
-    """Send the log of this program to stderr, a line each, with the time in UTC."""
-    import logging
+def start_log(settings: LogSettings | None = None, process_name: str = "tidegate") -> None:
+    """Send the log of this program to stderr, as the settings say; before they are known, for people."""
+    import sys
 
-    logging.Formatter.converter = time.gmtime
-    logging.basicConfig(
-        level=logging.INFO,
-        format="%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s",
-        datefmt=LOG_TIME,
-    )
-    for name in CHATTY_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
+    from tidegate.settings import LogSettings
+    from tidegate.watching.logs import start_logging
+
+    start_logging(settings or LogSettings(), sys.stderr, process_name)
 
 
 def stop_with_parent(grace_seconds: float) -> None:

@@ -1,0 +1,229 @@
+"""Logs: takes log records, gives lines for people or for machines, and lets no secret into either.
+
+`start_logging` puts one handler on the root logger. It writes a line for each record: for people
+(`time level logger: message (request …)`), or one JSON object. The request that a record belongs to comes
+from `request_context`, which the door sets. Whatever a caller or a library logs, in the message, its
+arguments, its extra fields or a traceback, goes through `redaction`. Any thread may log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import threading
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, TextIO
+
+from tidegate.settings import LogSettings
+from tidegate.watching.redaction import keep_secret, redact, redact_value
+
+__all__ = ["LineCounts", "keep_secret", "line_counts", "request_context", "start_logging"]
+
+# A line for each request, call or statement would bury ours; those of sqlalchemy hold what people stored.
+CHATTY_LOGGERS = ("alembic", "httpx", "httpcore", "py4j", "sqlalchemy", "urllib3", "opentelemetry")
+# Longer texts are cut: a log is read by people, and a line has an end.
+TEXT_CHARS_MAX = 32_000
+CUT = " …[cut]"
+
+# What a record has by itself; everything else in it came with `extra=`.
+_OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+# Names of a JSON line that an extra field cannot take.
+_LINE_FIELDS = frozenset({"time", "level", "logger", "message", "process", "pid", "requestId", "tenant"})
+_TAKEN = _LINE_FIELDS | {"user", "errorType", "traceback", "stack"}
+# Control characters could move a terminal's cursor or begin a line that looks like ours.
+_CONTROLS = {
+    number: f"\\x{number:02x}" for number in [*range(32), 127, *range(128, 160)] if number not in (9, 10)
+}
+
+_Context = tuple[str, str, str]
+_NOBODY: _Context = ("", "", "")
+_context: ContextVar[_Context] = ContextVar("tidegate_request", default=_NOBODY)
+
+
+class RequestContext:
+    """Says which request, tenant and user the lines of this task belong to, until its `with` ends.
+
+    It holds from the moment it is made; without `with`, for the rest of the task. Costs less than a
+    microsecond.
+    """
+
+    __slots__ = ("_token",)
+
+    def __init__(self, request_id: str, tenant: str = "", user: str = "") -> None:
+        self._token: Token[_Context] = _context.set((request_id, tenant, user))
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _context.reset(self._token)
+
+
+request_context = RequestContext
+
+
+@dataclass(slots=True)
+class LineCounts:
+    """How many lines were written as a warning, as an error or worse, and how many could not be written."""
+
+    warnings: int = 0
+    errors: int = 0
+    lost: int = 0
+
+
+def start_logging(settings: LogSettings, stream: TextIO, process_name: str) -> None:
+    """Send the log of this program to a stream; a second call replaces the first."""
+    root = logging.getLogger()
+    for logger in [root, *_loggers()]:
+        # A library that brought a handler of its own would write past the redaction.
+        for foreign in list(logger.handlers):
+            logger.removeHandler(foreign)
+        if logger is not root:
+            logger.propagate = True
+    root.addHandler(LineHandler(stream, _formatter(settings.format, process_name)))
+    root.setLevel(settings.level.upper())
+    for name in CHATTY_LOGGERS:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+    logging.captureWarnings(True)
+    sys.excepthook = _log_crash
+    threading.excepthook = _log_thread_crash
+
+
+def line_counts() -> LineCounts:
+    """Give the counts of the log that `start_logging` began; zeros where there is none."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, LineHandler):
+            return handler.counts
+    return LineCounts()
+
+
+class LineHandler(logging.StreamHandler[TextIO]):
+    """Writes lines and counts them; what cannot be formatted or written never reaches the caller."""
+
+    def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
+        super().__init__(stream)
+        self.setFormatter(formatter)
+        self.counts = LineCounts()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; under the handler's lock."""
+        if record.levelno >= logging.ERROR:
+            self.counts.errors += 1
+        elif record.levelno >= logging.WARNING:
+            self.counts.warnings += 1
+        try:
+            self.stream.write(self.format(record) + self.terminator)
+            self.flush()
+        except Exception:  # noqa: BLE001 - nowhere is left to say it; logging's own way prints the arguments
+            self.counts.lost += 1
+
+
+class _PeopleFormatter(logging.Formatter):
+    """`2026-01-31T08:00:00.123Z INFO tidegate.server.serve: serving … (request 5f3a, tenant acme)`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        request_id, tenant, user = map(redact, _context.get())
+        where = {"request": request_id, "tenant": tenant, "user": user}
+        notes = [f"{name} {value}" for name, value in where.items() if value]
+        notes += [f"{name}={redact_value(name, value)}" for name, value in _extra(record).items()]
+        time_text = _time_text(record.created, "milliseconds")
+        line = f"{time_text} {record.levelname} {record.name}: {_message(record)}"
+        line += f" ({', '.join(notes)})" if notes else ""
+        # Later lines of a message are set in, so that none of them can pass for a record of its own.
+        line = line.translate(_CONTROLS).replace("\n", "\n    ")
+        return "\n".join([line, *(text.translate(_CONTROLS) for text in _traces(record).values())])
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object a line."""
+
+    def __init__(self, process_name: str) -> None:
+        super().__init__()
+        self._process_name = process_name
+
+    def format(self, record: logging.LogRecord) -> str:
+        request_id, tenant, user = map(redact, _context.get())
+        line: dict[str, Any] = {
+            "time": _time_text(record.created, "microseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": _message(record),
+            "process": self._process_name,
+            "pid": record.process,
+        }
+        line |= {
+            name: value
+            for name, value in (("requestId", request_id), ("tenant", tenant), ("user", user))
+            if value
+        }
+        for name, value in _extra(record).items():
+            line[f"{name}_" if name in _TAKEN else name] = redact_value(name, value)
+        line |= _traces(record)
+        if record.exc_info and record.exc_info[0] is not None:
+            line["errorType"] = record.exc_info[0].__name__
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _formatter(form: str, process_name: str) -> logging.Formatter:
+    return _JsonFormatter(process_name) if form == "json" else _PeopleFormatter()
+
+
+def _message(record: logging.LogRecord) -> str:
+    """Give the message without secrets, also where its arguments do not fit it."""
+    try:
+        text = record.getMessage()
+    except Exception as problem:  # noqa: BLE001 - said in the line itself
+        text = f"{record.msg!r} with arguments that do not fit it ({type(problem).__name__}: {problem})"
+    return _cut(redact(text))
+
+
+def _traces(record: logging.LogRecord) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if record.exc_info and record.exc_info[0] is not None:
+        # Not record.exc_text: another handler may have put an unredacted one there, and would find ours.
+        found["traceback"] = _cut(redact(logging.Formatter().formatException(record.exc_info)))
+    if record.stack_info:
+        found["stack"] = _cut(redact(record.stack_info))
+    return found
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _OWN_FIELDS}
+
+
+def _cut(text: str) -> str:
+    """Cut after the redaction: half a secret would no longer look like one."""
+    return text if len(text) <= TEXT_CHARS_MAX else text[:TEXT_CHARS_MAX] + CUT
+
+
+def _time_text(seconds: float, precision: str) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=precision).replace("+00:00", "Z")
+
+
+def _loggers() -> list[logging.Logger]:
+    known = logging.Logger.manager.loggerDict.values()
+    return [logger for logger in known if isinstance(logger, logging.Logger)]
+
+
+def _log_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    logging.getLogger("tidegate").critical("the program ends", exc_info=(kind, error, trace))
+
+
+def _log_thread_crash(crash: threading.ExceptHookArgs) -> None:
+    if crash.exc_value is None or issubclass(crash.exc_type, SystemExit):
+        return
+    name = crash.thread.name if crash.thread else "a thread"
+    told = (crash.exc_type, crash.exc_value, crash.exc_traceback)
+    logging.getLogger("tidegate").critical("%s ends", name, exc_info=told)
