@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import HomeLocked, HomeTooNew, HomeUnusable
-from tidegate.storage.home import FOLDERS, Home, write_file_atomically
+from tidegate.storage.home import FOLDERS, LAYOUT_VERSION, Home, ServerAddress, write_file_atomically
 
 
 def _token() -> str:
@@ -22,15 +22,53 @@ def _token() -> str:
 
 def test_a_new_home_has_every_folder_and_a_private_token(tmp_path: Path) -> None:
     home = Home.open(tmp_path / "deep" / "home", _token)
-    assert {entry.name for entry in home.path.iterdir()} == {*FOLDERS, "admin.token", "layout.json"}
+    assert {entry.name for entry in home.path.iterdir()} == {
+        *FOLDERS,
+        "admin.token",
+        "home.id",
+        "layout.json",
+    }
     assert stat.S_IMODE(home.token_path.stat().st_mode) == 0o600
     assert {stat.S_IMODE((home.path / name).stat().st_mode) for name in (".", *FOLDERS)} == {0o700}
     assert home.read_token() == _token()
+    assert len(home.home_id) == 16
+    assert json.loads((home.path / "layout.json").read_text()) == {"layout": LAYOUT_VERSION}
 
 
-def test_opening_again_keeps_the_token(tmp_path: Path) -> None:
-    Home.open(tmp_path / "home", _token)
-    assert Home.open(tmp_path / "home", lambda: "another").read_token() == _token()
+def test_opening_again_keeps_the_token_and_the_id(tmp_path: Path) -> None:
+    first = Home.open(tmp_path / "home", _token).home_id
+    again = Home.open(tmp_path / "home", lambda: "another")
+    assert again.read_token() == _token()
+    assert again.home_id == first
+
+
+def test_two_homes_have_two_ids(tmp_path: Path) -> None:
+    texts = (f"random-text-number-{number}" for number in range(9))
+    homes = [Home.open(tmp_path / name, lambda: next(texts)) for name in ("one", "two")]
+    assert homes[0].home_id != homes[1].home_id
+
+
+@pytest.mark.parametrize("content", [b"", b"xyz", b"\xff" * 16, b"0123456789ABCDEF"])
+def test_a_damaged_id_is_named(tmp_path: Path, content: bytes) -> None:
+    home = Home.open(tmp_path, _token)
+    (home.path / "home.id").write_bytes(content)
+    with pytest.raises(HomeUnusable, match=r"home\.id"):
+        _ = home.home_id
+
+
+def test_tables_of_a_tenant_stand_apart(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    assert home.tenant_lake_path("default") == home.lake_path
+    assert home.tenant_lake_path("acme") == home.path / "tenants" / "acme" / "lake"
+
+
+def test_the_address_says_whom_to_trust_only_where_there_is_something_to_say(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    home.write_address("http://127.0.0.1:1", 7)
+    assert json.loads((home.run_path / "server.json").read_text()) == {"url": "http://127.0.0.1:1", "pid": 7}
+    assert home.server_address() == ServerAddress("http://127.0.0.1:1", 7)
+    home.write_address("https://127.0.0.1:1", 7, "/etc/ca.pem")
+    assert home.server_address() == ServerAddress("https://127.0.0.1:1", 7, "/etc/ca.pem")
 
 
 def test_a_home_that_was_interrupted_is_finished(tmp_path: Path) -> None:
@@ -68,6 +106,8 @@ def test_a_newer_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HomeTooNew) as caught:
         Home.open(tmp_path, _token)
     assert caught.value.values["found"] == 99
+    assert (home.path / "layout.json").read_text() == json.dumps({"layout": 99})
+    assert not list(home.kept_path.iterdir())
     with pytest.raises(HomeTooNew):
         Home.existing(tmp_path)
 

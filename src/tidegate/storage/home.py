@@ -1,42 +1,53 @@
 """The home folder: takes a path, gives the places inside it, keeps the layout version, a token and two locks.
 
-layout.json      the layout version; written last, so a folder without it is not finished and is finished
-again tidegate.toml    settings, the user's own admin.token      the admin's bearer token, mode 0600 locks/
-server.lock and worker.lock: an flock, and the pid of its holder for messages run/server.json  address of
-the running server engine/          RocksDB           lake/         Delta tables checkpoints/     Spark's,
-one folder a pipeline    pipelines/  one Python file a pipeline    logs/
+layout.json     the layout version; written last: a folder without it is not finished, and is finished
+home.id         16 hexadecimal digits that tell this home from others; a restored one has the same
+tidegate.toml   settings, the user's own
+admin.token     the admin's bearer token, mode 0600
+locks/          server.lock and worker.lock: an flock, and the pid of its holder for messages
+run/            server.json: address of the running server; backups/: frozen copies while they are packed
+engine/         RocksDB
+catalog/        catalog.db: tenants, users, tokens, audit, leases, jobs (unless PostgreSQL has them)
+lake/           Delta tables of the tenant `default`
+tenants/        <tenant>/lake: Delta tables of the others
+checkpoints/    Spark's, one folder a pipeline
+pipelines/      one Python file a pipeline
+kept/           whole copies from before an upgrade
+logs/
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
+import hashlib
 import json
-import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from tidegate.errors import HomeLocked, HomeTooNew, HomeUnusable, StorageFull
+from tidegate.errors import HomeTooNew, HomeUnusable
+from tidegate.model.access import DEFAULT_TENANT
+from tidegate.model.clock import Clock, SystemClock
+from tidegate.storage.files import refusal, write_file_atomically
+from tidegate.storage.locks import LEAVING_HOLDER_WAIT_SECONDS, HomeLock, LockKind, take_lock
+from tidegate.storage.upgrade import upgrade_home
 
-LAYOUT_VERSION = 1
+__all__ = ["LEAVING_HOLDER_WAIT_SECONDS", "Home", "HomeLock", "LockKind", "write_file_atomically"]
+
+LAYOUT_VERSION = 2
 LAYOUT_FILE = "layout.json"
+ID_FILE = "home.id"
 TOKEN_FILE = "admin.token"  # noqa: S105 - the name of a file
-FOLDERS = ("locks", "run", "engine", "lake", "checkpoints", "pipelines", "logs")
+FOLDERS = (
+    *("locks", "run", "engine", "catalog", "lake", "tenants"),
+    *("checkpoints", "pipelines", "kept", "logs"),
+)
 # What may stand in a folder before it becomes a home: the user's settings, and what an interrupted start
 # left.
-ALLOWED_BEFORE = frozenset({*FOLDERS, "tidegate.toml", TOKEN_FILE, "lost+found"})
-# A holder that stops, or the Java part of a worker that was killed, has the lock for a moment longer.
-LEAVING_HOLDER_WAIT_SECONDS = 30.0
-STOPPING = "stopping"
+ALLOWED_BEFORE = frozenset({*FOLDERS, "tidegate.toml", TOKEN_FILE, ID_FILE, "lost+found"})
 # Shorter ones can be guessed; our own have 43.
 TOKEN_CHARS_MIN = 16
 TOKEN_HINT = "Put a long random text into admin.token in the home folder, with mode 0600."  # noqa: S105
-LOCK_POLL_SECONDS = 0.1
-
-LockKind = Literal["server", "worker"]
+ID_CHARS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +56,8 @@ class ServerAddress:
 
     url: str
     pid: int
-
-
-class HomeLock:
-    """One lock of a home, held until `release` or until every process that inherited `fd` is gone."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def mark_stopping(self) -> None:
-        """Say that the holder is on its way out, so that its successor waits and is not refused."""
-        if self.fd >= 0:
-            os.pwrite(self.fd, f"{os.getpid()} {STOPPING}".encode(), 0)
-
-    def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+    # The certificates that the server is trusted by, where it speaks TLS with one of its own.
+    ca_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +67,12 @@ class Home:
     path: Path
 
     @classmethod
-    def open(cls, path: Path, make_token: Callable[[], str]) -> Home:
-        """Open a home, or make one where the folder is absent or empty; never leave one half made."""
+    def open(cls, path: Path, make_token: Callable[[], str], clock: Clock | None = None) -> Home:
+        """Open a home, or make one where the folder is absent or empty; never leave one half made.
+
+        One of an older layout is upgraded first, with a whole copy kept; HomeLocked while it is in use.
+        `make_token` gives a new random text at every call.
+        """
         path = path.expanduser().absolute()
         try:
             found = _layout_of(path)
@@ -81,13 +80,19 @@ class Home:
                 _make(path, make_token)
             elif found > LAYOUT_VERSION:
                 raise HomeTooNew(home=str(path), found=found, known=LAYOUT_VERSION)
+            elif found < LAYOUT_VERSION:
+                _upgrade(path, make_token, clock or SystemClock())
         except OSError as problem:
-            raise _refusal(path, problem) from problem
+            raise refusal(path, problem) from problem
         return cls(path)
 
     @classmethod
     def existing(cls, path: Path) -> Home:
-        """Open a home that is there; refuse to make one."""
+        """Open a home that is there; refuse to make one, and one of an older layout.
+
+        Upgrading is for the start of a server, which has the locks; a command of this version beside a
+        server of an older one would look for places that are not there yet.
+        """
         path = path.expanduser().absolute()
         found = _layout_of(path)
         if found is None:
@@ -98,6 +103,12 @@ class Home:
             )
         if found > LAYOUT_VERSION:
             raise HomeTooNew(home=str(path), found=found, known=LAYOUT_VERSION)
+        if found < LAYOUT_VERSION:
+            raise HomeUnusable(
+                home=str(path),
+                reason=f"it has layout {found}, of an earlier version",
+                hint="Stop what runs there, then start 'tidegate up' once: it upgrades and keeps a copy.",
+            )
         return cls(path)
 
     @property
@@ -107,6 +118,18 @@ class Home:
     @property
     def lake_path(self) -> Path:
         return self.path / "lake"
+
+    @property
+    def tenants_path(self) -> Path:
+        return self.path / "tenants"
+
+    def tenant_lake_path(self, tenant: str) -> Path:
+        """Give the folder of a tenant's Delta tables."""
+        return self.lake_path if tenant == DEFAULT_TENANT else self.tenants_path / tenant / "lake"
+
+    @property
+    def catalog_path(self) -> Path:
+        return self.path / "catalog" / "catalog.db"
 
     @property
     def checkpoints_path(self) -> Path:
@@ -123,6 +146,26 @@ class Home:
     @property
     def run_path(self) -> Path:
         return self.path / "run"
+
+    @property
+    def backups_path(self) -> Path:
+        return self.run_path / "backups"
+
+    @property
+    def kept_path(self) -> Path:
+        return self.path / "kept"
+
+    @property
+    def home_id(self) -> str:
+        """The digits that tell this home from others."""
+        try:
+            text = (self.path / ID_FILE).read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as problem:
+            reason = f"{ID_FILE} cannot be read ({problem})"
+            raise HomeUnusable(home=str(self.path), reason=reason) from problem
+        if len(text) != ID_CHARS or set(text) - set("0123456789abcdef"):
+            raise HomeUnusable(home=str(self.path), reason=f"{ID_FILE} is damaged")
+        return text
 
     @property
     def token_path(self) -> Path:
@@ -145,33 +188,17 @@ class Home:
 
         A holder that stops, or that is dead and whose child has the lock still, is waited for.
         """
-        path = self.path / "locks" / f"{kind}.lock"
-        try:
-            path.parent.mkdir(exist_ok=True, mode=0o700)
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as problem:
-            raise _refusal(self.path, problem) from problem
-        polls_left = int(wait_seconds / LOCK_POLL_SECONDS)
-        while not _try_lock(fd):
-            holder, leaving = _holder_of(path)
-            if polls_left <= 0 or not leaving:
-                os.close(fd)
-                raise HomeLocked(kind=kind, home=str(self.path), pid=holder)
-            polls_left -= 1
-            time.sleep(LOCK_POLL_SECONDS)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, str(os.getpid()).encode(), 0)
-        return HomeLock(fd)
+        return take_lock(self.path, kind, wait_seconds)
 
-    def write_address(self, url: str, pid: int) -> None:
-        """Say where the server answers."""
+    def write_address(self, url: str, pid: int, ca_file: str | None = None) -> None:
+        """Say where the server answers, and by which certificates it is trusted."""
+        trusted = {"caFile": ca_file} if ca_file else {}
         try:
             self.run_path.mkdir(exist_ok=True, mode=0o700)
-            write_file_atomically(
-                self.run_path / "server.json", json.dumps({"url": url, "pid": pid}).encode()
-            )
+            content = json.dumps({"url": url, "pid": pid, **trusted}).encode()
+            write_file_atomically(self.run_path / "server.json", content)
         except OSError as problem:
-            raise _refusal(self.path, problem) from problem
+            raise refusal(self.path, problem) from problem
 
     def clear_address(self) -> None:
         """Say that no server answers."""
@@ -185,36 +212,12 @@ class Home:
             return None
         try:
             address = json.loads(text)
-            return ServerAddress(address["url"], address["pid"])
-        except (ValueError, KeyError, TypeError) as problem:
+            return ServerAddress(address["url"], address["pid"], address.get("caFile"))
+        except (ValueError, KeyError, TypeError, AttributeError) as problem:
             reason = f"run/server.json is damaged ({problem})"
             raise HomeUnusable(
                 home=str(self.path), reason=reason, hint="Start the server again."
             ) from problem
-
-
-def write_file_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Replace a file: readers see the old bytes or the new ones; the new ones are on disk on return."""
-    spare = path.with_name(f"{path.name}.{os.getpid()}.new")
-    try:
-        fd = os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(spare, path)  # noqa: PTH105 - os, so that the order of the calls is plain
-    except OSError:
-        spare.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _layout_of(path: Path) -> int | None:
@@ -241,21 +244,44 @@ def _make(path: Path, make_token: Callable[[], str]) -> None:
     made: list[Path] = []
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for name in FOLDERS:
-            if not (path / name).exists():
-                (path / name).mkdir(mode=0o700)
-                made.append(path / name)
-        if not (path / TOKEN_FILE).exists():
-            write_file_atomically(path / TOKEN_FILE, f"{make_token()}\n".encode("ascii"), mode=0o600)
-            made.append(path / TOKEN_FILE)
-        write_file_atomically(path / LAYOUT_FILE, json.dumps({"layout": LAYOUT_VERSION}).encode())
+        _add_what_is_missing(path, make_token, made)
+        _write_layout(path)
     except OSError:
         _unmake(path, made, remove_root=not existed)
         raise
 
 
+def _upgrade(path: Path, make_token: Callable[[], str], clock: Clock) -> None:
+    def finish() -> None:
+        _add_what_is_missing(path, make_token, [])
+        _write_layout(path)
+
+    upgrade_home(path, LAYOUT_VERSION, clock, lambda: _layout_of(path) or 0, finish)
+
+
+def _add_what_is_missing(path: Path, make_token: Callable[[], str], made: list[Path]) -> None:
+    """Make every folder and file of the layout that is not there, and note each in `made`."""
+    for name in FOLDERS:
+        if not (path / name).exists():
+            (path / name).mkdir(mode=0o700)
+            made.append(path / name)
+    if not (path / TOKEN_FILE).exists():
+        write_file_atomically(path / TOKEN_FILE, f"{make_token()}\n".encode("ascii"), mode=0o600)
+        made.append(path / TOKEN_FILE)
+    if not (path / ID_FILE).exists():
+        digits = hashlib.sha256(make_token().encode()).hexdigest()[:ID_CHARS]
+        write_file_atomically(path / ID_FILE, f"{digits}\n".encode("ascii"))
+        made.append(path / ID_FILE)
+
+
+def _write_layout(path: Path) -> None:
+    write_file_atomically(path / LAYOUT_FILE, json.dumps({"layout": LAYOUT_VERSION}).encode())
+
+
 def _ours(name: str) -> bool:
-    return name in ALLOWED_BEFORE or (name.startswith((TOKEN_FILE, LAYOUT_FILE)) and name.endswith(".new"))
+    return name in ALLOWED_BEFORE or (
+        name.startswith((TOKEN_FILE, LAYOUT_FILE, ID_FILE)) and name.endswith(".new")
+    )
 
 
 def _unmake(path: Path, made: list[Path], *, remove_root: bool) -> None:
@@ -266,44 +292,3 @@ def _unmake(path: Path, made: list[Path], *, remove_root: bool) -> None:
             place.unlink(missing_ok=True)
     if remove_root and path.exists():
         path.rmdir()
-
-
-def _refusal(path: Path, problem: OSError) -> HomeUnusable | StorageFull:
-    if problem.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StorageFull(path=str(path), free_bytes=0, hint="Free some space and start again.")
-    return HomeUnusable(home=str(path), reason=problem.strerror or str(problem))
-
-
-def _try_lock(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _holder_of(path: Path) -> tuple[int, bool]:
-    """Give the holder's pid, 0 where it has not said, and whether it is gone or on its way out."""
-    words = path.read_text(encoding="ascii").split()
-    if not words:
-        return 0, True
-    holder = int(words[0])
-    return holder, STOPPING in words or not _alive(holder)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return not _is_zombie(pid)
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] == "Z"

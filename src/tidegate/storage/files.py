@@ -1,0 +1,96 @@
+"""Files that survive: takes bytes, folders and links; gives them on the disk, or nothing at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from tidegate.errors import HomeUnusable, StorageFull
+
+COPY_BYTES = 1 << 20  # read and written at a time: large enough to be quick, small in memory
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+# Another disk, a file system without hard links, too many links to one file, or no right to link it.
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
+
+
+def write_file_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Replace a file: readers see the old bytes or the new ones; the new ones are on disk on return."""
+    spare = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        fd = os.open(spare, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with os.fdopen(fd, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(spare, path)  # noqa: PTH105 - os, so that the order of the calls is plain
+    except OSError:
+        spare.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Put the names in a folder on the disk."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_tree(path: Path) -> None:
+    """Put every folder below a path on the disk, the deepest first; files are synced by who wrote them."""
+    for folder, _, _ in os.walk(path, topdown=False):
+        sync_folder(Path(folder))
+
+
+def copy_file(source: Path, target: Path, *, sync: bool = True) -> None:
+    """Copy a file's bytes and mode; on the disk on return when `sync` is set."""
+    with source.open("rb") as old:
+        mode = os.fstat(old.fileno()).st_mode & 0o777
+        with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as new:
+            shutil.copyfileobj(old, new, COPY_BYTES)
+            new.flush()
+            if sync:
+                os.fsync(new.fileno())
+
+
+def link_or_copy(source: Path, target: Path, *, sync: bool = True) -> None:
+    """Give an immutable file a second name, or copy it where the disk has no links.
+
+    A name that is taken by the same file is left alone; one that another file has is given to this one.
+    """
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        if not source.samefile(target):
+            target.unlink()
+            link_or_copy(source, target, sync=sync)
+    except OSError as problem:
+        if problem.errno not in _NO_LINK:
+            raise
+        copy_file(source, target, sync=sync)
+
+
+def files_below(root: Path) -> Iterator[str]:
+    """Give every file below a folder, as a path relative to it, in name order; links to folders count."""
+    for folder, folders, names in os.walk(root, followlinks=True):
+        folders.sort()
+        for name in sorted(names):
+            yield os.path.relpath(Path(folder) / name, root)
+
+
+def is_full(problem: OSError) -> bool:
+    """Say whether a call failed for want of room."""
+    return problem.errno in _FULL
+
+
+def refusal(path: Path, problem: OSError) -> HomeUnusable | StorageFull:
+    """Give the error of ours for a home that the disk refuses."""
+    if is_full(problem):
+        return StorageFull(path=str(path), free_bytes=0, hint="Free some space and start again.")
+    return HomeUnusable(home=str(path), reason=problem.strerror or str(problem))

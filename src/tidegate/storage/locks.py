@@ -1,0 +1,110 @@
+"""Locks of a home: takes a folder, gives a lock that one process holds, and names a living holder."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import Literal
+
+from tidegate.errors import HomeLocked
+from tidegate.storage.files import refusal
+
+# A holder that stops, or the Java part of a worker that was killed, has the lock for a moment longer.
+LEAVING_HOLDER_WAIT_SECONDS = 30.0
+LOCK_POLL_SECONDS = 0.1
+STOPPING = "stopping"
+
+LockKind = Literal["server", "worker"]
+
+
+class HomeLock:
+    """One lock of a home, held until `release` or until every process that inherited `fd` is gone."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def mark_stopping(self) -> None:
+        """Say that the holder is on its way out, so that its successor waits and is not refused."""
+        if self.fd >= 0:
+            os.pwrite(self.fd, f"{os.getpid()} {STOPPING}".encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock back; a second call does nothing."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def take_lock(home: Path, kind: LockKind, wait_seconds: float) -> HomeLock:
+    """Take the lock for a kind of process; refuse with the pid of a living holder.
+
+    A holder that stops, or that is dead and whose child has the lock still, is waited for.
+    """
+    path = home / "locks" / f"{kind}.lock"
+    try:
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as problem:
+        raise refusal(home, problem) from problem
+    polls_left = int(wait_seconds / LOCK_POLL_SECONDS)
+    while not try_flock(fd):
+        holder, leaving = _holder_of(path)
+        if polls_left <= 0 or not leaving:
+            os.close(fd)
+            raise HomeLocked(kind=kind, home=str(home), pid=holder)
+        polls_left -= 1
+        time.sleep(LOCK_POLL_SECONDS)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return HomeLock(fd)
+
+
+def try_flock(fd: int) -> bool:
+    """Lock an open file unless someone else has; say whether it is ours now."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_flocked(path: Path) -> bool:
+    """Say whether a living process holds a lock on a file; one that is not there is free."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        return not try_flock(fd)
+    finally:
+        os.close(fd)
+
+
+def is_alive(pid: int) -> bool:
+    """Say whether a process runs; one that only waits to be collected does not."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _is_zombie(pid)
+
+
+def _holder_of(path: Path) -> tuple[int, bool]:
+    """Give the holder's pid, 0 where it has not said, and whether it is gone or on its way out."""
+    words = path.read_text(encoding="ascii").split()
+    if not words:
+        return 0, True
+    holder = int(words[0])
+    return holder, STOPPING in words or not is_alive(holder)
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return stat.rpartition(")")[2].split()[0] == "Z"

@@ -1,0 +1,94 @@
+"""Upgrade of a home: takes one of an older layout, gives one of this version's, keeps a whole copy.
+
+    1. both locks: nobody else, of whatever version, works in the home
+    2. kept/layout-1-<time>/: a home that the old version opens, made under another name and renamed
+    3. what the new layout adds
+    4. layout.json, last
+
+A kill at any step leaves a home of the old layout; the next start begins again at step 1. Files that are
+never changed in place (RocksDB's tables, Parquet, Delta's log) are shared with the copy by hard links, so
+the copy costs little room; everything else is copied.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidegate.model.clock import Clock
+from tidegate.storage.files import copy_file, link_or_copy, sync_tree
+from tidegate.storage.locks import LEAVING_HOLDER_WAIT_SECONDS, take_lock
+
+KEPT_FOLDER = "kept"
+PARTIAL = ".partial"
+# What belongs to running processes, and the copies themselves.
+_NOT_KEPT = frozenset({KEPT_FOLDER, "run", "locks"})
+_IMMUTABLE = re.compile(r"\.sst$|\.parquet$|^\d{20}\.json$|^\d{20}\.checkpoint\.")
+
+log = logging.getLogger(__name__)
+
+
+def upgrade_home(
+    path: Path, wanted: int, clock: Clock, layout_of: Callable[[], int], finish: Callable[[], None]
+) -> None:
+    """Keep a copy of the home as it is, then let `finish` make it one of the wanted layout.
+
+    HomeLocked while a server or a worker runs there. `layout_of` is asked again under the locks: another
+    start may have been quicker.
+    """
+    server = take_lock(path, "server", LEAVING_HOLDER_WAIT_SECONDS)
+    try:
+        worker = take_lock(path, "worker", LEAVING_HOLDER_WAIT_SECONDS)
+        try:
+            before = layout_of()
+            if before >= wanted:
+                return
+            kept = keep_copy(path, f"layout-{before}", clock)
+            log.info("kept the home as it was, layout %d, at %s", before, kept)
+            finish()
+        finally:
+            worker.release()
+    finally:
+        server.release()
+
+
+def keep_copy(home: Path, name: str, clock: Clock) -> Path:
+    """Put a whole copy of a home into its folder `kept`, and give where it is."""
+    kept = home / KEPT_FOLDER
+    kept.mkdir(exist_ok=True, mode=0o700)
+    for left in kept.glob(f"*{PARTIAL}"):
+        shutil.rmtree(left)
+    stamp = datetime.fromtimestamp(clock.now_us() / 1_000_000, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    target = kept / f"{name}-{stamp}"
+    partial = target.with_name(target.name + PARTIAL)
+    try:
+        _copy_tree(home, partial)
+        sync_tree(partial)
+        partial.rename(target)
+        sync_tree(kept)
+    except OSError:
+        with contextlib.suppress(OSError):  # what is left is removed by the next start
+            shutil.rmtree(partial)
+        raise
+    return target
+
+
+def _copy_tree(home: Path, target: Path) -> None:
+    target.mkdir(mode=0o700)
+    for name in sorted(_NOT_KEPT - {KEPT_FOLDER}):
+        (target / name).mkdir(mode=0o700)
+    for folder, folders, names in os.walk(home, followlinks=True):
+        inside = Path(folder).relative_to(home)
+        if inside == Path():
+            folders[:] = [entry for entry in folders if entry not in _NOT_KEPT]
+        for entry in folders:
+            (target / inside / entry).mkdir(mode=0o700)
+        for entry in names:
+            keep = link_or_copy if _IMMUTABLE.search(entry) else copy_file
+            keep(Path(folder) / entry, target / inside / entry)
