@@ -176,7 +176,9 @@ def test_settings_hold_for_a_store_that_exists_already_and_the_cache_is_shared(t
     first = RocksEngine(tmp_path / "first", RocksSettings(block_cache_bytes=96 * MIB))
     second = RocksEngine(tmp_path / "second", RocksSettings(block_cache_bytes=16 * MIB))
     sizes = {engine._db.property_value("rocksdb.block-cache-capacity") for engine in (first, second)}
-    assert sizes == {str(96 * MIB)}
+    # One cache for the whole program, as large as the largest that anyone asked for.
+    (size,) = sizes
+    assert int(size) >= 96 * MIB
     for engine in (first, second):
         engine.close()
 

@@ -30,7 +30,9 @@ class Bench:
 
     def create(self, name: str = "app.events", partitions: int = 1) -> Topic:
         return self.committer.submit(
-            lambda staging: self.directory.stage_create(staging, name, partitions, self.clock.now_us())
+            lambda staging: self.directory.stage_create(
+                staging, "default", name, partitions, self.clock.now_us()
+            )
         ).result(5)
 
     def publish(
@@ -47,7 +49,9 @@ class Bench:
         return asyncio.run(self.publisher.publish(topic, messages, sender))
 
     def delete(self, topic: Topic) -> None:
-        self.committer.submit(lambda staging: self.directory.stage_delete(staging, topic.name)).result(5)
+        self.committer.submit(
+            lambda staging: self.directory.stage_delete(staging, topic.tenant, topic.name)
+        ).result(5)
 
     def payloads(self, topic: Topic, partition: int = 0) -> list[str]:
         held = self.log.counters(topic, partition)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import StorageCorrupt
-from tidegate.topics.batches import Origin, Place, decode_batch, encode_batch
+from tidegate.topics.batches import Origin, Place, Run, decode_batch, encode_runs
 
 GOLDEN = Path(__file__).with_name("record_batch_v1.bin")
 
@@ -22,7 +22,8 @@ _messages = st.lists(
 def _encode(messages: list[tuple[str | None, bytes]], base: int = 7) -> bytes:
     ids = np.arange(100, 100 + len(messages), dtype=np.int64)
     keys = [key for key, _ in messages]
-    return encode_batch(Place(3, base, 1_000), Origin(), ids, keys, [payload for _, payload in messages])
+    run = Run(Place(3, base, 1_000), Origin(), ids, keys, [payload for _, payload in messages])
+    return encode_runs([run])
 
 
 @given(_messages)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from tidegate.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tidegate.ingest.publish import Sender
+from tidegate.ingest.publish import Messages, Sender
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import keys
@@ -28,7 +30,7 @@ def test_case_14_offsets_are_dense_from_zero_and_survive_a_crash(bench: Bench) -
     bench.committer.close()
     bench.engine.crash()
     again = build(bench.engine, bench.clock)
-    assert again.publish(again.directory.get("app.events"), [b"3"]).offsets.tolist() == [2]
+    assert again.publish(again.directory.get("default", "app.events"), [b"3"]).offsets.tolist() == [2]
     assert again.payloads(topic) == ["1", "2", "3"]
     again.committer.close()
 
@@ -36,9 +38,11 @@ def test_case_14_offsets_are_dense_from_zero_and_survive_a_crash(bench: Bench) -
 def test_case_14_a_topic_made_again_shares_nothing_with_the_old_one(bench: Bench) -> None:
     old = bench.create()
     bench.publish(old, [b"1"])
-    bench.committer.submit(lambda staging: bench.directory.stage_delete(staging, old.name)).result(5)
+    bench.committer.submit(
+        lambda staging: bench.directory.stage_delete(staging, old.tenant, old.name)
+    ).result(5)
     with pytest.raises(TopicNotFound):
-        bench.directory.get(old.name)
+        bench.directory.get("default", old.name)
     new = bench.create()
     assert new.id != old.id
     assert bench.payloads(new) == []
@@ -56,7 +60,9 @@ def test_case_14_wrong_shapes_and_taken_names_are_refused(bench: Bench) -> None:
 
 def test_two_creates_of_one_name_in_one_group_make_one_topic(bench: Bench) -> None:
     futures = [
-        bench.committer.submit(lambda staging: bench.directory.stage_create(staging, "app.x", 1, NOW_US))
+        bench.committer.submit(
+            lambda staging: bench.directory.stage_create(staging, "default", "app.x", 1, NOW_US)
+        )
         for _ in range(8)
     ]
     errors = [future.exception(5) for future in futures]
@@ -136,7 +142,7 @@ def test_message_ids_rise_across_a_restart_with_a_clock_that_went_back(bench: Be
     before = bench.publish(topic, [b"1"] * 100).ids
     bench.committer.close()
     again = build(bench.engine, ManualClock(NOW_US - 3_600_000_000))
-    after = again.publish(again.directory.get(topic.name), [b"2"]).ids
+    after = again.publish(again.directory.get("default", topic.name), [b"2"]).ids
     again.committer.close()
     assert after[0] > before.max()
     assert len(set(before.tolist())) == 100
@@ -208,3 +214,43 @@ def _rewrite(engine: MemoryEngine, key: bytes, value: bytes) -> None:
     batch = engine.batch()
     batch.put(key, value)
     engine.write(batch)
+
+
+def test_single_messages_of_one_group_share_a_record_batch_and_keep_their_order(bench: Bench) -> None:
+    topic, gate = bench.create(partitions=2), threading.Event()
+    bench.committer.submit(lambda _staging: gate.wait(10))
+    routes = [0, 1, 0, 0, 1, 0]
+    futures = []
+    for number, partition in enumerate(routes):
+        messages = Messages([f"k{number}"], [str(number).encode()], [partition])
+        futures.append(bench.committer.submit(bench.publisher.plan(topic, messages)))
+        bench.clock.advance(1)
+    gate.set()
+    receipts = [future.result(10) for future in futures]
+    assert [int(receipt.offsets[0]) for receipt in receipts] == [0, 0, 1, 2, 1, 3]
+    for partition, payloads in ((0, ["0", "2", "3", "5"]), (1, ["1", "4"])):
+        (batch,) = bench.log.read(topic, partition, 0, len(payloads))
+        rows = batch.arrow().to_pydict()
+        assert rows["payload"] == payloads
+        assert rows["key"] == [f"k{payload}" for payload in payloads]
+        assert rows["offset"] == list(range(len(payloads)))
+        assert rows["message_id"] == [int(receipts[int(payload)].ids[0]) for payload in payloads]
+        held = bench.log.counters(topic, partition)
+        assert held.stored_bytes == sum(
+            len(value) for _, value in bench.engine.scan(keys.record_range(topic.id, partition, 0, 9))
+        )
+
+
+def test_a_topic_deleted_in_the_group_of_its_last_messages_leaves_no_byte(bench: Bench) -> None:
+    topic, gate = bench.create(), threading.Event()
+    bench.committer.submit(lambda _staging: gate.wait(10))
+    messages = Messages([None], [b"1"], [None])
+    stored = bench.committer.submit(bench.publisher.plan(topic, messages))
+    deleted = bench.committer.submit(
+        lambda staging: bench.directory.stage_delete(staging, topic.tenant, topic.name)
+    )
+    gate.set()
+    stored.result(10)
+    deleted.result(10)
+    left = [key for span in keys.everything_of(topic.id) for key, _ in bench.engine.scan(span)]
+    assert left == []

@@ -106,7 +106,9 @@ def test_the_memory_survives_a_crash_with_its_messages(bench: Bench) -> None:
     bench.committer.close()
     bench.engine.crash()
     again = build(bench.engine, bench.clock)
-    assert _same(again.publish(again.directory.get(topic.name), [b"1"], sender=Sender("p", 0)), first)
+    assert _same(
+        again.publish(again.directory.get("default", topic.name), [b"1"], sender=Sender("p", 0)), first
+    )
     assert again.payloads(topic) == ["1"]
     again.committer.close()
 

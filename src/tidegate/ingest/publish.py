@@ -7,19 +7,16 @@ its key, else (no key) to the one whose turn it is: requests without keys take t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tidegate.storage.commit import GroupCommitter, StageLater, Staging
-from tidegate.topics.batches import Origin
+from tidegate.topics.batches import BATCH_MESSAGES_MAX, Origin
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log import TopicLog
 from tidegate.topics.producers import Memory, recall, stage_memory
-
-# A reader decodes whole record batches; a larger request is stored as several.
-BATCH_MESSAGES_MAX = 8192
 
 _PUBLISHED = Origin()
 
@@ -69,12 +66,16 @@ class Publisher:
 
     async def publish(self, topic: Topic, messages: Messages, sender: Sender | None = None) -> Receipt:
         """Store messages and return when they are on the disk."""
+        return await self._committer.commit(self.plan(topic, messages, sender))
+
+    def plan(
+        self, topic: Topic, messages: Messages, sender: Sender | None = None
+    ) -> Callable[[Staging], Receipt]:
+        """Give the change that stores messages, for someone who commits it with something else."""
         routes = self._route(topic, messages)
         if sender is None:
-            return await self._committer.commit(lambda staging: self._stage(staging, topic, messages, routes))
-        return await self._committer.commit(
-            lambda staging: self._stage_once(staging, topic, messages, routes, sender)
-        )
+            return lambda staging: self._stage(staging, topic, messages, routes)
+        return lambda staging: self._stage_once(staging, topic, messages, routes, sender)
 
     def _route(self, topic: Topic, messages: Messages) -> np.ndarray:
         turn = next(self._turn) % topic.partitions
@@ -116,6 +117,10 @@ class Publisher:
         return Receipt(partitions, offsets, ids)
 
     def _stage(self, staging: Staging, topic: Topic, messages: Messages, routes: np.ndarray) -> Receipt:
+        if len(messages) == 1:  # the common case of a service that sends what it sees, one by one
+            keys, payloads = messages.keys, messages.payloads
+            one = self._log.stage_append(staging, topic, int(routes[0]), keys, payloads, _PUBLISHED)
+            return Receipt(routes, np.array([one.base_offset]), one.ids)
         offsets = np.empty(len(messages), np.int64)
         ids = np.empty(len(messages), np.int64)
         partitions = [int(routes[0])] if (routes == routes[0]).all() else [int(p) for p in np.unique(routes)]

@@ -1,33 +1,77 @@
-"""Where a server answers: takes what a caller names, gives an address and a token, keeps nothing.
+"""Where a server answers: takes what a caller names, gives address, token and whom to trust, keeps nothing.
 
 The Python client, the command line and Spark's processes all look here, so that they find the same server.
 """
 
 from __future__ import annotations
 
+import functools
 import os
+import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate.errors import RequestInvalid, ServerNotRunning, TokenMissing, TokenWrong
+from tidegate.errors import RequestInvalid, ServerNotRunning, ServerUntrusted, TokenMissing, TokenWrong
 from tidegate.storage.home import Home
 
 DEFAULT_HOME = Path("~/.tidegate")
+# A process talks to one server, seldom to a few.
+CONTEXTS_KEPT_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A server: its address, the token for it, and the certificates it is trusted by (None: the system's)."""
+
+    url: str
+    token: str = field(repr=False)
+    ca_file: str | None = None
+    # The file holds the one certificate that the server of this home has: its name does not matter then.
+    pinned: bool = False
+
+    @property
+    def is_https(self) -> bool:
+        """Whether the server speaks TLS."""
+        return self.url.startswith("https://")
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Give what checks the server's certificate; a file that holds none is ServerUntrusted.
+
+        For a plain address it is a context that trusts nobody: it costs nothing, and no one can be let in by
+        mistake.
+        """
+        if not self.is_https:
+            return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            # A file that was written anew is read anew.
+            changed_ns = Path(self.ca_file).stat().st_mtime_ns if self.ca_file else 0
+            return _context(self.ca_file, changed_ns, self.pinned)
+        except OSError as problem:  # an SSLError is one
+            reason = f"{self.ca_file} is no file of certificates ({problem.strerror or problem})"
+            raise ServerUntrusted(url=self.url, reason=reason) from problem
 
 
 def find_server(
-    url: str | None, token: str | None, home: str | Path | None, environ: Mapping[str, str] = os.environ
-) -> tuple[str, str]:
-    """Give the address and the token: as named, else from the environment, else from the home folder."""
+    url: str | None,
+    token: str | None,
+    home: str | Path | None,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    ca_file: str | Path | None = None,
+) -> Found:
+    """Give the server: as named, else from the environment, else from the home folder."""
+    # A home that is named is the one that is meant, whatever the environment says.
     url = url or (environ.get("TIDEGATE_URL") if home is None else None)
     token = (token or (environ.get("TIDEGATE_TOKEN") if home is None else None) or "").strip()
+    trusted = str(ca_file or environ.get("TIDEGATE_CA_FILE") or "") or None
     if not token.isascii() or not token.isprintable():
         raise TokenWrong(hint="A token is plain ASCII text; this one has other characters in it.")
     if url and not url.startswith(("http://", "https://")):
         reason = f"'{url}' is not an address of a server."
         raise RequestInvalid(reason=reason, hint=f"Write http://{url}.")
     if url and token:
-        return url, token
+        return Found(url, token, trusted)
     folder = Path(home or environ.get("TIDEGATE_HOME") or DEFAULT_HOME).expanduser()
     if not (folder / "layout.json").exists():
         if url:
@@ -39,4 +83,20 @@ def find_server(
         if address is None:
             raise ServerNotRunning(url=f"the home {folder}", reason="no server runs there")
         url = address.url
-    return url, token or opened.read_token()
+        # The server of a home says itself by which certificate it is known.
+        if address.ca_file and not ca_file:
+            return Found(url, token or opened.read_token(), address.ca_file, pinned=True)
+    return Found(url, token or opened.read_token(), trusted)
+
+
+@functools.lru_cache(maxsize=CONTEXTS_KEPT_MAX)
+def _context(ca_file: str | None, changed_ns: int, pinned: bool) -> ssl.SSLContext:  # noqa: ARG001
+    """Give what checks a certificate; the time of the file's change is part of the key it is kept under."""
+    context = ssl.create_default_context(cafile=ca_file)
+    if pinned:
+        context.check_hostname = False
+    if ca_file is not None:
+        # A file may hold the server's own certificate rather than the one that signed it: whoever names it
+        # trusts it. Its name and its end are checked all the same.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context

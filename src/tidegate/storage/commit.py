@@ -8,6 +8,8 @@ batch and syncs once for all. While the disk works the next group gathers.
 - Staging reads through what the changes before it in the group have put.
 - A failed write or sync fails the whole group and reopens the engine from what the disk holds, so that
   memory never runs ahead of the disk.
+- What changes `gather` under one name is turned into puts once, for the whole group: many small appends to
+  one place become one value.
 - `when_durable` runs after the sync and before any answer, in commit order, on the committer's thread.
 """
 
@@ -17,7 +19,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
@@ -25,6 +27,7 @@ from tidegate.errors import InvariantBroken, NotReady, TidegateError
 from tidegate.storage.engine import Engine
 
 T = TypeVar("T")
+Notice = Callable[[int, int, float], None]
 
 # A group larger than this gains nothing from sharing its sync and makes its first writer wait.
 GROUP_CHANGES_MAX = 512
@@ -35,6 +38,11 @@ QUEUE_CHANGES_MAX = 16_384
 log = logging.getLogger(__name__)
 
 _PUT, _DELETE, _DELETE_RANGE = 0, 1, 2
+_Operation = tuple[int, bytes, bytes]
+
+# Takes the parts of one name in commit order; gives keys and values, and what to do once they are durable.
+Finish = Callable[[list[Any]], tuple[list[tuple[bytes, bytes]], Callable[[], None]]]
+_Gathered = tuple[Hashable, Any, Finish]
 
 
 class StageLater(Exception):
@@ -47,7 +55,16 @@ class Staging:
     Belongs to the committer's thread; a change must not keep it.
     """
 
-    __slots__ = ("_engine", "_group", "_own", "callbacks", "closes_group", "operations", "size_bytes")
+    __slots__ = (
+        "_engine",
+        "_group",
+        "_own",
+        "callbacks",
+        "closes_group",
+        "gathered",
+        "operations",
+        "size_bytes",
+    )
 
     def __init__(self, engine: Engine, group: dict[bytes, bytes | None]) -> None:
         self._engine = engine
@@ -55,6 +72,7 @@ class Staging:
         self._own: dict[bytes, bytes | None] = {}
         self.operations: list[tuple[int, bytes, bytes]] = []
         self.callbacks: list[Callable[[], None]] = []
+        self.gathered: list[_Gathered] = []
         self.size_bytes = 0
         self.closes_group = False
 
@@ -84,6 +102,15 @@ class Staging:
                 self._own[key] = None
         self.operations.append((_DELETE_RANGE, start, stop))
         self.closes_group = True
+
+    def foresee(self, key: bytes, value: bytes) -> None:
+        """Let the changes after this one read a value that a `gather` of this one is going to put."""
+        self._own[key] = value
+
+    def gather(self, name: Hashable, part: Any, size_bytes: int, finish: Finish) -> None:
+        """Leave a part under a name: at the end of the group `finish` turns all parts of it into puts."""
+        self.gathered.append((name, part, finish))
+        self.size_bytes += size_bytes
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Run something after the sync, before the writer gets its answer."""
@@ -134,12 +161,19 @@ class GroupCommitter:
         self._wake = threading.Condition()
         self._closing = False
         self._reopened: list[Callable[[], None]] = []
+        self._seconds: Callable[[], float] | None = None
+        self._notice: Notice | None = None
         self._thread = threading.Thread(target=self._run, name="tidegate-committer", daemon=True)
         self._thread.start()
 
     def when_reopened(self, callback: Callable[[], None]) -> None:
         """Run something whenever the engine was opened again: what is kept in memory of it may be wrong."""
         self._reopened.append(callback)
+
+    def watch(self, monotonic_seconds: Callable[[], float], notice: Notice) -> None:
+        """Tell how many changes and bytes each group had and how long its sync took; from now on."""
+        self._notice = notice
+        self._seconds = monotonic_seconds
 
     def submit(self, stage: Callable[[Staging], T]) -> Future[T]:
         """Queue a change; the future holds what `stage` returned, once that is durable."""
@@ -193,20 +227,19 @@ class GroupCommitter:
             for forget in self._reopened:
                 forget()
         # 2. stage in order
-        operations, callbacks = self._stage(taken)
+        operations, callbacks, size_bytes = self._stage(taken)
         # 3. one batch, one sync
         if operations:
-            self._write(operations)
+            self._write(operations, len(taken), size_bytes)
         # 4. tell readers, before writers are answered
         for callback in callbacks:
             callback()
 
-    def _stage(
-        self, taken: list[_Change[Any]]
-    ) -> tuple[list[tuple[int, bytes, bytes]], list[Callable[[], None]]]:
+    def _stage(self, taken: list[_Change[Any]]) -> tuple[list[_Operation], list[Callable[[], None]], int]:
         group: dict[bytes, bytes | None] = {}
-        operations: list[tuple[int, bytes, bytes]] = []
+        operations: list[_Operation] = []
         callbacks: list[Callable[[], None]] = []
+        gathered: list[_Gathered] = []
         size_bytes = 0
         while size_bytes < GROUP_BYTES_MAX and len(taken) < GROUP_CHANGES_MAX:
             change = self._take_one(taken)
@@ -221,15 +254,21 @@ class GroupCommitter:
             except Exception as problem:  # noqa: BLE001 - refused alone, and told to its writer
                 change.error = _as_ours(problem)
                 continue
+            if staging.closes_group:
+                # It may remove what the changes before it gathered: those come first.
+                _finish(gathered, operations, callbacks)
+                gathered = []
             group.update(staging.written())
             operations.extend(staging.operations)
             callbacks.extend(staging.callbacks)
+            gathered.extend(staging.gathered)
             size_bytes += staging.size_bytes
             if staging.closes_group:
                 break
-        return operations, callbacks
+        _finish(gathered, operations, callbacks)
+        return operations, callbacks, size_bytes
 
-    def _write(self, operations: list[tuple[int, bytes, bytes]]) -> None:
+    def _write(self, operations: list[_Operation], changes: int, size_bytes: int) -> None:
         batch = self._engine.batch()
         put = batch.put
         frees = all(kind != _PUT for kind, _, _ in operations)
@@ -241,8 +280,11 @@ class GroupCommitter:
             else:
                 batch.delete_range(first, second)
         self._engine.write(batch, frees=frees)
+        began = self._seconds() if self._seconds else 0.0
         if self._sync:
             self._engine.sync()
+        if self._seconds and self._notice:
+            self._notice(changes, size_bytes, self._seconds() - began)
 
     def _take_one(self, taken: list[_Change[Any]]) -> _Change[Any] | None:
         with self._wake:
@@ -268,6 +310,19 @@ class GroupCommitter:
             return
         with self._wake:
             self._queue.appendleft(change)
+
+
+def _finish(
+    gathered: list[_Gathered], operations: list[_Operation], callbacks: list[Callable[[], None]]
+) -> None:
+    """Turn what a group gathered into puts, name by name."""
+    parts_of: dict[Hashable, tuple[Finish, list[Any]]] = {}
+    for name, part, finish in gathered:
+        parts_of.setdefault(name, (finish, []))[1].append(part)
+    for finish, parts in parts_of.values():
+        puts, callback = finish(parts)
+        operations.extend((_PUT, key, value) for key, value in puts)
+        callbacks.append(callback)
 
 
 def _as_ours(problem: Exception) -> TidegateError:

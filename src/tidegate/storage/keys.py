@@ -35,6 +35,8 @@ class KeySpace(bytes, Enum):
     TOPIC_LOG = b"\x11"  # record batches by topic, partition and base offset
     TOPIC_COUNTER = b"\x12"  # start and end offsets by topic and partition
     TOPIC_PRODUCER = b"\x13"  # remembered answers by topic and producer
+    ANSWER = b"\x18"  # remembered answers by idempotency key
+    ANSWER_TIME = b"\x19"  # the same, by the time at which they were given
 
 
 def u8(value: int) -> bytes:

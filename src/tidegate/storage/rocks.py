@@ -171,6 +171,8 @@ class RocksEngine:
         db = self._enter()
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
+            # Written out first, without Python's lock; the checkpoint would do it and hold up every thread.
+            db.flush(True)
             # Never kept in a variable: a Checkpoint that lives holds the database and its lock.
             Checkpoint(db).create_checkpoint(str(target))
         except Exception as fault:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,9 @@ from tidegate.errors import StorageCorrupt
 VERSION = 1
 HEADER = struct.Struct(">BBHIqqI")
 _HEADER_BEFORE_CRC = HEADER.size - 4
+# A reader decodes whole record batches: more than this in one would make a small read dear.
+BATCH_MESSAGES_MAX = 8192
+JOINED_BYTES_MAX = 1024 * 1024
 # Ends an Arrow IPC stream.
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -81,26 +84,66 @@ class StoredBatch:
         return pa.ipc.read_record_batch(pa.py_buffer(self.body), MESSAGE_SCHEMA)
 
 
-def encode_batch(
-    place: Place, origin: Origin, ids: np.ndarray, keys: Sequence[str | None], payloads: Sequence[bytes]
-) -> bytes:
-    """Give the bytes that store these messages; payloads are UTF-8 JSON, checked before."""
-    count = len(payloads)
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Messages of one partition that follow each other; payloads are UTF-8 JSON, checked before."""
+
+    place: Place
+    origin: Origin
+    ids: np.ndarray
+    keys: Sequence[str | None]
+    payloads: Sequence[bytes]
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return len(self.payloads)
+
+
+def joined_runs(runs: Sequence[Run]) -> Iterator[list[Run]]:
+    """Divide runs that follow each other into those that share a record batch: one origin, not too long."""
+    joined: list[Run] = []
+    count = size_bytes = 0
+    for run in runs:
+        run_bytes = sum(map(len, run.payloads))
+        over = count + run.count > BATCH_MESSAGES_MAX or size_bytes + run_bytes > JOINED_BYTES_MAX
+        if joined and (over or run.origin != joined[0].origin):
+            yield joined
+            joined, count, size_bytes = [], 0, 0
+        joined.append(run)
+        count += run.count
+        size_bytes += run_bytes
+    if joined:
+        yield joined
+
+
+def encode_runs(runs: Sequence[Run]) -> bytes:
+    """Give the bytes that store these messages as one record batch."""
+    place, origin, last_us = runs[0].place, runs[0].origin, runs[-1].place.ts_us
+    count = sum(run.count for run in runs)
     batch = pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(place.partition, pa.int32()), count),
             pa.array(np.arange(place.base_offset, place.base_offset + count, dtype=np.int64)),
-            pa.array(ids),
-            pa.repeat(pa.scalar(place.ts_us, pa.timestamp("us", tz="UTC")), count),
+            pa.array(runs[0].ids if len(runs) == 1 else np.concatenate([run.ids for run in runs])),
+            _times(runs),
             pa.repeat(pa.scalar(origin.op), count),
             pa.repeat(pa.scalar(origin.source, pa.string()), count),
             pa.repeat(pa.scalar(origin.payload_mode), count),
-            pa.array(keys, pa.string()),
-            pa.array(payloads, pa.binary()).view(pa.string()),
+            pa.array([key for run in runs for key in run.keys], pa.string()),
+            pa.array([payload for run in runs for payload in run.payloads], pa.binary()).view(pa.string()),
         ],
         schema=MESSAGE_SCHEMA,
     )
-    return _framed(batch, place.ts_us, place.ts_us)
+    return _framed(batch, place.ts_us, last_us)
+
+
+def _times(runs: Sequence[Run]) -> pa.Array:
+    kind = MESSAGE_SCHEMA.field("ts").type
+    if len(runs) == 1:
+        return pa.repeat(pa.scalar(runs[0].place.ts_us, kind), runs[0].count)
+    times = np.repeat([run.place.ts_us for run in runs], [run.count for run in runs])
+    return pa.array(times.astype(np.int64)).view(kind)
 
 
 def _framed(batch: pa.RecordBatch, first_us: int, last_us: int) -> bytes:

@@ -21,7 +21,16 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Engine
 from tidegate.topics import keys
-from tidegate.topics.batches import Origin, Place, StoredBatch, decode_batch, encode_batch, times_of
+from tidegate.topics.batches import (
+    Origin,
+    Place,
+    Run,
+    StoredBatch,
+    decode_batch,
+    encode_runs,
+    joined_runs,
+    times_of,
+)
 from tidegate.topics.definitions import Topic
 
 _COUNTERS = struct.Struct(">BQQqQQ")
@@ -116,7 +125,7 @@ class TopicLog:
         payloads: Sequence[bytes],
         origin: Origin,
     ) -> Appended:
-        """Add messages to the end of a partition, as one record batch."""
+        """Add messages to the end of a partition; what one group of writes adds becomes one record batch."""
         count = len(payloads)
         if staging.get(keys.definition_key(topic.id)) is None:
             # Deleted since the request came in: what went into it now could never be read.
@@ -127,15 +136,34 @@ class TopicLog:
         before = Counters.decode(staging.get(counter_key), _place(topic, partition))
         ts_us = max(self._clock.now_us(), before.last_us)
         ids = self._ids.take_many(count)
-        place = Place(partition, before.end, ts_us)
-        stored = encode_batch(place, origin, ids, message_keys, payloads)
-        after = Counters(
-            before.end + count, before.start, ts_us, int(ids[-1]), before.stored_bytes + len(stored)
-        )
-        staging.put(keys.record_key(topic.id, partition, before.end), stored)
-        staging.put(counter_key, after.encode())
-        staging.when_durable(lambda: self._publish(topic, partition, after))
+        run = Run(Place(partition, before.end, ts_us), origin, ids, message_keys, payloads)
+        after = Counters(before.end + count, before.start, ts_us, int(ids[-1]), before.stored_bytes)
+        staging.foresee(counter_key, after.encode())
+        name = ("append", topic.id, partition)
+        staging.gather(name, (topic, before, run), sum(map(len, payloads)), self._finish_runs)
         return Appended(partition, before.end, ids)
+
+    def _finish_runs(
+        self, parts: list[tuple[Topic, Counters, Run]]
+    ) -> tuple[list[tuple[bytes, bytes]], Callable[[], None]]:
+        """Give the record batches of what a group appends to one partition, and the counters after it."""
+        topic, before, first = parts[0]
+        partition, last = first.place.partition, parts[-1][2]
+        puts: list[tuple[bytes, bytes]] = []
+        stored_bytes = before.stored_bytes
+        for runs in joined_runs([run for _, _, run in parts]):
+            stored = encode_runs(runs)
+            stored_bytes += len(stored)
+            puts.append((keys.record_key(topic.id, partition, runs[0].place.base_offset), stored))
+        after = Counters(
+            last.place.base_offset + last.count,
+            before.start,
+            last.place.ts_us,
+            int(last.ids[-1]),
+            stored_bytes,
+        )
+        puts.append((keys.counter_key(topic.id, partition), after.encode()))
+        return puts, lambda: self._publish(topic, partition, after)
 
     def _publish(self, topic: Topic, partition: int, after: Counters) -> None:
         self._seen[topic.id, partition] = after
