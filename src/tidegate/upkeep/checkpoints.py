@@ -1,0 +1,130 @@
+"""Spark's checkpoints: takes those of pipelines that run, gives copies that go on exactly once.
+
+Spark writes `offsets/n` before batch n, Delta's sink commits the batch with the transaction (query id, n),
+and Spark writes `commits/n` after it. On a start, Spark takes the newest n in `offsets`: committed, it goes
+on with n + 1; else it runs n again, and Delta skips it where the table has it. Hence what a copy needs:
+
+- every batch in `commits` is in the table, or its rows are lost;
+- every batch in the table is in `offsets`, or Spark plans another batch under its number, which Delta skips;
+- `offsets` is at most one ahead of `commits`, or Spark takes only the newest and the rows between are lost.
+
+So commits are looked at before the tables are copied, and offsets after. Where at most one batch began in
+between, all three hold. Where more did, the copy is cut at the batch that the table's own transaction names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.storage.files import link_or_copy
+
+NONE_YET = -1
+_STATE_VERSION = re.compile(r"(\d+)(_[\w-]+)?\.(delta|snapshot|changelog|zip)")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointLook:
+    """A checkpoint at one moment: whose it is, and the newest batch of a log (-1: none yet)."""
+
+    metadata: bytes
+    newest: int
+
+    @property
+    def query_id(self) -> str:
+        """The id under which the query commits to Delta tables; empty where there is none yet."""
+        try:
+            return str(json.loads(self.metadata)["id"])
+        except (ValueError, KeyError, TypeError):
+            return ""
+
+
+def look_at_commits(checkpoints: Path) -> dict[str, CheckpointLook]:
+    """Tell for each pipeline which batch it has committed; before the tables are copied."""
+    return _look(checkpoints, "commits")
+
+
+def look_at_offsets(checkpoints: Path) -> dict[str, CheckpointLook]:
+    """Tell for each pipeline which batch it has begun; after the tables were copied."""
+    return _look(checkpoints, "offsets")
+
+
+def is_settled(committed: CheckpointLook | None, begun: CheckpointLook) -> bool:
+    """Say whether at most one batch began between the two looks, of one and the same query."""
+    if committed is None or not committed.metadata:
+        return begun.newest <= 0
+    return committed.metadata == begun.metadata and begun.newest <= committed.newest + 1
+
+
+def batch_to_keep(
+    committed: CheckpointLook | None, begun: CheckpointLook, tables: Iterable[Path]
+) -> tuple[int, int]:
+    """Give the newest batch to keep in `offsets` and in `commits`."""
+    done = committed.newest if committed and committed.metadata == begun.metadata else NONE_YET
+    if is_settled(committed, begun):
+        return begun.newest, done
+    in_tables = max((_transaction_of(table, begun.query_id) for table in tables), default=NONE_YET)
+    if in_tables < done:  # it writes elsewhere, where we cannot look: again rather than not at all
+        return min(begun.newest, done + 1), done
+    return in_tables, max(done, in_tables - 1)
+
+
+def copy_checkpoint(source: Path, target: Path, keep: tuple[int, int]) -> None:
+    """Copy a checkpoint up to a batch; whatever vanishes meanwhile is older than a start needs."""
+    offsets, commits = keep
+    for folder, folders, names in os.walk(source):
+        inside = Path(folder).relative_to(source)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        (target / inside).mkdir(parents=True, exist_ok=True, mode=0o700)
+        for name in sorted(names):
+            # Hidden ones are half written, or Hadoop's sums, which may belong to the file before.
+            if not name.startswith(".") and _wanted(inside, name, offsets, commits):
+                with contextlib.suppress(FileNotFoundError):
+                    # Spark renames every file into place: a second name is as good as a copy.
+                    link_or_copy(Path(folder) / name, target / inside / name, sync=False)
+
+
+def _wanted(inside: Path, name: str, offsets: int, commits: int) -> bool:
+    top = inside.parts[0] if inside.parts else ""
+    if top in ("offsets", "commits") and name.isdecimal():
+        return int(name) <= (offsets if top == "offsets" else commits)
+    if top == "state" and (match := _STATE_VERSION.fullmatch(name)):
+        return int(match[1]) <= offsets + 1  # batch n reads version n and leaves n + 1
+    return True
+
+
+def _look(checkpoints: Path, log: str) -> dict[str, CheckpointLook]:
+    looks = {}
+    with contextlib.suppress(FileNotFoundError):
+        for folder in sorted(path for path in checkpoints.iterdir() if path.is_dir()):
+            looks[folder.name] = CheckpointLook(_read(folder / "metadata"), _newest(folder / log))
+    return looks
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def _newest(folder: Path) -> int:
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - names are all we need
+        return max((int(name) for name in names if name.isdecimal()), default=NONE_YET)
+    except FileNotFoundError:
+        return NONE_YET
+
+
+def _transaction_of(table: Path, query_id: str) -> int:
+    from deltalake import DeltaTable
+
+    if not query_id:
+        return NONE_YET
+    found = DeltaTable(table.absolute().as_uri()).transaction_version(query_id)
+    return NONE_YET if found is None else int(found)

@@ -1,0 +1,144 @@
+"""The freeze: takes a home that is at work, gives a copy of it at one point of time, in a folder beside it.
+
+The order is what makes it one point of time; nothing is stopped:
+
+    1. the catalog, dumped by the caller: what it names was made before it was written down
+    2. which batches each pipeline has committed
+    3. every Delta table of every tenant, at its version of now
+    4. which batches each pipeline has begun; from 2 once more, until no pipeline got further than one batch
+    5. Spark's checkpoints, cut to a batch that fits the tables (`checkpoints`)
+    6. pipelines, settings, token, id
+    7. the engine, synced first: every message that was acknowledged before, and every offset that 5 names
+
+Immutable files get a second name, so a freeze costs moments and almost no room, until the last of the two
+names goes. The folder is scratch: nothing in it is synced, and a dead maker's is removed at the next start.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tidegate.errors import BackupUnusable
+from tidegate.model.clock import Clock
+from tidegate.storage.engine import Engine
+from tidegate.storage.files import copy_file
+from tidegate.storage.home import ID_FILE, LAYOUT_FILE, LAYOUT_VERSION, TOKEN_FILE, Home
+from tidegate.upkeep.checkpoints import (
+    CheckpointLook,
+    batch_to_keep,
+    copy_checkpoint,
+    is_settled,
+    look_at_commits,
+    look_at_offsets,
+)
+from tidegate.upkeep.tables import LakeFreeze
+
+CONTENT_FOLDER = "content"  # what goes into the file, at the paths that it has in a home
+NOTES_FILE = "freeze.json"
+CATALOG_DUMP = Path("catalog") / "dump"
+SETTINGS_FILE = "tidegate.toml"
+# A pass after the first links only what is new: milliseconds. Pipelines that still get further than a batch
+# in that time are cut by their tables' transactions.
+PASSES_MAX = 8
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeNotes:
+    """What is known of a frozen home beside its files."""
+
+    home_id: str
+    layout: int
+    created_at: str
+
+    def write(self, folder: Path) -> None:
+        """Put the notes beside the content."""
+        fields = {"homeId": self.home_id, "layout": self.layout, "createdAt": self.created_at}
+        (folder / NOTES_FILE).write_text(json.dumps(fields), encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> FreezeNotes:
+        """Give the notes of a frozen home."""
+        try:
+            found = json.loads((folder / NOTES_FILE).read_text(encoding="utf-8"))
+            return cls(found["homeId"], found["layout"], found["createdAt"])
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise BackupUnusable(file=str(folder), reason=f"{NOTES_FILE} cannot be read") from problem
+
+
+def utc_text(at_us: int) -> str:
+    """Write a time as people and machines read it: 2026-01-31T12:00:00Z."""
+    return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def freeze(home: Home, engine: Engine, folder: Path, clock: Clock) -> None:
+    """Copy everything but the catalog, which the caller has dumped into `CATALOG_DUMP` before.
+
+    Blocks for as long as it takes to link every file; writes go on meanwhile.
+    """
+    content = folder / CONTENT_FOLDER
+    created_at = utc_text(clock.now_us())
+    # 2 to 4: tables, with what the pipelines had done before and after
+    lakes = _lakes(home, content)
+    committed, begun = _take_tables(home, lakes)
+    # 5. checkpoints that fit
+    tables = [table for lake in lakes for table in lake.tables()]
+    _take_checkpoints(home, content, committed, begun, tables)
+    # 6. what people wrote
+    _take_small_files(home, content)
+    # 7. the engine, last
+    engine.sync()
+    engine.checkpoint(content / "engine")
+    FreezeNotes(home.home_id, LAYOUT_VERSION, created_at).write(folder)
+
+
+def _lakes(home: Home, content: Path) -> list[LakeFreeze]:
+    lakes = [LakeFreeze(home.lake_path, content / "lake")]
+    with contextlib.suppress(FileNotFoundError):
+        for tenant in sorted(path.name for path in home.tenants_path.iterdir() if path.is_dir()):
+            source = home.tenant_lake_path(tenant)
+            lakes.append(LakeFreeze(source, content / source.relative_to(home.path)))
+    return lakes
+
+
+def _take_tables(
+    home: Home, lakes: Iterable[LakeFreeze]
+) -> tuple[dict[str, CheckpointLook], dict[str, CheckpointLook]]:
+    for _ in range(PASSES_MAX):
+        committed = look_at_commits(home.checkpoints_path)
+        for lake in lakes:
+            lake.take()
+        begun = look_at_offsets(home.checkpoints_path)
+        moving = [name for name, look in begun.items() if not is_settled(committed.get(name), look)]
+        if not moving:
+            break
+    else:
+        log.info("pipelines too quick to catch between two batches: %s", ", ".join(moving))
+    return committed, begun
+
+
+def _take_checkpoints(
+    home: Home,
+    content: Path,
+    committed: dict[str, CheckpointLook],
+    begun: dict[str, CheckpointLook],
+    tables: list[Path],
+) -> None:
+    for name, look in begun.items():
+        keep = batch_to_keep(committed.get(name), look, tables)
+        copy_checkpoint(home.checkpoints_path / name, content / "checkpoints" / name, keep)
+
+
+def _take_small_files(home: Home, content: Path) -> None:
+    (content / "pipelines").mkdir(exist_ok=True, mode=0o700)
+    files = [path.relative_to(home.path) for path in sorted(home.pipelines_path.glob("*.py"))]
+    for inside in [*files, *map(Path, (SETTINGS_FILE, TOKEN_FILE, ID_FILE, LAYOUT_FILE))]:
+        with contextlib.suppress(FileNotFoundError):  # settings are optional; a pipeline may be stopped now
+            copy_file(home.path / inside, content / inside, sync=False)

@@ -1,0 +1,187 @@
+"""Packing: takes a frozen home, gives one file, which is there whole or not at all.
+
+Written as FILE.partial, synced, renamed. What was written is synced and let go of every few megabytes: one
+large sync at the end would hold up everyone else's, and the copy would push others' pages out of memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from tidegate.errors import RequestInvalid, StorageFailed, StorageFull, TidegateError
+from tidegate.storage.files import files_below, is_full, sync_folder
+from tidegate.upkeep.archive import (
+    CHUNK_BYTES,
+    END,
+    MANIFEST_NAME,
+    FileNote,
+    Manifest,
+    encode_manifest,
+    header_of,
+    padding_of,
+)
+from tidegate.upkeep.freeze import CONTENT_FOLDER, FreezeNotes
+
+PACKING_LOCK = "packing.lock"
+PARTIAL = ".partial"
+# Between two syncs of what was packed: a sync of a writer beside us waits for no more than this.
+SYNC_BYTES = 2 << 20
+
+Report = Callable[[int, int], None]  # bytes done, bytes in all
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A backup that was made."""
+
+    file: Path
+    size_bytes: int
+    file_count: int
+    home_id: str
+    created_at: str
+
+
+def check_target(file: Path, *, force: bool) -> None:
+    """Refuse to overwrite a file, and a folder that is not there, before anything is done."""
+    if file.is_dir() or (file.exists() and not force):
+        hint = "Choose another name." if file.is_dir() else "Choose another name, or replace it with --force."
+        raise RequestInvalid(reason=f"{file} is there already.", hint=hint)
+    if not file.absolute().parent.is_dir():
+        raise RequestInvalid(
+            reason=f"There is no folder {file.absolute().parent}.", hint="Make it first, or choose another."
+        )
+
+
+@contextmanager
+def packing(folder: Path) -> Iterator[Callable[[float], None]]:
+    """Show that a frozen home is being packed, for as long as the block runs or the process lives.
+
+    Gives a function that tells how far it is, from 0 to 1.
+    """
+    fd = os.open(folder / PACKING_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield lambda done: _tell(fd, done)
+    finally:
+        os.close(fd)
+
+
+def packed_part(folder: Path) -> float:
+    """Give how much of a frozen home is packed, from 0 to 1, as its packer told last."""
+    try:
+        return min(1.0, max(0.0, float((folder / PACKING_LOCK).read_text(encoding="ascii") or 0)))
+    except (OSError, ValueError):
+        return 0.0
+
+
+def pack(
+    folder: Path,
+    file: Path,
+    *,
+    tidegate_version: str,
+    force: bool,
+    report: Report,
+    rest: Callable[[], None] = lambda: None,
+) -> Packed:
+    """Write a frozen home into a file; StorageFull where there is no room, and nothing is left then.
+
+    `rest` is called after every sync, so that a caller who shares the disk may let others go first.
+    """
+    check_target(file, force=force)
+    notes = FreezeNotes.read(folder)
+    content = folder / CONTENT_FOLDER
+    partial = file.with_name(file.name + PARTIAL)
+    try:
+        paths = list(files_below(content))
+        total = sum((content / path).stat().st_size for path in paths)
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb", buffering=CHUNK_BYTES) as out:
+            writer = _Writer(out, total, report, rest)
+            files = tuple(writer.add(content / path, path) for path in paths)
+            manifest = Manifest(tidegate_version, notes.layout, notes.home_id, notes.created_at, files)
+            writer.end(encode_manifest(manifest))
+        partial.replace(file)
+        sync_folder(file.absolute().parent)
+    except OSError as problem:
+        partial.unlink(missing_ok=True)
+        raise _packing_failed(file, problem) from problem
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return Packed(file, writer.written_bytes, len(files), notes.home_id, notes.created_at)
+
+
+class _Writer:
+    """Writes entries one after the other."""
+
+    def __init__(self, out: BinaryIO, total_bytes: int, report: Report, rest: Callable[[], None]) -> None:
+        self.written_bytes = 0
+        self._out = out
+        self._total_bytes = total_bytes
+        self._report = report
+        self._rest = rest
+        self._packed_bytes = 0
+        self._synced_bytes = 0
+
+    def add(self, source: Path, path: str) -> FileNote:
+        """Add a file as long as it is now; one that is written to still is named by nothing."""
+        digest = hashlib.sha256()
+        with source.open("rb", buffering=0) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            self._write(header_of(path, size_bytes))
+            left = size_bytes
+            while left:
+                chunk = file.read(min(left, CHUNK_BYTES))
+                if not chunk:
+                    raise StorageFailed(
+                        path=str(source), reason="it shrank while it was packed.", hint="Try again."
+                    )
+                digest.update(chunk)
+                self._write(chunk)
+                left -= len(chunk)
+                self._packed_bytes += len(chunk)
+                self._report(self._packed_bytes, max(self._total_bytes, self._packed_bytes))
+        self._write(padding_of(size_bytes))
+        return FileNote(path, size_bytes, digest.hexdigest())
+
+    def end(self, manifest: bytes) -> None:
+        """Write the manifest and the end, and put all of it on the disk."""
+        for part in (header_of(MANIFEST_NAME, len(manifest)), manifest, padding_of(len(manifest)), END):
+            self._write(part)
+        self._out.flush()
+        os.fsync(self._out.fileno())
+
+    def _write(self, part: bytes) -> None:
+        self._out.write(part)
+        self.written_bytes += len(part)
+        if self.written_bytes - self._synced_bytes >= SYNC_BYTES:
+            self._out.flush()
+            os.fdatasync(self._out.fileno())
+            os.posix_fadvise(self._out.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            self._synced_bytes = self.written_bytes
+            self._rest()
+
+
+def _tell(fd: int, done: float) -> None:
+    os.pwrite(fd, f"{done:.4f}".encode("ascii"), 0)  # always as long, so that no rest of an older one shows
+
+
+def _packing_failed(file: Path, problem: OSError) -> TidegateError:
+    if is_full(problem):
+        folder = os.statvfs(file.absolute().parent)
+        free_bytes = folder.f_bavail * folder.f_frsize
+        return StorageFull(
+            path=str(file.absolute().parent),
+            free_bytes=free_bytes,
+            hint="Free some space, or name another disk.",
+        )
+    place = problem.filename or str(file)
+    hint = "Nothing was left behind; try again, or name another place."
+    return StorageFailed(path=str(place), reason=f"{problem.strerror or problem}.", hint=hint)

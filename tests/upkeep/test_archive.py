@@ -1,0 +1,127 @@
+"""The format of a backup: what is written is read, and no changed byte goes unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidegate.errors import BackupUnusable
+from tidegate.upkeep.archive import (
+    END,
+    MANIFEST_NAME,
+    ArchiveReader,
+    FileNote,
+    Manifest,
+    check_path,
+    decode_manifest,
+    encode_manifest,
+    header_of,
+    padding_of,
+)
+
+
+def _archive(files: Sequence[tuple[str, bytes]]) -> bytes:
+    parts = [header_of(path, len(content)) + content + padding_of(len(content)) for path, content in files]
+    return b"".join(parts) + END
+
+
+def _read(archive: bytes) -> list[tuple[str, bytes]]:
+    reader = ArchiveReader(io.BytesIO(archive), "x.tar")
+    return [(entry.path, b"".join(entry.chunks())) for entry in reader.entries()]
+
+
+PATHS = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=300)
+FILES = st.lists(st.tuples(PATHS, st.binary(max_size=2000)), max_size=4)
+
+
+@given(FILES)
+def test_what_is_written_is_read(files: list[tuple[str, bytes]]) -> None:
+    files = [(path.strip("/") or "x", content) for path, content in files]
+    assert _read(_archive(files)) == files
+
+
+def test_any_tar_reads_it() -> None:
+    files = [("engine/CURRENT", b"x" * 700), ("lake/" + "é" * 200, b""), ("a" * 150, b"\0" * 512)]
+    with tarfile.open(fileobj=io.BytesIO(_archive(files))) as tar:
+        found = []
+        for entry in tar:
+            content = tar.extractfile(entry)
+            assert content is not None
+            found.append((entry.name, content.read()))
+    assert found == files
+
+
+def test_every_flipped_bit_outside_the_contents_is_noticed() -> None:
+    files = [("a", b"content"), ("b/" + "long" * 60, b"")]
+    archive = _archive(files)
+    contents = range(512, 512 + 7)  # the manifest's sums cover those
+    for at in set(range(len(archive))) - set(contents):
+        for bit in (0, 3, 7):
+            broken = bytearray(archive)
+            broken[at] ^= 1 << bit
+            try:
+                paths = [path for path, _ in _read(bytes(broken))]
+            except BackupUnusable:
+                continue
+            # The end of a long path stands in one place only; the manifest does not know the other path.
+            assert paths != ["a", files[1][0]], at
+
+
+@given(st.integers(0, 2559))
+def test_every_cut_is_noticed(at: int) -> None:
+    archive = _archive([("a", b"x" * 300), ("b", b"")])
+    assert len(archive) == 2560
+    with pytest.raises(BackupUnusable):
+        _read(archive[:at])
+
+
+def test_something_behind_the_end_is_noticed() -> None:
+    with pytest.raises(BackupUnusable, match="behind the end"):
+        _read(_archive([("a", b"")]) + b"x")
+
+
+MANIFEST = Manifest("0.1.0", 2, "0123456789abcdef", "2026-01-01T00:00:00Z", (FileNote("é", 3, "ab" * 32),))
+
+
+def test_a_manifest_survives_the_way_there_and_back() -> None:
+    assert decode_manifest(encode_manifest(MANIFEST), "x.tar") == MANIFEST
+
+
+def test_every_flipped_bit_of_a_manifest_is_noticed() -> None:
+    content = encode_manifest(MANIFEST)
+    for at in range(len(content)):
+        for bit in range(8):
+            broken = bytearray(content)
+            broken[at] ^= 1 << bit
+            with pytest.raises(BackupUnusable):
+                decode_manifest(bytes(broken), "x.tar")
+
+
+def test_a_newer_format_is_refused_by_its_number() -> None:
+    inner = encode_manifest(MANIFEST).replace(b'"format":1', b'"format":9')
+    with pytest.raises(BackupUnusable, match="format 9") as caught:
+        decode_manifest(inner, "x.tar")
+    assert "newer" in caught.value.hint
+
+
+@pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a\0b", "a/."])
+def test_a_path_that_leaves_the_folder_is_refused(path: str) -> None:
+    with pytest.raises(BackupUnusable):
+        check_path(path, "x.tar")
+
+
+def test_a_plain_path_is_taken() -> None:
+    assert str(check_path("lake/a b/part-0.parquet", "x.tar")) == "lake/a b/part-0.parquet"
+
+
+def test_the_sum_of_a_manifest_is_over_what_it_says() -> None:
+    inner = encode_manifest(MANIFEST)
+    start, stop = inner.index(b'{"format"'), inner.rindex(b',"sha256"')
+    assert hashlib.sha256(inner[start:stop]).hexdigest().encode() in inner[stop:]
+    assert MANIFEST_NAME == "MANIFEST.json"

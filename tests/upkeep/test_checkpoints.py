@@ -1,0 +1,162 @@
+"""Spark's checkpoints: at every moment between two batches, a copy goes on exactly once.
+
+The pipeline here writes what Spark and Delta's sink write, in their order, and stops at every step; a reader
+that starts as Spark does then says whether rows were lost or doubled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from tests.upkeep.homes import tree
+from tidegate.upkeep.checkpoints import (
+    CheckpointLook,
+    batch_to_keep,
+    copy_checkpoint,
+    is_settled,
+    look_at_commits,
+    look_at_offsets,
+)
+from tidegate.upkeep.tables import LakeFreeze
+
+QUERY = "4d2b0f0e-0000-4000-8000-000000000001"
+BATCH_ROWS = 3
+
+
+class FakePipeline:
+    """Does what Spark does for each batch: offsets, the table with its transaction, commits."""
+
+    def __init__(self, checkpoint: Path, table: Path) -> None:
+        self.checkpoint = checkpoint
+        self.table = table
+        for name in ("offsets", "commits"):
+            (checkpoint / name).mkdir(parents=True, exist_ok=True)
+        if not (checkpoint / "metadata").exists():
+            (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
+
+    def steps(self) -> None:
+        """Do the next third of a batch."""
+        begun, done = self.newest("offsets"), self.newest("commits")
+        if begun == done:
+            (self.checkpoint / "offsets" / str(begun + 1)).write_text(str((begun + 2) * BATCH_ROWS))
+        elif self.transaction() < begun:
+            self.write(begun)
+        else:
+            (self.checkpoint / "commits" / str(begun)).write_text("v1\n{}")
+
+    def start_again(self, until: int) -> None:
+        """Run as Spark does after a start, until the table should hold that many rows."""
+        begun = self.newest("offsets")
+        if begun > self.newest("commits"):
+            if self.transaction() < begun:
+                self.write(begun)
+            (self.checkpoint / "commits" / str(begun)).write_text("v1\n{}")
+        end = int((self.checkpoint / "offsets" / str(begun)).read_text()) if begun >= 0 else 0
+        # Batches after a restore have another size: a number that is used again shows.
+        (self.checkpoint / "offsets" / str(begun + 1)).write_text(str(until))
+        if self.transaction() < begun + 1:
+            self.append(range(end, until), begun + 1)
+
+    def write(self, batch: int) -> None:
+        start = int(self.offset(batch - 1)) if batch else 0
+        self.append(range(start, int(self.offset(batch))), batch)
+
+    def append(self, rows: range, batch: int) -> None:
+        properties = CommitProperties(app_transactions=[Transaction(QUERY, batch)])
+        numbers = pa.table({"n": pa.array(rows, pa.int64())})
+        write_deltalake(str(self.table), numbers, mode="append", commit_properties=properties)
+
+    def offset(self, batch: int) -> str:
+        return (self.checkpoint / "offsets" / str(batch)).read_text()
+
+    def newest(self, log: str) -> int:
+        return max((int(path.name) for path in (self.checkpoint / log).iterdir()), default=-1)
+
+    def transaction(self) -> int:
+        if not (self.table / "_delta_log").exists():
+            return -1
+        found = DeltaTable(str(self.table)).transaction_version(QUERY)
+        return -1 if found is None else found
+
+    def rows(self) -> list[int]:
+        return sorted(DeltaTable(str(self.table)).to_pyarrow_table()["n"].to_pylist())
+
+
+# Steps of the pipeline before each look and the copy of the tables: settled, one batch on, many batches on.
+@pytest.mark.parametrize(
+    ("before", "between", "after"), list(itertools.product(range(7), (0, 1, 2, 3, 7), (0, 1, 2, 5)))
+)
+def test_a_copy_taken_at_any_step_goes_on_exactly_once(
+    tmp_path: Path, before: int, between: int, after: int
+) -> None:
+    pipeline = FakePipeline(tmp_path / "home" / "checkpoints" / "p", tmp_path / "home" / "lake" / "t")
+
+    def work(steps: int) -> None:
+        for _ in range(steps):
+            pipeline.steps()
+
+    work(before)
+    committed = look_at_commits(tmp_path / "home" / "checkpoints")
+    work(between)
+    lake = LakeFreeze(tmp_path / "home" / "lake", tmp_path / "copy" / "lake")
+    lake.take()
+    work(after)
+    begun = look_at_offsets(tmp_path / "home" / "checkpoints")
+    work(2)  # it goes on while the rest is copied
+    keep = batch_to_keep(committed.get("p"), begun["p"], lake.tables())
+    target = tmp_path / "copy" / "checkpoints" / "p"
+    copy_checkpoint(tmp_path / "home" / "checkpoints" / "p", target, keep)
+
+    restored = FakePipeline(target, tmp_path / "copy" / "lake" / "t")
+    until = 100
+    restored.start_again(until)
+    assert restored.rows() == list(range(until))
+
+
+def _look(newest: int, query: bytes = b"{}") -> CheckpointLook:
+    return CheckpointLook(query, newest)
+
+
+def test_settled_means_at_most_one_batch_of_the_same_query() -> None:
+    assert is_settled(None, _look(-1))
+    assert is_settled(None, _look(0))
+    assert not is_settled(None, _look(1))
+    assert is_settled(_look(4), _look(4))
+    assert is_settled(_look(4), _look(5))
+    assert not is_settled(_look(4), _look(6))
+    assert not is_settled(_look(4, b"old"), _look(0, b"new"))
+
+
+def test_a_pipeline_that_writes_elsewhere_repeats_rather_than_loses() -> None:
+    assert batch_to_keep(_look(4), _look(9), []) == (5, 4)
+
+
+def test_half_written_files_and_state_of_later_batches_stay_behind(tmp_path: Path) -> None:
+    source = tmp_path / "p"
+    names = ["metadata", "offsets/3", "offsets/4", "offsets/.5.abc.tmp", "offsets/.4.crc", "commits/3"]
+    names += [
+        "commits/4",
+        "state/0/0/4.delta",
+        "state/0/0/5.zip",
+        "state/0/0/6.delta",
+        "state/0/0/6.changelog",
+    ]
+    names += ["state/0/_metadata/schema", "sources/0/0"]
+    for name in names:
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(name)
+    copy_checkpoint(source, tmp_path / "copy", (4, 3))
+    later = {
+        "offsets/.5.abc.tmp",
+        "offsets/.4.crc",
+        "commits/4",
+        "state/0/0/6.delta",
+        "state/0/0/6.changelog",
+    }
+    assert set(tree(tmp_path / "copy")) == set(names) - later

@@ -1,0 +1,195 @@
+"""`tidegate backup` and `tidegate restore` as people call them: beside a server, without one, and killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cli.calls import tidegate
+from tests.upkeep.homes import TOKEN, make_home, make_layout_1, opened_topics, table_rows, write_table
+from tests.upkeep.kills import kill_backups, kill_restores
+from tidegate.storage.home import Home
+from tidegate.testing.server import RunningServer, running_server
+from tidegate.upkeep.restore import read_manifest
+
+KILLS = 5
+TOPIC = "app.events"
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    with running_server(tmp_path / "home") as running:
+        write_table(running.home / "lake" / "readings", 30)
+        yield running
+
+
+def _http(server: RunningServer) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {server.token}"}
+    return httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=30)
+
+
+def _publish(http: httpx.Client, numbers: range) -> None:
+    body = {"messages": [{"payload": number} for number in numbers]}
+    http.post(f"/api/v1/topics/{TOPIC}/publish", json=body).raise_for_status()
+
+
+def _numbers(home: Path) -> list[int]:
+    with opened_topics(home / "engine") as topics:
+        return topics.numbers()
+
+
+def _said(answer: subprocess.CompletedProcess[str]) -> Any:
+    assert answer.returncode == 0, answer.stderr
+    return json.loads(answer.stdout)
+
+
+def test_a_running_home_is_backed_up_and_started_elsewhere(server: RunningServer, tmp_path: Path) -> None:
+    file, other = tmp_path / "b.tar", tmp_path / "other" / "home"
+    with _http(server) as http:
+        http.post("/api/v1/topics", json={"name": TOPIC}).raise_for_status()
+        _publish(http, range(500))
+        said = _said(tidegate("backup", str(file), "--json", home=server.home))
+        assert (said["file"], said["bytes"]) == (str(file), file.stat().st_size)
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        (job,) = http.get("/api/v1/jobs", params={"kind": "backup"}).json()["jobs"]
+        assert (job["state"], job["result"]) == ("done", {"file": str(file), "bytes": said["bytes"]})
+        (event,) = http.get("/api/v1/audit", params={"action": "backup.create"}).json()["events"]
+        assert (event["user"], event["outcome"]) == ("admin", "done")
+    assert list((server.home / "run" / "backups").iterdir()) == []
+
+    restored = _said(tidegate("restore", str(file), "--json", home=other))
+    assert restored["files"] == said["files"]
+    with running_server(other) as again:
+        assert again.token == server.token
+        with _http(again) as http:
+            rows = http.post("/api/v1/sql", json={"sql": "SELECT count(*) FROM lake.readings"}).json()["rows"]
+            assert rows == [[30]]
+            _publish(http, range(500, 510))
+    assert _numbers(other) == list(range(510))
+
+
+def test_a_home_without_a_server_is_backed_up_too(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    write_table(home.lake_path / "readings", 30)
+    with opened_topics(home.engine_path) as topics:
+        topics.publish(70)
+    answer = tidegate("backup", str(tmp_path / "b.tar"), home=home.path)
+    assert answer.returncode == 0, answer.stderr
+    assert "b.tar" in answer.stdout
+    answer = tidegate("restore", str(tmp_path / "b.tar"), "--home", str(tmp_path / "new"), home=home.path)
+    assert answer.returncode == 0, answer.stderr
+    assert _numbers(tmp_path / "new") == list(range(70))
+    assert table_rows(tmp_path / "new" / "lake" / "readings") == 30
+    home.lock("server", wait_seconds=0).release()
+
+
+def test_what_cannot_be_done_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    file = tmp_path / "b.tar"
+    file.write_text("precious")
+    answer = tidegate("backup", str(file), home=home.path)
+    assert answer.returncode == 1
+    assert "--force" in answer.stderr
+    assert file.read_text() == "precious"
+    answer = tidegate("backup", str(tmp_path / "none" / "b.tar"), home=home.path)
+    assert (answer.returncode, "no folder" in answer.stderr) == (1, True)
+    answer = tidegate("restore", str(file), "--json", home=tmp_path / "new")
+    assert json.loads(answer.stderr)["error"]["code"] == "BACKUP_UNUSABLE"
+    answer = tidegate("restore", str(file), "--json", home=home.path)
+    assert json.loads(answer.stderr)["error"]["code"] == "HOME_UNUSABLE"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b.tar", "home"]
+
+
+def test_only_one_backup_is_made_at_a_time_and_only_by_administrators(server: RunningServer) -> None:
+    with _http(server) as http:
+        started = http.post("/api/v1/backups", json={})
+        assert started.status_code == 201
+        assert Path(started.json()["path"], "content", "layout.json").exists()
+        second = http.post("/api/v1/backups", json={})
+        assert (second.status_code, second.json()["error"]["code"]) == (409, "LEASE_HELD")
+        assert http.delete("/api/v1/backups/20260101T000000Z").status_code == 404
+        gone = http.delete(f"/api/v1/backups/{started.json()['id']}")
+        assert gone.json() == {"removed": started.json()["id"]}
+        assert not Path(started.json()["path"]).exists()
+        assert http.post("/api/v1/backups", json={}).status_code == 201
+
+
+def test_a_server_that_was_killed_leaves_no_frozen_copy_after_the_next_start(tmp_path: Path) -> None:
+    with running_server(tmp_path / "home") as server:
+        with _http(server) as http:
+            path = Path(http.post("/api/v1/backups", json={}).json()["path"])
+        server.kill()
+    assert path.exists()
+    with running_server(tmp_path / "home"):
+        assert not path.exists()
+
+
+@pytest.mark.crash
+def test_a_backup_that_is_killed_leaves_no_file_and_the_next_one_works(
+    server: RunningServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = secrets.randbelow(10**6)
+    with capsys.disabled():
+        print(f" backup kills with seed {seed} ", end="", flush=True)
+    with _http(server) as http:
+        http.post("/api/v1/topics", json={"name": TOPIC}).raise_for_status()
+        _publish(http, range(1000))
+    (server.home / "lake" / "readings" / "big.parquet").write_bytes(os.urandom(30 << 20))
+    kill_backups(server.home, tmp_path / "b.tar", KILLS, seed)
+    assert read_manifest(tmp_path / "b.tar").home_id == Home.existing(server.home).home_id
+
+
+@pytest.mark.crash
+def test_a_restore_that_is_killed_leaves_no_home_or_a_whole_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = secrets.randbelow(10**6)
+    with capsys.disabled():
+        print(f" restore kills with seed {seed} ", end="", flush=True)
+    home = make_home(tmp_path / "home")
+    with opened_topics(home.engine_path) as topics:
+        topics.publish(1000)
+    for number in range(200):
+        (home.lake_path / f"{number}.parquet").write_bytes(os.urandom(1000))
+    answer = tidegate("backup", str(tmp_path / "b.tar"), home=home.path)
+    assert answer.returncode == 0, answer.stderr
+    kill_restores(tmp_path / "b.tar", tmp_path / "new", KILLS, seed)
+    assert _numbers(tmp_path / "new") == list(range(1000))
+    assert not list(tmp_path.glob("new.restoring-*"))
+
+
+def test_a_server_upgrades_an_old_home_and_serves_what_was_in_it(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    make_layout_1(home, 40)
+    command = [sys.executable, "-m", "tidegate", "serve", "--home", str(home), "--port", "0"]
+    with (tmp_path / "log").open("wb") as log:
+        child = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        while not (home / "run" / "server.json").exists():
+            assert child.poll() is None, (tmp_path / "log").read_text()
+            threading.Event().wait(0.05)
+        address = Home.existing(home).server_address()
+        assert address is not None
+        with _http(RunningServer(address.url, TOKEN, home, child)) as http:
+            while http.get("/ready").status_code != 200:
+                threading.Event().wait(0.05)
+            _publish(http, range(40, 45))
+            rows = http.post("/api/v1/sql", json={"sql": "SELECT count(*) FROM lake.readings"}).json()["rows"]
+            assert rows == [[30]]
+    finally:
+        child.terminate()
+        child.wait()
+    assert _numbers(home) == list(range(45))
+    (kept,) = (home / "kept").glob("layout-1-*")
+    assert _numbers(kept) == list(range(40))

@@ -1,0 +1,176 @@
+"""The desk: one backup at a time, with a job that tells, and nothing left of makers that died."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.upkeep.homes import ACTOR, make_home, no_report, opened_catalog, opened_desk, opened_topics
+from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.pages import Page
+from tidegate.errors import BackupNotFound, LeaseHeld, NotReady, StorageFailed
+from tidegate.model.clock import SystemClock
+from tidegate.storage.home import Home
+from tidegate.storage.rocks import RocksEngine
+from tidegate.testing.clock import ManualClock
+from tidegate.upkeep import desk as desks
+from tidegate.upkeep.desk import JOB_KIND, LEASE_SECONDS, BackupDesk, remove_stale_backups
+from tidegate.upkeep.pack import pack, packing
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    made = make_home(tmp_path / "home")
+    with opened_topics(made.engine_path) as topics:
+        topics.publish(20)
+    return made
+
+
+@contextmanager
+def _desk(home: Home) -> Iterator[tuple[BackupDesk, Catalog]]:
+    engine = RocksEngine(home.engine_path)
+    try:
+        with opened_desk(home, engine) as opened:
+            yield opened
+    finally:
+        engine.close()
+
+
+def _only_job(catalog: Catalog) -> tuple[str, str]:
+    (job,) = catalog.jobs.list("default", Page(), kind=JOB_KIND).rows
+    return job.id, job.state
+
+
+def test_a_backup_is_a_job_with_a_history_and_leaves_no_copy(home: Home, tmp_path: Path) -> None:
+    with _desk(home) as (desk, catalog):
+        started = desk.start(ACTOR)
+        assert _only_job(catalog) == (started.job, "running")
+        with packing(started.folder) as tell:
+            made = pack(
+                started.folder, tmp_path / "b.tar", tidegate_version="0", force=False, report=no_report
+            )
+            tell(1.0)
+            assert desk.finish(started.id, str(tmp_path / "b.tar"), made.size_bytes) == started.job
+        job = catalog.jobs.get("default", started.job)
+        assert (job.state, job.created_by) == ("done", "admin")
+        assert job.result == {"file": str(tmp_path / "b.tar"), "bytes": made.size_bytes}
+        states = [event.state for event in job.history]
+        assert (states[0], states[-1]) == ("queued", "done")
+    assert list(home.backups_path.iterdir()) == []
+
+
+def test_a_second_backup_is_refused_until_the_first_ends(home: Home) -> None:
+    with _desk(home) as (desk, catalog):
+        first = desk.start(ACTOR)
+        with pytest.raises(LeaseHeld):
+            desk.start(ACTOR)
+        other = BackupDesk(home, RocksEngineNever(), catalog, SystemClock())
+        with pytest.raises(LeaseHeld):  # of another process on the same home
+            other.start(ACTOR)
+        desk.give_up(first.id, "enough")
+        second = desk.start(ACTOR)
+        assert second.id != first.id
+        job = catalog.jobs.get("default", first.job)
+        assert job.state == "failed"
+        assert job.error is not None
+        assert "enough" in job.error["message"]
+
+
+class RocksEngineNever(RocksEngine):
+    """An engine that must not be asked."""
+
+    def __init__(self) -> None:
+        """Open nothing."""
+
+    def sync(self) -> None:
+        raise AssertionError("the engine was asked")
+
+
+class RocksEngineBroken(RocksEngineNever):
+    """An engine whose disk fails."""
+
+    def sync(self) -> None:
+        raise StorageFailed(path="engine", reason="the disk said no")
+
+
+def test_a_freeze_that_fails_leaves_nothing_and_frees_the_lease(home: Home) -> None:
+    with opened_catalog(home) as catalog:
+        desk = BackupDesk(home, RocksEngineBroken(), catalog, SystemClock())
+        for _ in range(2):
+            with pytest.raises(StorageFailed):
+                desk.start(ACTOR)
+            assert list(home.backups_path.iterdir()) == []
+        assert {job.state for job in catalog.jobs.list("default", Page(), kind=JOB_KIND).rows} == {"failed"}
+
+
+def test_what_nobody_knows_is_not_found(home: Home) -> None:
+    with _desk(home) as (desk, _):
+        with pytest.raises(BackupNotFound):
+            desk.finish("20260101T000000Z", "x", 1)
+        with pytest.raises(BackupNotFound):
+            desk.give_up("20260101T000000Z", "x")
+
+
+def test_a_packer_that_dies_is_noticed_and_its_backup_ends(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desks, "RENEW_SECONDS", 0.05)
+    monkeypatch.setattr(desks, "PACKER_WAIT_SECONDS", 0.3)
+    with _desk(home) as (desk, catalog):
+        started = desk.start(ACTOR)
+        with packing(started.folder) as tell:
+            tell(0.5)
+            waited = threading.Event()
+            while catalog.jobs.get("default", started.job).progress != 0.5:
+                waited.wait(0.05)
+            waited.wait(0.6)  # longer than a packer gets to begin
+            assert started.folder.exists(), "it was taken from a packer that lives"
+        while started.folder.exists():
+            waited.wait(0.05)
+        assert catalog.jobs.get("default", started.job).state == "failed"
+        desk.start(ACTOR)
+
+
+def test_after_a_desk_died_the_next_one_waits_for_the_lease_and_ends_its_job(home: Home) -> None:
+    clock = ManualClock()
+    place = CatalogPlace(f"sqlite:///{home.catalog_path}")
+    catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
+    engine = RocksEngine(home.engine_path)
+    try:
+        dead = BackupDesk(home, engine, catalog, clock)
+        left = dead.start(ACTOR)
+        after = BackupDesk(home, engine, catalog, clock)
+        with pytest.raises(LeaseHeld):
+            after.start(ACTOR)
+        clock.advance(LEASE_SECONDS + 1)
+        assert remove_stale_backups(home) == 1
+        after.start(ACTOR)
+        assert catalog.jobs.get("default", left.job).state == "failed"
+        after.close()
+        dead.close()
+    finally:
+        engine.close()
+        catalog.close()
+
+
+def test_a_copy_that_is_being_packed_outlives_its_server(home: Home, tmp_path: Path) -> None:
+    with _desk(home) as (desk, _):
+        started = desk.start(ACTOR)
+        with packing(started.folder):
+            desk.close()
+            assert remove_stale_backups(home) == 0
+            pack(started.folder, tmp_path / "b.tar", tidegate_version="0", force=False, report=no_report)
+        assert remove_stale_backups(home) == 1
+        with pytest.raises(NotReady):
+            desk.start(ACTOR)
+
+
+def test_a_restored_catalog_knows_of_no_running_backup(home: Home) -> None:
+    with _desk(home) as (desk, _):
+        started = desk.start(ACTOR)
+        assert (started.folder / "content" / "catalog" / "dump" / "jobs.jsonl").read_bytes() == b""

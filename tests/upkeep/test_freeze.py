@@ -1,0 +1,81 @@
+"""The freeze: whatever a pipeline does meanwhile, what is frozen goes on exactly once."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from tests.upkeep.homes import make_home, new_token, opened_topics, table_rows, write_table
+from tests.upkeep.test_checkpoints import FakePipeline
+from tidegate.errors import BackupUnusable
+from tidegate.model.clock import SystemClock
+from tidegate.storage.home import Home
+from tidegate.testing.clock import START_US, ManualClock
+from tidegate.upkeep import freeze as freezes
+from tidegate.upkeep.freeze import CONTENT_FOLDER, FreezeNotes, freeze
+
+FREEZES = 8
+
+
+@pytest.mark.parametrize("passes", [freezes.PASSES_MAX, 1], ids=["until settled", "cut by the table"])
+def test_a_pipeline_that_never_rests_goes_on_exactly_once_from_every_freeze(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
+) -> None:
+    monkeypatch.setattr(freezes, "PASSES_MAX", passes)
+    home = make_home(tmp_path / "home")
+    pipeline = FakePipeline(home.checkpoints_path / "p", home.lake_path / "t")
+    for number in range(300):  # so that a pass takes longer than a batch
+        (home.lake_path / "other").mkdir(exist_ok=True)
+        (home.lake_path / "other" / f"{number}.parquet").write_bytes(b"x")
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            pipeline.steps()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        with opened_topics(home.engine_path) as topics:
+            topics.publish(1)
+            for number in range(FREEZES):
+                folder = tmp_path / f"frozen-{number}"
+                freeze(home, topics.engine, folder, SystemClock())
+                _goes_on(folder / CONTENT_FOLDER)
+    finally:
+        stop.set()
+        worker.join()
+    assert pipeline.newest("commits") > FREEZES
+
+
+def _goes_on(content: Path) -> None:
+    copy = FakePipeline(content / "checkpoints" / "p", content / "lake" / "t")
+    begun = copy.newest("offsets")
+    until = int(copy.offset(begun)) + 100 if begun >= 0 else 100
+    copy.start_again(until)
+    assert copy.rows() == list(range(until))
+
+
+def test_a_frozen_home_is_a_home_and_says_of_when_it_is(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    write_table(home.tenant_lake_path("acme") / "theirs", 4)
+    with opened_topics(home.engine_path) as topics:
+        topics.publish(9)
+        freeze(home, topics.engine, tmp_path / "frozen", ManualClock(START_US))
+        topics.publish(9)
+    notes = FreezeNotes.read(tmp_path / "frozen")
+    assert notes == FreezeNotes(home.home_id, 2, "2026-01-01T00:00:00Z")
+    frozen = Home.open(tmp_path / "frozen" / CONTENT_FOLDER, new_token)
+    assert frozen.home_id == home.home_id
+    assert table_rows(frozen.tenant_lake_path("acme") / "theirs") == 4
+    with opened_topics(frozen.engine_path) as topics:
+        assert topics.numbers() == list(range(9))
+    assert DeltaTable(str(home.tenant_lake_path("acme") / "theirs")).version() == 0
+
+
+def test_a_folder_that_nobody_froze_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BackupUnusable, match=r"freeze\.json"):
+        FreezeNotes.read(tmp_path)

@@ -1,0 +1,106 @@
+"""Tables at rest: a copy is the table at one version, whatever writers do meanwhile."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from tests.upkeep.homes import table_rows, tree, write_table
+from tidegate.upkeep.tables import LakeFreeze
+
+
+def test_a_copy_stays_at_its_version_while_the_table_goes_on(tmp_path: Path) -> None:
+    write_table(tmp_path / "lake" / "t", 10)
+    write_table(tmp_path / "lake" / "t", 10)
+    freeze = LakeFreeze(tmp_path / "lake", tmp_path / "copy")
+    freeze.take()
+    assert freeze.tables() == [tmp_path / "copy" / "t"]
+    write_table(tmp_path / "lake" / "t", 10)
+    DeltaTable(str(tmp_path / "lake" / "t")).create_checkpoint()
+    assert DeltaTable(str(tmp_path / "copy" / "t")).version() == 1
+    assert table_rows(tmp_path / "copy" / "t") == 20
+
+
+def test_a_second_take_brings_the_copy_up_to_date(tmp_path: Path) -> None:
+    write_table(tmp_path / "lake" / "t", 10)
+    freeze = LakeFreeze(tmp_path / "lake", tmp_path / "copy")
+    freeze.take()
+    write_table(tmp_path / "lake" / "t", 5)
+    freeze.take()
+    assert table_rows(tmp_path / "copy" / "t") == 15
+
+
+def test_a_checkpoint_beyond_the_version_is_left_out(tmp_path: Path) -> None:
+    write_table(tmp_path / "lake" / "t", 10)
+    log = tmp_path / "lake" / "t" / "_delta_log"
+    (log / "_last_checkpoint").write_text(json.dumps({"version": 7, "size": 1}))
+    (log / f"{7:020}.checkpoint.parquet").write_bytes(b"of a version that is not there yet")
+    (log / f".{7:020}.json.abc.tmp").write_bytes(b"half writ")
+    LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+    assert sorted(tree(tmp_path / "copy" / "t" / "_delta_log")) == [f"{0:020}.json"]
+    assert table_rows(tmp_path / "copy" / "t") == 10
+
+
+def test_a_checkpoint_of_the_version_comes_along(tmp_path: Path) -> None:
+    for _ in range(2):
+        write_table(tmp_path / "lake" / "t", 5)
+    DeltaTable(str(tmp_path / "lake" / "t")).create_checkpoint()
+    write_table(tmp_path / "lake" / "t", 10)
+    (tmp_path / "lake" / "t" / "_delta_log" / f"{0:020}.json").unlink()  # cleaned up
+    LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+    assert (tmp_path / "copy" / "t" / "_delta_log" / "_last_checkpoint").exists()
+    assert table_rows(tmp_path / "copy" / "t") == 20
+
+
+def test_a_table_that_is_dropped_and_made_again_is_the_new_one(tmp_path: Path) -> None:
+    for _ in range(3):
+        write_table(tmp_path / "lake" / "t", 10)
+    freeze = LakeFreeze(tmp_path / "lake", tmp_path / "copy")
+    freeze.take()
+    shutil.rmtree(tmp_path / "lake" / "t")
+    write_table(tmp_path / "lake" / "t", 4)
+    freeze.take()
+    assert table_rows(tmp_path / "copy" / "t") == 4
+
+
+def test_partitioned_tables_and_files_of_others_come_along(tmp_path: Path) -> None:
+    write_table(tmp_path / "lake" / "t" / "nested", 3)
+    (tmp_path / "lake" / "notes.txt").write_text("mine")
+    (tmp_path / "lake" / ".hidden").write_text("half written")
+    LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+    assert table_rows(tmp_path / "copy" / "t" / "nested") == 3
+    assert (tmp_path / "copy" / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "copy" / "notes.txt").samefile(tmp_path / "lake" / "notes.txt")
+    assert not (tmp_path / "copy" / ".hidden").exists()
+
+
+def test_a_lake_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    freeze = LakeFreeze(tmp_path / "lake", tmp_path / "copy")
+    freeze.take()
+    assert freeze.tables() == []
+
+
+def test_every_copy_of_a_table_that_is_written_to_is_whole(tmp_path: Path) -> None:
+    write_table(tmp_path / "lake" / "t", 7)
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            write_table(tmp_path / "lake" / "t", 7)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for number in range(15):
+            copy = tmp_path / f"copy-{number}"
+            LakeFreeze(tmp_path / "lake", copy).take()
+            version = DeltaTable(str(copy / "t")).version()
+            assert table_rows(copy / "t") == 7 * (version + 1)
+    finally:
+        stop.set()
+        writer.join()
+    assert table_rows(tmp_path / "lake" / "t") > 7
