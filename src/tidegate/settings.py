@@ -19,14 +19,28 @@ from tidegate.errors import SettingInvalid
 SETTINGS_FILE = "tidegate.toml"
 ENVIRONMENT_PREFIX = "TIDEGATE_"
 # Variables that begin like a setting but name a place or an address, not a value of the settings object.
-ENVIRONMENT_OTHERS = frozenset({"TIDEGATE_HOME", "TIDEGATE_URL", "TIDEGATE_TOKEN", "TIDEGATE_JARS_DIR"})
+ENVIRONMENT_OTHERS = frozenset(
+    {
+        "TIDEGATE_HOME",
+        "TIDEGATE_URL",
+        "TIDEGATE_TOKEN",
+        "TIDEGATE_TENANT",
+        "TIDEGATE_JARS_DIR",
+        "TIDEGATE_CA_FILE",
+    }
+)
 
 _MIB = 1024 * 1024
 _KINDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
-def _setting(default: Any, doc: str, low: float | None = None, high: float | None = None) -> Any:
-    return field(default=default, metadata={"doc": doc, "low": low, "high": high})
+def _setting(
+    default: Any, doc: str, low: float | None = None, high: float | None = None, **more: object
+) -> Any:
+    """Describe one setting; `secret=True` hides its value, `words=(…)` lists the only texts it takes."""
+    # What a traceback shows of the settings must not hold a secret.
+    shown = not more.get("secret", False)
+    return field(default=default, repr=shown, metadata={"doc": doc, "low": low, "high": high, **more})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,60 @@ class ServerSettings:
     messages_max: int = _setting(50_000, "Most messages in one publish or consume.", 1, 1_000_000)
     wait_ms_max: int = _setting(60_000, "Longest wait of a consume that finds nothing.", 0, 600_000)
     grace_seconds: float = _setting(10.0, "Time that accepted requests get to finish at a stop.", 0, 600)
+    body_seconds_max: float = _setting(30.0, "Time that a request body gets to arrive.", 0.1, 3600)
+    requests_max: int = _setting(256, "Requests that run at the same time; more get 429.", 1, 100_000)
+    waits_max: int = _setting(10_000, "Requests that wait for messages at the same time.", 1, 1_000_000)
+    page_rows_max: int = _setting(1_000, "Most entries in one page of a list.", 1, 1_000)
+    public_url: str = _setting("", "Address that clients use, when it is not the one listened on.")
+    tls_certificate_file: str = _setting("", "PEM certificate (chain); with a key, the server speaks TLS.")
+    tls_key_file: str = _setting("", "PEM private key of the certificate.")
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogSettings:
+    """The catalog: tenants, users, tokens, audit, leases, jobs."""
+
+    url: str = _setting(
+        "", "postgresql://user:password@host/database; empty: SQLite in the home folder.", secret=True
+    )
+    connections_max: int = _setting(8, "Connections to PostgreSQL at most.", 1, 1000)
+    timeout_seconds: float = _setting(5.0, "Longest wait for the database to answer.", 0.1, 600)
+    audit_days_max: int = _setting(400, "Audit events and finished jobs older than this go.", 1, 36_500)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthSettings:
+    """Tokens and who holds them."""
+
+    token_days_default: int = _setting(90, "Days that a token is valid unless said; 0: no end.", 0, 36_500)
+    refresh_seconds: float = _setting(
+        2.0, "How soon a token revoked at another server is refused here.", 0.1, 600
+    )
+    stale_seconds_max: float = _setting(
+        60.0, "How long known tokens work while the catalog does not answer.", 0, 86_400
+    )
+    guesses_max: int = _setting(20, "Wrong tokens from one address in a minute; more get 429.", 1, 100_000)
+    link_seconds: float = _setting(600.0, "How long a one-time link can be used.", 1, 86_400)
+    session_hours: float = _setting(12.0, "How long a browser stays signed in.", 0.01, 8760)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """What the processes write down."""
+
+    format: str = _setting(
+        "people", "people: lines to read; json: an object a line.", words=("people", "json")
+    )
+    level: str = _setting("info", "The least that is written.", words=("debug", "info", "warning", "error"))
+    slow_request_ms: float = _setting(1000.0, "A request that takes longer is logged.", 0, 3_600_000)
+
+
+@dataclass(frozen=True, slots=True)
+class TracingSettings:
+    """OpenTelemetry; off while no endpoint is named, and then it costs nothing."""
+
+    endpoint_url: str = _setting("", "OTLP over HTTP, like http://127.0.0.1:4318/v1/traces; empty: off.")
+    sample_ratio: float = _setting(1.0, "Part of the requests that are traced.", 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +180,10 @@ class Settings:
     query: QuerySettings = field(default_factory=QuerySettings)
     worker: WorkerSettings = field(default_factory=WorkerSettings)
     supervisor: SupervisorSettings = field(default_factory=SupervisorSettings)
+    catalog: CatalogSettings = field(default_factory=CatalogSettings)
+    auth: AuthSettings = field(default_factory=AuthSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    tracing: TracingSettings = field(default_factory=TracingSettings)
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def origin(self, key: str) -> str:
@@ -122,6 +194,12 @@ class Settings:
         """Give the value of a dotted key."""
         section, name = key.split(".")
         return getattr(getattr(self, section), name)
+
+    def shown(self, key: str) -> object:
+        """Give the value as people may see it: a secret is said to be set, and no more."""
+        value = self.value(key)
+        _, spec = _known()[key]
+        return "(set)" if spec.metadata.get("secret") and value else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +222,10 @@ SECTIONS: Mapping[str, type] = {
     "query": QuerySettings,
     "worker": WorkerSettings,
     "supervisor": SupervisorSettings,
+    "catalog": CatalogSettings,
+    "auth": AuthSettings,
+    "log": LogSettings,
+    "tracing": TracingSettings,
 }
 
 
@@ -212,6 +294,9 @@ def _checked(key: str, value: object, origin: str) -> object:
         raise SettingInvalid(setting=key, origin=origin, reason=_unknown(key, known))
     kind, spec = known[key]
     converted = _converted(key, kind, value, origin)
+    words = spec.metadata.get("words")
+    if words and converted not in words:
+        raise SettingInvalid(setting=key, origin=origin, reason=f"it is one of {', '.join(words)}")
     low, high = spec.metadata["low"], spec.metadata["high"]
     if isinstance(converted, (int, float)) and not isinstance(converted, bool):
         if low is not None and converted < low:

@@ -60,13 +60,14 @@ def test_nothing_is_lost_when_the_disk_fills_up_and_writes_go_on_after_room_is_m
             stored = _publish_until_refused(http, small_disk, guard_bytes)
             # Reads go on, and hold exactly what was acknowledged.
             assert _numbers(http)[: len(stored)] == stored
-            assert http.get("/ready").status_code == 200
+            _check_ready(http, disk_is_full=guard_bytes > 0)
             # What frees room works on a full disk.
             if guard_bytes:
                 assert http.delete("/api/v1/topics/a.spare").status_code == 200
             # Room is made: writes go on.
             (small_disk / "filler").unlink()
             _publish_until_taken(http, 10_000)
+            _check_ready(http, disk_is_full=False)
             kept = _numbers(http)
     assert kept[-1] == 10_000
     _check_kept(kept[:-1], stored)
@@ -74,6 +75,16 @@ def test_nothing_is_lost_when_the_disk_fills_up_and_writes_go_on_after_room_is_m
         headers = {"Authorization": f"Bearer {server.token}"}
         with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=30) as http:
             assert _numbers(http) == kept
+
+
+def _check_ready(http: httpx.Client, *, disk_is_full: bool) -> None:
+    answer = http.get("/ready")
+    if not disk_is_full:
+        assert answer.status_code == 200, answer.text
+        return
+    assert answer.status_code == 503
+    parts = answer.json()["error"]["details"]["parts"]
+    assert [name for name, part in parts.items() if not part["ok"]] == ["disk"]
 
 
 def _check_kept(kept: list[int], stored: list[int]) -> None:

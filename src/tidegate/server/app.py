@@ -1,89 +1,199 @@
-"""The application: puts authorisation around the endpoints and turns every error into one shape."""
+"""The door: lets a call in or refuses it, counts it, and turns every error into one shape.
+
+Order of the steps, each cheaper than the next: request id, who calls, which endpoint, may they, is there
+room, then the endpoint. Nothing of a body is read before all of that. One ASGI callable does it, without a
+framework's layers: a single small publish costs more in those than in the write itself.
+"""
 
 from __future__ import annotations
 
-import hmac
+import itertools
 import logging
-from collections.abc import Awaitable, Callable
+import math
+import re
+import secrets
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tidegate.errors import (
-    EndpointNotFound,
+    CatalogUnavailable,
+    Forbidden,
     InvariantBroken,
     MethodNotAllowed,
+    NotReady,
+    OriginRefused,
     RequestRefused,
+    StorageCorrupt,
     TidegateError,
     TokenMissing,
     TokenWrong,
+    TooManyGuesses,
+    TooManyRequests,
 )
+from tidegate.model.access import check_allowed
 from tidegate.server.bodies import json_answer
+from tidegate.server.call import SESSION_COOKIE, Call
+from tidegate.server.identities import Identity, in_tenant
+from tidegate.server.pages import refusal_page, wants_page
 from tidegate.server.routes import ROUTES, Route
+from tidegate.server.routing import Router
 from tidegate.server.running import Running
+from tidegate.watching.logs import request_context
+from tidegate.watching.metrics import Refusal
+from tidegate.watching.tracing import is_tracing, span
+
+METRICS_PATH = "/metrics"
+# What a busy or starting server asks callers to wait.
+RETRY_SECONDS = 1
+_REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_NO_ROUTE = "(none)"
+# Ids need not be secret, only different: asking the system for random bytes each time costs a request dearly.
+_ID_START = secrets.token_hex(6)
+_id_numbers = itertools.count(1)
+_REFUSED_AS: dict[type[TidegateError], Refusal] = {
+    TokenMissing: "token",
+    TokenWrong: "token",
+    Forbidden: "forbidden",
+    TooManyRequests: "busy",
+    TooManyGuesses: "guesses",
+}
 
 log = logging.getLogger(__name__)
 
 
-class BearerGate:
-    """Lets a request through when its path is open or its token is right, before anything of it is read."""
-
-    def __init__(self, app: ASGIApp, running: Running) -> None:
-        self._app = app
-        self._open = frozenset(route.path for route in ROUTES if route.open)
-        self._expected = f"Bearer {running.token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 401."""
-        if scope["type"] == "http" and scope["path"] not in self._open:
-            refusal = self._refusal(scope)
-            if refusal is not None:
-                await error_answer(refusal)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
-
-    def _refusal(self, scope: Scope) -> TidegateError | None:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), None)
-        if given is None:
-            return TokenMissing()
-        return None if hmac.compare_digest(given, self._expected) else TokenWrong()
-
-
 def build_app(running: Running) -> ASGIApp:
     """Give the application for the running parts."""
-    by_path: dict[str, list[Route]] = {}
-    for route in ROUTES:
-        by_path.setdefault(route.path, []).append(route)
-    app = Starlette(
-        routes=[
-            StarletteRoute(path, _dispatch(routes, running), methods=[route.method for route in routes])
-            for path, routes in by_path.items()
-        ],
-        exception_handlers={
-            TidegateError: _answer_ours,
-            HTTPException: _answer_framework,
-            ClientDisconnect: _answer_nobody,
-            Exception: _answer_bug,
-        },
-    )
-    app.router.redirect_slashes = False
-    return BearerGate(app, running)
+    return Door(running)
 
 
-def _dispatch(routes: list[Route], running: Running) -> Callable[[Request], Awaitable[Response]]:
-    by_method = {route.method: route.endpoint for route in routes}
-    # Starlette answers HEAD where there is a GET.
-    if "GET" in by_method:
-        by_method["HEAD"] = by_method["GET"]
+class Door:
+    """The ASGI application."""
 
-    async def endpoint(request: Request) -> Response:
-        return await by_method[request.method](request, running)
+    def __init__(self, running: Running) -> None:
+        self._running = running
+        self._router = Router(ROUTES)
+        self._open = frozenset(route.path for route in ROUTES if route.operation is None)
 
-    return endpoint
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await _close_socket(scope, receive, send)
+            return
+        running = self._running
+        began = running.clock.monotonic_seconds()
+        call = Call(scope, receive, running)
+        call.request_id = _request_id(scope)
+        request_context(call.request_id)  # for the rest of this task, so that every line has the id
+        running.load.running += 1
+        status, sent_bytes = 499, 0  # nobody is there to be answered
+        try:
+            answer = await self._answer(call)
+            answer.raw_headers.append((b"x-request-id", call.request_id.encode("ascii")))
+            status = answer.status_code
+            sent_bytes = len(getattr(answer, "body", b""))
+            await answer(scope, receive, send)
+        except TidegateError as problem:
+            # The answer had begun, so that there is no status left to say it with: the connection is cut.
+            log.warning("%s %s was cut short: %s: %s", call.method, call.path, problem.code, problem)
+            raise _CutShort from problem
+        finally:
+            running.load.running -= 1
+            seconds = running.clock.monotonic_seconds() - began
+            self._note(call, status, seconds, sent_bytes)
+
+    async def _answer(self, call: Call) -> Response:
+        """Give the answer of the endpoint, or the one for what went wrong."""
+        try:
+            return await self._let_in(call)
+        except TidegateError as problem:
+            return self._refuse(call, problem)
+        except ClientDisconnect:
+            log.info("%s %s: the caller left before the request was whole", call.method, call.path)
+            return Response(status_code=499)
+        except Exception as problem:
+            log.error("%s %s failed", call.method, call.path, exc_info=problem)
+            return self._refuse(call, InvariantBroken(reason=f"{type(problem).__name__}: {problem}"))
+
+    async def _let_in(self, call: Call) -> Response:
+        # 1. who calls: an unknown path tells nothing to someone without a token
+        if call.path not in self._open:
+            call.identity = await self._identity(call)
+        # 2. which endpoint
+        route, call.params = self._router.find(call.method, call.path)
+        call.route = route
+        # 3. may they
+        if route.operation is not None and call.identity is not None:
+            check_allowed(call.identity.principal, route.operation)
+        # 4. is there room
+        load, most = self._running.load, self._running.settings.server.requests_max
+        if load.running > most and not route.exempt:
+            raise TooManyRequests(
+                what="requests run already",
+                limit=most,
+                setting="server.requests_max",
+                retry_after_seconds=RETRY_SECONDS,
+            )
+        # 5. the endpoint
+        return await self._run(route, call)
+
+    async def _run(self, route: Route, call: Call) -> Response:
+        tenant = ""
+        if call.identity is not None:
+            tenant = call.identity.principal.tenant
+            request_context(call.request_id, tenant, call.identity.principal.user)
+        if not is_tracing():
+            return await route.endpoint(call)
+        name, parent = f"{route.method} {route.path}", call.header("traceparent")
+        with span(name, parent, tenant=tenant, method=route.method, route=route.path) as current:
+            answer = await route.endpoint(call)
+            current.set(status=answer.status_code)
+            return answer
+
+    async def _identity(self, call: Call) -> Identity | None:
+        text, from_cookie = _token_of(call)
+        if text is None:
+            if call.path == METRICS_PATH and _is_local(call):
+                return None
+            raise TokenMissing
+        identities = self._running.identities
+        identity = identities.known(text) or await identities.find(text, call.address)
+        if from_cookie and call.method not in ("GET", "HEAD"):
+            _check_origin(call)
+        tenant = call.header("x-tenant")
+        if not tenant or tenant == identity.principal.tenant:
+            return identity
+        return in_tenant(identity, tenant, await self._running.tenant_exists(tenant))
+
+    def _refuse(self, call: Call, problem: TidegateError) -> Response:
+        if not isinstance(problem, RequestRefused):
+            log.warning("%s %s: %s: %s", call.method, call.path, problem.code, problem)
+        if isinstance(problem, StorageCorrupt):
+            self._running.metrics.count_corrupt_frame()
+        reason = next((word for kind, word in _REFUSED_AS.items() if isinstance(problem, kind)), None)
+        if reason is not None:
+            self._running.metrics.count_refusal(reason)
+        if problem.status == 401 and wants_page(call):
+            return refusal_page(problem)
+        return error_answer(problem)
+
+    def _note(self, call: Call, status: int, seconds: float, sent_bytes: int) -> None:
+        template = call.route.path if call.route is not None else _NO_ROUTE
+        method = call.method if call.route is not None else "OTHER"
+        self._running.metrics.observe_request(
+            template, method, status, seconds, call.received_bytes, sent_bytes
+        )
+        if seconds * 1000 > self._running.settings.log.slow_request_ms and not call.waited:
+            log.warning("slow request %s %s %d %.0f ms", call.method, call.path, status, seconds * 1000)
+        elif log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %s %d %.3f ms", call.method, call.path, status, seconds * 1000)
+
+
+class _CutShort(Exception):
+    """Ends the connection of an answer that cannot be finished."""
 
 
 def error_answer(error: TidegateError) -> Response:
@@ -91,34 +201,60 @@ def error_answer(error: TidegateError) -> Response:
     answer = json_answer(error.to_wire(), error.status)
     if error.status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, MethodNotAllowed):
+        answer.headers["Allow"] = str(error.values["allowed"])
+    if "retry_after_seconds" in error.values:
+        answer.headers["Retry-After"] = str(math.ceil(error.values["retry_after_seconds"]))
+    elif isinstance(error, (NotReady, CatalogUnavailable)):
+        answer.headers["Retry-After"] = str(RETRY_SECONDS)
     return answer
 
 
-async def _answer_ours(request: Request, error: Exception) -> Response:
-    if not isinstance(error, TidegateError):
-        return await _answer_bug(request, error)
-    if not isinstance(error, RequestRefused):
-        log.warning("%s %s: %s: %s", request.method, request.url.path, error.code, error)
-    return error_answer(error)
+def _request_id(scope: Scope) -> str:
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+            return str(value.decode("ascii"))
+    return f"{_ID_START}{next(_id_numbers):08x}"
 
 
-async def _answer_framework(request: Request, error: Exception) -> Response:
-    path = request.url.path
-    if isinstance(error, HTTPException) and error.status_code == 404:
-        return error_answer(EndpointNotFound(path=path))
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        answer = error_answer(MethodNotAllowed(path=path, method=request.method, allowed=allowed))
-        answer.headers["Allow"] = allowed
-        return answer
-    return await _answer_bug(request, error)
+def _token_of(call: Call) -> tuple[bytes | None, bool]:
+    """Give the token of a call, and whether a browser's cookie brought it."""
+    given = call.raw_header(b"authorization")
+    if given is not None:
+        scheme, _, text = given.partition(b" ")
+        if scheme.lower() != b"bearer":
+            raise TokenWrong(hint="Send 'Authorization: Bearer <token>'.")
+        return text.strip(), False
+    cookies = call.header("cookie")
+    if SESSION_COOKIE in cookies:
+        try:
+            found = SimpleCookie(cookies).get(SESSION_COOKIE)
+        except CookieError as problem:
+            raise TokenWrong from problem
+        if found is not None:
+            return found.value.encode("latin-1"), True
+    return None, False
 
 
-async def _answer_nobody(request: Request, _error: Exception) -> Response:
-    log.info("%s %s: the caller left before the request was whole", request.method, request.url.path)
-    return Response(status_code=499)
+def _check_origin(call: Call) -> None:
+    """Refuse what a page of another site sends with this browser's cookie."""
+    origin = call.header("origin")
+    if origin.partition("://")[2] != call.header("host") or not origin:
+        raise OriginRefused(origin=origin[:80] or "an unknown place")
 
 
-async def _answer_bug(request: Request, error: Exception) -> Response:
-    log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return error_answer(InvariantBroken(reason=f"{type(error).__name__}: {error}"))
+def _is_local(call: Call) -> bool:
+    """Say whether a call comes from this machine itself, and not through a proxy on it."""
+    if call.header("x-forwarded-for") or call.header("forwarded"):
+        return False
+    try:
+        return ip_address(call.address).is_loopback
+    except ValueError:
+        return False
+
+
+async def _close_socket(scope: Scope, receive: Receive, send: Send) -> None:
+    """Refuse what is not plain HTTP."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008, "reason": "there is no socket at this path"})

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal
 
 import psutil
 
+from tidegate.catalog.audit import Actor
+from tidegate.catalog.database import Catalog, CatalogPlace, file_url
+from tidegate.errors import CatalogUnavailable, TenantNotFound, TidegateError
 from tidegate.ingest.publish import Publisher
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
-from tidegate.query.lake_sql import LakeQuery, QueryLimits
+from tidegate.server.arrivals import Arrivals
+from tidegate.server.identities import Identities
+from tidegate.server.tenants import TenantLakes
+from tidegate.server.threads import Threads
 from tidegate.settings import Settings
 from tidegate.storage.commit import GroupCommitter
 from tidegate.storage.home import Home
-from tidegate.storage.lake import Lake
 from tidegate.storage.rocks import RocksEngine, RocksSettings
-from tidegate.topics.definitions import Topic, TopicDirectory
+from tidegate.topics.definitions import TopicDirectory
 from tidegate.topics.log import TopicLog
+from tidegate.upkeep.desk import BackupDesk, remove_stale_backups
+from tidegate.watching.metrics import Metrics
 
 # Rates are taken over this window: long enough to be steady, short enough to show a stop.
 RATE_WINDOW_SECONDS = 5.0
-# Reads are short and mostly wait for Python's lock: more threads would only take turns.
-READ_THREADS = 8
 STATEMENT_GRACE_PART = 0.7
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,6 +48,14 @@ class WorkerReport:
     at_seconds: float
 
 
+@dataclass(slots=True)
+class Load:
+    """How many calls work, and how many wait for messages."""
+
+    running: int = 0
+    waiting: int = 0
+
+
 @dataclass
 class Running:
     """Everything that the endpoints use."""
@@ -49,21 +63,25 @@ class Running:
     settings: Settings
     home: Home
     clock: Clock
-    token: str
     engine: RocksEngine
     committer: GroupCommitter
     topics: TopicDirectory
     log: TopicLog
     publisher: Publisher
-    lake: Lake
-    query: LakeQuery
+    tenants: TenantLakes
+    catalog: Catalog
+    identities: Identities
+    metrics: Metrics
     arrivals: Arrivals
     threads: Threads
+    backups: BackupDesk
     started_seconds: float
-    messages_total: int = 0
+    load: Load = field(default_factory=Load)
+    published: dict[str, int] = field(default_factory=dict)
     worker: WorkerReport | None = None
     stopping: bool = False
-    rate_samples: deque[tuple[float, int]] = field(default_factory=deque)
+    url: str = ""
+    rate_samples: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
 
     def begin_stop(self) -> None:
         """Stop taking work that waits: long polls answer with what they have."""
@@ -71,29 +89,67 @@ class Running:
         self.arrivals.wake_all()
         # Statements get most of the grace; what is left of it is for telling their callers.
         patience = self.settings.server.grace_seconds * STATEMENT_GRACE_PART
-        asyncio.get_running_loop().call_later(patience, self.query.interrupt)
+        asyncio.get_running_loop().call_later(patience, self.tenants.interrupt)
 
     def close(self) -> None:
         """Finish accepted writes, then let go of the disk."""
         self.committer.close()
-        self.query.interrupt()
+        self.tenants.interrupt()
         self.threads.close()
-        self.query.close()
+        self.backups.close()
+        self.tenants.close()
+        self.catalog.close()
         self.engine.close()
+
+    async def tenant_exists(self, tenant: str) -> bool:
+        """Say whether there is such a tenant."""
+        try:
+            await self.threads.catalog(self.catalog.people.get_tenant, tenant)
+        except TenantNotFound:
+            return False
+        return True
+
+    @asynccontextmanager
+    async def audited(
+        self, actor: Actor, action: str, subject: str, details: Mapping[str, Any] | None = None
+    ) -> AsyncIterator[None]:
+        """Write down who does what before it is done, and how it ended after; a crash between leaves both."""
+        audit = self.catalog.audit
+        event = await self.threads.catalog(audit.begin, actor, action, subject, details or {})
+        try:
+            yield
+        except TidegateError as problem:
+            await self._finish_event(event, "failed", {"error": problem.code})
+            raise
+        await self._finish_event(event, "done", {})
+
+    async def _finish_event(
+        self, event: int, outcome: Literal["done", "failed"], details: dict[str, Any]
+    ) -> None:
+        """Write down how it ended; the deed is done, so a catalog that is away now does not undo it."""
+        try:
+            await self.threads.catalog(self.catalog.audit.finish, event, outcome, details)
+        except CatalogUnavailable as problem:
+            log.warning("audit event %d stays 'started', it was %s: %s", event, outcome, problem)
+
+    def count_published(self, tenant: str, count: int) -> None:
+        """Note that messages were stored."""
+        self.published[tenant] = self.published.get(tenant, 0) + count
+        self.metrics.count_published(tenant, count)
 
     def sample_rate(self) -> None:
         """Note how many messages there are now; called about once a second."""
         now = self.clock.monotonic_seconds()
-        self.rate_samples.append((now, self.messages_total))
+        self.rate_samples.append((now, dict(self.published)))
         while now - self.rate_samples[0][0] > RATE_WINDOW_SECONDS:
             self.rate_samples.popleft()
 
-    def messages_per_second(self) -> float:
-        """Give the rate at which messages were stored lately."""
+    def messages_per_second(self, tenant: str) -> float:
+        """Give the rate at which messages of a tenant were stored lately."""
         if len(self.rate_samples) < 2:
             return 0.0
         (first_at, first), (last_at, last) = self.rate_samples[0], self.rate_samples[-1]
-        return (last - first) / max(last_at - first_at, 1e-9)
+        return (last.get(tenant, 0) - first.get(tenant, 0)) / max(last_at - first_at, 1e-9)
 
     def memory_bytes(self) -> int:
         """Give the memory of this process."""
@@ -105,77 +161,42 @@ class Running:
         return usage.f_bavail * usage.f_frsize
 
 
-class Threads:
-    """Where blocking work runs: reads and SQL apart, so that slow statements never hold up a read."""
-
-    def __init__(self, statements_max: int) -> None:
-        self._reads = ThreadPoolExecutor(READ_THREADS, "tidegate-read")
-        self._statements = ThreadPoolExecutor(statements_max, "tidegate-sql")
-
-    async def read(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Run a short read of the engine or of a file."""
-        return await asyncio.get_running_loop().run_in_executor(self._reads, call, *arguments)
-
-    async def statement(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Run a statement, when its turn has come."""
-        return await asyncio.get_running_loop().run_in_executor(self._statements, call, *arguments)
-
-    def close(self) -> None:
-        """Wait for what runs."""
-        self._reads.shutdown()
-        self._statements.shutdown()
-
-
-class Arrivals:
-    """Wakes long polls when messages become readable; waiters are on one loop, notices from any thread."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiters: dict[int, set[asyncio.Future[None]]] = {}
-
-    def notify(self, topic: Topic) -> None:
-        """Say that a topic has new messages; costs nothing while nobody waits."""
-        if topic.id in self._waiters:
-            self._loop.call_soon_threadsafe(self._wake, topic.id)
-
-    def wake(self, topic: Topic) -> None:
-        """Wake the waiters of one topic; on the loop's thread."""
-        self._wake(topic.id)
-
-    def wake_all(self) -> None:
-        """Wake every waiter; on the loop's thread."""
-        for topic_id in list(self._waiters):
-            self._wake(topic_id)
-
-    def arm(self, topic: Topic) -> asyncio.Future[None]:
-        """Give a future that is done at the next notice; arm it, then look, and no message is missed."""
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._waiters.setdefault(topic.id, set()).add(waiter)
-        return waiter
-
-    def disarm(self, topic: Topic, waiter: asyncio.Future[None]) -> None:
-        """Take a waiter back."""
-        waiters = self._waiters.get(topic.id)
-        if waiters is not None:
-            waiters.discard(waiter)
-            if not waiters:
-                del self._waiters[topic.id]
-
-    def _wake(self, topic_id: int) -> None:
-        for waiter in self._waiters.pop(topic_id, ()):
-            if not waiter.done():
-                waiter.set_result(None)
-
-
-def new_token() -> str:
-    """Give a token that cannot be guessed."""
-    return secrets.token_urlsafe(32)
-
-
 def open_running(settings: Settings, home: Home, clock: Clock, loop: asyncio.AbstractEventLoop) -> Running:
-    """Open the engine and what stands on it; nothing stays open when a step fails."""
+    """Open the catalog, the engine and what stands on them; nothing stays open when a step fails."""
+    catalog = Catalog.open(catalog_place(settings, home), clock, random_bytes=secrets.token_bytes)
+    try:
+        catalog.people.ensure_admin(home.read_token(), home.home_id)
+        remove_stale_backups(home)
+        return _open_engine(settings, home, clock, loop, catalog)
+    except BaseException:
+        catalog.close()
+        raise
+
+
+def _backup_notice(metrics: Metrics, clock: Clock) -> Callable[[float | None, int], None]:
+    def notice(took_seconds: float | None, size_bytes: int) -> None:
+        if took_seconds is None:
+            metrics.count_backup_failure()
+        else:
+            metrics.observe_backup(clock.now_us() / 1_000_000, took_seconds, size_bytes)
+
+    return notice
+
+
+def catalog_place(settings: Settings, home: Home) -> CatalogPlace:
+    """Say where the catalog of a home is: where the settings say, else in the home itself."""
+    url = settings.catalog.url or file_url(home.catalog_path)
+    return CatalogPlace(
+        url=url,
+        connections_max=settings.catalog.connections_max,
+        timeout_seconds=settings.catalog.timeout_seconds,
+    )
+
+
+def _open_engine(
+    settings: Settings, home: Home, clock: Clock, loop: asyncio.AbstractEventLoop, catalog: Catalog
+) -> Running:
     storage = settings.storage
-    token = home.read_token()
     engine = RocksEngine(
         home.engine_path,
         RocksSettings(
@@ -196,31 +217,24 @@ def open_running(settings: Settings, home: Home, clock: Clock, loop: asyncio.Abs
     committer = GroupCommitter(engine, sync=storage.sync_writes)
     committer.when_reopened(topics.reload)
     committer.when_reopened(log.reload)
-    lake = Lake(home.lake_path)
+    metrics = Metrics(clock.monotonic_seconds)
+    committer.watch(clock.monotonic_seconds, metrics.observe_commit)
+    threads = Threads(settings.query.statements_max, metrics, clock)
     return Running(
         settings=settings,
         home=home,
         clock=clock,
-        token=token,
         engine=engine,
         committer=committer,
         topics=topics,
         log=log,
         publisher=Publisher(committer, log),
-        lake=lake,
-        query=LakeQuery(lake, _query_limits(settings, home)),
+        tenants=TenantLakes(home, settings),
+        catalog=catalog,
+        identities=Identities(catalog.tokens, settings.auth, clock, threads.catalog),
+        metrics=metrics,
         arrivals=arrivals,
-        threads=Threads(settings.query.statements_max),
+        threads=threads,
+        backups=BackupDesk(home, engine, catalog, clock, _backup_notice(metrics, clock)),
         started_seconds=clock.monotonic_seconds(),
-    )
-
-
-def _query_limits(settings: Settings, home: Home) -> QueryLimits:
-    limits = settings.query
-    return QueryLimits(
-        timeout_seconds=limits.timeout_seconds,
-        rows_max=limits.rows_max,
-        memory_mb=limits.memory_mb,
-        threads=limits.threads,
-        spill_path=home.run_path / "spill",
     )

@@ -13,15 +13,19 @@ from collections.abc import Iterator
 
 import uvicorn
 
+from tidegate import __version__
 from tidegate.errors import PortInUse, StartRefused
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.server.app import build_app
+from tidegate.server.chores import start_chores, stop_chores
 from tidegate.server.running import Running, open_running
+from tidegate.server.tls import load_tls
 from tidegate.settings import Settings
 from tidegate.storage.home import Home, HomeLock
+from tidegate.watching.logs import keep_secret
+from tidegate.watching.tracing import start_tracing, stop_tracing
 
 LISTEN_BACKLOG = 2048
-SAMPLE_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,8 @@ def run_server(settings: Settings, home: Home, clock: Clock | None = None) -> No
     # 1. one server a home, before anything of it is touched
     lock = home.lock("server")
     try:
+        keep_secret(home.read_token())
+        start_tracing(settings.tracing, "tidegate-server", __version__)
         # 2. the port, before the engine is opened: a refusal leaves no trace
         listener = listen(settings.server.host, settings.server.port)
         try:
@@ -41,6 +47,7 @@ def run_server(settings: Settings, home: Home, clock: Clock | None = None) -> No
         finally:
             listener.close()
     finally:
+        stop_tracing()
         lock.release()
 
 
@@ -74,8 +81,11 @@ class _Server(uvicorn.Server):
 async def _serve(
     settings: Settings, home: Home, clock: Clock, listener: socket.socket, lock: HomeLock
 ) -> None:
+    tls = load_tls(settings.server)
     running = open_running(settings, home, clock, asyncio.get_running_loop())
-    sampler = asyncio.ensure_future(_sample(running))
+    chores = start_chores(running)
+    if tls is not None:
+        chores.append(asyncio.ensure_future(tls.follow_files()))
     try:
         config = uvicorn.Config(
             build_app(running),
@@ -83,11 +93,17 @@ async def _serve(
             lifespan="off",
             log_config=None,
             access_log=False,
+            # Whoever connects is who they are: a header could say anything.
+            proxy_headers=False,
             server_header=False,
             timeout_graceful_shutdown=max(1, round(settings.server.grace_seconds)),
         )
-        url = _url(listener)
-        home.write_address(url, os.getpid())
+        config.load()
+        if tls is not None:
+            config.ssl = tls.context
+        url = _url(listener, "http" if tls is None else "https")
+        running.url = settings.server.public_url or url
+        home.write_address(url, os.getpid(), None if tls is None else str(tls.write_pin(home.run_path)))
         log.info("serving %s at %s", home.path, url)
         server = _Server(config)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -95,9 +111,7 @@ async def _serve(
         await server.serve([listener])
     finally:
         lock.mark_stopping()
-        sampler.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sampler
+        await stop_chores(chores)
         home.clear_address()
         await asyncio.to_thread(running.close)
         log.info("stopped")
@@ -112,17 +126,11 @@ def _stop(server: uvicorn.Server, running: Running, lock: HomeLock, number: int)
     running.begin_stop()
 
 
-async def _sample(running: Running) -> None:
-    while True:
-        running.sample_rate()
-        await asyncio.sleep(SAMPLE_SECONDS)
-
-
-def _url(listener: socket.socket) -> str:
+def _url(listener: socket.socket, scheme: str) -> str:
     host, port = listener.getsockname()[:2]
     if host in ("0.0.0.0", "::"):  # noqa: S104 - what we were told to listen on
         host = "127.0.0.1"
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _loop_factory() -> type[asyncio.AbstractEventLoop] | None:

@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from starlette.requests import Request
 from starlette.responses import Response
 
-from tidegate.server.bodies import ARROW_STREAM, json_answer, read_json, wants_arrow
-from tidegate.server.running import Running
+from tidegate.query.lake_sql import LakeQuery
+from tidegate.server.bodies import json_answer
+from tidegate.server.call import ARROW_STREAM, Call
 
 
 class SqlBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -23,20 +23,23 @@ class SqlBody(msgspec.Struct, forbid_unknown_fields=True):
 _sql = msgspec.json.Decoder(SqlBody)
 
 
-async def run_sql(request: Request, running: Running) -> Response:
-    """Rows of a SELECT over lake tables, read without Spark."""
-    body = await read_json(request, _sql, running.settings.server.body_bytes_max)
+async def run_sql(call: Call) -> Response:
+    """Rows of a SELECT over the lake tables of the tenant, read without Spark."""
+    running = call.running
+    body = await call.json(_sql)
     begun = running.clock.monotonic_seconds()
-    as_arrow = wants_arrow(request)
-    content = await running.threads.statement(_answer, running, body, as_arrow)
+    content = await running.threads.statement(
+        _answer, running.tenants.query(call.tenant), body, call.wants_arrow()
+    )
+    call.check_alive()
     if isinstance(content, bytes):
         return Response(content, media_type=ARROW_STREAM)
     content["tookMs"] = round((running.clock.monotonic_seconds() - begun) * 1000, 3)
     return json_answer(content)
 
 
-def _answer(running: Running, body: SqlBody, as_arrow: bool) -> bytes | dict[str, Any]:
-    answer = running.query.run(body.sql, body.params)
+def _answer(query: LakeQuery, body: SqlBody, as_arrow: bool) -> bytes | dict[str, Any]:
+    answer = query.run(body.sql, body.params)
     if as_arrow:
         table = answer.arrow()
         sink = pa.BufferOutputStream()

@@ -6,14 +6,18 @@ import os
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
 
 from tidegate import __version__
 from tidegate.errors import NotReady, PipelineNotFound, TidegateError
-from tidegate.server.bodies import json_answer, read_json
+from tidegate.model.access import DEFAULT_TENANT
+from tidegate.model.names import shorten
+from tidegate.server.bodies import json_answer
+from tidegate.server.call import Call
+from tidegate.server.parts import check_parts
 from tidegate.server.running import Running, WorkerReport
 from tidegate.server.topics import topic_answer
+from tidegate.storage.lake import Lake
 
 # A worker reports every second; one that is silent this long is not there any more.
 WORKER_SILENT_SECONDS = 10.0
@@ -48,55 +52,63 @@ class WorkerBody(msgspec.Struct, rename="camel"):
 _report = msgspec.json.Decoder(WorkerBody)
 
 
-async def health(_request: Request, _running: Running) -> Response:
+async def health(_call: Call) -> Response:
     """The process answers."""
     return json_answer({"status": "ok"})
 
 
-async def ready(_request: Request, running: Running) -> Response:
-    """The process takes work."""
-    if running.stopping:
-        raise NotReady(reason="it is stopping")
-    return json_answer({"status": "ready"})
+async def ready(call: Call) -> Response:
+    """Whether the process takes work, and which part does not."""
+    parts = await check_parts(call.running)
+    broken = {name: part["reason"] for name, part in parts.items() if not part["ok"]}
+    if broken:
+        reason = "; ".join(f"{name}: {why}" for name, why in broken.items())
+        raise NotReady(reason=reason, parts=parts)
+    return json_answer({"status": "ready", "parts": parts})
 
 
-async def take_report(request: Request, running: Running) -> Response:
+async def take_report(call: Call) -> Response:
     """The worker says how it is."""
-    body = await read_json(request, _report, running.settings.server.body_bytes_max)
+    body = await call.json(_report)
+    running = call.running
     running.worker = WorkerReport(msgspec.to_builtins(body, str_keys=True), running.clock.monotonic_seconds())
     return json_answer({"ok": True})
 
 
-async def list_pipelines(_request: Request, running: Running) -> Response:
+async def list_pipelines(call: Call) -> Response:
     """Every pipeline the worker runs."""
-    return json_answer({"pipelines": _pipelines(running)})
+    return json_answer({"pipelines": pipelines_of(call.running, call.tenant)})
 
 
-async def show_pipeline(request: Request, running: Running) -> Response:
+async def show_pipeline(call: Call) -> Response:
     """One pipeline."""
-    name = request.path_params["name"]
-    for pipeline in _pipelines(running):
+    name = call.params["name"]
+    for pipeline in pipelines_of(call.running, call.tenant):
         if pipeline["name"] == name:
             return json_answer(pipeline)
-    raise PipelineNotFound(pipeline=name)
+    raise PipelineNotFound(pipeline=shorten(name))
 
 
-async def status(_request: Request, running: Running) -> Response:
+async def status(call: Call) -> Response:
     """Everything that `tidegate status` shows."""
-    tables = await running.threads.read(_tables, running)
+    running, tenant = call.running, call.tenant
+    tables = await running.threads.read(_tables, running.tenants.lake(tenant))
+    # What runs belongs to the whole instance: other tenants than the first see their own things alone.
+    ours = tenant == DEFAULT_TENANT
     return json_answer(
         {
             "version": __version__,
-            "home": str(running.home.path),
-            "pid": os.getpid(),
+            "tenant": tenant,
+            "home": str(running.home.path) if ours else None,
+            "pid": os.getpid() if ours else None,
             "uptimeSeconds": round(running.clock.monotonic_seconds() - running.started_seconds, 3),
-            "memoryBytes": running.memory_bytes(),
-            "diskFreeBytes": running.disk_free_bytes(),
-            "topics": [topic_answer(running, topic) for topic in running.topics],
-            "messagesTotal": running.messages_total,
-            "messagesPerSecond": round(running.messages_per_second(), 1),
-            "worker": _worker(running),
-            "pipelines": _pipelines(running),
+            "memoryBytes": running.memory_bytes() if ours else None,
+            "diskFreeBytes": running.disk_free_bytes() if ours else None,
+            "topics": [topic_answer(running, topic) for topic in running.topics.of(tenant)],
+            "messagesTotal": running.published.get(tenant, 0),
+            "messagesPerSecond": round(running.messages_per_second(tenant), 1),
+            "worker": _worker(running) if ours else None,
+            "pipelines": pipelines_of(running, tenant),
             "tables": tables,
         }
     )
@@ -112,8 +124,9 @@ def _worker(running: Running) -> dict[str, Any] | None:
     return {**content, "state": state, "seenSecondsAgo": round(silent, 3)}
 
 
-def _pipelines(running: Running) -> list[dict[str, Any]]:
-    if running.worker is None:
+def pipelines_of(running: Running, tenant: str) -> list[dict[str, Any]]:
+    """Give the pipelines of a tenant; all that there are belong to the first one."""
+    if running.worker is None or tenant != DEFAULT_TENANT:
         return []
     return [
         {**pipeline, "lag": _lag(running, pipeline["offsets"])}
@@ -128,7 +141,7 @@ def _lag(running: Running, offsets: dict[str, dict[str, int]]) -> int | None:
     lag = 0
     for name, positions in offsets.items():
         try:
-            topic = running.topics.get(name)
+            topic = running.topics.get(DEFAULT_TENANT, name)
         except TidegateError:
             return None
         for number in range(topic.partitions):
@@ -137,11 +150,11 @@ def _lag(running: Running, offsets: dict[str, dict[str, int]]) -> int | None:
     return lag
 
 
-def _tables(running: Running) -> list[dict[str, Any]]:
+def _tables(lake: Lake) -> list[dict[str, Any]]:
     tables: list[dict[str, Any]] = []
-    for name in running.lake.names():
+    for name in lake.names():
         try:
-            view = running.lake.view(name)
+            view = lake.view(name)
         except TidegateError as problem:
             tables.append(
                 {"name": name, "version": None, "files": None, "bytes": None, "error": str(problem)}

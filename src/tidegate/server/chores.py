@@ -1,0 +1,76 @@
+"""Chores: what the server does by itself, again and again, while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from tidegate.errors import CatalogUnavailable, TidegateError
+from tidegate.ingest.answers import forget_old
+from tidegate.server.running import Running
+
+SAMPLE_SECONDS = 1.0
+# Old rows go once an hour: nothing waits for it.
+PRUNE_SECONDS = 3600.0
+_DAY_US = 86_400 * 1_000_000
+# Answers to requests with a key are kept in the catalog for as long as in the engine.
+ANSWER_DAYS = 1
+
+log = logging.getLogger(__name__)
+
+
+def start_chores(running: Running) -> list[asyncio.Task[None]]:
+    """Begin all of them; the caller cancels what is given back."""
+    refresh_seconds = running.settings.auth.refresh_seconds
+    chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
+        ("tokens", refresh_seconds, running.identities.refresh),
+        ("prune", PRUNE_SECONDS, lambda: prune(running)),
+    ]
+    tasks = [asyncio.ensure_future(_repeat(name, seconds, chore)) for name, seconds, chore in chores]
+    return [*tasks, asyncio.ensure_future(_sample(running))]
+
+
+async def stop_chores(tasks: list[asyncio.Task[None]]) -> None:
+    """End all of them."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def prune(running: Running) -> None:
+    """Remove what is kept long enough: answers by key, ended tokens, old audit events and jobs."""
+    now_us = running.clock.now_us()
+    while await running.committer.commit(forget_old(running.engine, now_us)):
+        await asyncio.sleep(0)
+    catalog = running.catalog
+    horizon_us = now_us - running.settings.catalog.audit_days_max * _DAY_US
+    await running.threads.catalog(catalog.tokens.end_expired, now_us)
+    await running.threads.catalog(catalog.answers.prune, now_us - ANSWER_DAYS * _DAY_US)
+    await running.threads.catalog(catalog.tokens.prune, horizon_us)
+    await running.threads.catalog(catalog.audit.prune, horizon_us)
+    await running.threads.catalog(catalog.jobs.prune, horizon_us)
+
+
+async def _repeat(name: str, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await chore()
+        except CatalogUnavailable as problem:
+            log.warning("%s: %s", name, problem)
+        except TidegateError as problem:
+            log.error("%s: %s: %s", name, problem.code, problem)
+        except Exception:
+            # A chore that ends for good would let tokens live on: it is said, and tried again.
+            log.exception("%s failed", name)
+
+
+async def _sample(running: Running) -> None:
+    """Note rates, and how late the event loop is: what it is late, every request is late."""
+    clock = running.clock
+    while True:
+        running.sample_rate()
+        asked = clock.monotonic_seconds()
+        await asyncio.sleep(SAMPLE_SECONDS)
+        running.metrics.observe_loop_lag(max(0.0, clock.monotonic_seconds() - asked - SAMPLE_SECONDS))

@@ -1,0 +1,147 @@
+"""Faults: says of each endpoint which errors it can give, for the description of the API.
+
+A route's errors follow from what it is (does it need a token, does it take a body, can it be sent twice) and
+from what it does. Tests send real requests and fail on an error that is not listed here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidegate.errors import (
+    BackupNotFound,
+    BodyTooLarge,
+    CatalogUnavailable,
+    ContentTypeUnsupported,
+    EndpointNotFound,
+    Forbidden,
+    IdempotencyAnswerHidden,
+    IdempotencyKeyReused,
+    InvariantBroken,
+    JobNotFound,
+    JobStateWrong,
+    LastAdministrator,
+    LeaseHeld,
+    LeaseLost,
+    LinkWrong,
+    NameInvalid,
+    NotReady,
+    OffsetOutOfRange,
+    OriginRefused,
+    PartitionNotFound,
+    PipelineNotFound,
+    QueryTimeout,
+    RequestInvalid,
+    RequestMalformed,
+    RequestTimeout,
+    SequenceGap,
+    SequenceTooOld,
+    SqlInvalid,
+    SqlUnsupported,
+    StorageCorrupt,
+    StorageFailed,
+    StorageFull,
+    TableNotFound,
+    TenantDisabled,
+    TenantExists,
+    TenantNotFound,
+    TidegateError,
+    TimeRangeInvalid,
+    TokenExpired,
+    TokenMissing,
+    TokenNotFound,
+    TokenRevoked,
+    TokenWrong,
+    TooManyGuesses,
+    TooManyRequests,
+    TopicExists,
+    TopicNotFound,
+    TopicReplaced,
+    UserDisabled,
+    UserExists,
+    UserNotFound,
+)
+from tidegate.model.access import Operation
+
+if TYPE_CHECKING:
+    from tidegate.server.routes import Route
+
+Kinds = tuple[type[TidegateError], ...]
+
+_GUARDED: Kinds = (
+    TokenMissing,
+    TokenWrong,
+    TokenExpired,
+    TokenRevoked,
+    Forbidden,
+    UserDisabled,
+    TenantDisabled,
+    TenantNotFound,
+    TooManyGuesses,
+    CatalogUnavailable,
+)
+_BODY: Kinds = (RequestMalformed, RequestTimeout, BodyTooLarge, ContentTypeUnsupported, RequestInvalid)
+_QUERY: Kinds = (RequestMalformed, RequestInvalid)
+_KEYED: Kinds = (RequestInvalid, IdempotencyKeyReused)
+_READS: Kinds = (StorageFailed, StorageCorrupt)
+_WRITES: Kinds = (StorageFull, StorageFailed)
+_LOG: Kinds = (TopicNotFound, PartitionNotFound, OffsetOutOfRange, TopicReplaced, *_READS)
+
+_OF: dict[Operation, Kinds] = {
+    Operation.STATUS_SHOW: _READS,
+    Operation.PIPELINE_SHOW: (PipelineNotFound,),
+    Operation.TOPIC_SHOW: (TopicNotFound,),
+    Operation.TOPIC_CREATE: (NameInvalid, TopicExists, *_WRITES),
+    Operation.TOPIC_DELETE: (TopicNotFound, *_WRITES),
+    Operation.TOPIC_PUBLISH: (TopicNotFound, PartitionNotFound, SequenceGap, SequenceTooOld, *_WRITES),
+    Operation.TOPIC_CONSUME: (*_LOG, TimeRangeInvalid),
+    Operation.TOPIC_PLAN: _LOG,
+    Operation.TOPIC_READ: _LOG,
+    Operation.SQL_QUERY: (SqlInvalid, SqlUnsupported, TableNotFound, QueryTimeout, *_READS),
+    Operation.USER_SHOW: (UserNotFound,),
+    Operation.USER_CREATE: (NameInvalid, UserExists),
+    Operation.USER_CHANGE: (UserNotFound, LastAdministrator),
+    Operation.USER_DELETE: (UserNotFound, LastAdministrator),
+    Operation.TOKEN_LIST: (UserNotFound,),
+    Operation.TOKEN_CREATE: (UserNotFound, IdempotencyAnswerHidden),
+    Operation.TOKEN_REVOKE: (UserNotFound, TokenNotFound),
+    Operation.JOB_SHOW: (JobNotFound,),
+    Operation.TENANT_CREATE: (NameInvalid, TenantExists),
+    Operation.TENANT_DISABLE: (LastAdministrator,),
+    Operation.LINK_CREATE: (IdempotencyAnswerHidden,),
+    Operation.BACKUP_CREATE: (LeaseHeld, LeaseLost, JobStateWrong, NotReady, *_WRITES),
+    Operation.BACKUP_CHANGE: (BackupNotFound, LeaseLost, JobNotFound, JobStateWrong, *_WRITES),
+}
+# By endpoint, for what is open to everyone and for what shares an operation with others.
+_AT: dict[str, Kinds] = {
+    "GET /ready": (NotReady,),
+    "GET /enter": (LinkWrong, RequestMalformed),
+    "POST /enter": (
+        LinkWrong,
+        OriginRefused,
+        UserDisabled,
+        TenantDisabled,
+        CatalogUnavailable,
+        RequestMalformed,
+        RequestTimeout,
+        BodyTooLarge,
+        ContentTypeUnsupported,
+    ),
+    "POST /leave": (RequestInvalid,),
+    "GET /docs/{file}": (EndpointNotFound,),
+}
+
+
+def faults_of(route: Route) -> list[type[TidegateError]]:
+    """Give the errors that an endpoint can answer with, each once, by status and code."""
+    kinds: list[type[TidegateError]] = [InvariantBroken, *_AT.get(f"{route.method} {route.path}", ())]
+    if route.operation is not None:
+        kinds += [*_GUARDED, *_OF.get(route.operation, ())]
+        if route.method != "GET":
+            kinds.append(OriginRefused)
+    if not route.exempt:
+        kinds.append(TooManyRequests)
+    kinds += _BODY if route.body is not None else ()
+    kinds += _QUERY if route.query else ()
+    kinds += _KEYED if route.keyed else ()
+    return sorted(set(kinds), key=lambda kind: (kind.status, kind.code))

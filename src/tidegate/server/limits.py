@@ -1,0 +1,185 @@
+"""Limits: says what the fields and parameters of requests may hold, for the description of the API.
+
+The endpoints check these limits themselves, with errors that say more than a schema can. Tests send what
+breaks a limit that is told here, and fail when it is taken.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.model.access import ROLE_SHORTS, Role
+from tidegate.model.names import PIPELINE_NAME_CHARS_MAX, TOPIC_NAME_CHARS_MAX, TOPIC_SEGMENTS_MAX
+from tidegate.model.people_names import TENANT_NAME_CHARS_MAX, USER_NAME_CHARS_MAX
+from tidegate.server.call import IDEMPOTENCY_KEY_CHARS_MAX, PAGE_ROWS
+from tidegate.server.consume import CONSUME_LIMIT
+from tidegate.server.publish import PRODUCER_ID_CHARS_MAX
+from tidegate.server.records import FILTER_CHARS_MAX, JOB_STATES
+from tidegate.settings import Settings
+
+Schema = dict[str, Any]
+
+_SEGMENT = "[A-Za-z_][A-Za-z0-9_-]*"
+TOPIC_NAME: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": TOPIC_NAME_CHARS_MAX,
+    "pattern": f"^{_SEGMENT}(\\.{_SEGMENT}){{0,{TOPIC_SEGMENTS_MAX - 1}}}$",
+    "examples": ["app.events"],
+}
+TENANT_NAME: Schema = {
+    "type": "string",
+    "pattern": f"^[a-z][a-z0-9-]{{0,{TENANT_NAME_CHARS_MAX - 1}}}$",
+    "examples": ["acme"],
+}
+USER_NAME: Schema = {
+    "type": "string",
+    "pattern": f"^[A-Za-z0-9][A-Za-z0-9._@-]{{0,{USER_NAME_CHARS_MAX - 1}}}$",
+    "examples": ["alice"],
+}
+PIPELINE_NAME: Schema = {
+    "type": "string",
+    "pattern": f"^[a-z][a-z0-9_-]{{0,{PIPELINE_NAME_CHARS_MAX - 1}}}$",
+    "examples": ["meters"],
+}
+ROLES: Schema = {"items": {"type": "string", "enum": [*ROLE_SHORTS, *(str(role) for role in Role)]}}
+_FILTER: Schema = {"type": "string", "minLength": 1, "maxLength": FILTER_CHARS_MAX}
+_COUNT: Schema = {"minimum": 0}
+_BY_PARTITION: Schema = {"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}, "examples": [{"0": 5}]}
+_ENDS: Schema = {"enum": ["earliest", "latest"]}
+
+PATH_PARAMETERS: dict[str, Schema] = {
+    "topic": TOPIC_NAME,
+    "name": PIPELINE_NAME,
+    "tenant": TENANT_NAME,
+    "user": USER_NAME,
+    "token": {"type": "string", "minLength": 1},
+    "job": {"type": "string", "minLength": 1},
+    "backup": {"type": "string", "minLength": 1},
+    "file": {"type": "string", "enum": ["start.js", "style.css", "swagger-ui-bundle.js", "swagger-ui.css"]},
+}
+
+IDEMPOTENCY_KEY: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": IDEMPOTENCY_KEY_CHARS_MAX,
+    "pattern": "^[!-~]([ -~]*[!-~])?$",
+}
+
+
+def query_parameters(settings: Settings) -> dict[str, Schema]:
+    """Give what each query parameter may hold; the same name means the same on every endpoint."""
+    rows_max = settings.server.page_rows_max
+    return {
+        "limit": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": rows_max,
+            "default": min(PAGE_ROWS, rows_max),
+            "description": "Entries in one page.",
+        },
+        "after": {"type": "string", "description": "`next` of the page before; left out: the beginning."},
+        "user": {**_FILTER, "description": "Only what this user did."},
+        "action": {**_FILTER, "description": "Only this action, such as `topic.create`."},
+        "kind": {**_FILTER, "description": "Only jobs of this kind."},
+        "state": {
+            "type": "string",
+            "enum": list(JOB_STATES),
+            "description": "Only jobs in this state.",
+        },
+        "code": {"type": "string", "description": "The code of a one-time link."},
+        "producerId": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": PRODUCER_ID_CHARS_MAX,
+            "description": "For Arrow bodies, with `sequence`: makes a retry safe. JSON bodies have a field.",
+        },
+        "sequence": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 10**18 - 1,
+            "description": "For Arrow bodies: number of the first message, counted per message from 0.",
+        },
+    }
+
+
+def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
+    """Give what the fields of bodies may hold beyond their types, by struct and field."""
+    server, topics = settings.server, settings.topics
+    return {
+        "NewTopic": {
+            "name": TOPIC_NAME,
+            "partitions": {"minimum": 1, "maximum": topics.partitions_max},
+        },
+        "NewMessage": {
+            "payload": {
+                "description": f"Any JSON value; with its key {topics.message_bytes_max} bytes at most."
+            },
+            "partition": _COUNT,
+        },
+        "PublishBody": {
+            "messages": {"minItems": 1, "maxItems": server.messages_max},
+            "producerId": {"minLength": 1, "maxLength": PRODUCER_ID_CHARS_MAX},
+            "sequence": {"minimum": 0, "maximum": 2**62 - 1},
+        },
+        "FromBody": {
+            "offset": _COUNT,
+            "after": {"minimum": -1},
+            "timestamp": {"examples": ["2026-01-31T12:00:00Z"]},
+            "offsets": _BY_PARTITION,
+        },
+        "ConsumeBody": {
+            "from": _ENDS,
+            "partition": _COUNT,
+            "limit": {
+                "minimum": 1,
+                "maximum": server.messages_max,
+                "default": min(CONSUME_LIMIT, server.messages_max),
+            },
+            "waitMs": {"minimum": 0, "maximum": server.wait_ms_max},
+        },
+        "PlanBody": {"start": {**_ENDS, **_BY_PARTITION}, "messagesMax": {"minimum": 1}},
+        "ReadBody": {"partition": _COUNT, "from": _COUNT, "to": _COUNT},
+        "SqlBody": {"sql": {"minLength": 1}},
+        "NewTenant": {"name": TENANT_NAME},
+        "NewUser": {"name": USER_NAME, "roles": ROLES},
+        "UserChange": {"roles": ROLES},
+    }
+
+
+BODY_EXAMPLES: dict[str, Any] = {
+    "NewTopic": {"name": "app.events", "partitions": 2},
+    "PublishBody": {"messages": [{"key": "meter-1", "payload": {"volts": 230.1}}]},
+    "ConsumeBody": {"from": "earliest", "limit": 10},
+    "PlanBody": {"start": "earliest", "messagesMax": 1000},
+    "ReadBody": {"partition": 0, "from": 0, "to": 1},
+    "SqlBody": {"sql": "SELECT ? AS answer", "params": [42]},
+    "WorkerBody": {"pid": 4711, "state": "running"},
+    "NewTenant": {"name": "acme"},
+    "NewUser": {"name": "alice", "roles": ["reader"]},
+    "UserChange": {"roles": ["reader", "writer"]},
+    "NewToken": {"label": "laptop", "lifetimeSeconds": 86400},
+    "FinishBody": {"file": "/backups/tidegate.tar", "bytes": 1048576},
+}
+
+# Bodies that a browser's form sends, by endpoint.
+FORMS: dict[str, Schema] = {
+    "POST /enter": {
+        "type": "object",
+        "properties": {"code": {"type": "string", "minLength": 1}},
+        "required": ["code"],
+    }
+}
+
+# Keywords of a limit that hold for one type alone: they go to the branch of a union that has it.
+TYPE_OF_KEYWORD = {
+    "minimum": ("integer", "number"),
+    "maximum": ("integer", "number"),
+    "minLength": ("string",),
+    "maxLength": ("string",),
+    "pattern": ("string",),
+    "enum": ("string",),
+    "minItems": ("array",),
+    "maxItems": ("array",),
+    "propertyNames": ("object",),
+}

@@ -1,0 +1,216 @@
+"""The endpoint of metrics, and the collector that reads the running server when somebody asks.
+
+What happens is counted as it happens (`watching.metrics`); what merely is so (topics, disk, memory, the
+worker's last report) is read here, at a scrape. A part that cannot be read is left out, counted in
+`tidegate_scrape_errors_total` and said in the log; the others are there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+from tidegate import __version__
+from tidegate.errors import TidegateError
+from tidegate.model.access import DEFAULT_TENANT
+from tidegate.server import status
+from tidegate.watching.families import BY_NAME, OTHER, PIPELINE_STATES, SCRAPE_PARTS
+from tidegate.watching.logs import line_counts
+
+if TYPE_CHECKING:
+    from tidegate.server.call import Call
+    from tidegate.server.running import Running
+
+log = logging.getLogger(__name__)
+
+
+async def metrics(call: Call) -> Response:
+    """All metrics, in Prometheus' text format or as OpenMetrics."""
+    content, content_type = await call.running.threads.read(_rendered, call.running, call.header("accept"))
+    return Response(content, headers={"content-type": content_type, "cache-control": "no-store"})
+
+
+def render(running: Running) -> bytes:
+    """Give all metrics in Prometheus' text format; blocking, any thread."""
+    return _rendered(running, "")[0]
+
+
+def _rendered(running: Running, accept: str) -> tuple[bytes, str]:
+    return running.metrics.render(RunningCollector(running), accept)
+
+
+class RunningCollector(Collector):
+    """What the running server is like now; any thread."""
+
+    def __init__(self, running: Running) -> None:
+        self._running = running
+
+    def collect(self) -> Iterator[Metric]:
+        """Give every part that can be read."""
+        for part in SCRAPE_PARTS:
+            yield from self._read(part, _PARTS[part])
+
+    def _read(self, part: str, read: Callable[[Running], Iterator[Metric]]) -> list[Metric]:
+        try:
+            return list(read(self._running))
+        except Exception as problem:  # noqa: BLE001 - counted and said; the other parts are worth having
+            self._running.metrics.count_scrape_error(part)
+            log.warning("metrics lack the part '%s': %s: %s", part, type(problem).__name__, problem)
+            return []
+
+
+def _gauge(name: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, BY_NAME[name].help, value=value)
+
+
+def _counter(name: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, BY_NAME[name].help, value=value)
+
+
+def _load(running: Running) -> Iterator[Metric]:
+    yield _gauge("tidegate_http_requests_in_flight", running.load.running)
+    yield _gauge("tidegate_http_polls_waiting", running.load.waiting)
+
+
+def _catalog(running: Running) -> Iterator[Metric]:
+    yield _gauge("tidegate_tokens_cached", len(running.identities))
+
+
+def _engine(running: Running) -> Iterator[Metric]:
+    size_bytes = 0
+    with os.scandir(running.home.engine_path) as files:
+        for file in files:
+            try:
+                size_bytes += file.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue  # compacted away while we look
+    yield _gauge("tidegate_engine_disk_bytes", size_bytes)
+
+
+def _topics(running: Running) -> Iterator[Metric]:
+    topics = messages = stored_bytes = 0
+    for topic in running.topics:
+        topics += 1
+        for number in range(topic.partitions):
+            held = running.log.counters(topic, number)
+            messages += held.end - held.start
+            stored_bytes += held.stored_bytes
+    yield _gauge("tidegate_topics", topics)
+    yield _gauge("tidegate_topic_messages", messages)
+    yield _gauge("tidegate_topic_stored_bytes", stored_bytes)
+
+
+def _disk(running: Running) -> Iterator[Metric]:
+    usage = os.statvfs(running.home.path)
+    yield _gauge("tidegate_disk_free_bytes", usage.f_bavail * usage.f_frsize)
+    yield _gauge("tidegate_disk_size_bytes", usage.f_blocks * usage.f_frsize)
+
+
+def _program(running: Running) -> Iterator[Metric]:
+    program = psutil.Process()
+    with program.oneshot():
+        cpu = program.cpu_times()
+        yield _gauge("tidegate_process_memory_bytes", program.memory_info().rss)
+        yield _counter("tidegate_process_cpu_seconds_total", cpu.user + cpu.system)
+        yield _gauge("tidegate_process_open_files", program.num_fds())
+        yield _gauge("tidegate_process_open_files_max", program.rlimit(psutil.RLIMIT_NOFILE)[0])
+        yield _gauge("tidegate_process_threads", program.num_threads())
+    yield _gauge("tidegate_uptime_seconds", running.clock.monotonic_seconds() - running.started_seconds)
+    build = BY_NAME["tidegate_build_info"]
+    versions = GaugeMetricFamily(build.name, build.help, labels=["version", "python"])
+    versions.add_metric([__version__, platform.python_version()], 1)
+    yield versions
+
+
+def _worker(running: Running) -> Iterator[Metric]:
+    report = running.worker
+    if report is None:
+        yield _gauge("tidegate_worker_up", 0)
+        return
+    age_seconds = running.clock.monotonic_seconds() - report.at_seconds
+    silent = age_seconds > status.WORKER_SILENT_SECONDS
+    yield _gauge("tidegate_worker_up", 0 if silent or report.content["state"] == "stopped" else 1)
+    yield _gauge("tidegate_worker_report_age_seconds", age_seconds)
+    yield _gauge("tidegate_worker_memory_bytes", report.content["memoryBytes"])
+    yield from _pipelines(running)
+
+
+def _pipelines(running: Running) -> Iterator[Metric]:
+    """Give the pipelines by name; those beyond the bound are added up under `other`."""
+    sums: dict[str, dict[tuple[str, ...], float]] = {
+        "tidegate_pipeline_state": {},
+        "tidegate_pipeline_lag_messages": {},
+        "tidegate_pipeline_batches_total": {},
+        "tidegate_pipeline_rows_total": {},
+        "tidegate_pipeline_restarts_total": {},
+    }
+
+    def add(name: str, labels: tuple[str, ...], value: float) -> None:
+        sums[name][labels] = sums[name].get(labels, 0) + value
+
+    for pipeline in status.pipelines_of(running, DEFAULT_TENANT):
+        name = running.metrics.pipelines.fold(pipeline["name"])
+        current = pipeline["state"] if pipeline["state"] in PIPELINE_STATES else OTHER
+        for word in PIPELINE_STATES:
+            add("tidegate_pipeline_state", (name, word), 1 if word == current else 0)
+        if pipeline["lag"] is not None:
+            add("tidegate_pipeline_lag_messages", (name,), pipeline["lag"])
+        for field in ("batches", "rows", "restarts"):
+            add(f"tidegate_pipeline_{field}_total", (name,), pipeline[field])
+    for name, samples in sums.items():
+        yield _labelled(name, samples)
+
+
+def _labelled(name: str, samples: dict[tuple[str, ...], float]) -> Metric:
+    family = BY_NAME[name]
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    made: Any = kind(name, family.help, labels=[label.name for label in family.labels])
+    for labels, value in samples.items():
+        made.add_metric(labels, value)
+    metric: Metric = made
+    return metric
+
+
+def _lake(running: Running) -> Iterator[Metric]:
+    tables = files = size_bytes = unreadable = 0
+    lake = running.tenants.lake(DEFAULT_TENANT)
+    for name in lake.names():
+        tables += 1
+        try:
+            view = lake.view(name)
+        except TidegateError:
+            unreadable += 1
+            continue
+        files += view.file_count
+        size_bytes += view.size_bytes
+    yield _gauge("tidegate_lake_tables", tables)
+    yield _gauge("tidegate_lake_files", files)
+    yield _gauge("tidegate_lake_bytes", size_bytes)
+    yield _gauge("tidegate_lake_tables_unreadable", unreadable)
+
+
+def _logs(_running: Running) -> Iterator[Metric]:
+    counts = line_counts()
+    yield _labelled("tidegate_log_lines_total", {("warning",): counts.warnings, ("error",): counts.errors})
+    yield _counter("tidegate_log_lines_lost_total", counts.lost)
+
+
+_PARTS: dict[str, Callable[[Running], Iterator[Metric]]] = {
+    "load": _load,
+    "catalog": _catalog,
+    "engine": _engine,
+    "topics": _topics,
+    "disk": _disk,
+    "process": _program,
+    "worker": _worker,
+    "lake": _lake,
+    "logs": _logs,
+}

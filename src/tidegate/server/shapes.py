@@ -1,0 +1,229 @@
+"""Shapes of answers: what each endpoint gives, for the description of the API and for whoever reads it.
+
+The endpoints write their answers by hand, because a struct for each message would cost more than the message
+itself. Tests hold real answers against these shapes, strictly: a field more or less is a failure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class _Shape(msgspec.Struct, rename="camel"):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """An answer that no struct describes: its content types, what it is, whether callers keep a copy."""
+
+    content_types: tuple[str, ...]
+    says: str
+    kept: bool = False
+    json_type: str = "string"
+
+
+PAGE = Media(("text/html",), "A page for people.")
+API_PAGE = Media(("text/html",), "A page that runs this server's own script.", kept=True)
+REDIRECT = Media((), "The browser goes on to another page.")
+METRICS = Media(("text/plain", "application/openmetrics-text"), "Figures, in Prometheus' formats.")
+DESCRIPTION = Media(("application/json",), "OpenAPI 3.1.", kept=True, json_type="object")
+FILE = Media(("text/javascript", "text/css"), "A file of the page.", kept=True)
+
+
+class ErrorBody(_Shape):
+    """What went wrong, and what to do about it."""
+
+    code: str
+    message: str
+    hint: str
+    details: dict[str, Any]
+
+
+class Error(_Shape):
+    """Every error has this shape."""
+
+    error: ErrorBody
+
+
+class Health(_Shape):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Part(_Shape):
+    """One thing that the server stands on, and why it does not work."""
+
+    ok: bool
+    reason: str
+
+
+class Ready(_Shape):
+    """The server takes work."""
+
+    status: Literal["ready"]
+    parts: dict[str, Part]
+
+
+class Partition(_Shape):
+    """The offsets that a partition holds: start is in, end is not."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class Topic(_Shape):
+    """A topic: its shape, and what it holds."""
+
+    name: str
+    created_at: str
+    partitions: list[Partition]
+    messages: int
+    bytes: int
+
+
+class Topics(_Shape):
+    """Topics by name, a page at a time."""
+
+    topics: list[Topic]
+    next: str | None
+
+
+class TopicDeleted(_Shape):
+    """The name of the topic that is gone."""
+
+    deleted: str
+
+
+class Place(_Shape):
+    """Where a message is."""
+
+    partition: int
+    offset: int
+    message_id: str
+
+
+class Published(_Shape):
+    """One place for each message, in the order of the request."""
+
+    offsets: list[Place]
+
+
+class Message(_Shape):
+    """A message as it was stored."""
+
+    topic: str
+    partition: int
+    offset: int
+    message_id: str
+    op: str
+    ts: str
+    source: str | None
+    payload_mode: str
+    key: str | None
+    payload: msgspec.Raw
+
+
+class Consumed(_Shape):
+    """Messages, and the offsets from which to go on."""
+
+    messages: list[Message]
+    next_offsets: dict[str, int]
+
+
+class Plan(_Shape):
+    """Half-open offset ranges, by partition."""
+
+    topic_id: int
+    start: dict[str, int]
+    end: dict[str, int]
+    latest: dict[str, int]
+
+
+class Column(_Shape):
+    """A column of a result."""
+
+    name: str
+    type: str
+
+
+class SqlRows(_Shape):
+    """The rows of a statement."""
+
+    columns: list[Column]
+    rows: list[list[Any]]
+    row_count: int
+    took_ms: float
+
+
+class Worker(_Shape):
+    """The Spark worker as it reported last."""
+
+    pid: int
+    state: str
+    memory_bytes: int
+    spark_version: str
+    seen_seconds_ago: float
+
+
+class Pipeline(_Shape):
+    """A pipeline as the worker reported it last; `lag` is what it has not taken yet."""
+
+    name: str
+    state: str
+    batches: int
+    rows: int
+    rows_per_second: float
+    last_batch_seconds: float | None
+    error: str | None
+    restarts: int
+    topic: str | None
+    table: str | None
+    offsets: dict[str, dict[str, int]]
+    lag: int | None
+
+
+class Pipelines(_Shape):
+    """Every pipeline that the worker runs."""
+
+    pipelines: list[Pipeline]
+
+
+class Table(_Shape):
+    """A lake table; one that cannot be read has an error instead of figures."""
+
+    name: str
+    version: int | None
+    files: int | None
+    bytes: int | None
+    error: str | UnsetType = UNSET
+
+
+class Status(_Shape):
+    """How the server is; what belongs to the whole instance is null in other tenants than the first."""
+
+    version: str
+    tenant: str
+    home: str | None
+    pid: int | None
+    uptime_seconds: float
+    memory_bytes: int | None
+    disk_free_bytes: int | None
+    topics: list[Topic]
+    messages_total: int
+    messages_per_second: float
+    worker: Worker | None
+    pipelines: list[Pipeline]
+    tables: list[Table]
+
+
+class ReportTaken(_Shape):
+    """The report is noted."""
+
+    ok: bool

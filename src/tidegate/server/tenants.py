@@ -1,0 +1,55 @@
+"""What each tenant has in the lake: its own folder, and SQL that sees nothing but that folder."""
+
+from __future__ import annotations
+
+import threading
+
+from tidegate.query.lake_sql import LakeQuery, QueryLimits
+from tidegate.settings import Settings
+from tidegate.storage.home import Home
+from tidegate.storage.lake import Lake
+
+
+class TenantLakes:
+    """Lakes by tenant, opened when they are first asked for; any thread may ask."""
+
+    def __init__(self, home: Home, settings: Settings) -> None:
+        self._home = home
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._open: dict[str, tuple[Lake, LakeQuery]] = {}
+
+    def lake(self, tenant: str) -> Lake:
+        """Give the Delta tables of a tenant."""
+        return self._opened(tenant)[0]
+
+    def query(self, tenant: str) -> LakeQuery:
+        """Give SQL over the Delta tables of a tenant."""
+        return self._opened(tenant)[1]
+
+    def interrupt(self) -> None:
+        """Stop every statement that runs."""
+        for _, query in list(self._open.values()):
+            query.interrupt()
+
+    def close(self) -> None:
+        """Release the databases."""
+        for _, query in self._open.values():
+            query.close()
+
+    def _opened(self, tenant: str) -> tuple[Lake, LakeQuery]:
+        with self._lock:
+            if tenant not in self._open:
+                lake = Lake(self._home.tenant_lake_path(tenant))
+                self._open[tenant] = (lake, LakeQuery(lake, self._limits(tenant)))
+            return self._open[tenant]
+
+    def _limits(self, tenant: str) -> QueryLimits:
+        limits = self._settings.query
+        return QueryLimits(
+            timeout_seconds=limits.timeout_seconds,
+            rows_max=limits.rows_max,
+            memory_mb=limits.memory_mb,
+            threads=limits.threads,
+            spill_path=self._home.run_path / "spill" / tenant,
+        )

@@ -1,0 +1,92 @@
+"""TLS: takes the names of a certificate and its key, gives what a listener needs, and follows renewals."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from pathlib import Path
+
+from tidegate.errors import TlsUnusable
+from tidegate.settings import ServerSettings
+from tidegate.storage.home import write_file_atomically
+
+# A renewed certificate is taken within this time, without a restart.
+FOLLOW_SECONDS = 30.0
+PIN_FILE = "server.pem"
+PEM_START, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+
+log = logging.getLogger(__name__)
+
+
+class Tls:
+    """A certificate in use; connections that are open keep the one with which they began."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        self.certificate = certificate
+        self._key = key
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context.set_alpn_protocols(["http/1.1"])
+        self._mark = self._load()
+        self._pin: Path | None = None
+
+    def write_pin(self, folder: Path) -> Path:
+        """Write the certificate itself, without those that signed it, for clients on this machine."""
+        self._pin = folder / PIN_FILE
+        text = self.certificate.read_text(encoding="ascii")
+        end = text.index(PEM_END) + len(PEM_END)
+        write_file_atomically(self._pin, f"{text[text.index(PEM_START) : end]}\n".encode("ascii"))
+        return self._pin
+
+    def reload(self) -> bool:
+        """Take the files again when they changed; a pair that does not fit is refused, the old one stays."""
+        if self._marks() == self._mark:
+            return False
+        # Tried on its own first: a failed load would mix the certificate of one pair with the key of another.
+        Tls(self.certificate, self._key)
+        self._mark = self._load()
+        if self._pin is not None:
+            self.write_pin(self._pin.parent)
+        return True
+
+    async def follow_files(self) -> None:
+        """Look for a renewed certificate from time to time."""
+        while True:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            try:
+                if await asyncio.to_thread(self.reload):
+                    log.info("took the renewed certificate %s", self.certificate)
+            except TlsUnusable as problem:
+                log.error("the certificate in use stays: %s", problem)
+
+    def _load(self) -> tuple[tuple[int, int], ...]:
+        mark = self._marks()
+        try:
+            self.context.load_cert_chain(self.certificate, self._key, password=_no_password)
+        except (ssl.SSLError, OSError, ValueError) as problem:
+            reason = f"{self.certificate} and {self._key}: {problem}"
+            raise TlsUnusable(reason=reason) from problem
+        return mark
+
+    def _marks(self) -> tuple[tuple[int, int], ...]:
+        try:
+            stats = [path.stat() for path in (self.certificate, self._key)]
+        except OSError as problem:
+            raise TlsUnusable(reason=f"{problem.filename} cannot be read: {problem.strerror}") from problem
+        return tuple((stat.st_mtime_ns, stat.st_size) for stat in stats)
+
+
+def load_tls(settings: ServerSettings) -> Tls | None:
+    """Give TLS where the settings name a certificate and a key; one without the other is refused."""
+    certificate, key = settings.tls_certificate_file, settings.tls_key_file
+    if not certificate and not key:
+        return None
+    if not certificate or not key:
+        missing = "server.tls_key_file" if certificate else "server.tls_certificate_file"
+        raise TlsUnusable(reason=f"{missing} is not set")
+    return Tls(Path(certificate).expanduser().absolute(), Path(key).expanduser().absolute())
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted: store it without a password, readable by the server alone")

@@ -1,0 +1,179 @@
+"""Identities: known tokens cost no database, and what ended is refused, whatever the clock does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tidegate.errors import (
+    CatalogUnavailable,
+    TenantNotFound,
+    TidegateError,
+    TokenExpired,
+    TokenRevoked,
+    TokenWrong,
+    TooManyGuesses,
+)
+from tidegate.model.access import Principal, Role
+from tidegate.server.guesses import ADDRESSES_MAX, GuessBrake
+from tidegate.server.identities import IDLE_SECONDS_MAX, Identities, in_tenant
+from tidegate.settings import AuthSettings
+from tidegate.testing.clock import ManualClock
+
+NOW_US = 1_800_000_000_000_000
+HOUR_SECONDS = 3600
+
+
+def principal(token_id: str, *, expires_us: int | None = None, panel: bool = False) -> Principal:
+    roles = frozenset({Role.PANEL if panel else Role.READER})
+    return Principal("default", "ann", roles, token_id, "default", expires_us)
+
+
+class Book:
+    """A book of tokens that can be closed."""
+
+    def __init__(self, **tokens: Principal) -> None:
+        self.tokens = tokens
+        self.away = False
+        self.lookups = 0
+
+    def find(self, text: str) -> Principal:
+        self.lookups += 1
+        if self.away:
+            raise CatalogUnavailable(reason="away")
+        if text not in self.tokens:
+            raise TokenWrong
+        return self.tokens[text]
+
+    def check(self, ids: Sequence[str]) -> Mapping[str, Principal | TidegateError]:
+        if self.away:
+            raise CatalogUnavailable(reason="away")
+        by_id = {kept.token_id: kept for kept in self.tokens.values()}
+        return {name: by_id.get(name, TokenRevoked(user="ann")) for name in ids}
+
+
+async def at_once(call: Any, *arguments: Any) -> Any:
+    return call(*arguments)
+
+
+def build(book: Book, clock: ManualClock, **settings: Any) -> Identities:
+    return Identities(book, AuthSettings(**settings), clock, at_once)
+
+
+def test_a_known_token_is_not_looked_up_again() -> None:
+    book, clock = Book(good=principal("1")), ManualClock(NOW_US)
+    identities = build(book, clock)
+    assert identities.known(b"good") is None
+    found = asyncio.run(identities.find(b"good", "10.0.0.1"))
+    assert identities.known(b"good") is found
+    assert book.lookups == 1
+
+
+def test_a_revoked_token_is_refused_after_the_next_check_in_calls_that_run_too() -> None:
+    book, clock = Book(good=principal("1")), ManualClock(NOW_US)
+    identities = build(book, clock)
+    running = asyncio.run(identities.find(b"good", "10.0.0.1"))
+    del book.tokens["good"]
+    running.check(clock)
+    asyncio.run(identities.refresh())
+    with pytest.raises(TokenRevoked):
+        running.check(clock)
+    assert identities.known(b"good") is None
+
+
+def test_a_token_that_ended_stays_ended_when_the_clock_goes_back_an_hour() -> None:
+    clock = ManualClock(NOW_US)
+    book = Book(short=principal("1", expires_us=NOW_US + 10_000_000))
+    identities = build(book, clock)
+    asyncio.run(identities.find(b"short", "10.0.0.1"))
+    clock.advance(11)
+    with pytest.raises(TokenExpired):
+        identities.known(b"short")
+    clock.set_us(NOW_US - HOUR_SECONDS * 1_000_000)
+    with pytest.raises(TokenExpired):
+        identities.known(b"short")
+
+
+def test_while_the_catalog_is_away_known_tokens_work_for_as_long_as_the_setting_says() -> None:
+    book, clock = Book(good=principal("1")), ManualClock(NOW_US)
+    identities = build(book, clock, stale_seconds_max=60.0, refresh_seconds=2.0)
+    asyncio.run(identities.find(b"good", "10.0.0.1"))
+    book.away = True
+    clock.advance(60)
+    asyncio.run(identities.refresh())
+    assert identities.known(b"good") is not None
+    clock.advance(3)
+    assert identities.known(b"good") is None
+    with pytest.raises(CatalogUnavailable):
+        asyncio.run(identities.find(b"good", "10.0.0.1"))
+    book.away = False
+    asyncio.run(identities.refresh())
+    assert identities.known(b"good") is not None
+
+
+def test_roles_that_changed_hold_after_the_next_check() -> None:
+    book, clock = Book(good=principal("1")), ManualClock(NOW_US)
+    identities = build(book, clock)
+    asyncio.run(identities.find(b"good", "10.0.0.1"))
+    book.tokens["good"] = principal("1", panel=True)
+    asyncio.run(identities.refresh())
+    known = identities.known(b"good")
+    assert known is not None
+    assert known.principal.roles == {Role.PANEL}
+
+
+def test_a_token_that_nobody_uses_is_forgotten() -> None:
+    book, clock = Book(good=principal("1")), ManualClock(NOW_US)
+    identities = build(book, clock)
+    asyncio.run(identities.find(b"good", "10.0.0.1"))
+    clock.advance(IDLE_SECONDS_MAX + 1)
+    asyncio.run(identities.refresh())
+    assert len(identities) == 0
+
+
+def test_guessing_is_stopped_and_known_tokens_go_on() -> None:
+    book, clock = Book(good=principal("1")), ManualClock(NOW_US)
+    identities = build(book, clock, guesses_max=3)
+    asyncio.run(identities.find(b"good", "10.0.0.1"))
+    for guess in (b"a", b"b", "ü".encode()):
+        with pytest.raises(TokenWrong):
+            asyncio.run(identities.find(guess, "10.0.0.1"))
+    with pytest.raises(TooManyGuesses) as refused:
+        asyncio.run(identities.find(b"d", "10.0.0.1"))
+    assert 0 < refused.value.values["retry_after_seconds"] <= 60
+    assert identities.known(b"good") is not None
+    with pytest.raises(TokenWrong):
+        asyncio.run(identities.find(b"d", "10.0.0.2"))
+    clock.advance(61)
+    with pytest.raises(TokenWrong):
+        asyncio.run(identities.find(b"d", "10.0.0.1"))
+
+
+def test_the_brake_holds_a_bounded_number_of_addresses() -> None:
+    brake = GuessBrake(1, ManualClock(NOW_US))
+    for number in range(ADDRESSES_MAX + 10):
+        brake.count(str(number))
+    assert len(brake) == ADDRESSES_MAX
+    brake.check("0")
+    with pytest.raises(TooManyGuesses):
+        brake.check(str(ADDRESSES_MAX))
+
+
+def test_only_an_administrator_of_the_instance_acts_in_another_tenant() -> None:
+    clock = ManualClock(NOW_US)
+    book = Book(admin=principal("1", panel=True), reader=principal("2"))
+    identities = build(book, clock)
+    admin = asyncio.run(identities.find(b"admin", ""))
+    reader = asyncio.run(identities.find(b"reader", ""))
+    acting = in_tenant(admin, "acme", exists=True)
+    assert (acting.principal.tenant, acting.principal.own_tenant) == ("acme", "default")
+    for identity, exists in ((reader, True), (admin, False)):
+        with pytest.raises(TenantNotFound):
+            in_tenant(identity, "acme", exists=exists)
+    del book.tokens["admin"]
+    asyncio.run(identities.refresh())
+    with pytest.raises(TokenRevoked):
+        acting.check(clock)

@@ -1,0 +1,151 @@
+"""Limits at the door: too much at once, too slow, too long; and an id on every answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from tidegate.testing.server import RunningServer, running_server
+
+LIMITS = {
+    "TIDEGATE_SERVER_REQUESTS_MAX": "3",
+    "TIDEGATE_SERVER_WAITS_MAX": "2",
+    "TIDEGATE_SERVER_BODY_SECONDS_MAX": "1",
+    "TIDEGATE_SERVER_PAGE_ROWS_MAX": "5",
+    "TIDEGATE_QUERY_STATEMENTS_MAX": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder: Path = tmp_path_factory.mktemp("limits") / "home"
+    with running_server(folder, environ=LIMITS) as running:
+        yield running
+
+
+@pytest.fixture
+def http(server: RunningServer) -> Iterator[httpx.Client]:
+    headers = {"Authorization": f"Bearer {server.token}"}
+    with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=30) as client:
+        yield client
+
+
+def open_socket(server: RunningServer, text: str) -> socket.socket:
+    address = urlsplit(server.url)
+    connection = socket.create_connection((str(address.hostname), address.port or 0), timeout=20)
+    connection.sendall(text.replace("\n", "\r\n").replace("TOKEN", server.token).encode())
+    return connection
+
+
+SLOW = """POST /api/v1/sql HTTP/1.1
+Host: x
+Authorization: Bearer TOKEN
+Content-Type: application/json
+Content-Length: 100
+
+{"""
+
+
+def test_a_body_that_does_not_arrive_is_given_up(server: RunningServer) -> None:
+    with open_socket(server, SLOW) as connection:
+        answer = ""
+        while "REQUEST_TIMEOUT" not in answer and (part := connection.recv(65_536)):
+            answer += part.decode()
+    assert answer.startswith("HTTP/1.1 408")
+    assert "REQUEST_TIMEOUT" in answer
+
+
+def test_more_requests_than_allowed_get_429_with_a_time_to_wait(
+    server: RunningServer, http: httpx.Client
+) -> None:
+    slow = [open_socket(server, SLOW) for _ in range(3)]
+    try:
+        time.sleep(0.2)
+        refused = http.get("/api/v1/status")
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "TOO_MANY_REQUESTS"
+        assert int(refused.headers["retry-after"]) >= 1
+        # The probes answer however much is going on.
+        assert httpx.get(f"{server.url}/ready", trust_env=False).status_code == 200
+    finally:
+        for connection in slow:
+            connection.close()
+    deadline = time.monotonic() + 10
+    while http.get("/api/v1/status").status_code == 429 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert http.get("/api/v1/status").status_code == 200
+
+
+def test_waiting_for_messages_has_a_limit_of_its_own(server: RunningServer, http: httpx.Client) -> None:
+    http.post("/api/v1/topics", json={"name": "app.waits"}).raise_for_status()
+    statuses: list[int] = []
+
+    def wait() -> None:
+        with httpx.Client(base_url=server.url, headers=http.headers, trust_env=False) as client:
+            body = {"waitMs": 2000}
+            statuses.append(client.post("/api/v1/topics/app.waits/consume", json=body).status_code)
+
+    waiting = [threading.Thread(target=wait) for _ in range(3)]
+    for thread in waiting:
+        thread.start()
+        time.sleep(0.2)
+    # Those that wait take no room from those that work.
+    assert http.get("/api/v1/status").status_code == 200
+    for thread in waiting:
+        thread.join()
+    assert sorted(statuses) == [200, 200, 429]
+
+
+def test_a_list_comes_in_pages_that_hold_everything_once(http: httpx.Client) -> None:
+    names = sorted(f"page.t{number}" for number in range(12))
+    for name in names:
+        http.post("/api/v1/topics", json={"name": name}).raise_for_status()
+    seen: list[str] = []
+    after = "page."
+    while after:
+        page = http.get("/api/v1/topics", params={"limit": 5, "after": after}).json()
+        assert len(page["topics"]) <= 5
+        seen += [topic["name"] for topic in page["topics"]]
+        after = page["next"]
+    assert [name for name in seen if name.startswith("page.")] == names
+    assert len(seen) == len(set(seen))
+
+
+@pytest.mark.parametrize("limit", ["0", "6", "-1", "x", "1e3", "", "٣"])
+def test_a_page_of_a_wrong_size_is_refused(http: httpx.Client, limit: str) -> None:
+    answer = http.get("/api/v1/topics", params={"limit": limit})
+    assert answer.status_code == 422
+    assert "limit" in answer.json()["error"]["message"]
+
+
+def test_every_answer_has_an_id_and_a_good_one_is_kept(server: RunningServer, http: httpx.Client) -> None:
+    made = [http.get("/api/v1/status").headers["x-request-id"] for _ in range(2)]
+    assert made[0] != made[1]
+    for path in ("/health", "/nowhere", "/api/v1/topics/absent"):
+        assert http.get(path, headers={"X-Request-Id": "mine-1.a_b"}).headers["x-request-id"] == "mine-1.a_b"
+    assert httpx.get(f"{server.url}/api/v1/status", trust_env=False).headers["x-request-id"]
+    for bad in ("a b", "x" * 65, "ü", "<script>"):
+        answered = http.get("/health", headers={b"X-Request-Id": bad.encode()}).headers["x-request-id"]
+        assert answered != bad
+
+
+def test_a_socket_where_there_is_none_is_closed(server: RunningServer) -> None:
+    upgrade = """GET /api/v1/status HTTP/1.1
+Host: x
+Authorization: Bearer TOKEN
+Connection: Upgrade
+Upgrade: websocket
+Sec-WebSocket-Version: 13
+Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==
+
+"""
+    with open_socket(server, upgrade) as connection:
+        answer = connection.recv(65_536).decode()
+    assert answer.split(" ")[1] in ("200", "400", "403", "404")

@@ -1,0 +1,204 @@
+"""The endpoint of metrics: a real server is scraped, both ways, and a broken part leaves the others there."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from tidegate.model.clock import SystemClock
+from tidegate.server.metrics import render
+from tidegate.server.running import Running, WorkerReport, open_running
+from tidegate.settings import load_settings
+from tidegate.storage.home import Home
+from tidegate.testing.server import RunningServer
+from tidegate.watching.families import FAMILIES, PIPELINE_LABELS_MAX, SCRAPE_PARTS
+
+# These are not there before a worker reports.
+NOT_AT_ONCE = {"tidegate_worker_report_age_seconds", "tidegate_worker_memory_bytes"}
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    """Open the parts of a server without its door."""
+    home = Home.open(tmp_path / "home", lambda: secrets.token_urlsafe(32))
+    loop = asyncio.new_event_loop()
+    opened = open_running(load_settings(None, {}), home, SystemClock(), loop)
+    try:
+        yield opened
+    finally:
+        opened.close()
+        loop.close()
+
+
+def samples(text: bytes) -> dict[str, float]:
+    """Give every sample as `name label=value …`."""
+    return {
+        sample.name + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items())): sample.value
+        for family in parse_text(text.decode())
+        for sample in family.samples
+    }
+
+
+def types(text: bytes) -> list[str]:
+    return [line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE")]
+
+
+def test_every_family_is_in_a_scrape_once(running: Running) -> None:
+    running.worker = WorkerReport(report([pipeline("p")]), running.clock.monotonic_seconds())
+    found = types(render(running))
+    assert sorted(found) == sorted(family.name for family in FAMILIES)
+
+
+def test_a_new_server_without_a_worker_says_so(running: Running) -> None:
+    found = samples(render(running))
+    assert found["tidegate_worker_up"] == 0
+    assert found["tidegate_topics"] == 0
+    assert found["tidegate_catalog_up"] == 1
+    assert found["tidegate_disk_free_bytes"] > 0
+    assert found["tidegate_engine_disk_bytes"] > 0
+    assert found["tidegate_process_memory_bytes"] > 1_000_000
+    assert found["tidegate_process_open_files"] > 0
+    assert found["tidegate_uptime_seconds"] >= 0
+    assert [value for name, value in found.items() if name.startswith("tidegate_build_info")] == [1]
+    assert set(types(render(running))) == {family.name for family in FAMILIES} - NOT_AT_ONCE - {
+        family.name for family in FAMILIES if family.name.startswith("tidegate_pipeline_")
+    }
+
+
+@pytest.mark.parametrize("part", SCRAPE_PARTS)
+def test_a_part_that_fails_is_counted_and_the_others_are_there(
+    running: Running, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tidegate.server import metrics as module
+
+    def broken(_running: Running) -> NoReturn:
+        raise OSError("the disk is gone")
+
+    whole = set(types(render(running)))
+    monkeypatch.setitem(module._PARTS, part, broken)
+    scraped = render(running)
+    left = set(types(scraped))
+    assert left < whole
+    assert len(left) > len(whole) / 2
+    assert samples(scraped)[f"tidegate_scrape_errors_total part={part}"] == 1
+    others = {name: value for name, value in samples(scraped).items() if "scrape_errors" in name}
+    assert sum(others.values()) == 1
+
+
+def test_an_engine_folder_that_is_gone_breaks_no_scrape(running: Running, tmp_path: Path) -> None:
+    (tmp_path / "home" / "engine").rename(tmp_path / "elsewhere")
+    try:
+        found = samples(render(running))
+    finally:
+        (tmp_path / "elsewhere").rename(tmp_path / "home" / "engine")
+    assert found["tidegate_scrape_errors_total part=engine"] == 1
+    assert "tidegate_engine_disk_bytes" not in found
+    assert found["tidegate_topics"] == 0
+
+
+def pipeline(name: str, state: str = "running", **more: object) -> dict[str, object]:
+    return {"name": name, "state": state, "batches": 3, "rows": 100, "restarts": 1, "offsets": {}, **more}
+
+
+def report(pipelines: list[dict[str, object]]) -> dict[str, object]:
+    return {"pid": 1, "state": "running", "memoryBytes": 123, "pipelines": pipelines}
+
+
+def test_pipelines_show_their_state_and_counts(running: Running) -> None:
+    said = report([pipeline("orders"), pipeline("clicks", "failed"), pipeline("odd", "thinking")])
+    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
+    found = samples(render(running))
+    assert (found["tidegate_worker_up"], found["tidegate_worker_memory_bytes"]) == (1, 123)
+    assert found["tidegate_pipeline_state pipeline=orders state=running"] == 1
+    assert found["tidegate_pipeline_state pipeline=orders state=failed"] == 0
+    assert found["tidegate_pipeline_state pipeline=clicks state=failed"] == 1
+    assert found["tidegate_pipeline_state pipeline=odd state=other"] == 1
+    assert found["tidegate_pipeline_batches_total pipeline=orders"] == 3
+    assert found["tidegate_pipeline_rows_total pipeline=orders"] == 100
+    assert found["tidegate_pipeline_restarts_total pipeline=orders"] == 1
+    assert "tidegate_pipeline_lag_messages pipeline=orders" not in found  # it is not known
+
+
+def test_a_worker_that_fell_silent_is_not_up(running: Running) -> None:
+    running.worker = WorkerReport(report([]), running.clock.monotonic_seconds() - 60)
+    found = samples(render(running))
+    assert found["tidegate_worker_up"] == 0
+    assert found["tidegate_worker_report_age_seconds"] >= 60
+
+
+def test_thousands_of_pipelines_fold_into_a_bounded_number(running: Running) -> None:
+    said = report([pipeline(f"p{number}") for number in range(2000)])
+    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
+    for _ in range(2):  # the second scrape has the same series
+        found = samples(render(running))
+        rows = {
+            name: value for name, value in found.items() if name.startswith("tidegate_pipeline_rows_total")
+        }
+        assert len(rows) == PIPELINE_LABELS_MAX + 1
+        assert sum(rows.values()) == 2000 * 100
+        states = {
+            name: value
+            for name, value in found.items()
+            if name.startswith("tidegate_pipeline_state") and "state=running" in name
+        }
+        assert len(states) == PIPELINE_LABELS_MAX + 1
+        assert states["tidegate_pipeline_state pipeline=other state=running"] == 2000 - PIPELINE_LABELS_MAX
+
+
+def test_a_real_server_counts_what_happens(
+    server: RunningServer, http: httpx.Client, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic(2)
+    before = samples(http.get("/metrics").content)
+    http.post(f"/api/v1/topics/{topic}/publish", json={"messages": [{"payload": {"n": n}} for n in range(5)]})
+    http.post(f"/api/v1/topics/{topic}/consume", json={"from": "earliest"})
+    http.get("/api/v1/nowhere")
+    after = samples(http.get("/metrics").content)
+
+    def grew(name: str) -> float:
+        return after.get(name, 0) - before.get(name, 0)
+
+    publish = "/api/v1/topics/{topic}/publish"
+    assert grew(f"tidegate_http_requests_total method=POST route={publish} status=200") == 1
+    assert grew(f"tidegate_http_request_duration_seconds_count route={publish}") == 1
+    assert grew("tidegate_messages_published_total tenant=default") == 5
+    assert grew("tidegate_messages_consumed_total tenant=default") == 5
+    assert grew("tidegate_topic_messages") == 5
+    assert grew("tidegate_commit_group_changes_count") >= 1
+    assert grew("tidegate_commit_sync_seconds_count") >= 1
+    assert after["tidegate_http_requests_in_flight"] >= 1  # the scrape itself
+    not_found = [name for name in after if "route=(none)" in name and "status=404" in name]
+    assert not_found
+    assert topic not in str(after)
+
+
+def test_the_format_is_the_one_that_is_asked_for(http: httpx.Client) -> None:
+    plain = http.get("/metrics")
+    assert plain.status_code == 200
+    assert plain.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    modern = http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert modern.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert modern.text.endswith("# EOF\n")
+    names = {family.name for family in parse_openmetrics(modern.text)}  # type: ignore[no-untyped-call]
+    assert "tidegate_http_requests" in names
+
+
+def test_no_secret_is_in_a_scrape_or_in_the_log(server: RunningServer, http: httpx.Client) -> None:
+    wrong = "tg_0123456789abcdef_" + "s" * 43
+    for path in ("/api/v1/status", f"/{wrong}", f"/enter?code={wrong}", f"/api/v1/topics/{server.token}"):
+        http.get(path)
+        http.get(path, headers={"Authorization": f"Bearer {wrong}"})
+    scraped = http.get("/metrics").text
+    assert server.token not in scraped
+    assert "ssss" not in scraped
+    log_text = (server.home.parent / f"{server.home.name}.server.log").read_text()
+    assert server.token not in log_text
+    assert "ssssssss" not in log_text

@@ -1,0 +1,54 @@
+"""Routing: every route is found by its path, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidegate.errors import EndpointNotFound, InvariantBroken, MethodNotAllowed
+from tidegate.model.access import Operation
+from tidegate.server.routes import ROUTES, Route
+from tidegate.server.routing import Router
+from tidegate.server.status import health
+
+
+def route(method: str, path: str) -> Route:
+    return Route(method, path, health, Operation.STATUS_SHOW)
+
+
+@pytest.mark.parametrize("known", ROUTES, ids=lambda known: f"{known.method} {known.path}")
+def test_every_route_is_found_by_its_path(known: Route) -> None:
+    path = known.path.replace("{", "a.").replace("}", "-1")
+    found, params = Router(ROUTES).find(known.method, path)
+    assert found is known
+    assert params == {name: f"a.{name}-1" for name in _names(known.path)}
+
+
+def _names(path: str) -> list[str]:
+    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
+
+
+@pytest.mark.parametrize("path", ["/", "/a/b", "/a/b/c/d", "/a//c", "/a/b/c/", "/A/b/c", ""])
+def test_a_path_that_is_not_there_is_not_found(path: str) -> None:
+    with pytest.raises(EndpointNotFound):
+        Router([route("GET", "/a/{name}/c")]).find("GET", path)
+
+
+def test_a_literal_segment_wins_over_a_name() -> None:
+    router = Router([route("GET", "/a/{name}"), route("GET", "/a/fixed")])
+    assert router.find("GET", "/a/fixed")[0].path == "/a/fixed"
+    assert router.find("GET", "/a/other")[1] == {"name": "other"}
+
+
+def test_another_method_is_told_which_ones_there_are() -> None:
+    router = Router([route("GET", "/a"), route("POST", "/a")])
+    with pytest.raises(MethodNotAllowed) as refused:
+        router.find("PUT", "/a")
+    assert refused.value.values["allowed"] == "GET, POST"
+    assert router.find("HEAD", "/a")[0].method == "GET"
+
+
+def test_two_routes_that_say_different_things_of_one_path_are_our_mistake() -> None:
+    with pytest.raises(InvariantBroken):
+        Router([route("GET", "/a/{x}"), route("POST", "/a/{y}")])
+    with pytest.raises(InvariantBroken):
+        Router([route("GET", "/a"), route("GET", "/a")])
