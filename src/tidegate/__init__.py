@@ -1,7 +1,7 @@
 """Tidegate: a stream data platform in one Python package.
 
-`tidegate.connect()` gives a client of a running server. `from tidegate import spark as tide` gives what
-pipelines use. Nothing heavy is imported until it is needed.
+`tidegate.connect()` gives a client of a running server, `tidegate.connect_async()` one for asyncio.
+`from tidegate import spark as tide` gives what pipelines use. Nothing heavy is imported until it is needed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.sdk.client import Client, connect
+    from tidegate.sdk.asynchronous.client import AsyncClient, connect_async
+    from tidegate.sdk.synchronous.client import Client, connect
 
 __version__ = "0.1.0"
-__all__ = ["Client", "TidegateError", "__version__", "connect"]
+__all__ = ["AsyncClient", "Client", "TidegateError", "__version__", "connect", "connect_async"]
 
-_LATE = {"connect": "tidegate.sdk.client", "Client": "tidegate.sdk.client"}
+_LATE = {
+    "connect": "tidegate.sdk.synchronous.client",
+    "Client": "tidegate.sdk.synchronous.client",
+    "connect_async": "tidegate.sdk.asynchronous.client",
+    "AsyncClient": "tidegate.sdk.asynchronous.client",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ import pytest
 
 from tidegate.errors import RequestInvalid, ServerNotRunning, TokenWrong
 from tidegate.pipeline.wire import Place, Wire
+from tidegate.storage.address import Found
 from tidegate.storage.home import Home
 from tidegate.testing.server import running_server
 
@@ -22,10 +23,10 @@ def made(home: Path) -> Home:
 
 def test_address_comes_from_options_then_home_then_environment(made: Home, tmp_path: Path) -> None:
     away = {"TIDEGATE_URL": "http://there:1", "TIDEGATE_TOKEN": "env-token"}
-    assert Place("http://here:2", "mine").find(away) == ("http://here:2", "mine")
-    assert Place(home=str(made.path)).find(away) == ("http://127.0.0.1:1111", "token-of-the-home-folder")
-    assert Place().find(away) == ("http://there:1", "env-token")
-    assert Place().find({"TIDEGATE_HOME": str(made.path)}) == (
+    assert Place("http://here:2", "mine").find(away) == Found("http://here:2", "mine")
+    assert Place(home=str(made.path)).find(away) == Found("http://127.0.0.1:1111", "token-of-the-home-folder")
+    assert Place().find(away) == Found("http://there:1", "env-token")
+    assert Place().find({"TIDEGATE_HOME": str(made.path)}) == Found(
         "http://127.0.0.1:1111",
         "token-of-the-home-folder",
     )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import http.server
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import deltalake
@@ -15,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import tidegate
+from tests.sdk.faults import Say, faulty_server
 from tidegate.errors import (
     HomeTooNew,
     RequestInvalid,
@@ -25,20 +23,8 @@ from tidegate.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tidegate.storage.address import find_server
-from tidegate.testing.server import RunningServer, running_server
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    with running_server(tmp_path_factory.mktemp("sdk") / "home") as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: RunningServer) -> Iterator[tidegate.Client]:
-    with tidegate.connect(home=server.home) as connected:
-        yield connected
+from tidegate.storage.address import Found, find_server
+from tidegate.testing.server import RunningServer
 
 
 def test_topics_from_making_to_deleting(client: tidegate.Client) -> None:
@@ -73,7 +59,14 @@ def test_sql_gives_rows_dictionaries_and_arrow(client: tidegate.Client, server: 
     assert answer.to_dicts()[0] == {"n": 2, "name": "b"}
     assert answer.columns == [{"name": "n", "type": "BIGINT"}, {"name": "name", "type": "TEXT"}]
     assert answer.to_arrow().to_pydict() == {"n": [2, 3], "name": ["b", None]}
-    assert [listed["name"] for listed in client.status()["tables"]] == ["numbers"]
+    assert list(answer.to_pandas()["n"]) == [2, 3]
+    assert client.sql_arrow("SELECT max(n) AS most FROM lake.numbers").to_pydict() == {"most": [3]}
+    assert "numbers" in [listed["name"] for listed in client.status()["tables"]]
+
+
+def test_sql_gives_polars_where_it_is_installed(client: tidegate.Client) -> None:
+    pytest.importorskip("polars")
+    assert client.sql("SELECT 1 AS n").to_polars().to_dicts() == [{"n": 1}]
 
 
 def test_a_server_is_found_by_address_environment_or_home(server: RunningServer) -> None:
@@ -84,7 +77,7 @@ def test_a_server_is_found_by_address_environment_or_home(server: RunningServer)
         find_server(None, None, server.home, {"TIDEGATE_URL": "http://other", "TIDEGATE_TOKEN": "x"}),
         find_server(None, None, None, {"TIDEGATE_HOME": str(server.home)}),
     ):
-        assert found == (server.url, server.token)
+        assert found == Found(server.url, server.token)
 
 
 def test_where_no_server_runs_the_error_says_how_to_start_one(tmp_path: Path) -> None:
@@ -93,7 +86,8 @@ def test_where_no_server_runs_the_error_says_how_to_start_one(tmp_path: Path) ->
     assert "tidegate up" in caught.value.hint
     with pytest.raises(TokenMissing):
         find_server("http://127.0.0.1:1", None, tmp_path, {})
-    with tidegate.connect("http://127.0.0.1:1", token="x") as client, pytest.raises(ServerNotRunning):
+    away = tidegate.connect("http://127.0.0.1:1", token="x", retry_seconds=0)
+    with away as client, pytest.raises(ServerNotRunning):
         client.status()
 
 
@@ -147,21 +141,11 @@ def test_a_number_too_large_for_a_double_does_not_hide_its_page(
     ],
 )
 def test_odd_answers_are_our_errors(status: int, content: bytes) -> None:
-    class Odd(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_words: object) -> None:
-            """Say nothing."""
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Odd) as odd:
-        threading.Thread(target=odd.handle_request, daemon=True).start()
-        client = tidegate.connect(f"http://127.0.0.1:{odd.server_port}", token="x" * 20)
+    with faulty_server(Say(status, content)) as odd:
+        client = tidegate.connect(odd.url, token="x" * 20, retry_seconds=0)
         with client, pytest.raises(tidegate.TidegateError):
             client.status()
+        assert len(odd.seen) == 1
 
 
 def test_importing_tidegate_imports_nothing_heavy() -> None:
@@ -169,7 +153,8 @@ def test_importing_tidegate_imports_nothing_heavy() -> None:
         "import sys, tidegate\n"
         "heavy = {'pyspark', 'pyarrow', 'rocksdict', 'duckdb', 'deltalake', 'typer', 'rich', 'httpx'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
-        "assert tidegate.connect and not hasattr(tidegate, 'nonsense')\n"
+        "assert not hasattr(tidegate, 'nonsense')\n"
+        "assert all(getattr(tidegate, name) for name in tidegate.__all__)\n"
     )
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -22,11 +23,12 @@ from tidegate.errors import (
     NotReady,
     RequestMalformed,
     ServerNotRunning,
+    ServerUntrusted,
     TidegateError,
     from_wire,
 )
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.storage.address import find_server
+from tidegate.storage.address import Found, find_server
 
 # A planned read answers within milliseconds; a server that says nothing for this long is taken for gone.
 ANSWER_TIMEOUT_SECONDS = 30.0
@@ -48,10 +50,11 @@ class Place:
     url: str | None = None
     token: str | None = field(default=None, repr=False)
     home: str | None = None
+    ca_file: str | None = None
 
-    def find(self, environ: Mapping[str, str]) -> tuple[str, str]:
-        """Give the address and the token that hold now; raise ServerNotRunning when there is none."""
-        return find_server(self.url, self.token, self.home, environ)
+    def find(self, environ: Mapping[str, str]) -> Found:
+        """Give the server that holds now; raise ServerNotRunning when there is none."""
+        return find_server(self.url, self.token, self.home, environ, ca_file=self.ca_file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +92,19 @@ class Wire:
     @contextmanager
     def opened(self, path: str, body: Mapping[str, Any]) -> Iterator[http.client.HTTPResponse]:
         """Post JSON and give the open answer, whose status is 200; every failure is one of our errors."""
-        url, token = self.place.find(os.environ)
-        connection = _connection(url, self.answer_timeout_seconds)
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        found = self.place.find(os.environ)
+        connection = _connection(found, self.answer_timeout_seconds)
+        headers = {"Authorization": f"Bearer {found.token}", "Content-Type": "application/json"}
         try:
             connection.request("POST", f"/api/v1/{path}", json.dumps(body).encode(), headers)
             answer = connection.getresponse()
             if answer.status >= 300:
-                raise _refusal(answer, url)
+                raise _refusal(answer, found.url)
             yield answer
+        except ssl.SSLCertVerificationError as problem:
+            raise ServerUntrusted(url=found.url, reason=problem.verify_message) from problem
         except (OSError, http.client.HTTPException) as problem:
-            raise ServerNotRunning(url=url, reason=_reason(problem)) from problem
+            raise ServerNotRunning(url=found.url, reason=_reason(problem)) from problem
         finally:
             connection.close()
 
@@ -138,18 +143,19 @@ def hinted(problem: TidegateError) -> TidegateError:
     return problem
 
 
-def _connection(url: str, timeout_seconds: float) -> http.client.HTTPConnection:
-    parts = urlsplit(url)
-    kinds: dict[str, type[http.client.HTTPConnection]] = {
-        "http": http.client.HTTPConnection,
-        "https": http.client.HTTPSConnection,
-    }
-    kind = kinds.get(parts.scheme)
-    if kind is None or not parts.hostname:
+def _connection(found: Found, timeout_seconds: float) -> http.client.HTTPConnection:
+    try:
+        parts = urlsplit(found.url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # a port that is no number, a bracket that does not close
+        host, port = None, None
+    if not host:
         raise RequestMalformed(
-            reason=f"'{url}' is not an address", hint="Write it like http://127.0.0.1:8787."
+            reason=f"'{found.url}' is not an address", hint="Write it like http://127.0.0.1:8787."
         )
-    return kind(parts.hostname, parts.port, timeout=timeout_seconds)
+    if not found.is_https:
+        return http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+    return http.client.HTTPSConnection(host, port, timeout=timeout_seconds, context=found.tls_context())
 
 
 def _refusal(answer: http.client.HTTPResponse, url: str) -> TidegateError:

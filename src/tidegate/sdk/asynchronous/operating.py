@@ -1,0 +1,82 @@
+"""Operating: pipelines, what was done by whom, jobs and backups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidegate.sdk.asynchronous.paging import listed
+from tidegate.sdk.asynchronous.transport import Transport
+from tidegate.sdk.requests import delete, get, post, quoted
+from tidegate.sdk.shapes import AuditEvent, BackupBegun, Job
+
+# The newest few are what people look for; `limit=None` gives all.
+ENTRIES_DEFAULT = 100
+# Freezing links files and writes out what is in memory; a large home on a slow disk takes its time.
+FREEZE_SECONDS_MAX = 600.0
+
+
+class Pipelines:
+    """All pipelines that the worker runs."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(self) -> list[dict[str, Any]]:
+        """List pipelines with their progress."""
+        return await listed(self._transport, "/pipelines", "pipelines")
+
+    async def show(self, name: str) -> dict[str, Any]:
+        """Describe a pipeline."""
+        return dict(await self._transport.call(get(f"/pipelines/{quoted(name)}")))
+
+
+class Audit:
+    """What was done, by whom, and how it ended."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(
+        self, *, user: str | None = None, action: str | None = None, limit: int | None = ENTRIES_DEFAULT
+    ) -> list[AuditEvent]:
+        """List events, the newest first."""
+        return await listed(self._transport, "/audit", "events", {"user": user, "action": action}, limit)
+
+
+class Jobs:
+    """What the server does by itself."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def list(
+        self, *, kind: str | None = None, state: str | None = None, limit: int | None = ENTRIES_DEFAULT
+    ) -> list[Job]:
+        """List jobs, the newest first."""
+        return await listed(self._transport, "/jobs", "jobs", {"kind": kind, "state": state}, limit)
+
+    async def show(self, job_id: str) -> Job:
+        """Describe a job and its history."""
+        shown: Job = await self._transport.call(get(f"/jobs/{quoted(job_id)}"))
+        return shown
+
+
+class Backups:
+    """Backups in the making; `tidegate backup FILE` does all of it."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def begin(self) -> BackupBegun:
+        """Freeze a copy of the home, on the server's machine; finish it or give it up."""
+        begun: BackupBegun = await self._transport.call(post("/backups", {}, wait_seconds=FREEZE_SECONDS_MAX))
+        return begun
+
+    async def finish(self, backup_id: str, *, file: str, size_bytes: int) -> dict[str, Any]:
+        """Say where the backup is packed; the frozen copy goes."""
+        body = {"file": file, "bytes": size_bytes}
+        return dict(await self._transport.call(post(f"/backups/{quoted(backup_id)}/finish", body)))
+
+    async def give_up(self, backup_id: str) -> None:
+        """Let the frozen copy go, unpacked."""
+        await self._transport.call(delete(f"/backups/{quoted(backup_id)}"))

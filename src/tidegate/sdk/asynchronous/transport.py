@@ -1,0 +1,99 @@
+"""The wire under the client: sends requests, tries again where that is safe, raises the server's errors."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+
+from tidegate.errors import RequestInvalid, ServerNotRunning
+from tidegate.sdk.asynchronous.pool import Pool
+from tidegate.sdk.asynchronous.waiting import sleep
+from tidegate.sdk.requests import Reply, Request, checked_tenant, decoded
+from tidegate.sdk.retries import Course, Fate, Retrying, Setback, outcome_of, setback_of
+from tidegate.storage.address import Found
+
+
+class Transport:
+    """Connection pools to one server, which may come back at another address."""
+
+    def __init__(
+        self,
+        find: Callable[[], Found],
+        *,
+        tenant: str | None = None,
+        retrying: Retrying | None = None,
+        pause: Callable[[float], Awaitable[None]] = sleep,
+    ) -> None:
+        self._find = find
+        self._tenant = checked_tenant(tenant)
+        self._retrying = retrying or Retrying()
+        self._pause = pause
+        self._pools: dict[tuple[bool, str | None], Pool] = {}
+        self._use(find())
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._found.url
+
+    async def call(self, request: Request) -> Any:
+        """Send a request, give the decoded answer."""
+        reply = await self.send(request)
+        return decoded(reply.content, f"{self.url}{request.path}")
+
+    async def send(self, request: Request, course: Course | None = None) -> Reply:
+        """Send a request until it is answered or refused, or trying again is not safe or takes too long."""
+        course = course or self.course_of(request)
+        request_id = secrets.token_hex(8)
+        while True:
+            outcome = await self._attempt(request, request_id)
+            if isinstance(outcome, Reply):
+                return outcome
+            if course.is_done(outcome):
+                return Reply(b"{}", {})
+            pause_seconds = course.next_pause(outcome)
+            if pause_seconds is None:
+                raise outcome.error from outcome.cause
+            await self._pause(pause_seconds)
+            if outcome.fate is not Fate.BUSY:
+                self._find_again()
+
+    def course_of(self, request: Request) -> Course:
+        """Begin the course of a call, for a caller who asks afterwards what became of it."""
+        return Course(self._retrying, request)
+
+    async def close(self) -> None:
+        """Let the connections go."""
+        for pool in self._pools.values():
+            await pool.close()
+
+    async def _attempt(self, request: Request, request_id: str) -> Reply | Setback:
+        found = self._found
+        pool = self._pools[found.is_https, found.ca_file]
+        headers = request.headers(found.token, self._tenant, request_id)
+        try:
+            answer = await pool.request(request, found.url, headers)
+        except httpx.TransportError as problem:
+            lost = setback_of(problem, found.url)
+            lost.error.request_id = request_id
+            return lost
+        except httpx.InvalidURL as problem:
+            reason = f"'{found.url}' is not an address of a server: {problem}."
+            raise RequestInvalid(reason=reason, hint="Write it like http://127.0.0.1:8787.") from problem
+        return outcome_of(answer, found.url, request_id)
+
+    def _find_again(self) -> None:
+        """Look up the address anew: a server that starts again may have another port."""
+        try:
+            self._use(self._find())
+        except ServerNotRunning:
+            return  # not yet; the old address is tried meanwhile
+
+    def _use(self, found: Found) -> None:
+        trust = (found.is_https, found.ca_file)
+        if trust not in self._pools:
+            self._pools[trust] = Pool(found.tls_context())
+        self._found = found

@@ -1,0 +1,169 @@
+"""What may be tried again, and when: takes what went wrong, gives a pause or the end, keeps a call's course.
+
+A request that never left is always sent again. One that may have arrived is sent again only when arriving
+twice does no harm. Attempts and time are both bounded; pauses double and are jittered, so that many clients
+of a server that restarts do not come back in one moment.
+"""
+
+from __future__ import annotations
+
+import random
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import httpx
+import msgspec
+
+from tidegate.errors import (
+    NotFound,
+    NotReady,
+    RequestInvalid,
+    RequestRefused,
+    ServerNotRunning,
+    ServerUntrusted,
+    StorageFull,
+    TidegateError,
+    from_wire,
+)
+from tidegate.model.clock import Clock, SystemClock
+from tidegate.sdk.requests import Reply, Request
+
+# Longer than a server takes to start again.
+RETRY_SECONDS_DEFAULT = 10.0
+# With the pauses below this is beyond 10 s; it bounds the load of a caller who allows hours.
+ATTEMPTS_MAX = 100
+# The first pause is shorter than a server's restart; the longest keeps a recovered server from waiting.
+PAUSE_SECONDS_MIN = 0.05
+PAUSE_SECONDS_MAX = 1.0
+BUSY_STATUSES = frozenset({429, 503})
+# What something between the client and the server says when it lost the server.
+GATEWAY_STATUSES = frozenset({502, 503, 504})
+ERROR_TEXT_CHARS_MAX = 200
+# Errors after which it is certain that the request changed nothing.
+NOTHING_DONE = (RequestRefused, StorageFull, ServerUntrusted)
+
+
+class Fate(Enum):
+    """How far a request that failed has come."""
+
+    UNSENT = "nothing of it was sent"
+    LOST = "it may have arrived; no whole answer came back"
+    LATE = "it may have arrived; the server says nothing, and is not asked again"
+    BUSY = "the server asks to come later"
+    FINAL = "the server has answered"
+
+
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """One attempt that failed."""
+
+    fate: Fate
+    error: TidegateError
+    cause: Exception | None = None
+    retry_after_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Retrying:
+    """How long calls may be tried again, by whose clock and with whose dice."""
+
+    seconds: float = RETRY_SECONDS_DEFAULT
+    attempts_max: int = ATTEMPTS_MAX
+    clock: Clock = field(default_factory=SystemClock)
+    chance: random.Random = field(default_factory=random.Random)
+
+
+class Course:
+    """The attempts of one call; `may_have_arrived` says that one of them may have done what it asked for."""
+
+    def __init__(self, retrying: Retrying, request: Request) -> None:
+        self._retrying = retrying
+        self._request = request
+        self._deadline_seconds: float | None = None
+        self._pause_seconds = PAUSE_SECONDS_MIN
+        self._attempts = 0
+        self.may_have_arrived = False
+
+    def is_done(self, setback: Setback) -> bool:
+        """Say whether what was asked for is so: a delete that was lost, and finds nothing the second time."""
+        repeated = self.may_have_arrived and self._request.method == "DELETE"
+        return repeated and isinstance(setback.error, NotFound)
+
+    def next_pause(self, setback: Setback) -> float | None:
+        """Give the seconds to wait before the next attempt, or None when there is none."""
+        self._attempts += 1
+        self.may_have_arrived |= setback.fate is not Fate.UNSENT and not isinstance(
+            setback.error, NOTHING_DONE
+        )
+        may_pass = setback.fate in (Fate.LOST, Fate.BUSY)
+        allowed = setback.fate is Fate.UNSENT or (may_pass and self._request.is_safe)
+        if not allowed or self._attempts >= self._retrying.attempts_max:
+            return None
+        jittered_seconds = self._pause_seconds * self._retrying.chance.uniform(0.5, 1.0)
+        pause_seconds = setback.retry_after_seconds + jittered_seconds
+        now_seconds = self._retrying.clock.monotonic_seconds()
+        if self._deadline_seconds is None:
+            # From the first failure on: a long wait that the caller asked for is no part of it.
+            self._deadline_seconds = now_seconds + self._retrying.seconds
+        if now_seconds + pause_seconds > self._deadline_seconds:
+            return None
+        self._pause_seconds = min(self._pause_seconds * 2, PAUSE_SECONDS_MAX)
+        return pause_seconds
+
+
+def setback_of(problem: httpx.TransportError, url: str) -> Setback:
+    """Say what a broken connection means for the request that was on it."""
+    reason = str(problem) or type(problem).__name__
+    untrusted = _certificate_problem(problem)
+    if untrusted is not None:
+        return Setback(Fate.FINAL, ServerUntrusted(url=url, reason=untrusted.verify_message), problem)
+    if isinstance(problem, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
+        error = RequestInvalid(reason=f"The request cannot be sent: {reason}.", hint="Check the address.")
+        return Setback(Fate.FINAL, error, problem)
+    if isinstance(problem, httpx.ReadTimeout):
+        hint = "Ask for less, or look at the server."
+        late = ServerNotRunning(url=url, reason="no answer came in time", hint=hint)
+        return Setback(Fate.LATE, late, problem)
+    unsent = isinstance(problem, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
+    away = ServerNotRunning(url=url, reason=reason)
+    return Setback(Fate.UNSENT if unsent else Fate.LOST, away, problem)
+
+
+def outcome_of(answer: httpx.Response, url: str, request_id: str) -> Reply | Setback:
+    """Give the answer, or the error that the server raised."""
+    if answer.is_success:
+        return Reply(answer.content, answer.headers)
+    error, is_ours = _error_of(answer, url)
+    error.request_id = answer.headers.get("X-Request-Id") or request_id
+    fate = Fate.FINAL
+    if answer.status_code in BUSY_STATUSES:
+        fate = Fate.BUSY
+    elif answer.status_code in GATEWAY_STATUSES and not is_ours:
+        fate = Fate.LOST
+    return Setback(fate, error, retry_after_seconds=_retry_after_seconds(answer.headers))
+
+
+def _error_of(answer: httpx.Response, url: str) -> tuple[TidegateError, bool]:
+    try:
+        return from_wire(msgspec.json.decode(answer.content)), True
+    except (msgspec.DecodeError, AttributeError, TypeError, ValueError, KeyError):
+        if answer.status_code in GATEWAY_STATUSES:
+            return NotReady(reason=f"status {answer.status_code} from {url}"), False
+        said = answer.text[:ERROR_TEXT_CHARS_MAX]
+        return TidegateError(reason=f"{answer.request.url} answered {answer.status_code}: {said}"), False
+
+
+def _retry_after_seconds(headers: Mapping[str, str]) -> float:
+    text = headers.get("Retry-After", "")
+    # A date is allowed as well; ours are seconds, and the pauses of a client do without.
+    return float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0
+
+
+def _certificate_problem(problem: BaseException | None) -> ssl.SSLCertVerificationError | None:
+    while problem is not None:
+        if isinstance(problem, ssl.SSLCertVerificationError):
+            return problem
+        problem = problem.__cause__ or problem.__context__
+    return None

@@ -1,0 +1,167 @@
+"""The shapes of answers: dictionaries with known keys, named as they are on the wire."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+
+class PartitionShown(TypedDict):
+    """A partition holds the offsets from `start` up to, and without, `end`."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class TopicShown(TypedDict):
+    """A topic and what it holds."""
+
+    name: str
+    createdAt: str
+    messages: int
+    bytes: int
+    partitions: list[PartitionShown]
+
+
+class Outgoing(TypedDict):
+    """A message to publish; without a partition its key chooses one."""
+
+    payload: Any
+    key: NotRequired[str | None]
+    partition: NotRequired[int | None]
+
+
+class Placed(TypedDict):
+    """Where a published message is."""
+
+    partition: int
+    offset: int
+    messageId: str
+
+
+class Message(TypedDict):
+    """A message of a topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    messageId: str
+    op: str
+    ts: str
+    source: str | None
+    payloadMode: str
+    key: str | None
+    payload: Any
+
+
+class MessagePage(TypedDict):
+    """Messages, and where to go on: `consume({"offsets": page["nextOffsets"]})`."""
+
+    messages: list[Message]
+    nextOffsets: dict[str, int]
+
+
+class Me(TypedDict):
+    """Who the token belongs to."""
+
+    tenant: str
+    user: str
+    roles: list[str]
+    expiresAt: str | None
+    instanceAdmin: bool
+
+
+class Tenant(TypedDict):
+    """A tenant."""
+
+    name: str
+    enabled: bool
+    createdAt: str
+
+
+class User(TypedDict):
+    """A user of a tenant."""
+
+    name: str
+    tenant: str
+    roles: list[str]
+    enabled: bool
+    createdAt: str
+
+
+class TokenMade(TypedDict):
+    """A new token; its text is told once."""
+
+    id: str
+    token: str
+    label: str
+    expiresAt: str | None
+
+
+class TokenShown(TypedDict):
+    """A token without its secret."""
+
+    id: str
+    kind: str
+    label: str
+    createdAt: str
+    expiresAt: str | None
+    endedAt: str | None
+    lastUsedAt: str | None
+
+
+class AuditEvent(TypedDict):
+    """Who did what, when, and how it ended."""
+
+    id: int
+    at: str
+    tenant: str
+    user: str
+    action: str
+    subject: str
+    outcome: str
+    requestId: str
+    details: dict[str, Any]
+
+
+class JobMoment(TypedDict):
+    """One line of a job's history."""
+
+    at: str
+    state: str
+    note: str
+
+
+class Job(TypedDict):
+    """Work that the server does by itself; `history` is there when one job is shown."""
+
+    id: str
+    kind: str
+    subject: str
+    state: str
+    progress: float
+    attempts: int
+    owner: str | None
+    createdBy: str
+    createdAt: str
+    startedAt: str | None
+    finishedAt: str | None
+    details: dict[str, Any]
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+    history: NotRequired[list[JobMoment]]
+
+
+class Link(TypedDict):
+    """A link that opens the server in a browser, once."""
+
+    url: str
+    expiresAt: str
+
+
+class BackupBegun(TypedDict):
+    """A frozen copy of the home, waiting on the server's machine to be packed."""
+
+    id: str
+    path: str
+    job: str
