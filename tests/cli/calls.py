@@ -6,21 +6,25 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 CALL_SECONDS_MAX = 60.0
 
 
-def tidegate(*words: str, home: Path, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """Run one command to its end."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("TIDEGATE_")}
+def tidegate(
+    *words: str, home: Path, stdin: str = "", environ: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end, on a machine without a display."""
+    foreign = ("TIDEGATE_", "DISPLAY", "WAYLAND_DISPLAY")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
     return subprocess.run(
         [sys.executable, "-m", "tidegate", *words],
         input=stdin,
         capture_output=True,
         text=True,
         timeout=CALL_SECONDS_MAX,
-        env={**clean, "TIDEGATE_HOME": str(home)},
+        env={**clean, "TIDEGATE_HOME": str(home), **(environ or {})},
         check=False,
     )
 

@@ -62,7 +62,7 @@ def test_wrong_usage_is_exit_code_2_with_a_hint(words: tuple[str, ...], home: Pa
     assert "--help'" in answer.stderr
 
 
-@pytest.mark.parametrize("words", [(), ("topic",), ("pipeline",)])
+@pytest.mark.parametrize("words", [(), ("topic",), ("pipeline",), ("user",), ("tenant",), ("job",)])
 def test_without_a_verb_the_help_is_printed_once(words: tuple[str, ...], home: Path) -> None:
     answer = tidegate(*words, home=home)
     assert answer.returncode == 2
@@ -75,7 +75,21 @@ def test_wrong_usage_can_be_json(home: Path) -> None:
     assert json.loads(answer.stderr)["error"]["code"] == "USAGE"
 
 
-@pytest.mark.parametrize("words", [("status",), ("topic", "list"), ("sql", "SELECT 1"), ("pipeline", "list")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status",),
+        ("topic", "list"),
+        ("sql", "SELECT 1"),
+        ("pipeline", "list"),
+        ("user", "list"),
+        ("user", "token", "alice"),
+        ("tenant", "list"),
+        ("job", "list"),
+        ("audit",),
+        ("open",),
+    ],
+)
 def test_without_a_server_commands_say_how_to_start_one(words: tuple[str, ...], home: Path) -> None:
     answer = tidegate(*words, home=home)
     assert answer.returncode == 1

@@ -1,4 +1,4 @@
-"""What every command is called with: takes --home and --json, gives home, settings and a way to answer."""
+"""What every command is called with: takes --home, --json, --tenant, gives home, settings and an answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import advised, leave_stdout
+from tidegate.cli.advice import UsageRefused, advised, leave_stdout
+from tidegate.cli.completion import complete_tenants
 from tidegate.cli.show import HOME_DEFAULT
 from tidegate.errors import TidegateError
 
@@ -30,12 +31,23 @@ if TYPE_CHECKING:
 # Output that goes into a file or a pipe is never cut: rows are as wide as they are.
 PIPE_WIDTH_COLUMNS = 10_000
 TOKEN_BYTES = 32
+RETRY_SECONDS = 1.0
+EXIT_DECLINED = 1
 
 HomeOption = Annotated[
     Path | None,
     typer.Option("--home", metavar="DIR", help="The home folder; else TIDEGATE_HOME, else ~/.tidegate."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer in JSON, for machines.")]
+TenantOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tenant",
+        metavar="TENANT",
+        help="Act in this tenant; for administrators of the instance. Else TIDEGATE_TENANT.",
+        autocompletion=complete_tenants,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,7 @@ class Invocation:
 
     named_home: Path | None
     as_json: bool
+    tenant: str | None = None
 
     @property
     def home_path(self) -> Path:
@@ -54,6 +67,11 @@ class Invocation:
     def elsewhere(self) -> bool:
         """Whether commands ask a server that TIDEGATE_URL names, whose home may be on another machine."""
         return self.named_home is None and bool(os.environ.get("TIDEGATE_URL"))
+
+    @property
+    def tenant_flag(self) -> str:
+        """The flag with which another command acts in the same tenant; nothing where none is named."""
+        return f" --tenant {self.tenant}" if self.tenant else ""
 
     def advise(self, error: TidegateError) -> TidegateError:
         """Give an error with the hint that fits the command line."""
@@ -81,7 +99,9 @@ class Invocation:
         """Give a client, which the caller closes."""
         import tidegate
 
-        return tidegate.connect(home=None if self.elsewhere else self.home_path)
+        home = None if self.elsewhere else self.home_path
+        # A person waits: a server that is gone is said soon.
+        return tidegate.connect(home=home, tenant=self.tenant, retry_seconds=RETRY_SECONDS)
 
     @contextmanager
     def client(self) -> Iterator[Client]:
@@ -94,6 +114,11 @@ class Invocation:
             yield client
         finally:
             client.close()
+
+    def need_someone_to_ask(self, what: str) -> None:
+        """Refuse where no question can be asked: without a terminal, and with --json."""
+        if self.as_json or not sys.stdin.isatty() or not console().is_terminal:
+            raise UsageRefused(f"Nobody can be asked {what}")
 
     def answer(self, value: Any, shown: Callable[[], RenderableType]) -> None:
         """Print `value` as JSON, or what `shown` builds for people."""
@@ -121,6 +146,13 @@ def console(*, stderr: bool = False) -> Console:
     return PipeConsole(stderr=stderr, width=width, highlight=False, markup=False)
 
 
+def confirm(question: str, declined: str) -> None:
+    """Ask a question; leave with what was not done when the answer is no."""
+    if not typer.confirm(question):
+        typer.echo(declined, err=True)
+        raise typer.Exit(EXIT_DECLINED)
+
+
 def find_home(flag: Path | None) -> Path:
     """Give the home folder: the flag, else TIDEGATE_HOME, else ~/.tidegate."""
     chosen = flag or Path(os.environ.get("TIDEGATE_HOME") or HOME_DEFAULT)
@@ -128,11 +160,12 @@ def find_home(flag: Path | None) -> Path:
 
 
 def command(
-    app: typer.Typer, name: str, *, hidden: bool = False
+    app: typer.Typer, name: str, *, hidden: bool = False, tenant: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function `f(call, …)` as a command which also takes --home and --json.
 
-    Both may stand before the noun or after the verb: `--json topic list` and `topic list --json`.
+    Both may stand before the noun or after the verb: `--json topic list` and `topic list --json`. With
+    `tenant` it takes --tenant as well: for what belongs to a tenant.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -140,11 +173,7 @@ def command(
 
         @functools.wraps(function)
         def run(ctx: typer.Context, home: Path | None, as_json: bool, **options: Any) -> None:
-            outer: Invocation | None = ctx.obj
-            if outer is not None:
-                home = home or outer.named_home
-                as_json = as_json or outer.as_json
-            call = Invocation(home, as_json)
+            call = _call_of(ctx, home, as_json, options.pop("tenant_name", None), takes_tenant=tenant)
             try:
                 function(call, **options)
             except BrokenPipeError as problem:
@@ -161,6 +190,8 @@ def command(
             _keyword("home", HomeOption, None),
             _keyword("as_json", JsonOption, False),
         ]
+        if tenant:
+            added.append(_keyword("tenant_name", TenantOption, None))
         own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
         parameters = [*own, *added]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -170,6 +201,20 @@ def command(
         return function
 
     return register
+
+
+def _call_of(
+    ctx: typer.Context, home: Path | None, as_json: bool, tenant: str | None, *, takes_tenant: bool
+) -> Invocation:
+    """Join what stands before the noun with what stands after the verb; the latter wins."""
+    outer: Invocation | None = ctx.obj
+    if outer is not None:
+        home, as_json, tenant = home or outer.named_home, as_json or outer.as_json, tenant or outer.tenant
+    if not takes_tenant:
+        if tenant is not None:
+            raise UsageRefused(f"'{ctx.command_path}' is about the whole instance and takes no --tenant.")
+        return Invocation(home, as_json)
+    return Invocation(home, as_json, tenant or os.environ.get("TIDEGATE_TENANT") or None)
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -19,8 +19,24 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import demo, pipeline, serve, sql, status, topic, up, worker
-from tidegate.cli.invocation import HomeOption, Invocation, JsonOption
+from tidegate.cli import (
+    audit,
+    backup,
+    demo,
+    doctor,
+    job,
+    pipeline,
+    serve,
+    sql,
+    status,
+    tenant,
+    topic,
+    up,
+    user,
+    worker,
+)
+from tidegate.cli import open as opening
+from tidegate.cli.invocation import HomeOption, Invocation, JsonOption, TenantOption
 from tidegate.cli.report import report_error
 from tidegate.errors import TidegateError
 
@@ -33,10 +49,10 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for _noun in (up, serve, worker, status, sql, demo):
+for _noun in (up, serve, worker, status, doctor, opening, sql, audit, backup, demo):
     _noun.register(app)
-app.add_typer(topic.app, name="topic")
-app.add_typer(pipeline.app, name="pipeline")
+for _group in (topic, pipeline, user, tenant, job):
+    app.add_typer(_group.app)
 
 
 def _print_version(wanted: bool) -> None:
@@ -52,12 +68,13 @@ def root(
     ctx: typer.Context,
     home: HomeOption = None,
     as_json: JsonOption = False,
+    tenant_name: TenantOption = None,
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Tidegate: durable topics, pipelines on Spark, and tables to query, in one home folder."""
-    ctx.obj = Invocation(home, as_json)
+    ctx.obj = Invocation(home, as_json, tenant_name)
 
 
 def run() -> None:

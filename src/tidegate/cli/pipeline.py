@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.advice import running_holder
+from tidegate.cli.completion import complete_pipelines
 from tidegate.cli.installed import WAITING, installed_names, waiting_pipeline, with_waiting
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.show import count_text, plural, rate_text, seconds_text, table_of
@@ -25,7 +26,9 @@ app = typer.Typer(
     name="pipeline", help="Pipelines: Spark queries that the worker runs.", no_args_is_help=True
 )
 
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the pipeline.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of the pipeline.", autocompletion=complete_pipelines)
+]
 
 
 @command(app, "run")

@@ -29,6 +29,7 @@ def serve(
     start_log()
     try:
         settings = call.settings({"server.host": host, "server.port": port})
+        start_log(settings.log, "server")
         if with_parent:
             stop_with_parent(settings.supervisor.grace_seconds)
         home = call.open_home()

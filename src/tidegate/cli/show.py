@@ -67,6 +67,19 @@ def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
     return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
 
 
+def time_text(value: str | None) -> str:
+    """Write a time of the server's for people: to the second, in UTC; nothing for none."""
+    if not value:
+        return ""
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        return value
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def cell_text(value: Any) -> str:
     """Write one value of a row: NULL is empty, structures are JSON, long text is cut."""
     if value is None:

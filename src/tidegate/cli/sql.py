@@ -29,7 +29,7 @@ NUMBER_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "HUGEINT", "FLOAT", "DOU
 
 def register(app: typer.Typer) -> None:
     """Add the command to the root."""
-    command(app, "sql")(sql)
+    command(app, "sql", tenant=True)(sql)
 
 
 def sql(

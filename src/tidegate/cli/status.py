@@ -36,7 +36,7 @@ SVG_HEIGHT_LINES = 40
 
 def register(app: typer.Typer) -> None:
     """Add the command to the root."""
-    command(app, "status")(status)
+    command(app, "status", tenant=True)(status)
 
 
 def status(
@@ -83,7 +83,7 @@ def settings_wire(chosen: Settings) -> dict[str, Any]:
 
     return {
         "settings": [
-            {"key": note.key, "value": chosen.value(note.key), "origin": chosen.origin(note.key)}
+            {"key": note.key, "value": chosen.shown(note.key), "origin": chosen.origin(note.key)}
             for note in describe_settings()
         ]
     }
@@ -99,13 +99,15 @@ def settings_table(chosen: Settings) -> RenderableType:
     for note in describe_settings():
         origin = chosen.origin(note.key)
         style = "dim" if origin == "default" else "bold"
-        rows.append((note.key, Text(str(chosen.value(note.key)), style), Text(origin, style), note.doc))
+        rows.append((note.key, Text(str(chosen.shown(note.key)), style), Text(origin, style), note.doc))
     return table_of(("setting", "value", "from", "meaning"), rows)
 
 
-def commands_to_try(home_path: Path, status_seen: Mapping[str, Any] | None, width: int) -> list[str]:
+def commands_to_try(
+    home_path: Path, status_seen: Mapping[str, Any] | None, width: int, tenant_flag: str = ""
+) -> list[str]:
     """Give three commands that work on what is there, each on one line of the width where that can be."""
-    program, flag = program_name(), home_flag(home_path)
+    program, flag = program_name(), home_flag(home_path) + tenant_flag
     tables = [entry["name"] for entry in (status_seen or {}).get("tables", ())]
     topics = (status_seen or {}).get("topics", ())
     if not topics:
@@ -122,7 +124,7 @@ def commands_to_try(home_path: Path, status_seen: Mapping[str, Any] | None, widt
     return [
         _first_that_fits(asks, width, min(asks, key=len)),
         _first_that_fits(reads[:TOPICS_TRIED_MAX], width, f"{program} topic list{flag}"),
-        f"{program} pipeline list{flag}",
+        f"{program} pipeline list{home_flag(home_path)}",
     ]
 
 
@@ -136,12 +138,17 @@ def picture_of(call: Invocation, url: str, seen: Mapping[str, Any] | None) -> Pi
     from tidegate.cli.view import Picture
 
     out = console()
-    commands = commands_to_try(call.home_path, seen, out.width)
-    if seen is not None and not call.elsewhere:
+    commands = commands_to_try(call.home_path, seen, out.width, call.tenant_flag)
+    if seen is not None and not call.elsewhere and is_instance(seen):
         seen = {**seen, "pipelines": with_waiting(seen["pipelines"], installed_names(call.home_path))}
     return Picture(
         path_text(call.home_path), url, seen, History(), commands=commands, size=(out.width, out.height)
     )
+
+
+def is_instance(seen: Mapping[str, Any]) -> bool:
+    """Say whether an answer is about the whole instance; other tenants than the first see their own alone."""
+    return seen["pid"] is not None
 
 
 def _print_once(call: Invocation, client: Client) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import UsageRefused
-from tidegate.cli.invocation import Invocation, command, console
+from tidegate.cli.completion import complete_starts, complete_topics
+from tidegate.cli.invocation import Invocation, command, confirm, console
 from tidegate.cli.payloads import messages_of, parse_payload, read_batches, read_stdin
 from tidegate.cli.show import bytes_text, cell_text, count_text, plural, table_of
 
@@ -19,17 +18,24 @@ if TYPE_CHECKING:
     from tidegate.sdk.client import Client
 
 CONSUME_LIMIT = 100
-EXIT_DECLINED = 1
 PAGE_MESSAGES = 1000  # messages asked for at a time
 FOLLOW_WAIT_MS = 5000  # how long the server holds a question that finds nothing; Ctrl-C ends it at once
 
 app = typer.Typer(name="topic", help="Topics: durable logs of messages.", no_args_is_help=True)
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic, such as app.events.")]
+NewTopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Name of the topic, such as app.events.")
+]
+TopicArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="Name of the topic, such as app.events.", autocompletion=complete_topics
+    ),
+]
 PartitionOption = Annotated[int | None, typer.Option(min=0, help="One partition only.")]
 
 
-@command(app, "list")
+@command(app, "list", tenant=True)
 def list_topics(call: Invocation) -> None:
     """List the topics."""
     with call.client() as client:
@@ -37,7 +43,7 @@ def list_topics(call: Invocation) -> None:
     call.answer({"topics": topics}, lambda: topics_table(topics))
 
 
-@command(app, "show")
+@command(app, "show", tenant=True)
 def show_topic(call: Invocation, topic: TopicArgument) -> None:
     """Show one topic: its partitions and the offsets that are kept."""
     with call.client() as client:
@@ -45,10 +51,10 @@ def show_topic(call: Invocation, topic: TopicArgument) -> None:
     call.answer(found, lambda: topic_table(found))
 
 
-@command(app, "create")
+@command(app, "create", tenant=True)
 def create_topic(
     call: Invocation,
-    topic: TopicArgument,
+    topic: NewTopicArgument,
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions; it stays as it is.")] = 1,
 ) -> None:
     """Create a topic."""
@@ -58,28 +64,26 @@ def create_topic(
     call.answer(made, lambda: f"Topic {topic} is there, with {plural(partitions, 'partition')}.")
 
 
-@command(app, "delete")
+@command(app, "delete", tenant=True)
 def delete_topic(
     call: Invocation,
     topic: TopicArgument,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete a topic with all its messages; asks first, and without a terminal needs --yes."""
-    if not yes and (call.as_json or not sys.stdin.isatty() or not console().is_terminal):
-        raise UsageRefused(
-            f"Nobody can be asked whether topic {topic} may go with all its messages: add --yes to delete it."
+    if not yes:
+        call.need_someone_to_ask(
+            f"whether topic {topic} may go with all its messages: add --yes to delete it."
         )
     with call.client() as client:
         if not yes:
             held = plural(client.topics.show(topic)["messages"], "message")
-            if not typer.confirm(f"Delete topic {topic} and its {held}?"):
-                typer.echo("Nothing was deleted.", err=True)
-                raise typer.Exit(EXIT_DECLINED)
+            confirm(f"Delete topic {topic} and its {held}?", "Nothing was deleted.")
         client.topics.delete(topic)
     call.answer({"deleted": topic}, lambda: f"Topic {topic} is deleted.")
 
 
-@command(app, "publish")
+@command(app, "publish", tenant=True)
 def publish(
     call: Invocation,
     topic: TopicArgument,
@@ -103,14 +107,17 @@ def publish(
         typer.echo(f"Published {plural(count, 'message')} to {topic}.")
 
 
-@command(app, "consume")
+@command(app, "consume", tenant=True)
 def consume(
     call: Invocation,
     topic: TopicArgument,
     start: Annotated[
         str,
         typer.Option(
-            "--from", metavar="WHERE", help="earliest, latest, an offset, or a time (2026-01-31T12:00Z)."
+            "--from",
+            metavar="WHERE",
+            help="earliest, latest, an offset, or a time (2026-01-31T12:00Z).",
+            autocompletion=complete_starts,
         ),
     ] = "earliest",
     partition: PartitionOption = None,

@@ -167,7 +167,7 @@ class Launch:
         from tidegate.errors import TidegateError
 
         if self._client is None:
-            self._client = tidegate.connect(home=self._home.path)
+            self._client = tidegate.connect(home=self._home.path, retry_seconds=0)
         try:
             return self._client.status()
         except TidegateError:

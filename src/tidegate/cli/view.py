@@ -159,11 +159,15 @@ def _machines(picture: Picture) -> RenderableType:
 def _server_panel(status: Mapping[str, Any] | None, child: ChildState | None) -> RenderableType:
     if status is None:
         return _panel("server", _child_word(child), _child_lines(child))
+    if status["pid"] is None:  # what runs belongs to the instance: other tenants than the first see their own
+        return _panel("server", "ready", [f"tenant {status['tenant']}", "its topics and tables are shown"])
     line = f"memory {bytes_text(status['memoryBytes'])} · {bytes_text(status['diskFreeBytes'])} free on disk"
     return _panel("server", "ready", [f"process {status['pid']}{_restarts(child)}", line])
 
 
 def _worker_panel(status: Mapping[str, Any] | None, child: ChildState | None) -> RenderableType:
+    if status is not None and status["pid"] is None:
+        return _panel("worker", "not shown", ["it is the instance's", ""])
     worker = status["worker"] if status is not None else None
     replaced = worker is not None and child is not None and worker["pid"] != child.pid
     if worker is None or replaced:  # the server remembers the last report of a worker that fell
@@ -342,8 +346,14 @@ def summary_line(picture: Picture) -> str:
         f"rows out {rate_text(picture.history.row_rate())}",
         f"lag {count_text(sum(lags)) if lags else '–'}",
         f"batches {count_text(sum(line['batches'] or 0 for line in pipelines))}",
-        f"server {bytes_text(status['memoryBytes'])}",
-        f"worker {worker['state']} {bytes_text(worker['memoryBytes'])}" if worker else "worker not there yet",
+        *(_machine_words(status, worker) if status["pid"] is not None else [f"tenant {status['tenant']}"]),
         states,
     ]
     return " · ".join(parts)
+
+
+def _machine_words(status: Mapping[str, Any], worker: Mapping[str, Any] | None) -> list[str]:
+    known = (
+        f"worker {worker['state']} {bytes_text(worker['memoryBytes'])}" if worker else "worker not there yet"
+    )
+    return [f"server {bytes_text(status['memoryBytes'])}", known]

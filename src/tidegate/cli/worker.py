@@ -26,6 +26,7 @@ def worker(
     start_log()
     try:
         settings = call.settings({"worker.spark_master": master})
+        start_log(settings.log, "worker")
         if with_parent:
             stop_with_parent(settings.supervisor.grace_seconds)
         home = call.open_home()

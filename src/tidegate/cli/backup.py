@@ -1,0 +1,272 @@
+"""`tidegate backup` and `tidegate restore`: the whole home into one file while it runs, and back."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegate.cli.advice import UsageRefused, running_holder
+from tidegate.cli.invocation import Invocation, command, console
+from tidegate.cli.show import bytes_text, path_text, plural, program_name, seconds_text
+from tidegate.errors import BackupNotFound, ServerNotRunning, TidegateError, from_wire
+
+if TYPE_CHECKING:
+    from tidegate.catalog.database import CatalogPlace
+    from tidegate.settings import Settings
+    from tidegate.storage.home import Home
+    from tidegate.upkeep.pack import Packed, Report
+
+# The packer steps back for everyone else: it is in no hurry, and a server on the same machine is.
+PACKER_NICENESS = 10
+REPORT_SECONDS = 0.2
+# Beside a server the packer rests this many times as long as it works: a disk that is never idle makes every
+# sync of the server wait. The longest rest keeps a busy machine from making it slower still: all rests of a
+# gigabyte take less than eight seconds.
+REST_TIMES = 2.0
+REST_SECONDS_MAX = 0.015
+# A freeze is quick where files can be linked; where they must be copied it takes as long as a copy.
+FREEZE_SECONDS_MAX = 3600.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the root."""
+    command(app, "backup")(backup)
+    command(app, "restore")(restore)
+
+
+def backup(
+    call: Invocation,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write, like home.tar.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
+) -> None:
+    """Write the whole home into one file while it runs: topics, tables, pipelines, users, tokens."""
+    from tidegate.upkeep.pack import check_target
+
+    if call.elsewhere:
+        raise UsageRefused("Make it on the machine of the home: unset TIDEGATE_URL, or give --home DIR.")
+    home = call.existing_home()
+    check_target(file, force=force)
+    begun = time.monotonic()
+    made = _pack_of(call, home, file, force) if _server_runs(home) else _pack_alone(call, home, file, force)
+    seconds = time.monotonic() - begun
+    answer = {
+        "file": str(file.absolute()),
+        "bytes": made.size_bytes,
+        "files": made.file_count,
+        "seconds": round(seconds, 3),
+        "createdAt": made.created_at,
+    }
+    call.answer(
+        answer,
+        lambda: (
+            f"{file}: {bytes_text(made.size_bytes)}, {plural(made.file_count, 'file')}, "
+            f"the home as of {made.created_at} ({seconds_text(seconds)}).\n"
+            f"Try it: {program_name()} restore {file} --home DIR"
+        ),
+    )
+
+
+def restore(
+    call: Invocation,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that 'tidegate backup' wrote.")],
+) -> None:
+    """Make a home from a backup; the folder must not be there yet, or be empty."""
+    from tidegate.upkeep.restore import restore as restore_home
+
+    begun = time.monotonic()
+    with _progress(call, "restoring") as report:
+        made = restore_home(file, call.home_path, _load_catalog, report)
+    seconds = time.monotonic() - begun
+    answer = {
+        "home": str(made.home),
+        "bytes": made.size_bytes,
+        "files": made.file_count,
+        "seconds": round(seconds, 3),
+        "createdAt": made.created_at,
+        "homeId": made.home_id,
+    }
+    call.answer(
+        answer,
+        lambda: (
+            f"{path_text(made.home)}: {bytes_text(made.size_bytes)}, {plural(made.file_count, 'file')}, "
+            f"the home as of {made.created_at} ({seconds_text(seconds)}).\n"
+            f"Start it: {program_name()} up --home {made.home}"
+        ),
+    )
+
+
+def _server_runs(home: Home) -> bool:
+    return running_holder(home, "server") is not None
+
+
+def _pack_of(call: Invocation, home: Home, file: Path, force: bool) -> Packed:
+    """Let the server freeze its home, and pack the copy here."""
+    from tidegate.upkeep.desk import remove_frozen
+    from tidegate.upkeep.pack import packing
+
+    started = _ask(home, "POST", "/api/v1/backups", {})
+    folder, path = Path(started["path"]), f"/api/v1/backups/{started['id']}"
+    try:
+        with packing(folder) as tell:
+            made = _pack(call, folder, file, force, tell, _Rest())
+            body = {"file": str(file.absolute()), "bytes": made.size_bytes}
+            try:
+                _ask(home, "POST", f"{path}/finish", body)
+            except (BackupNotFound, ServerNotRunning):
+                remove_frozen(folder)  # the server started anew meanwhile; the file is complete all the same
+    except BaseException:
+        _give_up(home, path)
+        raise
+    return made
+
+
+def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Packed:
+    """Freeze and pack a home that no server has open."""
+    from tidegate.catalog.audit import system_actor
+    from tidegate.catalog.database import Catalog
+    from tidegate.model.clock import SystemClock
+    from tidegate.storage.rocks import RocksEngine
+    from tidegate.upkeep.desk import BackupDesk, remove_stale_backups
+    from tidegate.upkeep.pack import packing
+
+    clock, settings = SystemClock(), call.settings()
+    lock = home.lock("server")
+    with ExitStack() as closing:
+        closing.callback(lock.release)
+        remove_stale_backups(home)
+        place = _catalog_place(settings, home.path)
+        catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
+        closing.callback(catalog.close)
+        engine = RocksEngine(home.engine_path)
+        closing.callback(engine.close)
+        desk = BackupDesk(home, engine, catalog, clock)
+        closing.callback(desk.close)
+        started = desk.start(system_actor("backup"))
+        # The copy is frozen: a server may start.
+        engine.close()
+        lock.release()
+        with packing(started.folder) as tell:
+            made = _pack(call, started.folder, file, force, tell, lambda: None)
+            desk.finish(started.id, str(file.absolute()), made.size_bytes)
+    return made
+
+
+class _Rest:
+    """Sleeps for as long as was worked since the last time, within a limit."""
+
+    def __init__(self) -> None:
+        self._woke_seconds = time.monotonic()
+
+    def __call__(self) -> None:
+        """Let others go first."""
+        worked_seconds = time.monotonic() - self._woke_seconds
+        time.sleep(min(worked_seconds * REST_TIMES, REST_SECONDS_MAX))
+        self._woke_seconds = time.monotonic()
+
+
+def _pack(
+    call: Invocation,
+    folder: Path,
+    file: Path,
+    force: bool,
+    tell: Callable[[float], None],
+    rest: Callable[[], None],
+) -> Packed:
+    import tidegate
+    from tidegate.upkeep.pack import pack
+
+    _step_back()
+    due = 0.0
+
+    with _progress(call, "packing") as show:
+
+        def report(done: int, total: int) -> None:
+            nonlocal due
+            if time.monotonic() >= due:
+                due = time.monotonic() + REPORT_SECONDS
+                tell(done / max(total, 1))
+                show(done, total)
+
+        return pack(
+            folder, file, tidegate_version=tidegate.__version__, force=force, report=report, rest=rest
+        )
+
+
+def _step_back() -> None:
+    import psutil
+
+    os.nice(PACKER_NICENESS)
+    psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, value=7)  # the last in line, and yet never starved
+
+
+def _ask(home: Home, method: str, path: str, body: object) -> dict[str, Any]:
+    """Send one request to the server of the home, with the home's own token."""
+    import httpx
+    import msgspec
+
+    from tidegate.storage.address import find_server
+
+    server = find_server(None, None, home.path, {})
+    headers = {"Authorization": f"Bearer {server.token}"}
+    try:
+        with httpx.Client(
+            base_url=server.url,
+            headers=headers,
+            verify=server.tls_context(),
+            timeout=FREEZE_SECONDS_MAX,
+            trust_env=False,
+        ) as http:
+            answer = http.request(method, path, json=body) if body is not None else http.request(method, path)
+    except httpx.TransportError as problem:
+        raise ServerNotRunning(url=server.url, reason=str(problem) or type(problem).__name__) from problem
+    content: dict[str, Any] = msgspec.json.decode(answer.content)
+    if not answer.is_success:
+        raise from_wire(content)
+    return content
+
+
+def _give_up(home: Home, path: str) -> None:
+    try:
+        _ask(home, "DELETE", path, None)
+    except TidegateError:
+        return  # the server notices by itself that nobody packs any more
+
+
+def _load_catalog(home: Path, dump: Path) -> None:
+    from tidegate.catalog.database import Catalog
+    from tidegate.model.clock import SystemClock
+    from tidegate.settings import load_settings
+
+    place = _catalog_place(load_settings(home, os.environ), home)
+    Catalog.load(place, dump, SystemClock(), random_bytes=secrets.token_bytes).close()
+
+
+def _catalog_place(settings: Settings, home: Path) -> CatalogPlace:
+    from tidegate.catalog.database import CatalogPlace
+    from tidegate.storage.home import Home
+
+    catalog = settings.catalog
+    url = catalog.url or f"sqlite:///{Home(home).catalog_path}"
+    return CatalogPlace(url, catalog.connections_max, catalog.timeout_seconds)
+
+
+@contextmanager
+def _progress(call: Invocation, verb: str) -> Iterator[Report]:
+    """Show a bar on a terminal, and nothing elsewhere."""
+    out = console(stderr=True)
+    if call.as_json or not out.is_terminal:
+        yield lambda _done, _total: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task(verb, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,210 @@
+"""What is stored: the catalog, the engine and the lake. Reads only; a server may run meanwhile."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+from tidegate.cli.checks.finding import Finding, fail, ok, warn
+from tidegate.cli.show import bytes_text, plural
+from tidegate.errors import SqlUnsupported, StorageCorrupt, TidegateError
+from tidegate.settings import CatalogSettings
+
+RESTORE_FIX = "Restore the newest backup into an empty home: tidegate restore FILE --home DIR."
+# What a power cut leaves: whole sectors of zeros at the end of the newest log.
+SECTOR_BYTES = 512
+TABLES_NAMED_MAX = 5
+SQLITE_WAIT_SECONDS = 5.0
+
+
+def check_catalog(settings: CatalogSettings, file: Path) -> Finding:
+    """Check that the catalog answers, is whole, and is of a revision that this version knows."""
+    return _check_postgresql(settings) if settings.url else _check_sqlite(file)
+
+
+def _check_sqlite(file: Path) -> Finding:
+    if not file.exists():
+        return ok("catalog", "not made yet; the first start makes it")
+    try:
+        with closing(
+            sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=SQLITE_WAIT_SECONDS)
+        ) as database:
+            damage = [row[0] for row in database.execute("PRAGMA quick_check(5)") if row[0] != "ok"]
+            row = database.execute("SELECT version_num FROM catalog_revision").fetchone()
+    except sqlite3.OperationalError as problem:
+        if "no such table" in str(problem):
+            return warn("catalog", f"{file} has no tables yet", "tidegate up makes them.")
+        return fail("catalog", f"{file} does not open: {problem}", "Look at its rights and at the disk.")
+    except sqlite3.DatabaseError as problem:
+        return fail("catalog", f"{file} is damaged: {problem}", RESTORE_FIX)
+    if damage:
+        return fail("catalog", f"{file} is damaged: {'; '.join(damage)}", RESTORE_FIX)
+    return _judge_revision(str(file), row[0] if row else None)
+
+
+def _check_postgresql(settings: CatalogSettings) -> Finding:
+    from tidegate.catalog.connections import Connections
+    from tidegate.catalog.place import CatalogPlace
+    from tidegate.model.clock import SystemClock
+
+    fix = "Start the database, or set catalog.url right: postgresql://user:password@host/database."
+    try:
+        place = CatalogPlace(settings.url, connections_max=1, timeout_seconds=settings.timeout_seconds)
+        connections = Connections(place, SystemClock())
+        try:
+            with connections.read() as connection:
+                there = connection.exec_driver_sql("SELECT to_regclass('catalog_revision')").scalar()
+                row = (
+                    connection.exec_driver_sql("SELECT version_num FROM catalog_revision").first()
+                    if there
+                    else None
+                )
+        finally:
+            connections.close()
+    except TidegateError as problem:
+        return fail("catalog", str(problem), fix)
+    if not there:
+        return ok("catalog", f"{place.shown} has no tables yet; the first start makes them")
+    return _judge_revision(place.shown, row[0] if row else None)
+
+
+def _judge_revision(place: str, revision: str | None) -> Finding:
+    from tidegate.catalog.migrations.upgrade import known_revisions
+
+    known = known_revisions()
+    if revision == known[-1]:
+        return ok("catalog", f"{place}, revision {revision}")
+    if revision in known:
+        found = f"{place} has revision {revision}, this version works with {known[-1]}"
+        return warn("catalog", found, "The next start brings it up to date; make a backup first.")
+    found = f"{place} has revision {revision}, which this version does not know"
+    return fail("catalog", found, "Install a newer Tidegate, or restore a backup from before the upgrade.")
+
+
+def check_engine(folder: Path, *, server_runs: bool) -> Finding:
+    """Check that the engine's files can be read; without a server also every record of its logs."""
+    current = folder / "CURRENT"
+    if not current.exists():
+        strays = sorted(folder.glob("*.sst")) if folder.is_dir() else []
+        if strays:
+            return fail("engine", f"{current} is gone, and {strays[0].name} is there", RESTORE_FIX)
+        return ok("engine", "nothing is stored yet")
+    try:
+        manifest = folder / current.read_text(encoding="ascii").strip()
+        for file in (manifest, *folder.glob("*.log"), *folder.glob("*.sst")):
+            with file.open("rb") as opened:
+                opened.read(1)
+    except FileNotFoundError as problem:
+        if server_runs and problem.filename and not Path(problem.filename).name.startswith("MANIFEST"):
+            return ok("engine", f"{folder}; the server has it open")  # compacted away meanwhile
+        return fail("engine", f"{problem.filename} is gone", RESTORE_FIX)
+    except (OSError, UnicodeDecodeError) as problem:
+        return fail(
+            "engine", f"a file in {folder} cannot be read: {problem}", "Look at its rights and at the disk."
+        )
+    if server_runs:
+        return ok("engine", f"{folder}; the server has it open")
+    return _check_records(folder)
+
+
+def _check_records(folder: Path) -> Finding:
+    """Walk the logs: a broken chain, then every checksum."""
+    from tidegate.storage.wal import check_logs, locate_damage, log_files
+
+    try:
+        check_logs(folder)
+        damage = locate_damage(folder)
+    except StorageCorrupt as problem:
+        return fail("engine", f"{problem.values['place']}: {problem.values['reason']}", RESTORE_FIX)
+    logs = log_files(folder)
+    if damage is None:
+        lost = _lost_table(folder)
+        if lost is not None:
+            return fail("engine", lost, RESTORE_FIX)
+        size = sum(file.stat().st_size for file in logs)
+        return ok("engine", f"{folder}; {plural(len(logs), 'log')}, {bytes_text(size)}, whole")
+    file, at = damage
+    if _never_written(file, at):
+        found = f"{file}: the last write, at byte {at}, never reached the disk"
+        return warn("engine", found, "The next start drops it: it was not acknowledged.")
+    return fail("engine", f"{file}: the record at byte {at} does not fit its checksum", RESTORE_FIX)
+
+
+def _lost_table(folder: Path) -> str | None:
+    """Open the store to read, and say which of its files is gone or cut; None where it opens.
+
+    RocksDB works on links in a folder of its own, so that nothing is written beside the files.
+    """
+    from rocksdict import AccessType, Rdict
+
+    from tidegate.storage.rocks_options import RocksSettings, options_of
+
+    options = options_of(RocksSettings())
+    with tempfile.TemporaryDirectory(prefix="tidegate-doctor-") as scratch:
+        for file in folder.iterdir():
+            if file.name not in ("LOCK", "LOG", "rocksdict-config.json"):
+                (Path(scratch) / file.name).symlink_to(file.absolute())
+        try:
+            opened = Rdict(
+                scratch, options, column_families={"default": options}, access_type=AccessType.read_only()
+            )
+            opened.close()
+        except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
+            return str(fault).replace(scratch, str(folder)).replace("\n", " ")
+    return None
+
+
+def _never_written(file: Path, at: int) -> bool:
+    """Say whether the bytes behind a record's start end in sectors of zeros, as after a power cut."""
+    with file.open("rb") as log:
+        log.seek(at)
+        rest = log.read()
+    return len(rest) - len(rest.rstrip(b"\x00")) >= SECTOR_BYTES
+
+
+def check_lake(roots: list[Path]) -> Finding:
+    """Check that every table opens, and that its files are there in the size that the log names."""
+    from tidegate.storage.lake import Lake
+
+    damaged, unread, versions = [], [], []
+    for root in roots:
+        lake = Lake(root)
+        for name in lake.names():
+            try:
+                view = lake.view(name)
+            except StorageCorrupt as problem:
+                damaged.append(f"{problem.values['place']}: {problem.values['reason']}")
+                continue
+            except (SqlUnsupported, TidegateError) as problem:
+                unread.append(f"{root / name}: {problem}")
+                continue
+            damaged += _wrong_files(view.folder, view.files)
+            versions.append(f"{name} at version {view.version}")
+    if damaged:
+        return fail("lake", _some(damaged), RESTORE_FIX)
+    if unread:
+        return warn("lake", _some(unread), "Read it with Spark, or rewrite it without that feature.")
+    return ok(
+        "lake", f"{plural(len(versions), 'table')} open" + (f": {_some(versions, ', ')}" if versions else "")
+    )
+
+
+def _wrong_files(folder: Path, files: object) -> list[str]:
+    wrong = []
+    columns = files.to_pydict()  # type: ignore[attr-defined]
+    for path, size_bytes in zip(columns["path"], columns["size_bytes"], strict=True):
+        try:
+            found_bytes = (folder / path).stat().st_size
+        except FileNotFoundError:
+            wrong.append(f"{folder / path} is gone")
+            continue
+        if size_bytes is not None and found_bytes != size_bytes:
+            wrong.append(f"{folder / path} has {found_bytes} bytes, the log says {size_bytes}")
+    return wrong
+
+
+def _some(lines: list[str], between: str = "; ") -> str:
+    rest = len(lines) - TABLES_NAMED_MAX
+    return between.join(lines[:TABLES_NAMED_MAX]) + (f" and {rest} more" if rest > 0 else "")

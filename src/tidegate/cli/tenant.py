@@ -1,0 +1,69 @@
+"""`tidegate tenant`: list, create, enable, disable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegate.cli.completion import complete_tenants
+from tidegate.cli.invocation import Invocation, command
+from tidegate.cli.show import table_of, time_text
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+app = typer.Typer(
+    name="tenant",
+    help="Tenants: what belongs to one is not seen by another. For administrators of the instance.",
+    no_args_is_help=True,
+)
+
+TenantArgument = Annotated[
+    str, typer.Argument(metavar="TENANT", help="Name of the tenant.", autocompletion=complete_tenants)
+]
+
+
+@command(app, "list")
+def list_tenants(call: Invocation) -> None:
+    """List the tenants."""
+    with call.client() as client:
+        tenants = client.tenants.list()
+    call.answer({"tenants": tenants}, lambda: tenants_table(tenants))
+
+
+@command(app, "create")
+def create_tenant(
+    call: Invocation,
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Name of the new tenant.")],
+) -> None:
+    """Make a tenant; users of its own let people in."""
+    with call.client() as client:
+        made = client.tenants.create(tenant)
+    call.answer(made, lambda: f"Tenant {tenant} is there. Next: tidegate user add NAME --tenant {tenant}")
+
+
+@command(app, "enable")
+def enable_tenant(call: Invocation, tenant: TenantArgument) -> None:
+    """Let the users of a tenant in again."""
+    with call.client() as client:
+        changed = client.tenants.enable(tenant)
+    call.answer(changed, lambda: f"Tenant {tenant} is enabled.")
+
+
+@command(app, "disable")
+def disable_tenant(call: Invocation, tenant: TenantArgument) -> None:
+    """Keep the users of a tenant out; nothing of theirs is removed."""
+    with call.client() as client:
+        changed = client.tenants.disable(tenant)
+    call.answer(changed, lambda: f"Tenant {tenant} is disabled: its users are kept out, what it has stays.")
+
+
+def tenants_table(tenants: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Draw tenants for people."""
+    rows = [
+        (entry["name"], "yes" if entry["enabled"] else "no", time_text(entry["createdAt"]))
+        for entry in tenants
+    ]
+    return table_of(("tenant", "enabled", "since"), rows)
