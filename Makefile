@@ -6,6 +6,8 @@ BIN := .venv/bin
 # How long the kill loop runs: minutes by hand, an hour to soak.
 CRASH_MINUTES ?= 5
 SOAK_MINUTES ?= 60
+FUZZ_MINUTES ?= 20
+KILL_ROUNDS ?= 50
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint bench crash soak
@@ -34,5 +36,7 @@ bench: setup  ## the benchmark table
 crash: setup  ## kill and restart under load for CRASH_MINUTES (5), then count
 	$(BIN)/python -m tests.crash.loop --minutes $(CRASH_MINUTES)
 
-soak: setup  ## the same for SOAK_MINUTES (60)
+soak: setup  ## the same for SOAK_MINUTES (60), then requests made from the API's description, then kills of backups
 	$(BIN)/python -m tests.crash.loop --minutes $(SOAK_MINUTES)
+	$(BIN)/python -m tests.server.fuzz --minutes $(FUZZ_MINUTES)
+	$(BIN)/python -m tests.upkeep.kills --rounds $(KILL_ROUNDS)

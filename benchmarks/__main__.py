@@ -7,7 +7,18 @@ import importlib
 
 from benchmarks.table import Row, print_rows
 
-NAMES = ("engine", "group_commit", "publish", "source", "lake_read", "start")
+NAMES = (
+    "engine",
+    "group_commit",
+    "publish",
+    "single_publish",
+    "latency",
+    "leases",
+    "backup",
+    "source",
+    "lake_read",
+    "start",
+)
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ def _ours() -> float:
 
 
 @contextmanager
-def _redis_server(folder: Path, sync: str) -> Iterator[int]:
+def redis_server(folder: Path, sync: str) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
@@ -108,7 +108,7 @@ def _redis(sync: str) -> float | None:
     if shutil.which("redis-server") is None:
         return None
     one = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nv\r\n$100\r\n" + b"x" * PAYLOAD_BYTES + b"\r\n"
-    with tempfile.TemporaryDirectory() as folder, _redis_server(Path(folder), sync) as port:
+    with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder), sync) as port:
         return _rate("127.0.0.1", port, one * MESSAGES, _redis_answer)
 
 

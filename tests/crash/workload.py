@@ -158,7 +158,8 @@ class TopicToLake:
             self._journal.add("sent", first, count=len(messages))
             try:
                 with cluster.client() as client:
-                    return client.topic(TOPIC).publish(messages, producer_id=producer, sequence=sequence)
+                    places = client.topic(TOPIC).publish(messages, producer_id=producer, sequence=sequence)
+                    return [dict(place) for place in places]
             except Unavailable as problem:
                 self._journal.add("failed", first, error=problem.code)
                 time.sleep(0.05)
