@@ -65,8 +65,12 @@ def run() -> list[Row]:
 
 
 def _row(name: str, taken: list[float], floor: float) -> Row:
-    middle, late = statistics.median(taken), statistics.quantiles(taken, n=100)[98]
-    shown = f"p50 {milliseconds(middle)}, p99 {milliseconds(late)}"
+    middle = statistics.median(taken)
+    if len(taken) < 100:  # too few for a percentile
+        late = f"slowest of {len(taken)} {milliseconds(max(taken))}"
+    else:
+        late = f"p99 {milliseconds(statistics.quantiles(taken, n=100)[98])}"
+    shown = f"p50 {milliseconds(middle)}, {late}"
     return Row(name, shown, milliseconds(floor), times(middle, floor), "–")
 
 

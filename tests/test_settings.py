@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,51 @@ def test_wrong_settings_are_refused_with_their_place(
 
 def test_a_flag_that_was_not_given_changes_nothing() -> None:
     assert load_settings(None, {}, {"server.port": None}).origin("server.port") == "default"
+
+
+# Numbers that need no unit: what they count is their name.
+COUNTED = {"server.port", "query.threads", "tracing.sample_ratio"}
+UNITS: tuple[str, ...] = (
+    "_seconds",
+    "_seconds_max",
+    "_seconds_min",
+    "_ms",
+    "_ms_max",
+    "_bytes",
+    "_bytes_max",
+    "_bytes_min",
+)
+UNITS += ("_mb", "_hours", "_days_max", "_days_default", "_max")
+
+
+def test_every_number_has_bounds_and_its_unit_in_its_name() -> None:
+    numbers = [note for note in describe_settings() if note.kind in ("int", "float")]
+    assert len(numbers) > 20
+    for note in numbers:
+        assert note.key in COUNTED or note.key.endswith(UNITS), note.key
+        assert note.low is not None, note.key
+        assert note.high is not None, note.key
+        assert note.low <= float(str(note.default)) <= note.high, note.key
+    for note in describe_settings():
+        assert note.doc.endswith((".", "off.")), note.key
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    """An option that is accepted and ignored is a defect."""
+    source = Path(__file__).resolve().parent.parent / "src" / "tidegate"
+    code = "\n".join(file.read_text() for file in source.rglob("*.py") if file.name != "settings.py")
+    for note in describe_settings():
+        assert re.search(rf"\.{note.key.split('.')[1]}\b", code), f"nothing reads {note.key}"
+
+
+@pytest.mark.parametrize(("key", "value"), [("log.format", "xml"), ("log.level", "loud")])
+def test_a_word_that_is_not_known_is_refused_with_those_that_are(key: str, value: str) -> None:
+    with pytest.raises(SettingInvalid, match="it is one of"):
+        load_settings(None, {}, {key: value})
+
+
+def test_a_secret_is_not_shown() -> None:
+    settings = load_settings(None, {"TIDEGATE_CATALOG_URL": "postgresql://u:hush@h/d"})
+    assert settings.shown("catalog.url") == "(set)"
+    assert settings.shown("server.port") == 8787
+    assert "hush" not in repr(settings)

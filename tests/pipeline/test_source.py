@@ -213,7 +213,8 @@ def test_wrong_options_are_refused_by_name(options: dict[str, str], words: str) 
 def test_ranges_travel_and_show_no_token() -> None:
     span = pickle.loads(pickle.dumps(OffsetRange(ONE, 3, 10, 20)))
     assert repr(span) == "OffsetRange(partition=3, start=10, stop=20)"
-    settings = parse_options({"topic": "a", "token": "hush-hush"}, MESSAGE_SCHEMA.names)
+    settings = parse_options({"topic": "a", "token": "hush-hush", "caFile": "ca.pem"}, MESSAGE_SCHEMA.names)
+    assert settings.place.ca_file == "ca.pem"
     assert "hush-hush" not in repr(settings)
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-from sqlalchemy import Connection, MetaData, Table, func, insert, inspect, select
+from sqlalchemy import Connection, MetaData, Table, func, insert, inspect, select, update
 
 from tidegate.catalog.connections import Connections
 from tidegate.catalog.migrations.upgrade import REVISION_TABLE, check_known, lock, newest_revision, upgrade_to
-from tidegate.catalog.tables import ALL_TABLES
+from tidegate.catalog.tables import ALL_TABLES, LEASES
 from tidegate.errors import BackupUnusable, CatalogUnusable
 
 FORMAT = 1
@@ -73,6 +73,8 @@ def load(connections: Connections, folder: Path) -> None:
             _load_table(connection, table, folder / f"{table.name}.jsonl")
         _move_counters(connection, found)
         upgrade_to("head", connection, connections)
+        # Who held a lease is not here; its number stays, so that the next holder's is higher.
+        connection.execute(update(LEASES).values(holder="", expires_us=0))
 
 
 def _dump_table(connection: Connection, table: Table, file: Path) -> _DumpedTable:

@@ -27,6 +27,7 @@ OPTION_NAMES = (
     "url",
     "token",
     "home",
+    "caFile",
     "startingOffsets",
     "endingOffsets",
     "maxMessagesPerBatch",
@@ -66,7 +67,7 @@ def parse_options(options: Mapping[str, str], columns: Sequence[str]) -> SourceO
     ending = given.get("endingoffsets", "latest").strip()
     return SourceOptions(
         topic=check_topic_name(topic),
-        place=Place(given.get("url"), given.get("token"), given.get("home")),
+        place=Place(given.get("url"), given.get("token"), given.get("home"), given.get("cafile")),
         columns=_columns(given.get("columns"), columns),
         starting_offsets=_starting(given.get("startingoffsets", "earliest").strip()),
         ending_offsets="latest" if ending == "latest" else _offsets("endingOffsets", ending),

@@ -115,6 +115,8 @@ class Identities:
         began = self._clock.monotonic_seconds()
         self._forget_idle(began)
         asked = list(self._known.items())
+        if not asked:
+            return
         try:
             found = await self._run(self._tokens.check, [kept.principal.token_id for _, kept in asked])
         except CatalogUnavailable as problem:
