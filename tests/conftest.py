@@ -48,6 +48,16 @@ def spark(spark_home: Path) -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """Give the one PostgreSQL of the run."""
+    yield from _started_postgres()
+
+
+@pytest.fixture(scope="session")
+def fragile_postgres() -> Iterator[Postgres]:
+    """Give a PostgreSQL that tests may stop and kill; they leave it running."""
+    yield from _started_postgres()
+
+
+def _started_postgres() -> Iterator[Postgres]:
     binaries = find_binaries()
     if binaries is None:
         pytest.skip("needs PostgreSQL: no folder with 'initdb' and 'postgres' was found")

@@ -7,7 +7,6 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -30,26 +29,15 @@ from tidegate.errors import (
 from tidegate.model.access import Role
 from tidegate.model.clock import SystemClock
 from tidegate.testing.clock import ManualClock
-from tidegate.testing.postgres import PASSWORD, Postgres, find_binaries
+from tidegate.testing.postgres import PASSWORD, Postgres
 
 TIMEOUT_SECONDS = 1.0
 
 
-@pytest.fixture(scope="module")
-def fragile() -> Iterator[Postgres]:
-    """Give a PostgreSQL that tests may stop and kill."""
-    binaries = find_binaries()
-    if binaries is None:
-        pytest.skip("needs PostgreSQL: no folder with 'initdb' and 'postgres' was found")
-    server = Postgres(binaries)
-    yield server
-    server.close()
-
-
 @pytest.fixture
-def fragile_catalog(fragile: Postgres, open_catalog: OpenCatalog) -> Catalog:
+def fragile_catalog(fragile_postgres: Postgres, open_catalog: OpenCatalog) -> Catalog:
     """Open a catalog there, with a short patience."""
-    place = CatalogPlace(fragile.create_database(), timeout_seconds=TIMEOUT_SECONDS)
+    place = CatalogPlace(fragile_postgres.create_database(), timeout_seconds=TIMEOUT_SECONDS)
     catalog = open_catalog(place, SystemClock())
     catalog.people.ensure_admin(ADMIN_TOKEN)
     return catalog
@@ -66,9 +54,9 @@ def chain(problem: BaseException) -> str:
 
 
 def test_a_stopped_postgres_is_unavailable_and_works_again_when_back(
-    fragile: Postgres, fragile_catalog: Catalog
+    fragile_postgres: Postgres, fragile_catalog: Catalog
 ) -> None:
-    fragile.stop()
+    fragile_postgres.stop()
     try:
         for call in (
             fragile_catalog.ping,
@@ -80,21 +68,23 @@ def test_a_stopped_postgres_is_unavailable_and_works_again_when_back(
             assert caught.value.retryable
             assert PASSWORD not in chain(caught.value)
     finally:
-        fragile.start()
+        fragile_postgres.start()
     fragile_catalog.ping()
     assert fragile_catalog.tokens.find(ADMIN_TOKEN).user == "admin"
 
 
-def test_a_restart_between_two_calls_goes_unnoticed(fragile: Postgres, fragile_catalog: Catalog) -> None:
+def test_a_restart_between_two_calls_goes_unnoticed(
+    fragile_postgres: Postgres, fragile_catalog: Catalog
+) -> None:
     assert fragile_catalog.tokens.find(ADMIN_TOKEN).user == "admin"
-    fragile.restart()
+    fragile_postgres.restart()
     assert fragile_catalog.leases.take("a", "one", 10).fence == 1
     assert fragile_catalog.tokens.find(ADMIN_TOKEN).user == "admin"
 
 
 @pytest.mark.parametrize("how", ["restart", "kill"])
 def test_postgres_restarted_under_load_gives_clear_errors_and_then_goes_on(
-    fragile: Postgres, fragile_catalog: Catalog, how: str
+    fragile_postgres: Postgres, fragile_catalog: Catalog, how: str
 ) -> None:
     catalog = fragile_catalog
     stop, errors, calls = threading.Event(), [], [0] * 4
@@ -120,10 +110,10 @@ def test_postgres_restarted_under_load_gives_clear_errors_and_then_goes_on(
         thread.start()
     wait_for_calls(calls)
     if how == "restart":
-        fragile.restart()
+        fragile_postgres.restart()
     else:
-        fragile.kill()
-        fragile.start()
+        fragile_postgres.kill()
+        fragile_postgres.start()
     before = list(calls)
     wait_for_calls(calls, before)
     stop.set()
@@ -142,9 +132,9 @@ def wait_for_calls(calls: list[int], before: list[int] | None = None) -> None:
         time.sleep(0.01)
 
 
-def test_a_frozen_postgres_is_given_up_in_time(fragile: Postgres, fragile_catalog: Catalog) -> None:
+def test_a_frozen_postgres_is_given_up_in_time(fragile_postgres: Postgres, fragile_catalog: Catalog) -> None:
     fragile_catalog.ping()
-    fragile.pause()
+    fragile_postgres.pause()
     try:
         # A pause that never ends: a call that waits for it would hang this test.
         with pytest.raises(CatalogUnavailable):
@@ -152,7 +142,7 @@ def test_a_frozen_postgres_is_given_up_in_time(fragile: Postgres, fragile_catalo
         with pytest.raises(CatalogUnavailable):
             fragile_catalog.leases.take("a", "one", 10)
     finally:
-        fragile.resume()
+        fragile_postgres.resume()
     fragile_catalog.ping()
 
 

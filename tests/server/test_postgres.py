@@ -17,8 +17,8 @@ REFRESH_SECONDS = 0.5
 
 
 @pytest.fixture
-def environ(postgres: Postgres) -> dict[str, str]:
-    url = postgres.create_database()
+def environ(fragile_postgres: Postgres) -> dict[str, str]:
+    url = fragile_postgres.create_database()
     return {
         "TIDEGATE_CATALOG_URL": url,
         "TIDEGATE_CATALOG_TIMEOUT_SECONDS": "2",
@@ -68,7 +68,7 @@ def test_a_token_made_at_one_server_works_at_the_other_until_it_is_revoked(
 
 
 def test_while_postgres_is_away_publishing_goes_on_and_people_calls_say_so(
-    postgres: Postgres, environ: dict[str, str], home: Path
+    fragile_postgres: Postgres, environ: dict[str, str], home: Path
 ) -> None:
     with running_server(home, environ=environ) as server, client(server) as admin:
         admin.post("/api/v1/topics", json={"name": "app.x"}).raise_for_status()
@@ -86,7 +86,7 @@ def test_while_postgres_is_away_publishing_goes_on_and_people_calls_say_so(
         load.start()
         try:
             time.sleep(1)
-            postgres.kill()
+            fragile_postgres.kill()
             refused = admin.get("/api/v1/users")
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "CATALOG_UNAVAILABLE")
             assert int(refused.headers["retry-after"]) >= 1
@@ -95,7 +95,7 @@ def test_while_postgres_is_away_publishing_goes_on_and_people_calls_say_so(
             parts = unready.json()["error"]["details"]["parts"]
             assert [name for name, part in parts.items() if not part["ok"]] == ["catalog"]
             assert "postgresql://" not in unready.text
-            postgres.start()
+            fragile_postgres.start()
             for _ in until(30):
                 if admin.get("/api/v1/users").status_code == 200:
                     break
@@ -109,7 +109,7 @@ def test_while_postgres_is_away_publishing_goes_on_and_people_calls_say_so(
 
 
 def test_postgres_restarted_under_a_load_of_catalog_calls_gives_clear_errors_alone(
-    postgres: Postgres, environ: dict[str, str], home: Path
+    fragile_postgres: Postgres, environ: dict[str, str], home: Path
 ) -> None:
     with running_server(home, environ=environ) as server, client(server) as admin:
         seen: set[tuple[int, str]] = set()
@@ -130,7 +130,7 @@ def test_postgres_restarted_under_a_load_of_catalog_calls_gives_clear_errors_alo
             caller.start()
         for _ in range(3):
             time.sleep(0.5)
-            postgres.restart()
+            fragile_postgres.restart()
         time.sleep(1)
         stop.set()
         for caller in callers:

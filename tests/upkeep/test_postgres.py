@@ -7,27 +7,14 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from tests.upkeep.homes import ACTOR, make_home, opened_topics
 from tidegate.catalog.database import Catalog, CatalogPlace
 from tidegate.model.access import Role
 from tidegate.model.clock import SystemClock
 from tidegate.storage.home import Home
-from tidegate.testing.postgres import Postgres, find_binaries
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    binaries = find_binaries()
-    if binaries is None:
-        pytest.skip("needs PostgreSQL: no folder with 'initdb' and 'postgres' was found")
-    server = Postgres(binaries)
-    yield server
-    server.close()
+from tidegate.testing.postgres import Postgres
 
 
 def _run(home: Path, *words: str, catalog_url: str | None = None) -> subprocess.CompletedProcess[str]:

@@ -6,7 +6,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from tidegate.settings import CatalogSettings
 from tidegate.storage.rocks import RocksEngine, RocksSettings
 from tidegate.storage.wal import HEADER_BYTES
 from tidegate.testing.clock import ManualClock
-from tidegate.testing.postgres import Postgres, find_binaries
+from tidegate.testing.postgres import Postgres
 
 IN_THE_HOME = CatalogSettings()
 
@@ -74,16 +73,6 @@ def test_a_catalog_of_a_newer_version_fails_and_an_empty_one_is_a_warning(
     empty = tmp_path / "empty.db"
     empty.touch()
     assert check_catalog(IN_THE_HOME, empty).state == "warn"
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    binaries = find_binaries()
-    if binaries is None:
-        pytest.skip("needs PostgreSQL")
-    server = Postgres(binaries)
-    yield server
-    server.close()
 
 
 def test_a_catalog_in_postgresql_is_reached_and_its_revision_known(
