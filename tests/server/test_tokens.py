@@ -276,7 +276,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield server
 
 
-def test_someone_who_guesses_is_slowed_down_and_locks_nobody_out_who_is_in(strict: RunningServer) -> None:
+def test_someone_who_guesses_is_slowed_down_and_locks_nobody_out(strict: RunningServer) -> None:
     office = Office(strict)
     known = office.person("reader")
     unseen = office.token_of("default", known.name)
@@ -287,9 +287,8 @@ def test_someone_who_guesses_is_slowed_down_and_locks_nobody_out_who_is_in(stric
         answer = office.client("guess").get("/api/v1/me")
         assert refusal(answer) == (429, "TOO_MANY_GUESSES")
         assert 1 <= int(answer.headers["retry-after"]) <= 60
-    # Right or wrong, a token that was not seen before has to wait: else the brake would tell which is right.
-    assert refusal(unseen.http.get("/api/v1/me")) == (429, "TOO_MANY_GUESSES")
-    for http in (known.http, office.admin):
+    # A right token passes, seen before or not: behind one proxy everybody has one address.
+    for http in (unseen.http, known.http, office.admin):
         assert http.get("/api/v1/me").status_code == 200
     office.close()
 

@@ -1,7 +1,8 @@
-"""The brake on guessing: counts wrong tokens by address, and refuses more of them for a while.
+"""The brake on guessing: counts wrong tokens by address; more of them are told to wait.
 
-A token that is known passes in any case: someone who guesses behind the same address locks nobody out who
-is in already. Memory is bounded: when there are too many addresses, the one that was quiet longest goes.
+A right token passes in any case, known or not: someone who guesses behind the same address, or behind the
+same proxy, locks nobody out. Memory is bounded: when there are too many addresses, the one that was quiet
+longest goes.
 """
 
 from __future__ import annotations
@@ -31,38 +32,23 @@ class GuessBrake:
 
     @contextmanager
     def guess(self, address: str) -> Iterator[None]:
-        """Count what happens inside as a guess, unless it turns out to be none; refuse one too many.
+        """Count a wrong token or link inside; beyond the limit of a minute it is told to wait.
 
-        It is counted before the answer is known, so that many guesses at once do not all pass. A token that
-        was good once, and ended, is no guess: a service that goes on with it shuts nobody else out.
+        A token that was good once, and ended, is no guess: a service that goes on with it is told why.
         """
-        self.check(address)
-        self.count(address)
         try:
             yield
         except (TokenWrong, LinkWrong) as problem:
-            if type(problem) not in (TokenWrong, LinkWrong):
-                self._forgive(address)
+            if type(problem) in (TokenWrong, LinkWrong):
+                left_seconds = self.count(address)
+                if left_seconds > 0:
+                    raise TooManyGuesses(
+                        address=address, retry_after_seconds=math.ceil(left_seconds)
+                    ) from problem
             raise
-        except BaseException:
-            self._forgive(address)
-            raise
-        self._forgive(address)
 
-    def check(self, address: str) -> None:
-        """Refuse an address that guessed too often in this minute."""
-        began, count = self._seen.get(address, (0.0, 0))
-        left = began + WINDOW_SECONDS - self._clock.monotonic_seconds()
-        if count >= self._guesses_max and left > 0:
-            raise TooManyGuesses(address=address, retry_after_seconds=math.ceil(left))
-
-    def _forgive(self, address: str) -> None:
-        if address in self._seen:
-            began, count = self._seen[address]
-            self._seen[address] = (began, max(0, count - 1))
-
-    def count(self, address: str) -> None:
-        """Note a wrong token."""
+    def count(self, address: str) -> float:
+        """Note a wrong token; give the seconds for which the address has to wait, 0 while it may go on."""
         now = self._clock.monotonic_seconds()
         began, count = self._seen.pop(address, (now, 0))
         if now - began >= WINDOW_SECONDS:
@@ -70,3 +56,4 @@ class GuessBrake:
         self._seen[address] = (began, count + 1)
         while len(self._seen) > ADDRESSES_MAX:
             self._seen.popitem(last=False)
+        return began + WINDOW_SECONDS - now if count >= self._guesses_max else 0.0
