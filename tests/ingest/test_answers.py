@@ -6,7 +6,7 @@ import pytest
 
 from tests.topics.bench import NOW_US, build
 from tidegate.errors import IdempotencyKeyReused, StorageCorrupt, TopicExists
-from tidegate.ingest.answers import KEPT_SECONDS, Answer, Once, forget_old, stage_once
+from tidegate.ingest.answers import KEPT_SECONDS, Answer, Once, old_answers, stage_forget, stage_once
 from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range
 from tidegate.storage.memory import MemoryEngine
@@ -99,8 +99,11 @@ def test_an_answer_is_kept_for_a_day_and_then_nothing_of_it_is_left() -> None:
     engine, deed = MemoryEngine(), Deed()
     committer = GroupCommitter(engine)
     ask(committer, once(), deed)
-    assert committer.submit(forget_old(engine, NOW_US + DAY_US - 1)).result(5) == 0
-    assert committer.submit(forget_old(engine, NOW_US + DAY_US + 1)).result(5) == 1
+    assert old_answers(engine, NOW_US + DAY_US - 1) == []
+    old = old_answers(engine, NOW_US + DAY_US + 1)
+    assert len(old) == 1
+    committer.submit(lambda staging: stage_forget(staging, old)).result(5)
+    assert old_answers(engine, NOW_US + DAY_US + 1, old[-1]) == []
     assert not list(engine.scan(prefix_range(KeySpace.ANSWER)))
     assert not list(engine.scan(prefix_range(KeySpace.ANSWER_TIME)))
     committer.close()
@@ -113,6 +116,19 @@ def test_a_key_comes_free_after_a_day_even_when_nobody_cleaned_up() -> None:
     later = once(fingerprint=b"g" * 16, now_us=NOW_US + DAY_US)
     assert ask(committer, later, deed).body == b"done 2"
     assert len(list(engine.scan(prefix_range(KeySpace.ANSWER_TIME)))) == 1
+    committer.close()
+
+
+def test_a_key_that_is_used_again_while_it_is_cleaned_up_keeps_its_new_answer() -> None:
+    engine, deed = MemoryEngine(), Deed()
+    committer = GroupCommitter(engine)
+    ask(committer, once(), deed)
+    old = old_answers(engine, NOW_US + DAY_US + 1)
+    again = once(now_us=NOW_US + DAY_US + 2)
+    ask(committer, again, deed)
+    committer.submit(lambda staging: stage_forget(staging, old)).result(5)
+    assert ask(committer, again, deed).body == b"done 2"
+    assert deed.done == 2
     committer.close()
 
 

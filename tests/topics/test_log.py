@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -18,10 +19,13 @@ from tidegate.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tidegate.ingest.publish import Messages, Sender
+from tidegate.ingest.publish import Messages, Receipt, Sender
+from tidegate.storage.commit import GROUP_BYTES_MAX, Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import keys
+from tidegate.topics.batches import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
+from tidegate.topics.definitions import Topic
 
 
 def test_case_14_offsets_are_dense_from_zero_and_survive_a_crash(bench: Bench) -> None:
@@ -216,6 +220,16 @@ def _rewrite(engine: MemoryEngine, key: bytes, value: bytes) -> None:
     engine.write(batch)
 
 
+def _a_second_later(bench: Bench, topic: Topic, messages: Messages) -> Callable[[Staging], Receipt]:
+    change = bench.publisher.plan(topic, messages)
+
+    def stage(staging: Staging) -> Receipt:
+        bench.clock.advance(1)
+        return change(staging)
+
+    return stage
+
+
 def test_single_messages_of_one_group_share_a_record_batch_and_keep_their_order(bench: Bench) -> None:
     topic, gate = bench.create(partitions=2), threading.Event()
     bench.committer.submit(lambda _staging: gate.wait(10))
@@ -223,8 +237,7 @@ def test_single_messages_of_one_group_share_a_record_batch_and_keep_their_order(
     futures = []
     for number, partition in enumerate(routes):
         messages = Messages([f"k{number}"], [str(number).encode()], [partition])
-        futures.append(bench.committer.submit(bench.publisher.plan(topic, messages)))
-        bench.clock.advance(1)
+        futures.append(bench.committer.submit(_a_second_later(bench, topic, messages)))
     gate.set()
     receipts = [future.result(10) for future in futures]
     assert [int(receipt.offsets[0]) for receipt in receipts] == [0, 0, 1, 2, 1, 3]
@@ -234,6 +247,12 @@ def test_single_messages_of_one_group_share_a_record_batch_and_keep_their_order(
         assert rows["payload"] == payloads
         assert rows["key"] == [f"k{payload}" for payload in payloads]
         assert rows["offset"] == list(range(len(payloads)))
+        times = batch.arrow().column("ts").cast("int64").to_pylist()
+        assert times == sorted(times)
+        assert len(set(times)) == len(times), "each message keeps the time at which it was taken"
+        for offset, time_us in enumerate(times):
+            assert bench.log.offset_at(topic, partition, time_us) == offset
+            assert bench.log.offset_at(topic, partition, time_us + 1) == offset + 1
         assert rows["message_id"] == [int(receipts[int(payload)].ids[0]) for payload in payloads]
         held = bench.log.counters(topic, partition)
         assert held.stored_bytes == sum(
@@ -254,3 +273,41 @@ def test_a_topic_deleted_in_the_group_of_its_last_messages_leaves_no_byte(bench:
     deleted.result(10)
     left = [key for span in keys.everything_of(topic.id) for key, _ in bench.engine.scan(span)]
     assert left == []
+
+
+def test_a_large_request_is_stored_as_several_record_batches_and_answered_as_one(bench: Bench) -> None:
+    topic = bench.create(partitions=2)
+    sizes = [BATCH_BYTES_MAX // 3] * 7 + [BATCH_BYTES_MAX * 2] + [1] * 5
+    payloads = [bytes([97 + index]) * size for index, size in enumerate(sizes)]
+    names = [f"key-{index}" for index in range(len(sizes))]
+    routes = [0 if index != 2 else 1 for index in range(len(sizes))]
+    first = bench.publish(topic, payloads, keys=names, partitions=routes, sender=Sender("p", 0))
+    assert first.stored_count == len(sizes)
+    stored = list(bench.log.read(topic, 0, 0, len(sizes) - 1))
+    assert [batch.count for batch in stored] == [2, 2, 2, 1, 5]
+    assert [batch.base_offset for batch in stored] == [0, 2, 4, 6, 7]
+    rows = [row for batch in stored for row in batch.arrow().to_pylist()]
+    expected = [index for index in range(len(sizes)) if index != 2]
+    assert [row["key"] for row in rows] == [names[index] for index in expected]
+    assert [row["message_id"] for row in rows] == [int(first.ids[index]) for index in expected]
+    assert [row["offset"] for row in rows] == list(range(len(rows)))
+    again = bench.publish(topic, payloads, keys=names, partitions=routes, sender=Sender("p", 0))
+    assert (again.stored_count, again.ids.tolist()) == (0, first.ids.tolist())
+    assert again.offsets.tolist() == first.offsets.tolist()
+
+
+def test_long_keys_and_many_messages_end_a_record_batch_too(bench: Bench) -> None:
+    topic = bench.create()
+    bench.publish(topic, [b"1"] * 3, keys=["ü" * (BATCH_BYTES_MAX // 3)] * 3)
+    assert [batch.count for batch in bench.log.read(topic, 0, 0, 3)] == [1, 1, 1]
+    bench.publish(topic, [b"1"] * (BATCH_MESSAGES_MAX + 1))
+    end = 3 + BATCH_MESSAGES_MAX + 1
+    assert [batch.count for batch in bench.log.read(topic, 0, 3, end)] == [BATCH_MESSAGES_MAX, 1]
+
+
+def test_long_keys_count_against_the_size_of_a_group(bench: Bench) -> None:
+    topic = bench.create()
+    staging = Staging(bench.engine, {})
+    long_key = "k" * (GROUP_BYTES_MAX + 1)
+    bench.publisher.plan(topic, Messages([long_key], [b"1"], [None]))(staging)
+    assert staging.size_bytes > GROUP_BYTES_MAX

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topics.bench import NOW_US, Bench, build
-from tidegate.errors import SequenceGap, SequenceTooOld, StorageFailed
+from tidegate.errors import SequenceGap, SequenceReused, SequenceTooOld, StorageFailed
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
@@ -128,3 +128,21 @@ def test_any_mix_of_new_and_repeated_requests_stores_each_number_once(steps: lis
     stored = bench.payloads(topic, 0) + bench.payloads(topic, 1)
     bench.committer.close()
     assert sorted(map(int, stored)) == list(range(expected))
+
+
+def test_other_messages_under_numbers_that_were_used_are_refused_and_nothing_is_stored(bench: Bench) -> None:
+    topic = bench.create()
+    bench.publish(topic, [b'{"a": 1, "b": 2}', b"2"], keys=["x", None], sender=Sender("p", 0))
+    again = bench.publish(topic, [b'{"b":2,"a":1}', b"2"], keys=["x", None], sender=Sender("p", 0))
+    assert again.offsets.tolist() == [0, 1], "the same, written in another way"
+    for payloads, keys in (
+        ([b"9"], ["x"]),
+        ([b'{"a": 1, "b": 2}'], ["y"]),
+        ([b'{"a": 1, "b": 2}', b"3"], None),
+    ):
+        with pytest.raises(SequenceReused):
+            bench.publish(topic, payloads, keys=keys or ["x", None], sender=Sender("p", 0))
+    with pytest.raises(SequenceReused) as refused:
+        bench.publish(topic, [b"7", b"3"], sender=Sender("p", 1))
+    assert refused.value.values["sequence"] == 1
+    assert bench.payloads(topic) == ['{"a": 1, "b": 2}', "2"]

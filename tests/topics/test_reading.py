@@ -12,7 +12,16 @@ from tidegate.errors import OffsetOutOfRange, PartitionNotFound, RequestInvalid
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.batches import MESSAGE_SCHEMA
-from tidegate.topics.reading import TAKEN_BYTES_MAX, Start, arrow_stream, plan, shared, start_offsets, take
+from tidegate.topics.reading import (
+    CHUNK_BYTES,
+    TAKEN_BYTES_MAX,
+    Start,
+    arrow_stream,
+    plan,
+    shared,
+    start_offsets,
+    take,
+)
 
 
 @given(st.dictionaries(st.integers(0, 7), st.integers(0, 50), max_size=8), st.integers(1, 120))
@@ -101,3 +110,17 @@ def test_an_arrow_stream_holds_exactly_the_range(sizes: list[int], data: st.Data
     assert table.schema == MESSAGE_SCHEMA
     assert table.column("offset").to_pylist() == list(range(start, stop))
     assert table.column("payload").to_pylist() == [str(number) for number in range(start, stop)]
+
+
+def test_a_stream_comes_in_chunks_that_are_small_however_large_its_messages_are(bench: Bench) -> None:
+    topic = bench.create()
+    sizes = [10, CHUNK_BYTES * 3, 5, CHUNK_BYTES, *[CHUNK_BYTES // 8] * 20]
+    bench.publish(topic, [b"%d" % index * size for index, size in enumerate(sizes)])
+    chunks = list(arrow_stream(bench.log, topic, 0, 1, len(sizes)))
+    assert max(map(len, chunks)) <= CHUNK_BYTES
+    assert min(map(len, chunks[:-1])) == CHUNK_BYTES
+    table = pa.ipc.open_stream(b"".join(chunks)).read_all()
+    assert table.column("offset").to_pylist() == list(range(1, len(sizes)))
+    assert [len(payload) for payload in table.column("payload").to_pylist()] == [
+        len(str(index)) * size for index, size in enumerate(sizes) if index
+    ]

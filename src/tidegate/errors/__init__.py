@@ -39,6 +39,7 @@ TidegateError
 │   │   ├── TopicReplaced           409  the topic was deleted and made again since
 │   │   ├── SequenceGap             409  a producer skipped messages
 │   │   ├── SequenceTooOld          409  a producer repeats what is no longer remembered
+│   │   ├── SequenceReused          409  a producer sends something else under numbers that it used
 │   │   ├── TenantExists            409
 │   │   ├── UserExists              409
 │   │   ├── LastAdministrator       409  the one that the instance starts with stays
@@ -49,6 +50,7 @@ TidegateError
 │   │   └── IdempotencyAnswerHidden 409  done before; the answer held a secret
 │   ├── OffsetOutOfRange            416  an offset that retention removed, or that is not there yet
 │   ├── RequestTimeout              408  the body did not arrive in time
+│   ├── HeadersTooLarge             431  more bytes of headers than the setting allows
 │   ├── TooManyRequests             429  more at once than the settings allow
 │   └── TooManyGuesses              429  wrong tokens, one after the other
 ├── Unavailable                     the world misbehaves; the same call may work later
@@ -85,6 +87,7 @@ from __future__ import annotations
 from tidegate.errors.people import (
     BackupNotFound,
     Forbidden,
+    HeadersTooLarge,
     IdempotencyAnswerHidden,
     IdempotencyKeyReused,
     JobNotFound,
@@ -124,6 +127,7 @@ from tidegate.errors.refused import (
     RequestRefused,
     SchemaInvalid,
     SequenceGap,
+    SequenceReused,
     SequenceTooOld,
     SettingInvalid,
     SqlInvalid,
@@ -181,6 +185,7 @@ __all__ = [
     "DurationInvalid",
     "EndpointNotFound",
     "Forbidden",
+    "HeadersTooLarge",
     "HomeLocked",
     "HomeTooNew",
     "HomeUnusable",
@@ -212,6 +217,7 @@ __all__ = [
     "RequestTimeout",
     "SchemaInvalid",
     "SequenceGap",
+    "SequenceReused",
     "SequenceTooOld",
     "ServerNotRunning",
     "ServerUntrusted",

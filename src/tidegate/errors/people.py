@@ -138,6 +138,13 @@ class RequestTimeout(RequestRefused):
     retryable = True
 
 
+class HeadersTooLarge(RequestRefused):
+    code = "HEADERS_TOO_LARGE"
+    status = 431
+    template = "The request line and the headers are larger than {limit_bytes} bytes together."
+    default_hint = "Send fewer or shorter headers, or raise server.header_bytes_max."
+
+
 class TooManyRequests(RequestRefused):
     code = "TOO_MANY_REQUESTS"
     status = 429

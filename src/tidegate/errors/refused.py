@@ -30,7 +30,11 @@ class TokenWrong(RequestRefused):
     code = "TOKEN_WRONG"
     status = 401
     template = "The bearer token is not valid here."
-    default_hint = "Read the token again from admin.token in the home folder of the server you are calling."
+    default_hint = (
+        "Give a token of this server (TIDEGATE_TOKEN), or ask an administrator for one "
+        "('tidegate user token NAME'). The owner of the home has one in admin.token; for a browser, "
+        "'tidegate open' makes a link."
+    )
 
 
 class EndpointNotFound(RequestRefused):
@@ -173,6 +177,12 @@ class SequenceTooOld(Conflict):
     code = "SEQUENCE_TOO_OLD"
     template = "Producer '{producer}' repeats sequence {sequence}, whose answer is no longer kept."
     default_hint = "It was stored; only the answers of the last {kept} requests are remembered."
+
+
+class SequenceReused(Conflict):
+    code = "SEQUENCE_REUSED"
+    template = "Producer '{producer}' sends other messages under numbers that it used before ({sequence})."
+    default_hint = "Go on behind the last number, or under another producer id. Nothing was stored."
 
 
 class OffsetOutOfRange(RequestRefused):

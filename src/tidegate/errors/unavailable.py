@@ -46,7 +46,10 @@ class StorageFull(Unavailable):
     code = "STORAGE_FULL"
     status = 507
     template = "No room on the disk under {path}: {free_bytes} bytes are free. Nothing was written."
-    default_hint = "Free some space and send the request again; reads go on meanwhile."
+    default_hint = (
+        "Free some space and send the request again; reads go on meanwhile. storage.free_bytes_min keeps a "
+        "reserve: writes stop before the disk is full."
+    )
 
 
 class StorageFailed(Unavailable):

@@ -13,8 +13,9 @@ u16, then the body. All numbers are big-endian.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidegate.errors import IdempotencyKeyReused, StorageCorrupt
@@ -75,24 +76,22 @@ def stage_once(staging: Staging, once: Once, deed: Callable[[Staging], Answer]) 
     return answer
 
 
-def forget_old(reader: Reader, now_us: int) -> Callable[[Staging], int]:
-    """Give the change that removes answers which are too old; it returns how many, and is worth repeating
-    while that is not 0."""
+def old_answers(reader: Reader, now_us: int, after: bytes = b"") -> list[bytes]:
+    """Give keys of the time index that are too old, the next ones behind `after`; blocking."""
     horizon_us = max(0, now_us - KEPT_SECONDS * _US)
-    span = KeyRange(join(KeySpace.ANSWER_TIME, u64(0)), join(KeySpace.ANSWER_TIME, u64(horizon_us)))
-    old: list[bytes] = []
-    for key, _ in reader.scan(span):
-        old.append(key)
-        if len(old) == REMOVED_AT_ONCE_MAX:
-            break
+    start = after + b"\0" if after else join(KeySpace.ANSWER_TIME, u64(0))
+    span = KeyRange(start, max(start, join(KeySpace.ANSWER_TIME, u64(horizon_us))))
+    return [key for key, _ in itertools.islice(reader.scan(span), REMOVED_AT_ONCE_MAX)]
 
-    def change(staging: Staging) -> int:
-        for key in old:
-            staging.delete(key)
-            staging.delete(join(KeySpace.ANSWER, key[_DIGEST_AT:]))
-        return len(old)
 
-    return change
+def stage_forget(staging: Staging, old: Sequence[bytes]) -> None:
+    """Remove answers by their keys in the time index; one whose key was used again since then stays."""
+    for key in old:
+        staging.delete(key)
+        digest = key[_DIGEST_AT:]
+        stored = staging.get(join(KeySpace.ANSWER, digest))
+        if stored is not None and u64(_decoded(stored)[0]) == key[1:_DIGEST_AT]:
+            staging.delete(join(KeySpace.ANSWER, digest))
 
 
 def _decoded(stored: bytes) -> tuple[int, bytes, Answer]:

@@ -7,13 +7,15 @@ its key, else (no key) to the one whose turn it is: requests without keys take t
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from tidegate.errors import SequenceReused
 from tidegate.storage.commit import GroupCommitter, StageLater, Staging
-from tidegate.topics.batches import BATCH_MESSAGES_MAX, Origin
+from tidegate.topics.batches import Origin
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log import TopicLog
 from tidegate.topics.producers import Memory, recall, stage_memory
@@ -54,6 +56,8 @@ class Receipt:
     partitions: np.ndarray
     offsets: np.ndarray
     ids: np.ndarray
+    # Messages that this request stored; what a producer repeats was stored before.
+    stored_count: int
 
 
 class Publisher:
@@ -94,7 +98,7 @@ class Publisher:
     ) -> Receipt:
         memory = recall(staging, topic, sender.producer, sender.sequence)
         repeated = min(memory.expected - sender.sequence, len(messages))
-        old = self._repeat(topic, memory, sender.sequence, repeated)
+        old = self._repeat(topic, memory, sender, messages.keys[:repeated], messages.payloads[:repeated])
         if repeated == len(messages):
             return old
         new = self._stage(staging, topic, messages.from_index(repeated), routes[repeated:])
@@ -103,36 +107,62 @@ class Publisher:
             np.concatenate((old.partitions, new.partitions)),
             np.concatenate((old.offsets, new.offsets)),
             np.concatenate((old.ids, new.ids)),
+            new.stored_count,
         )
 
-    def _repeat(self, topic: Topic, memory: Memory, sequence: int, count: int) -> Receipt:
-        partitions, offsets = memory.places(sequence, sequence + count)
+    def _repeat(
+        self,
+        topic: Topic,
+        memory: Memory,
+        sender: Sender,
+        keys: Sequence[str | None],
+        payloads: Sequence[bytes],
+    ) -> Receipt:
+        """Give the places of messages that were stored before; others under their numbers are refused."""
+        count = len(payloads)
+        partitions, offsets = memory.places(sender.sequence, sender.sequence + count)
         ids = np.empty(count, np.int64)
         for partition in np.unique(partitions):
             chosen = np.flatnonzero(partitions == partition)
             if offsets[chosen[-1]] >= self._log.counters(topic, int(partition)).end:
                 # The first try is in this very group: it can be read back once the group is durable.
                 raise StageLater
-            ids[chosen] = self._log.ids_of(topic, int(partition), offsets[chosen])
-        return Receipt(partitions, offsets, ids)
+            stored = self._log.messages_at(topic, int(partition), offsets[chosen])
+            ids[chosen] = stored.column("message_id").to_numpy()
+            pairs = zip(stored.column("key").to_pylist(), stored.column("payload").to_pylist(), strict=True)
+            for index, (key, payload) in zip(chosen.tolist(), pairs, strict=True):
+                if keys[index] != key or not _same_json(payloads[index], payload.encode()):
+                    raise SequenceReused(producer=sender.producer, sequence=sender.sequence + index)
+        return Receipt(partitions, offsets, ids, 0)
 
     def _stage(self, staging: Staging, topic: Topic, messages: Messages, routes: np.ndarray) -> Receipt:
         if len(messages) == 1:  # the common case of a service that sends what it sees, one by one
             keys, payloads = messages.keys, messages.payloads
             one = self._log.stage_append(staging, topic, int(routes[0]), keys, payloads, _PUBLISHED)
-            return Receipt(routes, np.array([one.base_offset]), one.ids)
+            return Receipt(routes, np.array([one.base_offset]), one.ids, 1)
         offsets = np.empty(len(messages), np.int64)
         ids = np.empty(len(messages), np.int64)
         partitions = [int(routes[0])] if (routes == routes[0]).all() else [int(p) for p in np.unique(routes)]
         for partition in partitions:
-            chosen = np.flatnonzero(routes == partition)
-            for start in range(0, len(chosen), BATCH_MESSAGES_MAX):
-                run = chosen[start : start + BATCH_MESSAGES_MAX]
-                keys, payloads = _columns(messages, run)
-                appended = self._log.stage_append(staging, topic, partition, keys, payloads, _PUBLISHED)
-                offsets[run] = np.arange(appended.base_offset, appended.base_offset + appended.count)
-                ids[run] = appended.ids
-        return Receipt(routes, offsets, ids)
+            run = np.flatnonzero(routes == partition)
+            keys, payloads = _columns(messages, run)
+            appended = self._log.stage_append(staging, topic, partition, keys, payloads, _PUBLISHED)
+            offsets[run] = np.arange(appended.base_offset, appended.base_offset + appended.count)
+            ids[run] = appended.ids
+        return Receipt(routes, offsets, ids, len(messages))
+
+
+def _same_json(one: bytes, other: bytes) -> bool:
+    """Say whether two payloads mean the same; a sender may write one again with other spaces or order."""
+    if one == other:
+        return True
+    try:
+        return bool(json.loads(one) == json.loads(other))
+    except (
+        ValueError,
+        RecursionError,
+    ):  # too deep or too long to compare: then the bytes have to be the same
+        return False
 
 
 def _columns(messages: Messages, run: np.ndarray) -> tuple[Sequence[str | None], Sequence[bytes]]:

@@ -24,9 +24,10 @@ from tidegate.errors import StorageCorrupt
 VERSION = 1
 HEADER = struct.Struct(">BBHIqqI")
 _HEADER_BEFORE_CRC = HEADER.size - 4
-# A reader decodes whole record batches: more than this in one would make a small read dear.
+# A reader decodes whole record batches: more than this in one would make a small read dear, and a slow reader
+# hold much. A message that is larger by itself has a record batch of its own.
 BATCH_MESSAGES_MAX = 8192
-JOINED_BYTES_MAX = 1024 * 1024
+BATCH_BYTES_MAX = 1024 * 1024
 # Ends an Arrow IPC stream.
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -99,14 +100,27 @@ class Run:
         """The number of messages."""
         return len(self.payloads)
 
+    def part(self, start: int, stop: int) -> Run:
+        """Give the messages `start` ≤ index < `stop`, which keep their offsets and ids."""
+        place = Place(self.place.partition, self.place.base_offset + start, self.place.ts_us)
+        chosen = slice(start, stop)
+        return Run(place, self.origin, self.ids[chosen], self.keys[chosen], self.payloads[chosen])
+
+
+def message_bytes(keys: Sequence[str | None], payloads: Sequence[bytes]) -> int:
+    """Count the bytes of messages, with their keys."""
+    return sum(map(len, payloads)) + sum(len(key.encode()) for key in keys if key)
+
 
 def joined_runs(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Divide runs that follow each other into those that share a record batch: one origin, not too long."""
+    """Divide runs that follow each other into those that share a record batch: one origin, not too long.
+
+    A run that is too long for one record batch is cut.
+    """
     joined: list[Run] = []
     count = size_bytes = 0
-    for run in runs:
-        run_bytes = sum(map(len, run.payloads))
-        over = count + run.count > BATCH_MESSAGES_MAX or size_bytes + run_bytes > JOINED_BYTES_MAX
+    for run, run_bytes in _cut_runs(runs):
+        over = count + run.count > BATCH_MESSAGES_MAX or size_bytes + run_bytes > BATCH_BYTES_MAX
         if joined and (over or run.origin != joined[0].origin):
             yield joined
             joined, count, size_bytes = [], 0, 0
@@ -115,6 +129,24 @@ def joined_runs(runs: Sequence[Run]) -> Iterator[list[Run]]:
         size_bytes += run_bytes
     if joined:
         yield joined
+
+
+def _cut_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, int]]:
+    """Give runs that each fit into a record batch, with their bytes."""
+    for run in runs:
+        size_bytes = message_bytes(run.keys, run.payloads)
+        if run.count == 1 or (run.count <= BATCH_MESSAGES_MAX and size_bytes <= BATCH_BYTES_MAX):
+            yield run, size_bytes
+            continue
+        start = part_bytes = 0
+        for index, (key, payload) in enumerate(zip(run.keys, run.payloads, strict=True)):
+            one_bytes = len(payload) + (len(key.encode()) if key else 0)
+            full = index - start == BATCH_MESSAGES_MAX or part_bytes + one_bytes > BATCH_BYTES_MAX
+            if full and index > start:
+                yield run.part(start, index), part_bytes
+                start, part_bytes = index, 0
+            part_bytes += one_bytes
+        yield run.part(start, run.count), part_bytes
 
 
 def encode_runs(runs: Sequence[Run]) -> bytes:

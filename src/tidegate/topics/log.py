@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from tidegate.errors import OffsetOutOfRange, StorageCorrupt, TopicNotFound
 from tidegate.model.clock import Clock
@@ -29,6 +30,7 @@ from tidegate.topics.batches import (
     decode_batch,
     encode_runs,
     joined_runs,
+    message_bytes,
     times_of,
 )
 from tidegate.topics.definitions import Topic
@@ -125,7 +127,7 @@ class TopicLog:
         payloads: Sequence[bytes],
         origin: Origin,
     ) -> Appended:
-        """Add messages to the end of a partition; what one group of writes adds becomes one record batch."""
+        """Add messages to the end of a partition; what one group of writes adds shares record batches."""
         count = len(payloads)
         if staging.get(keys.definition_key(topic.id)) is None:
             # Deleted since the request came in: what went into it now could never be read.
@@ -140,7 +142,8 @@ class TopicLog:
         after = Counters(before.end + count, before.start, ts_us, int(ids[-1]), before.stored_bytes)
         staging.foresee(counter_key, after.encode())
         name = ("append", topic.id, partition)
-        staging.gather(name, (topic, before, run), sum(map(len, payloads)), self._finish_runs)
+        size_bytes = message_bytes(message_keys, payloads)
+        staging.gather(name, (topic, before, run), size_bytes, self._finish_runs)
         return Appended(partition, before.end, ids)
 
     def _finish_runs(
@@ -214,15 +217,15 @@ class TopicLog:
             return TopicNotFound(topic=topic.name)
         return StorageCorrupt(place=_place(topic, partition), reason=f"offset {offset} is missing")
 
-    def ids_of(self, topic: Topic, partition: int, offsets: np.ndarray) -> np.ndarray:
-        """Give the message ids at offsets of one partition, which rise."""
-        found = np.empty(len(offsets), np.int64)
+    def messages_at(self, topic: Topic, partition: int, offsets: np.ndarray) -> pa.Table:
+        """Give the messages at offsets of one partition, which rise: id, key and payload."""
+        found = []
         for batch in self.read(topic, partition, int(offsets[0]), int(offsets[-1]) + 1):
-            inside = (offsets >= batch.base_offset) & (offsets < batch.stop_offset)
-            if inside.any():
-                ids = batch.arrow().column("message_id").to_numpy()
-                found[inside] = ids[offsets[inside] - batch.base_offset]
-        return found
+            inside = offsets[(offsets >= batch.base_offset) & (offsets < batch.stop_offset)]
+            if len(inside):
+                chosen = batch.arrow().select(["message_id", "key", "payload"])
+                found.append(chosen.take(pa.array(inside - batch.base_offset)))
+        return pa.Table.from_batches(found)
 
     def offset_at(self, topic: Topic, partition: int, time_us: int) -> int:
         """Give the first offset whose time is at or after a time; the end where there is none."""
@@ -236,8 +239,13 @@ class TopicLog:
             if stored is None:
                 raise self._missing(topic, partition, base)
             batch = decode_batch(stored, base, f"{_place(topic, partition)}, offset {base}")
-            if times_of(stored)[1] < time_us:
+            first_us, last_us = times_of(stored)
+            if last_us < time_us:
                 low = batch.stop_offset
+            elif first_us < time_us:
+                # The time lies inside this batch: messages of one group of writes may differ in theirs.
+                times = batch.arrow().column("ts").cast("int64").to_numpy()
+                return max(base + int(np.searchsorted(times, time_us)), held.start)
             else:
                 high = base
         return max(low, held.start)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from tidegate.topics.log import TopicLog
 # Record batches below this are joined on the way out: Spark and Arrow pay for each batch, not only for each
 # row.
 JOIN_BELOW_MESSAGES = 512
+JOIN_BELOW_BYTES = 256 * 1024
 JOINED_MESSAGES_MAX = 8192
 # Bytes gathered before they are sent: large enough that the cost of a send does not count.
 CHUNK_BYTES = 1024 * 1024
@@ -157,23 +159,27 @@ def _fitting(batch: pa.RecordBatch, room_bytes: int, *, at_least_one: bool) -> p
 def arrow_stream(log: TopicLog, topic: Topic, partition: int, start: int, stop: int) -> Iterator[bytes]:
     """Give exactly the messages of a range as the bytes of an Arrow IPC stream, in chunks.
 
-    Stored record batches go out as they lie; only the outer two are cut, and small ones are joined.
+    Stored record batches go out as they lie; only the outer two are cut, and small ones are joined. A chunk
+    has at most `CHUNK_BYTES`, however large a message is.
     """
     log.check_range(topic, partition, start, stop)
     return _chunks(_messages(log.read(topic, partition, start, stop), start, stop))
 
 
 def _chunks(parts: Iterator[bytes | memoryview]) -> Iterator[bytes]:
-    gathered: list[bytes | memoryview] = [STREAM_START]
-    size_bytes = 0
-    for part in parts:
-        gathered.append(part)
-        size_bytes += len(part)
-        if size_bytes >= CHUNK_BYTES:
-            yield b"".join(gathered)
-            gathered, size_bytes = [], 0
-    gathered.append(STREAM_END)
-    yield b"".join(gathered)
+    gathered: list[memoryview] = []
+    room_bytes = CHUNK_BYTES
+    for part in chain([STREAM_START], parts, [STREAM_END]):
+        left = memoryview(part)
+        while left:
+            gathered.append(left[:room_bytes])
+            left = left[room_bytes:]
+            room_bytes -= len(gathered[-1])
+            if not room_bytes:
+                yield b"".join(gathered)
+                gathered, room_bytes = [], CHUNK_BYTES
+    if gathered:
+        yield b"".join(gathered)
 
 
 def _messages(stored: Iterator[StoredBatch], start: int, stop: int) -> Iterator[bytes | memoryview]:
@@ -181,7 +187,7 @@ def _messages(stored: Iterator[StoredBatch], start: int, stop: int) -> Iterator[
     small_rows = small_bytes = 0
     for batch in stored:
         whole = start <= batch.base_offset and batch.stop_offset <= stop
-        if whole and batch.count >= JOIN_BELOW_MESSAGES:
+        if whole and (batch.count >= JOIN_BELOW_MESSAGES or len(batch.body) >= JOIN_BELOW_BYTES):
             if small:
                 yield _joined(small)
                 small, small_rows, small_bytes = [], 0, 0
