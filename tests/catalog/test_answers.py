@@ -50,6 +50,20 @@ def test_keys_belong_to_one_user_of_one_tenant(catalog: Catalog) -> None:
     assert catalog.answers.find("acme", "admin", "k", "other") is None
 
 
+def test_the_keys_of_a_user_go_with_the_user(catalog: Catalog) -> None:
+    answer = StoredAnswer(200, b"of the first bob")
+    catalog.people.create_tenant(ADMIN, "acme")
+    catalog.people.add_user(ADMIN, "default", "bob", WRITER)
+    kept = [("default", "bob"), ("acme", "default/bob"), ("default", "bobby"), ("acme", "bob")]
+    with catalog.transaction() as connection:
+        for tenant, user in kept:
+            catalog.answers.store(connection, tenant, user, "k", "f", answer)
+    catalog.people.remove_user(ADMIN, "default", "bob")
+    catalog.people.add_user(ADMIN, "default", "bob", WRITER)
+    found = [catalog.answers.find(tenant, user, "k", "f") for tenant, user in kept]
+    assert found == [None, None, answer, answer]
+
+
 def test_a_refused_deed_keeps_no_answer(catalog: Catalog) -> None:
     catalog.people.add_user(ADMIN, "default", "bob", WRITER)
     with pytest.raises(UserExists):

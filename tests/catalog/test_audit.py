@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from tests.catalog.conftest import ADMIN
-from tidegate.catalog.audit import DETAILS_BYTES_MAX, Actor, AuditEvent, system_actor
+from tidegate.catalog.audit import DETAILS_BYTES_MAX, SUBJECT_CHARS_MAX, Actor, AuditEvent, system_actor
 from tidegate.catalog.database import Catalog
 from tidegate.catalog.pages import Page
 from tidegate.errors import InvariantBroken, RequestInvalid
@@ -71,8 +74,31 @@ def test_a_search_for_what_cannot_be_is_refused_or_empty(catalog: Catalog) -> No
             assert "characters" in str(problem)
 
 
-def test_details_that_are_too_long_give_way_to_a_mark(catalog: Catalog) -> None:
-    catalog.audit.begin(BOB, "sql.query", "sql", {"text": "x" * DETAILS_BYTES_MAX})
+def test_a_long_subject_is_cut(catalog: Catalog) -> None:
+    catalog.audit.begin(BOB, "topic.create", "topic/" + "x" * 100_000)
+    catalog.audit.begin(BOB, "topic.create", "x" * SUBJECT_CHARS_MAX)
+    fits, cut = (event.subject for event in catalog.audit.list("acme", Page()).rows)
+    assert fits == "x" * SUBJECT_CHARS_MAX
+    assert cut == "topic/" + "x" * (SUBJECT_CHARS_MAX - 7) + "…"
+
+
+@pytest.mark.parametrize(
+    ("long", "begins"),
+    [("é" * 20_000, "ééé"), (list(range(20_000)), "[0,1,2"), ({"a": "b" * 20_000}, '{"a":"bbb')],
+)
+def test_of_long_details_the_long_values_are_cut(catalog: Catalog, long: Any, begins: str) -> None:
+    event_id = catalog.audit.begin(BOB, "backup.change", "backup/1", {"file": long, "bytes": 7})
+    catalog.audit.finish(event_id, "failed", {"error": "STORAGE_FULL", "more": long})
+    (event,) = catalog.audit.list("acme", Page()).rows
+    assert (event.details["bytes"], event.details["error"]) == (7, "STORAGE_FULL")
+    for key in ("file", "more"):
+        assert event.details[key].startswith(begins)
+        assert event.details[key].endswith("…")
+    assert len(json.dumps(event.details)) <= DETAILS_BYTES_MAX
+
+
+def test_details_that_cannot_be_cut_to_fit_give_way_to_a_mark(catalog: Catalog) -> None:
+    catalog.audit.begin(BOB, "sql.query", "sql", {f"column{n}": n for n in range(10_000)})
     (event,) = catalog.audit.list("acme", Page()).rows
     assert list(event.details) == ["left_out_bytes"]
 

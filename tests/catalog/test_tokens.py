@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 
@@ -10,9 +11,10 @@ from sqlalchemy import select
 
 from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, OpenCatalog
 from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.links import UNUSED_MAX
 from tidegate.catalog.mint import MadeToken
 from tidegate.catalog.pages import Page
-from tidegate.catalog.tables import ALL_TABLES
+from tidegate.catalog.tables import ALL_TABLES, LINKS
 from tidegate.errors import (
     LinkWrong,
     RequestInvalid,
@@ -200,6 +202,122 @@ def test_ended_tokens_and_old_links_are_pruned(catalog: Catalog, bob: MadeToken,
     assert [token.id for token in catalog.tokens.list("acme", "bob", Page()).rows] == [bob.id]
     with pytest.raises(TokenWrong):
         catalog.tokens.find(old.text)
+
+
+def test_links_and_ended_sessions_are_pruned_after_a_day_and_tokens_when_told(
+    catalog: Catalog, bob: MadeToken, clock: ManualClock
+) -> None:
+    def links() -> int:
+        with catalog.transaction() as connection:
+            return len(connection.execute(select(LINKS)).all())
+
+    principal = catalog.tokens.find(bob.text)
+    catalog.tokens.use_link(catalog.tokens.make_link(principal, 60).code, 60)
+    catalog.tokens.make_link(principal, 60)
+    catalog.tokens.make(ADMIN, "acme", "bob", lifetime_seconds=60)
+    clock.advance(60)
+    assert catalog.tokens.end_expired(clock.now_us()) == 2
+    clock.advance(24 * HOUR)
+    assert (catalog.tokens.prune(START_US), links()) == (0, 2)
+    clock.advance(1)
+    assert (catalog.tokens.prune(START_US), links()) == (1, 0)
+    kinds = [token.kind for token in catalog.tokens.list("acme", "bob", Page()).rows]
+    assert kinds == ["token", "token"], "a token that ended is kept for longer"
+
+
+def test_a_session_ends_no_later_than_the_token_that_made_its_link(
+    catalog: Catalog, bob: MadeToken, clock: ManualClock
+) -> None:
+    short = catalog.tokens.make(ADMIN, "acme", "bob", lifetime_seconds=90)
+    link = catalog.tokens.make_link(catalog.tokens.find(short.text), 600)
+    assert link.expires_us == short.expires_us
+    session = catalog.tokens.use_link(link.code, HOUR)
+    assert session.expires_us == short.expires_us
+    clock.advance(90)
+    with pytest.raises(TokenExpired):
+        catalog.tokens.find(session.text)
+
+
+def test_a_session_makes_no_links(catalog: Catalog, bob: MadeToken) -> None:
+    link = catalog.tokens.make_link(catalog.tokens.find(bob.text), 60)
+    session = catalog.tokens.find(catalog.tokens.use_link(link.code, HOUR).text)
+    with pytest.raises(RequestInvalid, match="session makes no links"):
+        catalog.tokens.make_link(session, 60)
+
+
+def test_sessions_end_with_the_token_that_made_their_link(catalog: Catalog, bob: MadeToken) -> None:
+    other = catalog.tokens.make(ADMIN, "acme", "bob", lifetime_seconds=None)
+    sessions = [
+        catalog.tokens.use_link(catalog.tokens.make_link(catalog.tokens.find(text), 60).code, HOUR)
+        for text in (bob.text, bob.text, other.text)
+    ]
+    catalog.tokens.revoke(ADMIN, "acme", "bob", bob.id)
+    for ended in sessions[:2]:
+        with pytest.raises(TokenRevoked):
+            catalog.tokens.find(ended.text)
+    assert isinstance(catalog.tokens.check([sessions[0].id])[sessions[0].id], TokenRevoked)
+    assert catalog.tokens.find(sessions[2].text).user == "bob"
+
+
+def test_a_session_of_a_token_that_was_seen_to_expire_stays_ended(
+    catalog: Catalog, bob: MadeToken, clock: ManualClock
+) -> None:
+    short = catalog.tokens.make(ADMIN, "acme", "bob", lifetime_seconds=90)
+    link = catalog.tokens.make_link(catalog.tokens.find(short.text), 60)
+    session = catalog.tokens.use_link(link.code, HOUR)
+    clock.advance(90)
+    assert isinstance(catalog.tokens.check([short.id])[short.id], TokenExpired)
+    clock.set_us(START_US)
+    with pytest.raises(TokenExpired):
+        catalog.tokens.find(session.text)
+
+
+def test_sessions_of_a_home_end_when_its_admin_token_is_replaced(catalog: Catalog) -> None:
+    link = catalog.tokens.make_link(catalog.tokens.find(ADMIN_TOKEN), 60)
+    session = catalog.tokens.use_link(link.code, HOUR)
+    catalog.people.ensure_admin("another-text-of-an-admin.token-file", "home-1")
+    catalog.people.ensure_admin(ADMIN_TOKEN, "home-1")
+    assert catalog.tokens.find(ADMIN_TOKEN).user == "admin"
+    with pytest.raises(TokenRevoked):
+        catalog.tokens.find(session.text)
+
+
+def test_of_the_unused_links_of_a_user_the_oldest_gives_way(
+    catalog: Catalog, bob: MadeToken, clock: ManualClock
+) -> None:
+    principal = catalog.tokens.find(bob.text)
+    others = catalog.tokens.make_link(catalog.tokens.find(ADMIN_TOKEN), HOUR)
+    codes = []
+    for _ in range(UNUSED_MAX + 2):
+        clock.advance(1)
+        codes.append(catalog.tokens.make_link(principal, HOUR).code)
+    for code in codes[:2]:
+        with pytest.raises(LinkWrong):
+            catalog.tokens.use_link(code, HOUR)
+    for code in [others.code, *codes[2:]]:
+        catalog.tokens.use_link(code, HOUR)
+
+
+def test_a_link_that_is_used_while_its_token_is_revoked_leaves_no_living_session(
+    place: CatalogPlace, catalog: Catalog, bob: MadeToken, clock: ManualClock, open_catalog: OpenCatalog
+) -> None:
+    other = open_catalog(place, clock)
+    for _ in range(10):
+        made = catalog.tokens.make(ADMIN, "acme", "bob", lifetime_seconds=None)
+        code = catalog.tokens.make_link(catalog.tokens.find(made.text), 60).code
+        sessions: list[MadeToken] = []
+
+        def use(code: str, sessions: list[MadeToken]) -> None:
+            with contextlib.suppress(LinkWrong):
+                sessions.append(other.tokens.use_link(code, HOUR))
+
+        thread = threading.Thread(target=use, args=(code, sessions))
+        thread.start()
+        catalog.tokens.revoke(ADMIN, "acme", "bob", made.id)
+        thread.join()
+        for session in sessions:
+            with pytest.raises(TokenRevoked):
+                catalog.tokens.find(session.text)
 
 
 def test_a_link_lets_a_browser_in_once(catalog: Catalog, bob: MadeToken) -> None:

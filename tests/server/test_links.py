@@ -128,6 +128,25 @@ def test_a_link_ends_with_the_token_it_was_made_with(office: Office) -> None:
     assert refusal(enter(office, url)) == (401, "LINK_WRONG")
 
 
+def test_a_session_ends_with_the_token_that_made_its_link(office: Office) -> None:
+    person = office.person("reader", lifetime_seconds=600)
+    answer = enter(office, make_link(person))
+    (age,) = re.findall(r"Max-Age=(\d+)", answer.headers["set-cookie"])
+    assert 0 < int(age) <= 600
+    browser = office.client(cookie=f"{COOKIE}={answer.cookies[COOKIE]}")
+    ends = [http.get("/api/v1/me").json()["expiresAt"] for http in (person.http, browser)]
+    assert ends[0] == ends[1]
+    office.revoke(person)
+    assert refusal(browser.get("/api/v1/me")) == (401, "TOKEN_REVOKED")
+
+
+def test_a_session_makes_no_links(office: Office) -> None:
+    session = enter(office, make_link(office.person("reader"))).cookies[COOKIE]
+    browser = office.client(cookie=f"{COOKIE}={session}", origin=office.server.url)
+    for http in (browser, office.client(session)):
+        assert refusal(http.post("/api/v1/links")) == (422, "REQUEST_INVALID")
+
+
 def test_a_link_made_while_acting_elsewhere_is_for_oneself_at_home(office: Office) -> None:
     tenant = office.tenant()
     where = {"X-Tenant": tenant}

@@ -14,6 +14,7 @@ from tidegate.testing.server import RunningServer
 
 AUDIT = "/api/v1/audit"
 JOBS = "/api/v1/jobs"
+BACKUPS = "/api/v1/backups"
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,69 @@ def test_a_topic_that_is_made_or_cannot_be_is_written_down(boss: httpx.Client) -
     failed, made = events(boss, action="topic.create")
     assert (made["outcome"], made["subject"]) == ("done", "topic/audit.topic")
     assert (failed["outcome"], failed["details"]["error"]) == ("failed", "TOPIC_EXISTS")
+
+
+def test_a_topic_that_cannot_be_leaves_nothing_in_the_trail(boss: httpx.Client) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"name": "x" * 90_000}, "NAME_INVALID"),
+        ({"name": "no good"}, "NAME_INVALID"),
+        ({"name": "audit.parts", "partitions": 0}, "REQUEST_INVALID"),
+        ({"name": "audit.parts", "partitions": 10**12}, "REQUEST_INVALID"),
+    ]
+    for body, code in wrong:
+        assert refusal(boss.post("/api/v1/topics", json=body)) == (422, code)
+    assert events(boss, action="topic.create") == []
+
+
+def test_a_topic_that_is_asked_for_again_under_its_key_is_written_down_once(boss: httpx.Client) -> None:
+    key = {"Idempotency-Key": "topic-once"}
+    answers = [boss.post("/api/v1/topics", json={"name": "audit.once"}, headers=key) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [201] * 3
+    assert len({answer.text for answer in answers}) == 1
+    other = boss.post("/api/v1/topics", json={"name": "audit.other"}, headers=key)
+    assert refusal(other) == (409, "IDEMPOTENCY_KEY_REUSED")
+    (event,) = events(boss, action="topic.create")
+    assert (event["outcome"], event["subject"]) == ("done", "topic/audit.once")
+
+
+def test_the_end_of_a_backup_is_in_the_trail_of_the_instance(office: Office) -> None:
+    elsewhere = {"X-Tenant": office.tenant()}
+    first = office.ask("POST", BACKUPS, json={}, headers=elsewhere)["id"]
+    office.ask("DELETE", f"{BACKUPS}/{first}", headers=elsewhere)
+    second = office.ask("POST", BACKUPS, json={}, headers=elsewhere)["id"]
+    body = {"file": "/b.tar", "bytes": 7}
+    office.ask("POST", f"{BACKUPS}/{second}/finish", json=body, headers=elsewhere)
+    gone = office.admin.delete(f"{BACKUPS}/{second}", headers=elsewhere)
+    assert refusal(gone) == (404, "BACKUP_NOT_FOUND")
+    finished, _, gave_up, _ = events(office.admin, limit=4)
+    for event, subject in ((finished, second), (gave_up, first)):
+        assert (event["action"], event["outcome"]) == ("backup.change", "done")
+        assert (event["user"], event["subject"]) == ("admin", f"backup/{subject}")
+    assert finished["details"] == body
+    assert gave_up["details"] == {"gaveUp": True}
+    assert office.ask("GET", AUDIT, headers=elsewhere)["events"] == []
+
+
+def test_backups_are_counted_as_jobs(office: Office) -> None:
+    def counted() -> dict[str, float]:
+        lines = office.admin.get("/metrics").text.splitlines()
+        samples = [line.rpartition(" ") for line in lines if line.startswith("tidegate_jobs_")]
+        return {name: float(value) for name, _, value in samples}
+
+    running, done, failed = (
+        "tidegate_jobs_running",
+        'tidegate_jobs_finished_total{outcome="done"}',
+        'tidegate_jobs_finished_total{outcome="failed"}',
+    )
+    before = counted()
+    first = office.ask("POST", BACKUPS, json={})["id"]
+    assert counted()[running] == before[running] + 1
+    office.ask("DELETE", f"{BACKUPS}/{first}")
+    second = office.ask("POST", BACKUPS, json={})["id"]
+    office.ask("POST", f"{BACKUPS}/{second}/finish", json={"file": "/b.tar", "bytes": 7})
+    after = counted()
+    assert after[running] == before[running]
+    assert (after[done] - before[done], after[failed] - before[failed]) == (1, 1)
 
 
 def test_the_trail_is_read_in_pages_newest_first_and_skips_nothing(boss: httpx.Client) -> None:

@@ -67,6 +67,19 @@ def test_everyone_of_a_disabled_tenant_is_kept_out_at_once_and_let_in_again(offi
     assert person.http.get("/api/v1/me").status_code == 200
 
 
+def test_what_is_done_to_tenants_is_in_the_trail_of_the_instance(office: Office) -> None:
+    elsewhere, name = office.tenant(), f"{office.tenant()}-more"
+    where = {"X-Tenant": elsewhere, "X-Request-Id": name}
+    office.ask("POST", TENANTS, json={"name": name}, headers=where)
+    for verb in ("disable", "enable"):
+        office.ask("POST", f"{TENANTS}/{name}/{verb}", headers=where)
+    mine = office.ask("GET", "/api/v1/audit", params={"limit": 3})["events"]
+    told = [(event["action"], event["user"], event["subject"], event["requestId"]) for event in mine]
+    actions = ["tenant.enable", "tenant.disable", "tenant.create"]
+    assert told == [(action, "admin", f"tenant/{name}", name) for action in actions]
+    assert office.ask("GET", "/api/v1/audit", headers={"X-Tenant": elsewhere})["events"] == []
+
+
 def test_the_first_tenant_stays(office: Office) -> None:
     assert refusal(office.admin.post(f"{TENANTS}/default/disable")) == (409, "LAST_ADMINISTRATOR")
     assert office.admin.get("/api/v1/me").status_code == 200

@@ -108,12 +108,53 @@ def test_a_freeze_that_fails_leaves_nothing_and_frees_the_lease(home: Home) -> N
         assert {job.state for job in catalog.jobs.list("default", Page(), kind=JOB_KIND).rows} == {"failed"}
 
 
+class Ledger:
+    """Writes down what the desk tells."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def began(self) -> None:
+        self.told.append("began")
+
+    def finished(self, took_seconds: float, size_bytes: int) -> None:
+        self.told.append(f"finished {size_bytes} {took_seconds >= 0}")
+
+    def failed(self) -> None:
+        self.told.append("failed")
+
+
+def test_every_backup_is_told_of_once_when_it_begins_and_once_when_it_ends(home: Home) -> None:
+    ledger, engine = Ledger(), RocksEngine(home.engine_path)
+    try:
+        with opened_catalog(home) as catalog:
+            desk = BackupDesk(home, engine, catalog, SystemClock(), ledger)
+            started = desk.start(ACTOR)
+            with pytest.raises(LeaseHeld):
+                desk.start(ACTOR)
+            desk.finish(started.id, "b.tar", 7)
+            desk.give_up(desk.start(ACTOR).id, "enough")
+            desk.start(ACTOR)
+            desk.close()
+            desk.close()
+            broken = BackupDesk(home, RocksEngineBroken(), catalog, SystemClock(), ledger)
+            with pytest.raises(StorageFailed):
+                broken.start(ACTOR)
+    finally:
+        engine.close()
+    assert ledger.told == ["began", "finished 7 True", *["began", "failed"] * 3]
+
+
 def test_what_nobody_knows_is_not_found(home: Home) -> None:
     with _desk(home) as (desk, _):
         with pytest.raises(BackupNotFound):
             desk.finish("20260101T000000Z", "x", 1)
         with pytest.raises(BackupNotFound):
             desk.give_up("20260101T000000Z", "x")
+        with pytest.raises(BackupNotFound):
+            desk.check("20260101T000000Z")
+        started = desk.start(ACTOR)
+        desk.check(started.id)
 
 
 def test_a_packer_that_dies_is_noticed_and_its_backup_ends(

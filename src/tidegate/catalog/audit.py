@@ -22,7 +22,9 @@ from tidegate.errors import InvariantBroken
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.clock import Clock
 
-DETAILS_BYTES_MAX = 16_384  # an event is a note, not an archive; longer details give way to a mark
+SUBJECT_CHARS_MAX = 300  # the longest name of a topic with what stands before it, and room
+DETAILS_BYTES_MAX = 4_096  # an event is a note, not an archive; longer details are cut
+_CUT_CHARS = (200, 20)  # what is left of each long value: first as much as tells, then as little as fits
 PRUNE_ROWS = 5_000  # deleted in one transaction, so that others wait for milliseconds
 
 Outcome = Literal["done", "failed"]
@@ -90,13 +92,13 @@ class Audit:
         *,
         outcome: str = "done",
     ) -> int:
-        """Write an event in the transaction of the deed."""
+        """Write an event in the transaction of the deed; long texts are cut, for callers choose them."""
         values = {
             "at_us": self._clock.now_us(),
             "tenant": actor.tenant,
             "user": actor.user,
             "action": str(action),
-            "subject": subject,
+            "subject": _cut(subject, SUBJECT_CHARS_MAX),
             "outcome": outcome,
             "request_id": actor.request_id,
             "details": _text(details or {}),
@@ -132,8 +134,25 @@ class Audit:
 
 
 def _text(details: Mapping[str, Any]) -> str:
-    text = json.dumps(details, separators=(",", ":"))
-    return text if len(text) <= DETAILS_BYTES_MAX else json.dumps({"left_out_bytes": len(text)})
+    text = whole = _json(details)  # ASCII: characters are bytes
+    for chars_max in _CUT_CHARS:
+        if len(text) <= DETAILS_BYTES_MAX:
+            return text
+        text = _json({_cut(key, chars_max): _cut_value(details[key], chars_max) for key in details})
+    return text if len(text) <= DETAILS_BYTES_MAX else _json({"left_out_bytes": len(whole)})
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _cut(text: str, chars_max: int) -> str:
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
+
+
+def _cut_value(value: Any, chars_max: int) -> Any:
+    text = value if isinstance(value, str) else _json(value)
+    return value if len(text) <= chars_max else _cut(text, chars_max)
 
 
 def _event(row: Row[Any]) -> AuditEvent:

@@ -10,20 +10,24 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-from sqlalchemy import Connection, MetaData, Table, func, insert, inspect, select, update
+from sqlalchemy import ColumnElement, Connection, MetaData, Table, func, insert, inspect, select, update
 
+from tidegate.catalog.audit import Actor, Audit
 from tidegate.catalog.connections import Connections
 from tidegate.catalog.migrations.upgrade import REVISION_TABLE, check_known, lock, newest_revision, upgrade_to
-from tidegate.catalog.tables import ALL_TABLES, LEASES
+from tidegate.catalog.tables import ALL_TABLES, AUDIT, LEASES
 from tidegate.errors import BackupUnusable, CatalogUnusable
+from tidegate.model.clock import Clock
 
 FORMAT = 1
 INDEX_FILE = "catalog.json"
+LOAD_ACTION = "backup.restore"
 _ROWS_AT_ONCE = 1_000
 _COUNTERS = {"audit": "id", "jobs": "number", "job_events": "number"}
 
@@ -57,15 +61,32 @@ def dump(connections: Connections, folder: Path) -> None:
         os.close(fd)
 
 
-def load(connections: Connections, folder: Path) -> None:
-    """Put a dump into an empty database and bring it to the newest revision, all in one transaction."""
+@dataclass(frozen=True, slots=True)
+class LoadMark:
+    """Tells a load that is part of something larger, which is not done yet, from every other.
+
+    The audit trail keeps it: `started` with the rows, `done` when all the rest is done too. Where the first
+    is the newest event, whatever the rows are for was cut off, and they may be loaded anew.
+    """
+
+    name: str
+    clock: Clock
+    actor: Actor
+    details: Mapping[str, str]
+
+
+def load(connections: Connections, folder: Path, mark: LoadMark | None = None) -> None:
+    """Put a dump into an empty database and bring it to the newest revision, all in one transaction.
+
+    A database that holds nothing but a load of the same mark, which was cut off, counts as empty.
+    """
     index = _read_index(folder)
     check_known(index.revision, connections)
     for name, dumped in index.tables.items():
         _check_file(folder / f"{name}.jsonl", dumped)
     with connections.rebuild() as connection:
         lock(connection)
-        _make_room(connection, connections)
+        _make_room(connection, connections, mark)
         upgrade_to(index.revision, connection, connections)
         found = MetaData()
         found.reflect(connection, only=sorted(index.tables))
@@ -75,6 +96,37 @@ def load(connections: Connections, folder: Path) -> None:
         upgrade_to("head", connection, connections)
         # Who held a lease is not here; its number stays, so that the next holder's is higher.
         connection.execute(update(LEASES).values(holder="", expires_us=0))
+        if mark is not None:
+            audit = Audit(connections, mark.clock)
+            audit.write(connection, mark.actor, LOAD_ACTION, mark.name, mark.details, outcome="started")
+
+
+def keep_load(connections: Connections, mark: LoadMark) -> None:
+    """Note that all that a load was part of is done: its rows are in use from now on."""
+    with connections.write() as connection:
+        connection.execute(update(AUDIT).where(*_begun(mark)).values(outcome="done"))
+
+
+def undo_load(connections: Connections, mark: LoadMark) -> None:
+    """Remove what a load put into a database, unless it is in use."""
+    with connections.rebuild() as connection:
+        lock(connection)
+        if _is_cut_off(connection, mark):
+            _make_room(connection, connections, mark)
+
+
+def _begun(mark: LoadMark) -> tuple[ColumnElement[bool], ...]:
+    return AUDIT.c.action == LOAD_ACTION, AUDIT.c.subject == mark.name, AUDIT.c.outcome == "started"
+
+
+def _is_cut_off(connection: Connection, mark: LoadMark) -> bool:
+    """Say whether the newest event is the beginning of this load."""
+    if not inspect(connection).has_table(AUDIT.name):
+        return False
+    newest = select(func.max(AUDIT.c.id)).scalar_subquery()
+    return (
+        connection.execute(select(AUDIT.c.id).where(AUDIT.c.id == newest, *_begun(mark))).first() is not None
+    )
 
 
 def _dump_table(connection: Connection, table: Table, file: Path) -> _DumpedTable:
@@ -112,6 +164,8 @@ def _read_index(folder: Path) -> _Index:
         raise BackupUnusable(file=str(file), reason=str(problem)) from problem
     if index.format != FORMAT:
         raise BackupUnusable(file=str(file), reason=f"its format {index.format} is not known here")
+    if not all(name.isidentifier() for name in index.tables):
+        raise BackupUnusable(file=str(file), reason="it names something that is no table")
     return index
 
 
@@ -125,13 +179,14 @@ def _check_file(file: Path, dumped: _DumpedTable) -> None:
         raise BackupUnusable(file=str(file), reason="its checksum is another than when it was made")
 
 
-def _make_room(connection: Connection, connections: Connections) -> None:
-    """Remove tables without rows; refuse when there is a row in one."""
+def _make_room(connection: Connection, connections: Connections, mark: LoadMark | None) -> None:
+    """Remove tables without rows, or with those of a load that was cut off; refuse when there are others."""
+    cut_off = mark is not None and _is_cut_off(connection, mark)
     ours = {table.name for table in ALL_TABLES} | {REVISION_TABLE}
     there = sorted(ours & set(inspect(connection).get_table_names()))
     found = MetaData()
     found.reflect(connection, only=there)
-    for table in found.sorted_tables:
+    for table in () if cut_off else found.sorted_tables:
         if table.name != REVISION_TABLE and connection.execute(select(table).limit(1)).first() is not None:
             raise CatalogUnusable(
                 catalog=connections.place.shown,

@@ -40,15 +40,19 @@ class Mint:
         whose: tuple[str, str],
         kind: str,
         label: str,
-        lifetime_seconds: float | None,
+        expires_us: int | None,
+        made_with: str = "",
     ) -> MadeToken:
-        """Insert a new token for a tenant's user in a transaction of the caller."""
+        """Insert a new token for a tenant's user in a transaction of the caller.
+
+        `made_with` is the token that a session stands on: it ends when that one does.
+        """
         now_us = self._clock.now_us()
         token_id = self._random_bytes(_ID_BYTES).hex()
         secret = secret_text(self._random_bytes(_SECRET_BYTES))
-        made = MadeToken(token_id, f"tg_{token_id}_{secret}", expiry_us(now_us, lifetime_seconds))
+        made = MadeToken(token_id, f"tg_{token_id}_{secret}", expires_us)
         values = {"id": token_id, "tenant": whose[0], "user": whose[1], "kind": kind, "label": label}
-        values |= {"home": "", "digest": digest_of(made.text), "ended_by": ""}
+        values |= {"home": "", "made_with": made_with, "digest": digest_of(made.text), "ended_by": ""}
         connection.execute(insert(TOKENS).values(**values, created_us=now_us, expires_us=made.expires_us))
         return made
 

@@ -11,13 +11,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, or_, select, update
 
 from tidegate.catalog.answers import Answers, Once
 from tidegate.catalog.audit import Actor, Audit
 from tidegate.catalog.connections import Connections, insert_if_new
 from tidegate.catalog.pages import Page, Paged, paged
-from tidegate.catalog.tables import LINKS, TENANTS, TOKENS, USERS
+from tidegate.catalog.tables import ANSWERS, LINKS, TENANTS, TOKENS, USERS
 from tidegate.errors import (
     InvariantBroken,
     LastAdministrator,
@@ -38,6 +38,7 @@ from tidegate.model.people_names import (
 
 HOME_TOKEN_PREFIX = "home-"  # noqa: S105 - how the ids of admin.token files begin
 _DIGEST_CHARS = 16  # of 64: enough that two texts never share an id
+_IDS_A_QUERY_MAX = 500  # SQLite everywhere takes that many parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,10 @@ class People:
             return self._answers.keep(connection, actor.tenant, once, _user(row))
 
     def remove_user(self, actor: Actor, tenant: str, name: str, once: Once | None = None) -> None:
-        """Remove a user; their tokens and links end with them and stay ended when the name comes back."""
+        """Remove a user; their tokens, links and idempotency keys go with them.
+
+        Nothing of it works again, and no old answer is given again, when the name comes back.
+        """
         if _is_first_admin(tenant, name):
             raise LastAdministrator(user=name)
         with self._connections.write() as connection:
@@ -183,6 +187,7 @@ class People:
             find_user(connection, tenant, name, lock=True)
             for table in (TOKENS, LINKS):
                 connection.execute(delete(table).where(table.c.tenant == tenant, table.c.user == name))
+            connection.execute(delete(ANSWERS).where(_answers_of(tenant, name)))
             connection.execute(delete(USERS).where(_same_user(tenant, name)))
             self._audit.write(connection, actor, Operation.USER_DELETE, f"user/{name}")
             self._answers.keep(connection, actor.tenant, once, None)
@@ -201,6 +206,7 @@ class People:
             "user": ADMIN_USER,
             "kind": "home",
             "home": home_id,
+            "made_with": "",
             "label": "admin.token",
             "digest": digest,
             "created_us": now_us,
@@ -245,6 +251,18 @@ def find_user(connection: Connection, tenant: str, name: str, *, lock: bool = Fa
     return row
 
 
+def end_tokens(connection: Connection, which: ColumnElement[bool], now_us: int, how: str) -> int:
+    """End tokens that live, and with each the sessions that stand on it; say how many tokens were meant."""
+    ending = {"ended_us": now_us, "ended_by": how}
+    living = TOKENS.c.ended_us.is_(None)
+    change = update(TOKENS).where(which, living).values(**ending).returning(TOKENS.c.id)
+    ended = list(connection.execute(change).scalars())
+    for start in range(0, len(ended), _IDS_A_QUERY_MAX):
+        on_them = TOKENS.c.made_with.in_(ended[start : start + _IDS_A_QUERY_MAX])
+        connection.execute(update(TOKENS).where(on_them, living).values(**ending))
+    return len(ended)
+
+
 def _lock_tenant(connection: Connection, tenant: str) -> None:
     if not is_tenant_name(tenant):
         raise TenantNotFound(tenant=shorten(tenant))
@@ -258,9 +276,8 @@ def _end_old_home_tokens(connection: Connection, token: dict[str, Any], now_us: 
         TOKENS.c.kind == "home",
         TOKENS.c.home == token["home"],
         TOKENS.c.id != token["id"],
-        TOKENS.c.ended_us.is_(None),
     )
-    connection.execute(update(TOKENS).where(old).values(ended_us=now_us, ended_by="revoked"))
+    end_tokens(connection, old, now_us, "revoked")
 
 
 def _is_first_admin(tenant: str, name: str) -> bool:
@@ -269,6 +286,12 @@ def _is_first_admin(tenant: str, name: str) -> bool:
 
 def _same_user(tenant: str, name: str) -> ColumnElement[bool]:
     return and_(USERS.c.tenant == tenant, USERS.c.name == name)
+
+
+def _answers_of(tenant: str, name: str) -> ColumnElement[bool]:
+    """Name the answers kept for a user: at home under the name, elsewhere under the tenant's and the name."""
+    at_home = and_(ANSWERS.c.tenant == tenant, ANSWERS.c.user == name)
+    return or_(at_home, ANSWERS.c.user == f"{tenant}/{name}")
 
 
 def _roles_text(roles: frozenset[Role]) -> str:

@@ -9,6 +9,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from tidegate.errors import CatalogUnusable
+from tidegate.settings import CatalogSettings
 
 _DRIVERS = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 _RULE = "Write sqlite:////path/catalog.db or postgresql://user:password@host/database."
@@ -64,6 +65,12 @@ class CatalogPlace:
 def file_url(file: Path) -> str:
     """Give the address of a SQLite catalog in a file, whatever characters its path has."""
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
+
+
+def place_of(settings: CatalogSettings, file: Path) -> CatalogPlace:
+    """Say where a catalog is: where the settings say, else in the file."""
+    url = settings.url or file_url(file)
+    return CatalogPlace(url, settings.connections_max, settings.timeout_seconds)
 
 
 def _unreadable(reason: str) -> CatalogUnusable:

@@ -63,6 +63,7 @@ TOKENS = Table(
     Column("user", Text, nullable=False),
     Column("kind", Text, nullable=False),  # token, session, home
     Column("home", Text, nullable=False),  # the home whose admin.token it is, else empty
+    Column("made_with", Text, nullable=False),  # the token that made the link of a session, else empty
     Column("label", Text, nullable=False),
     Column("digest", Text, nullable=False),  # SHA-256 of the whole text; the text itself is nowhere
     Column("created_us", BigInteger, nullable=False),
@@ -73,6 +74,7 @@ TOKENS = Table(
     _user_key(),
     Index("ix_tokens_tenant_user", "tenant", "user"),
     Index("ix_tokens_expires_us", "expires_us"),
+    Index("ix_tokens_made_with", "made_with"),
 )
 
 LINKS = Table(

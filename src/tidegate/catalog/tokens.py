@@ -4,7 +4,8 @@
     at rest  the id, the SHA-256 of the text, whose it is, when it ends
 
 Ending is written down: a token that was revoked, or was seen after its time, never works again, whatever the
-clock says later. New ones come from `mint.py`, one-time links from `links.py`.
+clock says later. A session ends with the token that made its link. New ones come from `mint.py`, one-time
+links from `links.py`.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, delete, select, update
+from sqlalchemy import Connection, Row, Select, and_, delete, or_, select, update
 
 from tidegate.catalog.answers import Answers, Once
 from tidegate.catalog.audit import Actor, Audit
 from tidegate.catalog.connections import Connections
 from tidegate.catalog.links import Links, MadeLink
-from tidegate.catalog.mint import MadeToken, Mint
+from tidegate.catalog.mint import MadeToken, Mint, expiry_us
 from tidegate.catalog.pages import Page, Paged, paged
-from tidegate.catalog.people import digest_of, find_user, home_token_id, roles_of
+from tidegate.catalog.people import digest_of, end_tokens, find_user, home_token_id, roles_of
 from tidegate.catalog.tables import LINKS, TENANTS, TOKENS, USERS
 from tidegate.errors import (
     RequestInvalid,
@@ -43,6 +44,7 @@ from tidegate.model.names import shorten
 LABEL_CHARS_MAX = 200  # a line in a list
 USE_NOTED_SECONDS = 3_600  # how exact the time of the last use is; finer would be a write a request
 IDS_A_QUERY_MAX = 500  # SQLite everywhere takes that many parameters
+SESSION_KEPT_US = 86_400 * 1_000_000  # a browser makes many: for a day, lists show those that ended
 
 _TEXT = re.compile(r"tg_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"(home-)?[0-9a-f]{16}")
@@ -93,10 +95,11 @@ class Tokens:
         """Make a token for a user; without a lifetime it has no end."""
         if len(label) > LABEL_CHARS_MAX or not (label == "" or label.isprintable()):
             raise RequestInvalid(reason=f"A label is one line of {LABEL_CHARS_MAX} characters at most.")
+        expires_us = expiry_us(self._clock.now_us(), lifetime_seconds)
         with self._connections.write() as connection:
             self._answers.reserve(connection, actor.tenant, once)
             find_user(connection, tenant, user, lock=True)
-            made = self._mint.insert(connection, (tenant, user), "token", label, lifetime_seconds)
+            made = self._mint.insert(connection, (tenant, user), "token", label, expires_us)
             details = {"label": label, "expires_us": made.expires_us}
             subject = f"user/{user}/token/{made.id}"
             self._audit.write(connection, actor, Operation.TOKEN_CREATE, subject, details)
@@ -114,7 +117,7 @@ class Tokens:
         return paged(found, page, "token", lambda row: str(row.id), _token)
 
     def revoke(self, actor: Actor, tenant: str, user: str, token_id: str, once: Once | None = None) -> None:
-        """End a token now; one that has ended stays as it ended."""
+        """End a token now, and the sessions that stand on it; one that has ended stays as it ended."""
         now_us = self._clock.now_us()
         with self._connections.write() as connection:
             self._answers.reserve(connection, actor.tenant, once)
@@ -125,7 +128,7 @@ class Tokens:
                     reason=f"'{token_id}' is the token in a home's admin.token.",
                     hint="Put another long random text into that file and start the server again.",
                 )
-            _end(connection, TOKENS.c.id == token_id, now_us, "revoked")
+            end_tokens(connection, TOKENS.c.id == token_id, now_us, "revoked")
             subject = f"user/{user}/token/{token_id}"
             self._audit.write(connection, actor, Operation.TOKEN_REVOKE, subject)
             self._answers.keep(connection, actor.tenant, once, None)
@@ -188,13 +191,16 @@ class Tokens:
             if connection.execute(select(TOKENS.c.id).where(over).limit(1)).one_or_none() is None:
                 return 0
         with self._connections.write() as connection:
-            return _end(connection, over, now_us, "expired")
+            return end_tokens(connection, over, now_us, "expired")
 
     def prune(self, before_us: int) -> int:
-        """Delete tokens and links that ended before a moment, and say how many tokens."""
+        """Delete tokens that ended before a moment, and say how many; links and sessions go after a day."""
+        day_ago_us = max(before_us, self._clock.now_us() - SESSION_KEPT_US)
+        old_session = and_(TOKENS.c.kind == "session", TOKENS.c.ended_us < day_ago_us)
         with self._connections.write() as connection:
-            connection.execute(delete(LINKS).where(LINKS.c.expires_us < before_us))
-            return connection.execute(delete(TOKENS).where(TOKENS.c.ended_us < before_us)).rowcount
+            connection.execute(delete(LINKS).where(LINKS.c.expires_us < day_ago_us))
+            old = or_(TOKENS.c.ended_us < before_us, old_session)
+            return connection.execute(delete(TOKENS).where(old)).rowcount
 
     def _judge(self, row: Row[Any]) -> Principal | TidegateError:
         over = row.expires_us is not None and row.expires_us <= self._clock.now_us()
@@ -213,7 +219,7 @@ class Tokens:
         for start in range(0, len(ids), IDS_A_QUERY_MAX):
             part = TOKENS.c.id.in_(list(ids[start : start + IDS_A_QUERY_MAX]))
             with self._connections.write() as connection:
-                _end(connection, part, self._clock.now_us(), "expired")
+                end_tokens(connection, part, self._clock.now_us(), "expired")
 
     def _note_use(self, ids: Sequence[str]) -> None:
         for start in range(0, len(ids), IDS_A_QUERY_MAX):
@@ -240,11 +246,6 @@ def _find_own(connection: Connection, tenant: str, user: str, token_id: str) -> 
     if row is None:
         raise TokenNotFound(user=user, token_id=shorten(token_id))
     return row
-
-
-def _end(connection: Connection, which: ColumnElement[bool], now_us: int, how: str) -> int:
-    living = and_(which, TOKENS.c.ended_us.is_(None))
-    return connection.execute(update(TOKENS).where(living).values(ended_us=now_us, ended_by=how)).rowcount
 
 
 def _moment(at_us: int | None) -> str:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from tidegate.model.access import Operation
 from tidegate.server.bodies import json_answer
 from tidegate.server.call import Call
+from tidegate.server.tenant_calls import instance_actor
 
 FILE_CHARS_MAX = 4096  # the longest path that Linux takes
 
@@ -55,7 +56,7 @@ _finish = msgspec.json.Decoder(FinishBody)
 async def start_backup(call: Call) -> Response:
     """Freeze the whole home at one point of time, while it runs; the caller packs it."""
     await call.json(_start)
-    running, actor = call.running, call.actor()
+    running, actor = call.running, instance_actor(call)
     async with running.audited(actor, Operation.BACKUP_CREATE, f"backup/{running.home.home_id}"):
         started = await running.threads.read(running.backups.start, actor)
     return json_answer(StartedAnswer(started.id, str(started.folder), started.job), 201)
@@ -64,13 +65,19 @@ async def start_backup(call: Call) -> Response:
 async def finish_backup(call: Call) -> Response:
     """Note that the file of a backup is complete, and remove the frozen copy."""
     body = await call.json(_finish)
-    backup = call.params["backup"]
-    job = await call.running.threads.read(call.running.backups.finish, backup, body.file, body.bytes)
+    running, backup = call.running, call.params["backup"]
+    await running.threads.read(running.backups.check, backup)
+    details = {"file": body.file, "bytes": body.bytes}
+    async with running.audited(instance_actor(call), Operation.BACKUP_CHANGE, f"backup/{backup}", details):
+        job = await running.threads.read(running.backups.finish, backup, body.file, body.bytes)
     return json_answer(FinishedAnswer(backup, body.file, body.bytes, job))
 
 
 async def give_up_backup(call: Call) -> Response:
     """Remove the frozen copy of a backup that will not be finished."""
-    backup = call.params["backup"]
-    await call.running.threads.read(call.running.backups.give_up, backup, "the caller gave it up")
+    running, backup = call.running, call.params["backup"]
+    await running.threads.read(running.backups.check, backup)
+    details = {"gaveUp": True}
+    async with running.audited(instance_actor(call), Operation.BACKUP_CHANGE, f"backup/{backup}", details):
+        await running.threads.read(running.backups.give_up, backup, "the caller gave it up")
     return json_answer(RemovedAnswer(backup))

@@ -18,6 +18,7 @@ from tidegate.catalog.audit import Actor
 from tidegate.errors import (
     BodyTooLarge,
     ContentTypeUnsupported,
+    InvariantBroken,
     LinkWrong,
     OriginRefused,
     RequestInvalid,
@@ -74,7 +75,7 @@ def refusal_page(problem: TidegateError) -> Response:
 
 
 async def create_link(call: Call) -> Response:
-    """A link that lets one browser in, once, as whoever asks for it, in their own tenant."""
+    """A link that lets one browser in, once, as whoever asks with a token, in their own tenant."""
     running = call.running
     seconds, make = running.settings.auth.link_seconds, running.catalog.tokens.make_link
     made = await running.threads.catalog(make, call.principal, seconds, call.request_id)
@@ -106,11 +107,14 @@ async def use_enter(call: Call) -> Response:
     use_link = running.catalog.tokens.use_link
     with running.identities.brake.guess(call.address):
         made = await running.threads.catalog(use_link, code, seconds, call.request_id)
+    if made.expires_us is None:
+        raise InvariantBroken(reason="a session has no end")
     answer = RedirectResponse("/", 303, {"Cache-Control": "no-store"})
     answer.set_cookie(
         SESSION_COOKIE,
         made.text,
-        max_age=int(seconds),
+        # The browser forgets it when it ends, which may be earlier than usual: with the link's token.
+        max_age=max(1, (made.expires_us - running.clock.now_us()) // 1_000_000),
         path="/",
         secure=running.url.startswith("https:"),
         httponly=True,

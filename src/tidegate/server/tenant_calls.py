@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 from starlette.responses import Response
 
+from tidegate.catalog.audit import Actor
 from tidegate.catalog.people import Tenant
 from tidegate.model.timeranges import format_time
 from tidegate.server.bodies import json_answer
@@ -39,6 +40,15 @@ class TenantPage(msgspec.Struct, rename="camel"):
 _new_tenant = msgspec.json.Decoder(NewTenant)
 
 
+def instance_actor(call: Call) -> Actor:
+    """Give who is written down for a deed that is the whole instance's: in their own tenant's trail.
+
+    The tenant they act in at the moment has no part in it, and need not read of it.
+    """
+    mine = call.principal
+    return Actor(mine.own_tenant, mine.user, call.request_id)
+
+
 async def list_tenants(call: Call) -> Response:
     """Every tenant, by name, a page at a time."""
     page, people = list_page(call), call.running.catalog.people
@@ -49,7 +59,7 @@ async def list_tenants(call: Call) -> Response:
 async def create_tenant(call: Call) -> Response:
     """A new tenant without users, durable on return."""
     body = await call.json(_new_tenant)
-    deed = partial(call.running.catalog.people.create_tenant, call.actor(), body.name)
+    deed = partial(call.running.catalog.people.create_tenant, instance_actor(call), body.name)
     return await make_once(call, Making(deed, _tenant))
 
 
@@ -66,7 +76,7 @@ async def disable_tenant(call: Call) -> Response:
 async def _set_enabled(call: Call, *, enabled: bool) -> Response:
     running = call.running
     change = running.catalog.people.set_tenant_enabled
-    tenant = await running.threads.catalog(change, call.actor(), call.params["tenant"], enabled)
+    tenant = await running.threads.catalog(change, instance_actor(call), call.params["tenant"], enabled)
     await running.identities.refresh()
     return json_answer(_tenant(tenant))
 

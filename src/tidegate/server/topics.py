@@ -8,13 +8,16 @@ import msgspec
 from starlette.responses import Response
 
 from tidegate.catalog.pages import Page
+from tidegate.errors import RequestInvalid
 from tidegate.ingest.answers import Answer, Once, stage_once
+from tidegate.model.names import check_topic_name
 from tidegate.model.timeranges import format_time
 from tidegate.server.bodies import json_answer
 from tidegate.server.call import JSON, Call
 from tidegate.server.lists import list_page
 from tidegate.server.running import Running
 from tidegate.storage.commit import Staging
+from tidegate.storage.engine import Engine
 from tidegate.topics.definitions import Topic
 
 
@@ -61,20 +64,49 @@ async def create_topic(call: Call) -> Response:
     """A new topic, durable on return."""
     body = await call.json(_new_topic)
     running, tenant, now_us = call.running, call.tenant, call.running.clock.now_us()
+    once, key = None, call.idempotency_key()
+    if key is not None:
+        once = Once(tenant, call.principal.full_name, key, await call.fingerprint(), now_us)
+        known = await running.threads.read(_known_answer, running.engine, once)
+        if known is not None:  # nothing is done now, so nothing is written down
+            return Response(known.body, known.status, media_type=JSON)
+    _check_shape(running, body)
 
     def deed(staging: Staging) -> Answer:
         topic = running.topics.stage_create(staging, tenant, body.name, body.partitions, now_us)
         return Answer(201, msgspec.json.encode(topic_answer(running, topic)))
 
-    key = call.idempotency_key()
+    def stage(staging: Staging) -> Answer:
+        return deed(staging) if once is None else stage_once(staging, once, deed)
+
     details = {"partitions": body.partitions}
     async with running.audited(call.actor(), "topic.create", f"topic/{body.name}", details):
-        if key is None:
-            answer = await running.committer.commit(deed)
-        else:
-            once = Once(tenant, call.principal.full_name, key, await call.fingerprint(), now_us)
-            answer = await running.committer.commit(lambda staging: stage_once(staging, once, deed))
+        answer = await running.committer.commit(stage)
     return Response(answer.body, answer.status, media_type=JSON)
+
+
+class _NotYetAnswered(Exception):
+    """Nothing is kept under a key."""
+
+
+def _known_answer(engine: Engine, once: Once) -> Answer | None:
+    def deed(_: Staging) -> Answer:
+        raise _NotYetAnswered
+
+    try:
+        # Nobody commits this staging: it only reads.
+        return stage_once(Staging(engine, {}), once, deed)
+    except _NotYetAnswered:
+        return None
+
+
+def _check_shape(running: Running, body: NewTopic) -> None:
+    """Refuse a topic that cannot be, before anything of it is written down."""
+    check_topic_name(body.name)
+    most = running.settings.topics.partitions_max
+    if not 1 <= body.partitions <= most:
+        reason = f"A topic has 1 to {most} partitions, not {body.partitions}."
+        raise RequestInvalid(reason=reason, hint="Choose a number in that range.")
 
 
 async def show_topic(call: Call) -> Response:

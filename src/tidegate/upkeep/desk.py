@@ -13,10 +13,10 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
@@ -44,8 +44,6 @@ from tidegate.upkeep.freeze import CATALOG_DUMP, CONTENT_FOLDER, freeze
 from tidegate.upkeep.pack import PACKING_LOCK, packed_part
 
 JOB_KIND = "backup"
-# Told of every backup that ends: how long it took and how large it is, or None where there is none.
-Notice = Callable[[float | None, int], None]
 # A dead desk holds others up for this long; a renewal costs the catalog one small write.
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 5.0
@@ -54,6 +52,32 @@ PACKER_WAIT_SECONDS = 20.0
 JOBS_LOOKED_AT_MAX = 100
 
 log = logging.getLogger(__name__)
+
+
+class Notice(Protocol):
+    """Who is told of backups: of each once that it began, and once how it ended. Any thread."""
+
+    def began(self) -> None:
+        """A backup is being made."""
+
+    def finished(self, took_seconds: float, size_bytes: int) -> None:
+        """Its file is complete."""
+
+    def failed(self) -> None:
+        """There will be no file."""
+
+
+class _Nobody:
+    """Who is told where nobody wants to know."""
+
+    def began(self) -> None:
+        return None
+
+    def finished(self, took_seconds: float, size_bytes: int) -> None:  # noqa: ARG002
+        return None
+
+    def failed(self) -> None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +113,7 @@ class BackupDesk:
         self._engine = engine
         self._catalog = catalog
         self._clock = clock
-        self._notice = notice
+        self._notice: Notice = notice or _Nobody()
         self._name = f"{JOB_KIND}/{home.home_id}"
         # One run of one program: process ids come again.
         self._holder = f"{home.home_id}:{os.getpid()}:{clock.now_us()}"
@@ -133,10 +157,15 @@ class BackupDesk:
             self._catalog.jobs.finish(making.claimed, {"file": file, "bytes": size_bytes})
             job = str(making.claimed.job.id)
             making.claimed = None
-        if self._notice is not None:
-            self._notice(self._clock.monotonic_seconds() - making.began_seconds, size_bytes)
+            # Under the same turn as the job's end: nobody gives up a backup that is finished.
+            self._leave(making)
+        self._notice.finished(self._clock.monotonic_seconds() - making.began_seconds, size_bytes)
         self._end(making, None)
         return job
+
+    def check(self, backup: str) -> None:
+        """Refuse a backup that is not being made."""
+        self._find(backup)
 
     def give_up(self, backup: str, reason: str) -> None:
         """Remove the frozen copy of a backup that will not be finished."""
@@ -164,6 +193,7 @@ class BackupDesk:
             making = _Making(name, self._home.backups_path / name, lease)
             making.began_seconds = self._clock.monotonic_seconds()
             self._making = making
+            self._notice.began()
         threading.Thread(target=self._watch, args=(making,), name="tidegate-backup", daemon=True).start()
         return making
 
@@ -208,12 +238,10 @@ class BackupDesk:
     def _end(self, making: _Making, error: TidegateError | None) -> None:
         """Let go of everything: the job fails with the error, if it has not ended otherwise."""
         with self._turn:
-            making.ended.set()
-            if self._making is making:
-                self._making = None
+            is_first = self._leave(making)
             claimed, making.claimed = making.claimed, None
-        if error is not None and self._notice is not None:
-            self._notice(None, 0)
+        if is_first:
+            self._notice.failed()
         try:
             if claimed is not None and error is not None:
                 self._catalog.jobs.fail(claimed, error.to_wire()["error"])
@@ -222,6 +250,14 @@ class BackupDesk:
             log.warning("backup %s: %s", making.id, problem)
         if error is None or not is_flocked(making.folder / PACKING_LOCK):
             remove_frozen(making.folder)
+
+    def _leave(self, making: _Making) -> bool:
+        """Let the next backup come, and say whether this one had not ended before; in the desk's turn."""
+        is_first = not making.ended.is_set()
+        making.ended.set()
+        if self._making is making:
+            self._making = None
+        return is_first
 
     def _fail_dead_jobs(self) -> None:
         """End the jobs of desks that died: we hold the lease, so nobody else makes this home's backup."""

@@ -121,17 +121,14 @@ class Metrics:
         finally:
             turn.leave()
 
-    @contextmanager
-    def job(self) -> Iterator[None]:
-        """Count a job while it runs, and how it ended."""
-        finished = self._made["tidegate_jobs_finished_total"]
-        with self._made["tidegate_jobs_running"].track_inprogress():
-            try:
-                yield
-            except BaseException:
-                finished.labels("failed").inc()
-                raise
-            finished.labels("done").inc()
+    def begin_job(self) -> None:
+        """Count a job that runs; `end_job` takes it back."""
+        self._made["tidegate_jobs_running"].inc()
+
+    def end_job(self, *, done: bool) -> None:
+        """Count a job that runs no more, by how it ended."""
+        self._made["tidegate_jobs_running"].dec()
+        self._made["tidegate_jobs_finished_total"].labels("done" if done else "failed").inc()
 
     def observe_backup(self, finished_seconds: float, took_seconds: float, size_bytes: int) -> None:
         """Note a finished backup; `finished_seconds` is since 1970. Also for the last one before a start."""

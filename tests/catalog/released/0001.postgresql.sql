@@ -107,6 +107,7 @@ CREATE TABLE public.tokens (
     "user" text NOT NULL,
     kind text NOT NULL,
     home text NOT NULL,
+    made_with text NOT NULL,
     label text NOT NULL,
     digest text NOT NULL,
     created_us bigint NOT NULL,
@@ -140,8 +141,8 @@ INSERT INTO public.leases VALUES ('job/6955b9005feceb66ff000000', 'one', 1, 1, 1
 INSERT INTO public.links VALUES ('46015aa7d30761508483c8c6dda0e9a60d9c2b3d7f163b6ffa31ab76efa591ba', 'acme', 'bob', '6b86b273ff34fce1', 1767225600000000, 1767225660000000, NULL);
 INSERT INTO public.tenants VALUES ('default', true, 1767225600000000);
 INSERT INTO public.tenants VALUES ('acme', true, 1767225600000000);
-INSERT INTO public.tokens VALUES ('home-faf6e9d4ca1563e2', 'default', 'admin', 'home', 'home-1', 'admin.token', 'faf6e9d4ca1563e265001760538013fe79bb8f25a67ce57b3f9e4ae758c54ad4', 1767225600000000, NULL, NULL, '', NULL);
-INSERT INTO public.tokens VALUES ('6b86b273ff34fce1', 'acme', 'bob', 'token', '', 'é ☃', '5a5e8b9da1cc04f7886e383433702d85e517ded36573ca3ec4c97832a32644c3', 1767225600000000, 1767229200000000, NULL, '', NULL);
+INSERT INTO public.tokens VALUES ('home-faf6e9d4ca1563e2', 'default', 'admin', 'home', 'home-1', '', 'admin.token', 'faf6e9d4ca1563e265001760538013fe79bb8f25a67ce57b3f9e4ae758c54ad4', 1767225600000000, NULL, NULL, '', NULL);
+INSERT INTO public.tokens VALUES ('6b86b273ff34fce1', 'acme', 'bob', 'token', '', '', 'é ☃', '5a5e8b9da1cc04f7886e383433702d85e517ded36573ca3ec4c97832a32644c3', 1767225600000000, 1767229200000000, NULL, '', NULL);
 INSERT INTO public.users VALUES ('default', 'admin', '["AdminPanelManagement"]', true, 1767225600000000);
 INSERT INTO public.users VALUES ('acme', 'bob', '["StreamDataWriter"]', true, 1767225600000000);
 SELECT pg_catalog.setval('public.audit_id_seq', 4, true);
@@ -176,6 +177,7 @@ CREATE INDEX ix_job_events_job ON public.job_events USING btree (job, number);
 CREATE INDEX ix_jobs_state_kind ON public.jobs USING btree (state, kind, number);
 CREATE INDEX ix_jobs_tenant_number ON public.jobs USING btree (tenant, number);
 CREATE INDEX ix_tokens_expires_us ON public.tokens USING btree (expires_us);
+CREATE INDEX ix_tokens_made_with ON public.tokens USING btree (made_with);
 CREATE INDEX ix_tokens_tenant_user ON public.tokens USING btree (tenant, "user");
 ALTER TABLE ONLY public.job_events
     ADD CONSTRAINT fk_job_events_job FOREIGN KEY (job) REFERENCES public.jobs(number) ON DELETE CASCADE;

@@ -98,6 +98,7 @@ CREATE TABLE tokens (
 	user TEXT NOT NULL, 
 	kind TEXT NOT NULL, 
 	home TEXT NOT NULL, 
+	made_with TEXT NOT NULL, 
 	label TEXT NOT NULL, 
 	digest TEXT NOT NULL, 
 	created_us BIGINT NOT NULL, 
@@ -108,8 +109,8 @@ CREATE TABLE tokens (
 	CONSTRAINT pk_tokens PRIMARY KEY (id), 
 	CONSTRAINT fk_tokens_tenant_user FOREIGN KEY(tenant, user) REFERENCES users (tenant, name) ON DELETE CASCADE
 );
-INSERT INTO "tokens" VALUES('home-faf6e9d4ca1563e2','default','admin','home','home-1','admin.token','faf6e9d4ca1563e265001760538013fe79bb8f25a67ce57b3f9e4ae758c54ad4',1767225600000000,NULL,NULL,'',NULL);
-INSERT INTO "tokens" VALUES('6b86b273ff34fce1','acme','bob','token','','é ☃','5a5e8b9da1cc04f7886e383433702d85e517ded36573ca3ec4c97832a32644c3',1767225600000000,1767229200000000,NULL,'',NULL);
+INSERT INTO "tokens" VALUES('home-faf6e9d4ca1563e2','default','admin','home','home-1','','admin.token','faf6e9d4ca1563e265001760538013fe79bb8f25a67ce57b3f9e4ae758c54ad4',1767225600000000,NULL,NULL,'',NULL);
+INSERT INTO "tokens" VALUES('6b86b273ff34fce1','acme','bob','token','','','é ☃','5a5e8b9da1cc04f7886e383433702d85e517ded36573ca3ec4c97832a32644c3',1767225600000000,1767229200000000,NULL,'',NULL);
 CREATE TABLE users (
 	tenant TEXT NOT NULL, 
 	name TEXT NOT NULL, 
@@ -122,6 +123,7 @@ CREATE TABLE users (
 INSERT INTO "users" VALUES('default','admin','["AdminPanelManagement"]',1,1767225600000000);
 INSERT INTO "users" VALUES('acme','bob','["StreamDataWriter"]',1,1767225600000000);
 CREATE INDEX ix_tokens_expires_us ON tokens (expires_us);
+CREATE INDEX ix_tokens_made_with ON tokens (made_with);
 CREATE INDEX ix_tokens_tenant_user ON tokens (tenant, user);
 CREATE INDEX ix_audit_at_us ON audit (at_us);
 CREATE INDEX ix_audit_tenant_id ON audit (tenant, id);

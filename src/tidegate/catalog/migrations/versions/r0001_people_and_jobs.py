@@ -47,6 +47,7 @@ def _make_tokens() -> None:
         sa.Column("user", sa.Text(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column("home", sa.Text(), nullable=False),
+        sa.Column("made_with", sa.Text(), nullable=False),
         sa.Column("label", sa.Text(), nullable=False),
         sa.Column("digest", sa.Text(), nullable=False),
         sa.Column("created_us", sa.BigInteger(), nullable=False),
@@ -63,6 +64,7 @@ def _make_tokens() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
     )
     op.create_index("ix_tokens_expires_us", "tokens", ["expires_us"], unique=False)
+    op.create_index("ix_tokens_made_with", "tokens", ["made_with"], unique=False)
     op.create_index("ix_tokens_tenant_user", "tokens", ["tenant", "user"], unique=False)
     op.create_table(
         "links",
