@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import HomeLocked, HomeTooNew, HomeUnusable
+from tidegate.model.clock import SystemClock
 from tidegate.storage.home import FOLDERS, LAYOUT_VERSION, Home, ServerAddress, write_file_atomically
+from tidegate.storage.locks import is_flocked
+from tidegate.storage.upgrade import upgrade_home
 
 
 def _token() -> str:
@@ -98,6 +101,78 @@ def test_a_home_that_cannot_be_made_is_not_left_half_made(tmp_path: Path) -> Non
     with pytest.raises(HomeUnusable, match="the disk said no"):
         Home.open(tmp_path / "home", broken)
     assert not (tmp_path / "home").exists()
+
+
+def _opened_by_another(path: Path, opened: list[str]) -> threading.Thread:
+    """Start to open the same home; it may end before the first start goes on, and need not."""
+
+    def open_it() -> None:
+        home = Home.open(path, lambda: "token-of-the-second-start")
+        opened.append(home.read_token() + home.home_id)
+
+    thread = threading.Thread(target=open_it)
+    thread.start()
+    thread.join(0.5)
+    return thread
+
+
+def test_two_starts_that_make_one_home_have_one_token_and_one_id(tmp_path: Path) -> None:
+    opened: list[str] = []
+    threads: list[threading.Thread] = []
+
+    def token() -> str:
+        if not threads:
+            threads.append(_opened_by_another(tmp_path / "home", opened))
+        return "token-of-the-first-start"
+
+    home = Home.open(tmp_path / "home", token)
+    threads[0].join()
+    assert opened == [home.read_token() + home.home_id]
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_start_that_fails_takes_nothing_from_another_one(tmp_path: Path, existed: bool) -> None:
+    opened: list[str] = []
+    threads: list[threading.Thread] = []
+    if existed:
+        (tmp_path / "home").mkdir()
+
+    def broken() -> str:
+        threads.append(_opened_by_another(tmp_path / "home", opened))
+        raise OSError(5, "the disk said no")
+
+    with pytest.raises(HomeUnusable, match="the disk said no"):
+        Home.open(tmp_path / "home", broken)
+    threads[0].join()
+    home = Home.existing(tmp_path / "home")
+    assert opened == [home.read_token() + home.home_id]
+    assert {entry.name for entry in home.path.iterdir()} >= set(FOLDERS)
+
+
+def test_what_someone_put_into_a_home_that_cannot_be_made_stays(tmp_path: Path) -> None:
+    def broken() -> str:
+        (tmp_path / "home" / "lake" / "thesis.tex").write_text("x")
+        raise OSError(5, "the disk said no")
+
+    with pytest.raises(HomeUnusable, match="the disk said no"):
+        Home.open(tmp_path / "home", broken)
+    assert [path.name for path in tmp_path.rglob("*")] == ["home", "lake", "thesis.tex"]
+
+
+def test_an_upgrade_that_another_start_has_done_is_not_done_again(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    held: list[bool] = []
+
+    def layout_of() -> int:
+        held.extend(is_flocked(home.path / "locks" / f"{kind}.lock") for kind in ("server", "worker"))
+        return LAYOUT_VERSION
+
+    def finish() -> None:
+        raise AssertionError("upgraded twice")
+
+    upgrade_home(home.path, LAYOUT_VERSION, SystemClock(), layout_of, finish)
+    assert held == [True, True]
+    assert not list(home.kept_path.iterdir())
 
 
 def test_a_newer_layout_is_refused(tmp_path: Path) -> None:

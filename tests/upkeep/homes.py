@@ -14,7 +14,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog, CatalogPlace, file_url
+from tidegate.cli.backup import HomeCatalog
 from tidegate.ingest.publish import Messages, Publisher
 from tidegate.model.clock import SystemClock
 from tidegate.model.ids import SnowflakeSource
@@ -29,6 +30,7 @@ from tidegate.upkeep.pack import Packed, pack, packing
 TOPIC = "app.events"
 ACTOR = Actor("default", "admin")
 TOKEN = "token-of-the-home-in-this-test"
+load_catalog = HomeCatalog(Path("a home that a test restores"))
 
 
 def new_token() -> str:
@@ -105,7 +107,7 @@ def opened_topics(engine_path: Path) -> Iterator[Topics]:
 @contextmanager
 def opened_catalog(home: Home) -> Iterator[Catalog]:
     """Open the catalog of a home for as long as the block runs."""
-    place = CatalogPlace(f"sqlite:///{home.catalog_path}")
+    place = CatalogPlace(file_url(home.catalog_path))
     catalog = Catalog.open(place, SystemClock(), random_bytes=secrets.token_bytes)
     try:
         catalog.people.ensure_admin(home.read_token(), home.home_id)
@@ -133,12 +135,6 @@ def back_up(home: Home, engine: RocksEngine, file: Path) -> Packed:
             made = pack(started.folder, file, tidegate_version="0", force=False, report=no_report)
             desk.finish(started.id, str(file), made.size_bytes)
     return made
-
-
-def load_catalog(home: Path, dump: Path) -> None:
-    """Fill the catalog of a home that is being restored."""
-    place = CatalogPlace(f"sqlite:///{Home(home).catalog_path}")
-    Catalog.load(place, dump, SystemClock(), random_bytes=secrets.token_bytes).close()
 
 
 def no_report(_done: int, _total: int) -> None:

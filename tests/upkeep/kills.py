@@ -48,7 +48,7 @@ def kill_backups(home: Path, file: Path, rounds: int, seed: int) -> None:
         assert "holds the lease" in answer.stderr, f"seed {seed}: {answer.stderr}"
         assert time.monotonic() < deadline, f"seed {seed}: the lease of a dead backup is held still"
         time.sleep(1)
-    assert not file.with_name(f"{file.name}.partial").exists(), f"seed {seed}"
+    assert not list(file.parent.glob("*.partial")), f"seed {seed}"
 
 
 def kill_restores(file: Path, target: Path, rounds: int, seed: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import tarfile
 from collections.abc import Sequence
 
@@ -37,7 +38,7 @@ def _read(archive: bytes) -> list[tuple[str, bytes]]:
 
 
 PATHS = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=300)
-FILES = st.lists(st.tuples(PATHS, st.binary(max_size=2000)), max_size=4)
+FILES = st.lists(st.tuples(PATHS, st.binary(max_size=2000)), min_size=1, max_size=4)
 
 
 @given(FILES)
@@ -108,6 +109,52 @@ def test_a_newer_format_is_refused_by_its_number() -> None:
     with pytest.raises(BackupUnusable, match="format 9") as caught:
         decode_manifest(inner, "x.tar")
     assert "newer" in caught.value.hint
+
+
+def _hostile(**fields: object) -> bytes:
+    """Give a manifest with the right sum over wrong fields."""
+    inner = json.loads(encode_manifest(MANIFEST))["manifest"] | fields
+    text = json.dumps(inner, separators=(",", ":"))
+    return f'{{"manifest":{text},"sha256":"{hashlib.sha256(text.encode()).hexdigest()}"}}'.encode()
+
+
+def test_the_same_fields_make_a_manifest_that_is_taken() -> None:
+    assert decode_manifest(_hostile(), "x.tar") == MANIFEST
+
+
+LAYOUTS: tuple[object, ...] = ("2", None, [2], 2.0, -1, True, {})
+FORMATS: tuple[object, ...] = ("9", None, [9], {})
+LISTS: tuple[object, ...] = (None, "x", {}, [None], [["a"]], [{"path": "a"}])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(_hostile(layout=layout) for layout in LAYOUTS),
+        *(_hostile(format=version) for version in FORMATS),
+        *(_hostile(files=files) for files in LISTS),
+        _hostile(files=[{"path": ["a"], "bytes": 1, "sha256": "x"}]),
+        _hostile(files=[{"path": "a", "bytes": -1, "sha256": "x"}], bytes=-1),
+        _hostile(homeId=7),
+        _hostile(createdAt=None),
+        b"[" * 200_000,
+        b'{"manifest":' * 100_000,
+        b"null",
+        b'{"manifest":null}',
+        b'{"manifest":{"format":' + b"9" * 5000 + b"}}",
+        b"",
+    ],
+    ids=lambda content: content[:60].decode(),
+)
+def test_a_manifest_that_no_writer_wrote_is_refused(content: bytes) -> None:
+    with pytest.raises(BackupUnusable, match="damaged"):
+        decode_manifest(content, "x.tar")
+
+
+@pytest.mark.parametrize("path", ["a" * 256, "é" * 128, "/".join(["a" * 200] * 30), "\ud800"])
+def test_a_name_that_no_disk_takes_is_refused(path: str) -> None:
+    with pytest.raises(BackupUnusable):
+        check_path(path, "x.tar")
 
 
 @pytest.mark.parametrize("path", ["", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a\0b", "a/."])

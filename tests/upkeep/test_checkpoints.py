@@ -110,6 +110,7 @@ def test_a_copy_taken_at_any_step_goes_on_exactly_once(
     begun = look_at_offsets(tmp_path / "home" / "checkpoints")
     work(2)  # it goes on while the rest is copied
     keep = batch_to_keep(committed.get("p"), begun["p"], lake.tables())
+    assert keep is not None
     target = tmp_path / "copy" / "checkpoints" / "p"
     copy_checkpoint(tmp_path / "home" / "checkpoints" / "p", target, keep)
 
@@ -117,6 +118,88 @@ def test_a_copy_taken_at_any_step_goes_on_exactly_once(
     until = 100
     restored.start_again(until)
     assert restored.rows() == list(range(until))
+
+
+class FakeFork:
+    """A query that writes every batch to two tables, one after the other."""
+
+    def __init__(self, checkpoint: Path, lake: Path) -> None:
+        self.parts = [FakePipeline(checkpoint, lake / name) for name in ("a", "b")]
+
+    def steps(self) -> None:
+        """Do the next quarter of a batch."""
+        first, second = self.parts
+        if first.transaction() < first.newest("offsets") or first.newest("offsets") == first.newest(
+            "commits"
+        ):
+            first.steps()
+        else:
+            second.steps()
+
+    def start_again(self, until: int) -> None:
+        """Run as Spark does after a start."""
+        first, second = self.parts
+        begun, done = first.newest("offsets"), first.newest("commits")
+        for part in self.parts:
+            if begun > done and part.transaction() < begun:
+                part.write(begun)
+        (first.checkpoint / "commits" / str(begun)).write_text("v1\n{}")
+        for part in (first, second):
+            part.start_again(until)
+            if part is first:
+                (part.checkpoint / "offsets" / str(begun + 1)).unlink()
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")], ids="".join)
+@pytest.mark.parametrize(
+    ("before", "between", "after"), list(itertools.product((0, 5, 6, 7, 8), (1, 2, 4, 5, 6, 9), (0, 4, 7)))
+)
+def test_a_query_of_two_tables_goes_on_exactly_once_or_is_copied_again(
+    tmp_path: Path, order: tuple[str, str], before: int, between: int, after: int
+) -> None:
+    fork = FakeFork(tmp_path / "home" / "checkpoints" / "p", tmp_path / "home" / "lake")
+
+    def work(steps: int) -> None:
+        for _ in range(steps):
+            fork.steps()
+
+    work(before)
+    committed = look_at_commits(tmp_path / "home" / "checkpoints")
+    copies = []
+    for name in order:
+        work(between)  # more than one table's worth, so that they get apart
+        lake = LakeFreeze(tmp_path / "home" / "lake" / name, tmp_path / "copy" / "lake" / name)
+        lake.take()
+        copies += lake.tables()
+    work(after)
+    begun = look_at_offsets(tmp_path / "home" / "checkpoints")
+    keep = batch_to_keep(committed.get("p"), begun["p"], copies)
+    target = tmp_path / "copy" / "checkpoints" / "p"
+    copied = FakeFork(tmp_path / "none", tmp_path / "copy" / "lake")
+    apart = abs(copied.parts[0].transaction() - copied.parts[1].transaction())
+    if keep is None:
+        assert apart > 1
+        return
+    copy_checkpoint(tmp_path / "home" / "checkpoints" / "p", target, keep)
+    restored = FakeFork(target, tmp_path / "copy" / "lake")
+    if restored.parts[0].newest("offsets") < 0:
+        return  # nothing begun in the copy, and nothing in its tables
+    restored.start_again(100)
+    assert [part.rows() for part in restored.parts] == [list(range(100))] * 2
+
+
+def test_tables_of_one_query_that_are_far_apart_fit_no_cut(tmp_path: Path) -> None:
+    parts = [FakePipeline(tmp_path / "p", tmp_path / name) for name in ("a", "b")]
+    for part, batch in zip(parts, (7, 5), strict=True):
+        part.append(range(3), batch)
+    tables = [part.table for part in parts]
+    look = CheckpointLook(json.dumps({"id": QUERY}).encode(), 9)
+    behind = CheckpointLook(look.metadata, 4)
+    assert batch_to_keep(behind, look, tables) is None
+    parts[1].append(range(3), 6)
+    assert batch_to_keep(behind, look, tables) == (7, 6)
+    # A table that it wrote once, long ago, is not waited for.
+    assert batch_to_keep(CheckpointLook(look.metadata, 7), look, tables) == (7, 7)
 
 
 def _look(newest: int, query: bytes = b"{}") -> CheckpointLook:

@@ -17,8 +17,20 @@ import httpx
 import pytest
 
 from tests.cli.calls import tidegate
-from tests.upkeep.homes import TOKEN, make_home, make_layout_1, opened_topics, table_rows, write_table
+from tests.upkeep.homes import (
+    ACTOR,
+    TOKEN,
+    make_home,
+    make_layout_1,
+    opened_catalog,
+    opened_topics,
+    table_rows,
+    write_table,
+)
 from tests.upkeep.kills import kill_backups, kill_restores
+from tidegate.cli.advice import running_holder
+from tidegate.errors import HomeLocked
+from tidegate.model.access import Role
 from tidegate.storage.home import Home
 from tidegate.testing.server import RunningServer, running_server
 from tidegate.upkeep.restore import read_manifest
@@ -91,6 +103,60 @@ def test_a_home_without_a_server_is_backed_up_too(tmp_path: Path) -> None:
     assert answer.returncode == 0, answer.stderr
     assert _numbers(tmp_path / "new") == list(range(70))
     assert table_rows(tmp_path / "new" / "lake" / "readings") == 30
+    home.lock("server", wait_seconds=0).release()
+
+
+@pytest.mark.parametrize("name", ["why?x=1", "100%41", "a#b &c"])
+def test_the_catalog_comes_along_whatever_the_path_of_a_home_is(tmp_path: Path, name: str) -> None:
+    home = make_home(tmp_path / "old" / name)
+    with opened_catalog(home) as catalog:
+        catalog.people.add_user(ACTOR, "default", "alice", frozenset({Role.READER}))
+        token = catalog.tokens.make(ACTOR, "default", "alice", lifetime_seconds=None).text
+    _said(tidegate("backup", str(tmp_path / "b.tar"), "--json", home=home.path))
+    _said(tidegate("restore", str(tmp_path / "b.tar"), "--json", home=tmp_path / "new" / name))
+    with opened_catalog(Home.existing(tmp_path / "new" / name)) as catalog:
+        assert catalog.tokens.find(token).user == "alice"
+    assert [path.name for path in (tmp_path / "old").iterdir()] == [name]
+
+
+SERVER_STARTS = """
+import sys
+from pathlib import Path
+from tidegate.cli.main import run
+from tidegate.storage.home import Home
+from tidegate.storage.locks import HomeLock
+from tidegate.upkeep.desk import remove_stale_backups
+free = HomeLock.release
+def release(lock):
+    free(lock)
+    home = Home.existing(Path(sys.argv[-1]))
+    lock = home.lock("server", wait_seconds=0)  # a server that starts at this very moment
+    remove_stale_backups(home)
+    free(lock)
+HomeLock.release = release
+run()
+"""
+
+
+def test_a_server_that_starts_when_the_home_is_frozen_leaves_the_copy_to_its_packer(tmp_path: Path) -> None:
+    home, file = make_home(tmp_path / "home"), tmp_path / "b.tar"
+    command = [sys.executable, "-c", SERVER_STARTS, "backup", str(file), "--home", str(home.path)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+    assert read_manifest(file).home_id == home.home_id
+
+
+def test_a_command_beside_a_backup_is_told_that_it_is_one(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    lock = home.lock("server")
+    lock.mark_brief("backup")
+    try:
+        with pytest.raises(HomeLocked, match="A backup runs already") as caught:
+            home.lock("server", wait_seconds=0)
+        assert "kill" not in caught.value.hint
+        assert running_holder(home, "server") is None, "a backup is taken for a server"
+    finally:
+        lock.release()
     home.lock("server", wait_seconds=0).release()
 
 

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from tests.upkeep.homes import make_home, new_token, opened_topics, table_rows, write_table
 from tests.upkeep.test_checkpoints import FakePipeline
-from tidegate.errors import BackupUnusable
+from tidegate.errors import BackupUnusable, StorageFailed
 from tidegate.model.clock import SystemClock
 from tidegate.storage.home import Home
 from tidegate.testing.clock import START_US, ManualClock
@@ -74,6 +74,43 @@ def test_a_frozen_home_is_a_home_and_says_of_when_it_is(tmp_path: Path) -> None:
     with opened_topics(frozen.engine_path) as topics:
         assert topics.numbers() == list(range(9))
     assert DeltaTable(str(home.tenant_lake_path("acme") / "theirs")).version() == 0
+
+
+def test_every_offset_that_a_copied_checkpoint_names_is_in_the_copied_engine(tmp_path: Path) -> None:
+    home = make_home(tmp_path / "home")
+    pipeline = FakePipeline(home.checkpoints_path / "p", home.lake_path / "t")
+    ends: list[int] = []
+    with opened_topics(home.engine_path) as topics:
+
+        def move() -> None:
+            """Publish, and let the pipeline do a whole batch with all that there is."""
+            topics.publish(10)
+            batch = len(ends)
+            ends.append(10 * (batch + 1))
+            (pipeline.checkpoint / "offsets" / str(batch)).write_text(str(ends[-1]))
+            pipeline.write(batch)
+            (pipeline.checkpoint / "commits" / str(batch)).write_text("v1\n{}")
+
+        freeze(home, topics.engine, tmp_path / "frozen", SystemClock(), move)
+    content = tmp_path / "frozen" / CONTENT_FOLDER
+    copy = FakePipeline(content / "checkpoints" / "p", content / "lake" / "t")
+    with opened_topics(content / "engine") as topics:
+        held = len(topics.numbers())
+    assert copy.newest("offsets") >= 0
+    assert int(copy.offset(copy.newest("offsets"))) <= held
+    assert held == ends[-2], "the engine is copied last: all but what came after it is there"
+
+
+def test_a_query_whose_tables_are_too_far_apart_fails_the_freeze_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(freezes, "PASSES_MAX", 1)
+    home = make_home(tmp_path / "home")
+    for name, batch in (("a", 7), ("b", 5)):
+        FakePipeline(home.checkpoints_path / "fork", home.lake_path / name).append(range(3), batch)
+    (home.checkpoints_path / "fork" / "offsets" / "8").write_text("3")
+    with opened_topics(home.engine_path) as topics, pytest.raises(StorageFailed, match="pipeline fork"):
+        freeze(home, topics.engine, tmp_path / "frozen", SystemClock())
 
 
 def test_a_folder_that_nobody_froze_is_refused(tmp_path: Path) -> None:

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.upkeep.homes import ACTOR, make_home, opened_topics
+import pytest
+
+from tests.upkeep.homes import ACTOR, load_catalog, make_home, no_report, opened_catalog, opened_topics
 from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.errors import StorageFailed
 from tidegate.model.access import Role
 from tidegate.model.clock import SystemClock
 from tidegate.storage.home import Home
 from tidegate.testing.postgres import Postgres
+from tidegate.upkeep.restore import restore
 
 
 def _run(home: Path, *words: str, catalog_url: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -64,3 +70,85 @@ def test_the_catalog_goes_where_the_settings_say_and_only_into_an_empty_database
     restored = _run(tmp_path / "local", "restore", file, catalog_url="")
     assert restored.returncode == 0, restored.stderr
     assert _knows(f"sqlite:///{Home.existing(tmp_path / 'local').catalog_path}", token) == "alice"
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from tidegate.cli.backup import HomeCatalog
+from tidegate.upkeep.restore import restore
+home = Path(sys.argv[2])
+restore(Path(sys.argv[1]), home, HomeCatalog(home), lambda *_: None, lambda: os.kill(os.getpid(), 9))
+"""
+
+
+def _backed_up(tmp_path: Path) -> tuple[str, str]:
+    """Give a backup of a home, and a token that its catalog knows."""
+    home = make_home(tmp_path / "home")
+    with opened_topics(home.engine_path) as topics:
+        topics.publish(3)
+    with opened_catalog(home) as catalog:
+        catalog.people.add_user(ACTOR, "default", "alice", frozenset({Role.WRITER}))
+        token = catalog.tokens.make(ACTOR, "default", "alice", lifetime_seconds=None).text
+    made = _run(home.path, "backup", str(tmp_path / "b.tar"))
+    assert made.returncode == 0, made.stderr
+    return str(tmp_path / "b.tar"), token
+
+
+def test_a_restore_that_is_killed_before_its_home_appears_is_done_again(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    file, token = _backed_up(tmp_path)
+    url, new = postgres.create_database(), tmp_path / "new"
+    environ = {**os.environ, "TIDEGATE_CATALOG_URL": url}
+    killed = subprocess.run([sys.executable, "-c", KILLED, file, str(new)], env=environ, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not new.exists()
+    assert _knows(url, token) == "alice", "the database is not filled: the test kills too early"
+
+    elsewhere = _run(tmp_path / "elsewhere", "restore", file, catalog_url=url)
+    assert json.loads(elsewhere.stderr)["error"]["code"] == "CATALOG_UNUSABLE"
+    again = _run(new, "restore", file, catalog_url=url)
+    assert again.returncode == 0, again.stderr
+    assert _knows(url, token) == "alice"
+    assert Home.existing(new).home_id == Home.existing(tmp_path / "home").home_id
+
+    # Now it is in use, whatever became of the home.
+    shutil.rmtree(new)
+    refused = _run(new, "restore", file, catalog_url=url)
+    assert json.loads(refused.stderr)["error"]["code"] == "CATALOG_UNUSABLE"
+    assert _knows(url, token) == "alice"
+
+
+def test_a_restore_that_was_killed_is_not_done_again_over_what_was_written_since(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    file, token = _backed_up(tmp_path)
+    url, new = postgres.create_database(), tmp_path / "new"
+    environ = {**os.environ, "TIDEGATE_CATALOG_URL": url}
+    subprocess.run([sys.executable, "-c", KILLED, file, str(new)], env=environ, check=False)
+    catalog = Catalog.open(CatalogPlace(url), SystemClock(), random_bytes=secrets.token_bytes)
+    catalog.people.add_user(ACTOR, "default", "bob", frozenset({Role.WRITER}))
+    catalog.close()
+    refused = _run(new, "restore", file, catalog_url=url)
+    assert json.loads(refused.stderr)["error"]["code"] == "CATALOG_UNUSABLE"
+    assert _knows(url, token) == "alice"
+
+
+def test_a_restore_that_fails_before_its_home_appears_leaves_the_database_empty(
+    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, token = _backed_up(tmp_path)
+    url = postgres.create_database()
+    monkeypatch.setenv("TIDEGATE_CATALOG_URL", url)
+
+    def fail() -> None:
+        assert _knows(url, token) == "alice"
+        raise OSError(5, "the disk said no")
+
+    with pytest.raises(StorageFailed, match="the disk said no"):
+        restore(Path(file), tmp_path / "new", load_catalog, no_report, fail)
+    assert not list(tmp_path.glob("new*"))
+    restored = _run(tmp_path / "elsewhere", "restore", file, catalog_url=url)
+    assert restored.returncode == 0, restored.stderr
+    assert _knows(url, token) == "alice"

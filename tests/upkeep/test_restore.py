@@ -6,10 +6,13 @@ import os
 import random
 import secrets
 import shutil
+import signal
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,7 +30,8 @@ from tests.upkeep.homes import (
     tree,
     write_table,
 )
-from tidegate.errors import BackupUnusable, HomeUnusable, RequestInvalid, StorageFull
+from tidegate.catalog.pages import Page
+from tidegate.errors import BackupUnusable, HomeUnusable, RequestInvalid, StorageFailed, StorageFull
 from tidegate.model.access import Role
 from tidegate.storage.home import Home
 from tidegate.upkeep.archive import (
@@ -43,6 +47,7 @@ from tidegate.upkeep.pack import pack, packing
 from tidegate.upkeep.restore import read_manifest, restore
 
 FLIPS = 150
+LAYOUT_AND = {"layout.json": b'{"layout": 2}'}
 
 
 @pytest.fixture
@@ -141,7 +146,7 @@ def test_an_existing_file_is_replaced_only_by_force(home: Home, tmp_path: Path) 
         assert target.read_text() == "precious"
         pack(started.folder, target, tidegate_version="0", force=True, report=no_report)
     assert read_manifest(target).home_id == home.home_id
-    assert not target.with_name("b.tar.partial").exists()
+    assert not list(tmp_path.glob("*.partial"))
 
 
 def test_a_folder_that_is_not_empty_is_refused_and_untouched(file: Path, tmp_path: Path) -> None:
@@ -214,6 +219,13 @@ def _written(file: Path, files: dict[str, bytes], noted: dict[str, bytes], layou
         ({"/a": b"1"}, {"/a": b"1"}, 2, "leaves the folder"),
         ({"layout.json": b"{}"}, {"layout.json": b"{}"}, 3, "layout 3"),
         ({"a": b"1"}, {"a": b"1"}, 2, "no layout.json"),
+        ({"layout.json": b"{}"}, {"layout.json": b"{}"}, 2, "layout.json is damaged"),
+        ({"layout.json": b'{"layout": 1}'}, {"layout.json": b'{"layout": 1}'}, 2, "another layout"),
+        ({"a": b"1", "a/b": b"1"}, {"a": b"1", "a/b": b"1"}, 2, "something else"),
+        ({"a/b": b"1", "a": b"1"}, {"a/b": b"1", "a": b"1"}, 2, "something else"),
+        ({"a" * 300: b"1"}, {"a" * 300: b"1"}, 2, "too long"),
+        (LAYOUT_AND | {"locks": b"1"}, LAYOUT_AND | {"locks": b"1"}, 2, "locks is a file"),
+        (LAYOUT_AND | {"catalog/dump": b""}, LAYOUT_AND | {"catalog/dump": b""}, 2, "dump is a file"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(
@@ -226,15 +238,89 @@ def test_what_is_wrong_with_a_file_is_said(
     assert not list((tmp_path / "in").iterdir())
 
 
+@contextmanager
+def _mounted(disk: Path, *words: str) -> Iterator[Path]:
+    disk.mkdir()
+    mount = ["mount", *words, str(disk)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("needs root and the right to mount")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("needs root and the right to mount a tmpfs")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with _mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=1m", "tmpfs") as disk:
+        yield disk
+
+
+def test_a_link_to_an_empty_folder_is_followed(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "new").symlink_to("there")
+    restore(file, tmp_path / "new", load_catalog, no_report)
+    assert (tmp_path / "new").is_symlink()
+    with opened_topics(tmp_path / "there" / "engine") as topics:
+        assert topics.numbers() == list(range(100))
+
+
+@pytest.mark.parametrize("kind", ["a disk", "a folder of the same disk"])
+def test_a_home_may_be_a_disk_of_its_own(file: Path, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "there ü").mkdir()
+    words = ("-t", "tmpfs", "tmpfs") if kind == "a disk" else ("--bind", str(tmp_path / "there ü"))
+    with _mounted(tmp_path / "a disk", *words) as disk:
+        (disk / "lost+found").mkdir()
+        restore(file, disk, load_catalog, no_report)
+        home = Home.existing(disk)
+        assert {path.name for path in disk.iterdir()} >= {"lost+found", "layout.json", "admin.token"}
+        assert not list(disk.glob(".restoring-*"))
+        with opened_topics(home.engine_path) as topics:
+            assert topics.numbers() == list(range(100))
+        with opened_catalog(home) as catalog:
+            (event,) = catalog.audit.list("default", Page(None, 5), action="backup.restore").rows
+            assert event.outcome == "done"
+        with pytest.raises(HomeUnusable, match="not empty"):
+            restore(file, disk, load_catalog, no_report)
+        assert Home.existing(disk).home_id == home.home_id
+
+
+RESTORE = """
+import os, sys
+from pathlib import Path
+from tests.upkeep.homes import load_catalog, no_report
+from tidegate.upkeep.restore import restore
+restore(Path(sys.argv[1]), Path(sys.argv[2]), load_catalog, no_report, lambda: os.kill(os.getpid(), 9))
+"""
+
+
+def test_a_restore_to_a_disk_that_is_killed_is_no_home_and_done_again(file: Path, tmp_path: Path) -> None:
+    with _mounted(tmp_path / "mount", "-t", "tmpfs", "tmpfs") as disk:
+        child = subprocess.run([sys.executable, "-c", RESTORE, str(file), str(disk)], check=False)
+        assert child.returncode == -signal.SIGKILL
+        (left,) = disk.glob(".restoring-*")
+        for name in ("admin.token", "engine", "lake"):  # killed while they were moved to their places
+            (left / name).rename(disk / name)
+        with pytest.raises(HomeUnusable, match="a restore of it was cut off"):
+            Home.open(disk, lambda: "another token of this home")
+        (disk / "thesis.tex").write_text("x")
+        with pytest.raises(HomeUnusable, match="not empty"):
+            restore(file, disk, load_catalog, no_report)
+        (disk / "thesis.tex").unlink()
+        restore(file, disk, load_catalog, no_report)
+        assert not list(disk.glob(".restoring-*"))
+        with opened_topics(Home.existing(disk).engine_path) as topics:
+            assert topics.numbers() == list(range(100))
+
+
+def test_a_restore_to_a_disk_that_fails_leaves_it_as_it_was(file: Path, tmp_path: Path) -> None:
+    def fail() -> None:
+        raise OSError(5, "the disk said no")
+
+    with _mounted(tmp_path / "mount", "-t", "tmpfs", "tmpfs") as disk:
+        with pytest.raises(StorageFailed, match="the disk said no"):
+            restore(file, disk, load_catalog, no_report, fail)
+        assert list(disk.iterdir()) == []
 
 
 def test_a_full_disk_leaves_no_part_of_a_backup_and_no_part_of_a_home(

@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
-from deltalake import DeltaTable
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from tests.upkeep.homes import table_rows, tree, write_table
+from tidegate.errors import StorageFailed
+from tidegate.upkeep import tables
 from tidegate.upkeep.tables import LakeFreeze
 
 
@@ -76,6 +81,94 @@ def test_partitioned_tables_and_files_of_others_come_along(tmp_path: Path) -> No
     assert (tmp_path / "copy" / "notes.txt").read_text() == "mine"
     assert not (tmp_path / "copy" / "notes.txt").samefile(tmp_path / "lake" / "notes.txt")
     assert not (tmp_path / "copy" / ".hidden").exists()
+
+
+class Disturbed(LakeFreeze):
+    """Lets something happen between the copy of a table's log and the copy of its files."""
+
+    meanwhile: Callable[[], None]
+
+    def _take_log(self, source: Path, target: Path) -> int | None:
+        version = super()._take_log(source, target)
+        type(self).meanwhile()
+        return version
+
+
+def _disturbed(tmp_path: Path, meanwhile: Callable[[], None]) -> LakeFreeze:
+    kind = type("Kind", (Disturbed,), {"meanwhile": staticmethod(meanwhile)})
+    made: LakeFreeze = kind(tmp_path / "lake", tmp_path / "copy")
+    return made
+
+
+def test_a_table_that_is_compacted_and_vacuumed_meanwhile_is_taken_again(tmp_path: Path) -> None:
+    for _ in range(4):
+        write_table(tmp_path / "lake" / "t", 5)
+
+    def vacuum() -> None:
+        table = DeltaTable(str(tmp_path / "lake" / "t"))
+        table.optimize.compact()
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+    _disturbed(tmp_path, vacuum).take()
+    assert table_rows(tmp_path / "copy" / "t") == 20
+
+
+def test_a_table_whose_log_is_cleaned_up_meanwhile_is_taken_again(tmp_path: Path) -> None:
+    for _ in range(3):
+        write_table(tmp_path / "lake" / "t", 5)
+    log = tmp_path / "lake" / "t" / "_delta_log"
+    seen: list[int] = []
+
+    def clean_up() -> None:
+        if not seen:
+            seen.append(1)
+            write_table(tmp_path / "lake" / "t", 5)
+            DeltaTable(str(tmp_path / "lake" / "t")).create_checkpoint()
+            for version in range(3):
+                (log / f"{version:020}.json").unlink()
+            (tmp_path / "copy" / "t" / "_delta_log" / f"{1:020}.json").unlink()  # gone before it was linked
+
+    _disturbed(tmp_path, clean_up).take()
+    assert table_rows(tmp_path / "copy" / "t") == 20
+
+
+def test_a_table_that_is_removed_data_first_is_left_out(tmp_path: Path) -> None:
+    write_table(tmp_path / "lake" / "kept", 5)
+    write_table(tmp_path / "lake" / "t", 5)
+    steps: list[int] = []
+
+    def remove() -> None:
+        steps.append(1)
+        if len(steps) == 2:
+            for path in (tmp_path / "lake" / "t").glob("*.parquet"):
+                path.unlink()
+        if len(steps) == 4:
+            shutil.rmtree(tmp_path / "lake" / "t")
+
+    freeze = _disturbed(tmp_path, remove)
+    freeze.take()
+    assert freeze.tables() == [tmp_path / "copy" / "kept"]
+    assert not (tmp_path / "copy" / "t").exists()
+
+
+def test_a_table_that_lost_a_file_fails_the_backup_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "ATTEMPTS_MAX", 2)
+    write_table(tmp_path / "lake" / "t", 5)
+    (lost,) = (tmp_path / "lake" / "t").glob("*.parquet")
+    lost.unlink()
+    with pytest.raises(StorageFailed, match="lake/t failed") as caught:
+        LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+    assert lost.name in str(caught.value)
+
+
+def test_partitions_with_odd_values_are_found_again(tmp_path: Path) -> None:
+    rows = pa.table({"part": ["a b", "ü%2F", "x=1/2?#"], "n": [1, 2, 3]})
+    write_deltalake(str(tmp_path / "lake" / "t"), rows, partition_by=["part"])
+    LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+    found = DeltaTable(str(tmp_path / "copy" / "t")).to_pyarrow_table().sort_by("n")
+    assert found["part"].to_pylist() == rows["part"].to_pylist()
 
 
 def test_a_lake_that_is_not_there_is_empty(tmp_path: Path) -> None:

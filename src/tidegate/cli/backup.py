@@ -15,11 +15,18 @@ import typer
 from tidegate.cli.advice import UsageRefused, running_holder
 from tidegate.cli.invocation import Invocation, command, console
 from tidegate.cli.show import bytes_text, path_text, plural, program_name, seconds_text
-from tidegate.errors import BackupNotFound, ServerNotRunning, TidegateError, from_wire
+from tidegate.errors import (
+    BackupNotFound,
+    Conflict,
+    LeaseHeld,
+    ServerNotRunning,
+    TidegateError,
+    from_wire,
+)
 
 if TYPE_CHECKING:
-    from tidegate.catalog.database import CatalogPlace
-    from tidegate.settings import Settings
+    from tidegate.catalog.connections import Connections
+    from tidegate.catalog.dumps import LoadMark
     from tidegate.storage.home import Home
     from tidegate.upkeep.pack import Packed, Report
 
@@ -54,7 +61,12 @@ def backup(
     home = call.existing_home()
     check_target(file, force=force)
     begun = time.monotonic()
-    made = _pack_of(call, home, file, force) if _server_runs(home) else _pack_alone(call, home, file, force)
+    try:
+        pack_home = _pack_of if _server_runs(home) else _pack_alone
+        made = pack_home(call, home, file, force)
+    except LeaseHeld as refusal:
+        hint = "Wait for it, or look how far it is: tidegate job list --kind backup."
+        raise Conflict(reason="A backup of this home is being made already.", hint=hint) from refusal
     seconds = time.monotonic() - begun
     answer = {
         "file": str(file.absolute()),
@@ -82,7 +94,7 @@ def restore(
 
     begun = time.monotonic()
     with _progress(call, "restoring") as report:
-        made = restore_home(file, call.home_path, _load_catalog, report)
+        made = restore_home(file, call.home_path, HomeCatalog(call.home_path), report)
     seconds = time.monotonic() - begun
     answer = {
         "home": str(made.home),
@@ -131,6 +143,7 @@ def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Packed
     """Freeze and pack a home that no server has open."""
     from tidegate.catalog.audit import system_actor
     from tidegate.catalog.database import Catalog
+    from tidegate.catalog.place import place_of
     from tidegate.model.clock import SystemClock
     from tidegate.storage.rocks import RocksEngine
     from tidegate.upkeep.desk import BackupDesk, remove_stale_backups
@@ -138,10 +151,11 @@ def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Packed
 
     clock, settings = SystemClock(), call.settings()
     lock = home.lock("server")
+    lock.mark_brief("backup")
     with ExitStack() as closing:
         closing.callback(lock.release)
         remove_stale_backups(home)
-        place = _catalog_place(settings, home.path)
+        place = place_of(settings.catalog, home.catalog_path)
         catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
         closing.callback(catalog.close)
         engine = RocksEngine(home.engine_path)
@@ -149,10 +163,10 @@ def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Packed
         desk = BackupDesk(home, engine, catalog, clock)
         closing.callback(desk.close)
         started = desk.start(system_actor("backup"))
-        # The copy is frozen: a server may start.
-        engine.close()
-        lock.release()
         with packing(started.folder) as tell:
+            # The copy is frozen, and a server that starts now sees that it is being packed.
+            engine.close()
+            lock.release()
             made = _pack(call, started.folder, file, force, tell, lambda: None)
             desk.finish(started.id, str(file.absolute()), made.size_bytes)
     return made
@@ -239,22 +253,54 @@ def _give_up(home: Home, path: str) -> None:
         return  # the server notices by itself that nobody packs any more
 
 
-def _load_catalog(home: Path, dump: Path) -> None:
-    from tidegate.catalog.database import Catalog
-    from tidegate.model.clock import SystemClock
-    from tidegate.settings import load_settings
+class HomeCatalog:
+    """Loads a catalog into the database that the settings of a home name."""
 
-    place = _catalog_place(load_settings(home, os.environ), home)
-    Catalog.load(place, dump, SystemClock(), random_bytes=secrets.token_bytes).close()
+    def __init__(self, target: Path) -> None:
+        self._target = target
 
+    def load(self, home: Path, dump: Path, mark: str) -> None:
+        """Put a dump into the catalog."""
+        from tidegate.catalog.dumps import load
 
-def _catalog_place(settings: Settings, home: Path) -> CatalogPlace:
-    from tidegate.catalog.database import CatalogPlace
-    from tidegate.storage.home import Home
+        with self._opened(home) as connections:
+            load(connections, dump, self._mark(mark))
 
-    catalog = settings.catalog
-    url = catalog.url or f"sqlite:///{Home(home).catalog_path}"
-    return CatalogPlace(url, catalog.connections_max, catalog.timeout_seconds)
+    def keep(self, home: Path, mark: str) -> None:
+        """Note that the home stands."""
+        from tidegate.catalog.dumps import keep_load
+
+        with self._opened(home) as connections:
+            keep_load(connections, self._mark(mark))
+
+    def undo(self, home: Path, mark: str) -> None:
+        """Empty the catalog again."""
+        from tidegate.catalog.dumps import undo_load
+
+        with self._opened(home) as connections:
+            undo_load(connections, self._mark(mark))
+
+    def _mark(self, name: str) -> LoadMark:
+        from tidegate.catalog.audit import system_actor
+        from tidegate.catalog.dumps import LoadMark
+        from tidegate.model.clock import SystemClock
+
+        return LoadMark(name, SystemClock(), system_actor("restore"), {"home": str(self._target.absolute())})
+
+    @contextmanager
+    def _opened(self, home: Path) -> Iterator[Connections]:
+        from tidegate.catalog.connections import Connections
+        from tidegate.catalog.place import place_of
+        from tidegate.model.clock import SystemClock
+        from tidegate.settings import load_settings
+        from tidegate.storage.home import Home
+
+        place = place_of(load_settings(home, os.environ).catalog, Home(home).catalog_path)
+        connections = Connections(place, SystemClock())
+        try:
+            yield connections
+        finally:
+            connections.close()
 
 
 @contextmanager

@@ -72,6 +72,9 @@ def find_server(
         raise RequestInvalid(reason=reason, hint=f"Write http://{url}.")
     if url and token:
         return Found(url, token, trusted)
+    if url and not _is_of_home(url, home, environ):
+        # The token of a home opens everything there: it is sent to the server of that home and nobody else.
+        raise TokenMissing(hint=f"Give a token for {url}: TIDEGATE_TOKEN, or connect(url, token=…).")
     folder = Path(home or environ.get("TIDEGATE_HOME") or DEFAULT_HOME).expanduser()
     if not (folder / "layout.json").exists():
         if url:
@@ -87,6 +90,14 @@ def find_server(
         if address.ca_file and not ca_file:
             return Found(url, token or opened.read_token(), address.ca_file, pinned=True)
     return Found(url, token or opened.read_token(), trusted)
+
+
+def _is_of_home(url: str, home: str | Path | None, environ: Mapping[str, str]) -> bool:
+    folder = Path(home or environ.get("TIDEGATE_HOME") or DEFAULT_HOME).expanduser()
+    if not (folder / "layout.json").exists():
+        return False
+    address = Home.existing(folder).server_address()
+    return address is not None and address.url.rstrip("/") == url.rstrip("/")
 
 
 @functools.lru_cache(maxsize=CONTEXTS_KEPT_MAX)

@@ -76,6 +76,21 @@ def link_or_copy(source: Path, target: Path, *, sync: bool = True) -> None:
         copy_file(source, target, sync=sync)
 
 
+def rename_new(source: Path, target: Path) -> None:
+    """Rename a file unless the new name is taken: FileExistsError then, and nothing is changed."""
+    try:
+        os.link(source, target)
+        source.unlink()
+    except FileExistsError:
+        raise
+    except OSError as problem:
+        if problem.errno not in _NO_LINK:
+            raise
+        # A disk without links: the name is taken first, empty, and replaced at once.
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        source.replace(target)
+
+
 def files_below(root: Path) -> Iterator[str]:
     """Give every file below a folder, as a path relative to it, in name order; links to folders count."""
     for folder, folders, names in os.walk(root, followlinks=True):

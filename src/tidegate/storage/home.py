@@ -18,6 +18,7 @@ logs/
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable
@@ -28,7 +29,13 @@ from tidegate.errors import HomeTooNew, HomeUnusable
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.storage.files import refusal, write_file_atomically
-from tidegate.storage.locks import LEAVING_HOLDER_WAIT_SECONDS, HomeLock, LockKind, take_lock
+from tidegate.storage.locks import (
+    LEAVING_HOLDER_WAIT_SECONDS,
+    HomeLock,
+    LockKind,
+    flocked_folder,
+    take_lock,
+)
 from tidegate.storage.upgrade import upgrade_home
 
 __all__ = ["LEAVING_HOLDER_WAIT_SECONDS", "Home", "HomeLock", "LockKind", "write_file_atomically"]
@@ -36,14 +43,17 @@ __all__ = ["LEAVING_HOLDER_WAIT_SECONDS", "Home", "HomeLock", "LockKind", "write
 LAYOUT_VERSION = 2
 LAYOUT_FILE = "layout.json"
 ID_FILE = "home.id"
+ENGINE_PART, CATALOG_PART = "engine", "catalog"
 TOKEN_FILE = "admin.token"  # noqa: S105 - the name of a file
 FOLDERS = (
     *("locks", "run", "engine", "catalog", "lake", "tenants"),
     *("checkpoints", "pipelines", "kept", "logs"),
 )
+LOST_AND_FOUND = "lost+found"  # what some disks of their own have
+RESTORING = ".restoring-"  # begins the name of what a restore has not finished
 # What may stand in a folder before it becomes a home: the user's settings, and what an interrupted start
 # left.
-ALLOWED_BEFORE = frozenset({*FOLDERS, "tidegate.toml", TOKEN_FILE, ID_FILE, "lost+found"})
+ALLOWED_BEFORE = frozenset({*FOLDERS, "tidegate.toml", TOKEN_FILE, ID_FILE, LOST_AND_FOUND})
 # Shorter ones can be guessed; our own have 43.
 TOKEN_CHARS_MIN = 16
 TOKEN_HINT = "Put a long random text into admin.token in the home folder, with mode 0600."  # noqa: S105
@@ -110,6 +120,18 @@ class Home:
                 hint="Stop what runs there, then start 'tidegate up' once: it upgrades and keeps a copy.",
             )
         return cls(path)
+
+    def note_parts(self, names: frozenset[str]) -> None:
+        """Write down which parts hold something from now on, so that one that vanishes is missed."""
+        noted = _parts_of(self.path)
+        if not names <= noted:
+            kept = {"layout": LAYOUT_VERSION, "parts": sorted(noted | names)}
+            write_file_atomically(self.path / LAYOUT_FILE, json.dumps(kept).encode())
+
+    def lost_parts(self) -> list[str]:
+        """Name the parts that held something and are not there: an empty one must not take their place."""
+        marks = {ENGINE_PART: self.engine_path / "CURRENT", CATALOG_PART: self.catalog_path}
+        return [name for name in sorted(_parts_of(self.path)) if name in marks and not marks[name].exists()]
 
     @property
     def engine_path(self) -> Path:
@@ -220,6 +242,10 @@ class Home:
             ) from problem
 
 
+def _parts_of(path: Path) -> frozenset[str]:
+    return frozenset(json.loads((path / LAYOUT_FILE).read_text(encoding="utf-8")).get("parts", ()))
+
+
 def _layout_of(path: Path) -> int | None:
     try:
         text = (path / LAYOUT_FILE).read_text(encoding="utf-8")
@@ -236,18 +262,39 @@ def _layout_of(path: Path) -> int | None:
 
 
 def _make(path: Path, make_token: Callable[[], str]) -> None:
-    existed = path.exists()
-    if existed:
-        foreign = sorted(entry.name for entry in path.iterdir() if not _ours(entry.name))
-        if foreign:
-            raise HomeUnusable(home=str(path), reason=f"it holds other things ({', '.join(foreign[:3])})")
+    """Make a home, one start at a time: whoever comes second finds it made."""
+    while True:
+        existed = not _make_folder(path)
+        with flocked_folder(path) as ours:
+            if not ours:
+                continue  # another start could not make it and took it away
+            if _layout_of(path) is None:
+                _fill(path, make_token, remove_root=not existed)
+            return
+
+
+def _make_folder(path: Path) -> bool:
+    """Make the folder unless it is there; say whether it is ours."""
+    try:
+        path.mkdir(parents=True, mode=0o700)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _fill(path: Path, make_token: Callable[[], str], *, remove_root: bool) -> None:
+    foreign = sorted(entry.name for entry in path.iterdir() if not _ours(entry.name))
+    if any(name.startswith(RESTORING) for name in foreign):
+        hint = "Restore the backup again: that removes what is left of the first attempt."
+        raise HomeUnusable(home=str(path), reason="a restore of it was cut off", hint=hint)
+    if foreign:
+        raise HomeUnusable(home=str(path), reason=f"it holds other things ({', '.join(foreign[:3])})")
     made: list[Path] = []
     try:
-        path.mkdir(parents=True, exist_ok=True, mode=0o700)
         _add_what_is_missing(path, make_token, made)
         _write_layout(path)
     except OSError:
-        _unmake(path, made, remove_root=not existed)
+        _unmake(path, made, remove_root=remove_root)
         raise
 
 
@@ -285,10 +332,7 @@ def _ours(name: str) -> bool:
 
 
 def _unmake(path: Path, made: list[Path], *, remove_root: bool) -> None:
-    for place in reversed(made):
-        if place.is_dir():
-            place.rmdir()
-        else:
-            place.unlink(missing_ok=True)
-    if remove_root and path.exists():
-        path.rmdir()
+    """Remove what this start made; a folder into which someone put something meanwhile stays."""
+    for place in [*reversed(made), *([path] if remove_root else [])]:
+        with contextlib.suppress(OSError):
+            place.rmdir() if place.is_dir() else place.unlink()

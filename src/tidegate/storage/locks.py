@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +32,11 @@ class HomeLock:
         if self.fd >= 0:
             os.pwrite(self.fd, f"{os.getpid()} {STOPPING}".encode(), 0)
 
+    def mark_brief(self, name: str) -> None:
+        """Say that this is no server or worker but something named so, which others wait for a while."""
+        if self.fd >= 0:
+            os.pwrite(self.fd, f"{os.getpid()} {STOPPING} {name}".encode("ascii"), 0)
+
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""
         if self.fd >= 0:
@@ -50,10 +57,11 @@ def take_lock(home: Path, kind: LockKind, wait_seconds: float) -> HomeLock:
         raise refusal(home, problem) from problem
     polls_left = int(wait_seconds / LOCK_POLL_SECONDS)
     while not try_flock(fd):
-        holder, leaving = _holder_of(path)
+        holder, leaving, name = _holder_of(path)
         if polls_left <= 0 or not leaving:
             os.close(fd)
-            raise HomeLocked(kind=kind, home=str(home), pid=holder)
+            hint = "Wait until it has ended, then try again." if name else None
+            raise HomeLocked(kind=name or kind, home=str(home), pid=holder, hint=hint)
         polls_left -= 1
         time.sleep(LOCK_POLL_SECONDS)
     os.ftruncate(fd, 0)
@@ -68,6 +76,29 @@ def try_flock(fd: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+@contextmanager
+def flocked_folder(path: Path) -> Iterator[bool]:
+    """Hold a lock on a folder itself while the block runs; False where the folder went while we waited."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield False
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield is_at(fd, path)
+    finally:
+        os.close(fd)
+
+
+def is_at(fd: int, path: Path) -> bool:
+    """Say whether an open file or folder still has its name."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_flocked(path: Path) -> bool:
@@ -93,13 +124,13 @@ def is_alive(pid: int) -> bool:
     return not _is_zombie(pid)
 
 
-def _holder_of(path: Path) -> tuple[int, bool]:
-    """Give the holder's pid, 0 where it has not said, and whether it is gone or on its way out."""
+def _holder_of(path: Path) -> tuple[int, bool, str]:
+    """Give the holder's pid (0: it has not said), whether it is leaving or gone, and a brief one's name."""
     words = path.read_text(encoding="ascii").split()
     if not words:
-        return 0, True
+        return 0, True, ""
     holder = int(words[0])
-    return holder, STOPPING in words or not is_alive(holder)
+    return holder, STOPPING in words or not is_alive(holder), " ".join(words[2:])
 
 
 def _is_zombie(pid: int) -> bool:

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
+
+import msgspec
 
 from tidegate.errors import BackupUnusable
 
@@ -29,6 +32,14 @@ CHUNK_BYTES = 1 << 20
 MANIFEST_BYTES_MAX = 1 << 30  # some five million files
 LONG_HEADER_BYTES_MAX = 1 << 16  # a path has 4,096 bytes at most
 _LONG_HEADER = b"x"
+# What Linux takes: for one name, and for a whole path with the zero behind it.
+NAME_BYTES_MAX = 255
+PATH_BYTES_MAX = 4_095
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+# What every header of a tar has, and where: a file without it is something else.
+TAR_MARK = b"ustar"
+TAR_MARK_AT = 257
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +65,32 @@ class Manifest:
     def size_bytes(self) -> int:
         """The bytes of all files."""
         return sum(note.size_bytes for note in self.files)
+
+
+class _AnyInner(msgspec.Struct):
+    format: int
+
+
+class _AnyOuter(msgspec.Struct):
+    manifest: _AnyInner
+
+
+class _Note(msgspec.Struct):
+    path: str
+    bytes: _Count
+    sha256: str
+
+
+class _Inner(msgspec.Struct):
+    tidegate: str
+    layout: _Count
+    homeId: str  # noqa: N815 - as the manifest spells it
+    createdAt: str  # noqa: N815 - as the manifest spells it
+    files: list[_Note]
+
+
+class _Outer(msgspec.Struct):
+    manifest: _Inner
 
 
 def header_of(path: str, size_bytes: int) -> bytes:
@@ -87,15 +124,17 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(content: bytes, file: str) -> Manifest:
     """Read a manifest; a newer format, and any byte that is not as it was written, is refused."""
     try:
+        # Not msgspec's own reader: names of files need not be Unicode, and it takes no lone surrogates.
         outer = json.loads(content)
-        inner = outer["manifest"]
-        if inner["format"] > FORMAT_VERSION:
-            reason = f"it has format {inner['format']}; this version knows formats up to {FORMAT_VERSION}"
+        version = msgspec.convert(outer, _AnyOuter).manifest.format
+        if version > FORMAT_VERSION:
+            reason = f"it has format {version}; this version knows formats up to {FORMAT_VERSION}"
             raise BackupUnusable(file=file, reason=reason, hint="Restore it with a newer Tidegate.")
-        notes = tuple(FileNote(n["path"], n["bytes"], n["sha256"]) for n in inner["files"])
-        found = Manifest(inner["tidegate"], inner["layout"], inner["homeId"], inner["createdAt"], notes)
+        inner = msgspec.convert(outer, _Outer).manifest
+        notes = tuple(FileNote(note.path, note.bytes, note.sha256) for note in inner.files)
+        found = Manifest(inner.tidegate, inner.layout, inner.homeId, inner.createdAt, notes)
         same = encode_manifest(found) == content
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise _damaged(file, f"{MANIFEST_NAME} is damaged") from problem
     if not same:
         raise _damaged(file, f"{MANIFEST_NAME} is damaged")
@@ -131,21 +170,27 @@ class ArchiveReader:
     def entries(self) -> Iterator[Entry]:
         """Give every entry, the manifest too, in order; then check that nothing follows."""
         last = "the beginning"
+        entries_seen = 0
         while True:
-            block = self.take(BLOCK_BYTES, last, "the archive ends")
+            block = self._file.read(BLOCK_BYTES)
+            if entries_seen == 0 and _is_no_tar(block):
+                raise _damaged(self.name, "it is not a backup of Tidegate")
+            if len(block) != BLOCK_BYTES:
+                raise _damaged(self.name, f"the archive ends at {last}")
             if not any(block):
                 break
             entry = self._entry(block, last)
             last = entry.path
+            entries_seen += 1
             yield entry
         if any(self.take(BLOCK_BYTES, last)) or self._file.read(1):
             raise _damaged(self.name, f"something stands behind the end, after {last}")
 
-    def take(self, count: int, path: str, what: str = "it is cut short") -> bytes:
+    def take(self, count: int, path: str) -> bytes:
         """Give exactly so many bytes."""
         found = self._file.read(count)
         if len(found) != count:
-            raise _damaged(self.name, f"{what} at {path}")
+            raise _damaged(self.name, f"it is cut short at {path}")
         return found
 
     def _entry(self, block: bytes, last: str) -> Entry:
@@ -171,11 +216,23 @@ class ArchiveReader:
         return Entry(path, size_bytes, self)
 
 
+def _is_no_tar(block: bytes) -> bool:
+    """Say whether the first block of a file is neither a header nor the end of an empty archive."""
+    ends_at_once = len(block) == BLOCK_BYTES and not any(block)
+    return not ends_at_once and block[TAR_MARK_AT : TAR_MARK_AT + len(TAR_MARK)] != TAR_MARK
+
+
 def check_path(path: str, file: str) -> PurePosixPath:
-    """Refuse a path that leaves the folder into which it is unpacked."""
+    """Refuse a path that leaves the folder into which it is unpacked, and one that no disk takes."""
     inside = PurePosixPath(path)
     if not path or path != str(inside) or inside.is_absolute() or ".." in inside.parts or "\0" in path:
         raise _damaged(file, f"'{path[:200]}' leaves the folder")
+    try:
+        longest, whole = max(len(os.fsencode(part)) for part in inside.parts), len(os.fsencode(path))
+    except UnicodeEncodeError as problem:
+        raise _damaged(file, f"{path[:200]!a} is no name of a file") from problem
+    if longest > NAME_BYTES_MAX or whole > PATH_BYTES_MAX:
+        raise _damaged(file, f"the name '{path[:200]}…' is too long")
     return inside
 
 

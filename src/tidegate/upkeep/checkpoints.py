@@ -10,6 +10,9 @@ on with n + 1; else it runs n again, and Delta skips it where the table has it. 
 
 So commits are looked at before the tables are copied, and offsets after. Where at most one batch began in
 between, all three hold. Where more did, the copy is cut at the batch that the table's own transaction names.
+
+A query that writes several tables may have got further in one than in another. One batch is no harm: it runs
+again, and is skipped where it is. More cannot be mended by any cut: the tables are copied again.
 """
 
 from __future__ import annotations
@@ -63,15 +66,18 @@ def is_settled(committed: CheckpointLook | None, begun: CheckpointLook) -> bool:
 
 def batch_to_keep(
     committed: CheckpointLook | None, begun: CheckpointLook, tables: Iterable[Path]
-) -> tuple[int, int]:
-    """Give the newest batch to keep in `offsets` and in `commits`."""
+) -> tuple[int, int] | None:
+    """Give the newest batch to keep in `offsets` and in `commits`, None where no cut fits all tables."""
     done = committed.newest if committed and committed.metadata == begun.metadata else NONE_YET
     if is_settled(committed, begun):
         return begun.newest, done
-    in_tables = max((_transaction_of(table, begun.query_id) for table in tables), default=NONE_YET)
-    if in_tables < done:  # it writes elsewhere, where we cannot look: again rather than not at all
+    # What is committed is in every table that the query writes; one without it was written by it once.
+    written = [batch for table in tables if (batch := _transaction_of(table, begun.query_id)) >= max(done, 0)]
+    if not written:  # it writes elsewhere, where we cannot look: again rather than not at all
         return min(begun.newest, done + 1), done
-    return in_tables, max(done, in_tables - 1)
+    if min(written) < max(written) - 1:
+        return None
+    return max(written), max(done, max(written) - 1)
 
 
 def copy_checkpoint(source: Path, target: Path, keep: tuple[int, int]) -> None:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tidegate.errors import BackupUnusable
+from tidegate.errors import BackupUnusable, StorageFailed
 from tidegate.model.clock import Clock
 from tidegate.storage.engine import Engine
 from tidegate.storage.files import copy_file
@@ -46,6 +46,8 @@ SETTINGS_FILE = "tidegate.toml"
 # A pass after the first links only what is new: milliseconds. Pipelines that still get further than a batch
 # in that time are cut by their tables' transactions.
 PASSES_MAX = 8
+# Tables of one pipeline that are more than a batch apart in the copy fit no checkpoint: they are copied anew.
+TRIES_MAX = 4
 
 log = logging.getLogger(__name__)
 
@@ -78,24 +80,35 @@ def utc_text(at_us: int) -> str:
     return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def freeze(home: Home, engine: Engine, folder: Path, clock: Clock) -> None:
+def freeze(
+    home: Home,
+    engine: Engine,
+    folder: Path,
+    clock: Clock,
+    between_steps: Callable[[], None] = lambda: None,
+) -> None:
     """Copy everything but the catalog, which the caller has dumped into `CATALOG_DUMP` before.
 
-    Blocks for as long as it takes to link every file; writes go on meanwhile.
+    Blocks for as long as it takes to link every file; writes go on meanwhile. `between_steps` is called
+    before each step and after the last: tests move the world there.
     """
     content = folder / CONTENT_FOLDER
     created_at = utc_text(clock.now_us())
+    between_steps()
     # 2 to 4: tables, with what the pipelines had done before and after
-    lakes = _lakes(home, content)
-    committed, begun = _take_tables(home, lakes)
+    keeps = _take_tables(home, _lakes(home, content))
+    between_steps()
     # 5. checkpoints that fit
-    tables = [table for lake in lakes for table in lake.tables()]
-    _take_checkpoints(home, content, committed, begun, tables)
+    for name, keep in keeps.items():
+        copy_checkpoint(home.checkpoints_path / name, content / "checkpoints" / name, keep)
+    between_steps()
     # 6. what people wrote
     _take_small_files(home, content)
+    between_steps()
     # 7. the engine, last
     engine.sync()
     engine.checkpoint(content / "engine")
+    between_steps()
     FreezeNotes(home.home_id, LAYOUT_VERSION, created_at).write(folder)
 
 
@@ -108,7 +121,23 @@ def _lakes(home: Home, content: Path) -> list[LakeFreeze]:
     return lakes
 
 
-def _take_tables(
+def _take_tables(home: Home, lakes: list[LakeFreeze]) -> dict[str, tuple[int, int]]:
+    """Copy the tables, and give for each pipeline the batches to keep that fit them."""
+    for _ in range(TRIES_MAX):
+        committed, begun = _take_passes(home, lakes)
+        tables = [table for lake in lakes for table in lake.tables()]
+        keeps = {name: batch_to_keep(committed.get(name), look, tables) for name, look in begun.items()}
+        apart = [name for name, keep in keeps.items() if keep is None]
+        if not apart:
+            return {name: keep for name, keep in keeps.items() if keep is not None}
+    raise StorageFailed(
+        path=str(home.checkpoints_path / apart[0]),
+        reason=f"the pipeline {apart[0]} writes several tables, faster than they can be copied.",
+        hint="Try again when it has less to do.",
+    )
+
+
+def _take_passes(
     home: Home, lakes: Iterable[LakeFreeze]
 ) -> tuple[dict[str, CheckpointLook], dict[str, CheckpointLook]]:
     for _ in range(PASSES_MAX):
@@ -122,18 +151,6 @@ def _take_tables(
     else:
         log.info("pipelines too quick to catch between two batches: %s", ", ".join(moving))
     return committed, begun
-
-
-def _take_checkpoints(
-    home: Home,
-    content: Path,
-    committed: dict[str, CheckpointLook],
-    begun: dict[str, CheckpointLook],
-    tables: list[Path],
-) -> None:
-    for name, look in begun.items():
-        keep = batch_to_keep(committed.get(name), look, tables)
-        copy_checkpoint(home.checkpoints_path / name, content / "checkpoints" / name, keep)
 
 
 def _take_small_files(home: Home, content: Path) -> None:

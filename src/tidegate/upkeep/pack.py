@@ -1,7 +1,8 @@
 """Packing: takes a frozen home, gives one file, which is there whole or not at all.
 
-Written as FILE.partial, synced, renamed. What was written is synced and let go of every few megabytes: one
-large sync at the end would hold up everyone else's, and the copy would push others' pages out of memory.
+Written as FILE.<random>.partial, locked by its writer, synced, and given its name. What was written is synced
+and let go of every few megabytes: one large sync at the end would hold up everyone else's, and the copy would
+push others' pages out of memory.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tidegate.errors import RequestInvalid, StorageFailed, StorageFull, TidegateError
-from tidegate.storage.files import files_below, is_full, sync_folder
+from tidegate.storage.files import files_below, is_full, rename_new, sync_folder
+from tidegate.storage.locks import is_at, is_flocked
 from tidegate.upkeep.archive import (
     CHUNK_BYTES,
     END,
@@ -31,6 +34,7 @@ from tidegate.upkeep.freeze import CONTENT_FOLDER, FreezeNotes
 
 PACKING_LOCK = "packing.lock"
 PARTIAL = ".partial"
+MIDDLE_CHARS = 8  # what `tempfile` puts between
 # Between two syncs of what was packed: a sync of a writer beside us waits for no more than this.
 SYNC_BYTES = 2 << 20
 
@@ -97,25 +101,58 @@ def pack(
     check_target(file, force=force)
     notes = FreezeNotes.read(folder)
     content = folder / CONTENT_FOLDER
-    partial = file.with_name(file.name + PARTIAL)
     try:
+        _remove_leftovers(file)
         paths = list(files_below(content))
         total = sum((content / path).stat().st_size for path in paths)
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb", buffering=CHUNK_BYTES) as out:
+        with _partial(file) as (out, partial):
             writer = _Writer(out, total, report, rest)
             files = tuple(writer.add(content / path, path) for path in paths)
             manifest = Manifest(tidegate_version, notes.layout, notes.home_id, notes.created_at, files)
             writer.end(encode_manifest(manifest))
-        partial.replace(file)
+            _publish(partial, file, force=force)
         sync_folder(file.absolute().parent)
     except OSError as problem:
-        partial.unlink(missing_ok=True)
         raise _packing_failed(file, problem) from problem
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
     return Packed(file, writer.written_bytes, len(files), notes.home_id, notes.created_at)
+
+
+@contextmanager
+def _partial(file: Path) -> Iterator[tuple[BinaryIO, Path]]:
+    """Open a file of our own beside the target, locked while we live; it is gone after, or has its name."""
+    while True:
+        fd, name = tempfile.mkstemp(prefix=f"{file.name}.", suffix=PARTIAL, dir=file.absolute().parent)
+        partial = Path(name)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if is_at(fd, partial):
+            break
+        os.close(fd)  # another packer took it for a leftover before it was locked
+    try:
+        with os.fdopen(fd, "wb", buffering=CHUNK_BYTES) as out:
+            yield out, partial
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _publish(partial: Path, file: Path, *, force: bool) -> None:
+    """Give a complete file its name; without force, only where nobody else has it by now."""
+    if force:
+        partial.replace(file)
+        return
+    try:
+        rename_new(partial, file)
+    except FileExistsError:
+        check_target(file, force=False)
+        raise
+
+
+def _remove_leftovers(file: Path) -> None:
+    """Remove what dead packers of the same target left."""
+    for left in file.absolute().parent.iterdir():
+        if left.name.startswith(f"{file.name}.") and left.name.endswith(PARTIAL) and left.is_file():
+            middle = left.name[len(file.name) + 1 : -len(PARTIAL)]
+            if len(middle) == MIDDLE_CHARS and not is_flocked(left):
+                left.unlink(missing_ok=True)
 
 
 class _Writer:

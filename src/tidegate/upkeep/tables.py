@@ -1,20 +1,27 @@
 """Tables at rest: takes a folder of Delta tables that are written to, gives a copy at one version of each.
 
 A table's version is read first, its log entries up to there are linked, and only then its files: every file
-that the version names was written before its commit, so it is there. Log entries, checkpoints and data files
-are renamed into place by every writer and never changed, so a second name is as good as a copy.
+that the version names was written before its commit. Log entries, checkpoints and data files are renamed into
+place by every writer and never changed, so a second name is as good as a copy.
+
+A table may be compacted and vacuumed, or removed, between the two. So the files that the copied log names are
+looked for in the copy; where one is missing, the table is taken again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import shutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import unquote
 
+from tidegate.errors import StorageFailed
 from tidegate.storage.files import copy_file, link_or_copy
 
 LOG_FOLDER = "_delta_log"
@@ -24,6 +31,11 @@ _COMMIT = re.compile(r"(\d{20})\.json")
 # Everything in a log that belongs to one version, with the sums that Hadoop keeps beside a file.
 _OF_VERSION = re.compile(r"\.?(\d{20})\.(json|checkpoint\.[\w.-]+|crc)(\.crc)?")
 _WRITTEN_ONCE = (".parquet", ".bin", ".crc")
+# A table that is vacuumed is whole again at its next version; one that is being removed is gone in a moment.
+ATTEMPTS_MAX = 20
+ATTEMPT_WAIT_SECONDS = 0.05
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -33,9 +45,10 @@ class LakeFreeze:
     source: Path
     target: Path
     _linked: dict[str, int] = field(default_factory=dict)
+    _whole: dict[str, tuple[int, int]] = field(default_factory=dict)  # table: version, inode of its commit
 
     def take(self) -> None:
-        """Copy every table at its version of now."""
+        """Copy every table at its version of now; StorageFailed names one whose files are not there."""
         with contextlib.suppress(FileNotFoundError):  # a lake without tables has no folder yet
             self._take_folder(self.source, self.target)
 
@@ -44,11 +57,39 @@ class LakeFreeze:
         return sorted(log.parent for log in self.target.rglob(LOG_FOLDER))
 
     def _take_folder(self, source: Path, target: Path) -> None:
-        target.mkdir(parents=True, exist_ok=True, mode=0o700)
-        version = None
         if (source / LOG_FOLDER).is_dir():
-            version = self._take_log(source / LOG_FOLDER, target / LOG_FOLDER)
-        # Listed after the log was read: what it names is there by now.
+            self._take_table(source, target)
+        else:
+            self._take_files(source, target)
+
+    def _take_table(self, source: Path, target: Path) -> None:
+        missing = ""
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt:
+                time.sleep(ATTEMPT_WAIT_SECONDS)
+            try:
+                target.mkdir(parents=True, exist_ok=True, mode=0o700)
+                version = self._take_log(source / LOG_FOLDER, target / LOG_FOLDER)
+                self._take_files(source, target)
+            except FileNotFoundError:
+                version = None
+            if not _has_commits(source / LOG_FOLDER):
+                self._forget(target)  # dropped while we copied: half a table is none
+                if source.is_dir():
+                    self._take_files(source, target)
+                return
+            if version is not None:
+                missing = self._missing(source, target, version)
+                if not missing:
+                    return
+        raise StorageFailed(
+            path=str(source),
+            reason=f"it has no file {missing}, which its log names.",
+            hint="Try again. If it stays so, the table is damaged: repair it, or move it out of the home.",
+        )
+
+    def _take_files(self, source: Path, target: Path) -> None:
+        target.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.scandir(source) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
         for entry in found:
@@ -61,8 +102,22 @@ class LakeFreeze:
             elif not entry.name.startswith((".", "_")):
                 with contextlib.suppress(FileNotFoundError):
                     copy_file(Path(entry.path), target / entry.name, sync=False)
-        if version is not None and not (source / LOG_FOLDER / f"{version:020}.json").exists():
-            self._forget(target)  # dropped while we copied: half a table is none
+
+    def _missing(self, source: Path, target: Path, version: int) -> str:
+        """Name a file that the copy's version needs and does not have; empty where there is none."""
+        try:
+            mark = (version, (target / LOG_FOLDER / f"{version:020}.json").stat().st_ino)
+        except FileNotFoundError:
+            return f"{LOG_FOLDER}/{version:020}.json"  # cleaned up behind a newer checkpoint
+        if self._whole.get(str(target)) != mark:
+            paths = _active_files(target)
+            if paths is None and _active_files(source) is not None:
+                return LOG_FOLDER  # part of the log went while we copied it
+            for path in paths or ():
+                if not any((target / name).exists() for name in (unquote(path), path)):
+                    return path
+            self._whole[str(target)] = mark
+        return ""
 
     def _take_log(self, source: Path, target: Path) -> int | None:
         with os.scandir(source) as entries:
@@ -92,8 +147,30 @@ class LakeFreeze:
             self._linked[str(target)] = inode
 
     def _forget(self, target: Path) -> None:
-        shutil.rmtree(target)
+        shutil.rmtree(target, ignore_errors=True)
+        self._whole = {path: mark for path, mark in self._whole.items() if Path(path).exists()}
         self._linked = {path: inode for path, inode in self._linked.items() if Path(path).exists()}
+
+
+def _has_commits(log_folder: Path) -> bool:
+    try:
+        return any(_COMMIT.fullmatch(name) for name in os.listdir(log_folder))  # noqa: PTH208
+    except FileNotFoundError:
+        return False
+
+
+def _active_files(table: Path) -> list[str] | None:
+    """Give the files that a table consists of, inside its folder; None where its log cannot be read."""
+    import pyarrow as pa
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        paths = pa.table(DeltaTable(table.absolute().as_uri()).get_add_actions(flatten=True))["path"]
+    except (DeltaError, OSError) as problem:
+        log.warning("the log of %s cannot be read: %s", table, problem)
+        return None
+    return [path for path in paths.to_pylist() if not path.startswith("/") and "://" not in path]
 
 
 def _version_of(name: str) -> float:
