@@ -8,6 +8,7 @@ and, for an unknown key, the nearest one that exists.
 from __future__ import annotations
 
 import difflib
+import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -50,11 +51,13 @@ class ServerSettings:
     host: str = _setting("127.0.0.1", "Address to listen on.")
     port: int = _setting(8787, "Port to listen on; 0 takes a free one.", 0, 65_535)
     body_bytes_max: int = _setting(32 * _MIB, "Largest request body.", 1024, 1024 * _MIB)
+    header_bytes_max: int = _setting(64 * 1024, "Largest request line and headers together.", 1024, _MIB)
     messages_max: int = _setting(50_000, "Most messages in one publish or consume.", 1, 1_000_000)
     wait_ms_max: int = _setting(60_000, "Longest wait of a consume that finds nothing.", 0, 600_000)
     grace_seconds: float = _setting(10.0, "Time that accepted requests get to finish at a stop.", 0, 600)
-    body_seconds_max: float = _setting(30.0, "Time that a request body gets to arrive.", 0.1, 3600)
+    body_seconds_max: float = _setting(30.0, "Time that headers, and then a body, get to arrive.", 0.1, 3600)
     requests_max: int = _setting(256, "Requests that run at the same time; more get 429.", 1, 100_000)
+    connections_max: int = _setting(12_000, "Connections that are open at the same time.", 1, 1_000_000)
     waits_max: int = _setting(10_000, "Requests that wait for messages at the same time.", 1, 1_000_000)
     page_rows_max: int = _setting(1_000, "Most entries in one page of a list.", 1, 1_000)
     public_url: str = _setting("", "Address that clients use, when it is not the one listened on.")
@@ -298,6 +301,9 @@ def _checked(key: str, value: object, origin: str) -> object:
     if words and converted not in words:
         raise SettingInvalid(setting=key, origin=origin, reason=f"it is one of {', '.join(words)}")
     low, high = spec.metadata["low"], spec.metadata["high"]
+    if isinstance(converted, float) and not math.isfinite(converted):
+        # Not a number is neither below nor above a bound: without this it would pass both.
+        raise SettingInvalid(setting=key, origin=origin, reason=f"{converted} is not a finite number")
     if isinstance(converted, (int, float)) and not isinstance(converted, bool):
         if low is not None and converted < low:
             raise SettingInvalid(
@@ -319,7 +325,7 @@ def _converted(key: str, kind: type, value: object, origin: str) -> object:
             return kind(value.replace("_", ""))
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-    except (KeyError, ValueError) as problem:
+    except (KeyError, ValueError, OverflowError) as problem:
         raise SettingInvalid(
             setting=key, origin=origin, reason=f"'{value}' is not {_KINDS[kind]}"
         ) from problem

@@ -54,6 +54,22 @@ from tidegate.query.lake_sql import LakeQuery
         ("[18446744073709551614::HUGEINT]", "HUGEINT[]", [18446744073709551614]),
         ("MAP {1: 'x'}", "MAP(INTEGER, VARCHAR)", {"1": "x"}),
         ("[{'b': 'x'::BLOB}]", "STRUCT(b BLOB)[]", [{"b": "eA=="}]),
+        ("DATE '99999-01-01'", "DATE", "99999-01-01"),
+        ("DATE 'infinity'", "DATE", "infinity"),
+        ("DATE '-infinity'", "DATE", "-infinity"),
+        ("DATE '0001-01-01 (BC)'", "DATE", "0000-01-01"),
+        ("make_date(-10000, 1, 1)", "DATE", "-10000-01-01"),
+        ("TIMESTAMP 'infinity'", "TIMESTAMP", "infinity"),
+        ("TIMESTAMPTZ '-infinity'", "TIMESTAMP", "-infinity"),
+        ("TIMESTAMP '290000-01-01 00:00:00.25'", "TIMESTAMP", "290000-01-01T00:00:00.250Z"),
+        ("TIMESTAMP '0002-01-01 (BC) 00:00:00.000001'", "TIMESTAMP", "-0001-01-01T00:00:00.000001Z"),
+        ("TIMESTAMP_S '99999-01-01'", "TIMESTAMP_S", "99999-01-01T00:00:00Z"),
+        ("[TIMESTAMP 'infinity', NULL]", "TIMESTAMP[]", ["infinity", None]),
+        ("{'a': DATE '99999-01-01'}", "STRUCT(a DATE)", {"a": "99999-01-01"}),
+        ("MAP {DATE 'infinity': [DATE '2026-01-02']}", "MAP(DATE, DATE[])", {"infinity": ["2026-01-02"]}),
+        ("union_value(k := DATE 'infinity')", "UNION(k DATE)", "infinity"),
+        ("[DATE '99999-01-01']::DATE[1]", "DATE[1]", ["99999-01-01"]),
+        ("['a'::ENUM('a', 'b')]", "ENUM('a', 'b')[]", ["a"]),
     ],
 )
 def test_each_type_has_one_form(query: LakeQuery, sql: str, kind: str, value: Any) -> None:
@@ -79,6 +95,26 @@ def test_times_are_written_as_everywhere_else() -> None:
     column = pa.array(moments, pa.timestamp("us", tz="UTC"))
     answer = QueryAnswer(pa.table({"at": column}), ["TIMESTAMP WITH TIME ZONE"])
     assert [row[0] for row in answer.json_rows()] == [format_time(moment) for moment in moments]
+
+
+def test_nested_values_stay_with_their_rows(query: LakeQuery) -> None:
+    answer = query.run("""
+        SELECT CASE i % 3 WHEN 0 THEN [i, NULL] WHEN 1 THEN [] END,
+               CASE i % 3 WHEN 0 THEN MAP {i: [i]} WHEN 1 THEN MAP {} END,
+               CASE WHEN i % 2 = 0 THEN {'a': [{'b': i}]} END
+        FROM range(5000) AS t(i) ORDER BY i LIMIT 700 OFFSET 2500
+    """)
+    expected = [
+        [
+            [i, None] if i % 3 == 0 else [] if i % 3 == 1 else None,
+            {str(i): [i]} if i % 3 == 0 else {} if i % 3 == 1 else None,
+            {"a": [{"b": i}]} if i % 2 == 0 else None,
+        ]
+        for i in range(2500, 3200)
+    ]
+    assert answer.json_rows() == expected
+    sliced = QueryAnswer(answer.arrow().slice(100, 50), ["BIGINT[]", "MAP", "STRUCT"])
+    assert sliced.json_rows() == expected[100:150]
 
 
 def test_columns_of_the_same_name_stay_apart(query: LakeQuery) -> None:

@@ -10,14 +10,18 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from tidegate.errors import BodyTooLarge
+from tidegate.server.arrow_bodies import messages_of
+
 ARROW = "application/vnd.apache.arrow.stream"
 NewTopic = Callable[..., str]
 
 
-def stream(columns: dict[str, Any], *, batches: int = 1) -> bytes:
+def stream(columns: dict[str, Any], *, batches: int = 1, compression: str | None = None) -> bytes:
     table = pa.table(columns)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table, max_chunksize=max(1, -(-table.num_rows // batches)))
     return bytes(sink.getvalue())
 
@@ -88,6 +92,75 @@ def test_columns_that_cannot_be_messages_are_refused_and_nothing_is_stored(
     answer = send(http, topic, stream(columns))
     assert answer.status_code in (404, 422), answer.text
     assert http.get(f"/api/v1/topics/{topic}").json()["messages"] == 0
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_compressed_stream_is_refused_before_it_is_unpacked(
+    http: httpx.Client, new_topic: NewTopic, compression: str
+) -> None:
+    small = stream({"payload": ["1"] * 500}, compression=compression)
+    bomb = stream({"payload": ['"' + "x" * 50_000_000 + '"']}, compression=compression)
+    assert len(bomb) < 1_000_000
+    for content in (small, bomb[:90_000]):
+        answer = send(http, new_topic(), content)
+        assert answer.status_code in (400, 422), answer.text
+    refused = send(http, new_topic(), small)
+    assert refused.status_code == 422
+    assert "compressed" in refused.json()["error"]["message"]
+
+
+_LONG = '"' + "x" * 4000 + '"'
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([_LONG] * 500).dictionary_encode(),
+        pa.RunEndEncodedArray.from_arrays(pa.array([500], pa.int32()), pa.array([_LONG])),
+        pa.array(["1"], pa.string_view()),
+        pa.array([["1"]]),
+        pa.array([b"1"], pa.binary()),
+        pa.array([1]),
+    ],
+    ids=["dictionary", "run ends", "view", "list", "binary", "number"],
+)
+@pytest.mark.parametrize("name", ["payload", "key"])
+def test_a_text_column_is_plain_text(
+    http: httpx.Client, new_topic: NewTopic, column: pa.Array, name: str
+) -> None:
+    columns = {"payload": ["1"] * len(column), name: column}
+    topic = new_topic()
+    answer = send(http, topic, stream(columns))
+    assert answer.status_code == 422, answer.text
+    assert "hint" in answer.json()["error"]
+    assert http.get(f"/api/v1/topics/{topic}").json()["messages"] == 0
+
+
+@pytest.mark.parametrize(
+    "column",
+    [pa.array([0.0]), pa.array(["0"]), pa.array([0], pa.date32()), pa.array([2**64 - 1], pa.uint64())],
+)
+def test_a_partition_is_a_whole_number(http: httpx.Client, new_topic: NewTopic, column: pa.Array) -> None:
+    answer = send(http, new_topic(), stream({"payload": ["1"], "partition": column}))
+    assert answer.status_code == 422, answer.text
+
+
+def test_large_text_and_columns_in_which_nothing_is_said_are_taken(
+    http: httpx.Client, new_topic: NewTopic
+) -> None:
+    columns = {
+        "payload": pa.array(["1", "2"], pa.large_string()),
+        "key": pa.nulls(2),
+        "partition": pa.array([0, None], pa.uint8()),
+    }
+    assert send(http, new_topic(), stream(columns)).status_code == 200
+
+
+def test_the_texts_of_a_stream_count_as_a_body_does() -> None:
+    content = stream({"payload": ["1234", "5678"], "key": ["k", None]}, batches=2)
+    assert len(messages_of(content, 10, 9)) == 2
+    with pytest.raises(BodyTooLarge):
+        messages_of(content, 10, 8)
 
 
 def test_bytes_that_are_no_arrow_are_refused(http: httpx.Client, new_topic: NewTopic) -> None:

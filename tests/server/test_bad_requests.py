@@ -147,3 +147,38 @@ def test_an_error_carries_the_values_that_explain_it(http: httpx.Client, new_top
     answer = http.post(f"/api/v1/topics/{topic}/consume", json={"from": {"offset": 5}})
     details = answer.json()["error"]["details"]
     assert (details["topic"], details["earliest"], details["latest"]) == (topic, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/v1/links"),
+        ("POST", "/api/v1/backups"),
+        ("POST", "/api/v1/tenants/default/enable"),
+        ("POST", "/api/v1/worker/report"),
+        ("PATCH", "/api/v1/users/admin"),
+        ("POST", "/enter"),
+    ],
+)
+def test_a_key_is_refused_where_a_repeat_would_be_done_again(
+    http: httpx.Client, method: str, path: str
+) -> None:
+    answer = http.request(method, path, json={}, headers={"Idempotency-Key": "once"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (422, "REQUEST_INVALID")
+    assert "Idempotency-Key" in error["message"]
+    assert "POST /api/v1/topics/{topic}/publish" in error["hint"]
+
+
+def test_a_key_does_no_harm_where_nothing_is_changed(http: httpx.Client, new_topic: NewTopic) -> None:
+    topic, key = f"/api/v1/topics/{new_topic()}", {"Idempotency-Key": "once"}
+    reads: list[tuple[str, dict[str, object]]] = [
+        (f"{topic}/consume", {}),
+        (f"{topic}/plan", {"start": "earliest"}),
+        (f"{topic}/read", {"partition": 0, "from": 0, "to": 0}),
+        ("/api/v1/sql", {"sql": "SELECT 1"}),
+    ]
+    for path, body in reads:
+        assert http.post(path, json=body, headers=key).status_code == 200, path
+    assert http.get(topic, headers=key).status_code == 200
+    assert http.delete(topic, headers=key).status_code == 200

@@ -103,6 +103,33 @@ def test_waiting_for_messages_has_a_limit_of_its_own(server: RunningServer, http
     assert sorted(statuses) == [200, 200, 429]
 
 
+WAIT = """POST /api/v1/topics/app.left/consume HTTP/1.1
+Host: x
+Authorization: Bearer TOKEN
+Content-Type: application/json
+Content-Length: 16
+
+{"waitMs":60000}"""
+
+
+def test_a_wait_ends_when_its_caller_leaves(server: RunningServer, http: httpx.Client) -> None:
+    http.post("/api/v1/topics", json={"name": "app.left"}).raise_for_status()
+
+    def waits_become(count: int) -> bool:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            if f"tidegate_http_polls_waiting {count}.0" in http.get("/metrics").text:
+                return True
+            time.sleep(0.05)
+        return False
+
+    waiting = [open_socket(server, WAIT) for _ in range(2)]
+    assert waits_become(2)
+    for connection in waiting:
+        connection.close()
+    assert waits_become(0)
+
+
 def test_a_list_comes_in_pages_that_hold_everything_once(http: httpx.Client) -> None:
     names = sorted(f"page.t{number}" for number in range(12))
     for name in names:

@@ -9,14 +9,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from tidegate.errors import SettingInvalid
+from tidegate.settings import SettingNote, describe_settings, load_settings
 from tidegate.storage.home import Home
-from tidegate.testing.server import running_server
+from tidegate.testing.server import RunningServer, running_server
 
 
 def _serve(home: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -62,6 +66,23 @@ def test_a_wrong_setting_stops_the_start(tmp_path: Path) -> None:
     refused = _serve(tmp_path / "home")
     assert refused.returncode != 0
     assert "server.port" in refused.stderr
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "1e999"])
+@pytest.mark.parametrize("note", [note for note in describe_settings() if note.kind == "float"])
+def test_a_setting_is_a_finite_number(note: SettingNote, number: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingInvalid, match=note.key):
+        load_settings(None, {note.environment: number})
+    section, name = note.key.split(".")
+    (tmp_path / "tidegate.toml").write_text(f"[{section}]\n{name} = {number}\n")
+    with pytest.raises(SettingInvalid, match=note.key):
+        load_settings(tmp_path, {})
+
+
+def test_a_whole_number_that_no_number_holds_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "tidegate.toml").write_text(f"[server]\ngrace_seconds = 1{'0' * 400}\n")
+    with pytest.raises(SettingInvalid, match=r"server\.grace_seconds"):
+        load_settings(tmp_path, {})
 
 
 def test_a_stop_answers_waiting_polls_and_forgets_the_address(tmp_path: Path) -> None:
@@ -111,6 +132,67 @@ def test_a_stop_breaks_off_statements_and_tells_their_callers(tmp_path: Path) ->
     assert [(answer.status_code, answer.json()["error"]["code"]) for answer in answers] == [
         (503, "NOT_READY")
     ]
+
+
+def _begin(server: RunningServer, path: str, head: str, body: str) -> socket.socket:
+    """Send a request and leave its answer where it is."""
+    address = urlsplit(server.url)
+    connection = socket.create_connection((str(address.hostname), address.port or 0), timeout=60)
+    lines = ["Host: x", "Content-Type: application/json", f"Authorization: Bearer {server.token}", head]
+    connection.sendall("\r\n".join([f"POST {path} HTTP/1.1", *lines, "", body]).encode())
+    return connection
+
+
+def _wait_until_running(server: RunningServer, count: int) -> None:
+    headers = {"Authorization": f"Bearer {server.token}"}
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        scraped = httpx.get(f"{server.url}/metrics", headers=headers, trust_env=False).text
+        # The scrape itself is one of them.
+        if f"tidegate_http_requests_in_flight {count + 1}.0" in scraped:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{count} requests never ran at once")
+
+
+@pytest.mark.parametrize("grace_seconds", ["0", "0.4"])
+def test_a_request_that_the_grace_does_not_suffice_for_is_told_so(tmp_path: Path, grace_seconds: str) -> None:
+    environ = {"TIDEGATE_SERVER_GRACE_SECONDS": grace_seconds}
+    with running_server(tmp_path / "home", environ=environ) as server:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        topics = f"{server.url}/api/v1/topics"
+        httpx.post(topics, json={"name": "a"}, headers=headers, trust_env=False).raise_for_status()
+        with _begin(server, "/api/v1/topics/a/publish", "Content-Length: 99", '{"mess') as unfinished:
+            _wait_until_running(server, 1)
+            os.kill(server.child.pid, signal.SIGTERM)
+            answer = b""
+            while part := unfinished.recv(65_536):
+                answer += part
+        assert server.child.wait(20) == 0
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == "NOT_READY"
+    written = (tmp_path / "home.server.log").read_text()
+    assert "Traceback" not in written
+    assert written.rstrip().endswith("stopped")
+
+
+def test_a_caller_who_does_not_read_does_not_hold_up_a_stop(tmp_path: Path) -> None:
+    with running_server(tmp_path / "home", environ={"TIDEGATE_SERVER_GRACE_SECONDS": "0.5"}) as server:
+        headers = {"Authorization": f"Bearer {server.token}"}
+        with httpx.Client(base_url=server.url, headers=headers, trust_env=False) as http:
+            http.post("/api/v1/topics", json={"name": "a"}).raise_for_status()
+            for _ in range(30):
+                body = {"messages": [{"payload": "x" * 1_000_000}]}
+                http.post("/api/v1/topics/a/publish", json=body).raise_for_status()
+        asked = json.dumps({"partition": 0, "from": 0, "to": 30})
+        with _begin(server, "/api/v1/topics/a/read", f"Content-Length: {len(asked)}", asked) as unread:
+            assert unread.recv(100).startswith(b"HTTP/1.1 200 ")
+            os.kill(server.child.pid, signal.SIGTERM)
+            assert server.child.wait(20) == 0
+    written = (tmp_path / "home.server.log").read_text()
+    assert written.count("was cut short: the server is stopping") == 1
+    assert "Traceback" not in written
+    assert written.rstrip().endswith("stopped")
 
 
 @pytest.mark.parametrize(

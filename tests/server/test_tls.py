@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -23,6 +25,21 @@ def write_pair(folder: Path, authority: trustme.CA, name: str = "127.0.0.1") -> 
     certificate.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
     key.write_bytes(issued.private_key_pem.bytes())
     return certificate, key
+
+
+def name_shown(tls: Tls, authority: trustme.CA, name: str) -> str:
+    """Shake hands in memory, and give the name for which the server's certificate is good."""
+    trusted = ssl.create_default_context()
+    authority.configure_trust(trusted)
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trusted.wrap_bio(to_client, to_server, server_hostname=name)
+    server = tls.context.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(4):
+        for side in (client, server):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    names: Any = (client.getpeercert() or {})["subjectAltName"]
+    return str(next(value for kind, value in names if kind == "DNS"))
 
 
 def test_the_server_speaks_tls_and_nothing_else(home: Path, tmp_path: Path) -> None:
@@ -55,6 +72,7 @@ def test_commands_of_the_machine_need_no_name_in_the_certificate(home: Path, tmp
     """A certificate for the outer name is enough: what is in the home folder is trusted as it is."""
     authority = trustme.CA()
     certificate, key = write_pair(tmp_path, authority, "tide.example.com")
+    certificate.write_bytes("# für Müller\n".encode() + certificate.read_bytes())
     named = {
         "TIDEGATE_SERVER_TLS_CERTIFICATE_FILE": str(certificate),
         "TIDEGATE_SERVER_TLS_KEY_FILE": str(key),
@@ -81,9 +99,12 @@ def test_a_renewed_certificate_is_taken_and_a_bad_one_is_not(tmp_path: Path) -> 
     assert tls.reload() is False
     write_pair(tmp_path, authority, "renewed.example")
     assert tls.reload() is True
+    # A pair that does not fit is refused, and the one before it goes on: not the half of each.
+    write_pair(tmp_path, authority, "half.example")
     key.write_text("no key\n")
     with pytest.raises(TlsUnusable):
         tls.reload()
+    assert name_shown(tls, authority, "renewed.example") == "renewed.example"
     write_pair(tmp_path, authority, "again.example")
     assert tls.reload() is True
 

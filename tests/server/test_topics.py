@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 import time
 from collections.abc import Callable
@@ -159,3 +160,38 @@ def test_bad_topic_names_are_refused(http: httpx.Client, name: str) -> None:
     answer = http.post("/api/v1/topics", json={"name": name})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "NAME_INVALID")
     assert answer.json()["error"]["hint"]
+
+
+def test_only_what_is_stored_is_counted(http: httpx.Client, new_topic: NewTopic) -> None:
+    path = f"/api/v1/topics/{new_topic()}/publish"
+    body = {"messages": [{"payload": 1}, {"payload": 1}]}
+    before = http.get("/api/v1/status").json()["messagesTotal"]
+    for _ in range(3):
+        http.post(path, json=body, headers={"Idempotency-Key": f"count-{path}"}).raise_for_status()
+    assert http.get("/api/v1/status").json()["messagesTotal"] == before + 2
+    for start in (0, 0, 1):
+        http.post(path, json={**body, "producerId": "p", "sequence": start}).raise_for_status()
+    assert http.get("/api/v1/status").json()["messagesTotal"] == before + 5
+
+
+@pytest.mark.parametrize("query", ["producer=p", "sequence=0&producerId=p&dryRun=1", "x"])
+def test_a_parameter_that_publish_does_not_know_is_refused(
+    http: httpx.Client, new_topic: NewTopic, query: str
+) -> None:
+    topic = new_topic()
+    answer = http.post(f"/api/v1/topics/{topic}/publish?{query}", json={"messages": [{"payload": 1}]})
+    assert answer.status_code == 422
+    assert query.rpartition("&")[2].partition("=")[0] in answer.json()["error"]["message"]
+    assert http.get(f"/api/v1/topics/{topic}").json()["messages"] == 0
+
+
+def test_an_encoded_body_is_refused_with_what_to_do(http: httpx.Client, new_topic: NewTopic) -> None:
+    path = f"/api/v1/topics/{new_topic()}/publish"
+    content = b'{"messages": [{"payload": 1}]}'
+    headers = {"Content-Type": "application/json"}
+    sent = http.post(path, content=gzip.compress(content), headers={**headers, "Content-Encoding": "gzip"})
+    assert (sent.status_code, sent.json()["error"]["code"]) == (415, "CONTENT_TYPE_UNSUPPORTED")
+    assert "gzip" in sent.json()["error"]["message"]
+    assert "Content-Encoding" in sent.json()["error"]["hint"]
+    plain = http.post(path, content=content, headers={**headers, "Content-Encoding": "identity"})
+    assert plain.status_code == 200

@@ -1,19 +1,24 @@
 """The door: lets a call in or refuses it, counts it, and turns every error into one shape.
 
 Order of the steps, each cheaper than the next: request id, who calls, which endpoint, may they, is there
-room, then the endpoint. Nothing of a body is read before all of that. One ASGI callable does it, without a
-framework's layers: a single small publish costs more in those than in the write itself.
+room, then the endpoint. Nothing of a body is read before all of that, and a call takes room only once it is
+let in: nobody without a token shuts others out. One ASGI callable does it, without a framework's layers: a
+single small publish costs more in those than in the write itself.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import math
 import re
 import secrets
+from collections.abc import MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from ipaddress import ip_address
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -26,6 +31,7 @@ from tidegate.errors import (
     MethodNotAllowed,
     NotReady,
     OriginRefused,
+    RequestInvalid,
     RequestRefused,
     StorageCorrupt,
     TidegateError,
@@ -39,6 +45,7 @@ from tidegate.server.bodies import json_answer
 from tidegate.server.call import SESSION_COOKIE, Call
 from tidegate.server.identities import Identity, in_tenant
 from tidegate.server.pages import refusal_page, wants_page
+from tidegate.server.protocol import CutShort
 from tidegate.server.routes import ROUTES, Route
 from tidegate.server.routing import Router
 from tidegate.server.running import Running
@@ -49,6 +56,12 @@ from tidegate.watching.tracing import is_tracing, span
 METRICS_PATH = "/metrics"
 # What a busy or starting server asks callers to wait.
 RETRY_SECONDS = 1
+# Calls without a token that run at once, on endpoints that take work from everyone: a browser that signs in
+# makes one, and a stranger who holds all of them shuts out nobody who is signed in.
+STRANGERS_MAX = 32
+LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
+# What proxies add: a call that carries one does not come from this machine, whatever its address.
+_PROXY_HEADERS = (b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"forwarded", b"via")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _NO_ROUTE = "(none)"
 # Ids need not be secret, only different: asking the system for random bytes each time costs a request dearly.
@@ -70,6 +83,16 @@ def build_app(running: Running) -> ASGIApp:
     return Door(running)
 
 
+class _Visit(Call):
+    """A call, and among whom it is counted while it runs."""
+
+    __slots__ = ("room",)
+
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, running: Running) -> None:
+        super().__init__(scope, receive, running)
+        self.room: Literal["running", "strangers"] | None = None
+
+
 class Door:
     """The ASGI application."""
 
@@ -77,6 +100,8 @@ class Door:
         self._running = running
         self._router = Router(ROUTES)
         self._open = frozenset(route.path for route in ROUTES if route.operation is None)
+        self._keyed = [f"{route.method} {route.path}" for route in ROUTES if route.keyed]
+        self._strangers = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -85,10 +110,9 @@ class Door:
             return
         running = self._running
         began = running.clock.monotonic_seconds()
-        call = Call(scope, receive, running)
+        call = _Visit(scope, receive, running)
         call.request_id = _request_id(scope)
         request_context(call.request_id)  # for the rest of this task, so that every line has the id
-        running.load.running += 1
         status, sent_bytes = 499, 0  # nobody is there to be answered
         try:
             answer = await self._answer(call)
@@ -99,13 +123,19 @@ class Door:
         except TidegateError as problem:
             # The answer had begun, so that there is no status left to say it with: the connection is cut.
             log.warning("%s %s was cut short: %s: %s", call.method, call.path, problem.code, problem)
-            raise _CutShort from problem
+            raise CutShort from problem
+        except asyncio.CancelledError as problem:
+            if not running.stopping:
+                raise
+            log.warning("%s %s was cut short: the server is stopping", call.method, call.path)
+            raise CutShort from problem
         finally:
-            running.load.running -= 1
+            if call.room is not None:
+                self._leave_room(call)
             seconds = running.clock.monotonic_seconds() - began
             self._note(call, status, seconds, sent_bytes)
 
-    async def _answer(self, call: Call) -> Response:
+    async def _answer(self, call: _Visit) -> Response:
         """Give the answer of the endpoint, or the one for what went wrong."""
         try:
             return await self._let_in(call)
@@ -114,11 +144,18 @@ class Door:
         except ClientDisconnect:
             log.info("%s %s: the caller left before the request was whole", call.method, call.path)
             return Response(status_code=499)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not self._running.stopping or task is None:
+                raise
+            # The grace of a stop is over: the caller is told, which takes no time.
+            task.uncancel()
+            return self._refuse(call, NotReady(reason="it is stopping, and this was not finished in time"))
         except Exception as problem:
             log.error("%s %s failed", call.method, call.path, exc_info=problem)
             return self._refuse(call, InvariantBroken(reason=f"{type(problem).__name__}: {problem}"))
 
-    async def _let_in(self, call: Call) -> Response:
+    async def _let_in(self, call: _Visit) -> Response:
         # 1. who calls: an unknown path tells nothing to someone without a token
         if call.path not in self._open:
             call.identity = await self._identity(call)
@@ -128,17 +165,44 @@ class Door:
         # 3. may they
         if route.operation is not None and call.identity is not None:
             check_allowed(call.identity.principal, route.operation)
-        # 4. is there room
-        load, most = self._running.load, self._running.settings.server.requests_max
-        if load.running > most and not route.exempt:
-            raise TooManyRequests(
-                what="requests run already",
-                limit=most,
-                setting="server.requests_max",
-                retry_after_seconds=RETRY_SECONDS,
+        if route.refuses_keys and call.raw_header(b"idempotency-key") is not None:
+            raise RequestInvalid(
+                reason=f"{route.method} {route.path} takes no Idempotency-Key: a repeat would be done again.",
+                hint=f"Leave it out. These take one: {', '.join(self._keyed)}.",
             )
+        # 4. is there room
+        self._take_room(route, call)
         # 5. the endpoint
         return await self._run(route, call)
+
+    def _take_room(self, route: Route, call: _Visit) -> None:
+        if call.identity is not None:
+            load, most = self._running.load, self._running.settings.server.requests_max
+            if load.running >= most and not route.exempt:
+                raise TooManyRequests(
+                    what="requests run already",
+                    limit=most,
+                    setting="server.requests_max",
+                    retry_after_seconds=RETRY_SECONDS,
+                )
+            load.running += 1
+            call.room = "running"
+        elif not route.exempt:
+            if self._strangers >= STRANGERS_MAX:
+                raise TooManyRequests(
+                    what="requests without a token run already",
+                    limit=STRANGERS_MAX,
+                    retry_after_seconds=RETRY_SECONDS,
+                    hint=f"Try again in {RETRY_SECONDS} s.",
+                )
+            self._strangers += 1
+            call.room = "strangers"
+
+    def _leave_room(self, call: _Visit) -> None:
+        if call.room == "running":
+            self._running.load.running -= 1
+        else:
+            self._strangers -= 1
 
     async def _run(self, route: Route, call: Call) -> Response:
         tenant = ""
@@ -192,10 +256,6 @@ class Door:
             log.debug("%s %s %d %.3f ms", call.method, call.path, status, seconds * 1000)
 
 
-class _CutShort(Exception):
-    """Ends the connection of an answer that cannot be finished."""
-
-
 def error_answer(error: TidegateError) -> Response:
     """Give the answer for an error."""
     answer = json_answer(error.to_wire(), error.status)
@@ -219,9 +279,12 @@ def _request_id(scope: Scope) -> str:
 
 def _token_of(call: Call) -> tuple[bytes | None, bool]:
     """Give the token of a call, and whether a browser's cookie brought it."""
-    given = call.raw_header(b"authorization")
-    if given is not None:
-        scheme, _, text = given.partition(b" ")
+    given = [value for name, value in call.scope["headers"] if name == b"authorization"]
+    if len(given) > 1:
+        # A proxy may have looked at the other one.
+        raise TokenWrong(hint="Send one Authorization header, not several.")
+    if given:
+        scheme, _, text = given[0].partition(b" ")
         if scheme.lower() != b"bearer":
             raise TokenWrong(hint="Send 'Authorization: Bearer <token>'.")
         return text.strip(), False
@@ -244,11 +307,14 @@ def _check_origin(call: Call) -> None:
 
 
 def _is_local(call: Call) -> bool:
-    """Say whether a call comes from this machine itself, and not through a proxy on it."""
-    if call.header("x-forwarded-for") or call.header("forwarded"):
+    """Say whether a call comes from this machine itself, and not through a proxy or a browser on it."""
+    if any(call.raw_header(name) is not None for name in _PROXY_HEADERS):
         return False
     try:
-        return ip_address(call.address).is_loopback
+        # A proxy that adds no header keeps the name that was asked for, and so does a page of another site
+        # whose name leads to this machine.
+        asked_for = urlsplit(f"//{call.header('host')}").hostname
+        return asked_for in LOOPBACK_NAMES and ip_address(call.address).is_loopback
     except ValueError:
         return False
 

@@ -1,24 +1,38 @@
-"""Arrow in and out: messages from the columns of a stream, and a stream from batches."""
+"""Arrow in and out: messages from the columns of a stream, and a stream from batches.
+
+A stream that comes in may cost little more memory than its own bytes, so what lets a few bytes stand for many
+is refused before it is decoded: compressed buffers, dictionaries, and every type but plain text and numbers.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidegate.errors import RequestInvalid, RequestMalformed
+from tidegate.errors import BodyTooLarge, RequestInvalid, RequestMalformed
 from tidegate.ingest.publish import Messages
 
 # The columns that a publish takes; `payload` is JSON text.
 COLUMNS = {"key": pa.string(), "payload": pa.string(), "partition": pa.int64()}
 HINT = "A publish takes the columns payload (JSON text), key (text) and partition (whole number)."
+PLAIN_HINT = "Write the stream without compression and without dictionaries, with plain text columns."
+# Where the flatbuffers of Arrow's format (Message.fbs) have what is looked for: fields by their number.
+_MESSAGE_VERSION, _MESSAGE_HEADER, _MESSAGE_METADATA, _BATCH_COMPRESSION = 0, 2, 4, 3
+_VERSION_5 = 4
 
 
-def messages_of(body: bytes, messages_max: int) -> Messages:
+def messages_of(body: bytes, messages_max: int, bytes_max: int) -> Messages:
     """Read messages from an Arrow stream; every payload is checked to be JSON."""
-    table = _table(body, messages_max)
+    try:
+        _check_plain(body)
+        table = _table(body, messages_max, bytes_max)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as problem:
+        raise RequestMalformed(reason=f"not an Arrow stream ({problem})", hint=HINT) from problem
     columns = {name: _column(table, name) for name in COLUMNS}
     payloads = [_json(index, text) for index, text in enumerate(columns["payload"])]
     return Messages(columns["key"], payloads, columns["partition"])
@@ -34,36 +48,97 @@ def arrow_answer(batches: Sequence[pa.RecordBatch], schema: pa.Schema, notes: Ma
     return bytes(sink.getvalue())
 
 
-def _table(body: bytes, messages_max: int) -> pa.Table:
-    batches, count = [], 0
-    try:
-        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
-            for batch in reader:
-                batch.validate(full=True)
-                batches.append(batch)
-                count += batch.num_rows
-                if count > messages_max:
-                    reason = f"A publish takes 1 to {messages_max} messages."
-                    raise RequestInvalid(reason=reason, hint="Split the request.")
-            schema = reader.schema
-    except (pa.ArrowException, OSError, ValueError) as problem:
-        raise RequestMalformed(reason=f"not an Arrow stream ({problem})", hint=HINT) from problem
+def _check_plain(body: bytes) -> None:
+    """Refuse a stream that holds more than a schema and batches whose buffers are as they are."""
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
+    while True:
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            return
+        if message.type not in ("schema", "record batch"):
+            raise RequestInvalid(reason=f"The stream has a {message.type}.", hint=PLAIN_HINT)
+        if message.type == "record batch" and _is_compressed(memoryview(message.metadata)):
+            raise RequestInvalid(reason="The buffers of the stream are compressed.", hint=PLAIN_HINT)
+
+
+def _is_compressed(metadata: memoryview) -> bool:
+    """Say whether the metadata of a record batch names a codec; Arrow has checked that it is well formed."""
+    (root,) = struct.unpack_from("<I", metadata)
+    header = _field(metadata, root, _MESSAGE_HEADER)
+    if not header:
+        raise ValueError("a message without a header")
+    batch = header + struct.unpack_from("<I", metadata, header)[0]
+    if _field(metadata, batch, _BATCH_COMPRESSION):
+        return True
+    # Before version 5 a codec could stand in the free metadata of the message, and readers still look there.
+    version = _field(metadata, root, _MESSAGE_VERSION)
+    is_old = not version or struct.unpack_from("<h", metadata, version)[0] < _VERSION_5
+    return is_old and _field(metadata, root, _MESSAGE_METADATA) != 0
+
+
+def _field(metadata: memoryview, table: int, number: int) -> int:
+    """Give where a field of a flatbuffers table is, or 0 where it was left out."""
+    slots = table - struct.unpack_from("<i", metadata, table)[0]
+    slot = 4 + 2 * number
+    if slot >= struct.unpack_from("<H", metadata, slots)[0]:
+        return 0
+    (offset,) = struct.unpack_from("<H", metadata, slots + slot)
+    return table + int(offset) if offset else 0
+
+
+def _table(body: bytes, messages_max: int, bytes_max: int) -> pa.Table:
+    batches, count, size_bytes = [], 0, 0
+    with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+        _check_schema(reader.schema)
+        for batch in reader:
+            count += batch.num_rows
+            if count > messages_max:
+                reason = f"A publish takes 1 to {messages_max} messages."
+                raise RequestInvalid(reason=reason, hint="Split the request.")
+            batch.validate(full=True)
+            size_bytes += sum(_text_bytes(column) for column in batch.columns)
+            if size_bytes > bytes_max:
+                raise BodyTooLarge(limit_bytes=bytes_max)
+            batches.append(batch)
+        return pa.Table.from_batches(batches, reader.schema)
+
+
+def _check_schema(schema: pa.Schema) -> None:
     unknown = sorted(set(schema.names) - set(COLUMNS))
     if unknown or len(set(schema.names)) != len(schema.names) or "payload" not in schema.names:
-        reason = f"The stream has the columns {', '.join(schema.names) or '(none)'}."
-        raise RequestInvalid(reason=reason, hint=HINT)
-    return pa.Table.from_batches(batches, schema)
+        names = ", ".join(schema.names)[:200]
+        raise RequestInvalid(reason=f"The stream has the columns {names or '(none)'}.", hint=HINT)
+    for field in schema:
+        if not _fits(field.name, field.type):
+            reason = f"Column '{field.name}' is {str(field.type)[:80]}, which is not {COLUMNS[field.name]}."
+            raise RequestInvalid(reason=reason, hint=f"{HINT} {PLAIN_HINT}")
+
+
+def _fits(name: str, kind: pa.DataType) -> bool:
+    if pa.types.is_null(kind):  # a column in which nothing is said
+        return name != "payload"
+    if name == "partition":
+        return bool(pa.types.is_integer(kind))
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _text_bytes(column: pa.Array) -> int:
+    if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+        return 0
+    return pc.sum(pc.binary_length(column).cast(pa.int64())).as_py() or 0
 
 
 def _column(table: pa.Table, name: str) -> list[Any]:
     if name not in table.schema.names:
         return [None] * table.num_rows
     column = table.column(name)
+    if name != "partition":
+        return list(column.to_pylist())
     try:
         return list(column.cast(COLUMNS[name]).to_pylist())
-    except (pa.ArrowException, UnicodeDecodeError) as problem:
-        reason = f"Column '{name}' is {column.type}, which is not {COLUMNS[name]}."
-        raise RequestInvalid(reason=reason, hint=HINT) from problem
+    except pa.ArrowException as problem:
+        raise RequestInvalid(reason=f"Column '{name}' does not fit: {problem}.", hint=HINT) from problem
 
 
 def _json(index: int, text: object) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -22,7 +22,8 @@ from tidegate.errors import (
     RequestTimeout,
     TooManyRequests,
 )
-from tidegate.model.access import Principal
+from tidegate.model.access import Principal, check_allowed
+from tidegate.server.sending import left
 
 if TYPE_CHECKING:
     from starlette.types import Receive
@@ -36,6 +37,8 @@ ARROW_STREAM = "application/vnd.apache.arrow.stream"
 SESSION_COOKIE = "tidegate_session"
 PAGE_ROWS = 100  # entries of a list unless the caller says
 IDEMPOTENCY_KEY_CHARS_MAX = 200
+# A body beyond this is decoded in a thread: on the event loop it would hold up every other request.
+LARGE_BODY_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
@@ -160,19 +163,30 @@ class Call:
         body = await self.body()
         said = f"{self.method} {self.path}\n{self.content_type()}\n".encode()
         asked = bytes(self.scope["query_string"]) + b"\n"
-        return hashlib.blake2b(said + asked + body, digest_size=16).digest()
+        return await self.worked(_digest, said + asked, body)
 
     async def json(self, decoder: msgspec.json.Decoder[T]) -> T:
         """Give the decoded body; a wrong type, too much, broken JSON and wrong fields are told apart."""
         content_type = self.content_type()
         if content_type != JSON:
             raise ContentTypeUnsupported(content_type=content_type[:80] or "(none)", supported=JSON)
-        return decode_json(await self.body(), decoder)
+        return await self.worked(decode_json, await self.body(), decoder)
+
+    async def worked(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Do work whose cost grows with the body: in a thread where that is large, else here and now."""
+        if self.received_bytes <= LARGE_BODY_BYTES:
+            return work(*arguments)
+        return await self.running.threads.read(work, *arguments)
 
     async def body(self) -> bytes:
         """Give the whole body, or refuse as soon as it is known to be too large or too slow."""
         if self._body is not None:
             return self._body
+        encoding = self.raw_header(b"content-encoding")
+        if encoding is not None and encoding.strip().lower() != b"identity":
+            said = f"{self.content_type()[:80]}' with 'Content-Encoding: {encoding[:80].decode('latin-1')}"
+            hint = "Send the body as it is, without a Content-Encoding."
+            raise ContentTypeUnsupported(content_type=said, supported="", hint=hint)
         limit_bytes = self.running.settings.server.body_bytes_max
         declared = self.header("content-length")
         if declared.isdigit() and int(declared) > limit_bytes:
@@ -205,10 +219,16 @@ class Call:
         """How many bytes of a body were read."""
         return 0 if self._body is None else len(self._body)
 
+    async def left(self) -> None:
+        """Return when the caller is gone; for what takes long, once the body was read."""
+        await left(self._receive)
+
     def check_alive(self) -> None:
-        """Refuse to go on when the token ended since the call began; for answers that take long."""
+        """Refuse to go on when the token or the role ended since the call began; for what takes long."""
         if self.identity is not None:
             self.identity.check(self.running.clock)
+            if self.route is not None and self.route.operation is not None:
+                check_allowed(self.identity.principal, self.route.operation)
 
     def begin_wait(self) -> None:
         """Count this call among those that wait: they hold no work, so another limit holds for them."""
@@ -229,6 +249,12 @@ class Call:
         """Count this call among those that work again."""
         self.running.load.waiting -= 1
         self.running.load.running += 1
+
+
+def _digest(said: bytes, body: bytes) -> bytes:
+    digest = hashlib.blake2b(said, digest_size=16)
+    digest.update(body)
+    return digest.digest()
 
 
 def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:

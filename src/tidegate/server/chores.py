@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 
 from tidegate.errors import CatalogUnavailable, TidegateError
-from tidegate.ingest.answers import forget_old
+from tidegate.ingest.answers import old_answers, stage_forget
 from tidegate.server.running import Running
 
 SAMPLE_SECONDS = 1.0
 # Old rows go once an hour: nothing waits for it.
 PRUNE_SECONDS = 3600.0
+# A server that is restarted often comes to its chores, too.
+FIRST_SECONDS_MAX = 60.0
 _DAY_US = 86_400 * 1_000_000
 # Answers to requests with a key are kept in the catalog for as long as in the engine.
 ANSWER_DAYS = 1
@@ -24,7 +27,7 @@ def start_chores(running: Running) -> list[asyncio.Task[None]]:
     """Begin all of them; the caller cancels what is given back."""
     refresh_seconds = running.settings.auth.refresh_seconds
     chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
-        ("tokens", refresh_seconds, running.identities.refresh),
+        ("tokens", refresh_seconds, lambda: running.identities.refresh(required=False)),
         ("prune", PRUNE_SECONDS, lambda: prune(running)),
     ]
     tasks = [asyncio.ensure_future(_repeat(name, seconds, chore)) for name, seconds, chore in chores]
@@ -41,8 +44,7 @@ async def stop_chores(tasks: list[asyncio.Task[None]]) -> None:
 async def prune(running: Running) -> None:
     """Remove what is kept long enough: answers by key, ended tokens, old audit events and jobs."""
     now_us = running.clock.now_us()
-    while await running.committer.commit(forget_old(running.engine, now_us)):
-        await asyncio.sleep(0)
+    await _forget_answers(running, now_us)
     catalog = running.catalog
     horizon_us = now_us - running.settings.catalog.audit_days_max * _DAY_US
     await running.threads.catalog(catalog.tokens.end_expired, now_us)
@@ -52,10 +54,20 @@ async def prune(running: Running) -> None:
     await running.threads.catalog(catalog.jobs.prune, horizon_us)
 
 
+async def _forget_answers(running: Running, now_us: int) -> None:
+    """Remove old answers a part at a time, each behind the last: what was removed is not read again."""
+    old = await running.threads.read(old_answers, running.engine, now_us)
+    while old:
+        await running.committer.commit(functools.partial(stage_forget, old=old))
+        old = await running.threads.read(old_answers, running.engine, now_us, old[-1])
+
+
 async def _repeat(name: str, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+    wait_seconds = min(seconds, FIRST_SECONDS_MAX)
     while True:
-        await asyncio.sleep(seconds)
         try:
+            await asyncio.sleep(wait_seconds)
+            wait_seconds = seconds
             await chore()
         except CatalogUnavailable as problem:
             log.warning("%s: %s", name, problem)

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
-from starlette.responses import Response, StreamingResponse
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 
 from tidegate.errors import InvariantBroken, RequestInvalid
 from tidegate.model.timeranges import format_time, parse_time
 from tidegate.server.arrow_bodies import arrow_answer
-from tidegate.server.bodies import json_answer
+from tidegate.server.bodies import JSON, json_answer, ready_answer
 from tidegate.server.call import ARROW_STREAM, Call
 from tidegate.server.running import Running
+from tidegate.server.sending import StreamResponse
 from tidegate.topics import reading
 from tidegate.topics.batches import MESSAGE_SCHEMA
 from tidegate.topics.definitions import Topic
@@ -24,6 +27,8 @@ from tidegate.topics.reading import Start, Taken
 CONSUME_LIMIT = 100
 # Where an Arrow answer carries the offsets to go on from.
 NEXT_OFFSETS = "tidegate.nextOffsets"
+# What a stream that is not taken holds: a chunk, and the page of record batches that the next is made from.
+STREAM_BYTES = 4 * reading.CHUNK_BYTES
 # A wait looks this often whether the caller's token is still good.
 ALIVE_STEP_SECONDS = 2.0
 
@@ -75,17 +80,15 @@ async def consume(call: Call) -> Response:
     body = await call.json(_consume)
     limit = _check_consume(running, body)
     start = _start(body.from_)
+    running.answers.check_room()
     begin = await running.threads.read(reading.start_offsets, running.log, topic, start, body.partition)
     taken = await _take_or_wait(call, topic, begin, limit, body.wait_ms)
     call.check_alive()
+    write, kind = (_arrow, ARROW_STREAM) if call.wants_arrow() else (_json, JSON)
+    content = await running.threads.read(write, topic, taken)
+    answer = ready_answer(content, kind, held=running.answers)
     running.metrics.count_consumed(call.tenant, taken.count)
-    following = {str(key): value for key, value in taken.next_offsets.items()}
-    if call.wants_arrow():
-        notes = {NEXT_OFFSETS: msgspec.json.encode(following).decode()}
-        content = await running.threads.read(arrow_answer, taken.batches, MESSAGE_SCHEMA, notes)
-        return Response(content, media_type=ARROW_STREAM)
-    messages = await running.threads.read(_rows, topic, taken)
-    return json_answer({"messages": messages, "nextOffsets": following})
+    return answer
 
 
 def _check_consume(running: Running, body: ConsumeBody) -> int:
@@ -104,27 +107,38 @@ def _check_consume(running: Running, body: ConsumeBody) -> int:
 async def _take_or_wait(call: Call, topic: Topic, begin: dict[int, int], limit: int, wait_ms: int) -> Taken:
     running, clock = call.running, call.running.clock
     deadline = clock.monotonic_seconds() + wait_ms / 1000
-    while True:
-        waiter = running.arrivals.arm(topic)
-        try:
-            # Deleted while this waited: say so, rather than read a topic of the same name made since.
-            running.topics.get(topic.tenant, topic.name).check_id(topic.id)
-            taken = await running.threads.read(reading.take, running.log, topic, begin, limit)
-            left_seconds = deadline - clock.monotonic_seconds()
-            if taken.batches or left_seconds <= 0 or running.stopping:
-                return taken
-            await _wait(call, waiter, left_seconds)
-        finally:
-            running.arrivals.disarm(topic, waiter)
+    leaving: asyncio.Future[None] | None = None
+    try:
+        while True:
+            waiter = running.arrivals.arm(topic)
+            try:
+                # Deleted while this waited: say so, rather than read a topic of the same name made since.
+                running.topics.get(topic.tenant, topic.name).check_id(topic.id)
+                taken = await running.threads.read(reading.take, running.log, topic, begin, limit)
+                left_seconds = deadline - clock.monotonic_seconds()
+                if taken.batches or left_seconds <= 0 or running.stopping:
+                    return taken
+                leaving = leaving or asyncio.ensure_future(call.left())
+                await _wait(call, waiter, leaving, left_seconds)
+            finally:
+                running.arrivals.disarm(topic, waiter)
+    finally:
+        if leaving is not None:
+            leaving.cancel()
 
 
-async def _wait(call: Call, waiter: asyncio.Future[None], left_seconds: float) -> None:
+async def _wait(
+    call: Call, waiter: asyncio.Future[None], leaving: asyncio.Future[None], left_seconds: float
+) -> None:
     """Wait for messages, in steps that are short enough to notice a token that ended meanwhile."""
     call.begin_wait()
     try:
-        await asyncio.wait([waiter], timeout=min(left_seconds, ALIVE_STEP_SECONDS))
+        step_seconds = min(left_seconds, ALIVE_STEP_SECONDS)
+        await asyncio.wait([waiter, leaving], timeout=step_seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         call.end_wait()
+    if leaving.done():
+        raise ClientDisconnect
     call.check_alive()
 
 
@@ -153,6 +167,19 @@ def _start(given: str | FromBody | dict[int, int]) -> Start:
     if given.offset is not None:
         return Start("offset", given.offset)
     raise InvariantBroken(reason="a position without a field passed the check")
+
+
+def _arrow(_topic: Topic, taken: Taken) -> bytes:
+    notes = {NEXT_OFFSETS: msgspec.json.encode(_following(taken)).decode()}
+    return arrow_answer(taken.batches, MESSAGE_SCHEMA, notes)
+
+
+def _json(topic: Topic, taken: Taken) -> bytes:
+    return msgspec.json.encode({"messages": _rows(topic, taken), "nextOffsets": _following(taken)})
+
+
+def _following(taken: Taken) -> dict[str, int]:
+    return {str(key): value for key, value in taken.next_offsets.items()}
 
 
 def _rows(topic: Topic, taken: Taken) -> list[dict[str, Any]]:
@@ -204,10 +231,16 @@ async def read(call: Call) -> Response:
             reason=f"The range ends at {body.to}, before it starts.", hint="Ranges are half-open."
         )
     chunks = reading.arrow_stream(running.log, topic, body.partition, body.from_, body.to)
-    # The first chunk is made before the answer begins, so that an error in it still has a status of its own.
-    first = await running.threads.read(next, chunks)
+    running.answers.take(STREAM_BYTES)
+    try:
+        # The first chunk is made before the answer begins, so that an error in it has a status of its own.
+        first = await running.threads.read(next, chunks)
+    except BaseException:
+        running.answers.release(STREAM_BYTES)
+        raise
     running.metrics.count_consumed(call.tenant, body.to - body.from_)
-    return StreamingResponse(_stream(call, first, chunks), media_type=ARROW_STREAM)
+    release = partial(running.answers.release, STREAM_BYTES)
+    return StreamResponse(_stream(call, first, chunks), ARROW_STREAM, release)
 
 
 async def _stream(call: Call, first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 from starlette.responses import Response
@@ -10,13 +10,18 @@ from starlette.responses import Response
 from tidegate.errors import ContentTypeUnsupported, RequestInvalid
 from tidegate.ingest.answers import Answer, Once, stage_once
 from tidegate.ingest.publish import Messages, Receipt, Sender
+from tidegate.model.names import shorten
 from tidegate.server.arrow_bodies import messages_of
+from tidegate.server.bodies import ready_answer
 from tidegate.server.call import ARROW_STREAM, JSON, Call, decode_json
 from tidegate.server.running import Running
+from tidegate.settings import Settings
 from tidegate.storage.commit import Staging
-from tidegate.topics.definitions import Topic
 
 PRODUCER_ID_CHARS_MAX = 200
+# More messages than this are routed and answered in a thread: on the event loop they would hold up others.
+LARGE_MESSAGES = 2_000
+_QUERY = ("producerId", "sequence")
 
 
 class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,65 +49,78 @@ async def publish(call: Call) -> Response:
     running = call.running
     topic = running.topics.get(call.tenant, call.params["topic"])
     messages, sender = await _taken(call)
+    large = len(messages) > LARGE_MESSAGES
+    plan = running.publisher.plan
+    change = (
+        await running.threads.read(plan, topic, messages, sender) if large else plan(topic, messages, sender)
+    )
     key = call.idempotency_key()
     if key is None:
-        receipt = await running.publisher.publish(topic, messages, sender)
-        body = _encoder.encode({"offsets": _places(receipt)})
+        receipt = await running.committer.commit(change)
+        body = await running.threads.read(_written, receipt) if large else _written(receipt)
+        stored_count = receipt.stored_count
     else:
         once = Once(
             call.tenant, call.principal.full_name, key, await call.fingerprint(), running.clock.now_us()
         )
-        body = await _publish_once(running, topic, messages, sender, once)
-    running.count_published(call.tenant, len(messages))
-    return Response(body, media_type=JSON)
+        body, stored_count = await _publish_once(running, change, once)
+    running.count_published(call.tenant, stored_count)
+    return ready_answer(body, JSON)
 
 
 async def _publish_once(
-    running: Running, topic: Topic, messages: Messages, sender: Sender | None, once: Once
-) -> bytes:
-    change = running.publisher.plan(topic, messages, sender)
+    running: Running, change: Callable[[Staging], Receipt], once: Once
+) -> tuple[bytes, int]:
+    """Give the answer, and how many messages were stored: none where it is the answer of an earlier try."""
+    stored_count = 0
 
     def deed(staging: Staging) -> Answer:
-        return Answer(200, _encoder.encode({"offsets": _places(change(staging))}))
+        nonlocal stored_count
+        receipt = change(staging)
+        stored_count = receipt.stored_count
+        return Answer(200, _written(receipt))
 
-    return (await running.committer.commit(lambda staging: stage_once(staging, once, deed))).body
+    answer = await running.committer.commit(lambda staging: stage_once(staging, once, deed))
+    return answer.body, stored_count
 
 
 async def _taken(call: Call) -> tuple[Messages, Sender | None]:
-    kind = call.content_type()
+    kind, limits = call.content_type(), call.running.settings
+    in_query = _sender_of_query(call) if call.scope["query_string"] else None
     if kind == JSON:
-        body = decode_json(await call.body(), _publish)
-        messages = _messages_of(body)
-        sender = _sender(body.producer_id, body.sequence)
-        if call.scope["query_string"] and _sender_of_query(call) is not None:
+        if in_query is not None:
             reason = "With a JSON body, producerId and sequence stand in the body."
             raise RequestInvalid(reason=reason, hint="In the query they belong to an Arrow body.")
-    elif kind == ARROW_STREAM:
-        limit = call.running.settings.server.messages_max
-        messages = await call.running.threads.read(messages_of, await call.body(), limit)
-        sender = _sender_of_query(call)
-    else:
-        raise ContentTypeUnsupported(
-            content_type=kind[:80] or "(none)", supported=f"{JSON}' or '{ARROW_STREAM}"
-        )
-    _check_sizes(call.running, messages)
-    return messages, sender
+        return await call.worked(_from_json, await call.body(), limits)
+    if kind == ARROW_STREAM:
+        return await call.running.threads.read(_from_arrow, await call.body(), limits), in_query
+    raise ContentTypeUnsupported(content_type=kind[:80] or "(none)", supported=f"{JSON}' or '{ARROW_STREAM}")
 
 
-def _messages_of(body: PublishBody) -> Messages:
-    return Messages(
+def _from_json(content: bytes, limits: Settings) -> tuple[Messages, Sender | None]:
+    body = decode_json(content, _publish)
+    messages = Messages(
         [message.key for message in body.messages],
         [bytes(message.payload) for message in body.messages],
         [message.partition for message in body.messages],
     )
+    sender = _sender(body.producer_id, body.sequence)
+    _check_sizes(limits, messages)
+    return messages, sender
 
 
-def _check_sizes(running: Running, messages: Messages) -> None:
-    count_max = running.settings.server.messages_max
+def _from_arrow(content: bytes, limits: Settings) -> Messages:
+    messages = messages_of(content, limits.server.messages_max, limits.server.body_bytes_max)
+    _check_sizes(limits, messages)
+    return messages
+
+
+def _check_sizes(limits: Settings, messages: Messages) -> None:
+    count_max = limits.server.messages_max
     if not 1 <= len(messages) <= count_max:
         reason = f"A publish takes 1 to {count_max} messages, not {len(messages)}."
         raise RequestInvalid(reason=reason, hint="Split the request, or raise server.messages_max.")
-    bytes_max = running.settings.topics.message_bytes_max
+    bytes_max = limits.topics.message_bytes_max
     for index, (key, payload) in enumerate(zip(messages.keys, messages.payloads, strict=True)):
         size_bytes = len(payload) + len((key or "").encode())
         if size_bytes > bytes_max:
@@ -112,6 +130,10 @@ def _check_sizes(running: Running, messages: Messages) -> None:
 
 def _sender_of_query(call: Call) -> Sender | None:
     query = call.query
+    unknown = sorted(set(query) - set(_QUERY))
+    if unknown:
+        reason = f"A publish has no parameter '{shorten(unknown[0])}'."
+        raise RequestInvalid(reason=reason, hint=f"It takes {' and '.join(_QUERY)}, for an Arrow body.")
     return _sender(query.get("producerId"), _number(query.get("sequence")))
 
 
@@ -136,9 +158,10 @@ def _sender(producer_id: str | None, sequence: int | None) -> Sender | None:
     return Sender(producer_id, sequence)
 
 
-def _places(receipt: Receipt) -> list[dict[str, Any]]:
+def _written(receipt: Receipt) -> bytes:
     columns = zip(receipt.partitions.tolist(), receipt.offsets.tolist(), receipt.ids.tolist(), strict=True)
-    return [
+    places = [
         {"partition": partition, "offset": offset, "messageId": str(message_id)}
         for partition, offset, message_id in columns
     ]
+    return _encoder.encode({"offsets": places})

@@ -45,7 +45,13 @@ class Route:
     arrow_in: bool = False
     arrow_out: bool = False
     keyed: bool = False  # takes an Idempotency-Key
+    reads: bool = False  # changes nothing, whatever its method: a repeat needs no key
     exempt: bool = False  # answers however much is going on
+
+    @property
+    def refuses_keys(self) -> bool:
+        """Whether an Idempotency-Key would promise what this endpoint does not do."""
+        return self.method in ("POST", "PATCH") and not self.keyed and not self.reads
 
 
 ROUTES: list[Route] = [
@@ -114,6 +120,7 @@ ROUTES: list[Route] = [
         consume.ConsumeBody,
         shapes.Consumed,
         arrow_out=True,
+        reads=True,
     ),
     Route(
         "POST",
@@ -122,6 +129,7 @@ ROUTES: list[Route] = [
         Operation.TOPIC_PLAN,
         consume.PlanBody,
         shapes.Plan,
+        reads=True,
     ),
     Route(
         "POST",
@@ -130,9 +138,17 @@ ROUTES: list[Route] = [
         Operation.TOPIC_READ,
         consume.ReadBody,
         arrow_out=True,
+        reads=True,
     ),
     Route(
-        "POST", f"{API}/sql", sql.run_sql, Operation.SQL_QUERY, sql.SqlBody, shapes.SqlRows, arrow_out=True
+        "POST",
+        f"{API}/sql",
+        sql.run_sql,
+        Operation.SQL_QUERY,
+        sql.SqlBody,
+        shapes.SqlRows,
+        arrow_out=True,
+        reads=True,
     ),
     Route("GET", f"{API}/me", people.me, Operation.ME_SHOW, answer=people.MeAnswer),
     Route(

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,18 +15,20 @@ from typing import Any, Literal
 import psutil
 
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.database import Catalog, CatalogPlace, file_url
-from tidegate.errors import CatalogUnavailable, TenantNotFound, TidegateError
+from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.place import place_of
+from tidegate.errors import CatalogUnavailable, HomeUnusable, TenantNotFound, TidegateError
 from tidegate.ingest.publish import Publisher
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
+from tidegate.server.answers_held import AnswersHeld
 from tidegate.server.arrivals import Arrivals
 from tidegate.server.identities import Identities
 from tidegate.server.tenants import TenantLakes
 from tidegate.server.threads import Threads
 from tidegate.settings import Settings
 from tidegate.storage.commit import GroupCommitter
-from tidegate.storage.home import Home
+from tidegate.storage.home import CATALOG_PART, ENGINE_PART, Home
 from tidegate.storage.rocks import RocksEngine, RocksSettings
 from tidegate.topics.definitions import TopicDirectory
 from tidegate.topics.log import TopicLog
@@ -77,6 +79,7 @@ class Running:
     backups: BackupDesk
     started_seconds: float
     load: Load = field(default_factory=Load)
+    answers: AnswersHeld = field(default_factory=AnswersHeld)
     published: dict[str, int] = field(default_factory=dict)
     worker: WorkerReport | None = None
     stopping: bool = False
@@ -121,6 +124,10 @@ class Running:
         except TidegateError as problem:
             await self._finish_event(event, "failed", {"error": problem.code})
             raise
+        except asyncio.CancelledError:
+            # Cut off by a stop: whether the deed was done is not known here. It stays 'started'.
+            log.warning("audit event %d stays 'started': %s %s was cut off", event, action, subject)
+            raise
         await self._finish_event(event, "done", {})
 
     async def _finish_event(
@@ -163,34 +170,52 @@ class Running:
 
 def open_running(settings: Settings, home: Home, clock: Clock, loop: asyncio.AbstractEventLoop) -> Running:
     """Open the catalog, the engine and what stands on them; nothing stays open when a step fails."""
+    _refuse_lost_parts(settings, home)
     catalog = Catalog.open(catalog_place(settings, home), clock, random_bytes=secrets.token_bytes)
     try:
         catalog.people.ensure_admin(home.read_token(), home.home_id)
         remove_stale_backups(home)
-        return _open_engine(settings, home, clock, loop, catalog)
+        running = _open_engine(settings, home, clock, loop, catalog)
+        home.note_parts(frozenset({ENGINE_PART} if settings.catalog.url else {ENGINE_PART, CATALOG_PART}))
+        return running
     except BaseException:
         catalog.close()
         raise
 
 
-def _backup_notice(metrics: Metrics, clock: Clock) -> Callable[[float | None, int], None]:
-    def notice(took_seconds: float | None, size_bytes: int) -> None:
-        if took_seconds is None:
-            metrics.count_backup_failure()
-        else:
-            metrics.observe_backup(clock.now_us() / 1_000_000, took_seconds, size_bytes)
+def _refuse_lost_parts(settings: Settings, home: Home) -> None:
+    """Refuse to start on an empty engine or catalog where there was a full one."""
+    lost = [name for name in home.lost_parts() if name != CATALOG_PART or not settings.catalog.url]
+    if lost:
+        raise HomeUnusable(
+            home=str(home.path),
+            reason=f"what was in its folder {' and '.join(lost)} is gone",
+            hint="Is a disk not mounted? Else restore a backup: tidegate restore FILE --home DIR.",
+        )
 
-    return notice
+
+class _BackupCount:
+    """Counts backups as the desk tells of them."""
+
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+
+    def began(self) -> None:
+        self._metrics.begin_job()
+
+    def finished(self, took_seconds: float, size_bytes: int) -> None:
+        self._metrics.end_job(done=True)
+        self._metrics.observe_backup(self._clock.now_us() / 1_000_000, took_seconds, size_bytes)
+
+    def failed(self) -> None:
+        self._metrics.end_job(done=False)
+        self._metrics.count_backup_failure()
 
 
 def catalog_place(settings: Settings, home: Home) -> CatalogPlace:
     """Say where the catalog of a home is: where the settings say, else in the home itself."""
-    url = settings.catalog.url or file_url(home.catalog_path)
-    return CatalogPlace(
-        url=url,
-        connections_max=settings.catalog.connections_max,
-        timeout_seconds=settings.catalog.timeout_seconds,
-    )
+    return place_of(settings.catalog, home.catalog_path)
 
 
 def _open_engine(
@@ -235,6 +260,6 @@ def _open_engine(
         metrics=metrics,
         arrivals=arrivals,
         threads=threads,
-        backups=BackupDesk(home, engine, catalog, clock, _backup_notice(metrics, clock)),
+        backups=BackupDesk(home, engine, catalog, clock, _BackupCount(metrics, clock)),
         started_seconds=clock.monotonic_seconds(),
     )

@@ -7,8 +7,10 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 
 import uvicorn
@@ -18,6 +20,7 @@ from tidegate.errors import PortInUse, StartRefused
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.server.app import build_app
 from tidegate.server.chores import start_chores, stop_chores
+from tidegate.server.protocol import hide_cuts, limited_protocol
 from tidegate.server.running import Running, open_running
 from tidegate.server.tls import load_tls
 from tidegate.settings import Settings
@@ -26,12 +29,20 @@ from tidegate.watching.logs import keep_secret
 from tidegate.watching.tracing import start_tracing, stop_tracing
 
 LISTEN_BACKLOG = 2048
+# Connections, RocksDB's files and room to spare.
+OPEN_FILES = 65_536
+# Time that requests broken off at the end of the grace get to tell their callers: it is a few bytes each.
+LAST_WORDS_SECONDS = 1.0
+# Time that closing gets behind the grace. All that was acknowledged is on the disk before that; what still
+# runs then is a read that nobody waits for.
+CLOSE_SECONDS_MAX = 5.0
 
 log = logging.getLogger(__name__)
 
 
 def run_server(settings: Settings, home: Home, clock: Clock | None = None) -> None:
     """Serve until SIGTERM or SIGINT; accepted requests are finished first."""
+    _take_open_files()
     # 1. one server a home, before anything of it is touched
     lock = home.lock("server")
     try:
@@ -49,6 +60,14 @@ def run_server(settings: Settings, home: Home, clock: Clock | None = None) -> No
     finally:
         stop_tracing()
         lock.release()
+
+
+def _take_open_files() -> None:
+    """Use as many open files as the system allows: each connection is one, and shells give few."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -72,6 +91,36 @@ def listen(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """Uvicorn, but signals are ours: it would raise them again before the home is closed."""
 
+    def __init__(self, config: uvicorn.Config, grace_seconds: float) -> None:
+        super().__init__(config)
+        self._grace_seconds = grace_seconds
+        self._stop_by_seconds: float | None = None
+
+    def begin_stop(self) -> None:
+        """Take no new work; the grace begins now, however busy the loop is. A second call does not wait."""
+        if self._stop_by_seconds is None:
+            self._stop_by_seconds = asyncio.get_running_loop().time() + self._grace_seconds
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let what runs finish within the grace; break off the rest, and leave no connection open."""
+        if self._stop_by_seconds is not None:
+            left_seconds = max(0.0, self._stop_by_seconds - asyncio.get_running_loop().time())
+            # Uvicorn says int, and waits for parts of a second too.
+            self.config.timeout_graceful_shutdown = left_seconds  # type: ignore[assignment]
+        await super().shutdown(sockets)
+        unfinished = list(self.server_state.tasks)
+        for task in unfinished:
+            # Those that uvicorn broke off are telling it already: a second time would stop them from that.
+            if not task.cancelling():
+                task.cancel()
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=LAST_WORDS_SECONDS)
+        for connection in list(self.server_state.connections):
+            # A caller who does not read would hold up a connection that closes in good order for ever.
+            connection.transport.abort()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Take no signals."""
@@ -89,14 +138,13 @@ async def _serve(
     try:
         config = uvicorn.Config(
             build_app(running),
-            http="httptools",
+            http=limited_protocol(settings.server),
             lifespan="off",
             log_config=None,
             access_log=False,
             # Whoever connects is who they are: a header could say anything.
             proxy_headers=False,
             server_header=False,
-            timeout_graceful_shutdown=max(1, round(settings.server.grace_seconds)),
         )
         config.load()
         if tls is not None:
@@ -105,7 +153,8 @@ async def _serve(
         running.url = settings.server.public_url or url
         home.write_address(url, os.getpid(), None if tls is None else str(tls.write_pin(home.run_path)))
         log.info("serving %s at %s", home.path, url)
-        server = _Server(config)
+        hide_cuts()
+        server = _Server(config, settings.server.grace_seconds)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, _stop, server, running, lock, number)
         await server.serve([listener])
@@ -117,13 +166,26 @@ async def _serve(
         log.info("stopped")
 
 
-def _stop(server: uvicorn.Server, running: Running, lock: HomeLock, number: int) -> None:
+def _stop(server: _Server, running: Running, lock: HomeLock, number: int) -> None:
     """Take no new work and finish what was accepted; a second signal does not wait for it."""
     log.info("stopping on %s", signal.Signals(number).name)
     lock.mark_stopping()
-    server.force_exit = server.should_exit
-    server.should_exit = True
+    server.begin_stop()
     running.begin_stop()
+    _end_by(running.settings.server.grace_seconds + CLOSE_SECONDS_MAX)
+
+
+def _end_by(seconds: float) -> None:
+    """End the process when it has not ended by itself by then, as a kill would: homes are made for that."""
+
+    def end() -> None:
+        log.warning("closing took longer than %.0f s: the process ends", CLOSE_SECONDS_MAX)
+        logging.shutdown()
+        os._exit(0)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
 
 
 def _url(listener: socket.socket, scheme: str) -> str:

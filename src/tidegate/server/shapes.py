@@ -216,6 +216,7 @@ class Status(_Shape):
     memory_bytes: int | None
     disk_free_bytes: int | None
     topics: list[Topic]
+    topics_total: int
     messages_total: int
     messages_per_second: float
     worker: Worker | None

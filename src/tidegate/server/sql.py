@@ -8,8 +8,9 @@ import msgspec
 import pyarrow as pa
 from starlette.responses import Response
 
+from tidegate.model.clock import Clock
 from tidegate.query.lake_sql import LakeQuery
-from tidegate.server.bodies import json_answer
+from tidegate.server.bodies import JSON, ready_answer
 from tidegate.server.call import ARROW_STREAM, Call
 
 
@@ -27,24 +28,26 @@ async def run_sql(call: Call) -> Response:
     """Rows of a SELECT over the lake tables of the tenant, read without Spark."""
     running = call.running
     body = await call.json(_sql)
-    begun = running.clock.monotonic_seconds()
-    content = await running.threads.statement(
-        _answer, running.tenants.query(call.tenant), body, call.wants_arrow()
-    )
+    running.answers.check_room()
+    query, write = running.tenants.query(call.tenant), _arrow if call.wants_arrow() else _json
+    content = await running.threads.statement(write, query, body, running.clock)
     call.check_alive()
-    if isinstance(content, bytes):
-        return Response(content, media_type=ARROW_STREAM)
-    content["tookMs"] = round((running.clock.monotonic_seconds() - begun) * 1000, 3)
-    return json_answer(content)
+    kind = ARROW_STREAM if write is _arrow else JSON
+    return ready_answer(content, kind, held=running.answers)
 
 
-def _answer(query: LakeQuery, body: SqlBody, as_arrow: bool) -> bytes | dict[str, Any]:
+def _arrow(query: LakeQuery, body: SqlBody, _clock: Clock) -> bytes:
+    table = query.run(body.sql, body.params).arrow()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _json(query: LakeQuery, body: SqlBody, clock: Clock) -> bytes:
+    begun = clock.monotonic_seconds()
     answer = query.run(body.sql, body.params)
-    if as_arrow:
-        table = answer.arrow()
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, table.schema) as writer:
-            writer.write_table(table)
-        return bytes(sink.getvalue())
     rows = answer.json_rows()
-    return {"columns": answer.columns, "rows": rows, "rowCount": len(rows)}
+    took_ms = round((clock.monotonic_seconds() - begun) * 1000, 3)
+    content = {"columns": answer.columns, "rows": rows, "rowCount": len(rows), "tookMs": took_ms}
+    return msgspec.json.encode(content)

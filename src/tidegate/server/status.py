@@ -18,9 +18,12 @@ from tidegate.server.parts import check_parts
 from tidegate.server.running import Running, WorkerReport
 from tidegate.server.topics import topic_answer
 from tidegate.storage.lake import Lake
+from tidegate.topics.definitions import Topic
 
 # A worker reports every second; one that is silent this long is not there any more.
 WORKER_SILENT_SECONDS = 10.0
+# Topics in the status: enough to look at; the list of topics has all of them, in pages.
+STATUS_TOPICS_MAX = 1_000
 
 
 class PipelineReport(msgspec.Struct, rename="camel"):
@@ -92,6 +95,8 @@ async def show_pipeline(call: Call) -> Response:
 async def status(call: Call) -> Response:
     """Everything that `tidegate status` shows."""
     running, tenant = call.running, call.tenant
+    topics = running.topics.of(tenant)
+    described = await running.threads.read(_topics, running, topics[:STATUS_TOPICS_MAX])
     tables = await running.threads.read(_tables, running.tenants.lake(tenant))
     # What runs belongs to the whole instance: other tenants than the first see their own things alone.
     ours = tenant == DEFAULT_TENANT
@@ -104,7 +109,8 @@ async def status(call: Call) -> Response:
             "uptimeSeconds": round(running.clock.monotonic_seconds() - running.started_seconds, 3),
             "memoryBytes": running.memory_bytes() if ours else None,
             "diskFreeBytes": running.disk_free_bytes() if ours else None,
-            "topics": [topic_answer(running, topic) for topic in running.topics.of(tenant)],
+            "topics": described,
+            "topicsTotal": len(topics),
             "messagesTotal": running.published.get(tenant, 0),
             "messagesPerSecond": round(running.messages_per_second(tenant), 1),
             "worker": _worker(running) if ours else None,
@@ -112,6 +118,10 @@ async def status(call: Call) -> Response:
             "tables": tables,
         }
     )
+
+
+def _topics(running: Running, topics: list[Topic]) -> list[dict[str, Any]]:
+    return [topic_answer(running, topic) for topic in topics]
 
 
 def _worker(running: Running) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from tidegate.storage.home import write_file_atomically
 # A renewed certificate is taken within this time, without a restart.
 FOLLOW_SECONDS = 30.0
 PIN_FILE = "server.pem"
-PEM_START, PEM_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+PEM_START, PEM_END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +34,12 @@ class Tls:
     def write_pin(self, folder: Path) -> Path:
         """Write the certificate itself, without those that signed it, for clients on this machine."""
         self._pin = folder / PIN_FILE
-        text = self.certificate.read_text(encoding="ascii")
-        end = text.index(PEM_END) + len(PEM_END)
-        write_file_atomically(self._pin, f"{text[text.index(PEM_START) : end]}\n".encode("ascii"))
+        try:
+            content = self.certificate.read_bytes()
+            end = content.index(PEM_END) + len(PEM_END)
+            write_file_atomically(self._pin, content[content.index(PEM_START) : end] + b"\n")
+        except (OSError, ValueError) as problem:
+            raise TlsUnusable(reason=f"{self.certificate} cannot be copied to {self._pin}") from problem
         return self._pin
 
     def reload(self) -> bool:

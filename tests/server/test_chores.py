@@ -1,0 +1,87 @@
+"""Chores: what is kept long enough goes, and nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from pathlib import Path
+
+from tidegate.catalog.audit import Actor
+from tidegate.catalog.pages import Page
+from tidegate.ingest.answers import Answer, Once, stage_once
+from tidegate.server.chores import prune
+from tidegate.server.running import Running, open_running
+from tidegate.settings import load_settings
+from tidegate.storage.home import Home
+from tidegate.storage.keys import KeySpace, prefix_range
+from tidegate.testing.clock import ManualClock
+
+NOW_US = 1_800_000_000_000_000
+DAY_SECONDS = 86_400
+ACTOR = Actor("default", "admin", "request-1")
+
+
+def with_running(home: Path, clock: ManualClock, scene: object) -> None:
+    async def run() -> None:
+        opened = Home.open(home, secrets.token_urlsafe)
+        settings = load_settings(None, {"TIDEGATE_CATALOG_AUDIT_DAYS_MAX": "30"})
+        running = open_running(settings, opened, clock, asyncio.get_running_loop())
+        try:
+            await scene(running)  # type: ignore[operator]
+        finally:
+            await asyncio.to_thread(running.close)
+
+    asyncio.run(run())
+
+
+async def answer(running: Running, key: str) -> None:
+    once = Once("default", "ann", key, b"f" * 16, running.clock.now_us())
+    await running.committer.commit(
+        lambda staging: stage_once(staging, once, lambda _staging: Answer(200, b"{}"))
+    )
+
+
+def kept_answers(running: Running) -> int:
+    return len(list(running.engine.scan(prefix_range(KeySpace.ANSWER))))
+
+
+def test_answers_go_after_a_day_and_events_after_the_days_that_are_set(home: Path) -> None:
+    clock = ManualClock(NOW_US)
+
+    async def scene(running: Running) -> None:
+        audit = running.catalog.audit
+        await answer(running, "old")
+        audit.finish(audit.begin(ACTOR, "topic.create", "topic/old"), "done")
+        clock.advance(2 * DAY_SECONDS)
+        await answer(running, "new")
+        await prune(running)
+        assert kept_answers(running) == 1
+        subjects = [event.subject for event in audit.list("default", Page(None, 100)).rows]
+        assert "topic/old" in subjects
+        clock.advance(29 * DAY_SECONDS)
+        audit.begin(ACTOR, "topic.create", "topic/new")
+        await prune(running)
+        subjects = [event.subject for event in audit.list("default", Page(None, 100)).rows]
+        assert "topic/old" not in subjects
+        assert "topic/new" in subjects
+        assert kept_answers(running) == 0
+
+    with_running(home, clock, scene)
+
+
+def test_a_token_whose_time_was_over_stays_ended_when_the_clock_goes_back(home: Path) -> None:
+    clock = ManualClock(NOW_US)
+
+    async def scene(running: Running) -> None:
+        tokens = running.catalog.tokens
+        made = tokens.make(ACTOR, "default", "admin", label="", lifetime_seconds=3600)
+        assert tokens.find(made.text).user == "admin"
+        clock.advance(2 * 3600)
+        await prune(running)
+        clock.set_us(NOW_US)
+        (ended,) = [
+            token for token in tokens.list("default", "admin", Page(None, 100)).rows if token.id == made.id
+        ]
+        assert ended.ended_us is not None
+
+    with_running(home, clock, scene)
