@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.cli.calls import tidegate
@@ -141,8 +142,59 @@ def test_a_port_of_another_program_is_told(home: Path, already: set[str]) -> Non
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         found = examined(home, TIDEGATE_SERVER_PORT=str(taken.getsockname()[1]))
-    assert failures(found) == {*already, "port"}
+    assert failures(found) == already
+    assert found["port"]["state"] == "warn"
     assert f"process {os.getpid()}" in found["port"]["found"]
+
+
+def test_a_home_that_lost_a_part_is_told_to_restore_and_nothing_else(home: Path, already: set[str]) -> None:
+    shutil.rmtree(home / "engine")
+    (home / "catalog" / "catalog.db").unlink()
+    found = examined(home)
+    assert failures(found) == {*already, "home", "engine", "catalog"}
+    for name in ("home", "engine", "catalog"):
+        assert found[name]["fix"].startswith("Restore the newest backup"), found[name]
+        assert "mkdir" not in found[name]["fix"]
+
+
+def test_a_settings_file_with_a_password_is_for_its_owner_alone(home: Path, already: set[str]) -> None:
+    file = home / "tidegate.toml"
+    file.write_text('[catalog]\nurl = "postgresql://tide:secret@127.0.0.1:1/tide"\n', encoding="utf-8")
+    file.chmod(0o644)
+    found = examined(home)
+    assert failures(found) == {*already, "rights", "catalog"}
+    assert found["rights"]["fix"] == f"chmod 600 {file}"
+    file.chmod(0o600)
+    assert failures(examined(home)) == {*already, "catalog"}
+    file.write_text("[server]\nport = 8787\n", encoding="utf-8")
+    file.chmod(0o644)
+    assert examined(home)["rights"]["state"] == "ok"
+
+
+def test_a_wrong_variable_is_not_looked_for_in_a_file(home: Path) -> None:
+    fix = examined(home, TIDEGATE_QUERY_THREADS="0")["settings"]["fix"]
+    assert "variable" in fix
+    assert "tidegate.toml" not in fix
+
+
+def test_a_pipeline_without_a_worker_and_one_that_failed_are_told(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with running_server(home) as running:
+        assert examined(home)["worker"]["state"] == "ok"
+        (home / "pipelines" / "readings.py").write_text("", encoding="utf-8")
+        found = examined(home)["worker"]
+        assert (found["state"] == "ok", "readings" in found["found"]) == (False, True)
+        line = {"name": "readings", "state": "failed", "error": "no such column: wind\n\nTraceback"}
+        answer = httpx.post(
+            f"{running.url}/api/v1/worker/report",
+            json={"pid": 1, "state": "running", "pipelines": [line]},
+            headers={"Authorization": f"Bearer {running.token}"},
+        )
+        assert answer.is_success, answer.text
+        found_all = examined(home)
+        assert found_all["pipelines"]["state"] == "fail"
+        assert found_all["pipelines"]["found"] == "readings failed: no such column: wind"
+        assert "tidegate pipeline show readings" in found_all["pipelines"]["fix"]
 
 
 def test_without_java_the_rest_is_looked_at(home: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from tests.cli.calls import tidegate
 from tidegate.cli.main import wants_json
+from tidegate.storage.home import Home
 
 HELP_SECONDS_MAX = 0.4
 
@@ -127,9 +129,58 @@ def test_settings_tell_their_origin(home: Path) -> None:
 def test_an_unknown_setting_stops_the_start(home: Path) -> None:
     home.mkdir()
     (home / "tidegate.toml").write_text("[server]\nprot = 9001\n", encoding="utf-8")
+    for command, code in (("serve", 3), ("worker", 3), ("up", 1)):
+        answer = tidegate(command, home=home)
+        assert answer.returncode == code
+        assert "did you mean 'server.port'" in answer.stderr
+
+
+def test_a_port_out_of_range_is_exit_code_3_for_serve(home: Path) -> None:
+    answer = tidegate("serve", "--port", "70000", home=home)
+    assert answer.returncode == 3
+    assert "server.port" in answer.stderr
+
+
+def test_under_make_the_hint_for_a_taken_port_is_a_variable(home: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        environ = {"TIDEGATE_SERVER_PORT": str(port), "MAKELEVEL": "1"}
+        answer = tidegate("up", home=home, environ=environ)
+    assert re.search(r"TIDEGATE_SERVER_PORT=\d+ make run", answer.stderr)
+
+
+def test_a_damaged_home_is_told_to_restore_a_backup(home: Path) -> None:
+    home.mkdir()
+    (home / "layout.json").write_text("{", encoding="utf-8")
     answer = tidegate("serve", home=home)
+    assert answer.returncode == 3
+    assert "tidegate restore FILE" in answer.stderr
+
+
+def test_a_damaged_catalog_is_told_to_restore_a_backup(home: Path) -> None:
+    Home.open(home, lambda: "a-token-that-is-long-enough")
+    (home / "catalog" / "catalog.db").write_bytes(b"x" * 20_000)
+    answer = tidegate("serve", "--port", "0", home=home)
+    assert answer.returncode == 3
+    assert "tidegate restore FILE" in answer.stderr
+
+
+def test_without_its_database_a_server_says_that_it_needs_it_to_start(home: Path) -> None:
+    url = "postgresql://tide:secret@127.0.0.1:1/tide"
+    answer = tidegate("serve", "--port", "0", home=home, environ={"TIDEGATE_CATALOG_URL": url})
     assert answer.returncode == 1
-    assert "did you mean 'server.port'" in answer.stderr
+    assert "needs its catalog to start" in answer.stderr
+    assert "secret" not in answer.stderr
+
+
+def test_flags_have_no_type_in_the_help(home: Path) -> None:
+    for words in (("--help",), ("topic", "--help"), ("topic", "publish", "--help")):
+        said = tidegate(*words, home=home).stdout
+        assert "--help" in said
+        assert "bool" not in said
+        assert "{PAYLOAD...}" not in said
 
 
 def test_a_port_in_use_is_exit_code_3_for_serve_and_1_for_up(home: Path) -> None:

@@ -138,3 +138,24 @@ def test_a_plain_server_behind_a_tls_address_is_no_trusted_one() -> None:
         with tidegate.connect(url, token="t", retry_seconds=0) as client, pytest.raises(ServerNotRunning):
             client.status()
         assert plain.seen == []
+
+
+def test_a_certificate_for_another_name_says_so_with_one_full_stop(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "tide.example") as made,
+        tidegate.connect(made.faulty.url, token="t", ca_file=made.ca_file, retry_seconds=0) as client,
+        pytest.raises(ServerUntrusted) as refused,
+    ):
+        client.status()
+    assert "another name" in refused.value.hint
+    assert not str(refused.value).endswith("..")
+
+
+def test_a_plain_address_of_a_server_with_tls_says_https(secured: Secured) -> None:
+    place = secured.faulty.url.removeprefix("https://")
+    with (
+        tidegate.connect(f"http://{place}", token="t", retry_seconds=0) as client,
+        pytest.raises(ServerNotRunning) as refused,
+    ):
+        client.status()
+    assert f"try https://{place}" in refused.value.hint

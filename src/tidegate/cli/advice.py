@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from tidegate.errors import HomeLocked, ServerNotRunning, TidegateError
+from tidegate.errors import (
+    CatalogUnusable,
+    HomeLocked,
+    HomeUnusable,
+    PortInUse,
+    ServerNotRunning,
+    TidegateError,
+)
 
 if TYPE_CHECKING:
     from tidegate.storage.home import Home, LockKind
 
 EXIT_USAGE = 2
+LAYOUT_FILE = "layout.json"
 
 
 class UsageRefused(typer.TyperException):
@@ -28,6 +37,15 @@ def advised(error: TidegateError, home_path: Path, *, elsewhere: bool) -> Tidega
         return _with_hint(error, _locked_hint(int(error.values.get("pid") or 0)) or error.hint)
     if isinstance(error, ServerNotRunning) and error.hint == ServerNotRunning.default_hint:
         return _with_hint(error, _not_running_hint(home_path, elsewhere=elsewhere))
+    if isinstance(error, PortInUse) and "MAKELEVEL" in os.environ:  # a recipe takes no flags of ours
+        other = error.values.get("other")
+        return _with_hint(
+            error, f"Stop what uses it, or take another: TIDEGATE_SERVER_PORT={other} make run."
+        )
+    if isinstance(error, HomeUnusable) and f"{LAYOUT_FILE} is damaged" in error.message:
+        return _with_hint(error, _damaged_hint(home_path))
+    if isinstance(error, CatalogUnusable) and "damaged" in error.message:
+        return _with_hint(error, _damaged_hint(home_path))
     return error
 
 
@@ -54,8 +72,6 @@ def running_holder(home: Home, kind: LockKind) -> HomeLocked | None:
 
 def leave_stdout() -> None:
     """Write no more to a pipe that nobody reads, not even when the interpreter leaves."""
-    import os
-
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -63,6 +79,14 @@ def leave_stdout() -> None:
 
 def _with_hint(error: TidegateError, hint: str) -> TidegateError:
     return type(error)(hint=hint, **error.values)
+
+
+def _damaged_hint(home_path: Path) -> str:
+    hint = "Restore the newest backup into an empty home: tidegate restore FILE --home DIR."
+    kept = home_path / "kept"
+    if kept.is_dir() and any(kept.iterdir()):
+        hint += f" Or go back to a copy from before an upgrade, in {kept}: docs/operate/upgrade.md tells how."
+    return hint
 
 
 def _not_running_hint(home_path: Path, *, elsewhere: bool) -> str:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.advice import UsageRefused
 from tidegate.cli.completion import complete_actions, complete_users
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import table_of, time_text
+from tidegate.cli.show import cell_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -35,24 +36,58 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, help="Most events.")] = LIMIT_DEFAULT,
 ) -> None:
     """Show who did what, the newest first."""
+    if action is not None:
+        _check_action(action)
     with call.client() as client:
         events = client.audit.list(user=user, action=action, limit=limit)
     call.answer({"events": events}, lambda: events_table(events))
 
 
+def _check_action(action: str) -> None:
+    """Refuse a word that no event has: an empty list would look like an answer."""
+    from difflib import get_close_matches
+
+    known = complete_actions("")
+    if action in known:
+        return
+    near = get_close_matches(action, known, n=1)
+    ending = f"did you mean '{near[0]}'?" if near else f"actions are {', '.join(known)}."
+    raise UsageRefused(f"'{action[:80]}' is not an action: {ending}")
+
+
 def events_table(events: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw events for people."""
+    from tidegate.cli.listing import Listing
+
     if not events:
         return "No events."
     rows = [
         (
-            time_text(entry["at"]),
+            cell_time(entry["at"]),
             entry["user"],
             entry["action"],
             entry["subject"],
             entry["outcome"],
-            json.dumps(entry["details"], ensure_ascii=False) if entry["details"] else "",
+            details_text(entry["details"]),
         )
         for entry in events
     ]
-    return table_of(("at", "user", "action", "subject", "outcome", "details"), rows)
+    headings = ("at (UTC)", "user", "action", "subject", "outcome", "details")
+    return Listing(headings, rows, whole=(1, 2, 3, 4), spare=(5,))
+
+
+def details_text(details: Mapping[str, Any]) -> str:
+    """Write what an event tells beside its subject: `roles: a, b; ends at 2026-01-31T12:00:00Z`."""
+    return "; ".join(
+        _detail_text(name, value) for name, value in details.items() if value not in ("", [], {})
+    )
+
+
+def _detail_text(name: str, value: Any) -> str:
+    if name.endswith("_us"):
+        from tidegate.model.timeranges import format_time
+
+        return f"{name.removesuffix('_us')}: {'never' if value is None else format_time(value)}"
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return f"{name}: {', '.join(value)}"
+    return f"{name}: {value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"

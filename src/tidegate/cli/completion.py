@@ -23,6 +23,8 @@ ANSWER_SECONDS_MAX = 1.0
 # More names than this no shell shows, and no one reads.
 NAMES_MAX = 500
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
+# What the audit trail speaks of beside the operations that a role allows.
+ACTIONS_WITHOUT_A_DOOR = ("job.cancel", "link.use")
 STARTS = (
     ("earliest", "the oldest message that is kept"),
     ("latest", "what comes from now on"),
@@ -89,7 +91,8 @@ def complete_actions(incomplete: str) -> list[str]:
     """Offer what the audit trail speaks of."""
     from tidegate.model.access import Operation
 
-    return [str(word) for word in Operation if word.startswith(incomplete)]
+    known = [*map(str, Operation), *ACTIONS_WITHOUT_A_DOOR]
+    return [word for word in known if word.startswith(incomplete)]
 
 
 def complete_job_states(incomplete: str) -> list[str]:

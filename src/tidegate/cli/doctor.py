@@ -95,17 +95,36 @@ def _home_checks(
 
     from tidegate.cli.checks import machine, network, place, stores
 
-    yield "home", lambda: place.check_home(home)
+    own_catalog = not settings.catalog.url
+    lost, catalog = functools.partial(place.lost_parts, home), home / "catalog" / "catalog.db"
+    yield "home", lambda: place.check_home(home, own_catalog=own_catalog)
     yield "settings", lambda: place.check_settings(home, environ)
     runs = _running(home)
     if machine.is_seen(home / "layout.json"):
         yield from _inner_checks(home, runs)
-    yield "catalog", lambda: stores.check_catalog(settings.catalog, home / "catalog" / "catalog.db")
+    yield "catalog", lambda: stores.check_catalog(settings.catalog, catalog, lost="catalog" in lost())
     yield "tls", lambda: network.check_tls(settings.server, datetime.now(UTC))
     # A server that was given another port on its command line leaves this one free.
     yield "port", lambda: network.check_port(settings.server.host, settings.server.port, runs.server_pid)
     if runs.url or elsewhere:
         yield "server", lambda: _asked_server(runs, environ if elsewhere else {})
+        yield from _work_checks(home, elsewhere)
+
+
+def _work_checks(home: Path, elsewhere: bool) -> Iterator[Look]:
+    import tidegate
+    from tidegate.cli.checks import work
+    from tidegate.cli.installed import installed_names
+    from tidegate.errors import TidegateError
+
+    try:
+        with tidegate.connect(home=None if elsewhere else home, retry_seconds=0) as client:
+            status = client.status()
+    except TidegateError:
+        return  # what does not answer is told by the check of the server; a token may not be ours to have
+    installed = [] if elsewhere else installed_names(home)
+    yield "worker", lambda: work.check_worker(status, installed)
+    yield "pipelines", lambda: work.check_pipelines(status)
 
 
 def _inner_checks(home: Path, runs: Running) -> Iterator[Look]:
@@ -114,12 +133,13 @@ def _inner_checks(home: Path, runs: Running) -> Iterator[Look]:
     from tidegate.cli.checks import machine, place, stores
 
     running = runs.server_pid is not None
+    lost, engine = functools.partial(place.lost_parts, home), home / "engine"
     yield "rights", lambda: place.check_rights(home, os.getuid())
     yield "admin token", lambda: place.check_token(home)
     yield "hard links", lambda: machine.check_hard_links(home / "run")
     yield "clock", lambda: machine.check_clock(time.time(), *machine.newest_time(_dated_files(home)))
     yield "server address", lambda: place.check_address(home, runs.server_pid)
-    yield "engine", lambda: stores.check_engine(home / "engine", server_runs=running)
+    yield "engine", lambda: stores.check_engine(engine, server_runs=running, lost="engine" in lost())
     yield "lake", lambda: stores.check_lake([home / "lake", *sorted((home / "tenants").glob("*/lake"))])
     yield "kept copies", lambda: place.check_kept(home)
     yield "backups", lambda: place.check_backups(home, server_runs=running)

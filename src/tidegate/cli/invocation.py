@@ -18,6 +18,8 @@ import typer
 
 from tidegate.cli.advice import UsageRefused, advised, leave_stdout
 from tidegate.cli.completion import complete_tenants
+from tidegate.cli.nearness import with_near_name
+from tidegate.cli.plainhelp import PlainCommand
 from tidegate.cli.show import HOME_DEFAULT
 from tidegate.errors import TidegateError
 
@@ -73,6 +75,10 @@ class Invocation:
         """The flag with which another command acts in the same tenant; nothing where none is named."""
         return f" --tenant {self.tenant}" if self.tenant else ""
 
+    def without_tenant(self) -> Invocation:
+        """Give the same call in the caller's own tenant."""
+        return Invocation(self.named_home, self.as_json)
+
     def advise(self, error: TidegateError) -> TidegateError:
         """Give an error with the hint that fits the command line."""
         return advised(error, self.home_path, elsewhere=self.elsewhere)
@@ -100,14 +106,17 @@ class Invocation:
         import tidegate
 
         home = None if self.elsewhere else self.home_path
+        # Whoever sets a token means to act with it, never as the administrator whose token the home has.
+        token = os.environ.get("TIDEGATE_TOKEN") or None if self.named_home is None else None
         # A person waits: a server that is gone is said soon.
-        return tidegate.connect(home=home, tenant=self.tenant, retry_seconds=RETRY_SECONDS)
+        return tidegate.connect(home=home, token=token, tenant=self.tenant, retry_seconds=RETRY_SECONDS)
 
     @contextmanager
     def client(self) -> Iterator[Client]:
         """Connect to the server for as long as the block runs.
 
-        It is the server of this home; TIDEGATE_URL and TIDEGATE_TOKEN name another, unless --home is given.
+        It is the server of this home, or the one that TIDEGATE_URL names; TIDEGATE_TOKEN is used with either.
+        With --home neither variable counts.
         """
         client = self.connect()
         try:
@@ -180,7 +189,7 @@ def command(
                 leave_stdout()
                 raise typer.Exit(0) from problem  # the reader has what it wanted, as in `| head -1`
             except TidegateError as error:
-                better = call.advise(error)
+                better = with_near_name(call.advise(error), call)
                 if better is error:
                     raise
                 raise better from error
@@ -197,7 +206,7 @@ def command(
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in parameters}
         del run.__dict__["__wrapped__"]  # else Typer reads the signature of the function inside
-        app.command(name, hidden=hidden)(run)
+        app.command(name, hidden=hidden, cls=PlainCommand)(run)
         return function
 
     return register

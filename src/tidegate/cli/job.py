@@ -10,7 +10,7 @@ import typer
 
 from tidegate.cli.completion import complete_job_states, complete_jobs
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import table_of, time_text
+from tidegate.cli.show import cell_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,8 +50,10 @@ def show_job(
     call.answer(found, lambda: job_page(found))
 
 
-def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw jobs for people."""
+def jobs_table(jobs: Sequence[Mapping[str, Any]], *, full: bool = False) -> RenderableType:
+    """Draw jobs for people; `full` leaves out nothing."""
+    from tidegate.cli.listing import Listing
+
     if not jobs:
         return "No jobs."
     rows = [
@@ -62,13 +64,13 @@ def jobs_table(jobs: Sequence[Mapping[str, Any]]) -> RenderableType:
             entry["state"],
             f"{round(entry['progress'] * 100)} %",
             entry["createdBy"],
-            time_text(entry["createdAt"]),
-            time_text(entry["finishedAt"]),
+            cell_time(entry["createdAt"]),
+            cell_time(entry["finishedAt"]),
         )
         for entry in jobs
     ]
-    headings = ("job", "kind", "of", "state", "done", "by", "asked for", "finished")
-    return table_of(headings, rows, right=(4,))
+    headings = ("job", "kind", "of", "state", "done", "by", "asked for (UTC)", "finished (UTC)")
+    return Listing(headings, rows, right=(4,), whole=(0, 2, 4, 5), spare=() if full else (5, 4, 7))
 
 
 def job_page(job: Mapping[str, Any]) -> RenderableType:
@@ -76,7 +78,9 @@ def job_page(job: Mapping[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    parts: list[RenderableType] = [jobs_table([job])]
+    from tidegate.cli.listing import Listing
+
+    parts: list[RenderableType] = [jobs_table([job], full=True)]
     if job["attempts"] > 1:
         parts.append(Text(f"Tried {job['attempts']} times."))
     if job["error"]:
@@ -84,5 +88,5 @@ def job_page(job: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(f"Error: {said}", style="red"))
     if job["result"]:
         parts.append(Text(f"Result: {json.dumps(job['result'], ensure_ascii=False)}"))
-    moments = [(time_text(entry["at"]), entry["state"], entry["note"]) for entry in job.get("history", ())]
-    return Group(*parts, Text(""), table_of(("at", "state", "note"), moments))
+    moments = [(cell_time(entry["at"]), entry["state"], entry["note"]) for entry in job.get("history", ())]
+    return Group(*parts, Text(""), Listing(("at (UTC)", "state", "note"), moments))

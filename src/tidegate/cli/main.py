@@ -37,6 +37,7 @@ from tidegate.cli import (
 )
 from tidegate.cli import open as opening
 from tidegate.cli.invocation import HomeOption, Invocation, JsonOption, TenantOption
+from tidegate.cli.plainhelp import PlainGroup
 from tidegate.cli.report import report_error
 from tidegate.errors import TidegateError
 
@@ -47,12 +48,13 @@ app = typer.Typer(
     name="tidegate",
     help="Tidegate: durable topics, pipelines on Spark, and tables to query, in one home folder.",
     no_args_is_help=True,
+    cls=PlainGroup,
     pretty_exceptions_enable=False,
 )
 for _noun in (up, serve, worker, status, doctor, opening, sql, audit, backup, demo):
     _noun.register(app)
 for _group in (topic, pipeline, user, tenant, job):
-    app.add_typer(_group.app)
+    app.add_typer(_group.app, cls=PlainGroup)
 
 
 def _print_version(wanted: bool) -> None:

@@ -15,7 +15,8 @@ from tidegate.cli.advice import running_holder
 from tidegate.cli.completion import complete_pipelines
 from tidegate.cli.installed import WAITING, installed_names, waiting_pipeline, with_waiting
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import count_text, plural, rate_text, seconds_text, table_of
+from tidegate.cli.show import count_text, plural, rate_text, seconds_text
+from tidegate.cli.waiting import brief_error
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="pipeline", help="Pipelines: Spark queries that the worker runs.", no_args_is_help=True
 )
+
+# Of the list: names are whole, and where there is no room these go, the first one first.
+WHOLE_COLUMNS = (0, 2, 3)
+SPARE_COLUMNS = (8, 4, 6, 3, 2)
 
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of the pipeline.", autocompletion=complete_pipelines)
@@ -49,7 +54,13 @@ def run_pipeline(
 
         with call.client() as client:
             found = wait_for_pipeline(name, client.status, time.sleep)
-        call.answer(found, lambda: f"Pipeline {name} runs: {plural(found['rows'] or 0, 'row')} so far.")
+        rows = plural(found["rows"] or 0, "row")
+        call.answer(
+            found,
+            lambda: (
+                f"Pipeline {name} runs and has taken what its topic held: {rows} since the worker started."
+            ),
+        )
         return
     answer = {"name": name, "file": str(call.home_path / "pipelines" / f"{name}.py")}
     when = f"the worker of {home.path} runs it"
@@ -112,11 +123,18 @@ def remove_pipeline(home: Home, name: str) -> None:
         raise PipelineNotFound(pipeline=name) from problem
 
 
-def pipelines_table(pipelines: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw pipelines for people."""
+def pipelines_table(pipelines: Sequence[Mapping[str, Any]], *, full: bool = False) -> RenderableType:
+    """Draw pipelines for people; `full` leaves out no figure, and errors are told elsewhere."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from tidegate.cli.listing import Listing
+
     if not pipelines:
         return "No pipelines yet. Run one: tidegate pipeline run FILE.py"
     headings = ("pipeline", "state", "topic", "table", "batches", "rows out", "rows/s", "lag", "last batch")
+    # A failure has a line of its own: its sentence is longer than a column.
+    failed = [line for line in pipelines if line["state"] == "failed" and line["error"]]
     rows = [
         (
             line["name"],
@@ -131,7 +149,15 @@ def pipelines_table(pipelines: Sequence[Mapping[str, Any]]) -> RenderableType:
         )
         for line in pipelines
     ]
-    return table_of(headings, rows, right=range(4, len(headings)))
+    listing = Listing(
+        headings,
+        rows,
+        right=range(4, len(headings)),
+        whole=WHOLE_COLUMNS,
+        spare=() if full else SPARE_COLUMNS,
+    )
+    errors = [Text(f"{line['name']}: {brief_error(line)}", style="red") for line in failed]
+    return listing if full else Group(listing, *errors)
 
 
 def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
@@ -139,7 +165,7 @@ def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    table = pipelines_table([line])
+    table = pipelines_table([line], full=True)
     if not line["error"]:
         return table
     again = plural(line["restarts"], "time")

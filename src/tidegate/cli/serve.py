@@ -9,7 +9,7 @@ import typer
 from tidegate.cli.child import EXIT_START_REFUSED, StopWithParentOption, start_log, stop_with_parent
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.report import report_error
-from tidegate.errors import StartRefused
+from tidegate.errors import CatalogUnavailable, SettingInvalid, StartRefused
 
 
 def register(app: typer.Typer) -> None:
@@ -36,6 +36,9 @@ def serve(
         from tidegate.server.serve import run_server
 
         run_server(settings, home)
-    except StartRefused as error:
+    except (StartRefused, SettingInvalid) as error:
         report_error(call.advise(error).to_wire()["error"], as_json=call.as_json)
         raise typer.Exit(EXIT_START_REFUSED) from error
+    except CatalogUnavailable as error:
+        hint = "The server needs its catalog to start: start the database, or correct catalog.url."
+        raise CatalogUnavailable(hint=hint, **error.values) from error

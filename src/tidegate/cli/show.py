@@ -80,6 +80,16 @@ def time_text(value: str | None) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def cell_time(value: str | None) -> str:
+    """Write a time of the server's for a column whose heading says UTC."""
+    return time_text(value).removesuffix(" UTC")
+
+
+def first_line(text: str | None) -> str:
+    """Give the first line of a text, such as a failure whose stacks follow."""
+    return (text or "").strip().partition("\n")[0]
+
+
 def cell_text(value: Any) -> str:
     """Write one value of a row: NULL is empty, structures are JSON, long text is cut."""
     if value is None:

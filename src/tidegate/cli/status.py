@@ -16,7 +16,7 @@ import typer
 from tidegate.cli.advice import UsageRefused
 from tidegate.cli.installed import installed_names, with_waiting
 from tidegate.cli.invocation import Invocation, command, console
-from tidegate.cli.show import home_flag, path_text, program_name, table_of
+from tidegate.cli.show import home_flag, path_text, program_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -93,6 +93,7 @@ def settings_table(chosen: Settings) -> RenderableType:
     """Draw every setting for people; what is not a default stands out."""
     from rich.text import Text
 
+    from tidegate.cli.listing import Listing
     from tidegate.settings import describe_settings
 
     rows: list[Sequence[Any]] = []
@@ -100,7 +101,7 @@ def settings_table(chosen: Settings) -> RenderableType:
         origin = chosen.origin(note.key)
         style = "dim" if origin == "default" else "bold"
         rows.append((note.key, Text(str(chosen.shown(note.key)), style), Text(origin, style), note.doc))
-    return table_of(("setting", "value", "from", "meaning"), rows)
+    return Listing(("setting", "value", "from", "meaning"), rows, spare=(3,))
 
 
 def commands_to_try(

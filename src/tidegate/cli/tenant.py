@@ -9,7 +9,7 @@ import typer
 
 from tidegate.cli.completion import complete_tenants
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import table_of, time_text
+from tidegate.cli.show import cell_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,15 +55,26 @@ def enable_tenant(call: Invocation, tenant: TenantArgument) -> None:
 @command(app, "disable")
 def disable_tenant(call: Invocation, tenant: TenantArgument) -> None:
     """Keep the users of a tenant out; nothing of theirs is removed."""
+    from tidegate.errors import Conflict, LastAdministrator
+
     with call.client() as client:
-        changed = client.tenants.disable(tenant)
+        try:
+            changed = client.tenants.disable(tenant)
+        except LastAdministrator as refusal:
+            reason = f"Tenant '{tenant}' is the first one, and cannot be disabled."
+            hint = (
+                "The administrators of the instance are in it. Keep one user out: tidegate user disable NAME."
+            )
+            raise Conflict(reason=reason, hint=hint) from refusal
     call.answer(changed, lambda: f"Tenant {tenant} is disabled: its users are kept out, what it has stays.")
 
 
 def tenants_table(tenants: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw tenants for people."""
+    from tidegate.cli.listing import Listing
+
     rows = [
-        (entry["name"], "yes" if entry["enabled"] else "no", time_text(entry["createdAt"]))
+        (entry["name"], "yes" if entry["enabled"] else "no", cell_time(entry["createdAt"]))
         for entry in tenants
     ]
-    return table_of(("tenant", "enabled", "since"), rows)
+    return Listing(("tenant", "enabled", "since (UTC)"), rows)

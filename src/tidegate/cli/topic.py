@@ -88,7 +88,7 @@ def publish(
     call: Invocation,
     topic: TopicArgument,
     payloads: Annotated[
-        list[str], typer.Argument(metavar="PAYLOAD...", help="JSON; '-' reads a line each from stdin.")
+        list[str], typer.Argument(metavar="PAYLOAD", help="JSON; '-' reads a line each from stdin.")
     ],
     key: Annotated[
         str | None, typer.Option(help="Key of the messages; equal keys share a partition.")
@@ -134,11 +134,25 @@ def consume(
         question["partition"] = partition
     shown = 0
     with call.client() as client:
+        if partition is None and start.isdecimal():
+            _check_one_partition(client, topic, start)
         for messages in _pages(client, topic, question, limit, follow):
             shown += len(messages)
             _print_messages(call, messages)
     if not shown and not call.as_json:
         typer.echo(f"No messages in {topic} from {start} on.", err=True)
+
+
+def _check_one_partition(client: Client, topic: str, start: str) -> None:
+    """Refuse an offset without a partition where there are several, in words of the command line."""
+    count = len(client.topics.show(topic)["partitions"])
+    if count > 1:
+        from tidegate.errors import RequestInvalid
+
+        raise RequestInvalid(
+            reason=f"Topic '{topic}' has {count} partitions, and an offset belongs to one.",
+            hint=f"Name it: --partition N (0 to {count - 1}) --from {start}.",
+        )
 
 
 def parse_start(text: str) -> str | dict[str, Any]:
@@ -161,13 +175,17 @@ def parse_start(text: str) -> str | dict[str, Any]:
 
 def topics_table(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw topics for people."""
+    from tidegate.cli.listing import Listing
+
     if not topics:
         return "No topics yet. Make one: tidegate topic create app.events"
     rows = [
         (t["name"], count_text(t["messages"]), str(len(t["partitions"])), bytes_text(t["bytes"]))
         for t in topics
     ]
-    return table_of(("topic", "messages", "partitions", "size"), rows, right=(1, 2, 3))
+    figures = (1, 2, 3)
+    headings = ("topic", "messages", "partitions", "size")
+    return Listing(headings, rows, right=figures, whole=(0, *figures), spare=(2, 3))
 
 
 def topic_table(topic: Mapping[str, Any]) -> RenderableType:

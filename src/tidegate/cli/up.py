@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.advice import running_holder
-from tidegate.cli.invocation import PIPE_WIDTH_COLUMNS, Invocation, command
+from tidegate.cli.invocation import PIPE_WIDTH_COLUMNS, RETRY_SECONDS, Invocation, command
 from tidegate.cli.show import program_name
 
 if TYPE_CHECKING:
@@ -139,11 +139,13 @@ class Launch:
         return (seen if seen is not None and seen["pid"] == ours else None), failure, history
 
     def _start_demo(self) -> None:
+        import tidegate
         from tidegate.cli.demo import prepare_demo
         from tidegate.errors import Unavailable
 
         try:
-            with self._call.client() as client:
+            # What runs here belongs to the home: a token of the caller's does not count.
+            with tidegate.connect(home=self._home.path, retry_seconds=RETRY_SECONDS) as client:
                 prepare_demo(client, self._home)
         except Unavailable as error:
             self._tell(f"the demo waits: {error.message}")

@@ -10,7 +10,7 @@ import typer
 from tidegate.cli.advice import UsageRefused
 from tidegate.cli.completion import complete_roles, complete_tokens, complete_users
 from tidegate.cli.invocation import Invocation, command, confirm
-from tidegate.cli.show import table_of, time_text
+from tidegate.cli.show import cell_time, time_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -163,6 +163,8 @@ def revoke_token(
 
 def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw users for people."""
+    from tidegate.cli.listing import Listing
+
     if not users:
         return "No users yet. Add one: tidegate user add NAME"
     rows = [
@@ -170,15 +172,17 @@ def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:
             entry["name"],
             ", ".join(entry["roles"]),
             "yes" if entry["enabled"] else "no",
-            time_text(entry["createdAt"]),
+            cell_time(entry["createdAt"]),
         )
         for entry in users
     ]
-    return table_of(("user", "roles", "let in", "since"), rows)
+    return Listing(("user", "roles", "let in", "since (UTC)"), rows, spare=(3,))
 
 
 def tokens_table(user: str, tokens: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw tokens for people."""
+    from tidegate.cli.listing import Listing
+
     if not tokens:
         return f"{user} has no tokens. Make one: tidegate user token {user}"
     rows = [
@@ -186,14 +190,16 @@ def tokens_table(user: str, tokens: Sequence[Mapping[str, Any]]) -> RenderableTy
             entry["id"],
             entry["kind"],
             entry["label"],
-            time_text(entry["createdAt"]),
-            time_text(entry["lastUsedAt"]) or "never",
-            time_text(entry["expiresAt"]) or "never",
-            time_text(entry["endedAt"]),
+            cell_time(entry["createdAt"]),
+            cell_time(entry["lastUsedAt"]) or "never",
+            cell_time(entry["expiresAt"]) or "never",
+            cell_time(entry["endedAt"]),
         )
         for entry in tokens
     ]
-    return table_of(("token", "kind", "label", "made", "last used", "ends", "ended"), rows)
+    headings = ("token", "kind", "label", "made (UTC)", "last used", "ends", "ended")
+    note = "Times are UTC; 'last used' is exact to the hour."
+    return Listing(headings, rows, spare=(3,), note=note)
 
 
 def _roles(words: Sequence[str] | None) -> list[str]:

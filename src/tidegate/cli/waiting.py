@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tidegate.cli.show import first_line
 from tidegate.errors import TidegateError
 
 POLL_SECONDS = 0.5
@@ -43,11 +44,23 @@ def wait_for_pipeline(
     )
 
 
+def brief_error(line: Mapping[str, Any]) -> str:
+    """Give the first line of a pipeline's error, and the way out where the error has one; no stacks."""
+    from tidegate.pipeline.failures import MISMATCH_WAY_OUT
+
+    error = line["error"] or "it does not say why"
+    way_out = f" {MISMATCH_WAY_OUT}" if MISMATCH_WAY_OUT in error else ""
+    return first_line(error) + way_out
+
+
 def _arrived(line: Mapping[str, Any], goal: Mapping[str, int] | None) -> bool:
     if line["state"] == "failed":
         raise TidegateError(
-            reason=f"Pipeline '{line['name']}' failed: {line['error']}",
-            hint="The worker tries again by itself; 'pipeline run' with a better file replaces it.",
+            reason=f"Pipeline '{line['name']}' failed: {brief_error(line)}",
+            hint=(
+                f"'tidegate pipeline show {line['name']}' tells all of it. The worker tries again by itself; "
+                "'pipeline run' with a better file replaces it."
+            ),
         )
     if line["state"] != "running":
         return False

@@ -9,7 +9,7 @@ import typer
 from tidegate.cli.child import EXIT_START_REFUSED, StopWithParentOption, start_log, stop_with_parent
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.report import report_error
-from tidegate.errors import StartRefused
+from tidegate.errors import SettingInvalid, StartRefused
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +33,6 @@ def worker(
         from tidegate.pipeline.worker import run_worker
 
         run_worker(settings, home)
-    except StartRefused as error:
+    except (StartRefused, SettingInvalid) as error:
         report_error(call.advise(error).to_wire()["error"], as_json=call.as_json)
         raise typer.Exit(EXIT_START_REFUSED) from error

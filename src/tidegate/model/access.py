@@ -148,13 +148,19 @@ def allowed_operations(roles: frozenset[Role], *, instance: bool) -> frozenset[O
 
 def check_allowed(principal: Principal, operation: Operation) -> None:
     """Refuse what the roles of a principal do not allow, and name the one that would."""
+    hint = None
     if operation in _INSTANCE:
         if principal.is_instance_admin:
             return
+        hint = f"This is for administrators of the instance ({INSTANCE_ADMINISTRATOR}): ask one of them."
     elif any(operation in _ALLOWED[role] for role in principal.roles):
         return
     raise Forbidden(
-        user=principal.user, tenant=principal.tenant, operation=str(operation), needed=needed_role(operation)
+        user=principal.user,
+        tenant=principal.tenant,
+        operation=str(operation),
+        needed=needed_role(operation),
+        hint=hint,
     )
 
 

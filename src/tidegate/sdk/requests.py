@@ -18,6 +18,9 @@ from tidegate.errors import RequestInvalid, TidegateError
 API = "/api/v1"
 JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
+NOT_OURS_HINT = (
+    "Is this the address of a Tidegate server, and of nothing in front of it that wants a sign-in?"
+)
 # Methods that mean the same when they arrive twice.
 IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 
@@ -116,7 +119,8 @@ def decoded(content: bytes, url: str) -> Any:
         except msgspec.ValidationError:
             return json.loads(content)
     except ValueError as problem:
-        raise TidegateError(reason=f"{url} answered what is not JSON: {content[:200]!r}") from problem
+        reason = f"{url} answered what is not JSON: {content[:200]!r}"
+        raise TidegateError(reason=reason, hint=NOT_OURS_HINT) from problem
 
 
 def checked_tenant(tenant: str | None) -> str | None:

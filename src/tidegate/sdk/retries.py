@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -28,7 +28,7 @@ from tidegate.errors import (
     from_wire,
 )
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.sdk.requests import Reply, Request
+from tidegate.sdk.requests import NOT_OURS_HINT, Reply, Request
 
 # Longer than a server takes to start again.
 RETRY_SECONDS_DEFAULT = 10.0
@@ -41,6 +41,10 @@ BUSY_STATUSES = frozenset({429, 503})
 # What something between the client and the server says when it lost the server.
 GATEWAY_STATUSES = frozenset({502, 503, 504})
 ERROR_TEXT_CHARS_MAX = 200
+# OpenSSL's words for a first answer that is no TLS.
+NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"})
+# OpenSSL's numbers for a certificate of another host name, e-mail address or IP address.
+OTHER_NAME = frozenset({62, 63, 64})
 # Errors after which it is certain that the request changed nothing.
 NOTHING_DONE = (RequestRefused, StorageFull, ServerUntrusted)
 
@@ -118,7 +122,10 @@ def setback_of(problem: httpx.TransportError, url: str) -> Setback:
     reason = str(problem) or type(problem).__name__
     untrusted = _certificate_problem(problem)
     if untrusted is not None:
-        return Setback(Fate.FINAL, ServerUntrusted(url=url, reason=untrusted.verify_message), problem)
+        return Setback(Fate.FINAL, _untrusted(untrusted, url), problem)
+    if _is_plain(problem) and url.startswith("https://"):
+        hint = f"The server there does not speak TLS: try http://{url.removeprefix('https://')}."
+        return Setback(Fate.UNSENT, ServerNotRunning(url=url, reason=reason, hint=hint), problem)
     if isinstance(problem, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
         error = RequestInvalid(reason=f"The request cannot be sent: {reason}.", hint="Check the address.")
         return Setback(Fate.FINAL, error, problem)
@@ -127,7 +134,12 @@ def setback_of(problem: httpx.TransportError, url: str) -> Setback:
         late = ServerNotRunning(url=url, reason="no answer came in time", hint=hint)
         return Setback(Fate.LATE, late, problem)
     unsent = isinstance(problem, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
-    away = ServerNotRunning(url=url, reason=reason)
+    away = ServerNotRunning(url=url, reason=reason.removesuffix("."))
+    if isinstance(problem, (httpx.RemoteProtocolError, httpx.ReadError)) and url.startswith("http://"):
+        # A server that went away says as little as one that waits for TLS.
+        secure = f"https://{url.removeprefix('http://')}"
+        hint = f"If the server speaks TLS, try {secure}; if not, it went away: look at its log."
+        away = ServerNotRunning(url=url, reason=reason.removesuffix("."), hint=hint)
     return Setback(Fate.UNSENT if unsent else Fate.LOST, away, problem)
 
 
@@ -152,7 +164,8 @@ def _error_of(answer: httpx.Response, url: str) -> tuple[TidegateError, bool]:
         if answer.status_code in GATEWAY_STATUSES:
             return NotReady(reason=f"status {answer.status_code} from {url}"), False
         said = answer.text[:ERROR_TEXT_CHARS_MAX]
-        return TidegateError(reason=f"{answer.request.url} answered {answer.status_code}: {said}"), False
+        reason = f"{answer.request.url} answered {answer.status_code}: {said}"
+        return TidegateError(reason=reason, hint=NOT_OURS_HINT), False
 
 
 def _retry_after_seconds(headers: Mapping[str, str]) -> float:
@@ -161,9 +174,28 @@ def _retry_after_seconds(headers: Mapping[str, str]) -> float:
     return float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0
 
 
-def _certificate_problem(problem: BaseException | None) -> ssl.SSLCertVerificationError | None:
+def _certificate_problem(problem: BaseException) -> ssl.SSLCertVerificationError | None:
+    found = (cause for cause in _causes(problem) if isinstance(cause, ssl.SSLCertVerificationError))
+    return next(found, None)
+
+
+def _is_plain(problem: BaseException) -> bool:
+    """Say whether the other side answered a TLS greeting with something else."""
+    return any(isinstance(cause, ssl.SSLError) and cause.reason in NO_TLS for cause in _causes(problem))
+
+
+def _causes(problem: BaseException | None) -> Iterator[BaseException]:
     while problem is not None:
-        if isinstance(problem, ssl.SSLCertVerificationError):
-            return problem
+        yield problem
         problem = problem.__cause__ or problem.__context__
-    return None
+
+
+def _untrusted(problem: ssl.SSLCertVerificationError, url: str) -> ServerUntrusted:
+    reason = problem.verify_message.removesuffix(".")
+    if problem.verify_code not in OTHER_NAME:
+        return ServerUntrusted(url=url, reason=reason)
+    hint = (
+        "The certificate is for another name: use the one that it was made for, and on the server set "
+        "server.public_url to it."
+    )
+    return ServerUntrusted(url=url, reason=reason, hint=hint)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+RESTORE_FIX = "Restore the newest backup into an empty home: tidegate restore FILE --home DIR."
+
 State = Literal["ok", "warn", "fail"]
 
 

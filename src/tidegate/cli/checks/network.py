@@ -41,7 +41,8 @@ def check_port(host: str, port: int, server_pid: int | None) -> Finding:
             if problem.errno == errno.EADDRINUSE:
                 other = port + 1 if port < 65_535 else 0
                 fix = f"Stop it, or choose another: tidegate up --port {other}, or server.port."
-                return fail("port", f"{port} on {host} is taken by {_who(port)}", fix)
+                # Nothing is broken: the next start may be given another port.
+                return warn("port", f"{port} on {host} is taken by {_who(port)}", fix)
             return fail(
                 "port",
                 f"cannot listen on {host}:{port}: {problem.strerror}",

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tidegate.cli.checks.finding import Finding, fail, ok, warn
+from tidegate.cli.checks.finding import RESTORE_FIX, Finding, fail, ok, warn
 from tidegate.cli.show import bytes_text, plural
 from tidegate.errors import SettingInvalid, TidegateError
 from tidegate.settings import ENVIRONMENT_OTHERS, ENVIRONMENT_PREFIX, SETTINGS_FILE, load_settings
@@ -22,10 +22,12 @@ LOG_TAIL_BYTES_MAX = 256_000
 LOG_LINE_CHARS_MAX = 200
 # The first line of a run, in each log.
 LOG_STARTS = re.compile(r"\bserving \S.* at http|\bworker starting\b")
+# user:password@host in an address, as catalog.url may have it.
+PASSWORD = re.compile(r"://[^\s/:@\"']*:[^\s/@\"']+@")
 LOG_ERROR = re.compile(r'^\S+ (ERROR|CRITICAL) |"level": "(error|critical)"|^\{"error"')
 
 
-def check_home(path: Path) -> Finding:
+def check_home(path: Path, *, own_catalog: bool = True) -> Finding:
     """Check that the folder is a home of this version's layout, with everything in it."""
     if not path.exists():
         return warn(
@@ -38,12 +40,31 @@ def check_home(path: Path) -> Finding:
     except TidegateError as refusal:
         return _refused_layout(path, refusal)
     missing = [name for name in FOLDERS if not (path / name).is_dir()]
+    lost = lost_parts(path, own_catalog=own_catalog)
+    if lost:
+        # An empty folder in its place would look like a home in which nothing was ever stored.
+        return fail("home", f"{path} has lost what was in {', '.join(lost)}", RESTORE_FIX)
     if missing:
         places = " ".join(str(path / name) for name in missing)
         return fail(
             "home", f"{path} lacks {', '.join(missing)}", f"mkdir -m 700 {places}, or restore a backup."
         )
     return ok("home", f"{path}, layout {LAYOUT_VERSION}")
+
+
+def lost_parts(path: Path, *, own_catalog: bool = True) -> list[str]:
+    """Name the parts of a home in use that are gone.
+
+    Without `own_catalog` the catalog is in a database elsewhere, whatever the home had before.
+    """
+    try:
+        noted = Home(path).lost_parts()
+    except (OSError, ValueError, TypeError, AttributeError):
+        noted = []  # without a layout it is no home yet; a damaged one is told as such
+    traces = (path / "engine" / "CURRENT", path / "catalog" / "catalog.db", path / "logs" / "server.log")
+    used = any(trace.exists() for trace in traces)
+    gone = [name for name in ("engine", "lake") if used and not (path / name).is_dir()]
+    return sorted({name for name in (*noted, *gone) if name != "catalog" or own_catalog})
 
 
 def _without_layout(path: Path) -> Finding:
@@ -77,6 +98,10 @@ def check_rights(path: Path, uid: int) -> Finding:
     for secret in (path / TOKEN_FILE, *sorted((path / "catalog").glob("*"))):
         if secret.exists() and secret.stat().st_mode & OTHERS_READ_OR_WRITE:
             return fail("rights", f"others may read {secret}", f"chmod 600 {secret}")
+    settings = path / SETTINGS_FILE
+    if settings.exists() and settings.stat().st_mode & OTHERS_READ_OR_WRITE and _holds_password(settings):
+        found = f"others may read {settings}, which holds a password"
+        return fail("rights", found, f"chmod 600 {settings}")
     if path.stat().st_mode & OTHERS_WRITE:
         return fail("rights", f"others may change {path}", f"chmod go-w {path}")
     open_folders = [
@@ -86,6 +111,10 @@ def check_rights(path: Path, uid: int) -> Finding:
         places = " ".join(map(str, open_folders))
         return warn("rights", f"others may read {open_folders[0]}", f"chmod go-rwx {places}")
     return ok("rights", "the home is readable by its owner alone")
+
+
+def _holds_password(file: Path) -> bool:
+    return bool(PASSWORD.search(file.read_text(encoding="utf-8", errors="replace")))
 
 
 def check_token(path: Path) -> Finding:
@@ -123,12 +152,11 @@ def check_settings(home: Path, environ: Mapping[str, str]) -> Finding:
         return ok(
             "settings", f"{given} and the environment" if given.exists() else "defaults and the environment"
         )
-    where = home / SETTINGS_FILE
-    return fail(
-        "settings",
-        "; ".join(wrong),
-        f"Edit {where}, or unset the variable. 'tidegate status --settings' lists all.",
-    )
+    in_file = list(_file_problems(home / SETTINGS_FILE))
+    steps = [f"edit {home / SETTINGS_FILE}"] if in_file else []
+    steps += ["correct or unset the variable"] if len(wrong) > len(in_file) else []
+    fix = f"{', and '.join(steps)}. docs/reference/settings.md lists every setting."
+    return fail("settings", "; ".join(wrong), fix[0].upper() + fix[1:])
 
 
 def setting_problems(home: Path, environ: Mapping[str, str]) -> Iterator[str]:

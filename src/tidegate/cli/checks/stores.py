@@ -7,25 +7,29 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from tidegate.cli.checks.finding import Finding, fail, ok, warn
+from tidegate.cli.checks.finding import RESTORE_FIX, Finding, fail, ok, warn
 from tidegate.cli.show import bytes_text, plural
 from tidegate.errors import SqlUnsupported, StorageCorrupt, TidegateError
 from tidegate.settings import CatalogSettings
 
-RESTORE_FIX = "Restore the newest backup into an empty home: tidegate restore FILE --home DIR."
 # What a power cut leaves: whole sectors of zeros at the end of the newest log.
 SECTOR_BYTES = 512
 TABLES_NAMED_MAX = 5
 SQLITE_WAIT_SECONDS = 5.0
 
 
-def check_catalog(settings: CatalogSettings, file: Path) -> Finding:
-    """Check that the catalog answers, is whole, and is of a revision that this version knows."""
-    return _check_postgresql(settings) if settings.url else _check_sqlite(file)
+def check_catalog(settings: CatalogSettings, file: Path, *, lost: bool = False) -> Finding:
+    """Check that the catalog answers, is whole, and is of a revision that this version knows.
+
+    `lost` says that there was one in the home.
+    """
+    return _check_postgresql(settings) if settings.url else _check_sqlite(file, lost=lost)
 
 
-def _check_sqlite(file: Path) -> Finding:
+def _check_sqlite(file: Path, *, lost: bool) -> Finding:
     if not file.exists():
+        if lost:
+            return fail("catalog", f"{file} is gone", RESTORE_FIX)
         return ok("catalog", "not made yet; the first start makes it")
     try:
         with closing(
@@ -83,13 +87,18 @@ def _judge_revision(place: str, revision: str | None) -> Finding:
     return fail("catalog", found, "Install a newer Tidegate, or restore a backup from before the upgrade.")
 
 
-def check_engine(folder: Path, *, server_runs: bool) -> Finding:
-    """Check that the engine's files can be read; without a server also every record of its logs."""
+def check_engine(folder: Path, *, server_runs: bool, lost: bool = False) -> Finding:
+    """Check that the engine's files can be read; without a server also every record of its logs.
+
+    `lost` says that something was stored in it.
+    """
     current = folder / "CURRENT"
     if not current.exists():
         strays = sorted(folder.glob("*.sst")) if folder.is_dir() else []
         if strays:
             return fail("engine", f"{current} is gone, and {strays[0].name} is there", RESTORE_FIX)
+        if lost:
+            return fail("engine", f"{current} is gone", RESTORE_FIX)
         return ok("engine", "nothing is stored yet")
     try:
         manifest = folder / current.read_text(encoding="ascii").strip()
