@@ -158,11 +158,8 @@ def _same_json(one: bytes, other: bytes) -> bool:
         return True
     try:
         return bool(json.loads(one) == json.loads(other))
-    except (
-        ValueError,
-        RecursionError,
-    ):  # too deep or too long to compare: then the bytes have to be the same
-        return False
+    except (ValueError, RecursionError):
+        return False  # too deep or too long to compare: then the bytes have to be the same
 
 
 def _columns(messages: Messages, run: np.ndarray) -> tuple[Sequence[str | None], Sequence[bytes]]:
