@@ -141,13 +141,13 @@ def test_a_port_out_of_range_is_exit_code_3_for_serve(home: Path) -> None:
     assert "server.port" in answer.stderr
 
 
-def test_under_make_the_hint_for_a_taken_port_is_a_variable(home: Path) -> None:
+def test_under_make_run_the_hint_for_a_taken_port_is_a_variable(home: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         environ = {"TIDEGATE_SERVER_PORT": str(port), "MAKELEVEL": "1"}
-        answer = tidegate("up", home=home, environ=environ)
+        answer = tidegate("up", "--demo", home=home, environ=environ)
     assert re.search(r"TIDEGATE_SERVER_PORT=\d+ make run", answer.stderr)
 
 

@@ -88,6 +88,7 @@ def test_every_reference_leads_somewhere() -> None:
         if "$ref" in part:
             place: Any = described
             for step in part["$ref"].removeprefix("#/").split("/"):
+                assert step in place, part["$ref"]
                 place = place[step]
 
 

@@ -37,7 +37,8 @@ def advised(error: TidegateError, home_path: Path, *, elsewhere: bool) -> Tidega
         return _with_hint(error, _locked_hint(int(error.values.get("pid") or 0)) or error.hint)
     if isinstance(error, ServerNotRunning) and error.hint == ServerNotRunning.default_hint:
         return _with_hint(error, _not_running_hint(home_path, elsewhere=elsewhere))
-    if isinstance(error, PortInUse) and "MAKELEVEL" in os.environ:  # a recipe takes no flags of ours
+    if isinstance(error, PortInUse) and "MAKELEVEL" in os.environ and "--demo" in sys.argv:
+        # That is 'make run', and a recipe takes no flags of ours.
         other = error.values.get("other")
         return _with_hint(
             error, f"Stop what uses it, or take another: TIDEGATE_SERVER_PORT={other} make run."
