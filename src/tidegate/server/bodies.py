@@ -8,9 +8,8 @@ import msgspec
 from starlette.responses import Response
 
 from tidegate.server.answers_held import AnswersHeld
+from tidegate.server.call import JSON
 from tidegate.server.sending import WHOLE_BYTES_MAX, LargeResponse
-
-JSON = "application/json"
 
 
 def json_answer(content: Any, status: int = 200) -> Response:

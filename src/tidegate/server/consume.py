@@ -15,8 +15,8 @@ from starlette.responses import Response
 from tidegate.errors import InvariantBroken, RequestInvalid
 from tidegate.model.timeranges import format_time, parse_time
 from tidegate.server.arrow_bodies import arrow_answer
-from tidegate.server.bodies import JSON, json_answer, ready_answer
-from tidegate.server.call import ARROW_STREAM, Call
+from tidegate.server.bodies import json_answer, ready_answer
+from tidegate.server.call import ARROW_STREAM, JSON, Call
 from tidegate.server.running import Running
 from tidegate.server.sending import StreamResponse
 from tidegate.topics import reading

@@ -16,7 +16,7 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidegate.errors import HeadersTooLarge, TidegateError, TooManyRequests
-from tidegate.server.bodies import JSON
+from tidegate.server.call import JSON
 from tidegate.server.sending import CUT
 from tidegate.settings import ServerSettings
 

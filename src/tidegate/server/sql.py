@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from tidegate.model.clock import Clock
 from tidegate.query.lake_sql import LakeQuery
-from tidegate.server.bodies import JSON, ready_answer
-from tidegate.server.call import ARROW_STREAM, Call
+from tidegate.server.bodies import ready_answer
+from tidegate.server.call import ARROW_STREAM, JSON, Call
 
 
 class SqlBody(msgspec.Struct, forbid_unknown_fields=True):
