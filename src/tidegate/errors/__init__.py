@@ -23,11 +23,15 @@ TidegateError
 │   │   ├── SchemaInvalid           422  a column or a type that cannot be
 │   │   ├── SettingInvalid          422  a setting that is unknown, of a wrong type or out of bounds
 │   │   ├── SqlInvalid              422  the statement does not parse, bind or run
-│   │   └── SqlUnsupported          422  a statement this version does not run
+│   │   ├── SqlUnsupported          422  a statement this version does not run
+│   │   └── ValueInvalid            422  a value that its column does not take
 │   ├── NotFound                    404
 │   │   ├── TopicNotFound           404
 │   │   ├── PartitionNotFound       404
 │   │   ├── TableNotFound           404
+│   │   ├── NamespaceNotFound       404
+│   │   ├── ColumnNotFound          404
+│   │   ├── IndexNotFound           404
 │   │   ├── PipelineNotFound        404
 │   │   ├── TenantNotFound          404
 │   │   ├── UserNotFound            404
@@ -40,6 +44,13 @@ TidegateError
 │   │   ├── SequenceGap             409  a producer skipped messages
 │   │   ├── SequenceTooOld          409  a producer repeats what is no longer remembered
 │   │   ├── SequenceReused          409  a producer sends something else under numbers that it used
+│   │   ├── TableExists             409
+│   │   ├── NamespaceExists         409
+│   │   ├── NamespaceNotEmpty       409
+│   │   ├── ColumnExists            409
+│   │   ├── IndexExists             409
+│   │   ├── RowExists               409  an INSERT of a key that is there
+│   │   ├── TableChanged            409  dropped or altered while a statement ran
 │   │   ├── TenantExists            409
 │   │   ├── UserExists              409
 │   │   ├── LastAdministrator       409  the one that the instance starts with stays
@@ -112,12 +123,19 @@ from tidegate.errors.people import (
 )
 from tidegate.errors.refused import (
     BodyTooLarge,
+    ColumnExists,
+    ColumnNotFound,
     Conflict,
     ContentTypeUnsupported,
     DurationInvalid,
     EndpointNotFound,
+    IndexExists,
+    IndexNotFound,
     MethodNotAllowed,
     NameInvalid,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
     NotFound,
     OffsetOutOfRange,
     PartitionNotFound,
@@ -125,6 +143,7 @@ from tidegate.errors.refused import (
     RequestInvalid,
     RequestMalformed,
     RequestRefused,
+    RowExists,
     SchemaInvalid,
     SequenceGap,
     SequenceReused,
@@ -132,6 +151,8 @@ from tidegate.errors.refused import (
     SettingInvalid,
     SqlInvalid,
     SqlUnsupported,
+    TableChanged,
+    TableExists,
     TableNotFound,
     TimeRangeInvalid,
     TokenMissing,
@@ -139,6 +160,7 @@ from tidegate.errors.refused import (
     TopicExists,
     TopicNotFound,
     TopicReplaced,
+    ValueInvalid,
 )
 from tidegate.errors.root import (
     TidegateError,
@@ -180,6 +202,8 @@ __all__ = [
     "CatalogTooNew",
     "CatalogUnavailable",
     "CatalogUnusable",
+    "ColumnExists",
+    "ColumnNotFound",
     "Conflict",
     "ContentTypeUnsupported",
     "DurationInvalid",
@@ -191,6 +215,8 @@ __all__ = [
     "HomeUnusable",
     "IdempotencyAnswerHidden",
     "IdempotencyKeyReused",
+    "IndexExists",
+    "IndexNotFound",
     "InvariantBroken",
     "JarsMissing",
     "JavaMissing",
@@ -202,6 +228,9 @@ __all__ = [
     "LinkWrong",
     "MethodNotAllowed",
     "NameInvalid",
+    "NamespaceExists",
+    "NamespaceNotEmpty",
+    "NamespaceNotFound",
     "NotFound",
     "NotReady",
     "OffsetOutOfRange",
@@ -215,6 +244,7 @@ __all__ = [
     "RequestMalformed",
     "RequestRefused",
     "RequestTimeout",
+    "RowExists",
     "SchemaInvalid",
     "SequenceGap",
     "SequenceReused",
@@ -229,6 +259,8 @@ __all__ = [
     "StorageCorrupt",
     "StorageFailed",
     "StorageFull",
+    "TableChanged",
+    "TableExists",
     "TableNotFound",
     "TenantDisabled",
     "TenantExists",
@@ -250,6 +282,7 @@ __all__ = [
     "UserDisabled",
     "UserExists",
     "UserNotFound",
+    "ValueInvalid",
     "every_error",
     "from_wire",
 ]

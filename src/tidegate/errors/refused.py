@@ -108,13 +108,19 @@ class SettingInvalid(RequestInvalid):
 class SqlInvalid(RequestInvalid):
     code = "SQL_INVALID"
     template = "The statement cannot run: {reason}"
-    default_hint = "Tables of the lake are written lake.<name>; 'tidegate status' lists them."
+    default_hint = "Tables are <namespace>.<table>, those of the lake lake.<name>; SHOW TABLES lists them."
 
 
 class SqlUnsupported(RequestInvalid):
     code = "SQL_UNSUPPORTED"
     template = "{reason}"
-    default_hint = "This version runs one SELECT at a time over lake tables."
+    default_hint = "docs/reference/sql.md lists every statement."
+
+
+class ValueInvalid(RequestInvalid):
+    code = "VALUE_INVALID"
+    template = "{place}: {reason}."
+    default_hint = "docs/reference/types.md shows what each type takes."
 
 
 class NotFound(RequestRefused):
@@ -139,7 +145,25 @@ class PartitionNotFound(NotFound):
 class TableNotFound(NotFound):
     code = "TABLE_NOT_FOUND"
     template = "There is no table '{table}'."
-    default_hint = "Tables in the lake: {known}."
+    default_hint = "Tables: {known}."
+
+
+class NamespaceNotFound(NotFound):
+    code = "NAMESPACE_NOT_FOUND"
+    template = "There is no namespace '{namespace}'."
+    default_hint = "Make it with: CREATE NAMESPACE {namespace};"
+
+
+class ColumnNotFound(NotFound):
+    code = "COLUMN_NOT_FOUND"
+    template = "Table '{table}' has no column '{column}'."
+    default_hint = "Its columns: {known}."
+
+
+class IndexNotFound(NotFound):
+    code = "INDEX_NOT_FOUND"
+    template = "Table '{table}' has no index '{index}'."
+    default_hint = "DESCRIBE TABLE {table} shows its indexes."
 
 
 class PipelineNotFound(NotFound):
@@ -183,6 +207,48 @@ class SequenceReused(Conflict):
     code = "SEQUENCE_REUSED"
     template = "Producer '{producer}' sends other messages under numbers that it used before ({sequence})."
     default_hint = "Go on behind the last number, or under another producer id. Nothing was stored."
+
+
+class TableExists(Conflict):
+    code = "TABLE_EXISTS"
+    template = "Table '{table}' is there already."
+    default_hint = "Write IF NOT EXISTS, choose another name, or remove it first: DROP TABLE {table};"
+
+
+class NamespaceExists(Conflict):
+    code = "NAMESPACE_EXISTS"
+    template = "Namespace '{namespace}' is there already."
+    default_hint = "Write IF NOT EXISTS."
+
+
+class NamespaceNotEmpty(Conflict):
+    code = "NAMESPACE_NOT_EMPTY"
+    template = "Namespace '{namespace}' has tables: {tables}."
+    default_hint = "Drop its tables first."
+
+
+class ColumnExists(Conflict):
+    code = "COLUMN_EXISTS"
+    template = "Table '{table}' has a column '{column}' already."
+    default_hint = "Choose another name."
+
+
+class IndexExists(Conflict):
+    code = "INDEX_EXISTS"
+    template = "Table '{table}' has an index '{index}' already."
+    default_hint = "Write IF NOT EXISTS, or choose another name."
+
+
+class RowExists(Conflict):
+    code = "ROW_EXISTS"
+    template = "Table '{table}' has a row with {key} already."
+    default_hint = "UPSERT writes a row whether it is there or not. Nothing was written."
+
+
+class TableChanged(Conflict):
+    code = "TABLE_CHANGED"
+    template = "Table '{table}' was changed or dropped while the statement ran."
+    default_hint = "Run it again. Nothing was written."
 
 
 class OffsetOutOfRange(RequestRefused):

@@ -2,8 +2,9 @@
 
     reads what is there (metadata)    every role
     StreamDataReader                  and reads: SQL, consume, what Spark reads
-    StreamDataWriter                  and writes: publish. It cannot query
-    StreamDataAdmin                   and both of the above, and makes, changes and removes
+    StreamDataWriter                  and writes: publish, INSERT, UPDATE, DELETE. It sees its own rows in
+                                      USER and STREAM tables, and can query nothing else
+    StreamDataAdmin                   and both of the above, and makes, changes and removes; acts as a user
     AdminPanelManagement              and all of it, and people, the audit trail and jobs
 
 Some operations are for administrators of the instance alone: those of the tenant `default` with
@@ -50,7 +51,16 @@ class Operation(StrEnum):
     TOPIC_CONSUME = "topic.consume"
     TOPIC_PLAN = "topic.plan"
     TOPIC_READ = "topic.read"
+    SQL_RUN = "sql.run"
     SQL_QUERY = "sql.query"
+    SQL_READ_OWN = "sql.read_own"
+    SQL_WRITE = "sql.write"
+    SQL_EXECUTE_AS = "sql.execute_as"
+    TABLE_LIST = "table.list"
+    TABLE_CREATE = "table.create"
+    TABLE_CHANGE = "table.change"
+    TABLE_DROP = "table.drop"
+    LIVE_OPEN = "live.open"
     LINK_CREATE = "link.create"
     USER_LIST = "user.list"
     USER_SHOW = "user.show"
@@ -82,6 +92,9 @@ _EVERYONE = frozenset(
         Operation.PIPELINE_SHOW,
         Operation.TOPIC_LIST,
         Operation.TOPIC_SHOW,
+        Operation.TABLE_LIST,
+        Operation.SQL_RUN,
+        Operation.LIVE_OPEN,
         Operation.LINK_CREATE,
     }
 )
@@ -90,12 +103,22 @@ _READER = _EVERYONE | {
     Operation.TOPIC_PLAN,
     Operation.TOPIC_READ,
     Operation.SQL_QUERY,
+    Operation.SQL_READ_OWN,
 }
-_WRITER = _EVERYONE | {Operation.TOPIC_PUBLISH}
+_WRITER = _EVERYONE | {Operation.TOPIC_PUBLISH, Operation.SQL_WRITE, Operation.SQL_READ_OWN}
 _ADMIN = (
     _READER
     | _WRITER
-    | {Operation.TOPIC_CREATE, Operation.TOPIC_DELETE, Operation.JOB_LIST, Operation.JOB_SHOW}
+    | {
+        Operation.TOPIC_CREATE,
+        Operation.TOPIC_DELETE,
+        Operation.TABLE_CREATE,
+        Operation.TABLE_CHANGE,
+        Operation.TABLE_DROP,
+        Operation.SQL_EXECUTE_AS,
+        Operation.JOB_LIST,
+        Operation.JOB_SHOW,
+    }
 )
 _INSTANCE = frozenset(
     {

@@ -35,6 +35,11 @@ class KeySpace(bytes, Enum):
     TOPIC_LOG = b"\x11"  # record batches by topic, partition and base offset
     TOPIC_COUNTER = b"\x12"  # start and end offsets by topic and partition
     TOPIC_PRODUCER = b"\x13"  # remembered answers by topic and producer
+    TABLE = b"\x20"  # table definitions by table
+    TABLE_ROW = b"\x21"  # rows by table, user and primary key
+    TABLE_INDEX = b"\x22"  # nothing, by table, index, user, indexed columns and primary key
+    TABLE_COUNTER = b"\x23"  # how much a table holds
+    NAMESPACE = b"\x24"  # namespaces by tenant and name
     ANSWER = b"\x18"  # remembered answers by idempotency key
     ANSWER_TIME = b"\x19"  # the same, by the time at which they were given
 
