@@ -63,6 +63,17 @@ def test_tables_of_a_tenant_stand_apart(tmp_path: Path) -> None:
     home = Home.open(tmp_path, _token)
     assert home.tenant_lake_path("default") == home.lake_path
     assert home.tenant_lake_path("acme") == home.path / "tenants" / "acme" / "lake"
+    assert home.tenant_streams_path("default") == home.streams_path == home.path / "streams"
+    assert home.tenant_streams_path("acme") == home.path / "tenants" / "acme" / "streams"
+
+
+def test_a_home_from_before_streams_gets_their_folder_and_is_upgraded_no_further(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    home.streams_path.rmdir()
+    assert Home.existing(tmp_path).path == home.path
+    again = Home.open(tmp_path, _token)
+    assert stat.S_IMODE(again.streams_path.stat().st_mode) == 0o700
+    assert list(again.kept_path.iterdir()) == [], "the layout is the same: nothing to keep a copy of"
 
 
 def test_the_address_says_whom_to_trust_only_where_there_is_something_to_say(tmp_path: Path) -> None:

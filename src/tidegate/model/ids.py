@@ -61,6 +61,10 @@ class _Ticks:
         with self._lock:
             self._last = max(self._last, tick)
 
+    @property
+    def last(self) -> int:
+        return self._last
+
 
 class SnowflakeSource:
     """Gives ids of one node, each greater than the one before; no two nodes of a system share a number.
@@ -104,6 +108,11 @@ class SnowflakeSource:
             sequence = _SEQUENCE_MASK if node > self._node else -1
         self._ticks.advance_past((moment << SEQUENCE_BITS) + sequence)
 
+    @property
+    def newest(self) -> int:
+        """The tick of the newest id, without the node; -1 before the first."""
+        return self._ticks.last
+
     def _now_ms(self) -> int:
         return (self._clock.now_us() - SNOWFLAKE_EPOCH_US) // 1_000
 
@@ -112,6 +121,12 @@ def snowflake_time_us(snowflake: int) -> int:
     """Give the moment in a snowflake, in microseconds since 1970, exact to the millisecond."""
     _check_snowflake(snowflake)
     return SNOWFLAKE_EPOCH_US + (snowflake >> (NODE_BITS + SEQUENCE_BITS)) * 1_000
+
+
+def snowflake_at(time_us: int) -> int:
+    """Give the least snowflake of a moment, in microseconds since 1970; of 2024 for an earlier one."""
+    moment_ms = max(0, time_us - SNOWFLAKE_EPOCH_US) // 1_000
+    return moment_ms << (NODE_BITS + SEQUENCE_BITS)
 
 
 def _check_snowflake(snowflake: int) -> None:

@@ -12,6 +12,10 @@ TENANT_NAME_CHARS_MAX = 63  # also the name of a folder, and of a label in a hos
 
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
 _TENANT = re.compile(r"[a-z][a-z0-9-]*")
+_OWNER = re.compile(r"[A-Za-z0-9._@-]{1,128}")
+_OWNER_RULE = (
+    "It has 1 to 128 of the letters a-z and A-Z, digits, '.', '_', '-' and '@', and is not '.' or '..'."
+)
 _USER_RULE = (
     "A user name has letters a-z and A-Z, digits, '.', '_', '@' and '-', begins with a letter or a digit, "
     f"and is {USER_NAME_CHARS_MAX} characters at most."
@@ -33,6 +37,16 @@ def check_tenant_name(name: str) -> str:
     """Give the name back, or raise NameInvalid with what is wrong and the rule."""
     if not is_tenant_name(name):
         raise _invalid(name, "tenant", TENANT_NAME_CHARS_MAX, _TENANT_RULE)
+    return name
+
+
+def check_row_owner(name: str) -> str:
+    """Give the name back if rows can belong to it, or raise NameInvalid; every user's name is one.
+
+    Rows of an application's own users need no account here: their ids are owners, too.
+    """
+    if not _OWNER.fullmatch(name) or name in (".", ".."):
+        raise _invalid(name, "user", USER_NAME_CHARS_MAX, _OWNER_RULE)
     return name
 
 

@@ -19,8 +19,9 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 from tidegate.errors import InvariantBroken, NotReady, TidegateError
@@ -84,11 +85,26 @@ class Staging:
             return self._group[key]
         return self._engine.get(key)
 
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Give the values of many keys as `get` does, in the order asked; far cheaper than as many calls."""
+        own, group = self._own, self._group
+        if not (own or group):
+            return self._engine.get_many(keys)
+        unknown = [key for key in keys if key not in own and key not in group]
+        stored = dict(zip(unknown, self._engine.get_many(unknown), strict=True))
+        return [own[key] if key in own else group[key] if key in group else stored[key] for key in keys]
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set a key."""
         self._own[key] = value
         self.operations.append((_PUT, key, value))
         self.size_bytes += len(key) + len(value)
+
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Set many keys, each to the value at its place."""
+        self._own.update(zip(keys, values, strict=True))
+        self.operations.extend(zip(repeat(_PUT), keys, values))
+        self.size_bytes += sum(map(len, keys)) + sum(map(len, values))
 
     def delete(self, key: bytes) -> None:
         """Remove a key; one that is not there is no error."""

@@ -9,7 +9,8 @@ run/            server.json: address of the running server; backups/: frozen cop
 engine/         RocksDB
 catalog/        catalog.db: tenants, users, tokens, audit, leases, jobs (unless PostgreSQL has them)
 lake/           Delta tables of the tenant `default`
-tenants/        <tenant>/lake: Delta tables of the others
+streams/        logs of the STREAM tables of the tenant `default`; what is being removed is in .trash
+tenants/        <tenant>/lake and <tenant>/streams: those of the others
 checkpoints/    Spark's, one folder a pipeline
 pipelines/      one Python file a pipeline
 kept/           whole copies from before an upgrade
@@ -47,8 +48,11 @@ ENGINE_PART, CATALOG_PART = "engine", "catalog"
 TOKEN_FILE = "admin.token"  # noqa: S105 - the name of a file
 FOLDERS = (
     *("locks", "run", "engine", "catalog", "lake", "tenants"),
-    *("checkpoints", "pipelines", "kept", "logs"),
+    *("checkpoints", "pipelines", "kept", "logs", "streams"),
 )
+# Homes that were made before streams have no folder for them, and are of the same layout: nothing that was
+# there moves or reads otherwise, so an empty folder is all there is to an upgrade. The next start makes it.
+LATER_FOLDERS = frozenset({"streams"})
 LOST_AND_FOUND = "lost+found"  # what some disks of their own have
 RESTORING = ".restoring-"  # begins the name of what a restore has not finished
 # What may stand in a folder before it becomes a home: the user's settings, and what an interrupted start
@@ -92,6 +96,8 @@ class Home:
                 raise HomeTooNew(home=str(path), found=found, known=LAYOUT_VERSION)
             elif found < LAYOUT_VERSION:
                 _upgrade(path, make_token, clock or SystemClock())
+            for name in LATER_FOLDERS:
+                (path / name).mkdir(mode=0o700, exist_ok=True)
         except OSError as problem:
             raise refusal(path, problem) from problem
         return cls(path)
@@ -148,6 +154,14 @@ class Home:
     def tenant_lake_path(self, tenant: str) -> Path:
         """Give the folder of a tenant's Delta tables."""
         return self.lake_path if tenant == DEFAULT_TENANT else self.tenants_path / tenant / "lake"
+
+    @property
+    def streams_path(self) -> Path:
+        return self.path / "streams"
+
+    def tenant_streams_path(self, tenant: str) -> Path:
+        """Give the folder of a tenant's stream logs."""
+        return self.streams_path if tenant == DEFAULT_TENANT else self.tenants_path / tenant / "streams"
 
     @property
     def catalog_path(self) -> Path:

@@ -1,0 +1,30 @@
+"""The newest time that was given out, kept so that ids and numbers rise over a restart.
+
+A clock may be set back while the server is down. What is kept is at most `KEEP_SECONDS` old, and that much is
+added when it is read: what was given out in between is then in the past, too.
+
+    key SYSTEM | "clock"      value: microseconds since 1970 as u64
+"""
+
+from __future__ import annotations
+
+from tidegate.storage.commit import Staging
+from tidegate.storage.engine import Reader
+from tidegate.storage.keys import KeySpace, join, read_u64, u64
+
+KEEP_SECONDS = 5.0
+_MARGIN_US = 2 * int(KEEP_SECONDS * 1_000_000)
+_KEY = join(KeySpace.SYSTEM, b"clock")
+
+
+def read_high_water_us(reader: Reader, now_us: int) -> int:
+    """Give a time that is later than every one that was given out before, and not before now."""
+    stored = reader.get(_KEY)
+    return now_us if stored is None else max(now_us, read_u64(stored) + _MARGIN_US)
+
+
+def stage_high_water(staging: Staging, now_us: int) -> None:
+    """Keep that times up to now were given out; an earlier now changes nothing."""
+    stored = staging.get(_KEY)
+    if stored is None or read_u64(stored) < now_us:
+        staging.put(_KEY, u64(now_us))
