@@ -1,0 +1,78 @@
+"""SQL: takes text, gives frozen statements and compiled expressions, keeps nothing.
+
+`grammar` reads what Tidegate itself runs: definitions, INSERT, UPDATE, DELETE, and the frame of a SELECT. It
+knows nothing of which tables there are. Expressions and the inside of a SELECT stay text for DuckDB, but for
+those of live queries, which `expressions` compiles.
+"""
+
+from tidegate.sql.fragments import renumbered
+from tidegate.sql.grammar import parse
+from tidegate.sql.statements import (
+    USE_DEFAULT,
+    AlterAddColumn,
+    AlterSet,
+    Call,
+    Cell,
+    ColumnSpec,
+    CreateIndex,
+    CreateNamespace,
+    CreateTable,
+    Delete,
+    DescribeTable,
+    DropIndex,
+    DropNamespace,
+    DropTable,
+    ExecuteAs,
+    Explain,
+    Fragment,
+    Insert,
+    Literal,
+    Option,
+    Param,
+    Point,
+    Select,
+    ShowNamespaces,
+    ShowTables,
+    Simple,
+    Statement,
+    TableName,
+    Update,
+    UseDefault,
+    Where,
+)
+
+__all__ = [
+    "USE_DEFAULT",
+    "AlterAddColumn",
+    "AlterSet",
+    "Call",
+    "Cell",
+    "ColumnSpec",
+    "CreateIndex",
+    "CreateNamespace",
+    "CreateTable",
+    "Delete",
+    "DescribeTable",
+    "DropIndex",
+    "DropNamespace",
+    "DropTable",
+    "ExecuteAs",
+    "Explain",
+    "Fragment",
+    "Insert",
+    "Literal",
+    "Option",
+    "Param",
+    "Point",
+    "Select",
+    "ShowNamespaces",
+    "ShowTables",
+    "Simple",
+    "Statement",
+    "TableName",
+    "Update",
+    "UseDefault",
+    "Where",
+    "parse",
+    "renumbered",
+]

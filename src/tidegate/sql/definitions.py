@@ -1,0 +1,266 @@
+"""CREATE, ALTER and DROP: takes a cursor behind the first word, gives the definition that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from difflib import get_close_matches
+
+from tidegate.model.names import shorten
+from tidegate.model.schemas import COLUMNS_MAX
+from tidegate.model.tables import TableKind
+from tidegate.sql.column_types import column_type
+from tidegate.sql.cursor import Cursor
+from tidegate.sql.fragments import expression, fragment_of, simple_of
+from tidegate.sql.statements import (
+    AlterAddColumn,
+    AlterSet,
+    ColumnSpec,
+    CreateIndex,
+    CreateNamespace,
+    CreateTable,
+    DropIndex,
+    DropNamespace,
+    DropTable,
+    Fragment,
+    Literal,
+    Option,
+    Statement,
+)
+from tidegate.sql.tokens import NUMBER, STRING, WORD
+
+OPTIONS = ("ttl_seconds", "durability")
+INDEX_COLUMNS_MAX = 16  # a longer index repeats the table
+
+CREATE_SYNTAX = "Syntax: CREATE NAMESPACE …, CREATE USER|SHARED|STREAM TABLE … or CREATE INDEX …"
+CREATE_NAMESPACE_SYNTAX = "Syntax: CREATE NAMESPACE [IF NOT EXISTS] name"
+CREATE_TABLE_SYNTAX = (
+    "Syntax: CREATE USER|SHARED|STREAM TABLE [IF NOT EXISTS] namespace.table (column TYPE [NOT NULL] "
+    "[PRIMARY KEY] [DEFAULT value], … [, PRIMARY KEY (column, …)]) [WITH (ttl_seconds = n, durability = '…')]"
+)
+CREATE_INDEX_SYNTAX = "Syntax: CREATE INDEX [IF NOT EXISTS] name ON namespace.table (column, …)"
+ALTER_SYNTAX = (
+    "Syntax: ALTER TABLE namespace.table ADD COLUMN [IF NOT EXISTS] column TYPE [NOT NULL] [DEFAULT value], "
+    "or ALTER TABLE namespace.table SET (ttl_seconds = n, durability = '…')"
+)
+DROP_SYNTAX = (
+    "Syntax: DROP TABLE [IF EXISTS] namespace.table, DROP NAMESPACE [IF EXISTS] name, "
+    "or DROP INDEX [IF EXISTS] name ON namespace.table"
+)
+_KINDS = ("USER", "SHARED", "STREAM")
+WHICH_KIND = (
+    "CREATE USER TABLE: a row belongs to the user who wrote it. CREATE SHARED TABLE: everyone in the tenant "
+    "sees it. CREATE STREAM TABLE: it belongs to its user, and goes after ttl_seconds."
+)
+_REFUSED_ON_COLUMNS = frozenset({"UNIQUE", "CHECK", "REFERENCES", "COLLATE", "GENERATED", "CONSTRAINT", "AS"})
+# What ends the value behind DEFAULT.
+_DEFAULT_STOPS = _REFUSED_ON_COLUMNS | {",", "NOT", "NULL", "PRIMARY", "DEFAULT"}
+_REFUSED_CHANGES = ("DROP", "RENAME", "ALTER", "MODIFY", "CHANGE")
+
+
+def create(cursor: Cursor) -> Statement:
+    """Read what follows CREATE."""
+    cursor.syntax = CREATE_SYNTAX
+    if cursor.is_at("OR"):
+        raise cursor.unsupported("OR REPLACE is not supported.", "DROP TABLE first, or write IF NOT EXISTS.")
+    if cursor.is_at("UNIQUE"):
+        raise cursor.unsupported("Unique indexes are not supported.", "The primary key is unique.")
+    if cursor.is_at("SCHEMA", "DATABASE"):
+        raise cursor.expected(
+            ["NAMESPACE"], hint=f"A namespace is what you look for. {CREATE_NAMESPACE_SYNTAX}"
+        )
+    if cursor.is_at("TABLE"):
+        raise cursor.error("say which: USER, SHARED or STREAM", cursor.token.start, WHICH_KIND)
+    word = cursor.expect("NAMESPACE", *_KINDS, "INDEX")
+    if word == "NAMESPACE":
+        return _create_namespace(cursor)
+    if word == "INDEX":
+        return _create_index(cursor)
+    return _create_table(cursor, TableKind(word))
+
+
+def _create_namespace(cursor: Cursor) -> CreateNamespace:
+    cursor.syntax = CREATE_NAMESPACE_SYNTAX
+    is_soft = cursor.condition("NOT", "EXISTS")
+    return CreateNamespace(cursor.name("the name of a namespace"), is_soft)
+
+
+def _create_index(cursor: Cursor) -> CreateIndex:
+    cursor.syntax = CREATE_INDEX_SYNTAX
+    is_soft = cursor.condition("NOT", "EXISTS")
+    name = cursor.name("the name of an index")
+    cursor.expect("ON")
+    table = cursor.table()
+    columns = cursor.names("a column", limit=INDEX_COLUMNS_MAX)
+    return CreateIndex(name, table, columns, is_soft)
+
+
+def _create_table(cursor: Cursor, kind: TableKind) -> CreateTable:
+    cursor.syntax = CREATE_TABLE_SYNTAX
+    cursor.expect("TABLE")
+    is_soft = cursor.condition("NOT", "EXISTS")
+    table = cursor.table()
+    if cursor.is_at("AS"):
+        hint = "Create the table with its columns, then INSERT INTO … SELECT …."
+        raise cursor.unsupported("CREATE TABLE AS is not supported.", hint)
+    columns, primary_key = _table_body(cursor)
+    options: Mapping[str, Option] = {}
+    if cursor.take("WITH"):
+        options = _options(cursor)
+    return CreateTable(table, kind, is_soft, columns, primary_key, options)
+
+
+def _table_body(cursor: Cursor) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
+    """Step over the columns and constraints in parentheses; give the columns and the primary key."""
+    columns: dict[str, ColumnSpec] = {}
+    primary_key: tuple[str, ...] = ()
+    cursor.expect("(")
+    while True:
+        start = cursor.token
+        if cursor.is_at("CONSTRAINT", "UNIQUE", "CHECK", "FOREIGN"):
+            raise cursor.unsupported(
+                f"{start.key} is not supported.", "PRIMARY KEY (…) is the only constraint."
+            )
+        if cursor.take("PRIMARY"):
+            cursor.expect("KEY")
+            key = _key_of(cursor, columns)
+        else:
+            column, is_key = _column(cursor)
+            key = (column.name,) if is_key else ()
+            if column.name.lower() in {name.lower() for name in columns}:
+                reason = f"column '{shorten(column.name)}' is defined twice"
+                raise cursor.error(
+                    reason, column.position, "The columns of a table differ in more than case."
+                )
+            columns[column.name] = column
+        if key and primary_key:
+            hint = "For a key of several columns write PRIMARY KEY (a, b) behind the columns."
+            raise cursor.error("there are two primary keys", start.start, hint)
+        primary_key = primary_key or key
+        if len(columns) > COLUMNS_MAX:
+            raise cursor.error(f"there are more than {COLUMNS_MAX} columns", start.start)
+        if cursor.expect(",", ")") == ")":
+            break
+    specs = (replace(spec, required=True) if name in primary_key else spec for name, spec in columns.items())
+    return tuple(specs), primary_key
+
+
+def _key_of(cursor: Cursor, columns: Mapping[str, ColumnSpec]) -> tuple[str, ...]:
+    position = cursor.token.start
+    key = cursor.names("a column", limit=COLUMNS_MAX)
+    for name in key:
+        if name not in columns:
+            near = get_close_matches(name, columns, n=1)
+            hint = f"Did you mean {near[0]}?" if near else "Define the columns before the PRIMARY KEY."
+            raise cursor.error(f"the primary key names '{shorten(name)}', which is no column", position, hint)
+    return key
+
+
+def _column(cursor: Cursor) -> tuple[ColumnSpec, bool]:
+    """Step over a column's definition; give it, and whether it says PRIMARY KEY."""
+    position = cursor.token.start
+    name = cursor.name("a column")
+    kind = column_type(cursor)
+    required, is_key, default = False, False, None
+    while cursor.token.kind == WORD:
+        token = cursor.token
+        if cursor.take("NOT"):
+            cursor.expect("NULL")
+            required = True
+        elif cursor.take("NULL"):
+            continue
+        elif cursor.take("PRIMARY"):
+            cursor.expect("KEY")
+            is_key = required = True
+        elif cursor.take("DEFAULT"):
+            if default is not None:
+                raise cursor.error(f"column '{shorten(name)}' has two defaults", token.start)
+            default = _default(cursor)
+        elif token.key in _REFUSED_ON_COLUMNS:
+            raise cursor.unsupported(f"{token.key} is not supported on a column.", CREATE_TABLE_SYNTAX)
+        else:
+            raise cursor.expected(["NOT", "PRIMARY", "DEFAULT", ",", ")"])
+    return ColumnSpec(name, kind, required, default, position), is_key
+
+
+def _default(cursor: Cursor) -> Fragment:
+    if cursor.is_at("NOT", "PRIMARY", "DEFAULT"):
+        raise cursor.expected("a value")
+    if cursor.is_at("NULL"):
+        return fragment_of(cursor, [cursor.advance()])
+    fragment = expression(cursor, "a value", _DEFAULT_STOPS)
+    if fragment.params:
+        raise cursor.error("a default cannot be a parameter", fragment.position, "Write the value.")
+    return fragment
+
+
+def _options(cursor: Cursor) -> dict[str, Option]:
+    """Step over (name = value, …) and give the options."""
+    options: dict[str, Option] = {}
+    cursor.expect("(")
+    while True:
+        position = cursor.token.start
+        name = cursor.name("an option")
+        if name not in OPTIONS:
+            near = get_close_matches(name, OPTIONS, n=1, cutoff=0.4)
+            hint = f"{f'Did you mean {near[0]}? ' if near else ''}Options: {', '.join(OPTIONS)}."
+            raise cursor.error(f"there is no option '{shorten(name)}'", position, hint)
+        if name in options:
+            raise cursor.error(f"option '{name}' is there twice", position)
+        cursor.expect("=")
+        options[name] = _option_value(cursor)
+        if cursor.expect(",", ")") == ")":
+            return options
+
+
+def _option_value(cursor: Cursor) -> Option:
+    tokens = [cursor.token]
+    if cursor.is_at("+", "-"):
+        cursor.advance()
+        tokens.append(cursor.token)
+    if tokens[-1].kind in (NUMBER, STRING) or tokens[-1].key in ("TRUE", "FALSE"):
+        cursor.advance()
+        simple = simple_of(cursor, tokens)
+        if isinstance(simple, Literal) and isinstance(simple.value, bool | int | float | str | Decimal):
+            return float(simple.value) if isinstance(simple.value, Decimal) else simple.value
+        raise cursor.error("this is no value of an option", tokens[0].start)
+    hint = "Texts are written in quotes: durability = 'buffered'." if tokens[-1].kind == WORD else None
+    raise cursor.expected("a number, a string, TRUE or FALSE", hint=hint)
+
+
+def alter(cursor: Cursor) -> Statement:
+    """Read what follows ALTER."""
+    cursor.syntax = ALTER_SYNTAX
+    cursor.expect("TABLE")
+    table = cursor.table()
+    if cursor.is_at(*_REFUSED_CHANGES):
+        hint = "Columns are only added. To change one, make another table and INSERT INTO … SELECT …."
+        raise cursor.unsupported(f"ALTER TABLE … {cursor.token.key} is not supported.", hint)
+    if cursor.expect("ADD", "SET") == "SET":
+        if cursor.is_at("("):
+            return AlterSet(table, _options(cursor))
+        raise cursor.expected(["("])
+    cursor.take("COLUMN")
+    is_soft = cursor.condition("NOT", "EXISTS")
+    position = cursor.token.start
+    column, is_key = _column(cursor)
+    if is_key:
+        raise cursor.error("an added column cannot be the primary key", position)
+    return AlterAddColumn(table, column, is_soft)
+
+
+def drop(cursor: Cursor) -> Statement:
+    """Read what follows DROP."""
+    cursor.syntax = DROP_SYNTAX
+    if cursor.is_at(*_KINDS):
+        raise cursor.expected(["TABLE"], hint=f"The kind is not repeated. {DROP_SYNTAX}")
+    word = cursor.expect("TABLE", "NAMESPACE", "INDEX")
+    is_soft = cursor.condition("EXISTS")
+    if word == "NAMESPACE":
+        return DropNamespace(cursor.name("the name of a namespace"), is_soft)
+    if word == "TABLE":
+        return DropTable(cursor.table(), is_soft)
+    name = cursor.name("the name of an index")
+    cursor.expect("ON")
+    return DropIndex(name, cursor.table(), is_soft)

@@ -1,0 +1,281 @@
+"""Live queries: takes a SELECT over one table, gives functions of one row; keeps what was compiled.
+
+A filter and a projection are compiled once and then run on every changed row, without DuckDB, with DuckDB's
+results. What cannot be made equal is refused when the query is compiled. A value that cannot be calculated
+for one row (an overflow, a text that is no number) would break off a DuckDB statement; here the row does not
+match, or the column is NULL, and the fault is counted and kept: the other rows go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+from tidegate.errors import SqlInvalid
+from tidegate.model.names import shorten
+from tidegate.model.schemas import ColumnType
+from tidegate.model.tables import Row, Value
+from tidegate.sql.expressions_casts import holds_of, truth
+from tidegate.sql.expressions_kinds import INTERVAL, Piece, RowFault, column, column_type_of, refuse
+from tidegate.sql.expressions_text import Last, parse_live
+from tidegate.sql.expressions_tree import TreeCompiler, parameter_piece
+from tidegate.sql.functions import PLAIN_HINT
+from tidegate.sql.tokens import fold
+
+LAST_MAX = 1_000_000_000
+
+_FILTER_HEAD = "SELECT * FROM t WHERE "
+
+# What one row may bring up beside RowFault: a number without bounds, a document nested too deep.
+_FAULTS = (RowFault, ArithmeticError, ValueError, RecursionError)
+_CLAUSES = {
+    "distinct": "DISTINCT",
+    "group": "GROUP BY",
+    "having": "HAVING",
+    "joins": "JOIN",
+    "laterals": "LATERAL",
+    "limit": "LIMIT",
+    "offset": "OFFSET",
+    "order": "ORDER BY",
+    "qualify": "QUALIFY",
+    "sample": "SAMPLE",
+    "windows": "WINDOW",
+    "with_": "WITH",
+}
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """The columns of a row, in order, named as SELECT * gives them."""
+
+    columns: tuple[tuple[str, ColumnType], ...]
+
+
+class Faults:
+    """Counts rows whose value could not be calculated, and keeps what the first of them said."""
+
+    def __init__(self) -> None:
+        self.faults = 0
+        self.first_fault: str | None = None
+
+    def note(self, problem: Exception) -> None:
+        """Count one more."""
+        self.faults += 1
+        if self.first_fault is None:
+            self.first_fault = str(problem) or type(problem).__name__
+
+
+class LiveFilter(Faults):
+    """A compiled filter: called with a row it tells whether the expression is true (not false, not NULL)."""
+
+    def __init__(self, piece: Piece | None) -> None:
+        super().__init__()
+        made = truth(piece, "WHERE") if piece is not None else None
+        self.key = made.key if made is not None else "TRUE"
+        self.equality = made.equal if made is not None else None
+        self.holds: Callable[[Row], bool] = holds_of(made) if made is not None else lambda _row: True
+
+    def __call__(self, row: Row) -> bool:
+        try:
+            return self.holds(row)
+        except _FAULTS as problem:
+            self.note(problem)
+            return False
+
+
+class LiveSelect(Faults):
+    """A compiled SELECT over one table; `matches` and `project` never raise for what a row holds.
+
+    `filter_key` and `shape_key` are equal for equal filters and projections over the same columns.
+    `equality` is a column's position and the only value with which a row can match, if there is one.
+    """
+
+    def __init__(
+        self, name: tuple[str, str], shown: Sequence[tuple[str, Piece]], where: Piece | None
+    ) -> None:
+        super().__init__()
+        self.namespace, self.table = name
+        self.columns = [(title, column_type_of(piece)) for title, piece in shown]
+        self.last: int | None = None
+        self._filter = LiveFilter(where)
+        self.filter_key: Hashable = self._filter.key
+        self.shape_key: Hashable = tuple((title, piece.key) for title, piece in shown)
+        self.equality: tuple[int, Value] | None = self._filter.equality
+        self._holds = self._filter.holds
+        self._runs = [piece.run for _, piece in shown]
+        self._whole = _projection([piece for _, piece in shown])
+
+    def matches(self, row: Row) -> bool:
+        """Tell whether the WHERE is true for a row; a row that it cannot judge does not match, and counts."""
+        try:
+            return self._holds(row)
+        except _FAULTS as problem:
+            self.note(problem)
+            return False
+
+    def project(self, row: Row) -> Row:
+        """Give what the SELECT shows of a row; a value that cannot be calculated is NULL, and counts."""
+        try:
+            return self._whole(row)
+        except _FAULTS:
+            return tuple(self._value(run, row) for run in self._runs)
+
+    def _value(self, run: Callable[[Row], Any], row: Row) -> Value:
+        try:
+            return run(row)  # type: ignore[no-any-return]
+        except _FAULTS as problem:
+            self.note(problem)
+            return None
+
+
+def _projection(pieces: Sequence[Piece]) -> Callable[[Row], Row]:
+    """Give the quickest function that makes the row that is shown."""
+    positions = [piece.column for piece in pieces if piece.column is not None]
+    if len(positions) == len(pieces) > 1:
+        return itemgetter(*positions)
+    runs = [piece.run for piece in pieces]
+    if len(runs) == 1:
+        only = runs[0]
+        return lambda row: (only(row),)
+    return lambda row: tuple([run(row) for run in runs])
+
+
+def compile_filter(sql_expression: str, shape: RowShape, params: Sequence[object]) -> LiveFilter:
+    """Compile a WHERE expression over the columns of a row; SqlUnsupported says what it cannot have."""
+    tree, last = parse_live(_FILTER_HEAD + sql_expression, len(params))
+    _check_clauses(tree)
+    if last is not None:
+        raise refuse("A filter has no LAST.")
+    where = tree.args.get("where")
+    if where is None:
+        raise SqlInvalid(reason="the filter is empty.")
+    compiler = _compiler(shape, set(), params)
+    piece = _guarded(lambda: compiler.build(where.this))
+    _check_parameters(compiler, params)
+    return LiveFilter(piece)
+
+
+def compile_select(sql: str, shape: RowShape, params: Sequence[object]) -> LiveSelect:
+    """Compile SELECT … FROM ns.t [alias] [WHERE …] [LAST n]; SqlUnsupported says what it cannot have."""
+    tree, last = parse_live(sql, len(params))
+    table, qualifiers = _check_clauses(tree)
+    compiler = _compiler(shape, qualifiers, params)
+    shown = _guarded(lambda: _shown_columns(tree.expressions, shape, compiler))
+    where = tree.args.get("where")
+    condition = _guarded(lambda: compiler.build(where.this)) if where is not None else None
+    made = LiveSelect((_folded_name(table.args.get("db")), _folded_name(table.this)), shown, condition)
+    if last is not None:
+        made.last = _last_count(last, compiler)
+    _check_parameters(compiler, params)
+    return made
+
+
+def _compiler(shape: RowShape, qualifiers: set[str], params: Sequence[object]) -> TreeCompiler:
+    pieces = [(name, column(position, name, kind)) for position, (name, kind) in enumerate(shape.columns)]
+    return TreeCompiler({fold(name): piece for name, piece in pieces}, qualifiers, params)
+
+
+def _guarded(build: Callable[[], Any]) -> Any:
+    try:
+        return build()
+    except RecursionError as problem:
+        raise refuse(
+            "The expression is nested too deeply.", "Split it, or use IN for long lists."
+        ) from problem
+
+
+def _last_count(last: Last, compiler: TreeCompiler) -> int:
+    count: object = last.number
+    if last.is_parameter:
+        compiler.parameters_used.add(last.number)
+        count = parameter_piece(_parameter(compiler, last.number), last.number).value
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= LAST_MAX:
+        raise SqlInvalid(
+            reason=f"LAST takes a whole number from 1 to {LAST_MAX:,}, not {shorten(str(count))}."
+        )
+    return count
+
+
+def _parameter(compiler: TreeCompiler, number: int) -> object:
+    values = compiler.values
+    if not 1 <= number <= len(values):
+        raise SqlInvalid(reason=f"parameter ${number} has no value: {len(values)} were given.")
+    return values[number - 1]
+
+
+def _check_parameters(compiler: TreeCompiler, params: Sequence[object]) -> None:
+    unused = set(range(1, len(params) + 1)) - compiler.parameters_used
+    if unused:
+        listed = ", ".join(f"${number}" for number in sorted(unused))
+        raise SqlInvalid(reason=f"{len(params)} values were given, and nothing in it takes {listed}.")
+
+
+def _check_clauses(tree: Any) -> tuple[Any, set[str]]:
+    """Give the table of a plain SELECT and the names by which its columns may be called, or refuse."""
+    allowed = "A live query is SELECT … FROM <namespace>.<table> [WHERE …] [LAST n], over one table"
+    name = type(tree).__name__
+    if name != "Select":
+        what = {"Union": "UNION", "Except": "EXCEPT", "Intersect": "INTERSECT"}.get(name, name.upper())
+        raise refuse(f"{allowed}; {what} is not part of it.", PLAIN_HINT)
+    used = {key for key, value in tree.args.items() if value} - {"expressions", "from_", "where"}
+    for key in sorted(used):
+        raise refuse(f"{allowed}; {_CLAUSES.get(key, key.strip('_').upper())} is not part of it.", PLAIN_HINT)
+    source = tree.args.get("from_")
+    if source is None:
+        raise refuse(f"{allowed}; this one names no table.")
+    table = source.this
+    if type(table).__name__ != "Table" or type(table.this).__name__ != "Identifier":
+        raise refuse(f"{allowed}; a subquery or a function in FROM is not part of it.", PLAIN_HINT)
+    extras = {key for key, value in table.args.items() if value} - {"this", "db", "alias"}
+    alias = table.args.get("alias")
+    if extras or (alias is not None and alias.args.get("columns")):
+        what = "JOIN" if "joins" in extras else f"'{shorten(table.sql(dialect='duckdb'))}'"
+        raise refuse(f"{allowed}; {what} is not part of it.", PLAIN_HINT)
+    if alias is not None:
+        return table, {fold(alias.name)}
+    return table, {fold(table.name), fold(f"{table.db}.{table.name}")}
+
+
+def _folded_name(identifier: Any) -> str:
+    if identifier is None:
+        raise refuse("A live query names its table as <namespace>.<table>.")
+    return str(identifier.name if identifier.args.get("quoted") else fold(identifier.name))
+
+
+def _shown_columns(nodes: Sequence[Any], shape: RowShape, compiler: TreeCompiler) -> list[tuple[str, Piece]]:
+    """Give names and pieces of what the SELECT shows."""
+    shown: list[tuple[str, Piece]] = []
+    for node in nodes:
+        star = _star(node)
+        if star is not None:
+            if any(star.args.values()):
+                raise refuse(
+                    "SELECT * takes no EXCLUDE, REPLACE or RENAME in a live query.", "List the columns."
+                )
+            every = compiler.columns
+            shown += [(name, every[fold(name)]) for name, _ in shape.columns]
+            continue
+        is_named = type(node).__name__ == "Alias"
+        piece = compiler.build(node.this if is_named else node)
+        if piece.kind == INTERVAL:
+            raise refuse("An INTERVAL cannot be shown by a live query.", "Add it to a TIMESTAMP or a DATE.")
+        if is_named:
+            title = node.alias
+        elif piece.column is not None and type(node).__name__ == "Column":
+            title = shape.columns[piece.column][0]
+        else:
+            title = node.sql(dialect="duckdb")
+        shown.append((title, piece))
+    if not shown:
+        raise SqlInvalid(reason="it selects no column.")
+    return shown
+
+
+def _star(node: Any) -> Any:
+    """Give the star of * or t.*, else None."""
+    name = type(node).__name__
+    if name == "Star":
+        return node
+    return node.this if name == "Column" and type(node.this).__name__ == "Star" else None

@@ -1,0 +1,342 @@
+"""Casts between kinds, as DuckDB makes them: CAST fails on a value that does not fit, TRY_CAST gives NULL."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from typing import Any, NoReturn
+
+from tidegate.model.schemas import DECIMAL_PRECISION_MAX
+from tidegate.sql.expressions_calendar import (
+    MICROSECONDS_PER_DAY,
+    date_text,
+    midnight,
+    parse_date,
+    parse_timestamp,
+    timestamp_text,
+)
+from tidegate.sql.expressions_kinds import (
+    BOOLEAN,
+    EXACT,
+    INTEGER_BITS,
+    TEXT,
+    BeyondLive,
+    Kind,
+    Piece,
+    RowFault,
+    Run,
+    call,
+    checker,
+    constant,
+    decimal_checker,
+    refuse,
+    scaled,
+)
+
+Convert = Callable[[Any], Any]
+
+_WHITE = " \t\n\v\f\r"
+# Digits may be grouped with single underscores, as in SQL itself.
+_DIGITS = r"[0-9]+(?:_[0-9]+)*"
+_NUMBER = re.compile(rf"([+-]?)({_DIGITS})?(?:\.({_DIGITS})?)?(?:[eE]([+-]?[0-9]{{1,4}}))?")
+_OTHER_RADIX = re.compile(r"[+-]?0[xXbBoO][0-9a-fA-F_]+")
+_INFINITE = {"inf": math.inf, "infinity": math.inf, "nan": math.nan}
+_TRUE, _FALSE = frozenset({"true", "t", "yes", "y", "1"}), frozenset({"false", "f", "no", "n", "0"})
+_UUID_HEX = re.compile(r"[0-9a-f]{32}")
+_BYTE = re.compile(r"\\x([0-9A-Fa-f]{2})|([\x00-\x5b\x5d-\x7f])|(.)", re.DOTALL)
+_DIGITS_OF_64_BITS = 18
+_EXPONENT_MAX = 400  # beyond any DOUBLE; keeps a text from asking for a number of a million digits
+
+
+def cast(piece: Piece, kind: Kind, *, attempt: bool = False) -> Piece:
+    """Give the piece converted to a kind; `attempt`: NULL in place of a fault."""
+    if piece.kind == kind:
+        return replace(piece, literal=False) if piece.literal else piece
+    if piece.is_null:
+        return constant(None, kind)
+    if piece.kind.name == "NULL":
+        return replace(piece, kind=kind)
+    convert = converter(piece.kind, kind)
+    if convert is None:
+        return replace(piece, kind=kind, key=f"{kind.mark}({piece.key})", literal=False, type=None)
+    name = f"{'TRY_' if attempt else ''}CAST AS {kind.mark}"
+    return call(kind, name, _attempted(convert) if attempt else convert, piece)
+
+
+def truth(piece: Piece, place: str) -> Piece:
+    """Give the piece as a BOOLEAN, where DuckDB does that by itself."""
+    if piece.kind == BOOLEAN:
+        return piece
+    is_text = piece.kind == TEXT and piece.literal
+    if is_text or piece.kind.name in INTEGER_BITS or piece.kind.name == "NULL":
+        return cast(piece, BOOLEAN)
+    raise refuse(f"{place} needs a BOOLEAN, and this is {piece.kind}.", "Write a comparison.")
+
+
+def holds_of(piece: Piece) -> Run:
+    """Give the function that tells whether a BOOLEAN piece is true."""
+    run = piece.run
+    return piece.holds or (lambda row: run(row) is True)
+
+
+def _attempted(convert: Convert) -> Convert:
+    def attempt(value: Any) -> Any:
+        try:
+            return convert(value)
+        except BeyondLive:
+            raise
+        except RowFault:
+            return None
+
+    return attempt
+
+
+def converter(source: Kind, target: Kind) -> Convert | None:
+    """Give the function from one kind to another, None where the value stays as it is."""
+    if source == target or (source.name, target.name) in _SAME:
+        return None
+    made = _CONVERTERS.get((source.name, target.name))
+    if made is None:
+        raise refuse(f"A live query cannot cast {source} to {target}.", "Cast over TEXT, if DuckDB takes it.")
+    return made(source, target)
+
+
+_SAME = {("TIMESTAMP", "TIMESTAMPTZ"), ("TIMESTAMPTZ", "TIMESTAMP"), ("UUID", "TEXT"), ("JSON", "TEXT")}
+_SAME |= {("TINYINT", "INT"), ("TINYINT", "BIGINT"), ("INT", "BIGINT")}
+
+
+def _to_integer(source: Kind, target: Kind) -> Convert:
+    check = checker(target, f"a cast from {source}")
+    if source.name == "DOUBLE":
+        return lambda value: check(_nearest(value, target))
+    if source.name == "DECIMAL":
+        return lambda value: check(int(value.quantize(Decimal(1), ROUND_HALF_UP, EXACT)))
+    if source == TEXT:
+        return lambda value: check(_integer_of_text(value, target))
+    return lambda value: check(int(value))
+
+
+def _nearest(value: float, target: Kind) -> int:
+    if not math.isfinite(value):
+        raise RowFault(f"{value} is no {target}")
+    return round(value)
+
+
+def _integer_of_text(text: str, target: Kind) -> int:
+    stripped = text.strip(_WHITE)
+    digits = stripped[1:] if stripped[:1] in ("+", "-") else stripped
+    if digits.isascii() and digits.isdigit():
+        if len(digits) > 40:
+            _fail(text, target)
+        return int(stripped)
+    number = _number(text, target)
+    if number.adjusted() > DECIMAL_PRECISION_MAX:
+        _fail(text, target)
+    return int(number.quantize(Decimal(1), ROUND_HALF_UP, EXACT))
+
+
+def _number(text: str, target: Kind) -> Decimal:
+    """Read a number exactly."""
+    matched = _NUMBER.fullmatch(text.strip(_WHITE))
+    if matched is None and _OTHER_RADIX.fullmatch(text.strip(_WHITE)):
+        raise BeyondLive(f"'{text[:40]}' is a {target} that live queries do not read")
+    if matched is None or not (matched[2] or matched[3]):
+        _fail(text, target)
+    if matched[4] and target.name == "DECIMAL":
+        raise BeyondLive(f"'{text[:40]}' has an exponent, which live queries do not read as {target}")
+    try:
+        number = Decimal(matched[0].replace("_", ""))
+    except InvalidOperation:
+        _fail(text, target)
+    if abs(number.adjusted()) > _EXPONENT_MAX and number:
+        _fail(text, target)
+    return number
+
+
+def _fail(text: str, target: Kind) -> NoReturn:
+    shown = text if len(text) <= 40 else text[:40] + "…"
+    raise RowFault(f"'{shown}' is no {target}")
+
+
+def _to_double(source: Kind, _target: Kind) -> Convert:
+    if source.name == "DECIMAL" and source.precision > _DIGITS_OF_64_BITS and source.scale == 0:
+        return _double_of_halves
+    return _double_of_text if source == TEXT else float
+
+
+def _double_of_halves(value: Decimal) -> float:
+    """Convert a whole number of 128 bits as DuckDB does, half by half, each rounded by itself."""
+    high, low = divmod(int(value), 1 << 64)
+    if high == -1:
+        return -float((1 << 64) - 1 - low) - 1.0
+    return float(low) + float(high) * float(1 << 64)
+
+
+def _double_of_text(text: str) -> float:
+    stripped = text.strip(_WHITE)
+    sign = -1.0 if stripped[:1] == "-" else 1.0
+    special = _INFINITE.get(stripped.lstrip("+-").lower()) if len(stripped) <= 9 else None
+    if special is not None and stripped[1:2] not in ("+", "-"):
+        return sign * special
+    matched = _NUMBER.fullmatch(stripped)
+    if matched is None or not (matched[2] or matched[3]):
+        _fail(text, Kind("DOUBLE"))
+    return float(matched[0].replace("_", ""))
+
+
+def _to_decimal(source: Kind, target: Kind) -> Convert:
+    unit = Decimal(1).scaleb(-target.scale)
+    check = decimal_checker(target, f"a cast from {source}")
+
+    def fit(value: Decimal) -> Decimal:
+        return check(scaled(value, unit))
+
+    if source == BOOLEAN and target.precision == target.scale:
+        raise refuse(f"A live query cannot cast BOOLEAN to {target}.", "Cast it to INT first.")
+    if source.name == "DOUBLE":
+        return _decimal_of_double(target, check)
+    if source == TEXT:
+        return lambda value: fit(_bounded(_number(value, target), target))
+    return lambda value: fit(Decimal(value))
+
+
+def _bounded(number: Decimal, target: Kind) -> Decimal:
+    """Stop at numbers that are too large for the kind before they are written out in digits."""
+    if number and number.adjusted() > target.precision:
+        raise RowFault(f"{number} does not fit {target}")
+    return number
+
+
+def _decimal_of_double(target: Kind, check: Callable[[Decimal], Decimal]) -> Convert:
+    power, shift = 10.0**target.scale, -target.scale
+
+    def convert(value: float) -> Decimal:
+        scaled = value * power
+        if not math.isfinite(scaled):
+            raise RowFault(f"{value} is no {target}")
+        return check(Decimal(int(round_away(scaled))).scaleb(shift, EXACT))
+
+    return convert
+
+
+def round_away(value: float) -> float:
+    """Round to the nearest whole number, a half away from zero."""
+    if not math.isfinite(value) or abs(value) >= 1 << 52:
+        return value
+    whole = math.trunc(value)
+    if abs(value - whole) >= 0.5:
+        whole += 1 if value > 0 else -1
+    return math.copysign(float(whole), value)
+
+
+def _to_boolean(source: Kind, _target: Kind) -> Convert:
+    return _boolean_of_text if source == TEXT else bool
+
+
+def _boolean_of_text(text: str) -> bool:
+    word = text.lower() if text.isascii() else text
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    _fail(text, BOOLEAN)
+
+
+def _to_text(source: Kind, _target: Kind) -> Convert:
+    if source.name == "DECIMAL":
+        return _bare_fraction if source.precision == source.scale else "{:f}".format
+    return {
+        "BOOLEAN": lambda value: "true" if value else "false",
+        "DOUBLE": _text_of_double,
+        "DATE": date_text,
+        "TIMESTAMP": timestamp_text,
+        "TIMESTAMPTZ": lambda value: timestamp_text(value) + "+00",
+        "BYTES": _text_of_bytes,
+    }.get(source.name, str)
+
+
+def _text_of_double(value: float) -> str:
+    if math.isnan(value):
+        # Whether DuckDB writes 'nan' or '-nan' depends on the machine and on where the NaN came from.
+        raise BeyondLive("live queries do not write NaN as a text")
+    return repr(value)
+
+
+def _bare_fraction(value: Decimal) -> str:
+    """Write a DECIMAL that has no digit before the point without a zero there, as DuckDB does."""
+    return f"{value:f}".replace("0.", ".", 1)
+
+
+def _text_of_bytes(value: bytes) -> str:
+    return "".join(
+        chr(byte) if 32 <= byte < 127 and byte not in b"\\'\"" else f"\\x{byte:02X}" for byte in value
+    )
+
+
+def _to_bytes(_source: Kind, target: Kind) -> Convert:
+    def convert(text: str) -> bytes:
+        made = bytearray()
+        for matched in _BYTE.finditer(text):
+            if matched[3] is not None:
+                _fail(text, target)
+            made += bytes.fromhex(matched[1]) if matched[1] else matched[2].encode()
+        return bytes(made)
+
+    return convert
+
+
+def _to_json(_source: Kind, target: Kind) -> Convert:
+    def convert(text: str) -> str:
+        try:
+            json.loads(text)
+        except (ValueError, RecursionError):
+            _fail(text, target)
+        return text
+
+    return convert
+
+
+def _to_uuid(_source: Kind, target: Kind) -> Convert:
+    def convert(text: str) -> str:
+        bare = text[1:-1] if text[:1] == "{" and text[-1:] == "}" else text
+        digits = bare.lower().replace("-", "")  # they may stand anywhere
+        if not _UUID_HEX.fullmatch(digits):
+            _fail(text, target)
+        return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+    return convert
+
+
+def _date_of_time(_source: Kind, _target: Kind) -> Convert:
+    return lambda value: value // MICROSECONDS_PER_DAY
+
+
+def _time_of_date(_source: Kind, _target: Kind) -> Convert:
+    return midnight
+
+
+_NUMBERS = ("TINYINT", "INT", "BIGINT", "DOUBLE", "DECIMAL")
+_CONVERTERS: dict[tuple[str, str], Callable[[Kind, Kind], Convert]] = {
+    **{(name, to): _to_integer for name in ("BOOLEAN", "TEXT", *_NUMBERS) for to in INTEGER_BITS},
+    **{(name, "DOUBLE"): _to_double for name in ("BOOLEAN", "TEXT", *_NUMBERS)},
+    **{(name, "DECIMAL"): _to_decimal for name in ("BOOLEAN", "TEXT", *_NUMBERS)},
+    **{(name, "BOOLEAN"): _to_boolean for name in ("TEXT", *_NUMBERS)},
+    **{
+        (name, "TEXT"): _to_text
+        for name in ("BOOLEAN", *_NUMBERS, "DATE", "TIMESTAMP", "TIMESTAMPTZ", "BYTES")
+    },
+    ("TEXT", "BYTES"): _to_bytes,
+    ("TEXT", "JSON"): _to_json,
+    ("TEXT", "UUID"): _to_uuid,
+    ("TEXT", "DATE"): lambda _source, _target: parse_date,
+    ("TEXT", "TIMESTAMP"): lambda _source, _target: lambda text: parse_timestamp(text, zoned=False),
+    ("TEXT", "TIMESTAMPTZ"): lambda _source, _target: lambda text: parse_timestamp(text, zoned=True),
+    ("TIMESTAMP", "DATE"): _date_of_time,
+    ("TIMESTAMPTZ", "DATE"): _date_of_time,
+    ("DATE", "TIMESTAMP"): _time_of_date,
+    ("DATE", "TIMESTAMPTZ"): _time_of_date,
+}

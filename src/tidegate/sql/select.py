@@ -1,0 +1,212 @@
+"""The shape of a SELECT: takes its tokens, gives its sql for DuckDB, its LAST, and the point read it is.
+
+What a SELECT means is for DuckDB to say. Seen here is only what Tidegate adds or can do faster: LAST n at the
+end of a query or of one in parentheses, a read of plain columns by equality, and the tables that are named.
+`last` may as well be a column, an alias or a function: only LAST before a number or a parameter, at the end
+of a query, is the word of Tidegate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from tidegate.sql.cursor import Cursor
+from tidegate.sql.fragments import collect, column_of, equalities, simple_of, sql_of
+from tidegate.sql.from_clause import named_tables, table_at, table_name
+from tidegate.sql.statements import Fragment, Literal, Point, Select, Simple
+from tidegate.sql.tokens import NUMBER, PARAM, QUOTED, WORD, Token
+
+LAST_MAX = 2**63 - 1  # the largest LIMIT of DuckDB
+LAST_SQL = 'ORDER BY "_time" DESC, "_seq" DESC LIMIT'
+QUERY_STARTS = ("SELECT", "WITH", "FROM", "TABLE", "VALUES", "(")
+
+_LAST_HINT = (
+    "Put the part with LAST into parentheses: SELECT … FROM (SELECT * FROM namespace.table LAST 100) …"
+)
+_IN_WORDS = {"GROUP": "GROUP BY", "ORDER": "ORDER BY"}
+_NOT_WITH_LAST = frozenset(
+    {
+        "GROUP",
+        "DISTINCT",
+        "ORDER",
+        "LIMIT",
+        "OFFSET",
+        "FETCH",
+        "UNION",
+        "INTERSECT",
+        "EXCEPT",
+        "HAVING",
+        "QUALIFY",
+    }
+)
+_AGGREGATES = frozenset(
+    {"COUNT", "SUM", "AVG", "MIN", "MAX", "FIRST", "LAST", "LIST", "ANY_VALUE", "ARRAY_AGG", "STRING_AGG"}
+    | {
+        "ARG_MIN",
+        "ARG_MAX",
+        "MIN_BY",
+        "MAX_BY",
+        "MEDIAN",
+        "MODE",
+        "STDDEV",
+        "VARIANCE",
+        "BOOL_AND",
+        "BOOL_OR",
+    }
+    | {"APPROX_COUNT_DISTINCT", "QUANTILE", "QUANTILE_CONT", "GROUP_CONCAT", "COUNT_STAR", "HISTOGRAM"}
+)
+# Functions of one row. Behind any other, more rows than n may have to be read for LAST n.
+_SCALARS = frozenset(
+    {
+        "ABS",
+        "CAST",
+        "TRY_CAST",
+        "CEIL",
+        "COALESCE",
+        "CONCAT",
+        "DATE_TRUNC",
+        "EPOCH",
+        "EPOCH_MS",
+        "FLOOR",
+        "HASH",
+    }
+    | {"JSON_EXTRACT", "JSON_EXTRACT_STRING", "LEFT", "LENGTH", "LOWER", "LPAD", "LTRIM", "MD5", "NULLIF"}
+    | {"REPLACE", "RIGHT", "ROUND", "RPAD", "RTRIM", "STRFTIME", "SUBSTR", "SUBSTRING", "TRIM", "UPPER"}
+)
+
+
+def select(cursor: Cursor, stops: Collection[str] = ()) -> Select:
+    """Read a query up to the end of the statement, or to a stop outside of parentheses."""
+    tokens = collect(cursor, stops)
+    if not tokens:
+        raise cursor.expected("a SELECT")
+    levels = _levels(tokens)
+    edits: dict[int, str] = {}
+    last: Simple | None = None
+    for level in levels:
+        _refuse_early_last(cursor, tokens, level)
+        if _is_last(tokens, level):
+            _check_last(cursor, tokens, level)
+            edits[level[-2]] = LAST_SQL
+            if level is levels[-1]:
+                last = _count_of(cursor, tokens[level[-1]])
+    sql, params = sql_of(cursor.text, tokens, edits)
+    frame = tokens if last is None else tokens[:-2]
+    return Select(
+        query=Fragment(sql, params, None, tokens[0].start),
+        last=last,
+        last_alone=last is not None and _is_alone(frame),
+        point=_point(cursor, frame, has_last=last is not None),
+        tables=named_tables(cursor, tokens),
+    )
+
+
+def _levels(tokens: Sequence[Token]) -> list[list[int]]:
+    """Give the places of the tokens of every query by itself, inner ones first, the outermost last.
+
+    A pair of parentheses belongs to the level around it; what is in it does not.
+    """
+    found: list[list[int]] = []
+    stack: list[list[int]] = [[]]
+    for place, token in enumerate(tokens):
+        if token.key == "(":
+            stack[-1].append(place)
+            stack.append([])
+            continue
+        if token.key == ")":
+            found.append(stack.pop())
+        stack[-1].append(place)
+    return [*found, stack[0]]
+
+
+def _is_last(tokens: Sequence[Token], level: Sequence[int], at: int = -2) -> bool:
+    """Tell whether LAST n stands at a place of a query, and LAST is not a name there."""
+    if len(level) < 4 or tokens[level[at]].key != "LAST" or tokens[level[0]].key not in QUERY_STARTS:
+        return False
+    number = tokens[level[at + 1]]
+    return number.kind in (NUMBER, PARAM) and tokens[level[at - 1]].key not in ("NULLS", ".", "AS", ",")
+
+
+def _refuse_early_last(cursor: Cursor, tokens: Sequence[Token], level: Sequence[int]) -> None:
+    """Raise SqlInvalid where something follows LAST n."""
+    for at in range(2, len(level) - 2):
+        if _is_last(tokens, level, at):
+            raise cursor.found_at("the end of the query behind LAST", tokens[level[at + 2]], _LAST_HINT)
+
+
+def _check_last(cursor: Cursor, tokens: Sequence[Token], level: Sequence[int]) -> None:
+    """Raise SqlInvalid where LAST stands beside something that gives other rows than those of the table."""
+    _count_of(cursor, tokens[level[-1]])
+    keys = ["", *(tokens[place].key for place in level), "", "", ""]
+    for at, key in enumerate(keys):
+        before = keys[at - 1]
+        if key in _NOT_WITH_LAST and before not in ("AS", ".", "IS", "NOT"):
+            reason = f"LAST cannot stand beside {_IN_WORDS.get(key, key)}"
+        elif key in _AGGREGATES and keys[at + 1] == "(" and keys[at + 3] != "OVER" and before != ".":
+            reason = f"LAST cannot stand beside {key.lower()}()"
+        else:
+            continue
+        raise cursor.error(reason, tokens[level[-2]].start, _LAST_HINT)
+
+
+def _count_of(cursor: Cursor, token: Token) -> Simple:
+    count = simple_of(cursor, [token])
+    if isinstance(count, Literal) and not (isinstance(count.value, int) and count.value <= LAST_MAX):
+        raise cursor.error("LAST takes a whole number of rows", token.start, "Write it like LAST 100.")
+    if count is None:
+        raise cursor.error("LAST takes a whole number of rows or a parameter", token.start)
+    return count
+
+
+def _is_alone(tokens: Sequence[Token]) -> bool:
+    """Tell whether a query without its LAST is `[SELECT expressions] FROM namespace.table [alias]`."""
+    start = 0
+    if tokens[0].key == "SELECT":
+        start = next((at for at, token in enumerate(tokens) if token.key == "FROM"), len(tokens))
+        if not all(_is_scalar(tokens, at) for at in range(1, start)):
+            return False
+    source = tokens[start:]
+    if not source or source[0].key != "FROM" or table_at(source, 1) is None:
+        return False
+    alias = source[4:]
+    if alias and alias[0].key == "AS":
+        alias = alias[1:]
+        if not alias:
+            return False
+    return not alias or (len(alias) == 1 and alias[0].kind in (WORD, QUOTED))
+
+
+def _is_scalar(tokens: Sequence[Token], at: int) -> bool:
+    token = tokens[at]
+    if token.key in ("SELECT", "OVER"):
+        return False
+    is_called = at + 1 < len(tokens) and tokens[at + 1].key == "("
+    return not is_called or token.kind not in (WORD, QUOTED) or token.key in _SCALARS
+
+
+def _point(cursor: Cursor, tokens: Sequence[Token], *, has_last: bool) -> Point | None:
+    """Give what a point read asks for, or None where the query is anything more."""
+    if tokens[0].key != "SELECT":
+        return None
+    start = next((at for at, token in enumerate(tokens) if token.key == "FROM"), 0)
+    columns = _plain_columns(cursor, tokens[1:start])
+    table = table_at(tokens, start + 1) if start else None
+    if columns is None or table is None:
+        return None
+    name = table_name(cursor, table)
+    rest = tokens[start + 4 :]
+    if not rest:
+        return Point(name, columns or None, {}) if has_last else None
+    equals = equalities(cursor, rest[1:]) if rest[0].key == "WHERE" and len(rest) > 1 else None
+    return None if equals is None else Point(name, columns or None, equals)
+
+
+def _plain_columns(cursor: Cursor, tokens: Sequence[Token]) -> tuple[str, ...] | None:
+    """Give the columns of `a, b`, nothing for `*`, and None for any other list."""
+    if len(tokens) == 1 and tokens[0].key == "*":
+        return ()
+    if len(tokens) % 2 == 0 or any(token.key != "," for token in tokens[1::2]):
+        return None
+    columns = [column_of(cursor, token) for token in tokens[::2]]
+    names = [column for column in columns if column is not None]
+    return tuple(names) if len(set(names)) == len(columns) else None

@@ -1,0 +1,264 @@
+"""Statements, read: what `parse` gives. Frozen, and free of everything that only the text needs.
+
+Names are folded to small letters unless they are quoted. A position is an offset in the whole text that was
+parsed. Parameters are numbered from 1 within their statement; `?` takes the next number. The sql of a
+fragment is DuckDB's, with its parameters written $n.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TypeAlias
+
+import msgspec
+
+from tidegate.model.schemas import ColumnType
+from tidegate.model.tables import DefaultKind, TableKind
+
+Option: TypeAlias = bool | int | float | str
+
+
+# These are structs, not dataclasses: a statement holds thousands, and structs are made several times faster.
+class Literal(msgspec.Struct, frozen=True, gc=False):
+    """A constant: 1 is an int, 1.5 a Decimal, 1e3 a float, X'00' bytes; TIMESTAMP '…', DATE '…' are text."""
+
+    value: bool | int | float | Decimal | str | bytes | None
+
+
+class Param(msgspec.Struct, frozen=True, gc=False):
+    """A value that comes beside the text."""
+
+    number: int
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """NOW(), SNOWFLAKE_ID() or UUID_V7()."""
+
+    kind: DefaultKind
+
+
+class UseDefault(msgspec.Struct, frozen=True, gc=False):
+    """The word DEFAULT in a list of values."""
+
+
+USE_DEFAULT = UseDefault()
+
+Simple: TypeAlias = Literal | Param | Call
+Cell: TypeAlias = Literal | Param | Call | UseDefault
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """An expression or a query; `simple` when it is nothing but a constant, a parameter or a call."""
+
+    sql: str
+    params: tuple[int, ...]
+    simple: Simple | None
+    position: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class TableName:
+    """A table as a statement names it; whether the names obey the rule is checked where it is looked up."""
+
+    namespace: str
+    name: str
+    position: int = field(default=0, compare=False)
+
+    @property
+    def full_name(self) -> str:
+        """The name as statements write it."""
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """A column as CREATE TABLE and ALTER TABLE define it; one of the primary key is required."""
+
+    name: str
+    type: ColumnType
+    required: bool
+    default: Fragment | None
+    position: int = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A condition; `equals` when it is nothing but `column = simple AND column = simple …`."""
+
+    fragment: Fragment
+    equals: Mapping[str, Simple] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A SELECT of plain columns (None: all) of one table by equality; `equals` is empty only with LAST."""
+
+    table: TableName
+    columns: tuple[str, ...] | None
+    equals: Mapping[str, Simple]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """Where a statement stands in the text, its own text without the semicolon, and its parameters' count."""
+
+    position: int = 0
+    text: str = ""
+    parameter_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CreateNamespace(Statement):
+    """CREATE NAMESPACE [IF NOT EXISTS] name."""
+
+    name: str
+    if_not_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropNamespace(Statement):
+    """DROP NAMESPACE [IF EXISTS] name."""
+
+    name: str
+    if_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable(Statement):
+    """CREATE USER|SHARED|STREAM TABLE; `primary_key` is empty where none is written."""
+
+    table: TableName
+    kind: TableKind
+    if_not_exists: bool
+    columns: tuple[ColumnSpec, ...]
+    primary_key: tuple[str, ...]
+    options: Mapping[str, Option]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterAddColumn(Statement):
+    """ALTER TABLE … ADD COLUMN …."""
+
+    table: TableName
+    column: ColumnSpec
+    if_not_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AlterSet(Statement):
+    """ALTER TABLE … SET (option = value, …)."""
+
+    table: TableName
+    options: Mapping[str, Option]
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable(Statement):
+    """DROP TABLE [IF EXISTS] …."""
+
+    table: TableName
+    if_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIndex(Statement):
+    """CREATE INDEX [IF NOT EXISTS] name ON … (column, …)."""
+
+    name: str
+    table: TableName
+    columns: tuple[str, ...]
+    if_not_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DropIndex(Statement):
+    """DROP INDEX [IF EXISTS] name ON …."""
+
+    name: str
+    table: TableName
+    if_exists: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShowTables(Statement):
+    """SHOW TABLES [IN namespace]."""
+
+    namespace: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShowNamespaces(Statement):
+    """SHOW NAMESPACES."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTable(Statement):
+    """DESCRIBE [TABLE] …."""
+
+    table: TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Insert(Statement):
+    """INSERT or UPSERT INTO …; at most one of `rows`, `fragments` and `query` is there.
+
+    `rows` where every value is simple, `fragments` where one is an expression. Where none of the three is
+    there, the rows come beside the text.
+    """
+
+    table: TableName
+    columns: tuple[str, ...] | None
+    rows: tuple[tuple[Cell, ...], ...] | None
+    fragments: tuple[tuple[Fragment | UseDefault, ...], ...] | None
+    query: Fragment | None
+    upsert: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Update(Statement):
+    """UPDATE … SET column = expression, … [WHERE …]."""
+
+    table: TableName
+    assignments: tuple[tuple[str, Fragment], ...]
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Statement):
+    """DELETE FROM … [WHERE …]."""
+
+    table: TableName
+    where: Where | None
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Statement):
+    """Whatever gives rows; `query` is its sql, with LAST n written as ORDER BY and LIMIT.
+
+    `last_alone`: n rows of the one table are all that need be read. `tables` is what the text names behind
+    FROM and JOIN, as far as can be seen without binding it.
+    """
+
+    query: Fragment
+    last: Simple | None
+    last_alone: bool
+    point: Point | None
+    tables: tuple[TableName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Explain(Statement):
+    """EXPLAIN of a Select, Update or Delete."""
+
+    statement: Statement
+
+
+@dataclass(frozen=True, slots=True)
+class ExecuteAs(Statement):
+    """EXECUTE AS 'user' (statement)."""
+
+    user: str
+    statement: Statement
