@@ -1,0 +1,87 @@
+"""Damage: takes what walks met, gives each to whoever listens once; walks a whole root for the doctor."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from tidegate.errors import StorageCorrupt, StorageFailed
+from tidegate.streams.disk import Disk, FileSource, RealDisk
+from tidegate.streams.trash import TRASH
+from tidegate.streams.users import LOG_SUFFIX
+from tidegate.streams.walking import Damage, Walk, take_payload
+from tidegate.streams.windows import parse_window
+
+TOLD_MAX = 100_000  # remembered so that they are not told again; beyond that, some are
+
+
+class DamageDesk:
+    """Tells each damage to `listener` once. Threads: any."""
+
+    def __init__(self) -> None:
+        self.listener: Callable[[Damage], None] = _unheard
+        self._told: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+
+    def tell(self, damage: Damage) -> None:
+        """Tell a damage unless it was told before."""
+        place = (damage.file, damage.position)
+        with self._lock:
+            if place in self._told:
+                return
+            if len(self._told) >= TOLD_MAX:
+                self._told.clear()
+            self._told.add(place)
+        self.listener(damage)
+
+
+def _unheard(damage: Damage) -> None:
+    """Nobody listens yet; reads name the damage in their warnings all the same."""
+
+
+def scan_damage(root: Path, disk: Disk | None = None) -> Iterator[Damage]:
+    """Walk every log below a root and give what is damaged, in the order of names; changes nothing.
+
+    May run beside a server: a frame that is being written looks like a torn end, which is no damage.
+    """
+    disk = disk or RealDisk()
+    for path in _logs_below(disk, str(root)):
+        yield from _damage_in(disk, path)
+
+
+def _logs_below(disk: Disk, root: str) -> Iterator[str]:
+    for namespace in _folders(disk, root):
+        for table in _folders(disk, namespace):
+            for window in _folders(disk, table):
+                if parse_window(window.rpartition("/")[2]) is None:
+                    continue
+                for shard in _folders(disk, window):
+                    names = sorted(name for name, size in disk.entries(shard) if size is not None)
+                    yield from (f"{shard}/{name}" for name in names if name.endswith(LOG_SUFFIX))
+
+
+def _folders(disk: Disk, folder: str) -> list[str]:
+    found = (name for name, size in disk.entries(folder) if size is None and name != TRASH)
+    return [f"{folder}/{name}" for name in sorted(found)]
+
+
+def _damage_in(disk: Disk, path: str) -> Iterator[Damage]:
+    try:
+        fd = disk.open_read(path)
+    except FileNotFoundError:
+        return  # expired meanwhile
+    except OSError as problem:
+        raise StorageFailed(path=path, reason=problem.strerror or str(problem)) from problem
+    try:
+        source = FileSource(disk, fd, path, disk.size(fd))
+        for found in Walk(source):
+            payload = found if isinstance(found, Damage) else take_payload(source, found)
+            if isinstance(payload, Damage):
+                yield payload
+    except StorageCorrupt as problem:
+        yield Damage(path, 0, str(problem.values["reason"]))
+    except OSError as problem:
+        raise StorageFailed(path=path, reason=problem.strerror or str(problem)) from problem
+    finally:
+        disk.close(fd)

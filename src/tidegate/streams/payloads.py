@@ -1,0 +1,94 @@
+"""Payloads: takes rows and deletes, gives the bytes inside frames, and reads them as the table is now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from tidegate.errors import InvariantBroken, ValueInvalid
+from tidegate.model.tables import Row, Table
+from tidegate.storage.rows import RowReader, encode_values
+from tidegate.streams.frames import PAYLOAD_BYTES_MAX, Batch, FrameKind, Head, seqs_from
+
+# A delete hides the rows of this key whose number is not above this one.
+Hidden: TypeAlias = tuple[Row, int]
+
+_decode_rows = msgspec.msgpack.Decoder(list[list[Any]]).decode
+_decode_deletes = msgspec.msgpack.Decoder(list[tuple[list[Any], int]]).decode
+
+
+def rows_batch(table: Table, rows: Sequence[Row]) -> Batch:
+    """Give what an append of these rows stores; ValueInvalid where it is too large for one frame."""
+    width = len(table.columns)
+    if set(map(len, rows)) != {width}:
+        raise InvariantBroken(reason=f"a row of '{table.full_name}' has not {width} values")
+    return _batch(FrameKind.ROWS, table, rows)
+
+
+def deletes_batch(table: Table, hidden: Sequence[Hidden]) -> Batch:
+    """Give what a delete of these keys stores."""
+    return _batch(FrameKind.DELETES, table, hidden)
+
+
+def _batch(kind: FrameKind, table: Table, values: Sequence[Any]) -> Batch:
+    payload = encode_values(values)
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        reason = f"its rows take {len(payload)} bytes, {PAYLOAD_BYTES_MAX} are the most"
+        raise ValueInvalid(place=f"A statement on '{table.full_name}'", reason=reason)
+    return Batch(kind, table.schema_id, len(values), payload)
+
+
+class PayloadReader:
+    """Reads the frames of one table as it is now; ValueError for a payload that does not fit its header."""
+
+    def __init__(self, table: Table) -> None:
+        self._width = len(table.columns)
+        decimals = [place for place, column in enumerate(table.columns) if column.type.name == "DECIMAL"]
+        self._reader = RowReader(table.schema_id, _missing(table), decimals)
+        keys = table.key_positions
+        self._keys = keys
+        key_decimals = [place for place, key in enumerate(keys) if key in decimals]
+        self._key_reader = RowReader(table.schema_id, (None,) * len(keys), key_decimals)
+        self._plain = not decimals
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether a later row can replace an earlier one."""
+        return bool(self._keys)
+
+    def rows(self, head: Head, payload: bytes) -> list[Row]:
+        """Give the whole rows of a frame: own columns, number, time; in the order of their numbers."""
+        found = _decode_rows(payload)
+        seqs = _numbered(head, len(found))
+        width, time_us = self._width, head.time_us
+        if self._plain and all(len(values) == width for values in found):
+            return [(*values, seq, time_us) for values, seq in zip(found, seqs, strict=True)]
+        # A row can be longer than the table, when a column came after the caller looked at it.
+        filled = self._reader.filled
+        return [(*filled(values[:width]), seq, time_us) for values, seq in zip(found, seqs, strict=True)]
+
+    def deletes(self, head: Head, payload: bytes) -> list[Hidden]:
+        """Give the keys that a frame hides."""
+        found = _decode_deletes(payload)
+        _numbered(head, len(found))
+        return [(self._key_reader.filled(values), seq) for values, seq in found]
+
+    def key(self, row: Row) -> Row:
+        """Give the key of a whole row."""
+        return tuple([row[place] for place in self._keys])
+
+
+def _numbered(head: Head, count: int) -> Sequence[int]:
+    if count != head.entries:
+        raise ValueError(f"it holds {count} entries, and its header says {head.entries}")
+    return seqs_from(head.first_seq, count)
+
+
+def _missing(table: Table) -> Row:
+    if all(column.missing is None for column in table.columns):
+        return (None,) * len(table.columns)
+    from tidegate.model.values import from_json
+
+    return tuple(from_json(column.missing, column.type) for column in table.columns)

@@ -1,0 +1,172 @@
+"""Walking: takes the bytes of a log, gives its frames forwards or backwards, and names what is damaged.
+
+A log ends where its last whole frame does. What comes behind is torn, and counts for nothing: the beginning
+of a frame, or zeros that a power loss left. Anything else that is no frame is damage: it is reported once
+with its position, and the walk goes on at the next header whose checksum fits its position. A header with a
+flipped length has a wrong checksum, so it is never taken for a torn end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidegate.streams.frames import (
+    FOOT_BYTES,
+    FRAME_BYTES_MIN,
+    HEAD_BYTES,
+    MAGIC,
+    Head,
+    check_known,
+    frame_bytes_before,
+    parse_head,
+    payload_fault,
+)
+
+CHUNK_BYTES = 256 * 1024  # read at once while walking
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that are no frame and were one, or never should have come there."""
+
+    file: str
+    position: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, byte {self.position}: {self.reason}"
+
+
+class Source(Protocol):
+    """Bytes from one position of a file to another."""
+
+    place: str
+    start: int
+    stop: int
+
+    def take(self, start: int, stop: int) -> bytes:
+        """Give the bytes between two positions of the file, fewer only where the file is shorter."""
+        ...
+
+
+class BytesSource:
+    """A source in memory; `start` is where in its file the first byte lies."""
+
+    def __init__(self, content: bytes, place: str, start: int = 0) -> None:
+        self.place = place
+        self.start = start
+        self.stop = start + len(content)
+        self._content = content
+
+    def take(self, start: int, stop: int) -> bytes:
+        return self._content[start - self.start : stop - self.start]
+
+
+class Walk:
+    """Goes through a source from its start; afterwards `clean_stop` is where the next frame may be written.
+
+    Gives headers, whose payload is still to be taken, and damage. StorageCorrupt for a frame of an unknown
+    version: nothing behind it can be trusted to mean what it meant.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self.clean_stop = source.start
+        self.last: Head | None = None
+
+    def __iter__(self) -> Iterator[Head | Damage]:
+        source = self._source
+        position = source.start
+        while position + HEAD_BYTES <= source.stop:
+            head = parse_head(source.take(position, position + HEAD_BYTES), position)
+            if head is None:
+                following = _next_head(source, position + 1)
+                if following is None and _is_torn(source, position):
+                    break
+                yield Damage(source.place, position, "the header is damaged")
+                position = source.stop if following is None else following
+            else:
+                check_known(head, source.place)
+                if head.stop > source.stop:
+                    break
+                self.last = head
+                position = head.stop
+                yield head
+            self.clean_stop = position
+        # Fewer bytes than a header has are never a frame, so they are torn.
+
+
+def walk_back(source: Source) -> Iterator[Head | Damage]:
+    """Give the frames of a source from its last to its first; the source ends where a frame does.
+
+    Goes from foot to foot. Where that does not work, something is damaged: then what is left is walked
+    forwards, once, and given from its end.
+    """
+    stop = source.stop
+    while stop > source.start:
+        head = head_before(source, stop)
+        if head is None:
+            yield from reversed(list(Walk(_Front(source, stop))))
+            return
+        check_known(head, source.place)
+        yield head
+        stop = head.position
+
+
+def head_before(source: Source, stop: int) -> Head | None:
+    """Give the header of the frame that ends at a position; None where no frame does."""
+    if stop - FRAME_BYTES_MIN < source.start:
+        return None
+    position = stop - frame_bytes_before(source.take(stop - FOOT_BYTES, stop))
+    if not source.start <= position <= stop - FRAME_BYTES_MIN:
+        return None
+    head = parse_head(source.take(position, position + HEAD_BYTES), position)
+    return head if head is not None and head.stop == stop else None
+
+
+def take_payload(source: Source, head: Head) -> bytes | Damage:
+    """Give the payload of a frame, or what is wrong with it."""
+    content = source.take(head.position + HEAD_BYTES, head.stop)
+    payload, foot = content[:-FOOT_BYTES], content[-FOOT_BYTES:]
+    if len(payload) != head.payload_bytes:
+        return Damage(source.place, head.position, "the file ends inside of it")
+    fault = payload_fault(head, payload, foot)
+    return payload if fault is None else Damage(source.place, head.position, fault)
+
+
+class _Front:
+    """The part of a source before a position."""
+
+    def __init__(self, source: Source, stop: int) -> None:
+        self.place = source.place
+        self.start = source.start
+        self.stop = stop
+        self.take = source.take
+
+
+def _next_head(source: Source, position: int) -> int | None:
+    """Find the next header at or behind a position."""
+    while position + HEAD_BYTES <= source.stop:
+        chunk = source.take(position, min(position + CHUNK_BYTES, source.stop))
+        if len(chunk) < HEAD_BYTES:
+            return None
+        found = chunk.find(MAGIC)
+        while 0 <= found <= len(chunk) - HEAD_BYTES:
+            if parse_head(chunk[found : found + HEAD_BYTES], position + found) is not None:
+                return position + found
+            found = chunk.find(MAGIC, found + 1)
+        position += len(chunk) - HEAD_BYTES + 1
+    return None
+
+
+def _is_torn(source: Source, position: int) -> bool:
+    """Say whether only zeros follow, at most behind the beginning of a header."""
+    position += len(source.take(position, position + HEAD_BYTES - 1).rstrip(b"\0"))
+    while position < source.stop:
+        chunk = source.take(position, min(position + CHUNK_BYTES, source.stop))
+        if not chunk or chunk.count(0) != len(chunk):
+            return not chunk
+        position += len(chunk)
+    return True
