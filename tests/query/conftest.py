@@ -1,4 +1,4 @@
-"""A lake in a temporary folder, and a way to ask it."""
+"""A lake in a temporary folder and a way to ask it; and a home with tables and streams beside."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.query.bench import Bench
 from tidegate.query.lake_sql import LakeQuery, QueryLimits
 from tidegate.storage.lake import Lake
 
@@ -23,3 +24,10 @@ def query(root: Path) -> Iterator[LakeQuery]:
     opened = LakeQuery(Lake(root), QueryLimits(timeout_seconds=20, rows_max=1000, memory_mb=256))
     yield opened
     opened.close()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path / "home")
+    yield made
+    made.close()

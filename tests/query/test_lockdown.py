@@ -9,8 +9,12 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from tests.query.bench import Bench
 from tidegate.errors import RequestRefused
+from tidegate.model.tables import TableKind
 from tidegate.query.lake_sql import LakeQuery
+from tidegate.query.lending import Lending
+from tidegate.query.wanted import Pace, Wanted
 
 SECRET = "the-secret-text"
 
@@ -141,3 +145,70 @@ def test_functions_that_only_compute_are_there(query: LakeQuery) -> None:
     assert query.run("SELECT * FROM unnest(['a']) t(x)").json_rows() == [["a"]]
     assert query.run("SELECT g FROM generate_series(1, 2) t(g)").json_rows() == [[1], [2]]
     assert query.run("SELECT * FROM (VALUES (1, 'x')) v(a, b)").json_rows() == [[1, "x"]]
+
+
+SIDE_DOORS = [
+    "WITH duckdb_views AS (SELECT * FROM duckdb_views) SELECT * FROM duckdb_views",
+    "SELECT * FROM duckdb_databases, (WITH duckdb_databases AS (SELECT 1) SELECT * FROM duckdb_databases)",
+    "SELECT * FROM sqlite_master WHERE 1 IN (WITH sqlite_master AS (SELECT 1) SELECT 1)",
+    "WITH b AS (SELECT * FROM a), a AS (SELECT 1) SELECT * FROM b",
+    "WITH RECURSIVE pg_views AS (SELECT 1 FROM pg_views UNION ALL SELECT 1) SELECT * FROM pg_views",
+    "WITH RECURSIVE pg_tables AS (SELECT * FROM pg_tables) SELECT * FROM pg_tables",
+    "SELECT * FROM tidegate_lent_1",
+    "SELECT * FROM main.tidegate_lent_1",
+    "SELECT * FROM temp.tidegate_lent_1",
+    "SELECT * FROM temp.main.tidegate_lent_1",
+    "WITH tidegate_lent_1 AS (SELECT 1) SELECT * FROM chat.messages, tidegate_lent_1",
+    "SELECT * FROM chat.messages, (WITH tidegate_lent_1 AS (SELECT 1) SELECT 1), Tidegate_Lent_1",
+    "SELECT tidegate_lent_1.id FROM chat.messages",
+    "SELECT * FROM syst$m.tables",
+    'SELECT * FROM "syst$m".tables',
+    'SELECT * FROM "query 1".chat.messages',
+    'SELECT * FROM "query 1".messages',
+    "SELECT * FROM memory.chat.messages",
+    "SELECT * FROM system.main.duckdb_views",
+    "SELECT * FROM system.duckdb_views",
+    "SELECT * FROM system.information_schema.tables",
+    "SELECT * FROM chat.messages.id.x",
+]
+
+
+@pytest.mark.parametrize("attack", SIDE_DOORS)
+def test_no_statement_reaches_behind_its_own_tables(bench: Bench, attack: str) -> None:
+    """Nor views of DuckDB, nor the names under which rows are lent, by whatever name it defines itself."""
+    table = bench.create("chat.messages", TableKind.USER, {"id": "BIGINT", "text": "TEXT"}, ["id"])
+    bench.insert(table, [(1, SECRET)], user="bob")
+    with pytest.raises(RequestRefused) as caught:
+        bench.rows(f"SELECT * FROM system.tables, chat.messages WHERE EXISTS ({attack})")
+    assert SECRET not in str(caught.value)
+    with pytest.raises(RequestRefused):
+        bench.rows(attack)
+    assert bench.rows("SELECT * FROM chat.messages") == []
+
+
+def test_names_that_a_statement_defines_itself_are_there(bench: Bench) -> None:
+    assert bench.rows("WITH a AS (SELECT 1 AS x), b AS (SELECT * FROM a) SELECT * FROM b, A") == [[1, 1]]
+    recursive = (
+        "WITH RECURSIVE n AS (SELECT 1 AS x UNION ALL SELECT x + 1 FROM n WHERE x < 3) SELECT * FROM n"
+    )
+    assert bench.rows(recursive) == [[1], [2], [3]]
+    nested = "WITH a AS (SELECT 7 AS x) SELECT (SELECT max(x) FROM (SELECT * FROM a) q) FROM a"
+    assert bench.rows(nested) == [[7]]
+    assert bench.rows("SELECT 1 UNION ALL (WITH q AS (SELECT 2) SELECT * FROM q)") == [[1], [2]]
+
+
+def test_what_one_session_lends_no_other_sees(bench: Bench) -> None:
+    table = bench.create("chat.messages", TableKind.USER, {"id": "BIGINT", "text": "TEXT"}, ["id"])
+    bench.insert(table, [(1, SECRET)])
+    database = bench.query._database
+    with database.session() as mine, database.session() as other:
+        source = bench.source()
+        found = source.find("chat", "messages")
+        assert found is not None
+        rows = found.scan(found.access(Wanted()), Pace(lambda: None, 100)).rows
+        Lending(mine).lend_rows(found, rows)
+        assert mine.execute("SELECT text FROM chat.messages").fetchall() == [(SECRET,)]
+        for name in ("chat.messages", "tidegate_lent_1", "temp.tidegate_lent_1", '"query 1".chat.messages'):
+            with pytest.raises(duckdb.Error):
+                other.execute(f"SELECT * FROM {name}").fetchall()
+        source.close()

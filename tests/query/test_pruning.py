@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tidegate.errors import TidegateError
 from tidegate.query.bounds import find_bounds
 from tidegate.query.lake_sql import LakeQuery, QueryLimits
-from tidegate.query.pruning import prune
+from tidegate.query.pruning import bound_table, prune
 from tidegate.storage.lake import Lake
 
 START = datetime(2026, 1, 1, 0, 0, 0, 999_500, UTC)
@@ -249,8 +249,8 @@ def test_what_is_odd_reads_all_files(query: LakeQuery, sql: str) -> None:
 
 def test_the_order_of_question_marks_is_that_of_the_text(query: LakeQuery) -> None:
     sql = "SELECT ? AS x, * FROM lake.t WHERE s <> ? AND seq = ? AND '?' <> ? LIMIT ?"
-    bounds = find_bounds(sql, query._lake.view("t"), 5)
-    assert [(b.column.name, b.constants[0].sql) for b in bounds] == [("seq", "$3")]
+    bounds = find_bounds(sql, bound_table(query._lake.view("t")), 5)
+    assert [(b.column, b.constants[0].sql) for b in bounds] == [("seq", "$3")]
     found = query.run(sql, ["first", "none", 8, "x", 10]).json_rows()
     assert [row[-1] for row in found] == [8]
 

@@ -10,7 +10,7 @@ the ends of time are 'infinity' and '-infinity', as DuckDB prints them.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any
 
@@ -40,10 +40,11 @@ _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class QueryAnswer:
-    """All rows of one statement; nothing of it changes."""
+    """All rows of one statement, and what the reader should know about them; nothing of it changes."""
 
-    def __init__(self, table: pa.Table, type_names: list[str]) -> None:
+    def __init__(self, table: pa.Table, type_names: list[str], warnings: Sequence[str] = ()) -> None:
         self._table = table
+        self.warnings = list(warnings)
         self._type_names = type_names
         self.columns = [
             {"name": name, "type": TYPE_NAMES.get(kind, kind)}

@@ -1,4 +1,4 @@
-"""The comparisons of a statement that decide which files of a table it needs; found with sqlglot.
+"""The comparisons of a statement that decide which files or rows of a table it needs; found with sqlglot.
 
 Takes the statement's text and a table, gives comparisons of a plain column with a constant that stand,
 joined by AND, in the WHERE of the one SELECT that reads the table. Every row of the table has to meet them
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.query.database import quote_text
-from tidegate.storage.lake import TableView
-from tidegate.storage.lake_files import LakeColumn
 
 # More comparisons than this in one WHERE are not looked at: the first ones already drop what can be dropped.
 BOUNDS_MAX = 64
@@ -49,29 +47,51 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundTable:
+    """A table whose comparisons are sought: `columns` are all that it has, `ordered` those of interest."""
+
+    namespace: str
+    name: str
+    columns: tuple[str, ...]
+    ordered: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Bound:
     """A column compared with constants, of which one must hold: more than one only for IN.
 
     DuckDB gives one type to the column and to all `peers`: the constants of the same IN or BETWEEN.
     """
 
-    column: LakeColumn
+    column: str
     operator: str
     constants: tuple[Constant, ...]
     peers: tuple[Constant, ...] = ()
 
 
-def find_bounds(sql: str, view: TableView, parameter_count: int) -> list[Bound]:
+def find_bounds(sql: str, table: BoundTable, parameter_count: int) -> list[Bound]:
     """Give the comparisons that every row of this table must meet to have any part in the answer."""
+    found = _plain_use(sql, table, parameter_count)
+    return [] if found is None else _bounds_of(*found, table)
+
+
+def find_filter(sql: str, table: BoundTable, parameter_count: int) -> str:
+    """Give the WHERE of the SELECT that reads the table, as text; '' for none or a shape that is odd."""
+    found = _plain_use(sql, table, parameter_count)
+    where = None if found is None else found[0].args.get("where")
+    return "" if where is None else str(where.this.sql(dialect="duckdb"))
+
+
+def _plain_use(sql: str, table: BoundTable, parameter_count: int) -> tuple[Any, Any] | None:
+    """Find the one SELECT that reads the table, and its place there; None where anything is odd."""
     import sqlglot
     from sqlglot.errors import SqlglotError
 
     try:
         tree = sqlglot.parse_one(_number_parameters(sql, parameter_count), dialect="duckdb")
-        select, table = _only_select_of(tree, view.name)
-        return _bounds_of(select, table, view)
+        return _only_select_of(tree, table)
     except (_Odd, SqlglotError, RecursionError):
-        return []
+        return None
 
 
 def _number_parameters(sql: str, parameter_count: int) -> str:
@@ -91,15 +111,12 @@ def _number_parameters(sql: str, parameter_count: int) -> str:
     return sql
 
 
-def _only_select_of(tree: Any, table_name: str) -> tuple[Any, Any]:
-    """Find the SELECT whose FROM is the table, when it is a plain one."""
+def _only_select_of(tree: Any, wanted: BoundTable) -> tuple[Any, Any]:
+    """Find the SELECT that reads the table, when it is a plain one."""
     from sqlglot import exp
 
-    found = [
-        table
-        for table in tree.find_all(exp.Table)
-        if table.db.lower() == "lake" and table.name.lower() == table_name.lower()
-    ]
+    place = (wanted.namespace.lower(), wanted.name.lower())
+    found = [table for table in tree.find_all(exp.Table) if (table.db.lower(), table.name.lower()) == place]
     if len(found) != 1 or tree.find(exp.TableSample) is not None or tree.find(exp.Pivot) is not None:
         raise _Odd
     table = found[0]
@@ -107,37 +124,34 @@ def _only_select_of(tree: Any, table_name: str) -> tuple[Any, Any]:
     extras = {key for key, value in table.args.items() if value} - {"this", "db", "alias"}
     if extras or (alias is not None and alias.args.get("columns")):
         raise _Odd
-    if not isinstance(table.parent, exp.From) or not isinstance(table.parent.parent, exp.Select):
+    select = table.parent.parent if isinstance(table.parent, exp.From | exp.Join) else None
+    if not isinstance(select, exp.Select) or select.args.get("laterals"):
         raise _Odd
-    select = table.parent.parent
     for join in select.args.get("joins") or ():
-        # Rows of the first table that fail the WHERE may go early under these joins, and under no others.
-        if (
-            join.args.get("method")
-            or join.side not in {"", "LEFT"}
-            or join.kind not in {"", "INNER", "CROSS"}
-        ):
+        # Rows that fail the WHERE may go early under these joins, and under no others: those of the first
+        # table, and those of a table that is not itself on the side that a LEFT JOIN fills with nulls.
+        sides = {""} if join is table.parent else {"", "LEFT"}
+        if join.args.get("method") or join.side not in sides or join.kind not in {"", "INNER", "CROSS"}:
             raise _Odd
-    if select.args.get("laterals"):
-        raise _Odd
     return select, table
 
 
-def _bounds_of(select: Any, table: Any, view: TableView) -> list[Bound]:
+def _bounds_of(select: Any, place: Any, table: BoundTable) -> list[Bound]:
     from sqlglot import exp
 
     where = select.args.get("where")
     if where is None:
         return []
-    columns = {column.name.lower(): column for column in view.columns if column.ordered_type is not None}
-    names = {table.alias_or_name.lower()}
+    every = [name.lower() for name in table.columns]
+    columns = {name.lower(): name for name in table.ordered if every.count(name.lower()) == 1}
+    names = {place.alias_or_name.lower()}
     alone = not select.args.get("joins")
     # An alias of an output may stand for its expression in WHERE.
     aliases = {output.alias.lower() for output in select.expressions if output.alias}
     if any(star.args.get("replace") or star.args.get("rename") for star in select.find_all(exp.Star)):
         return []
 
-    def column_of(node: Any) -> LakeColumn:
+    def column_of(node: Any) -> str:
         if (
             not isinstance(node, exp.Column)
             or node.args.get("db")
@@ -145,7 +159,7 @@ def _bounds_of(select: Any, table: Any, view: TableView) -> list[Bound]:
         ):
             raise _Odd
         name, qualifier = node.name.lower(), node.table.lower()
-        clash = name in aliases if not qualifier else any(c.name.lower() == qualifier for c in view.columns)
+        clash = name in aliases if not qualifier else qualifier in every
         if clash or name not in columns or not (qualifier in names or (alone and not qualifier)):
             raise _Odd
         return columns[name]

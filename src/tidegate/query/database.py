@@ -62,7 +62,8 @@ class LakeDatabase:
     @contextmanager
     def session(self) -> Iterator[Any]:
         """Lend a cursor whose schema `lake` is empty and is gone afterwards."""
-        name = f"query_{next(self._numbers)}"
+        # A schema of the session may have any name that a namespace may have, and this is none.
+        name = quote_name(f"query {next(self._numbers)}")
         cursor = self._root.cursor()
         try:
             cursor.execute(f"ATTACH ':memory:' AS {name}")

@@ -1,51 +1,91 @@
-"""SELECT over the lake: the files come from the Delta log, the rows from DuckDB. No Spark takes part.
+"""SELECT over the lake and over tables: rows come from files and holders, the answer from DuckDB.
 
-A statement sees one version of each table that it names: the newest when it began. Order of the steps:
-check the text, look up the tables, drop files that cannot match, make a view of the rest, run under a
-watch, collect the answer.
+A statement sees one version of each lake table that it names, the newest when it began, and one moment of
+all tables in the engine. Order of the steps: check the text, check that the caller may, look up the tables,
+find out what of them is needed, bind the statement to their shapes, read, run under a watch, collect the
+answer. No Spark takes part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from tidegate.errors import (
-    NotReady,
-    RequestInvalid,
-    SqlInvalid,
-    StorageCorrupt,
-    TableNotFound,
-    TidegateError,
-)
+from tidegate.errors import NotReady, RequestInvalid, SqlInvalid, StorageCorrupt, TableNotFound, TidegateError
+from tidegate.model.names import shorten
+from tidegate.model.schemas import ColumnType
 from tidegate.query.answer import QueryAnswer
-from tidegate.query.database import LakeDatabase, QueryLimits, Watch, quote_name
+from tidegate.query.comparisons import find_comparisons
+from tidegate.query.database import LakeDatabase, QueryLimits, Watch
+from tidegate.query.explain import Told, explained, told_files, told_table
 from tidegate.query.lake_scan import scan_sql
+from tidegate.query.lending import Lending
 from tidegate.query.pruning import prune
 from tidegate.query.statement import Statement, read_statement, sql_invalid
+from tidegate.query.wanted import BYTES_PER_MB, Pace, Plan, Source, SourceTable, Wanted
 from tidegate.storage.lake import Lake, TableView
+from tidegate.tables.checks import near_names
 
-__all__ = ["LakeQuery", "QueryAnswer", "QueryLimits"]
+__all__ = ["Check", "LakeQuery", "QueryAnswer", "QueryLimits"]
 
 BATCH_ROWS = 10_000  # rows between two looks at the limits
 # A writer may replace and remove files while a statement runs; it is run again on the newer version.
 ATTEMPTS_MAX = 3
-BYTES_PER_MB = 1024 * 1024
+LAKE = "lake"
+
+Check = Callable[[frozenset[tuple[str, str]]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """One statement, and what its caller allows."""
+
+    sql: str
+    params: list[Any]
+    source: Source | None
+    last: int | None
+    check: Check | None
+    pruning: bool = True
+    rows_max: int = 0
+    # Whether columns that the statement does not seem to use are left out.
+    narrow: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
     view: TableView
+    chosen: list[int] | None
     select: str
     paths: list[str]
 
 
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """What a statement reads: files of the lake, and tables by their plans."""
+
+    statement: Statement
+    files: list[_Scan]
+    tables: list[tuple[SourceTable, Plan]]
+    lending: Lending
+
+    @property
+    def is_small(self) -> bool:
+        """Whether so few rows are read that it is not worth looking at the statement before."""
+        return all(plan.is_small for _, plan in self.tables)
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether some columns are not read."""
+        return any(len(plan.columns) < len(table.columns) for table, plan in self.tables)
+
+
 class LakeQuery:
-    """Runs statements over one lake; every method may be called from any thread."""
+    """Runs statements over one lake and what each caller may see; methods may be called from any thread."""
 
     def __init__(self, lake: Lake, settings: QueryLimits | None = None) -> None:
         self._lake = lake
@@ -53,21 +93,58 @@ class LakeQuery:
         self._database = LakeDatabase(lake.root, self._settings)
         self._watches: set[Watch] = set()
 
-    def run(self, sql: str, params: Sequence[Any] = (), *, pruning: bool = True) -> QueryAnswer:
+    def run(
+        self,
+        sql: str,
+        params: Sequence[Any] = (),
+        *,
+        pruning: bool = True,
+        source: Source | None = None,
+        last: int | None = None,
+        check: Check | None = None,
+        rows_max: int | None = None,
+    ) -> QueryAnswer:
         """Give the rows of one SELECT; blocks until they are all here or a limit is met.
+
+        `check` gets every (namespace, table) that is named, before anything is read. `last` says that only
+        the newest n rows of the one table can have a part in the answer. The source stays open.
 
         Raises SqlInvalid, SqlUnsupported, TableNotFound, RequestInvalid (too many rows), QueryTimeout and
         StorageCorrupt (a file of the table is damaged or missing).
         """
+        most = self._settings.rows_max if rows_max is None else rows_max
+        ask = _Ask(sql, list(params), source, last, check, pruning, most)
         for attempt in range(1, ATTEMPTS_MAX + 1):
             scans: list[_Scan] = []
             try:
-                return self._run_once(sql, list(params), scans, pruning)
+                return self._run_once(ask, scans)
+            except _ColumnMissed:
+                return self._run_once(replace(ask, narrow=False), [])
             except _FilesFailed as failed:
                 moved = any(self._lake.view(scan.view.name).version != scan.view.version for scan in scans)
                 if not moved or attempt == ATTEMPTS_MAX:
                     raise failed.error from failed.__cause__
         raise StorageCorrupt(place=str(self._lake.root), reason="files vanish as fast as they are read")
+
+    def explain(
+        self,
+        sql: str,
+        params: Sequence[Any] = (),
+        *,
+        source: Source | None = None,
+        last: int | None = None,
+        check: Check | None = None,
+    ) -> QueryAnswer:
+        """Give a row for each table of a SELECT: how it would be read; reads none. Errors as of `run`."""
+        ask = _Ask(sql, list(params), source, last, check)
+        scans: list[_Scan] = []
+        with self._session() as (cursor, watch), self._translated(sql, scans, watch):
+            reads = self._plan(cursor, ask, scans)
+            self._bind_shapes(cursor, reads, ask.params)
+            statement = reads.statement
+            told: list[Told] = [told_files(statement, scan.view, scan.chosen) for scan in reads.files]
+            told += [told_table(statement, table, plan) for table, plan in reads.tables]
+            return explained(told)
 
     def interrupt(self) -> None:
         """Stop every statement that runs; their callers get NotReady."""
@@ -78,63 +155,120 @@ class LakeQuery:
         """Release the database; statements that run meanwhile fail."""
         self._database.close()
 
-    def _run_once(self, sql: str, params: list[Any], scans: list[_Scan], pruning: bool) -> QueryAnswer:
-        import duckdb
-
+    @contextmanager
+    def _session(self) -> Iterator[tuple[Any, Watch]]:
         with self._database.session() as cursor, Watch(cursor, self._settings.timeout_seconds) as watch:
             self._watches.add(watch)
             try:
-                statement = read_statement(cursor, sql, params)
-                self._refuse_strangers(statement)
-                for name, uses in statement.tables.items():
-                    scan = self._choose_files(
-                        cursor, statement, name, params if uses == 1 and pruning else None
-                    )
-                    scans.append(scan)
-                    cursor.execute(f"CREATE VIEW lake.{quote_name(name)} AS {scan.select}")
-                watch.check()
-                return self._collect(cursor, statement, params, watch)
-            except (duckdb.Error, pa.ArrowException, OSError) as error:
-                watch.check()
-                raise self._translate(error, sql, scans) from error
+                yield cursor, watch
             finally:
                 self._watches.discard(watch)
 
-    def _refuse_strangers(self, statement: Statement) -> None:
-        for name in sorted(statement.strangers):
-            known = ", ".join(f"lake.{table}" for table in self._lake.names()) or "none yet"
-            raise TableNotFound(table=name, known=known)
+    @contextmanager
+    def _translated(self, sql: str, scans: list[_Scan], watch: Watch) -> Iterator[None]:
+        """Turn what DuckDB and Arrow raise inside into our errors."""
+        import duckdb
+
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            watch.check()
+            raise self._translate(error, sql, scans) from error
+
+    def _run_once(self, ask: _Ask, scans: list[_Scan]) -> QueryAnswer:
+        with self._session() as (cursor, watch):
+            with self._translated(ask.sql, scans, watch):
+                reads = self._plan(cursor, ask, scans)
+                if not reads.is_small:
+                    self._bind_shapes(cursor, reads, ask.params)  # what cannot run is not read for
+            watch.check()
+            pace = Pace(watch.check, self._settings.memory_mb)
+            warnings: list[str] = []
+            for table, plan in reads.tables:
+                scanned = table.scan(plan, pace)
+                warnings += scanned.warnings
+                reads.lending.lend_rows(table, scanned.rows)
+            with self._translated(ask.sql, scans, watch):
+                watch.check()
+                return self._collect(cursor, reads, ask, watch, warnings)
+
+    def _plan(self, cursor: Any, ask: _Ask, scans: list[_Scan]) -> _Reads:
+        """Check the statement, look up its tables, lend DuckDB the files, and plan how to read the rest."""
+        statement = read_statement(cursor, ask.sql, ask.params)
+        if ask.check is not None:
+            ask.check(frozenset(statement.tables))
+        found = self._find(statement, ask.source)
+        lending = Lending(cursor)
+        for (namespace, name), uses in statement.tables.items():
+            if namespace == LAKE:
+                params = ask.params if uses == 1 and ask.pruning else None
+                try:
+                    scans.append(self._choose_files(cursor, statement, name, params))
+                except TableNotFound as error:
+                    raise self._unknown(f"{LAKE}.{name}", ask.source) from error
+                lending.lend_files(name, scans[-1].select)
+        tables = [
+            (table, table.access(_wanted(cursor, ask, statement, place, table)))
+            for place, table in found.items()
+        ]
+        return _Reads(statement, scans, tables, lending)
+
+    def _find(self, statement: Statement, source: Source | None) -> dict[tuple[str, str], SourceTable]:
+        """Look up every table that is not in the lake; TableNotFound names the nearest ones."""
+        found: dict[tuple[str, str], SourceTable] = {}
+        unknown = sorted(statement.strangers)
+        for place in statement.tables:
+            table = None if source is None or place[0] == LAKE else source.find(*place)
+            if table is not None:
+                found[place] = table
+            elif place[0] != LAKE:
+                unknown.append(".".join(place))
+        if unknown:
+            raise self._unknown(unknown[0], source)
+        return found
+
+    def _unknown(self, full_name: str, source: Source | None) -> TableNotFound:
+        own = [] if source is None else source.known()
+        known = [f"{LAKE}.{name}" for name in self._lake.names()] + own
+        return TableNotFound(table=shorten(full_name), known=near_names(full_name, known))
 
     def _choose_files(self, cursor: Any, statement: Statement, name: str, params: list[Any] | None) -> _Scan:
         """Give the newest version of a table and the files to read: without parameters, all of them."""
         view = self._lake.view(name)
         chosen = None if params is None else prune(cursor, view, statement.sql, params)
-        return _Scan(view, *scan_sql(view, chosen))
+        return _Scan(view, chosen, *scan_sql(view, chosen))
 
-    def _collect(self, cursor: Any, statement: Statement, params: list[Any], watch: Watch) -> QueryAnswer:
-        result = self._bind(cursor, statement, params)
-        type_names = [str(kind) for kind in result.types]
+    def _collect(
+        self, cursor: Any, reads: _Reads, ask: _Ask, watch: Watch, warnings: Sequence[str]
+    ) -> QueryAnswer:
+        result = self._bind(cursor, reads, ask.params)
+        type_names = _type_names([str(kind) for kind in result.types], result.columns, reads)
         batches, row_count, size_bytes = [], 0, 0
         with result.to_arrow_reader(BATCH_ROWS) as reader:
             for batch in reader:
                 watch.check()
                 row_count += batch.num_rows
                 size_bytes += batch.nbytes
-                if row_count > self._settings.rows_max:
-                    raise _too_large(f"{self._settings.rows_max:,} rows", "query.rows_max")
+                if row_count > ask.rows_max:
+                    raise _too_large(f"{ask.rows_max:,} rows", "query.rows_max")
                 if size_bytes > self._settings.memory_mb * BYTES_PER_MB:
                     raise _too_large(f"{self._settings.memory_mb:,} MB", "query.memory_mb")
                 batches.append(batch)
-            return QueryAnswer(pa.Table.from_batches(batches, schema=reader.schema), type_names)
+            return QueryAnswer(pa.Table.from_batches(batches, schema=reader.schema), type_names, warnings)
 
-    def _bind(self, cursor: Any, statement: Statement, params: list[Any]) -> Any:
-        """Give the statement, bound and not yet run; its rows are streamed, those of `execute` are copied."""
+    def _bind_shapes(self, cursor: Any, reads: _Reads, params: list[Any]) -> None:
+        for table, _ in reads.tables:
+            reads.lending.lend_shape(table)
+        _bound(cursor, reads.statement, params)
+
+    def _bind(self, cursor: Any, reads: _Reads, params: list[Any]) -> Any:
         import duckdb
 
         try:
-            return cursor.sql(statement.sql, params=params)
-        except (duckdb.BinderException, duckdb.CatalogException):
-            cursor.execute(statement.sql, params)  # fails in the same way, and says where in the text
+            return _bound(cursor, reads.statement, params)
+        except duckdb.BinderException as error:
+            if reads.is_narrow:
+                raise _ColumnMissed from error
             raise
 
     def _translate(self, error: Exception, sql: str, scans: list[_Scan]) -> Exception:
@@ -157,12 +291,54 @@ class LakeQuery:
         return sql_invalid(error, sql)
 
 
+def _wanted(
+    cursor: Any, ask: _Ask, statement: Statement, place: tuple[str, str], table: SourceTable
+) -> Wanted:
+    """Say what of a table the statement uses; a table that is named twice is read whole."""
+    columns = statement.mentioned if ask.narrow else None
+    if statement.tables[place] != 1 or not ask.pruning:
+        return Wanted(columns)
+    comparisons = find_comparisons(cursor, statement.sql, table, ask.params)
+    return Wanted(columns, comparisons, ask.last if statement.tables.total() == 1 else None)
+
+
+def _bound(cursor: Any, statement: Statement, params: list[Any]) -> Any:
+    """Give the statement, bound and not yet run; its rows are streamed, those of `execute` are copied."""
+    import duckdb
+
+    try:
+        return cursor.sql(statement.sql, params=params)
+    except (duckdb.BinderException, duckdb.CatalogException):
+        cursor.execute(statement.sql, params)  # fails in the same way, and says where in the text
+        raise
+
+
+def _type_names(types: list[str], columns: Sequence[str], reads: _Reads) -> list[str]:
+    """Give DuckDB's names of the outputs' types, but JSON for an output that is a JSON column as it is."""
+    outputs = reads.statement.outputs
+    table = next(
+        (t for t, _ in reads.tables if outputs and t.full_name == f"{outputs.namespace}.{outputs.name}"), None
+    )
+    if outputs is None or table is None:
+        return types
+    names = [name.lower() for name in columns] if outputs.columns is None else outputs.columns
+    jsons = {name.lower() for name, kind in table.columns if kind == ColumnType.JSON}
+    return [
+        "JSON" if kind == "VARCHAR" and name in jsons else kind
+        for name, kind in zip(names, types, strict=True)
+    ]
+
+
 class _FilesFailed(Exception):
     """A file could not be read; it may just have been replaced."""
 
     def __init__(self, error: TidegateError) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class _ColumnMissed(Exception):
+    """The statement does not bind to the columns that were read: it wants others, or is wrong."""
 
 
 def _too_large(limit: str, setting: str) -> RequestInvalid:

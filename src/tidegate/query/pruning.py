@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.query.bounds import Bound, find_bounds
+from tidegate.query.bounds import Bound, BoundTable, find_bounds
+from tidegate.query.constants import TIME_TYPES, alike, constant_types, used_params
 from tidegate.query.database import quote_name
 from tidegate.storage.lake import TableView
 from tidegate.storage.lake_files import LakeColumn
@@ -27,7 +28,6 @@ _FLOATS = frozenset({"float", "double"})
 _INTEGERS = frozenset({"long", "integer", "short", "byte"})
 _TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _NUMBER_TYPES = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|FLOAT|DOUBLE|DECIMAL\(.*\)")
-_TIME_TYPES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "VARCHAR"})
 _REPLACED = "chr(65533)"  # stands where a writer cut text in the middle of a character
 
 
@@ -35,7 +35,7 @@ def prune(cursor: Any, view: TableView, sql: str, params: Sequence[Any]) -> list
     """Give the numbers of the files to read, in order, or None for all of them."""
     import duckdb
 
-    bounds = find_bounds(sql, view, len(params))
+    bounds = find_bounds(sql, bound_table(view), len(params))
     if not bounds or view.file_count == 0:
         return None
     try:
@@ -49,42 +49,35 @@ def prune(cursor: Any, view: TableView, sql: str, params: Sequence[Any]) -> list
         return None  # a constant that cannot be: the statement itself says so, if it comes to that
 
 
+def bound_table(view: TableView) -> BoundTable:
+    """Name the columns by which the files of a table can be told apart."""
+    ordered = frozenset(column.name for column in view.columns if column.ordered_type is not None)
+    return BoundTable("lake", view.name, tuple(column.name for column in view.columns), ordered)
+
+
 def _evaluate(cursor: Any, view: TableView, bounds: list[Bound], params: Sequence[Any]) -> list[int] | None:
-    kinds = _constant_types(cursor, bounds, params)
-    tests = [test for bound in bounds if (test := _test(bound, kinds)) is not None]
+    kinds = constant_types(cursor, bounds, params)
+    columns = {column.name: column for column in view.columns}
+    tests = [test for bound in bounds if (test := _test(bound, columns[bound.column], kinds)) is not None]
     if not tests:
         return None
-    prefixes = {bound.column.name: _statistics(bound.column) for bound in bounds}
-    needed = [name for names in prefixes.values() for name in names]
+    needed = [name for bound in bounds for name in _statistics(columns[bound.column])]
     files = view.files.select(list(dict.fromkeys(needed)))
     files = files.append_column("file_number", pa.array(np.arange(view.file_count)))
     cursor.register("lake_files", files)
     try:
         sql = f"SELECT file_number FROM lake_files WHERE {' AND '.join(tests)}"  # noqa: S608
-        rows = cursor.execute(sql, _used(cursor, sql, params)).fetchall()
+        rows = cursor.execute(sql, used_params(cursor, sql, params)).fetchall()
     finally:
         cursor.unregister("lake_files")
     return sorted(row[0] for row in rows)
 
 
-def _constant_types(cursor: Any, bounds: list[Bound], params: Sequence[Any]) -> dict[str, str]:
-    """Give DuckDB's type of each constant."""
-    texts = list(dict.fromkeys(constant.sql for bound in bounds for constant in bound.constants))
-    sql = f"SELECT {', '.join(f'typeof({text})' for text in texts)}"
-    return dict(zip(texts, cursor.execute(sql, _used(cursor, sql, params)).fetchall()[0], strict=True))
-
-
-def _used(cursor: Any, sql: str, params: Sequence[Any]) -> dict[str, Any]:
-    """Give the parameters that a text uses, by number."""
-    names: set[str] = cursor.extract_statements(sql)[0].named_parameters
-    return {name: params[int(name) - 1] for name in names}
-
-
-def _test(bound: Bound, kinds: dict[str, str]) -> str | None:
+def _test(bound: Bound, column: LakeColumn, kinds: dict[str, str]) -> str | None:
     """Give the SQL that is false for files without a matching row, None when nothing can be said."""
-    if not all(_comparable(bound.column, kinds[constant.sql]) for constant in bound.constants):
+    if not all(_comparable(column, kinds[constant.sql]) for constant in bound.constants):
         return None
-    if not _alike({kinds[constant.sql] for constant in bound.peers}):
+    if not alike({kinds[constant.sql] for constant in bound.peers}):
         return None
     parts = []
     for constant in bound.constants:
@@ -93,9 +86,11 @@ def _test(bound: Bound, kinds: dict[str, str]) -> str | None:
             return None
         sides = []
         if bound.operator in {"=", "<", "<="}:
-            sides.append(_low_test(bound.column, "<" if bound.operator == "<" else "<=", constant.sql))
+            sides.append(_low_test(column, "<" if bound.operator == "<" else "<=", constant.sql))
         if bound.operator in {"=", ">", ">="}:
-            sides.append(_high_test(bound, ">" if bound.operator == ">" else ">=", constant.sql))
+            sides.append(
+                _high_test(column, bound.operator, ">" if bound.operator == ">" else ">=", constant.sql)
+            )
         parts.append(f"({' AND '.join(sides)})")
     return f"({' OR '.join(parts)})"
 
@@ -110,14 +105,13 @@ def _low_test(column: LakeColumn, operator: str, constant: str) -> str:
     return f"coalesce({test}, true)"
 
 
-def _high_test(bound: Bound, operator: str, constant: str) -> str:
-    column = bound.column
+def _high_test(column: LakeColumn, asked: str, operator: str, constant: str) -> str:
     high = quote_name(_statistics(column)[-1])
     test = f"{high} {operator} {constant}"
     if column.is_partition:
         return f"coalesce({test}, true)"
     if column.kind in _FLOATS:
-        if bound.operator != "=":
+        if asked != "=":
             return "true"
         test += f" OR isnan(({constant})::DOUBLE)"
     if column.kind == "string":
@@ -134,11 +128,5 @@ def _comparable(column: LakeColumn, constant_type: str) -> bool:
     if column.kind in _INTEGERS or column.kind in _FLOATS or column.decimal_digits is not None:
         return _NUMBER_TYPES.fullmatch(constant_type) is not None
     if column.kind in _TIMES:
-        return constant_type in _TIME_TYPES
+        return constant_type in TIME_TYPES
     return constant_type == {"string": "VARCHAR", "boolean": "BOOLEAN"}.get(column.kind)
-
-
-def _alike(kinds: set[str]) -> bool:
-    """Tell whether one type for all of them changes none of the comparisons."""
-    whole = all(kind.endswith("INT") or kind == "INTEGER" for kind in kinds)
-    return len(kinds) <= 1 or whole or kinds <= _TIME_TYPES - {"VARCHAR"}

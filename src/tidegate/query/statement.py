@@ -1,4 +1,4 @@
-"""A statement, checked: one SELECT that reads lake tables and nothing else.
+"""A statement, checked: one SELECT that reads tables by <schema>.<name> and nothing else.
 
 DuckDB's own parser decides what the text means; this module only walks the tree that it gives. What is not
 on a list here is refused, so that a new version of DuckDB cannot open a door by itself.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tidegate.errors import SqlInvalid, SqlUnsupported
+from tidegate.query.mentions import PlainOutputs, mentioned_names, plain_outputs
+from tidegate.query.scopes import Node, scoped_nodes
+from tidegate.query.system_names import rename_system, shown_text
 
 SQL_CHARS_MAX = 1_000_000  # DuckDB's parser takes some kilobytes for each kilobyte of text
 
@@ -31,21 +34,31 @@ TABLE_FUNCTIONS = frozenset(
     }
 )
 QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
+# Names of what a session lends to DuckDB begin so; no statement can name them.
+LENT_PREFIX = "tidegate_lent_"
 SCALARS_REFUSED = frozenset({"sleep_ms", "write_log", "current_setting", "getvariable", "nextval", "setval"})
 
 # Names of columns that pipelines like to write and that SQL has for itself.
-_KEYWORD = re.compile(r'(?<!")\b(offset|user|order|group|end)\b(?!")', re.IGNORECASE)
+_KEYWORD = re.compile(r'(?<!")\b(offset|user|order|group|end|at)\b(?!")', re.IGNORECASE)
+# DuckDB looks for names like a wrong one in all sessions.
+_NEAR_TABLE = re.compile(r'\nDid you mean "[^\n]*')
 _LINE = re.compile(r"^LINE (\d+): (.*)\n( *)\^", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """The text, how often it names each lake table (in lower case), other tables, and its values' count."""
+    """A checked text, as DuckDB gets it, and what it names; all names are in small letters.
+
+    `tables` counts how often each (schema, table) is named, `strangers` are tables without a schema,
+    `mentioned` holds every name that may be a column (None: all columns are meant).
+    """
 
     sql: str
-    tables: Counter[str]
+    tables: Counter[tuple[str, str]]
     strangers: frozenset[str]
     parameter_count: int
+    mentioned: frozenset[str] | None
+    outputs: PlainOutputs | None
 
 
 def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> Statement:
@@ -66,12 +79,16 @@ def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> Statement:
     if tree["error"]:
         raise SqlUnsupported(reason=f"This statement is not supported: {tree['error_message']}")
     tables, strangers = _tables(tree)
-    return Statement(parsed.query, tables, frozenset(strangers), count)
+    text = rename_system(parsed.query, tree)
+    return Statement(text, tables, frozenset(strangers), count, mentioned_names(tree), plain_outputs(tree))
 
 
 def sql_invalid(error: Exception, sql: str) -> SqlInvalid:
     """Give DuckDB's message, and line and column (from 1) where it names a place in the text."""
     message = str(error)
+    if "Table with name" in message:
+        message = _NEAR_TABLE.sub("", message)
+    message = shown_text(message)
     values: dict[str, Any] = {"reason": message}
     place = _LINE.search(message)
     if place is not None:
@@ -88,7 +105,7 @@ def _hint(message: str, sql: str) -> str | None:
     if "syntax error" in message and keyword is not None:
         return f'{keyword[1]} is a word of SQL; as the name of a column it is written "{keyword[1]}".'
     if "Referenced column" in message:
-        return "DESCRIBE lake.<name> shows the columns of a table."
+        return "DESCRIBE <namespace>.<table>, or lake.<name>, shows the columns of a table."
     return None
 
 
@@ -129,56 +146,42 @@ def _count_parameters(names: set[str], params: Sequence[Any]) -> int:
     return wanted
 
 
-def _tables(tree: Any) -> tuple[Counter[str], set[str]]:
-    """Count the lake tables in the tree, list other tables, and refuse what reads anything else."""
-    tables: Counter[str] = Counter()
+def _tables(tree: Any) -> tuple[Counter[tuple[str, str]], set[str]]:
+    """Count the tables in the tree, list those without a schema, and refuse what reads anything else."""
+    tables: Counter[tuple[str, str]] = Counter()
     strangers: set[str] = set()
-    defined: set[str] = set()
-    for node in _nodes(tree):
-        defined.update(str(entry["key"]).lower() for entry in node.get("cte_map", {}).get("map", ()))
+    for node, defined in scoped_nodes(tree):
         kind = str(node.get("type", ""))
         if kind.endswith("_NODE") and kind not in QUERY_NODES:
             raise SqlUnsupported(reason=f"{kind.partition('_')[0]} inside a query is not supported here.")
         if kind == "TABLE_FUNCTION":
             name = str(node["function"].get("function_name", "")).lower()
             if name not in TABLE_FUNCTIONS:
-                hint = "Read tables of the lake: FROM lake.<name>."
+                hint = "Read tables: FROM <namespace>.<table>, or FROM lake.<name>."
                 raise SqlUnsupported(reason=f"The table function {name}() is not available here.", hint=hint)
         elif kind == "SHOW_REF" and node.get("query") is None:
-            raise SqlUnsupported(
-                reason="SHOW is not supported here.", hint="'tidegate status' lists the tables."
-            )
+            raise SqlUnsupported(reason="SHOW is not supported here.", hint="SHOW TABLES stands alone.")
         elif kind == "BASE_TABLE":
-            _note_table(node, tables, strangers)
+            schema, table = _table_of(node)
+            if schema:
+                tables[schema, table] += 1
+            elif table not in defined or table.startswith(LENT_PREFIX):
+                strangers.add(table)
         elif node.get("class") == "FUNCTION" and str(node.get("function_name")).lower() in SCALARS_REFUSED:
             raise SqlUnsupported(reason=f"The function {node['function_name']}() is not available here.")
-    return tables, strangers - defined
+    return tables, strangers
 
 
-def _note_table(node: dict[str, Any], tables: Counter[str], strangers: set[str]) -> None:
-    if node.get("catalog_name"):
-        raise SqlUnsupported(
-            reason=f"'{node['catalog_name']}' is not a schema here.", hint="Write lake.<name>."
-        )
+def _table_of(node: Node) -> tuple[str, str]:
+    """Give schema ('' for none) and name of a table in FROM."""
+    path = node.get("qualified_name", {}).get("path", ())
+    if node.get("catalog_name") or len(path) > 2:
+        catalog = node.get("catalog_name") or path[0]
+        hint = "Write <namespace>.<table>, or lake.<name>."
+        raise SqlUnsupported(reason=f"'{catalog}' is not a schema here.", hint=hint)
     if node.get("at_clause"):
         raise SqlUnsupported(reason="AT (VERSION …) is not supported: the newest version is read.")
-    schema, table = str(node.get("schema_name") or ""), str(node["table_name"])
-    if schema.lower() == "lake":
-        tables[table.lower()] += 1
-    else:
-        strangers.add(f"{schema}.{table}".lower() if schema else table.lower())
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Give every node; a stack instead of calls, since statements nest deeper than Python does."""
-    stack = [tree]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict):
-            yield node
-            stack.extend(node.values())
-        elif isinstance(node, list):
-            stack.extend(node)
+    return str(node.get("schema_name") or "").lower(), str(node["table_name"]).lower()
 
 
 def _column(place: re.Match[str], sql: str) -> int | None:

@@ -1,0 +1,182 @@
+"""Live queries: takes a SELECT on one table, gives its rows as of one moment, and the number of that moment.
+
+The moment is decided where changes are numbered: for a table of the engine on the committer's thread, at the
+end of a group of writes; for a stream under its lock. Every change before it is in the rows, every change
+after it has a greater number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import SqlInvalid, SqlUnsupported, TableNotFound, TidegateError
+from tidegate.model.access import Operation, Principal
+from tidegate.model.people_names import check_row_owner
+from tidegate.model.tables import Row, Table, TableKind
+from tidegate.query.runner import StatementRunner
+from tidegate.query.steps import Caller
+from tidegate.sql import statements as sql
+from tidegate.storage.commit import GroupCommitter, Staging
+from tidegate.storage.engine import Engine, Snapshot
+from tidegate.streams.store import StreamStore
+from tidegate.tables.access import Whole
+from tidegate.tables.definitions import TableDirectory
+from tidegate.tables.store import TableStore
+
+if TYPE_CHECKING:
+    from tidegate.sql.expressions import LiveSelect
+
+# The key of a filter that every row meets.
+EVERYTHING = "TRUE"
+
+
+class SnapshotReader:
+    """The rows of a live query as of the change number `seq`, page by page; close it soon."""
+
+    def __init__(self, seq: int, pages: Iterator[list[Row]], close: Callable[[], None]) -> None:
+        self.seq = seq
+        self._pages = pages
+        self._close = close
+
+    def __iter__(self) -> Iterator[list[Row]]:
+        """Give pages of projected rows; blocking."""
+        return self._pages
+
+    def close(self) -> None:
+        """Let the engine go on without keeping old files; a second call does nothing."""
+        self._close()
+
+
+class LiveQuery:
+    """A SELECT that was checked and compiled."""
+
+    def __init__(self, source: LiveSource, table: Table, user: str, select: LiveSelect) -> None:
+        self._source = source
+        self.table = table
+        self.user = user
+        self.select = select
+
+    def snapshot(self, page_rows: int) -> SnapshotReader:
+        """Begin a snapshot: from its moment on the changes of the table are kept. Blocking."""
+        return self._source.snapshot(self, page_rows)
+
+
+class LiveSource:
+    """Opens live queries; any thread may ask."""
+
+    def __init__(
+        self,
+        runner: StatementRunner,
+        tables: TableDirectory,
+        store: TableStore,
+        streams: StreamStore,
+        engine: Engine,
+        committer: GroupCommitter,
+        begin: Callable[[int], int],
+    ) -> None:
+        self._runner = runner
+        self._tables = tables
+        self._store = store
+        self._streams = streams
+        self._engine = engine
+        self._committer = committer
+        self._begin = begin
+
+    def open(self, principal: Principal, text: str, params: Sequence[Any] = ()) -> LiveQuery:
+        """Check and compile a live query; blocking. SqlUnsupported says what cannot be live."""
+        caller = Caller(principal)
+        statements = self._runner.parsed(text)
+        if len(statements) > 1:
+            raise SqlInvalid(reason="a subscription is one SELECT.", hint="Subscribe to each by itself.")
+        statement = statements[0]
+        if isinstance(statement, sql.ExecuteAs):
+            caller.check(Operation.SQL_EXECUTE_AS)
+            caller = Caller(caller.principal, check_row_owner(statement.user))
+            statement = statement.statement
+        if not isinstance(statement, sql.Select):
+            raise SqlUnsupported(
+                reason="A subscription is a SELECT.", hint="SELECT … FROM namespace.table [WHERE …]."
+            )
+        table = self._table(statement, caller)
+        caller.check(Operation.SQL_READ_OWN if table.is_scoped else Operation.SQL_QUERY)
+        from tidegate.sql.expressions import RowShape, compile_select
+
+        select = compile_select(statement.text, RowShape(table.shown_columns), params)
+        return LiveQuery(self, table, caller.owner_of(table), select)
+
+    def snapshot(self, query: LiveQuery, page_rows: int) -> SnapshotReader:
+        """Begin the snapshot of a query."""
+        if query.table.kind == TableKind.STREAM:
+            return self._stream_snapshot(query, page_rows)
+        table, taken = self._freeze(query.table)
+        seq, frozen = taken
+        chunks = self._store.scan(frozen, table, query.user, Whole())
+        return SnapshotReader(seq, _pages(query.select, chunks, page_rows), frozen.close)
+
+    def _table(self, statement: sql.Select, caller: Caller) -> Table:
+        if len(statement.tables) != 1:
+            raise SqlUnsupported(
+                reason="A subscription reads one table.", hint="SELECT … FROM namespace.table [WHERE …]."
+            )
+        name = statement.tables[0]
+        if name.namespace in ("lake", "system"):
+            raise SqlUnsupported(
+                reason=f"Tables of {name.namespace} cannot be subscribed to.",
+                hint="USER, SHARED and STREAM tables can.",
+            )
+        return self._tables.get(caller.tenant, name.namespace, name.name)
+
+    def _freeze(self, table: Table) -> tuple[Table, tuple[int, Snapshot]]:
+        """Take an engine snapshot and the change number that it belongs to, at the end of a group."""
+        taken: list[tuple[int, Snapshot]] = []
+        problems: list[TidegateError] = []
+
+        def take() -> None:
+            try:
+                if self._tables.by_id(table.id) is None:
+                    problems.append(TableNotFound(table=table.full_name, known="(dropped)"))
+                    return
+                taken.append((self._begin(table.id), self._engine.snapshot()))
+            except TidegateError as problem:
+                # What others wrote in this group is durable: it must not be told to have failed.
+                problems.append(problem)
+
+        def stage(staging: Staging) -> None:
+            staging.closes_group = True
+            staging.when_durable(take)
+
+        self._committer.submit(stage).result()
+        if problems:
+            raise problems[0]
+        return self._tables.by_id(table.id) or table, taken[0]
+
+    def _stream_snapshot(self, query: LiveQuery, page_rows: int) -> SnapshotReader:
+        seqs: list[int] = []
+        select, last = query.select, query.select.last
+        alone = last if select.filter_key == EVERYTHING else None
+        read = self._streams.read(
+            query.table, query.user, last=alone, barrier=lambda: seqs.append(self._begin(query.table.id))
+        )
+        rows = [row for row in read.rows if select.matches(row)]
+        if last is not None and alone is None:
+            rows = rows[::-1][:last]
+        chunks = iter([rows])
+        return SnapshotReader(seqs[0], _pages(select, chunks, page_rows, filtered=True), lambda: None)
+
+
+def _pages(
+    select: LiveSelect, chunks: Iterator[list[Row]], page_rows: int, *, filtered: bool = False
+) -> Iterator[list[Row]]:
+    """Give the projected rows that match in pages of one size; the last one may be short."""
+    rows = chain.from_iterable(chunks)
+    page: list[Row] = []
+    for row in rows:
+        if filtered or select.matches(row):
+            page.append(select.project(row))
+            if len(page) >= page_rows:
+                yield page
+                page = []
+    if page:
+        yield page

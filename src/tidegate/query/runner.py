@@ -1,0 +1,160 @@
+"""Running statements: takes text, parameters and a caller, gives the steps that run it, one a statement.
+
+Parsed texts are kept, so that a service that sends the same text again pays for reading it once. Nothing is
+run here: a step is either a change for the committer or work for a thread, and the door decides where.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tidegate.errors import SqlInvalid, SqlUnsupported, TidegateError
+from tidegate.model.access import Operation
+from tidegate.model.people_names import check_row_owner
+from tidegate.query.defining import Defining
+from tidegate.query.selecting import Selecting
+from tidegate.query.showing import Showing
+from tidegate.query.steps import Caller, Outcome, Step, answered
+from tidegate.query.writing import Writing, many_of
+from tidegate.sql import parse
+from tidegate.sql import statements as sql
+
+# Texts that are kept parsed: a service sends a few dozen, and long ones are rarely sent twice.
+PARSED_MAX = 2048
+PARSED_CHARS_MAX = 4096
+
+
+class StatementRunner:
+    """Plans statements; any thread may ask."""
+
+    def __init__(self, defining: Defining, showing: Showing, writing: Writing, selecting: Selecting) -> None:
+        self._defining = defining
+        self._showing = showing
+        self._writing = writing
+        self._selecting = selecting
+        self._parsed: OrderedDict[str, tuple[sql.Statement, ...]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def parsed(self, text: str) -> tuple[sql.Statement, ...]:
+        """Give the statements of a text; SqlInvalid says where it is wrong."""
+        known = self._parsed.get(text)
+        if known is not None:
+            return known
+        statements = parse(text)
+        if not statements:
+            raise SqlInvalid(reason="it is empty.", hint="Write a statement.", line=1, column=1)
+        if len(text) <= PARSED_CHARS_MAX:
+            with self._lock:
+                self._parsed[text] = statements
+                while len(self._parsed) > PARSED_MAX:
+                    self._parsed.popitem(last=False)
+        return statements
+
+    def params_of(self, statements: Sequence[sql.Statement], params: Sequence[Any]) -> list[Sequence[Any]]:
+        """Give each statement its parameters; several statements may not share them."""
+        takers = [number for number, one in enumerate(statements) if one.parameter_count]
+        if len(takers) > 1:
+            raise SqlInvalid(
+                reason=f"{len(takers)} statements of this text have parameters.",
+                hint="Send them one by one, so that it is clear which values belong to which.",
+            )
+        if params and not takers:
+            raise SqlInvalid(
+                reason=f"values for its parameters: 0 wanted, {len(params)} given.",
+                hint="Give one value for each ? or $n.",
+            )
+        return [params if number in takers else () for number in range(len(statements))]
+
+    def step(self, statement: sql.Statement, params: Sequence[Any], caller: Caller) -> Step:
+        """Plan one statement; what the caller may not do is refused here or while it runs."""
+        if isinstance(statement, sql.ExecuteAs):
+            caller.check(Operation.SQL_EXECUTE_AS)
+            acting = Caller(caller.principal, check_row_owner(statement.user))
+            return self.step(statement.statement, params, acting)
+        if isinstance(statement, sql.Insert):
+            return self._writing.insert(statement, params, caller)
+        if isinstance(statement, sql.Select):
+            return self._selecting.select(statement, params, caller)
+        if isinstance(statement, sql.Update):
+            return self._writing.update(statement, params, caller)
+        if isinstance(statement, sql.Delete):
+            return self._writing.delete(statement, params, caller)
+        if isinstance(statement, sql.Explain):
+            return self._selecting.explain(statement, params, caller)
+        return self._about_tables(statement, caller)
+
+    def step_arrow(self, statement: sql.Statement, rows: Any, caller: Caller) -> Step:
+        """Plan an INSERT or UPSERT whose rows come as Arrow."""
+        if isinstance(statement, sql.ExecuteAs):
+            caller.check(Operation.SQL_EXECUTE_AS)
+            acting = Caller(caller.principal, check_row_owner(statement.user))
+            return self.step_arrow(statement.statement, rows, acting)
+        if not isinstance(statement, sql.Insert):
+            raise SqlUnsupported(reason="Rows as Arrow go with INSERT INTO or UPSERT INTO.")
+        return self._writing.insert_arrow(statement, rows, caller)
+
+    def _about_tables(self, statement: sql.Statement, caller: Caller) -> Step:
+        defining = self._defining
+        if isinstance(statement, sql.CreateNamespace):
+            return defining.create_namespace(statement, caller)
+        if isinstance(statement, sql.DropNamespace):
+            return defining.drop_namespace(statement, caller)
+        if isinstance(statement, sql.CreateTable):
+            return defining.create_table(statement, caller)
+        if isinstance(statement, sql.AlterAddColumn):
+            return defining.add_column(statement, caller)
+        if isinstance(statement, sql.AlterSet):
+            return defining.set_options(statement, caller)
+        if isinstance(statement, sql.DropTable):
+            return defining.drop_table(statement, caller)
+        if isinstance(statement, sql.CreateIndex):
+            return defining.create_index(statement, caller)
+        if isinstance(statement, sql.DropIndex):
+            return defining.drop_index(statement, caller)
+        return self._shown(statement, caller)
+
+    def _shown(self, statement: sql.Statement, caller: Caller) -> Step:
+        if isinstance(statement, sql.ShowTables):
+            return self._showing.show_tables(statement, caller)
+        if isinstance(statement, sql.ShowNamespaces):
+            return self._showing.show_namespaces(caller)
+        if isinstance(statement, sql.DescribeTable):
+            if statement.table.namespace != "lake":
+                return self._showing.describe(statement, caller)
+            text = f'DESCRIBE "{statement.table.namespace}"."{statement.table.name}"'
+            return Step("show", work=lambda: self._described(text, caller))
+        raise SqlUnsupported(reason=f"{type(statement).__name__} is not run here.")
+
+    def _described(self, text: str, caller: Caller) -> Outcome:
+        return answered(self._selecting.run(text, (), caller))
+
+
+@contextmanager
+def told_which(text: str, statements: Sequence[sql.Statement], number: int) -> Iterator[None]:
+    """Add to an error which statement of a text it is about, and where in the whole text that is."""
+    try:
+        yield
+    except TidegateError as problem:
+        statement = statements[number]
+        if len(statements) > 1:
+            problem.values["statement"] = number + 1
+            done = "Nothing was run" if number == 0 else f"Statements 1 to {number} were run"
+            if number == 1:
+                done = "Statement 1 was run"
+            problem.hint = (
+                f"{problem.hint} This is statement {number + 1} of {len(statements)}. {done}.".strip()
+            )
+        line = problem.values.get("line")
+        if isinstance(line, int) and statement.position:
+            before = text[: statement.position]
+            if line == 1 and isinstance(problem.values.get("column"), int):
+                problem.values["column"] += statement.position - (before.rfind("\n") + 1)
+            problem.values["line"] = line + before.count("\n")
+        raise
+
+
+__all__ = ["StatementRunner", "many_of", "told_which"]

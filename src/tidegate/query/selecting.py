@@ -1,0 +1,220 @@
+"""SELECT and EXPLAIN: takes a parsed statement and its caller, gives the step that reads the rows.
+
+A point read by primary key and the last rows of a stream come straight from their holder. Everything else
+runs in DuckDB over what the caller may see: the lake of the tenant, SHARED tables, the caller's own rows of
+USER and STREAM tables, and system tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import SqlInvalid, SqlUnsupported
+from tidegate.model.access import Operation
+from tidegate.model.tables import Row, Table, TableKind
+from tidegate.query.answer import QueryAnswer
+from tidegate.query.editing import Edits
+from tidegate.query.filling import Sources
+from tidegate.query.lake_sql import LakeQuery
+from tidegate.query.points import key_of
+from tidegate.query.sources import TableSource
+from tidegate.query.steps import Caller, Outcome, Step, answered, check_params, found
+from tidegate.sql.statements import Delete, Explain, Param, Point, Select, Simple, Update
+from tidegate.storage.engine import Engine
+from tidegate.streams.store import StreamStore
+from tidegate.tables.definitions import TableDirectory
+from tidegate.tables.store import TableStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# LAST reads no more than an answer may hold.
+LAST_ROWS_MAX = 1_000_000
+_SYSTEM_OPERATIONS = {"audit": Operation.AUDIT_LIST, "jobs": Operation.JOB_LIST}
+SystemRows = Callable[[Caller], Mapping[str, "Callable[[], pa.Table]"]]
+
+
+class Selecting:
+    """Plans statements that read; any thread may ask."""
+
+    def __init__(
+        self,
+        tables: TableDirectory,
+        store: TableStore,
+        streams: StreamStore,
+        engine: Engine,
+        lake_of: Callable[[str], LakeQuery],
+        system_rows: SystemRows,
+        sources: Sources,
+    ) -> None:
+        self._tables = tables
+        self._store = store
+        self._streams = streams
+        self._engine = engine
+        self._lake_of = lake_of
+        self._system_rows = system_rows
+        self._sources = sources
+
+    def select(self, statement: Select, params: Sequence[Any], caller: Caller) -> Step:
+        """Plan a SELECT."""
+        check_params(statement.parameter_count, params)
+        last = None if statement.last is None else last_count(statement.last, params)
+        if statement.point is not None:
+            short = self._short(statement.point, last, params, caller)
+            if short is not None:
+                return Step("select", work=short, is_short=True)
+        if statement.last is not None:
+            self._check_streams(statement, caller)
+        only = last if statement.last_alone else None
+        sql = statement.query.sql
+        return Step("select", work=lambda: answered(self.run(sql, params, caller, last=only)))
+
+    def explain(self, statement: Explain, params: Sequence[Any], caller: Caller) -> Step:
+        """Plan an EXPLAIN of what reads, or of how the rows of an UPDATE or DELETE are found."""
+        check_params(statement.parameter_count, params)
+        inner, last, written = statement.statement, None, None
+        if isinstance(inner, Select):
+            sql = inner.query.sql
+            if inner.last is not None and inner.last_alone:
+                last = last_count(inner.last, params)
+        elif isinstance(inner, (Update, Delete)):
+            caller.check(Operation.SQL_WRITE)
+            written = self._tables.get(caller.tenant, inner.table.namespace, inner.table.name)
+            assigned = dict(inner.assignments) if isinstance(inner, Update) else None
+            edits = Edits(written, assigned, inner.where, params, self._sources)
+            sql, params = edits.find_sql(), edits.params
+        else:
+            raise SqlUnsupported(reason="EXPLAIN takes a SELECT, an UPDATE or a DELETE.")
+
+        def work() -> Outcome:
+            with closing(self._source(caller)) as source:
+                lake = self._lake_of(caller.tenant)
+                check = self._checker(caller, written, is_bare=written is not None)
+                return answered(lake.explain(sql, params, source=source, last=last, check=check))
+
+        return Step("select", work=work)
+
+    def run(
+        self,
+        sql: str,
+        params: Sequence[Any],
+        caller: Caller,
+        *,
+        last: int | None = None,
+        rows_max: int | None = None,
+        written: Table | None = None,
+        is_bare: bool = False,
+    ) -> QueryAnswer:
+        """Give the rows of a SELECT; blocking.
+
+        The table that is `written` was decided on before; a bare expression need not name a table.
+        """
+        check = self._checker(caller, written, is_bare=is_bare or written is not None)
+        with closing(self._source(caller)) as source:
+            lake = self._lake_of(caller.tenant)
+            return lake.run(sql, params, source=source, last=last, check=check, rows_max=rows_max)
+
+    def values(self, expressions: Sequence[str], params: Sequence[Any], caller: Caller) -> list[Any]:
+        """Work out expressions that name no columns; a SELECT inside one is checked like any other."""
+        if not expressions:
+            return []
+        sql = f"SELECT {', '.join(f'({expression})' for expression in expressions)}"
+        table = self.run(sql, params, caller, is_bare=True).arrow()
+        return [column[0].as_py() for column in table.columns]
+
+    def _source(self, caller: Caller) -> TableSource:
+        return TableSource(
+            self._tables, self._store, self._streams, self._engine, caller, self._system_rows(caller)
+        )
+
+    def _short(
+        self, point: Point, last: int | None, params: Sequence[Any], caller: Caller
+    ) -> Callable[[], Outcome] | None:
+        """Give the work of a point read or of the last rows of a stream; None where DuckDB has to do it."""
+        table = self._tables.find(caller.tenant, point.table.namespace, point.table.name)
+        if table is None:
+            return None
+        columns = table.shown_columns
+        chosen = _chosen(table, point.columns)
+        if chosen is None:
+            return None
+        self._check_table(table, caller)
+        user = caller.owner_of(table)
+        shown = [columns[position] for position in chosen]
+
+        def projected(rows: Sequence[Row]) -> list[Row]:
+            return [tuple(row[position] for position in chosen) for row in rows]
+
+        if table.kind == TableKind.STREAM:
+            if point.equals or last is None:
+                return None
+
+            def read_last() -> Outcome:
+                rows = self._streams.read(table, user, last=last)
+                return found(shown, projected(rows.rows), rows.warnings)
+
+            return read_last
+        key = None if last is not None else key_of(table, point.equals, params, self._sources)
+        if key is None:
+            return None
+
+        def read_one() -> Outcome:
+            row = self._store.get(self._engine, table, user, key)
+            return found(shown, projected([] if row is None else [row]))
+
+        return read_one
+
+    def _check_streams(self, statement: Select, caller: Caller) -> None:
+        for name in statement.tables:
+            table = self._tables.find(caller.tenant, name.namespace, name.name)
+            if table is not None and table.kind != TableKind.STREAM:
+                raise SqlUnsupported(
+                    reason=f"LAST reads STREAM tables, and '{table.full_name}' is a {table.kind} table.",
+                    hint="Write ORDER BY … DESC LIMIT n.",
+                )
+
+    def _checker(
+        self, caller: Caller, written: Table | None = None, *, is_bare: bool = False
+    ) -> Callable[[frozenset[tuple[str, str]]], None]:
+        def check(names: frozenset[tuple[str, str]]) -> None:
+            if not names and not is_bare:
+                caller.check(Operation.SQL_QUERY)
+            for namespace, name in sorted(names):
+                if written is not None and (namespace, name) == (written.namespace, written.name):
+                    continue
+                if namespace == "system":
+                    caller.check(_SYSTEM_OPERATIONS.get(name, Operation.TABLE_LIST))
+                    continue
+                table = self._tables.find(caller.tenant, namespace, name)
+                if table is None:
+                    caller.check(Operation.SQL_QUERY)
+                else:
+                    self._check_table(table, caller)
+
+        return check
+
+    def _check_table(self, table: Table, caller: Caller) -> None:
+        caller.check(Operation.SQL_READ_OWN if table.is_scoped else Operation.SQL_QUERY)
+
+
+def last_count(simple: Simple, params: Sequence[Any]) -> int:
+    """Give the n of LAST n."""
+    value = params[simple.number - 1] if isinstance(simple, Param) else getattr(simple, "value", None)
+    if type(value) is not int or not 1 <= value <= LAST_ROWS_MAX:
+        raise SqlInvalid(
+            reason=f"LAST takes a whole number from 1 to {LAST_ROWS_MAX}.", hint="Such as LAST 100."
+        )
+    return value
+
+
+def _chosen(table: Table, names: tuple[str, ...] | None) -> list[int] | None:
+    """Give the places of the columns that are asked for; None where one is not a plain column."""
+    known = [name.lower() for name, _ in table.shown_columns]
+    if names is None:
+        return list(range(len(known)))
+    lower = [name.lower() for name in names]
+    if len(set(lower)) < len(lower) or not set(lower) <= set(known):
+        return None
+    return [known.index(name) for name in lower]

@@ -1,0 +1,88 @@
+"""What one statement of one caller may read beside the lake: tables, streams and system tables.
+
+All engine tables are of one moment: a snapshot is taken when the first of them is asked for, and their
+definitions are read from it too, so that rows, columns and indexes belong together. Close it soon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from tidegate.model.tables import Table, TableKind
+from tidegate.query.stream_scan import StreamTable
+from tidegate.query.system_tables import NAMESPACE, SystemTable
+from tidegate.query.table_scan import EngineTable
+from tidegate.query.wanted import Source, SourceTable
+from tidegate.storage.engine import Engine, Snapshot
+from tidegate.streams.store import StreamStore
+from tidegate.tables.definitions import TableDirectory, decode_table
+from tidegate.tables.keys import definition_key
+from tidegate.tables.store import TableStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Reading", "Source", "SourceTable", "TableSource"]
+
+
+class Reading(Protocol):
+    """Who reads: the tenant whose tables are meant, and whose rows of a table."""
+
+    @property
+    def tenant(self) -> str: ...
+
+    def owner_of(self, table: Table) -> str:
+        """Give whose rows of a table are meant: '' where rows belong to nobody."""
+        ...
+
+
+class TableSource:
+    """The tables of one tenant as one caller sees them, for one statement on one thread."""
+
+    def __init__(
+        self,
+        tables: TableDirectory,
+        store: TableStore,
+        streams: StreamStore,
+        engine: Engine,
+        caller: Reading,
+        system: Mapping[str, Callable[[], pa.Table]],
+    ) -> None:
+        self._tables = tables
+        self._store = store
+        self._streams = streams
+        self._engine = engine
+        self._caller = caller
+        self._system = system
+        self._snapshot: Snapshot | None = None
+
+    def find(self, namespace: str, name: str) -> SourceTable | None:
+        if namespace == NAMESPACE:
+            rows = self._system.get(name)
+            return None if rows is None else SystemTable(name, rows)
+        snapshot = self._frozen()
+        table = self._tables.find(self._caller.tenant, namespace, name)
+        if table is None:
+            return None
+        if table.kind == TableKind.STREAM:
+            return StreamTable(table, self._caller.owner_of(table), self._streams)
+        key = definition_key(table.id)
+        stored = snapshot.get(key)
+        if stored is None:
+            return None
+        return EngineTable(decode_table(key, stored), self._caller.owner_of(table), self._store, snapshot)
+
+    def known(self) -> list[str]:
+        own = [table.full_name for table in self._tables.of(self._caller.tenant)]
+        return own + [f"{NAMESPACE}.{name}" for name in sorted(self._system)]
+
+    def close(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
+    def _frozen(self) -> Snapshot:
+        if self._snapshot is None:
+            self._snapshot = self._engine.snapshot()
+        return self._snapshot
