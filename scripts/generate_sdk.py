@@ -3,8 +3,8 @@
     python scripts/generate_sdk.py
 
 The calls of both clients are described once. `await` and `async` go, names change as RENAMED says, and
-everything else stays as it is written; what both need in two kinds stands in their `waiting.py`, which is not
-made. tests/sdk/test_generated.py fails when the result is not up to date.
+everything else stays as it is written; what both need in two kinds stands in their `waiting.py` and
+`sockets.py`, which are not made. tests/sdk/test_generated.py fails when the result is not up to date.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 SDK = Path(__file__).resolve().parent.parent / "src" / "tidegate" / "sdk"
 SOURCE = SDK / "asynchronous"
 TARGET = SDK / "synchronous"
-WRITTEN_BY_HAND = frozenset({"waiting.py"})
+WRITTEN_BY_HAND = frozenset({"sockets.py", "waiting.py"})
 
 # A whole word on the left becomes the one on the right.
 RENAMED = {
@@ -28,6 +28,9 @@ RENAMED = {
     "aclose": "close",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "StopAsyncIteration": "StopIteration",
 }
 PATTERNS = [
     (re.compile(r"\ban `async with`"), "a `with`"),

@@ -14,6 +14,8 @@ import httpx
 import pytest
 
 from tests.cli.calls import tidegate
+from tests.streams.making import make_store, make_table
+from tidegate.model.clock import SystemClock
 from tidegate.testing.server import RunningServer, running_server
 
 Findings = dict[str, dict[str, str]]
@@ -135,6 +137,23 @@ def test_a_damaged_engine_and_a_damaged_catalog_are_both_told(home: Path, alread
     found = examined(home)
     assert failures(found) == {*already, "catalog", "engine"}
     assert "MANIFEST-999999" in found["engine"]["found"]
+
+
+def test_a_damaged_stream_of_any_tenant_is_told_with_file_and_byte(home: Path, already: set[str]) -> None:
+    store = make_store(home, SystemClock())
+    table = make_table(tenant="acme")
+    store.append(table, "ann", [(1, "one")])
+    store.append(table, "ann", [(2, "two")])
+    store.close()
+    assert examined(home)["streams"]["state"] == "ok"
+    (log,) = (home / "tenants" / "acme" / "streams").rglob("ann.log")
+    content = bytearray(log.read_bytes())
+    content[len(content) // 2 - 1] ^= 0xFF  # the last byte of the first frame
+    log.write_bytes(content)
+    found = examined(home)
+    assert failures(found) == {*already, "streams"}
+    assert str(log) in found["streams"]["found"]
+    assert "at byte 0" in found["streams"]["found"]
 
 
 def test_a_port_of_another_program_is_told(home: Path, already: set[str]) -> None:

@@ -83,6 +83,7 @@ def test_wrong_usage_can_be_json(home: Path) -> None:
         ("status",),
         ("topic", "list"),
         ("sql", "SELECT 1"),
+        ("subscribe", "SELECT 1"),
         ("pipeline", "list"),
         ("user", "list"),
         ("user", "token", "alice"),

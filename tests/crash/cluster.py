@@ -20,12 +20,14 @@ from tidegate.errors import TidegateError
 
 Target = Literal["server", "worker", "java", "up"]
 START_SECONDS = 120.0
+FLUSH_SECONDS = 0.5
 # Quick to come back, so that a run of many kills is short.
 ENVIRONMENT = {
     "TIDEGATE_SUPERVISOR_BACKOFF_SECONDS_MIN": "0.1",
     "TIDEGATE_SUPERVISOR_BACKOFF_SECONDS_MAX": "0.5",
     "TIDEGATE_WORKER_TRIGGER_INTERVAL_SECONDS": "0.2",
     "TIDEGATE_WORKER_BACKOFF_SECONDS_MAX": "1",
+    "TIDEGATE_STREAMS_FLUSH_INTERVAL_SECONDS": str(FLUSH_SECONDS),
     # Half the processor time until the first batch; a worker that is killed soon never earns the rest back.
     "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
 }

@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,16 @@ from tests.crash.cluster import Cluster
 from tests.crash.history import Fault, report
 from tests.crash.journal import Journal
 from tests.crash.nemesis import Nemesis
+from tests.crash.streams import StreamRows
+from tests.crash.tables import TableRows
 from tests.crash.workload import TopicToLake, Workload
+
+# All of them share a run: the server is killed once for all.
+WORKLOADS: Mapping[str, Callable[[Journal, int], Workload]] = {
+    "topic": TopicToLake,
+    "tables": TableRows,
+    "streams": StreamRows,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,43 +33,48 @@ class Outcome:
     """What a run did and found."""
 
     kills: int
-    acknowledged: int
+    acknowledged: dict[str, int]  # by workload
     faults: list[Fault]
     report: str
 
 
-def run_loop(folder: Path, seed: int, kills: int) -> Outcome:
+def run_loop(folder: Path, seed: int, kills: int, chosen: Sequence[str] = tuple(WORKLOADS)) -> Outcome:
     """Kill that many processes under load, then compare; the folder keeps the journal and the logs."""
     journal = Journal(folder / "journal.jsonl")
     cluster = Cluster(folder / "home", journal)
-    topic = TopicToLake(journal, seed)
-    workloads: Sequence[Workload] = [topic]
+    workloads = {name: WORKLOADS[name](journal, seed) for name in chosen}
     try:
         # 1. a whole cluster, under load
         cluster.start()
         cluster.wait_for("the server", lambda client: bool(client.status()))
-        for workload in workloads:
+        for workload in workloads.values():
             workload.prepare(cluster)
-        cluster.wait_for("the pipeline", lambda client: _runs(client.status()))
-        for workload in workloads:
+        if "topic" in workloads:
+            cluster.wait_for("the pipeline", lambda client: _runs(client.status()))
+        for workload in workloads.values():
             workload.start(cluster)
         # 2. kills
-        done = _strike(cluster, Nemesis(seed), kills)
+        done = _strike(cluster, Nemesis(seed, server_only="topic" not in workloads), kills)
         # 3. everything that was begun ends, and arrives
-        for workload in workloads:
+        for workload in workloads.values():
             workload.finish()
-            cluster.wait_for("the pipeline to catch up", workload.drained)
+            cluster.wait_for("everything to arrive", workload.drained)
         # 4. compare, once before and once after a clean restart
-        faults = [fault for workload in workloads for fault in workload.verify(cluster)]
+        faults = _verify(cluster, workloads.values())
         cluster.stop()
         cluster.start()
         cluster.wait_for("the server after a clean stop", lambda client: bool(client.status()))
-        faults += [fault for workload in workloads for fault in workload.verify(cluster)]
+        faults += _verify(cluster, workloads.values())
         cluster.stop()
     finally:
         cluster.destroy()
         journal.close()
-    return Outcome(done, len(topic.acknowledged), faults, report(journal, faults, seed))
+    counts = {name: workload.acknowledged_count for name, workload in workloads.items()}
+    return Outcome(done, counts, faults, report(journal, faults, seed))
+
+
+def _verify(cluster: Cluster, workloads: Iterable[Workload]) -> list[Fault]:
+    return [fault for workload in workloads for fault in workload.verify(cluster)]
 
 
 def _strike(cluster: Cluster, nemesis: Nemesis, kills: int) -> int:
@@ -85,6 +99,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=None, help="repeat a run (default: a new one, printed)")
     parser.add_argument("--kills", type=int, default=20, help="kills in a run")
     parser.add_argument("--minutes", type=float, default=0, help="go on with new seeds for this long")
+    parser.add_argument(
+        "--workload", action="append", choices=list(WORKLOADS), help="run this one alone (default: all)"
+    )
     options = parser.parse_args()
     deadline = time.monotonic() + options.minutes * 60
     while True:
@@ -92,15 +109,13 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix=f"tidegate-crash-{seed}-"))
         print(f"seed {seed}, {options.kills} kills, in {folder}", flush=True)
         begun = time.monotonic()
-        outcome = run_loop(folder, seed, options.kills)
+        outcome = run_loop(folder, seed, options.kills, options.workload or tuple(WORKLOADS))
         if outcome.faults:
             print(outcome.report)
             return 1
         took = time.monotonic() - begun
-        print(
-            f"  {outcome.kills} kills, {outcome.acknowledged} acknowledged, all there once ({took:.0f} s)",
-            flush=True,
-        )
+        counts = ", ".join(f"{name} {count}" for name, count in outcome.acknowledged.items())
+        print(f"  {outcome.kills} kills; acknowledged: {counts}; all there once ({took:.0f} s)", flush=True)
         shutil.rmtree(folder)
         if time.monotonic() >= deadline:
             return 0

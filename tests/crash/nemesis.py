@@ -10,6 +10,9 @@ from tests.crash.cluster import Target
 # The server is back in a second, the worker in ten: these weights give both their share of hits at work.
 WEIGHTS: dict[Target, int] = {"server": 10, "worker": 4, "java": 3, "up": 1}
 PAUSE_SECONDS = (0.1, 5.0)
+# Where nothing runs in the worker, the server is hit every time: it needs longer to get to work in between.
+SERVER_WEIGHTS: dict[Target, int] = {"server": 10, "up": 1}
+SERVER_PAUSE_SECONDS = (0.1, 12.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +26,14 @@ class Strike:
 class Nemesis:
     """The same seed gives the same strikes."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, server_only: bool = False) -> None:
         self._random = random.Random(seed)
+        self._weights = SERVER_WEIGHTS if server_only else WEIGHTS
+        self._pause_seconds = SERVER_PAUSE_SECONDS if server_only else PAUSE_SECONDS
 
     def next(self) -> Strike:
         """Give the next strike."""
-        target = self._random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        target = self._random.choices(list(self._weights), list(self._weights.values()))[0]
         # Short pauses hit starts and recoveries, long ones hit steady work.
-        low, high = PAUSE_SECONDS
+        low, high = self._pause_seconds
         return Strike(target, low + (high - low) * self._random.random() ** 2)

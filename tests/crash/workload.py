@@ -37,6 +37,11 @@ def crash(ctx):
 class Workload(Protocol):
     """Load on a cluster that can be checked."""
 
+    @property
+    def acknowledged_count(self) -> int:
+        """How much was acknowledged; nothing much says that there was no load."""
+        ...
+
     def prepare(self, cluster: Cluster) -> None:
         """Make what it needs; the cluster is whole."""
         ...
@@ -75,6 +80,11 @@ class TopicToLake:
         self.acknowledged: dict[str, tuple[int, int, str]] = {}
         self.seen: dict[tuple[int, int], str] = {}
         self._crashed: list[BaseException] = []
+
+    @property
+    def acknowledged_count(self) -> int:
+        """How many messages were acknowledged."""
+        return len(self.acknowledged)
 
     def prepare(self, cluster: Cluster) -> None:
         """Make the topic and start the pipeline."""

@@ -72,7 +72,7 @@ def test_what_is_lost_is_tried_again_where_that_is_safe() -> None:
     async def ask(client: tidegate.AsyncClient) -> None:
         assert (await client.topics.show("x"))["name"] == "x"
         with pytest.raises(ServerNotRunning):
-            await client.sql("SELECT 1")
+            await client.sql("DELETE FROM app.t")
 
     with faulty_server("drop", "drop", Say(content=b'{"name": "x"}'), "drop") as faulty:
         run(ask, faulty.url, "t")

@@ -90,7 +90,8 @@ def test_reading_is_tried_again_when_the_answer_is_lost(fault: Say) -> None:
     "call",
     [
         lambda client: client.topic("app.x").publish([{"payload": 1}]),
-        lambda client: client.sql("SELECT 1"),
+        lambda client: client.sql("INSERT INTO app.t VALUES (1)"),
+        lambda client: client.insert("app.t", [{"a": 1}]),
         lambda client: client.users.make_token("ann"),
         lambda client: client.open_link(),
         lambda client: client.topic("app.x").publish([{"payload": 1}], producer_id="p"),

@@ -24,6 +24,7 @@ import pytest
 from deltalake import write_deltalake
 
 from tests.server.office import Office, Person, refusal, wait_for_refusal
+from tests.server.statement_access import SOCKETS, STATEMENTS
 from tidegate.catalog.audit import Actor
 from tidegate.model.access import Operation
 from tidegate.server.routes import ROUTES
@@ -82,7 +83,7 @@ TABLE = [
     api("POST", f"{TOPIC}/consume", "topic.consume", "rapi", 404, {}),
     api("POST", f"{TOPIC}/plan", "topic.plan", "rapi", 404, {"start": "earliest"}),
     api("POST", f"{TOPIC}/read", "topic.read", "rapi", 404, {"partition": 0, "from": 0, "to": 1}),
-    api("POST", "/sql", "sql.query", "rapi", 422, {"sql": "nonsense"}),
+    api("POST", "/sql", "sql.run", EVERYONE, 422, {"sql": "nonsense"}),
     api("POST", "/topics", "topic.create", "api", 422, {"name": "a", "partitions": 0}),
     api("DELETE", TOPIC, "topic.delete", "api", 404),
     api("GET", "/jobs", "job.list", "api", 200),
@@ -147,7 +148,15 @@ def test_every_endpoint_is_in_the_table_with_its_operation() -> None:
 
 
 def test_every_operation_is_in_the_table() -> None:
-    assert {row.operation for row in GUARDED} == {str(operation) for operation in Operation}
+    assert set(told_operations()) == {str(operation) for operation in Operation}
+
+
+def told_operations() -> dict[str, str]:
+    """Give who may do each operation, over all tables."""
+    told = {row.operation: row.who for row in GUARDED} | SOCKETS
+    for sql, operation, who, _ in STATEMENTS:
+        assert told.setdefault(operation, who) == who, sql
+    return told
 
 
 def test_the_page_about_roles_says_the_same() -> None:
@@ -155,11 +164,11 @@ def test_the_page_about_roles_says_the_same() -> None:
     told: dict[str, str] = {}
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        names = re.findall(r"`([a-z]+\.[a-z]+)`", cells[0])
+        names = re.findall(r"`([a-z]+\.[a-z_]+)`", cells[0])
         if len(cells) == 6 and names:
             who = "".join(letter for letter, cell in zip("rwapi", cells[1:], strict=True) if cell == "yes")
             told |= dict.fromkeys(names, who)
-    assert told == {row.operation: row.who for row in GUARDED}
+    assert told == told_operations()
 
 
 @pytest.mark.parametrize(

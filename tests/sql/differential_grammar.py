@@ -219,7 +219,6 @@ _FORMS: dict[str, list[Callable[[Grammar, int], str]]] = {
         _template("regexp_matches({text}, {'a','^a.b$','[a-c]+$','é','(?i)ab','\\d'})"),
         _template("{isnan,isinf}({double})"),
         _template("{text} ~ {'a','b$','^A'}"),
-        _template("{text} ^@ {text}"),
         _template("if({bool}, {bool}, {bool})"),
         _case("bool"),
         _cast("BOOLEAN", "int", "text", "double", "dec"),

@@ -83,7 +83,9 @@ def kill_one(folder: Path, seed: int) -> int:
     child = subprocess.Popen(command, stdout=subprocess.PIPE)
     if child.stdout is None:
         raise RuntimeError("the child has no output")
-    lines = [child.stdout.readline()]  # the first: from here on it works
+    lines = [child.stdout.readline()]
+    while lines[-1] and not lines[-1].startswith(b"A"):  # from its first append on it can be killed
+        lines.append(child.stdout.readline())
 
     def kill() -> None:
         time.sleep(choice.random() * ALIVE_SECONDS_MAX)

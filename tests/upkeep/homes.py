@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -116,20 +116,28 @@ def opened_catalog(home: Home) -> Iterator[Catalog]:
         catalog.close()
 
 
+def no_flush() -> None:
+    """Flush nothing."""
+
+
 @contextmanager
-def opened_desk(home: Home, engine: RocksEngine) -> Iterator[tuple[BackupDesk, Catalog]]:
+def opened_desk(
+    home: Home, engine: RocksEngine, flush_streams: Callable[[], object] = no_flush
+) -> Iterator[tuple[BackupDesk, Catalog]]:
     """Open what makes the backups of a home."""
     with opened_catalog(home) as catalog:
-        desk = BackupDesk(home, engine, catalog, SystemClock())
+        desk = BackupDesk(home, engine, catalog, SystemClock(), flush_streams=flush_streams)
         try:
             yield desk, catalog
         finally:
             desk.close()
 
 
-def back_up(home: Home, engine: RocksEngine, file: Path) -> Packed:
+def back_up(
+    home: Home, engine: RocksEngine, file: Path, flush_streams: Callable[[], object] = no_flush
+) -> Packed:
     """Make a backup, from the freeze to the file."""
-    with opened_desk(home, engine) as (desk, _):
+    with opened_desk(home, engine, flush_streams) as (desk, _):
         started = desk.start(ACTOR)
         with packing(started.folder):
             made = pack(started.folder, file, tidegate_version="0", force=False, report=no_report)

@@ -101,6 +101,10 @@ def test_rates_are_of_counters_and_never_of_gauges() -> None:
         ("disk", "tidegate_disk_free_bytes"),
         ("memory", "tidegate_process_memory_bytes"),
         ("SQL", "tidegate_sql_statement_duration_seconds_bucket"),
+        ("statements", "tidegate_sql_statements_total"),
+        ("rows", "tidegate_rows_written_total"),
+        ("streams", "tidegate_stream_flush_duration_seconds_bucket"),
+        ("live", "tidegate_live_subscriptions"),
         ("backups", "tidegate_backup_last_success_timestamp_seconds"),
     ],
 )

@@ -210,6 +210,65 @@ def test_a_job_is_counted_while_it_runs_and_by_its_end(metrics: Metrics) -> None
     assert found["tidegate_jobs_finished_total outcome=failed"] == 1
 
 
+def test_a_statement_is_counted_by_what_it_does_and_how_it_ends(metrics: Metrics) -> None:
+    metrics.count_statement("insert", "done")
+    metrics.count_statement("insert", "done")
+    metrics.count_statement("insert", "refused")
+    metrics.count_statement("merge", "failed")  # a kind that is not in the table
+    found = samples(metrics)
+    total = "tidegate_sql_statements_total kind="
+    assert found[f"{total}insert outcome=done"] == 2
+    assert found[f"{total}insert outcome=refused"] == 1
+    assert found[f"{total}other outcome=failed"] == 1
+    assert found[f"{total}select outcome=done"] == 0, "known words are there at once"
+
+
+def test_rows_are_counted_by_tenant_and_kind_of_table_within_bounds(metrics: Metrics) -> None:
+    metrics.count_rows_written("default", "USER", 3)
+    metrics.count_rows_written("default", "user", 2)
+    metrics.count_rows_written("default", "STREAM", 7)
+    for number in range(TENANT_LABELS_MAX + 5):
+        metrics.count_rows_written(f"tenant-{number}", "SHARED", 1)
+    found = samples(metrics)
+    total = "tidegate_rows_written_total kind="
+    assert found[f"{total}user tenant=default"] == 5
+    assert found[f"{total}stream tenant=default"] == 7
+    assert found[f"{total}shared tenant=other"] == 6
+    assert sum(key.startswith(total) for key in found) == 2 + TENANT_LABELS_MAX
+
+
+def test_streams_are_counted_and_their_writers_asked_for_at_each_scrape(metrics: Metrics) -> None:
+    writers: list[str] = []
+    metrics.watch_stream_writers(lambda: len(writers))
+    metrics.count_stream_append(100, 12_345)
+    metrics.observe_stream_flush(0.02)
+    metrics.count_stream_evicted(4)
+    assert samples(metrics)["tidegate_stream_writers_open"] == 0
+    writers += ["one", "two"]
+    found = samples(metrics)
+    assert found["tidegate_stream_writers_open"] == 2
+    assert found["tidegate_stream_appended_rows_total"] == 100
+    assert found["tidegate_stream_appended_bytes_total"] == 12_345
+    assert found["tidegate_stream_flush_duration_seconds_count"] == 1
+    assert found["tidegate_stream_windows_evicted_total"] == 4
+
+
+def test_live_sockets_come_and_go_and_what_they_got_stays_counted(metrics: Metrics) -> None:
+    metrics.live_connections(1)
+    metrics.live_connections(1)
+    metrics.live_subscriptions(3)
+    metrics.count_live_changes(50)
+    metrics.count_live_lagged()
+    metrics.count_live_slow_closed()
+    metrics.live_subscriptions(-2)
+    metrics.live_connections(-1)
+    found = samples(metrics)
+    assert (found["tidegate_live_connections"], found["tidegate_live_subscriptions"]) == (1, 1)
+    assert found["tidegate_live_changes_sent_total"] == 50
+    assert found["tidegate_live_lagged_total"] == 1
+    assert found["tidegate_live_slow_closed_total"] == 1
+
+
 def test_the_last_backup_is_shown(metrics: Metrics) -> None:
     metrics.observe_backup(finished_seconds=1_800_000_000, took_seconds=12.5, size_bytes=10**9)
     metrics.count_backup_failure()

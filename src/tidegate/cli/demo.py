@@ -1,4 +1,4 @@
-"""The demo of `tidegate up --demo`: a topic, a pipeline, and a source of meter readings."""
+"""The demo of `tidegate up --demo`: a topic, a pipeline, a source of meter readings, and people who type."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import typer
 
 from tidegate.cli.child import StopWithParentOption, stop_with_parent
 from tidegate.cli.invocation import Invocation, command
+from tidegate.cli.presence import DEMO_TOPIC, PRESENCE_DEFINITION
 from tidegate.errors import TopicExists, Unavailable
 
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client
     from tidegate.storage.home import Home
 
-DEMO_TOPIC = "demo.readings"
 DEMO_PARTITIONS = 2
 DEMO_FILE = Path(__file__).with_name("demo_pipeline.py")
 METER_COUNT = 40
@@ -28,6 +28,11 @@ REQUESTS_PER_SECOND = 10
 LATE_SHARE = 0.02  # of the readings come late, as from a meter that was out of reach
 LATE_SECONDS_MAX = 600.0
 SEED_DEFAULT = 7
+PEOPLE = ("ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hana")
+ROOMS = ("lobby", "help", "grid")
+LEAVE_SHARE = 0.05  # of the times that someone is heard of
+TYPING_SHARE = 0.4
+PRESENCE_INSERT = "INSERT INTO demo.presence (who, room, typing) VALUES (?, ?, ?)"
 RETRY_SECONDS = 0.5
 US = 1_000_000
 
@@ -43,10 +48,11 @@ def demo_source(
     rate: Annotated[int, typer.Option(min=1, max=100_000, help="Readings per second.")] = READINGS_PER_SECOND,
     with_parent: StopWithParentOption = False,
 ) -> None:
-    """Publish meter readings to demo.readings until Ctrl-C or SIGTERM."""
+    """Publish meter readings, and who is there and who types, until Ctrl-C or SIGTERM."""
     if with_parent:
         stop_with_parent(1.0)
     batches = _paced_batches(meter_readings(seed, rate, time.time_ns() // 1000), rate)
+    people = presences(seed)
     unsent: list[dict[str, Any]] = []
     while True:
         try:
@@ -55,19 +61,22 @@ def demo_source(
                     unsent = unsent or next(batches)
                     client.topic(DEMO_TOPIC).publish(unsent)
                     unsent = []
+                    for row in next(people):
+                        client.sql(PRESENCE_INSERT, row)
         except Unavailable as error:
             typer.echo(f"waiting for the server: {error.message}", err=True)
             time.sleep(RETRY_SECONDS)
 
 
 def prepare_demo(client: Client, home: Home) -> None:
-    """Create the demo's topic and install its pipeline, unless they are there."""
+    """Create the demo's topic and stream and install its pipeline, unless they are there."""
     from tidegate.cli.pipeline import install_pipeline
 
     try:
         client.topics.create(DEMO_TOPIC, partitions=DEMO_PARTITIONS)
     except TopicExists:
         pass  # from the demo before, which this one goes on with
+    client.sql(f"CREATE NAMESPACE IF NOT EXISTS demo; {PRESENCE_DEFINITION}")
     install_pipeline(home, DEMO_FILE)
 
 
@@ -93,6 +102,23 @@ def meter_readings(seed: int, rate: int, start_us: int) -> Iterator[dict[str, An
             "late": late,
         }
         number += 1
+
+
+def presences(seed: int) -> Iterator[list[list[Any]]]:
+    """Give rows of `demo.presence`, a few now and then: people come, change rooms, type and leave."""
+    chance = random.Random(seed)
+    rooms = {name: chance.choice(ROOMS) for name in PEOPLE[::2]}
+    while True:
+        rows: list[list[Any]] = []
+        for name in PEOPLE:
+            if chance.random() < 1 / REQUESTS_PER_SECOND / 3:  # about every third second
+                if name in rooms and chance.random() < LEAVE_SHARE:
+                    del rooms[name]
+                elif name in rooms or chance.random() < LEAVE_SHARE:
+                    rooms.setdefault(name, chance.choice(ROOMS))
+                if name in rooms:
+                    rows.append([name, rooms[name], chance.random() < TYPING_SHARE])
+        yield rows
 
 
 def _paced_batches(source: Iterator[dict[str, Any]], rate: int) -> Iterator[list[dict[str, Any]]]:

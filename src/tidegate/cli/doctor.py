@@ -130,7 +130,7 @@ def _work_checks(home: Path, elsewhere: bool) -> Iterator[Look]:
 def _inner_checks(home: Path, runs: Running) -> Iterator[Look]:
     import time
 
-    from tidegate.cli.checks import machine, place, stores
+    from tidegate.cli.checks import machine, place, stores, streams
 
     running = runs.server_pid is not None
     lost, engine = functools.partial(place.lost_parts, home), home / "engine"
@@ -141,6 +141,8 @@ def _inner_checks(home: Path, runs: Running) -> Iterator[Look]:
     yield "server address", lambda: place.check_address(home, runs.server_pid)
     yield "engine", lambda: stores.check_engine(engine, server_runs=running, lost="engine" in lost())
     yield "lake", lambda: stores.check_lake([home / "lake", *sorted((home / "tenants").glob("*/lake"))])
+    tenant_streams = sorted((home / "tenants").glob("*/streams"))
+    yield "streams", lambda: streams.check_streams([home / "streams", *tenant_streams])
     yield "kept copies", lambda: place.check_kept(home)
     yield "backups", lambda: place.check_backups(home, server_runs=running)
     for name in ("server", "worker"):

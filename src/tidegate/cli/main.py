@@ -1,6 +1,6 @@
 """The entry of `tidegate`: takes the arguments, gives an exit code.
 
-    0    done; also when `up` stops on Ctrl-C, and when nobody reads the rest of the answer (`| head -1`)
+    0    done; also when `up` or `subscribe` stops on Ctrl-C, and when nobody reads the rest (`| head -1`)
     1    refused or failed: the message and what to do next are on stderr
     2    wrong usage
     3    `serve` and `worker` only: cannot start here, and trying again does not help
@@ -29,6 +29,7 @@ from tidegate.cli import (
     serve,
     sql,
     status,
+    subscribe,
     tenant,
     topic,
     up,
@@ -51,7 +52,7 @@ app = typer.Typer(
     cls=PlainGroup,
     pretty_exceptions_enable=False,
 )
-for _noun in (up, serve, worker, status, doctor, opening, sql, audit, backup, demo):
+for _noun in (up, serve, worker, status, doctor, opening, sql, subscribe, audit, backup, demo):
     _noun.register(app)
 for _group in (topic, pipeline, user, tenant, job):
     app.add_typer(_group.app, cls=PlainGroup)

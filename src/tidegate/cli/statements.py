@@ -2,37 +2,80 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 
-# What a semicolon may hide in: '…' and "…" (a doubled quote stays inside), -- to the line's end, /* … */.
-_PIECES = re.compile(
-    r"""'(?:[^']|'')*' | "(?:[^"]|"")*" | --[^\n]* | /\*.*?\*/ | /\* | .""",
-    re.VERBOSE | re.DOTALL,
-)
-# An opening that matches alone has no end in the text.
-UNCLOSED = frozenset({"'", '"', "/*"})
+from tidegate.sdk.reading import PIECES, pieces
+
+# Of a line with a mistake in it this much is shown, around the mistake.
+EXCERPT_CHARACTERS_MAX = 72
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A statement without its semicolon, and where its first character stands: line and column from 1."""
+
+    text: str
+    line: int = 1
+    column: int = 1
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
     """Give the statements that a semicolon ends, without it, and the text after the last one."""
-    statements: list[str] = []
-    start = 0
-    position = 0
-    while position < len(text):
-        match = _PIECES.match(text, position)
-        if match is None:
-            break
-        piece = match.group()
-        position = match.end()
-        if piece in UNCLOSED:
-            return statements, text[start:]
-        if piece == ";":
-            if is_statement(text[start : match.start()]):
-                statements.append(text[start : match.start()].strip())
-            start = position
-    return statements, text[start:]
+    spans, end = _spans(text)
+    return [text[start:stop] for start, stop in spans], text[end:]
+
+
+def placed_statements(text: str) -> list[Placed]:
+    """Give all statements of a whole text, the last one with or without its semicolon."""
+    spans, end = _spans(text)
+    rest = text[end:]
+    if is_statement(rest):
+        spans.append((end + len(rest) - len(rest.lstrip()), len(text.rstrip())))
+    return [_placed(text, start, stop) for start, stop in spans]
 
 
 def is_statement(text: str) -> bool:
     """Say whether there is anything but blanks and comments."""
-    return bool(re.sub(r"--[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL).strip())
+    return next(pieces(text), None) is not None
+
+
+def excerpt(statement: Placed, line: int, column: int) -> str:
+    """Give a line of a statement with a mark below a place in it; nothing where there is no such line.
+
+    Line and column count from the statement's beginning; the excerpt names the text's own line.
+    """
+    lines = statement.text.split("\n")
+    if not 1 <= line <= len(lines):
+        return ""
+    shown = lines[line - 1].rstrip("\r").replace("\t", " ")
+    place = min(max(column - 1, 0), len(shown))
+    start = max(0, min(place - EXCERPT_CHARACTERS_MAX // 2, len(shown) - EXCERPT_CHARACTERS_MAX))
+    cut = shown[start : start + EXCERPT_CHARACTERS_MAX]
+    front = "…" if start else ""
+    back = "…" if start + len(cut) < len(shown) else ""
+    label = f"{statement.line + line - 1} | "
+    from rich.cells import cell_len
+
+    columns = cell_len(label + front + shown[start:place])
+    return f"{label}{front}{cut}{back}\n{' ' * columns}^"
+
+
+def _spans(text: str) -> tuple[list[tuple[int, int]], int]:
+    """Give where each ended statement begins and ends, and where the rest begins."""
+    found: list[tuple[int, int]] = []
+    start = 0
+    for match in PIECES.finditer(text):
+        if match.lastgroup == "open":
+            break
+        if match.group() == ";":
+            inside = text[start : match.start()]
+            if is_statement(inside):
+                begin = start + len(inside) - len(inside.lstrip())
+                found.append((begin, start + len(inside.rstrip())))
+            start = match.end()
+    return found, start
+
+
+def _placed(text: str, start: int, stop: int) -> Placed:
+    before = text[:start]
+    return Placed(text[start:stop], before.count("\n") + 1, start - (before.rfind("\n") + 1) + 1)

@@ -16,6 +16,7 @@ import typer
 from tidegate.cli.advice import UsageRefused
 from tidegate.cli.installed import installed_names, with_waiting
 from tidegate.cli.invocation import Invocation, command, console
+from tidegate.cli.presence import DEMO_TOPIC, PRESENCE_SQL
 from tidegate.cli.show import home_flag, path_text, program_name
 
 if TYPE_CHECKING:
@@ -122,10 +123,12 @@ def commands_to_try(
     queries = [DEMO_QUERY] if "readings" in tables else []
     queries += [f"FROM lake.{name} LIMIT 10" for name in sorted(tables, key=lambda name: name != "readings")]
     asks = [f'{program} sql "{query}"{flag}' for query in (queries or ["SELECT 1"])]
+    is_demo = any(entry["name"] == DEMO_TOPIC for entry in topics)
+    follow = f'{program} subscribe "{PRESENCE_SQL}"{flag}'
     return [
         _first_that_fits(asks, width, min(asks, key=len)),
         _first_that_fits(reads[:TOPICS_TRIED_MAX], width, f"{program} topic list{flag}"),
-        f"{program} pipeline list{home_flag(home_path)}",
+        follow if is_demo else f"{program} pipeline list{home_flag(home_path)}",
     ]
 
 

@@ -83,6 +83,7 @@ class Launch:
         self, call: Invocation, home: Home, settings: Settings, *, demo: bool, port: int | None
     ) -> None:
         from tidegate.cli.feed import StatusFeed
+        from tidegate.cli.presence import PresenceFeed
         from tidegate.cli.supervisor import Supervisor
         from tidegate.model.clock import SystemClock
 
@@ -94,6 +95,7 @@ class Launch:
         self._signals = StopSignals()
         self._supervisor = Supervisor(settings.supervisor, clock, self._tell)
         self._feed = StatusFeed(self._fetch, clock)
+        self._presence = PresenceFeed(self._connect, clock) if demo else None
         self._client: Client | None = None
         self._notes: list[str] = []
         self._drawing = False
@@ -116,6 +118,8 @@ class Launch:
         finally:
             self._drawing = False
             self._feed.stop()
+            if self._presence is not None and self._demo_started:
+                self._presence.stop()
             self._supervisor.stop(self._signals.hurry, time.sleep)
         return self._signals.hurry()
 
@@ -151,6 +155,8 @@ class Launch:
             self._tell(f"the demo waits: {error.message}")
             return  # the next step tries again
         self._demo_started = True
+        if self._presence is not None:
+            self._presence.start()
         self._supervisor.start(self._plan("demo", "demo-source"))
         if not self._drawing and not self._call.as_json:
             self._print_commands()
@@ -164,12 +170,16 @@ class Launch:
     def _port_flags(self) -> tuple[str, ...]:
         return () if self._port is None else ("--port", str(self._port))
 
-    def _fetch(self) -> Mapping[str, Any]:
+    def _connect(self) -> Client:
         import tidegate
+
+        return tidegate.connect(home=self._home.path, retry_seconds=0)
+
+    def _fetch(self) -> Mapping[str, Any]:
         from tidegate.errors import TidegateError
 
         if self._client is None:
-            self._client = tidegate.connect(home=self._home.path, retry_seconds=0)
+            self._client = self._connect()
         try:
             return self._client.status()
         except TidegateError:
@@ -193,6 +203,7 @@ class Launch:
             notes=self._notes,
             commands=picture.commands if seen is not None else (),
             trouble=trouble,
+            people=None if self._presence is None or seen is None else self._presence.here(),
         )
 
     def _tell(self, text: str) -> None:

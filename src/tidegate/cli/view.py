@@ -18,6 +18,7 @@ from rich.text import Text
 
 from tidegate.cli.feed import History
 from tidegate.cli.grids import FittedTable
+from tidegate.cli.presence import Person
 from tidegate.cli.show import bytes_text, count_text, rate_text, seconds_text
 from tidegate.cli.supervisor import ChildState
 
@@ -59,6 +60,7 @@ class Picture:
     notes: Sequence[str] = ()
     commands: Sequence[str] = ()
     trouble: str = ""
+    people: Sequence[Person] | None = None
     size: tuple[int, int] = field(default=(100, 40))
 
 
@@ -71,6 +73,8 @@ def render(picture: Picture) -> RenderableType:
         rows_max, roomy = _rows_that_fit(picture, status)
         space = [Text("")] if roomy else []
         parts.append(_traffic(picture, status))
+        if picture.people is not None:
+            parts.append(_presence(picture.people))
         for table in _tables(picture, status, rows_max):
             parts.extend([*space, table])
     elif picture.trouble:
@@ -89,6 +93,7 @@ def _rows_that_fit(picture: Picture, status: Mapping[str, Any]) -> tuple[int, bo
     width, height = picture.size
     footer = sum(-(-(len(line) + 2) // width) for line in picture.commands) + (1 if picture.commands else 0)
     left = height - FIXED_LINES - footer - len(picture.notes[-NOTES_SHOWN:])
+    left -= 0 if picture.people is None else 1
     most = max(ROOMY_ROWS_MIN, *(len(status[part]) for part in ("topics", "pipelines", "tables")))
     for roomy in (True, False):
         for rows_max in range(most, 0, -1):
@@ -230,6 +235,17 @@ def _traffic(picture: Picture, status: Mapping[str, Any]) -> RenderableType:
         "rows out", Text(rate_text(outgoing), "bold"), Sparkline(history.row_steps()[-bars:], "magenta")
     )
     return grid
+
+
+def _presence(people: Sequence[Person]) -> RenderableType:
+    """Draw who is there, live from the stream: those who type stand out."""
+    line = Text("who is here  ", no_wrap=True, overflow="ellipsis")
+    for person in people:
+        style = "bold yellow" if person.typing else "green"
+        line.append(f"{person.who}@{person.room}{' types…' if person.typing else ''}  ", style)
+    if not people:
+        line.append("nobody", "dim")
+    return line
 
 
 def _tables(picture: Picture, status: Mapping[str, Any], rows_max: int) -> list[RenderableType]:

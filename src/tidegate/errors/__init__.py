@@ -51,6 +51,7 @@ TidegateError
 │   │   ├── IndexExists             409
 │   │   ├── RowExists               409  an INSERT of a key that is there
 │   │   ├── TableChanged            409  dropped or altered while a statement ran
+│   │   ├── WriteConflict           409  others changed the same rows, again and again
 │   │   ├── TenantExists            409
 │   │   ├── UserExists              409
 │   │   ├── LastAdministrator       409  the one that the instance starts with stays
@@ -161,6 +162,7 @@ from tidegate.errors.refused import (
     TopicNotFound,
     TopicReplaced,
     ValueInvalid,
+    WriteConflict,
 )
 from tidegate.errors.root import (
     TidegateError,
@@ -283,6 +285,7 @@ __all__ = [
     "UserExists",
     "UserNotFound",
     "ValueInvalid",
+    "WriteConflict",
     "every_error",
     "from_wire",
 ]

@@ -251,6 +251,13 @@ class TableChanged(Conflict):
     default_hint = "Run it again. Nothing was written."
 
 
+class WriteConflict(Conflict):
+    code = "WRITE_CONFLICT"
+    template = "Rows of '{table}' kept changing while the statement looked at them."
+    default_hint = "Run it again. Nothing was written."
+    retryable = True
+
+
 class OffsetOutOfRange(RequestRefused):
     code = "OFFSET_OUT_OF_RANGE"
     status = 416

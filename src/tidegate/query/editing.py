@@ -161,7 +161,8 @@ class Edits:
     def _select(self, outputs: Sequence[str]) -> str:
         name = f"{quote_name(self.table.namespace)}.{quote_name(self.table.name)}"
         condition = f" WHERE ({self._condition})" if self._condition is not None else ""
-        return f"SELECT {', '.join(outputs)} FROM {name}{condition}"  # noqa: S608 - quoted names, parsed pieces
+        shown = ", ".join(outputs)
+        return f"SELECT {shown} FROM {name}{condition}"  # noqa: S608 - quoted names, parsed pieces
 
 
 def _matches(select: LiveSelect, row: Row) -> bool:

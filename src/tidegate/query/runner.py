@@ -18,7 +18,7 @@ from tidegate.model.people_names import check_row_owner
 from tidegate.query.defining import Defining
 from tidegate.query.selecting import Selecting
 from tidegate.query.showing import Showing
-from tidegate.query.steps import Caller, Outcome, Step, answered
+from tidegate.query.steps import Caller, Kind, Outcome, Step, answered
 from tidegate.query.writing import Writing, many_of
 from tidegate.sql import parse
 from tidegate.sql import statements as sql
@@ -131,6 +131,22 @@ class StatementRunner:
 
     def _described(self, text: str, caller: Caller) -> Outcome:
         return answered(self._selecting.run(text, (), caller))
+
+
+def kind_of(statement: sql.Statement) -> Kind:
+    """Give what a statement is counted as."""
+    if isinstance(statement, sql.ExecuteAs):
+        return kind_of(statement.statement)
+    if isinstance(statement, sql.Insert):
+        return "upsert" if statement.upsert else "insert"
+    if isinstance(statement, (sql.Select, sql.Explain)):
+        return "select"
+    if isinstance(statement, sql.Update):
+        return "update"
+    if isinstance(statement, sql.Delete):
+        return "delete"
+    shows = isinstance(statement, (sql.ShowTables, sql.ShowNamespaces, sql.DescribeTable))
+    return "show" if shows else "ddl"
 
 
 @contextmanager

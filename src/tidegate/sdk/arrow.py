@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from tidegate.errors import RequestInvalid, TidegateError
+from tidegate.sdk.requests import encoded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,10 +37,71 @@ def stream_of(table: pa.Table | pa.RecordBatch) -> bytes:
         reason = f"{type(table).__name__} is not an Arrow table."
         raise RequestInvalid(reason=reason, hint="Give a pyarrow.Table or RecordBatch.")
     known = table.drop_columns([name for name in table.column_names if name in COLUMNS_GIVEN_OUT])
+    return stream_bytes(known)
+
+
+def stream_bytes(table: pa.Table) -> bytes:
+    """Give a table as the bytes of an Arrow stream."""
+    import pyarrow as pa
+
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, known.schema) as writer:
-        writer.write_table(known)
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
     return bytes(sink.getvalue())
+
+
+def rows_of(rows: object) -> pa.Table:
+    """Give rows as an Arrow table: dictionaries, Arrow itself, frames of pandas and of Polars."""
+    import pyarrow as pa
+
+    if isinstance(rows, pa.Table):
+        return rows
+    if isinstance(rows, pa.RecordBatch):
+        return pa.Table.from_batches([rows])
+    if type(rows).__module__.partition(".")[0] == "pandas":
+        return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata(None)
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    if isinstance(rows, Mapping) or not isinstance(rows, Iterable):
+        reason = f"{type(rows).__name__} is not a list of rows."
+        raise RequestInvalid(reason=reason, hint="Give dictionaries, Arrow, or a frame of pandas or Polars.")
+    return _table_of_dicts(list(rows))
+
+
+def _table_of_dicts(rows: list[Any]) -> pa.Table:
+    import pyarrow as pa
+
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row, Mapping):
+            reason = f"Row {number} is no dictionary but {type(row).__name__}."
+            raise RequestInvalid(reason=reason, hint="Give each row as {column: value}.")
+        if row.keys() != rows[0].keys():
+            other = ", ".join(sorted(map(str, row.keys() ^ rows[0].keys())))
+            reason = f"Row {number} has other columns than row 1: {other}."
+            hint = "Give None where there is no value; insert rows whose defaults differ by themselves."
+            raise RequestInvalid(reason=reason, hint=hint)
+    names = [str(name) for name in rows[0]] if rows else []
+    return pa.table({name: _column(name, [row[name] for row in rows]) for name in names})
+
+
+def _column(name: str, values: list[Any]) -> pa.Array:
+    import pyarrow as pa
+
+    kinds = set(map(type, values))
+    if kinds & {dict, list, tuple, UUID}:
+        values = [_text_of(value) for value in values]
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as problem:
+        reason = f"Column '{name}' has values that do not go together: {problem}."
+        raise RequestInvalid(reason=reason, hint="Give values of one type in a column.") from problem
+
+
+def _text_of(value: Any) -> Any:
+    """Give a structure as the JSON that a column stores, an id as its text, and all else as it is."""
+    if isinstance(value, dict | list | tuple):
+        return encoded(value).decode()
+    return str(value) if isinstance(value, UUID) else value
 
 
 def table_of(content: bytes) -> pa.Table:

@@ -120,9 +120,9 @@ class Course:
 def setback_of(problem: httpx.TransportError, url: str) -> Setback:
     """Say what a broken connection means for the request that was on it."""
     reason = str(problem) or type(problem).__name__
-    untrusted = _certificate_problem(problem)
-    if untrusted is not None:
-        return Setback(Fate.FINAL, _untrusted(untrusted, url), problem)
+    distrust = certificate_problem(problem)
+    if distrust is not None:
+        return Setback(Fate.FINAL, untrusted(distrust, url), problem)
     if _is_plain(problem) and url.startswith("https://"):
         hint = f"The server there does not speak TLS: try http://{url.removeprefix('https://')}."
         return Setback(Fate.UNSENT, ServerNotRunning(url=url, reason=reason, hint=hint), problem)
@@ -174,7 +174,8 @@ def _retry_after_seconds(headers: Mapping[str, str]) -> float:
     return float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0.0
 
 
-def _certificate_problem(problem: BaseException) -> ssl.SSLCertVerificationError | None:
+def certificate_problem(problem: BaseException) -> ssl.SSLCertVerificationError | None:
+    """Give what is wrong with the server's certificate, where that is what went wrong."""
     found = (cause for cause in _causes(problem) if isinstance(cause, ssl.SSLCertVerificationError))
     return next(found, None)
 
@@ -190,7 +191,8 @@ def _causes(problem: BaseException | None) -> Iterator[BaseException]:
         problem = problem.__cause__ or problem.__context__
 
 
-def _untrusted(problem: ssl.SSLCertVerificationError, url: str) -> ServerUntrusted:
+def untrusted(problem: ssl.SSLCertVerificationError, url: str) -> ServerUntrusted:
+    """Say that a certificate is not trusted, and why."""
     reason = problem.verify_message.removesuffix(".")
     if problem.verify_code not in OTHER_NAME:
         return ServerUntrusted(url=url, reason=reason)

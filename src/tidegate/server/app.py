@@ -44,6 +44,7 @@ from tidegate.model.access import check_allowed
 from tidegate.server.bodies import json_answer
 from tidegate.server.call import SESSION_COOKIE, Call
 from tidegate.server.identities import Identity, in_tenant
+from tidegate.server.live import LiveDoor
 from tidegate.server.pages import refusal_page, wants_page
 from tidegate.server.protocol import CutShort
 from tidegate.server.routes import ROUTES, Route
@@ -102,11 +103,13 @@ class Door:
         self._open = frozenset(route.path for route in ROUTES if route.operation is None)
         self._keyed = [f"{route.method} {route.path}" for route in ROUTES if route.keyed]
         self._strangers = 0
+        self._live = LiveDoor(running, self._identity, self._refuse)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        if scope["type"] != "http":
-            await _close_socket(scope, receive, send)
+        if scope["type"] == "websocket":
+            request_context(request_id := _request_id(scope))
+            await self._live(scope, receive, send, request_id)
             return
         running = self._running
         began = running.clock.monotonic_seconds()
@@ -317,10 +320,3 @@ def _is_local(call: Call) -> bool:
         return asked_for in LOOPBACK_NAMES and ip_address(call.address).is_loopback
     except ValueError:
         return False
-
-
-async def _close_socket(scope: Scope, receive: Receive, send: Send) -> None:
-    """Refuse what is not plain HTTP."""
-    if scope["type"] == "websocket":
-        await receive()
-        await send({"type": "websocket.close", "code": 1008, "reason": "there is no socket at this path"})

@@ -38,6 +38,26 @@ def messages_of(body: bytes, messages_max: int, bytes_max: int) -> Messages:
     return Messages(columns["key"], payloads, columns["partition"])
 
 
+def plain_table(body: bytes, bytes_max: int) -> pa.Table:
+    """Read the rows of an Arrow stream, whatever their columns; nothing in it may be compressed."""
+    try:
+        _check_plain(body)
+        batches, size_bytes = [], 0
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            for batch in reader:
+                batch.validate(full=True)
+                size_bytes += batch.nbytes
+                if size_bytes > bytes_max:
+                    raise BodyTooLarge(limit_bytes=bytes_max)
+                batches.append(batch)
+            names = reader.schema.names
+            if len(set(names)) < len(names):
+                raise RequestInvalid(reason="Two columns of the stream have one name.", hint=PLAIN_HINT)
+            return pa.Table.from_batches(batches, reader.schema)
+    except (pa.ArrowException, OSError, ValueError, struct.error) as problem:
+        raise RequestMalformed(reason=f"not an Arrow stream ({problem})", hint=PLAIN_HINT) from problem
+
+
 def arrow_answer(batches: Sequence[pa.RecordBatch], schema: pa.Schema, notes: Mapping[str, str]) -> bytes:
     """Give batches as the bytes of an Arrow stream; notes travel in the schema's metadata."""
     noted = schema.with_metadata({**(schema.metadata or {}), **notes})

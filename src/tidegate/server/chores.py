@@ -10,8 +10,11 @@ from collections.abc import Awaitable, Callable
 from tidegate.errors import CatalogUnavailable, TidegateError
 from tidegate.ingest.answers import old_answers, stage_forget
 from tidegate.server.running import Running
+from tidegate.storage.highwater import KEEP_SECONDS, stage_high_water
 
 SAMPLE_SECONDS = 1.0
+# An index is filled where it is made; this is for those that a crash left.
+INDEX_SECONDS = 60.0
 # Old rows go once an hour: nothing waits for it.
 PRUNE_SECONDS = 3600.0
 # A server that is restarted often comes to its chores, too.
@@ -25,10 +28,15 @@ log = logging.getLogger(__name__)
 
 def start_chores(running: Running) -> list[asyncio.Task[None]]:
     """Begin all of them; the caller cancels what is given back."""
-    refresh_seconds = running.settings.auth.refresh_seconds
+    settings = running.settings
+    refresh_seconds = settings.auth.refresh_seconds
     chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
         ("tokens", refresh_seconds, lambda: running.identities.refresh(required=False)),
         ("prune", PRUNE_SECONDS, lambda: prune(running)),
+        ("streams: flush", settings.streams.flush_interval_seconds / 2, lambda: flush_streams(running)),
+        ("streams: evict", settings.streams.eviction_interval_seconds, lambda: evict_streams(running)),
+        ("indexes", INDEX_SECONDS, lambda: fill_indexes(running)),
+        ("clock", KEEP_SECONDS, _high_water(running)),
     ]
     tasks = [asyncio.ensure_future(_repeat(name, seconds, chore)) for name, seconds, chore in chores]
     return [*tasks, asyncio.ensure_future(_sample(running))]
@@ -39,6 +47,44 @@ async def stop_chores(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def flush_streams(running: Running) -> None:
+    """Bring rows of streams to their files before they have waited for the whole interval."""
+    began = running.clock.monotonic_seconds()
+    interval_seconds = running.settings.streams.flush_interval_seconds
+    await running.threads.upkeep(running.tables.streams.flush, interval_seconds / 2)
+    running.metrics.observe_stream_flush(running.clock.monotonic_seconds() - began)
+
+
+async def evict_streams(running: Running) -> None:
+    """Take windows that are over their time out of sight, then remove their files."""
+    streams = running.tables.streams
+    for table in running.tables.stream_tables():
+        evicted = await running.threads.upkeep(streams.evict, table)
+        running.metrics.count_stream_evicted(evicted.windows)
+    await running.threads.upkeep(streams.sweep)
+
+
+async def fill_indexes(running: Running) -> None:
+    """Go on with indexes that were being filled when the server stopped."""
+    for table in running.tables.directory:
+        if not all(index.ready for index in table.indexes):
+            await running.threads.upkeep(running.tables.defining.fill_indexes, table)
+
+
+def _high_water(running: Running) -> Callable[[], Awaitable[None]]:
+    """Keep the newest time that was given out, where anything was given out since the last look."""
+    seen = [(-1, -1)]
+
+    async def keep() -> None:
+        given = (running.ids.newest, running.live_hub.seq)
+        if given != seen[0]:
+            now_us = running.clock.now_us()
+            await running.committer.commit(functools.partial(stage_high_water, now_us=now_us))
+            seen[0] = given
+
+    return keep
 
 
 async def prune(running: Running) -> None:

@@ -65,6 +65,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
         self._refusal: TidegateError | None = None
+        self._is_upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or say that there are too many and close it."""
@@ -98,7 +99,7 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._refuse(HeadersTooLarge(limit_bytes=self.header_bytes_max))
             else:
                 self._expect_head()
-        elif self._is_idle():
+        elif self._is_idle() and not self._is_upgraded:
             # Bytes that begin nothing, or the rest of a body that was refused, keep no connection open.
             self._expect_head(max(self.header_seconds_max, self.timeout_keep_alive))
 
@@ -121,6 +122,11 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refusal = HeadersTooLarge(limit_bytes=self.header_bytes_max)
             raise self._refusal  # stops the parser, which then has a refusal sent
         super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to the protocol of sockets."""
+        self._is_upgraded = True
+        super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what the parser does not take."""

@@ -19,15 +19,19 @@ from tidegate.catalog.database import Catalog, CatalogPlace
 from tidegate.catalog.place import place_of
 from tidegate.errors import CatalogUnavailable, HomeUnusable, TenantNotFound, TidegateError
 from tidegate.ingest.publish import Publisher
+from tidegate.live.hub import LiveHub
 from tidegate.model.clock import Clock
-from tidegate.model.ids import SnowflakeSource
+from tidegate.model.ids import SnowflakeSource, snowflake_at
+from tidegate.query.live_rows import LiveSource
 from tidegate.server.answers_held import AnswersHeld
 from tidegate.server.arrivals import Arrivals
 from tidegate.server.identities import Identities
+from tidegate.server.table_parts import Ground, TableParts, new_hub, open_tables
 from tidegate.server.tenants import TenantLakes
 from tidegate.server.threads import Threads
 from tidegate.settings import Settings
 from tidegate.storage.commit import GroupCommitter
+from tidegate.storage.highwater import read_high_water_us
 from tidegate.storage.home import CATALOG_PART, ENGINE_PART, Home
 from tidegate.storage.rocks import RocksEngine, RocksSettings
 from tidegate.topics.definitions import TopicDirectory
@@ -77,6 +81,8 @@ class Running:
     arrivals: Arrivals
     threads: Threads
     backups: BackupDesk
+    tables: TableParts
+    ids: SnowflakeSource
     started_seconds: float
     load: Load = field(default_factory=Load)
     answers: AnswersHeld = field(default_factory=AnswersHeld)
@@ -99,10 +105,21 @@ class Running:
         self.committer.close()
         self.tenants.interrupt()
         self.threads.close()
+        self.tables.close()
         self.backups.close()
         self.tenants.close()
         self.catalog.close()
         self.engine.close()
+
+    @property
+    def live_hub(self) -> LiveHub:
+        """Where changes of tables go to live subscriptions."""
+        return self.tables.hub
+
+    @property
+    def live_source(self) -> LiveSource:
+        """What opens live subscriptions."""
+        return self.tables.live
 
     async def tenant_exists(self, tenant: str) -> bool:
         """Say whether there is such a tenant."""
@@ -231,20 +248,38 @@ def _open_engine(
         ),
     )
     try:
-        arrivals = Arrivals(loop)
-        topics = TopicDirectory(engine, settings.topics.partitions_max)
-        log = TopicLog(engine, SnowflakeSource(clock), clock, arrivals.notify)
-        for topic in topics:
-            log.recover(topic)
+        return _build(settings, home, engine, clock, loop, catalog)
     except BaseException:
         engine.close()
         raise
-    committer = GroupCommitter(engine, sync=storage.sync_writes)
-    committer.when_reopened(topics.reload)
-    committer.when_reopened(log.reload)
-    metrics = Metrics(clock.monotonic_seconds)
-    committer.watch(clock.monotonic_seconds, metrics.observe_commit)
-    threads = Threads(settings.query.statements_max, metrics, clock)
+
+
+def _build(
+    settings: Settings,
+    home: Home,
+    engine: RocksEngine,
+    clock: Clock,
+    loop: asyncio.AbstractEventLoop,
+    catalog: Catalog,
+) -> Running:
+    arrivals, metrics = Arrivals(loop), Metrics(clock.monotonic_seconds)
+    start_us = read_high_water_us(engine, clock.now_us())
+    ids = SnowflakeSource(clock)
+    ids.advance_past(snowflake_at(start_us))
+    topics = TopicDirectory(engine, settings.topics.partitions_max)
+    log = TopicLog(engine, ids, clock, arrivals.notify)
+    for topic in topics:
+        log.recover(topic)
+    committer = _open_committer(engine, topics, log, metrics, settings, clock)
+    threads, lakes = Threads(settings.query.statements_max, metrics, clock), TenantLakes(home, settings)
+    ground = Ground(settings, clock, engine, committer, catalog, lakes, ids)
+    try:
+        hub = new_hub(settings, clock, start_us, loop)
+        tables = open_tables(ground, hub, home.tenant_streams_path, secrets.token_bytes, metrics)
+    except BaseException:
+        committer.close()
+        raise
+    counted = _BackupCount(metrics, clock)
     return Running(
         settings=settings,
         home=home,
@@ -254,12 +289,29 @@ def _open_engine(
         topics=topics,
         log=log,
         publisher=Publisher(committer, log),
-        tenants=TenantLakes(home, settings),
+        tenants=lakes,
         catalog=catalog,
         identities=Identities(catalog.tokens, settings.auth, clock, threads.catalog),
         metrics=metrics,
         arrivals=arrivals,
         threads=threads,
-        backups=BackupDesk(home, engine, catalog, clock, _BackupCount(metrics, clock)),
+        backups=BackupDesk(home, engine, catalog, clock, counted, tables.streams.flush_all),
+        tables=tables,
+        ids=ids,
         started_seconds=clock.monotonic_seconds(),
     )
+
+
+def _open_committer(
+    engine: RocksEngine,
+    topics: TopicDirectory,
+    log: TopicLog,
+    metrics: Metrics,
+    settings: Settings,
+    clock: Clock,
+) -> GroupCommitter:
+    committer = GroupCommitter(engine, sync=settings.storage.sync_writes)
+    committer.when_reopened(topics.reload)
+    committer.when_reopened(log.reload)
+    committer.watch(clock.monotonic_seconds, metrics.observe_commit)
+    return committer

@@ -20,6 +20,7 @@ from tidegate.errors import PortInUse, StartRefused
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.server.app import build_app
 from tidegate.server.chores import start_chores, stop_chores
+from tidegate.server.live_protocol import MESSAGE_BYTES_MAX, LiveProtocol
 from tidegate.server.protocol import hide_cuts, limited_protocol
 from tidegate.server.running import Running, open_running
 from tidegate.server.tls import load_tls
@@ -139,6 +140,12 @@ async def _serve(
         config = uvicorn.Config(
             build_app(running),
             http=limited_protocol(settings.server),
+            ws=LiveProtocol,
+            ws_max_size=MESSAGE_BYTES_MAX,
+            # Equal messages are equal bytes only while none is compressed.
+            ws_per_message_deflate=False,
+            ws_ping_interval=settings.live.ping_seconds,
+            ws_ping_timeout=settings.live.send_seconds_max,
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -153,13 +153,24 @@ class Column(_Shape):
     type: str
 
 
+class SqlResult(_Shape):
+    """What one statement of several gave."""
+
+    columns: list[Column]
+    rows: list[list[Any]]
+    row_count: int
+    warnings: list[str] | UnsetType = UNSET
+
+
 class SqlRows(_Shape):
-    """The rows of a statement."""
+    """The rows of a statement, or how many it wrote; of several statements, the last one's and all."""
 
     columns: list[Column]
     rows: list[list[Any]]
     row_count: int
     took_ms: float
+    warnings: list[str] | UnsetType = UNSET
+    results: list[SqlResult] | UnsetType = UNSET
 
 
 class Worker(_Shape):

@@ -16,6 +16,8 @@ from tidegate.watching.metrics import Metrics
 READ_THREADS = 8
 # Catalog calls mostly wait for a database; SQLite takes one writer at a time.
 CATALOG_THREADS = 8
+# Flushing must not wait for a long removal of files, nor that for the filling of an index.
+UPKEEP_THREADS = 3
 # Statements that wait for their turn, for each that may run; more would wait longer than callers do.
 STATEMENTS_WAITING_PER_THREAD = 16
 # What a caller who finds too many waiting is asked to wait.
@@ -33,12 +35,17 @@ class Threads:
         self._reads = ThreadPoolExecutor(READ_THREADS, "tidegate-read")
         self._catalog = ThreadPoolExecutor(CATALOG_THREADS, "tidegate-catalog")
         self._statements = ThreadPoolExecutor(statements_max, "tidegate-sql")
+        self._upkeep = ThreadPoolExecutor(UPKEEP_THREADS, "tidegate-upkeep")
         self._statements_max = statements_max
         self._statements_here = 0
 
     async def read(self, call: Callable[..., T], *arguments: Any) -> T:
         """Run a short read of the engine or of a file."""
         return await _run_in(self._reads, call, *arguments)
+
+    async def upkeep(self, call: Callable[..., T], *arguments: Any) -> T:
+        """Run what the server does by itself; requests never wait behind it."""
+        return await _run_in(self._upkeep, call, *arguments)
 
     async def catalog(self, call: Callable[..., T], *arguments: Any) -> T:
         """Run a call of the catalog, and note how long it took and whether its database answered."""
@@ -75,6 +82,7 @@ class Threads:
         """Wait for what runs."""
         self._reads.shutdown()
         self._statements.shutdown()
+        self._upkeep.shutdown()
         self._catalog.shutdown()
 
 

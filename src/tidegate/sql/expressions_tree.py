@@ -58,6 +58,9 @@ _CAST_KINDS: dict[str, Kind] = {
 }
 _COMPARISONS = {"EQ": "=", "NEQ": "<>", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">="}
 _ARITHMETIC = {"Add": "+", "Sub": "-", "Mul": "*", "Div": "/", "IntDiv": "//", "Mod": "%"}
+# Operators that bind loosely, and those between whose operands they need parentheses: grammars differ there.
+_LOOSE = {*_COMPARISONS, "NullSafeEQ", "NullSafeNEQ", "Between", "In", "Like", "ILike", "Is", "RegexpLike"}
+_BINDING = {*_LOOSE, *_ARITHMETIC, "DPipe", "Neg", "Pow"}
 _ARROW_PLACES = {
     "Paren",
     "Alias",
@@ -88,11 +91,9 @@ class TreeCompiler:
     def build(self, node: Any) -> Piece:
         """Give the piece of a node, or raise SqlUnsupported that names it."""
         name = type(node).__name__
+        if name in _BINDING:
+            _check_operands(node)
         if name in _COMPARISONS:
-            if {type(node.this).__name__, type(node.expression).__name__} & _COMPARISONS.keys():
-                raise refuse(
-                    f"'{shown(node)}' chains comparisons.", "Join them with AND, or use parentheses."
-                )
             return logic.compare(_COMPARISONS[name], self.build(node.this), self.build(node.expression))
         if name in _ARITHMETIC:
             return arithmetic(_ARITHMETIC[name], self.build(node.this), self.build(node.expression))
@@ -164,6 +165,7 @@ def _refusal(node: Any, name: str) -> Exception:
         "SimilarTo": "Take regexp_matches(x, 'pattern') or LIKE.",
         "Glob": "Take LIKE.",
         "Collate": "Compare lower(x) with lower(y).",
+        "StartsWith": "Take starts_with(x, 'a').",
         "RegexpILike": "Take regexp_matches(x, '(?i)pattern').",
         "AtTimeZone": "Times are UTC in a live query.",
     }
@@ -234,6 +236,12 @@ def _like(compiler: TreeCompiler, node: Any, escape: Piece | None = None) -> Pie
         raise refuse("LIKE takes one pattern in a live query.", "Join several with OR.")
     made = like(compiler.build(node.this), compiler.build(node.expression), escape, fold=fold)
     return logic.negate(made) if node.args.get("negate") else made
+
+
+def _regex(compiler: TreeCompiler, node: Any) -> Piece:
+    if type(node.expression).__name__ not in ("Literal", "Placeholder", "Paren"):
+        raise refuse(f"The pattern in '{shown(node)}' needs parentheses.")
+    return matches_regex(compiler.build_all([node.this, node.expression]))
 
 
 def _escape(compiler: TreeCompiler, node: Any) -> Piece:
@@ -317,6 +325,19 @@ def _extract(compiler: TreeCompiler, node: Any) -> Piece:
     return part(node.this.name, compiler.build(node.expression), function="extract")
 
 
+def _check_operands(node: Any) -> None:
+    """Refuse a comparison, IS, IN, LIKE or NOT as an operand without parentheses around it."""
+    for place in ("this", "expression", "low", "high"):
+        operand = node.args.get(place)
+        # Here the tree has parentheses that the text may not have.
+        if place == "expression" and type(node).__name__.startswith("NullSafe") and operand.this is not None:
+            operand = operand.this if type(operand).__name__ == "Paren" else operand
+        if type(operand).__name__ in {*_LOOSE, "Escape", "Not", "And", "Or"}:
+            raise refuse(
+                f"'{shown(operand)}' needs parentheses in '{shown(node)}'.", "Or join them with AND."
+            )
+
+
 def _check_arrow(node: Any, as_text: bool) -> None:
     """Refuse an arrow that DuckDB reads otherwise than the tree: there it binds less than most operators."""
     parent = type(node.parent).__name__
@@ -355,8 +376,7 @@ _RULES: dict[str, Callable[[TreeCompiler, Any], Piece]] = {
     "Like": _like,
     "ILike": _like,
     "Escape": _escape,
-    "RegexpLike": lambda c, node: matches_regex(c.build_all([node.this, node.expression])),
-    "StartsWith": lambda c, node: build_call("starts_with", c.build_all([node.this, node.expression])),
+    "RegexpLike": _regex,
     "DPipe": lambda c, node: concatenate(c.build(node.this), c.build(node.expression)),
     "Neg": _negative,
     "Pow": lambda c, node: power(c.build(node.this), c.build(node.expression)),

@@ -171,7 +171,7 @@ def _epoch(args: Sequence[Piece]) -> Piece:
     piece = _time_of(args[0], "epoch")
     if piece.kind == DATE:
         return call(DOUBLE, "epoch", lambda days: days * 86_400.0, piece)
-    act = _zoned_seconds if piece.kind == TIMESTAMPTZ else lambda moment: moment / MICROSECONDS_PER_SECOND
+    act = _zoned_seconds if piece.kind == TIMESTAMPTZ else lambda moment: float(moment) / 1_000_000.0
     return call(DOUBLE, "epoch", act, piece)
 
 

@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -107,13 +108,21 @@ class BackupDesk:
     """Makes the backups of one home, where its engine and its catalog are open."""
 
     def __init__(
-        self, home: Home, engine: Engine, catalog: Catalog, clock: Clock, notice: Notice | None = None
+        self,
+        home: Home,
+        engine: Engine,
+        catalog: Catalog,
+        clock: Clock,
+        notice: Notice | None = None,
+        flush_streams: Callable[[], object] = lambda: None,
     ) -> None:
+        """`flush_streams` brings what streams gather in memory to their files; it may block."""
         self._home = home
         self._engine = engine
         self._catalog = catalog
         self._clock = clock
         self._notice: Notice = notice or _Nobody()
+        self._flush_streams = flush_streams
         self._name = f"{JOB_KIND}/{home.home_id}"
         # One run of one program: process ids come again.
         self._holder = f"{home.home_id}:{os.getpid()}:{clock.now_us()}"
@@ -133,7 +142,13 @@ class BackupDesk:
                 actor, DEFAULT_TENANT, JOB_KIND, self._name, {"backup": making.id}
             )
             making.claimed = self._catalog.jobs.claim(job.id, self._holder, LEASE_SECONDS)
-            freeze(self._home, self._engine, making.folder, self._clock)
+            freeze(
+                self._home,
+                self._engine,
+                making.folder,
+                self._clock,
+                flush_streams=self._flush_streams,
+            )
             with self._turn:
                 making.frozen_seconds = self._clock.monotonic_seconds()
             return Started(making.id, making.folder, job.id)

@@ -8,7 +8,17 @@ The order is what makes it one point of time; nothing is stopped:
     4. which batches each pipeline has begun; from 2 once more, until no pipeline got further than one batch
     5. Spark's checkpoints, cut to a batch that fits the tables (`checkpoints`)
     6. pipelines, settings, token, id
-    7. the engine, synced first: every message that was acknowledged before, and every offset that 5 names
+    7. the streams of every tenant, flushed first: every row that was acknowledged before
+    8. the engine, synced first: every message and row that was acknowledged before, every offset that 5
+       names, and the definition of every stream that 7 copied, as new as its rows or newer
+
+Streams come before the engine, which has their definitions. A column that is added in between is in the
+definition and in no copied row, which reads like any row that is older than its column; the other way round,
+rows would have a column that nobody knows. A stream that is made in between is there and empty; one that is
+dropped leaves logs that nobody names; one that is dropped and made again has logs with another id than its
+definition says, which are moved away when it is opened. All these rows came after the backup began, or were
+dropped before it ended. The other way round, a stream that is made again in between would lose rows that
+were acknowledged long before.
 
 Immutable files get a second name, so a freeze costs moments and almost no room, until the last of the two
 names goes. The folder is scratch: nothing in it is synced, and a dead maker's is removed at the next start.
@@ -19,8 +29,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,6 +47,7 @@ from tidegate.upkeep.checkpoints import (
     look_at_commits,
     look_at_offsets,
 )
+from tidegate.upkeep.streams import take_streams
 from tidegate.upkeep.tables import LakeFreeze
 
 CONTENT_FOLDER = "content"  # what goes into the file, at the paths that it has in a home
@@ -59,10 +70,17 @@ class FreezeNotes:
     home_id: str
     layout: int
     created_at: str
+    # Files that may grow still, by their path in the content: bytes behind the length are not of the freeze.
+    lengths_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
         """Put the notes beside the content."""
-        fields = {"homeId": self.home_id, "layout": self.layout, "createdAt": self.created_at}
+        fields = {
+            "homeId": self.home_id,
+            "layout": self.layout,
+            "createdAt": self.created_at,
+            "lengthsBytes": dict(self.lengths_bytes),
+        }
         (folder / NOTES_FILE).write_text(json.dumps(fields), encoding="utf-8")
 
     @classmethod
@@ -70,8 +88,9 @@ class FreezeNotes:
         """Give the notes of a frozen home."""
         try:
             found = json.loads((folder / NOTES_FILE).read_text(encoding="utf-8"))
-            return cls(found["homeId"], found["layout"], found["createdAt"])
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            lengths_bytes = found.get("lengthsBytes", {})  # a server of an earlier version notes none
+            return cls(found["homeId"], found["layout"], found["createdAt"], lengths_bytes)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise BackupUnusable(file=str(folder), reason=f"{NOTES_FILE} cannot be read") from problem
 
 
@@ -86,9 +105,11 @@ def freeze(
     folder: Path,
     clock: Clock,
     between_steps: Callable[[], None] = lambda: None,
+    flush_streams: Callable[[], object] = lambda: None,
 ) -> None:
     """Copy everything but the catalog, which the caller has dumped into `CATALOG_DUMP` before.
 
+    `flush_streams` brings what streams gather in memory to their files; without a server there is nothing.
     Blocks for as long as it takes to link every file; writes go on meanwhile. `between_steps` is called
     before each step and after the last: tests move the world there.
     """
@@ -105,20 +126,36 @@ def freeze(
     # 6. what people wrote
     _take_small_files(home, content)
     between_steps()
-    # 7. the engine, last
+    # 7. streams
+    flush_streams()
+    lengths_bytes = _take_streams(home, content)
+    between_steps()
+    # 8. the engine, last
     engine.sync()
     engine.checkpoint(content / "engine")
     between_steps()
-    FreezeNotes(home.home_id, LAYOUT_VERSION, created_at).write(folder)
+    FreezeNotes(home.home_id, LAYOUT_VERSION, created_at, lengths_bytes).write(folder)
 
 
 def _lakes(home: Home, content: Path) -> list[LakeFreeze]:
-    lakes = [LakeFreeze(home.lake_path, content / "lake")]
+    sources = [home.lake_path, *map(home.tenant_lake_path, _tenants(home))]
+    return [LakeFreeze(source, content / source.relative_to(home.path)) for source in sources]
+
+
+def _tenants(home: Home) -> list[str]:
+    """Name the tenants that have a folder of their own."""
     with contextlib.suppress(FileNotFoundError):
-        for tenant in sorted(path.name for path in home.tenants_path.iterdir() if path.is_dir()):
-            source = home.tenant_lake_path(tenant)
-            lakes.append(LakeFreeze(source, content / source.relative_to(home.path)))
-    return lakes
+        return sorted(path.name for path in home.tenants_path.iterdir() if path.is_dir())
+    return []
+
+
+def _take_streams(home: Home, content: Path) -> dict[str, int]:
+    """Copy the streams of all tenants; give the length of each file by its path in the content."""
+    lengths_bytes: dict[str, int] = {}
+    for source in (home.streams_path, *map(home.tenant_streams_path, _tenants(home))):
+        taken = take_streams(source, content / source.relative_to(home.path))
+        lengths_bytes |= {str(path.relative_to(content)): length for path, length in taken.items()}
+    return lengths_bytes
 
 
 def _take_tables(home: Home, lakes: list[LakeFreeze]) -> dict[str, tuple[int, int]]:

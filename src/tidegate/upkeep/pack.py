@@ -107,7 +107,7 @@ def pack(
         total = sum((content / path).stat().st_size for path in paths)
         with _partial(file) as (out, partial):
             writer = _Writer(out, total, report, rest)
-            files = tuple(writer.add(content / path, path) for path in paths)
+            files = tuple(writer.add(content / path, path, notes.lengths_bytes.get(path)) for path in paths)
             manifest = Manifest(tidegate_version, notes.layout, notes.home_id, notes.created_at, files)
             writer.end(encode_manifest(manifest))
             _publish(partial, file, force=force)
@@ -167,11 +167,16 @@ class _Writer:
         self._packed_bytes = 0
         self._synced_bytes = 0
 
-    def add(self, source: Path, path: str) -> FileNote:
-        """Add a file as long as it is now; one that is written to still is named by nothing."""
+    def add(self, source: Path, path: str, length_bytes: int | None) -> FileNote:
+        """Add a file as long as it is now, or as it was at the freeze, if it has grown since.
+
+        Without a length, one that is written to still is named by nothing.
+        """
         digest = hashlib.sha256()
         with source.open("rb", buffering=0) as file:
             size_bytes = os.fstat(file.fileno()).st_size
+            if length_bytes is not None:
+                size_bytes = min(size_bytes, length_bytes)
             self._write(header_of(path, size_bytes))
             left = size_bytes
             while left:

@@ -26,6 +26,10 @@ STATUS_LABELS_MAX = 500  # 100 to 599
 REFUSALS = ("token", "forbidden", "busy", "guesses")
 PIPELINE_STATES = ("starting", "running", "failed", "stopped", OTHER)
 OUTCOMES = ("done", "failed")
+STATEMENT_KINDS = ("select", "insert", "upsert", "update", "delete", "ddl", OTHER)
+# Refused: by its caller's mistake or rights, or by what is stored. Failed: by the server's own fault.
+STATEMENT_OUTCOMES = ("done", "refused", "failed")
+TABLE_KINDS = ("user", "shared", "stream", OTHER)
 LOG_LEVELS = ("warning", "error")
 SCRAPE_PARTS = ("load", "catalog", "engine", "topics", "disk", "process", "worker", "lake", "logs")
 
@@ -183,6 +187,39 @@ _WORK = (
     _gauge("tidegate_backup_last_size_bytes", "bytes", "How large that backup is.", (), "event"),
     _counter("tidegate_backup_failures_total", "", "Backups that failed or were given up."),
 )
+_TABLES = (
+    _counter(
+        "tidegate_sql_statements_total",
+        "",
+        "Statements by what they do and how they ended; refused ones are their caller's mistake.",
+        (Label("kind", words=STATEMENT_KINDS), Label("outcome", words=STATEMENT_OUTCOMES)),
+    ),
+    _counter(
+        "tidegate_rows_written_total",
+        "",
+        "Rows that statements inserted, changed or deleted, by the kind of their table.",
+        (_TENANT, Label("kind", words=TABLE_KINDS)),
+    ),
+    _counter(
+        "tidegate_stream_appended_rows_total", "", "Rows and deletes that were appended to stream logs."
+    ),
+    _counter("tidegate_stream_appended_bytes_total", "bytes", "Bytes that were appended to stream logs."),
+    _histogram(
+        "tidegate_stream_flush_duration_seconds",
+        "seconds",
+        "Time of one round that brought gathered bytes of stream logs to their files.",
+        SECONDS_BUCKETS,
+    ),
+    _gauge("tidegate_stream_writers_open", "", "Stream logs that are open for writing.", (), "event"),
+    _counter("tidegate_stream_windows_evicted_total", "", "Expired windows that were put out of sight."),
+)
+_LIVE = (
+    _gauge("tidegate_live_connections", "", "Live sockets that are open.", (), "event"),
+    _gauge("tidegate_live_subscriptions", "", "Subscriptions of all live sockets.", (), "event"),
+    _counter("tidegate_live_changes_sent_total", "", "Changes that were sent to subscribers."),
+    _counter("tidegate_live_lagged_total", "", "Times that a subscriber fell behind and got a new snapshot."),
+    _counter("tidegate_live_slow_closed_total", "", "Sockets closed because they took nothing for too long."),
+)
 _WORKER = (
     _gauge("tidegate_worker_up", "", "1 while the worker reports, 0 when it is silent or was never there."),
     _gauge("tidegate_worker_report_age_seconds", "seconds", "Time since the worker's last report."),
@@ -233,6 +270,8 @@ FAMILIES: tuple[Family, ...] = (
     *_STORAGE,
     *_CATALOG,
     *_WORK,
+    *_TABLES,
+    *_LIVE,
     *_WORKER,
     *_PROGRAM,
 )

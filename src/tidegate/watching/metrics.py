@@ -20,7 +20,16 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from tidegate.errors import InvariantBroken
-from tidegate.watching.families import FAMILIES, PIPELINE_LABELS_MAX, TENANT_LABELS_MAX, Family
+from tidegate.watching.families import (
+    FAMILIES,
+    OTHER,
+    PIPELINE_LABELS_MAX,
+    STATEMENT_KINDS,
+    STATEMENT_OUTCOMES,
+    TABLE_KINDS,
+    TENANT_LABELS_MAX,
+    Family,
+)
 from tidegate.watching.tallies import FoldedNames, RequestTally
 
 OPENMETRICS = "application/openmetrics-text"
@@ -35,6 +44,7 @@ TALLIED = frozenset(
 )
 
 Refusal = Literal["token", "forbidden", "busy", "guesses"]
+StatementOutcome = Literal["done", "refused", "failed"]
 Seconds = Callable[[], float]
 T = TypeVar("T")
 
@@ -59,6 +69,14 @@ class Metrics:
         self._tenants = FoldedNames(TENANT_LABELS_MAX)
         self._published: dict[str, Counter] = {}
         self._consumed: dict[str, Counter] = {}
+        # Found once: looking a series up takes longer than counting in it.
+        statements = self._made["tidegate_sql_statements_total"]
+        self._statements: dict[tuple[str, str], Counter] = {
+            (kind, outcome): statements.labels(kind, outcome)
+            for kind in STATEMENT_KINDS
+            for outcome in STATEMENT_OUTCOMES
+        }
+        self._rows_written: dict[tuple[str, str], Counter] = {}
         self._lock = threading.Lock()
         for family in FAMILIES:  # words that are known appear at once, with 0
             for label in family.labels if len(family.labels) == 1 and family.name in self._made else ():
@@ -121,6 +139,51 @@ class Metrics:
         finally:
             turn.leave()
 
+    def count_statement(self, kind: str, outcome: StatementOutcome) -> None:
+        """Count a statement that ended: what it does (`STATEMENT_KINDS`), and how it went."""
+        (self._statements.get((kind, outcome)) or self._statements[OTHER, outcome]).inc()
+
+    def count_rows_written(self, tenant: str, table_kind: str, count: int) -> None:
+        """Count rows that were inserted, changed or deleted; `table_kind` in any case of letters."""
+        (self._rows_written.get((tenant, table_kind)) or self._rows_of(tenant, table_kind)).inc(count)
+
+    def count_stream_append(self, rows: int, size_bytes: int) -> None:
+        """Count what one append put into a stream log."""
+        self._made["tidegate_stream_appended_rows_total"].inc(rows)
+        self._made["tidegate_stream_appended_bytes_total"].inc(size_bytes)
+
+    def observe_stream_flush(self, seconds: float) -> None:
+        """Note one round that brought gathered bytes of stream logs to their files."""
+        self._made["tidegate_stream_flush_duration_seconds"].observe(seconds)
+
+    def watch_stream_writers(self, read: Callable[[], float]) -> None:
+        """Ask `read` at every scrape how many stream logs are open; it must be quick and raise nothing."""
+        self._made["tidegate_stream_writers_open"].set_function(read)
+
+    def count_stream_evicted(self, windows: int) -> None:
+        """Count expired windows that were put out of sight."""
+        self._made["tidegate_stream_windows_evicted_total"].inc(windows)
+
+    def live_connections(self, delta: int) -> None:
+        """Add to the live sockets that are open; -1 takes one back."""
+        self._made["tidegate_live_connections"].inc(delta)
+
+    def live_subscriptions(self, delta: int) -> None:
+        """Add to the subscriptions of all live sockets; a negative number takes some back."""
+        self._made["tidegate_live_subscriptions"].inc(delta)
+
+    def count_live_changes(self, count: int) -> None:
+        """Count changes that were sent to subscribers."""
+        self._made["tidegate_live_changes_sent_total"].inc(count)
+
+    def count_live_lagged(self) -> None:
+        """Count a subscriber that fell behind and got a new snapshot."""
+        self._made["tidegate_live_lagged_total"].inc()
+
+    def count_live_slow_closed(self) -> None:
+        """Count a socket that was closed because it took nothing for too long."""
+        self._made["tidegate_live_slow_closed_total"].inc()
+
     def begin_job(self) -> None:
         """Count a job that runs; `end_job` takes it back."""
         self._made["tidegate_jobs_running"].inc()
@@ -160,6 +223,15 @@ class Metrics:
             counter: Counter = self._made[f"tidegate_messages_{what}_total"].labels(name)
             if name == tenant:
                 known[tenant] = counter
+        return counter
+
+    def _rows_of(self, tenant: str, table_kind: str) -> Counter:
+        kind = table_kind.lower() if table_kind.lower() in TABLE_KINDS else OTHER
+        with self._lock:
+            name = self._tenants.fold(tenant)
+            counter: Counter = self._made["tidegate_rows_written_total"].labels(name, kind)
+            if name == tenant:
+                self._rows_written[tenant, table_kind] = counter
         return counter
 
 

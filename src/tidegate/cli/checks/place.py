@@ -13,7 +13,7 @@ from tidegate.cli.checks.finding import RESTORE_FIX, Finding, fail, ok, warn
 from tidegate.cli.show import bytes_text, plural
 from tidegate.errors import SettingInvalid, TidegateError
 from tidegate.settings import ENVIRONMENT_OTHERS, ENVIRONMENT_PREFIX, SETTINGS_FILE, load_settings
-from tidegate.storage.home import FOLDERS, LAYOUT_FILE, LAYOUT_VERSION, TOKEN_FILE, Home
+from tidegate.storage.home import FOLDERS, LATER_FOLDERS, LAYOUT_FILE, LAYOUT_VERSION, TOKEN_FILE, Home
 
 OTHERS_READ_OR_WRITE = 0o077
 OTHERS_WRITE = 0o022
@@ -39,7 +39,7 @@ def check_home(path: Path, *, own_catalog: bool = True) -> Finding:
         Home.existing(path)
     except TidegateError as refusal:
         return _refused_layout(path, refusal)
-    missing = [name for name in FOLDERS if not (path / name).is_dir()]
+    missing = [name for name in FOLDERS if name not in LATER_FOLDERS and not (path / name).is_dir()]
     lost = lost_parts(path, own_catalog=own_catalog)
     if lost:
         # An empty folder in its place would look like a home in which nothing was ever stored.

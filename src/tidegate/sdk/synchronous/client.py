@@ -6,15 +6,17 @@ Made from asynchronous/client.py by scripts/generate_sdk.py: change that one, an
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import TidegateError
-from tidegate.sdk.requests import API, Request, encoded, get, post
+from tidegate.sdk.live import Feed
+from tidegate.sdk.requests import get, post
 from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, Retrying
 from tidegate.sdk.shapes import Link, Me
-from tidegate.sdk.synchronous.answer import Answer, arrow_rows
+from tidegate.sdk.statements import insertion, question
+from tidegate.sdk.synchronous.answer import Answer, answer_of, arrow_rows
 from tidegate.sdk.synchronous.operating import Audit, Backups, Jobs, Pipelines
 from tidegate.sdk.synchronous.people import Tenants, Users
 from tidegate.sdk.synchronous.topics import Topic, Topics
@@ -23,6 +25,8 @@ from tidegate.storage.address import find_server
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidegate.sdk.synchronous.subscription import Subscription
 
 
 def connect(
@@ -66,15 +70,61 @@ class Client:
         """The server's address."""
         return self._transport.url
 
-    def sql(self, statement: str, params: Sequence[Any] = ()) -> Answer:
-        """Run a statement with its parameters bound."""
-        content = encoded({"sql": statement, "params": list(params)})
-        answer = self._transport.call(Request("POST", f"{API}/sql", content))
-        return Answer(answer["columns"], answer["rows"], answer["tookMs"], self._transport, content)
+    def sql(
+        self, sql: str, params: Sequence[Any] | None = None, *, idempotency_key: str | None = None
+    ) -> Answer:
+        """Run one statement or several, with their parameters bound.
 
-    def sql_arrow(self, statement: str, params: Sequence[Any] = ()) -> pa.Table:
+        `params` is a list of values; for an INSERT or UPSERT of many rows a list of lists, one for each row.
+        A statement that only reads is sent again when its answer is lost. One that writes is sent once,
+        unless an `idempotency_key` lets the server know it when it comes a second time.
+        """
+        request = question(sql, params, idempotency_key)
+        return answer_of(self._transport.call(request), self._transport, request)
+
+    def sql_arrow(self, sql: str, params: Sequence[Any] | None = None) -> pa.Table:
         """Run a statement and give its rows as an Arrow table with exact types, in one call."""
-        return arrow_rows(self._transport, encoded({"sql": statement, "params": list(params)}))
+        return arrow_rows(self._transport, question(sql, params))
+
+    def insert(
+        self,
+        table: str,
+        rows: object,
+        *,
+        upsert: bool = False,
+        idempotency_key: str | None = None,
+    ) -> int:
+        """Write rows into a table, all or none; give how many.
+
+        `rows` are dictionaries with the same keys, an Arrow table or record batch, or a frame of pandas or
+        Polars. Columns are found by name; those that are left out take their defaults. `upsert` replaces rows
+        whose key is there.
+        """
+        request = insertion(table, rows, upsert=upsert, key=idempotency_key)
+        answer = self._transport.call(request)
+        return int(answer["rowCount"])
+
+    def subscribe(
+        self,
+        sql: str,
+        params: Sequence[Any] | None = None,
+        *,
+        from_seq: int | None = None,
+        snapshot: bool = True,
+        reconnect_seconds: float | None = None,
+        on_lost: Callable[[TidegateError], object] | None = None,
+    ) -> Subscription:
+        """Follow a SELECT over one table: the rows that are there, then each change of them, once.
+
+        It begins with the first change that is asked for, or with a `with`. A lost connection is
+        opened again and goes on behind the last change, for as long as it takes unless `reconnect_seconds`
+        says how long; `on_lost` is told of each. `from_seq` goes on behind a change that was seen before,
+        without a snapshot; `snapshot=False` leaves out the rows that are there already.
+        """
+        from tidegate.sdk.synchronous.subscription import Subscription
+
+        feed = Feed(sql, params or (), from_seq, snapshot=snapshot)
+        return Subscription(self._transport, feed, reconnect_seconds=reconnect_seconds, on_lost=on_lost)
 
     def status(self) -> dict[str, Any]:
         """Tell what runs, where, and how fresh it is."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
@@ -17,6 +17,9 @@ from tidegate.sdk.retries import Course, Fate, Retrying, Setback, outcome_of, se
 from tidegate.sdk.synchronous.pool import Pool
 from tidegate.sdk.synchronous.waiting import sleep
 from tidegate.storage.address import Found
+
+if TYPE_CHECKING:
+    from tidegate.sdk.synchronous.subscription import Subscription
 
 
 class Transport:
@@ -32,9 +35,10 @@ class Transport:
     ) -> None:
         self._find = find
         self._tenant = checked_tenant(tenant)
-        self._retrying = retrying or Retrying()
+        self.retrying = retrying or Retrying()
         self._pause = pause
         self._pools: dict[tuple[bool, str | None], Pool] = {}
+        self.subscriptions: set[Subscription] = set()
         self._use(find())
 
     @property
@@ -62,14 +66,27 @@ class Transport:
                 raise outcome.error from outcome.cause
             self._pause(pause_seconds)
             if outcome.fate is not Fate.BUSY:
-                self._find_again()
+                self.find_again()
 
     def course_of(self, request: Request) -> Course:
         """Begin the course of a call, for a caller who asks afterwards what became of it."""
-        return Course(self._retrying, request)
+        return Course(self.retrying, request)
+
+    def find_again(self) -> None:
+        """Look up the address anew: a server that starts again may have another port."""
+        try:
+            self._use(self._find())
+        except ServerNotRunning:
+            return  # not yet; the old address is tried meanwhile
+
+    def reach(self, request: Request) -> tuple[Found, dict[str, str]]:
+        """Give the server and the headers for a request that takes another way than the pools."""
+        return self._found, request.headers(self._found.token, self._tenant, secrets.token_hex(8))
 
     def close(self) -> None:
-        """Let the connections go."""
+        """Let the connections go, and end what stands on them."""
+        for subscription in list(self.subscriptions):
+            subscription.close()
         for pool in self._pools.values():
             pool.close()
 
@@ -87,13 +104,6 @@ class Transport:
             reason = f"'{found.url}' is not an address of a server: {problem}."
             raise RequestInvalid(reason=reason, hint="Write it like http://127.0.0.1:8787.") from problem
         return outcome_of(answer, found.url, request_id)
-
-    def _find_again(self) -> None:
-        """Look up the address anew: a server that starts again may have another port."""
-        try:
-            self._use(self._find())
-        except ServerNotRunning:
-            return  # not yet; the old address is tried meanwhile
 
     def _use(self, found: Found) -> None:
         trust = (found.is_https, found.ca_file)

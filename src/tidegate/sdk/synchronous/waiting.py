@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from threading import Lock
+from threading import Event, Lock
 from time import sleep
 
-__all__ = ["Lock", "sleep"]
+__all__ = ["Ending", "Lock", "sleep"]
+
+
+class Ending:
+    """Whether something is over; whoever pauses meanwhile is woken by it."""
+
+    def __init__(self) -> None:
+        self._event = Event()
+
+    def is_set(self) -> bool:
+        """Say whether it is over."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """End it."""
+        self._event.set()
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long, or until it is over."""
+        self._event.wait(seconds)

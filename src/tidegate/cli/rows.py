@@ -1,0 +1,137 @@
+"""Rows of statements as people read them: takes columns and rows, gives lines that fit the terminal. Pure.
+
+Numbers stand to the right. NULL is dim and in capitals, an empty text is nothing at all. What would move the
+cursor is written out (\\n, \\x1b). Where the columns do not fit side by side, each row becomes a few lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.text import Text
+
+from tidegate.cli.show import cell_text
+
+NUMBER_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
+NULL = "NULL"
+NULL_STYLE = "dim italic"
+GAP = "  "
+# Columns of text give way down to this; narrower, nobody reads them.
+COLUMN_CELLS_MIN = 8
+# A terminal shows so many rows of an answer: more scroll away unread.
+ROWS_SHOWN_MAX = 1000
+# Rich keeps what it prints at once in memory, styled letter by letter.
+LINES_PRINTED_AT_ONCE = 2000
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+def shown(value: Any) -> str:
+    """Write one value of a row on one line."""
+    return NULL if value is None else visible(cell_text(value))
+
+
+def visible(text: str) -> str:
+    """Write out what a terminal would obey rather than show."""
+    return _CONTROL.sub(lambda match: _ESCAPES.get(match[0]) or f"\\x{ord(match[0]):02x}", text)
+
+
+def is_number(column: dict[str, Any]) -> bool:
+    """Say whether a column stands to the right."""
+    kind = str(column["type"])
+    return kind.startswith(NUMBER_TYPES) and not kind.endswith("]") and kind != "INTERVAL"
+
+
+class Rows:
+    """The rows of an answer, as a grid or row by row."""
+
+    def __init__(
+        self,
+        columns: Sequence[dict[str, Any]],
+        rows: Sequence[Sequence[Any]],
+        *,
+        rows_max: int | None = None,
+        expanded: bool = False,
+    ) -> None:
+        self._names = [visible(str(column["name"])) for column in columns]
+        self._right = [is_number(column) for column in columns]
+        self._rows = rows if rows_max is None else rows[:rows_max]
+        self._expanded = expanded
+
+    def print(self, out: Console) -> None:
+        """Print the rows, some at a time; a line that is longer than the terminal is broken, never cut."""
+        for chunk in _chunks(self.lines(out.width)):
+            out.print(Text("\n").join(chunk), soft_wrap=True)
+
+    def lines(self, room: int) -> Iterator[Text]:
+        """Give the lines for a terminal of so many columns."""
+        texts = [[shown(value) for value in row] for row in self._rows]
+        widths = None if self._expanded else self._widths(texts, room)
+        return self._stacked(texts) if widths is None else self._grid(texts, widths)
+
+    def _widths(self, texts: Sequence[Sequence[str]], room: int) -> list[int] | None:
+        """Give how wide each column is; None where they do not fit beside each other."""
+        widths = [
+            max([cell_len(name), *(cell_len(row[index]) for row in texts)])
+            for index, name in enumerate(self._names)
+        ]
+        room -= len(GAP) * (len(widths) - 1)
+        if sum(widths) <= room:
+            return widths
+        # Text gives way, the longest first; a figure that is cut is another figure.
+        for most in range(max(widths), COLUMN_CELLS_MIN - 1, -1):
+            cut = [w if right else min(w, most) for w, right in zip(widths, self._right, strict=True)]
+            if sum(cut) <= room:
+                return cut
+        return None
+
+    def _grid(self, texts: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[Text]:
+        yield _joined(
+            [
+                (_fitted(name, width, right), "bold")
+                for name, width, right in zip(self._names, widths, self._right, strict=True)
+            ]
+        )
+        yield Text("─" * (sum(widths) + len(GAP) * (len(widths) - 1)), style="dim")
+        for values, row in zip(self._rows, texts, strict=True):
+            yield _joined(
+                [
+                    (_fitted(text, width, right), NULL_STYLE if value is None else "")
+                    for value, text, width, right in zip(values, row, widths, self._right, strict=True)
+                ]
+            )
+
+    def _stacked(self, texts: Sequence[Sequence[str]]) -> Iterator[Text]:
+        margin = max(map(cell_len, self._names), default=0)
+        for number, (values, row) in enumerate(zip(self._rows, texts, strict=True), start=1):
+            yield Text(f"── row {number}", style="dim")
+            for name, value, text in zip(self._names, values, row, strict=True):
+                style = NULL_STYLE if value is None else ""
+                yield Text.assemble((_fitted(name, margin, False), "bold"), GAP, (text, style))
+
+
+def _chunks(lines: Iterator[Text]) -> Iterator[list[Text]]:
+    while chunk := list(islice(lines, LINES_PRINTED_AT_ONCE)):
+        yield chunk
+
+
+def _fitted(text: str, width: int, right: bool) -> str:
+    over = cell_len(text) - width
+    if over > 0:
+        return set_cell_size(text, width - 1) + "…"
+    return " " * -over + text if right else text + " " * -over
+
+
+def _joined(cells: Sequence[tuple[str, str]]) -> Text:
+    line = Text(end="\n")
+    for number, (text, style) in enumerate(cells):
+        if number:
+            line.append(GAP)
+        line.append(text, style or None)
+    line.rstrip()
+    return line

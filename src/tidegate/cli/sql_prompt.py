@@ -1,0 +1,202 @@
+"""The prompt of `tidegate sql`: takes what is typed, runs it, keeps the history in the home folder."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import Completer, Completion
+from prompt_toolkit.document import Document
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import Condition, has_focus
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.lexers import PygmentsLexer
+from prompt_toolkit.output import create_output
+
+from tidegate.cli.report import report_error
+from tidegate.cli.sql import is_short, run_statement, statement_of
+from tidegate.cli.sql_words import Known, Schema, completions
+from tidegate.cli.statements import Placed, is_statement, placed_statements, split_statements
+from tidegate.errors import TidegateError
+from tidegate.sdk.reading import first_word
+
+if TYPE_CHECKING:
+    from prompt_toolkit.completion import CompleteEvent
+
+    from tidegate.cli.invocation import Invocation
+    from tidegate.sdk.client import Client
+
+HISTORY_FILE = "sql_history"
+HISTORY_ENTRIES_MAX = 1000
+PROMPT = "tidegate> "
+PROMPT_MORE = "     ...> "
+LEAVE_WORDS = frozenset({"exit", "quit", "\\q", ".exit", ".quit"})
+# Statements after which there may be other names to complete.
+DEFINING_WORDS = frozenset({"CREATE", "DROP", "ALTER"})
+GREETING = (
+    r"Statements end with a semicolon. Tab completes, Ctrl-C drops a statement, Ctrl-D leaves, \? helps."
+)
+HELP = r"""\d        tables                     \x   rows as blocks, or side by side again
+\d NAME   columns of a table         \?   this help
+\dn       namespaces                 \q   leave (or Ctrl-D)
+A statement ends with a semicolon and may span lines. Tab completes keywords, tables and columns."""
+
+
+def prompt(call: Invocation, client: Client) -> None:
+    """Read statements from the terminal until Ctrl-D; an error is shown and the prompt goes on."""
+    Prompt(call, client).run()
+
+
+class Prompt:
+    """One sitting: the session of the terminal, the names to complete, and how rows are shown."""
+
+    def __init__(self, call: Invocation, client: Client) -> None:
+        self._call = call
+        self._client = client
+        self._known = Known(lambda: _schema(client))
+        self._expanded = False
+
+    def run(self) -> None:
+        """Read and run until the end of the input."""
+        session = self._session()
+        typer.echo(GREETING)
+        while True:
+            try:
+                text = session.prompt(PROMPT)
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                return
+            if text.strip().lower().rstrip(";").rstrip() in LEAVE_WORDS:
+                return
+            try:
+                self._run(text)
+            except KeyboardInterrupt:
+                typer.echo("Interrupted. The server may have run the statement.", err=True)
+
+    def _run(self, text: str) -> None:
+        try:
+            if is_short(text):
+                self._run_short(text.strip())
+                return
+            for statement in placed_statements(text):
+                self._run_one(statement)
+        except TidegateError as error:
+            report_error(self._call.advise(error).to_wire()["error"], as_json=self._call.as_json)
+
+    def _run_short(self, text: str) -> None:
+        word = text.rstrip(";").strip()
+        if word == "\\?":
+            typer.echo(HELP)
+        elif word == "\\x":
+            self._expanded = not self._expanded
+            typer.echo(f"Rows are shown {'as blocks' if self._expanded else 'side by side'}.")
+        else:
+            self._run_one(Placed(statement_of(word)))
+
+    def _run_one(self, statement: Placed) -> None:
+        run_statement(self._call, self._client, statement, [], expanded=self._expanded)
+        if first_word(statement.text) in DEFINING_WORDS:
+            self._known.forget()
+
+    def _session(self) -> PromptSession[str]:
+        return PromptSession(
+            history=open_history(self._call.home_path),
+            completer=SqlCompleter(self._known.now),
+            complete_while_typing=False,
+            lexer=_lexer(),
+            multiline=True,
+            prompt_continuation=PROMPT_MORE,
+            key_bindings=_bindings(),
+            output=create_output(always_prefer_tty=True),
+            enable_open_in_editor=False,
+            reserve_space_for_menu=6,
+        )
+
+
+class SqlCompleter(Completer):
+    """Offers the words that fit where the cursor is."""
+
+    def __init__(self, schema: Callable[[], Schema]) -> None:
+        self._schema = schema
+
+    def get_completions(self, document: Document, _event: CompleteEvent) -> Iterable[Completion]:
+        """Give what may stand in place of the word before the cursor."""
+        before = document.text_before_cursor
+        for word, kind, typed in completions(before, document.text, self._schema()):
+            yield Completion(word, start_position=-typed, display_meta=kind)
+
+
+class BoundedHistory(FileHistory):
+    """A history in a file that only its owner reads, and that does not grow without end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self._path = path
+        path.touch(mode=0o600)
+        kept = list(super().load_history_strings())  # the newest first
+        if len(kept) > HISTORY_ENTRIES_MAX:
+            self._rewrite(kept[:HISTORY_ENTRIES_MAX])
+
+    def _rewrite(self, newest_first: list[str]) -> None:
+        beside = self._path.with_name(f"{self._path.name}.new")
+        beside.unlink(missing_ok=True)
+        beside.touch(mode=0o600)
+        written = FileHistory(str(beside))
+        for entry in reversed(newest_first):
+            written.store_string(entry)
+        beside.replace(self._path)
+
+
+def open_history(home_path: Path) -> History:
+    """Give the history of a home; where no home is that can be written to, one that lasts as long as it."""
+    if not home_path.is_dir() or not os.access(home_path, os.W_OK):
+        return InMemoryHistory()
+    return BoundedHistory(home_path / HISTORY_FILE)
+
+
+def is_whole(text: str) -> bool:
+    """Say whether Enter runs a text: a semicolon ends it, or it is a short form, a leave word or nothing."""
+    if not text.strip() or is_short(text) or text.strip().lower() in LEAVE_WORDS:
+        return True
+    statements, rest = split_statements(text)
+    return not is_statement(rest) and (bool(statements) or ";" in text)
+
+
+def _bindings() -> KeyBindings:
+    bindings = KeyBindings()
+
+    @Condition
+    def _whole() -> bool:
+        return is_whole(get_app().current_buffer.text)
+
+    @bindings.add("enter", filter=_whole & has_focus(DEFAULT_BUFFER))
+    def _run(event: KeyPressEvent) -> None:
+        event.current_buffer.validate_and_handle()
+
+    return bindings
+
+
+def _lexer() -> PygmentsLexer:
+    # Pygments comes with Rich, and without types.
+    return PygmentsLexer(importlib.import_module("pygments.lexers.sql").SqlLexer)
+
+
+def _schema(client: Client) -> Schema:
+    """Ask the server for the names that there are; a caller who may not ask completes keywords only."""
+    try:
+        answer = client.sql('SELECT namespace, "table", name FROM system.columns ORDER BY ALL')
+        tables = client.sql("SHOW TABLES")
+    except TidegateError:
+        return Schema({})
+    found: dict[str, list[str]] = {f"{row[0]}.{row[1]}": [] for row in tables.rows}
+    for namespace, table, column in answer.rows:
+        found.setdefault(f"{namespace}.{table}", []).append(column)
+    return Schema(found)

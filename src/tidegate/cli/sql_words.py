@@ -1,0 +1,110 @@
+"""Words that complete a statement: takes the text before the cursor and the names there are. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from tidegate.sdk.reading import pieces
+
+_KEYWORDS = """
+    SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT OFFSET LAST DISTINCT AS AND OR NOT IN IS NULL LIKE ILIKE
+    BETWEEN CASE WHEN THEN ELSE END CAST JOIN LEFT RIGHT FULL INNER CROSS ON USING UNION ALL EXCEPT INTERSECT
+    WITH VALUES INSERT INTO UPSERT UPDATE SET DELETE CREATE NAMESPACE USER SHARED STREAM TABLE INDEX IF EXISTS
+    PRIMARY KEY DEFAULT NOW() SNOWFLAKE_ID() UUID_V7() ALTER ADD COLUMN DROP SHOW TABLES NAMESPACES DESCRIBE
+    EXPLAIN EXECUTE BOOLEAN INT BIGINT DOUBLE DECIMAL TEXT BYTES JSON UUID DATE TIMESTAMP TRUE FALSE ASC DESC
+    COUNT SUM AVG MIN MAX COALESCE TTL_SECONDS DURABILITY
+"""
+KEYWORDS = tuple(_KEYWORDS.split())
+# A table follows these.
+BEFORE_TABLES = frozenset({"FROM", "JOIN", "INTO", "UPDATE", "TABLE", "DESCRIBE", "DESC", "ON"})
+_TYPED = re.compile(r"[\w.]*\Z")
+_SHORT = re.compile(r"\\d\s+[\w.]*\Z")
+
+# What is offered, what it is, and how many typed characters it replaces.
+Offer = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of every table, by its full name."""
+
+    tables: Mapping[str, Sequence[str]]
+
+    @cached_property
+    def namespaces(self) -> list[str]:
+        """The namespaces that have tables."""
+        return sorted({name.partition(".")[0] for name in self.tables})
+
+
+class Known:
+    """A schema that is asked for when it is first needed, and again once it is forgotten."""
+
+    def __init__(self, ask: Callable[[], Schema]) -> None:
+        self._ask = ask
+        self._schema: Schema | None = None
+
+    def now(self) -> Schema:
+        """Give the schema."""
+        if self._schema is None:
+            self._schema = self._ask()
+        return self._schema
+
+    def forget(self) -> None:
+        """Ask again next time."""
+        self._schema = None
+
+
+def completions(before: str, whole: str, schema: Schema) -> Iterator[Offer]:
+    """Give what may stand in place of the word before the cursor, the likeliest first."""
+    typed = match[0] if (match := _TYPED.search(before)) else ""
+    found = list(pieces(before[: len(before) - len(typed)]))
+    if any(kind == "open" for kind, _ in found):
+        return  # inside a text
+    words = [text for _, text in found]
+    offered: set[str] = set()
+    for word, kind in _candidates(typed, words, whole, schema, _SHORT.search(before) is not None):
+        if word.lower().startswith(typed.lower()) and word.lower() not in offered:
+            offered.add(word.lower())
+            yield word, kind, len(typed)
+
+
+def _candidates(
+    typed: str, words: Sequence[str], whole: str, schema: Schema, short: bool
+) -> Iterator[tuple[str, str]]:
+    named = _named_tables(whole, schema)
+    front, dot, _ = typed.rpartition(".")
+    if dot and front.lower() in named:
+        yield from ((f"{front}.{column}", "column") for column in schema.tables[named[front.lower()]])
+    last = words[-1].upper() if words else ""
+    if dot or short or last in BEFORE_TABLES:
+        yield from ((name, "table") for name in schema.tables)
+        if not dot:
+            yield from ((f"{name}.", "namespace") for name in schema.namespaces)
+        return
+    if words:
+        columns = {column: "column" for table in named.values() for column in schema.tables[table]}
+        yield from columns.items()
+    small = typed.islower()
+    yield from ((word.lower() if small else word, "keyword") for word in KEYWORDS)
+    if words:
+        yield from ((name, "table") for name in schema.tables)
+
+
+def _named_tables(whole: str, schema: Schema) -> dict[str, str]:
+    """Give the tables that a text names, under their names and under what they are called there."""
+    found: dict[str, str] = {}
+    small = {name.lower(): name for name in schema.tables}
+    words = [text for _, text in pieces(whole)]
+    for index in range(len(words) - 2):
+        name = small.get(f"{words[index]}.{words[index + 2]}".lower()) if words[index + 1] == "." else None
+        if name is None:
+            continue
+        found[name.lower()] = name
+        found[name.partition(".")[2].lower()] = name
+        rest = [word for word in words[index + 3 : index + 5] if word.upper() != "AS"]
+        if rest and rest[0].isidentifier() and rest[0].upper() not in KEYWORDS:
+            found[rest[0].lower()] = name
+    return found

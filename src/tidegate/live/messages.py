@@ -1,0 +1,158 @@
+"""Messages of the live socket: rows into JSON, and JSON into frames.
+
+A server's frames carry no mask, so equal messages are equal bytes: a change is written once for everyone
+whose subscription has the same SELECT and the same id, whatever their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+import msgspec
+
+from tidegate.errors import TidegateError
+from tidegate.live.select import Select
+from tidegate.model.changes import Change
+from tidegate.model.schemas import ColumnType
+from tidegate.model.tables import Row
+from tidegate.model.values import json_column, to_json
+
+# A snapshot's page is sent in messages of about this size: clients bound what they take at once.
+PAGE_BYTES = 256 * 1024
+# The whole of a message in one frame of text.
+_TEXT_FRAME = 0x81
+_SHORT_MAX = 125
+_MEDIUM_MAX = 0xFFFF
+# Types whose values are what JSON shows.
+_PLAIN = frozenset({"BOOLEAN", "INT", "BIGINT", "TEXT", "JSON", "UUID"})
+
+_encode = msgspec.json.encode
+
+
+def frame(*parts: bytes) -> bytes:
+    """Give one message as a frame."""
+    length = sum(map(len, parts))
+    if length <= _SHORT_MAX:
+        head = bytes((_TEXT_FRAME, length))
+    elif length <= _MEDIUM_MAX:
+        head = bytes((_TEXT_FRAME, 126)) + length.to_bytes(2, "big")
+    else:
+        head = bytes((_TEXT_FRAME, 127)) + length.to_bytes(8, "big")
+    return b"".join((head, *parts))
+
+
+def frames(front: bytes, tails: Iterable[bytes]) -> bytes:
+    """Give messages that begin in the same way."""
+    return b"".join([frame(front, tail) for tail in tails])
+
+
+def schema(subscription_id: str, columns: Sequence[tuple[str, ColumnType]]) -> bytes:
+    """Tell what the rows are made of."""
+    shown = [{"name": name, "type": str(kind)} for name, kind in columns]
+    return frame(_encode({"type": "schema", "id": subscription_id, "columns": shown}))
+
+
+def lagged(subscription_id: str) -> bytes:
+    """Tell that changes were missed, and that a snapshot follows."""
+    return frame(_encode({"type": "lagged", "id": subscription_id}))
+
+
+def unsubscribed(subscription_id: str) -> bytes:
+    """Tell that nothing more comes under this id."""
+    return frame(_encode({"type": "unsubscribed", "id": subscription_id}))
+
+
+def plain(kind: str) -> bytes:
+    """Give a message that has nothing but its type."""
+    return frame(_encode({"type": kind}))
+
+
+def error(problem: TidegateError, subscription_id: str | None) -> bytes:
+    """Tell what went wrong, with a subscription or with the socket itself."""
+    message: dict[str, object] = {"type": "error", **problem.to_wire()}
+    if subscription_id is not None:
+        message["id"] = subscription_id
+    return frame(_encode(message))
+
+
+def change_front(subscription_id: str) -> bytes:
+    """Give how every change of a subscription begins; `Teller.tell` gives the rest."""
+    return b'{"type":"change","id":' + _encode(subscription_id) + b',"op":"'
+
+
+class RowWriter:
+    """Writes the rows of one shape as JSON arrays."""
+
+    def __init__(self, columns: Sequence[tuple[str, ColumnType]]) -> None:
+        self._kinds = [kind for _, kind in columns]
+        self._changed: list[tuple[int, Callable[..., object]]] = [
+            (at, partial(to_json, kind=kind))
+            for at, kind in enumerate(self._kinds)
+            if kind.name not in _PLAIN
+        ]
+
+    def write(self, row: Row) -> bytes:
+        """Give one row."""
+        if not self._changed:
+            return _encode(row)
+        shown: list[object] = list(row)
+        for at, convert in self._changed:
+            shown[at] = convert(row[at])
+        return _encode(shown)
+
+    def write_many(self, rows: Sequence[Row]) -> list[bytes]:
+        """Give many rows; column by column, which is quicker."""
+        if not self._changed or not rows:
+            return [_encode(row) for row in rows]
+        columns = zip(*rows, strict=True)
+        shown = [json_column(values, kind) for values, kind in zip(columns, self._kinds, strict=True)]
+        return [_encode(row) for row in zip(*shown, strict=True)]
+
+
+class Teller:
+    """Says what a change of the table means to one SELECT: nothing, or an insert, update or delete."""
+
+    def __init__(self, select: Select) -> None:
+        self.select = select
+        self._write = RowWriter(select.columns).write
+
+    def tell(self, seq: int, change: Change) -> bytes | None:
+        """Give the message behind its front; None where neither the old nor the new row is selected.
+
+        A row that begins to match is an insert, one that matches no more a delete of what it was. A row that
+        goes on matching is an update, also where the columns that are shown stay the same: whoever counts
+        changes sees each.
+        """
+        select = self.select
+        old, new = change.old, change.new
+        matched = old is not None and select.matches(old)
+        if new is not None and select.matches(new):
+            if not matched or old is None:
+                return b'insert","row":%b,"seq":%d}' % (self._write(select.project(new)), seq)
+            shown = (self._write(select.project(new)), self._write(select.project(old)), seq)
+            return b'update","row":%b,"old":%b,"seq":%d}' % shown
+        if matched and old is not None:
+            return b'delete","row":%b,"seq":%d}' % (self._write(select.project(old)), seq)
+        return None
+
+
+def snapshot_messages(
+    subscription_id: str, writer: RowWriter, rows: Sequence[Row], seq: int, *, last: bool
+) -> list[bytes]:
+    """Give a page of a snapshot in one message, or in several where its rows are large; blocking."""
+    written = writer.write_many(rows)
+    parts: list[list[bytes]] = [[]]
+    size_bytes = 0
+    for row in written:
+        if parts[-1] and size_bytes + len(row) > PAGE_BYTES:
+            parts.append([])
+            size_bytes = 0
+        parts[-1].append(row)
+        size_bytes += len(row)
+    front = b'{"type":"snapshot","id":%b,"rows":[' % _encode(subscription_id)
+    final = len(parts) - 1
+    return [
+        frame(front, b",".join(part), b'],"last":%b,"seq":%d}' % (_encode(last and number == final), seq))
+        for number, part in enumerate(parts)
+    ]

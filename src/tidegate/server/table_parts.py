@@ -1,0 +1,195 @@
+"""What serves tables: definitions, rows, streams, live subscriptions and the statements over them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.pages import Page
+from tidegate.errors import TableChanged, TableNotFound
+from tidegate.ingest.rows import RowWriter, StreamWriter
+from tidegate.live.hub import LiveHub
+from tidegate.model.access import Operation
+from tidegate.model.changes import Changes
+from tidegate.model.clock import Clock
+from tidegate.model.ids import MILLISECOND_BITS, SEQUENCE_BITS, SNOWFLAKE_EPOCH_US, SnowflakeSource
+from tidegate.model.tables import Table, TableKind
+from tidegate.model.uuids import UuidSource
+from tidegate.query.defining import Defining
+from tidegate.query.filling import Sources
+from tidegate.query.live_rows import LiveSource
+from tidegate.query.runner import StatementRunner
+from tidegate.query.selecting import Selecting
+from tidegate.query.showing import Showing
+from tidegate.query.steps import Caller
+from tidegate.query.system_tables import audit_arrow, jobs_arrow, table_functions
+from tidegate.query.writing import Writing
+from tidegate.server.tenants import TenantLakes
+from tidegate.settings import Settings
+from tidegate.storage.commit import GroupCommitter, Staging
+from tidegate.storage.engine import Engine
+from tidegate.streams.store import Damage, StreamStore
+from tidegate.tables.definitions import TableDirectory
+from tidegate.tables.store import TableStore
+from tidegate.watching.metrics import Metrics
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Newest events and jobs that a statement sees: more are in the lists of the API.
+RECORDS_MAX = 10_000
+RECORDS_PAGE = 1_000
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What the parts stand on."""
+
+    settings: Settings
+    clock: Clock
+    engine: Engine
+    committer: GroupCommitter
+    catalog: Catalog
+    lakes: TenantLakes
+    ids: SnowflakeSource
+
+
+@dataclass(frozen=True, slots=True)
+class TableParts:
+    """Everything that endpoints use of tables."""
+
+    directory: TableDirectory
+    store: TableStore
+    streams: StreamStore
+    hub: LiveHub
+    runner: StatementRunner
+    live: LiveSource
+    defining: Defining
+
+    def stream_tables(self) -> list[Table]:
+        """Give the STREAM tables of all tenants."""
+        return [table for table in self.directory if table.kind == TableKind.STREAM]
+
+    def close(self) -> None:
+        """Write what waits in memory, and let the files go."""
+        self.hub.close()
+        self.streams.close()
+
+
+class _LiveFollower:
+    """Tells live subscriptions of rows once they are durable."""
+
+    def __init__(self, hub: LiveHub) -> None:
+        self._hub = hub
+
+    def wants(self, table: Table) -> bool:
+        return self._hub.watches(table.id)
+
+    def stage(self, staging: Staging, changes: Changes) -> None:
+        """Add nothing: subscriptions keep nothing on the disk."""
+
+    def durable(self, changes: Changes) -> None:
+        self._hub.publish(changes)
+
+
+class _LiveWatchers:
+    """Tells live subscriptions that a table is not what it was."""
+
+    def __init__(self, hub: LiveHub) -> None:
+        self._hub = hub
+
+    def dropped(self, table: Table) -> None:
+        self._hub.forget(table.id, TableNotFound(table=table.full_name, known="(it was dropped)"))
+
+    def altered(self, table: Table) -> None:
+        self._hub.forget(table.id, TableChanged(table=table.full_name))
+
+
+def first_seq_at(time_us: int) -> int:
+    """Give the number before the first change of a server that starts at a time; it stays below 2^53."""
+    moment_ms = max(0, time_us - SNOWFLAKE_EPOCH_US) // 1_000
+    return (moment_ms & ((1 << MILLISECOND_BITS) - 1)) << SEQUENCE_BITS
+
+
+def open_tables(
+    ground: Ground,
+    hub: LiveHub,
+    streams_root: Callable[[str], Path],
+    random_bytes: Callable[[int], bytes],
+    metrics: Metrics,
+) -> TableParts:
+    """Open the definitions and build what stands on them."""
+    clock, engine, committer = ground.clock, ground.engine, ground.committer
+    directory = TableDirectory(engine)
+    store = TableStore(engine, directory)
+    storage = ground.settings.storage
+    streams = StreamStore(
+        streams_root, clock, ground.ids, ground.settings.streams, free_bytes_min=storage.free_bytes_min
+    )
+    streams.on_damage = _told_damage(metrics)
+    sources = Sources(clock, ground.ids, UuidSource(clock, random_bytes))
+    follower = _LiveFollower(hub)
+
+    def system_rows(caller: Caller) -> Mapping[str, Callable[[], pa.Table]]:
+        rows = table_functions(directory, store, streams, caller.tenant)
+        return {**rows, **_records(ground.catalog, caller)}
+
+    selecting = Selecting(directory, store, streams, engine, ground.lakes.query, system_rows, sources)
+    rows, appends = RowWriter(store, [follower]), StreamWriter(streams, [follower])
+    writing = Writing(directory, rows, appends, selecting, committer, sources)
+    defining = Defining(directory, streams, committer, sources, _LiveWatchers(hub))
+    showing = Showing(directory, _lake_names(ground.lakes))
+    runner = StatementRunner(defining, showing, writing, selecting)
+    live = LiveSource(runner, directory, store, streams, engine, committer, hub.begin)
+    committer.when_reopened(directory.reload)
+    return TableParts(directory, store, streams, hub, runner, live, defining)
+
+
+def _told_damage(metrics: Metrics) -> Callable[[Damage], None]:
+    def told(damage: Damage) -> None:
+        metrics.count_corrupt_frame()
+        log.error("damaged frame in %s at byte %d: %s", damage.file, damage.position, damage.reason)
+
+    return told
+
+
+def _lake_names(lakes: TenantLakes) -> Callable[[str], Sequence[str]]:
+    return lambda tenant: lakes.lake(tenant).names()
+
+
+def _records(catalog: Catalog, caller: Caller) -> dict[str, Callable[[], pa.Table]]:
+    """Give the tables of the catalog; the caller's role is looked at when one is read."""
+
+    def audit() -> pa.Table:
+        caller.check(Operation.AUDIT_LIST)
+        return audit_arrow(_newest(lambda page: catalog.audit.list(caller.tenant, page)))
+
+    def jobs() -> pa.Table:
+        caller.check(Operation.JOB_LIST)
+        return jobs_arrow(_newest(lambda page: catalog.jobs.list(caller.tenant, page)))
+
+    return {"audit": audit, "jobs": jobs}
+
+
+def _newest(listed: Callable[[Page], Any]) -> list[Any]:
+    found: list[Any] = []
+    after: str | None = None
+    while len(found) < RECORDS_MAX:
+        page = listed(Page(after, RECORDS_PAGE))
+        found.extend(page.rows)
+        after = page.next
+        if after is None:
+            break
+    return found
+
+
+def new_hub(settings: Settings, clock: Clock, start_us: int, loop: asyncio.AbstractEventLoop) -> LiveHub:
+    """Give the hub of a server that starts at a time."""
+    return LiveHub(settings.live, clock, first_seq_at(start_us), loop)

@@ -1,0 +1,78 @@
+"""The demo's stream: who is there, who types, and the live panel of the console view."""
+
+from __future__ import annotations
+
+import io
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+
+import tidegate
+from tests.cli.pictures import picture
+from tidegate.cli.demo import PEOPLE, PRESENCE_INSERT, presences
+from tidegate.cli.presence import (
+    PRESENCE_DEFINITION,
+    PRESENCE_TTL_SECONDS,
+    People,
+    Person,
+    PresenceFeed,
+)
+from tidegate.cli.view import render
+from tidegate.model.clock import SystemClock
+from tidegate.sdk.live import Change
+from tidegate.testing.server import running_server
+
+WAIT_SECONDS = 20.0
+
+
+def test_the_same_seed_gives_the_same_people_and_some_of_them_type() -> None:
+    first = list(islice(presences(7), 600))
+    assert first == list(islice(presences(7), 600))
+    rows = [row for step in first for row in step]
+    assert {row[0] for row in rows} == set(PEOPLE)
+    assert 0 < sum(row[2] for row in rows) < len(rows)
+
+
+def test_someone_who_is_not_heard_of_is_gone() -> None:
+    people = People()
+    row = {"who": "ada", "room": "lobby", "typing": True}
+    people.take(Change("snapshot", row), 100.0)
+    people.take(Change("insert", {**row, "who": "bob", "typing": False}), 105.0)
+    assert [person.who for person in people.here(106.0)] == ["ada", "bob"]
+    assert [person.who for person in people.here(100.5 + PRESENCE_TTL_SECONDS)] == ["bob"]
+    people.take(Change("delete", {**row, "who": "bob"}), 107.0)
+    assert [person.who for person in people.here(107.0)] == ["ada"]
+    people.take(Change("lagged"), 108.0)
+    assert people.here(108.0) == []
+
+
+def test_the_view_shows_who_types() -> None:
+    people = [Person("ada", "lobby", True, 1.0), Person("bob", "help", False, 1.0)]
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(render(replace(picture(), people=people)))
+    text = console.export_text()
+    assert "ada@lobby types…" in text
+    assert "bob@help" in text
+
+
+def test_the_panel_follows_the_stream(tmp_path: Path) -> None:
+    with (
+        running_server(tmp_path / "home") as server,
+        tidegate.connect(server.url, token=server.token) as client,
+    ):
+        feed = PresenceFeed(lambda: tidegate.connect(server.url, token=server.token), SystemClock())
+        feed.start()  # the table is not there yet: it waits for it
+        client.sql(f"CREATE NAMESPACE demo; {PRESENCE_DEFINITION}")
+        client.sql(PRESENCE_INSERT, ["ada", "lobby", False])
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not feed.here():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        client.sql(PRESENCE_INSERT, ["ada", "help", True])
+        while feed.here()[0].room != "help":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        feed.stop()

@@ -1,0 +1,177 @@
+"""`tidegate sql` as a user calls it: statements, scripts, parameters, short forms, mistakes, the prompt."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calls import tidegate_here
+from tests.cli.terminals import Terminal, terminal
+from tidegate.cli.sql import parse_param
+from tidegate.cli.sql_prompt import HISTORY_ENTRIES_MAX, HISTORY_FILE, BoundedHistory, open_history
+from tidegate.testing.server import running_server
+
+SCRIPT = """CREATE NAMESPACE chat;
+CREATE SHARED TABLE chat.messages (id BIGINT PRIMARY KEY, text TEXT, price DECIMAL(9,2));
+INSERT INTO chat.messages VALUES (1, 'hello', 1.50), (20, NULL, NULL), (3, '', -20.25);
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with running_server(tmp_path_factory.mktemp("sql") / "home") as server:
+        made = tidegate_here("sql", home=server.home, stdin=SCRIPT)
+        assert made.returncode == 0, made.stderr
+        said = [line.partition(" in ")[0] for line in made.stdout.splitlines()]
+        assert said == ["Done", "Done", "3 rows written"]
+        yield server.home
+
+
+def test_rows_are_drawn_and_counted(home: Path) -> None:
+    answer = tidegate_here("sql", "SELECT * FROM chat.messages ORDER BY id", home=home)
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines()[:5] == [
+        "id  text    price",
+        "─────────────────",
+        " 1  hello    1.50",
+        " 3         -20.25",
+        "20  NULL     NULL",
+    ]
+    assert answer.stdout.splitlines()[5].startswith("3 rows in ")
+
+
+def test_parameters_are_bound_and_never_pasted(home: Path) -> None:
+    answer = tidegate_here(
+        "sql", "SELECT ? AS a, ? AS b", "-p", "it's; --", "--param", "5", "--json", home=home
+    )
+    assert json.loads(answer.stdout)["rows"] == [["it's; --", 5]]
+    answer = tidegate_here(
+        "sql", "SELECT text FROM chat.messages WHERE id = ?", "-p", "1", "--json", home=home
+    )
+    assert json.loads(answer.stdout)["rows"] == [["hello"]]
+    refused = tidegate_here("sql", "SELECT ?; SELECT ?", "--param", "5", home=home)
+    assert refused.returncode == 2
+    assert "there are 2" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5", 5), ("-1.5", -1.5), ("null", None), ('"5"', "5"), ("007", "007"), ("NaN", "NaN"), ("", "")],
+)
+def test_a_parameter_is_json_where_it_reads_as_json(text: str, value: object) -> None:
+    assert parse_param(text) == value
+
+
+def test_several_statements_answer_one_by_one_until_one_fails(home: Path) -> None:
+    answer = tidegate_here("sql", "--json", "SELECT 1 AS a; SELECT nothing; SELECT 3", home=home)
+    assert answer.returncode == 1
+    assert [json.loads(line)["rows"] for line in answer.stdout.splitlines()] == [[[1]]]
+    assert json.loads(answer.stderr)["error"]["code"] == "SQL_INVALID"
+
+
+def test_a_mistake_in_a_script_is_shown_with_its_own_line(home: Path) -> None:
+    script = "SELECT 1;\n\n  CREATE SHARED\n  TABEL chat.x (id INT);\n"
+    answer = tidegate_here("sql", home=home, stdin=script)
+    assert answer.returncode == 1
+    lines = answer.stderr.splitlines()
+    assert "line 4, column 3" in lines[0]
+    assert lines[1:3] == ["  4 |   TABEL chat.x (id INT)", "        ^"]
+    wire = json.loads(tidegate_here("sql", "--json", home=home, stdin=script).stderr)["error"]
+    assert (wire["details"]["line"], wire["details"]["column"]) == (4, 3)
+    assert "\n" not in wire["hint"]
+
+
+def test_a_mistake_that_the_query_engine_finds_is_drawn_once(home: Path) -> None:
+    answer = tidegate_here("sql", "SELECT id,\n  nothing FROM chat.messages", home=home)
+    assert answer.returncode == 1
+    assert answer.stderr.count("nothing FROM") <= 1
+
+
+@pytest.mark.parametrize(
+    ("short", "words"),
+    [
+        ("\\d", ["chat", "messages", "SHARED"]),
+        ("\\d chat.messages", ["id", "BIGINT", "DECIMAL(9,2)"]),
+        ("\\dn", ["chat"]),
+    ],
+)
+def test_short_forms_tell_what_there_is(home: Path, short: str, words: list[str]) -> None:
+    answer = tidegate_here("sql", short, home=home)
+    assert answer.returncode == 0, answer.stderr
+    assert all(word in answer.stdout for word in words)
+
+
+@pytest.mark.parametrize("short", ["\\z", "\\d messages", "\\d chat.messages; DROP TABLE chat.messages"])
+def test_other_short_forms_are_refused(home: Path, short: str) -> None:
+    answer = tidegate_here("sql", short, home=home)
+    assert answer.returncode == 1
+    assert "is no short form" in answer.stderr
+
+
+def ask(screen: Terminal, typed: str, said: str) -> str:
+    screen.wait_for("tidegate>")
+    screen.type(typed)
+    return screen.wait_for(said)
+
+
+def test_the_prompt_runs_statements_of_several_lines_and_goes_on_after_mistakes(home: Path) -> None:
+    with terminal("sql", home=home) as screen:
+        assert "42" in ask(screen, "SELECT 41\r+ 1 AS n;\r", "1 row in")
+        assert "^" in ask(screen, "CRATE TABLE x;\r", "^")
+        ask(screen, "SELECT 'never ended\x03", "ended")
+        assert "Rows are shown as blocks" in ask(screen, "\\x\r", "blocks.")
+        assert "── row 1" in ask(screen, "SELECT 5 AS n;\r", "1 row in")
+        assert "namespaces" in ask(screen, "\\?\r", "columns.")
+        screen.wait_for("tidegate>")
+        screen.type("\x04")
+        code, _ = screen.wait_for_end()
+    assert code == 0
+
+
+def test_tab_completes_keywords_tables_and_columns_also_new_ones(home: Path) -> None:
+    with terminal("sql", home=home) as screen:
+        ask(screen, "SEL\t", "SELECT")
+        screen.type(" count(*) AS n FROM chat.mes\t")
+        screen.wait_for("chat.messages")
+        screen.type(" WHERE pric\t")
+        screen.wait_for("price")
+        screen.type(" > 0;\r")
+        assert "1" in screen.wait_for("1 row in")
+        ask(screen, "CREATE SHARED TABLE chat.zebras (id INT PRIMARY KEY);\r", "Done")
+        ask(screen, "DESCRIBE TABLE chat.z\t", "chat.zebras")
+        screen.type(";\r")
+        screen.wait_for("1 row in")
+        ask(screen, "quit\r", "quit")
+        assert screen.wait_for_end()[0] == 0
+
+
+def test_the_prompt_remembers_for_its_owner_alone(home: Path) -> None:
+    with terminal("sql", home=home) as screen:
+        ask(screen, "SELECT 'remember\rme' AS r;\r", "1 row in")
+        screen.wait_for("tidegate>")
+        screen.type("\x04")
+        screen.wait_for_end()
+    assert stat.S_IMODE((home / HISTORY_FILE).stat().st_mode) == 0o600
+    with terminal("sql", home=home) as screen:
+        screen.wait_for("tidegate>")
+        screen.type("\x1b[A")
+        screen.wait_for("me' AS r;")
+        screen.type("\r")
+        assert "remember\\nme" in screen.wait_for("1 row in")
+        ask(screen, "\\q\r", "\\q")
+        assert screen.wait_for_end()[0] == 0
+
+
+def test_the_history_does_not_grow_without_end(tmp_path: Path) -> None:
+    history = BoundedHistory(tmp_path / HISTORY_FILE)
+    for number in range(HISTORY_ENTRIES_MAX + 20):
+        history.store_string(f"SELECT {number};\n-- two lines")
+    again = list(BoundedHistory(tmp_path / HISTORY_FILE).load_history_strings())
+    assert len(again) == HISTORY_ENTRIES_MAX
+    assert again[0] == f"SELECT {HISTORY_ENTRIES_MAX + 19};\n-- two lines"
+    assert stat.S_IMODE((tmp_path / HISTORY_FILE).stat().st_mode) == 0o600
+    assert not isinstance(open_history(tmp_path / "nowhere"), BoundedHistory)

@@ -1,0 +1,127 @@
+"""`tidegate subscribe` as a user calls it: rows for people and for machines, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.calls import CALL_SECONDS_MAX, tidegate_here
+from tests.cli.terminals import terminal
+from tidegate import connect
+from tidegate.testing.server import RunningServer, running_server
+
+TABLE = "chat.messages"
+SELECT = f"SELECT id, text FROM {TABLE}"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with running_server(tmp_path_factory.mktemp("subscribe") / "home") as running:
+        make = f"CREATE NAMESPACE chat; CREATE SHARED TABLE {TABLE} (id BIGINT PRIMARY KEY, text TEXT)"
+        run(running.home, make)
+        yield running
+
+
+@pytest.fixture
+def home(server: RunningServer) -> Path:
+    run(server.home, f"DELETE FROM {TABLE}; INSERT INTO {TABLE} VALUES (1, 'hello'), (2, NULL)")
+    return server.home
+
+
+def run(home: Path, statements: str) -> None:
+    with connect(home=home) as client:
+        client.sql(statements)
+
+
+@contextmanager
+def subscribed(home: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("TIDEGATE_")}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tidegate", "subscribe", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**clean, "TIDEGATE_HOME": str(home)},
+    )
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def lines(child: subprocess.Popen[str], count: int) -> list[Any]:
+    assert child.stdout is not None
+    return [json.loads(child.stdout.readline()) for _ in range(count)]
+
+
+def test_machines_get_one_change_a_line_and_may_go_on_later(home: Path) -> None:
+    with subscribed(home, SELECT, "--json") as child:
+        first = lines(child, 2)
+        run(home, f"UPDATE {TABLE} SET text = 'hi' WHERE id = 1; DELETE FROM {TABLE} WHERE id = 2")
+        changes = lines(child, 2)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=CALL_SECONDS_MAX)
+        assert (child.returncode, errors) == (0, "")
+    assert [line["row"] for line in first] == [{"id": 1, "text": "hello"}, {"id": 2, "text": None}]
+    assert ["seq" in line for line in first] == [False, True]
+    assert [line["kind"] for line in changes] == ["update", "delete"]
+    assert changes[0]["old"] == {"id": 1, "text": "hello"}
+    with subscribed(home, SELECT, "--json", "--from-seq", str(changes[0]["seq"])) as child:
+        assert lines(child, 1) == changes[1:]
+
+
+def test_people_see_marks_and_what_was_before(home: Path) -> None:
+    with terminal("subscribe", f"{SELECT} WHERE id < ?", "-p", "100", home=home) as screen:
+        screen.wait_for("NULL")
+        run(
+            home,
+            f"INSERT INTO {TABLE} VALUES (3, 'new'), (300, 'far'); UPDATE {TABLE} SET text='hi' WHERE id=1",
+        )
+        shown = screen.wait_for("→ hi")
+        run(home, f"DELETE FROM {TABLE} WHERE id = 3")
+        shown += screen.wait_for("\n-")
+        screen.child.send_signal(signal.SIGINT)
+        code, _ = screen.wait_for_end()
+    assert code == 0
+    assert "+       3  new" in shown
+    assert "~       1  hello → hi" in shown
+    assert "far" not in shown
+
+
+def test_rows_that_are_there_can_be_left_out(home: Path) -> None:
+    with terminal("subscribe", SELECT, "--no-snapshot", home=home) as screen:
+        screen.wait_for("Waiting for changes")
+        run(home, f"INSERT INTO {TABLE} VALUES (7, 'seven')")
+        assert "hello" not in screen.wait_for("seven")
+
+
+def test_a_reader_that_leaves_ends_it_quietly(home: Path) -> None:
+    with subscribed(home, SELECT, "--json") as child:
+        lines(child, 2)
+        assert child.stdout is not None
+        child.stdout.close()
+        run(home, f"INSERT INTO {TABLE} VALUES (8, 'eight')")
+        assert child.wait(CALL_SECONDS_MAX) == 0
+        assert child.stderr is not None
+        assert child.stderr.read() == ""
+
+
+def test_what_cannot_be_followed_is_refused(home: Path) -> None:
+    for statement, code in (
+        ("SELECT * FROM chat.nowhere", "TABLE_NOT_FOUND"),
+        ("SELEC * FROM chat.messages", "SQL_INVALID"),
+        (f"SELECT count(*) FROM {TABLE}", "SQL_UNSUPPORTED"),
+    ):
+        answer = tidegate_here("subscribe", statement, "--json", home=home)
+        assert (answer.returncode, answer.stdout) == (1, "")
+        assert json.loads(answer.stderr)["error"]["code"] == code
