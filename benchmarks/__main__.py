@@ -17,6 +17,9 @@ NAMES = (
     "backup",
     "source",
     "lake_read",
+    "tables",
+    "streams",
+    "live",
     "start",
 )
 

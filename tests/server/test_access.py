@@ -152,7 +152,6 @@ def test_every_operation_is_in_the_table() -> None:
 
 
 def told_operations() -> dict[str, str]:
-    """Give who may do each operation, over all tables."""
     told = {row.operation: row.who for row in GUARDED} | SOCKETS
     for sql, operation, who, _ in STATEMENTS:
         assert told.setdefault(operation, who) == who, sql

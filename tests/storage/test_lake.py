@@ -62,7 +62,7 @@ def test_only_folders_with_a_commit_are_tables(tmp_path: Path) -> None:
     assert Lake(tmp_path).names() == ["a", "b"]
     with pytest.raises(TableNotFound) as caught:
         Lake(tmp_path).view("half")
-    assert caught.value.hint == "Tables in the lake: lake.a, lake.b."
+    assert caught.value.hint == "Tables: lake.a, lake.b."
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../a", "a/../a", "/a", "a\0"])

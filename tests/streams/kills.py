@@ -31,7 +31,11 @@ USERS = 24
 THREADS = 3
 FLUSH_SECONDS = 0.05
 ALIVE_SECONDS_MAX = 0.5
-SETTINGS = StreamSettings(writers_max=10, buffer_bytes=2048, flush_interval_seconds=FLUSH_SECONDS)
+# By turns: logs lose their slots and fill their buffers all the time; or nothing but a flush writes them.
+SETTINGS = [
+    StreamSettings(writers_max=10, buffer_bytes=2048),
+    StreamSettings(writers_max=64, buffer_bytes=16 * 1024 * 1024),
+]
 TABLES = [
     make_table(id=1, name="buffered", ttl_seconds=86_400),
     make_table(id=2, name="durable", ttl_seconds=86_400, durability=Durability.FSYNC),
@@ -46,7 +50,7 @@ def numbers(store: StreamStore, table: Table, user: str) -> list[int]:
 def append_for_ever(folder: Path, seed: int) -> None:
     """Append and say so, until someone kills this process."""
     clock = SystemClock()
-    store = make_store(folder, clock, settings=SETTINGS)
+    store = make_store(folder, clock, settings=SETTINGS[seed % 2])
 
     def work(thread: int) -> None:
         choice = random.Random(seed * 100 + thread)
@@ -109,7 +113,7 @@ def check(folder: Path, words: list[list[str]], seed: int) -> None:
             table_id, user, last, at = int(rest[0]), rest[1], int(rest[2]), float(rest[3])
             if table_id == TABLES[1].id or at <= flushed:
                 owed[table_id, user] = max(owed[table_id, user], last)
-    store = make_store(folder, SystemClock(), settings=SETTINGS)
+    store = make_store(folder, SystemClock())
     damages: list[Damage] = []
     store.on_damage = damages.append
     for table in TABLES:

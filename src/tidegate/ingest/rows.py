@@ -128,9 +128,16 @@ def _told(follower: Follower, changes: Changes) -> Callable[[], None]:
 class StreamWriter:
     """Adds rows to STREAM tables and takes them away; blocking, any thread may call."""
 
-    def __init__(self, streams: StreamStore, followers: Sequence[Follower] = ()) -> None:
+    def __init__(
+        self,
+        streams: StreamStore,
+        followers: Sequence[Follower] = (),
+        counted: Callable[[int, int], None] = lambda _rows, _size_bytes: None,
+    ) -> None:
+        """`counted` is told the rows and bytes of every append."""
         self._streams = streams
         self._followers = tuple(followers)
+        self._counted = counted
 
     def append(self, table: Table, user: str, rows: Sequence[Row]) -> int:
         """Add rows; they are as durable as the table says when this returns."""
@@ -138,7 +145,9 @@ class StreamWriter:
         def notify(stored: list[Row]) -> None:
             self._tell(table, user, [Change("insert", None, row) for row in stored])
 
-        return self._streams.append(table, user, rows, notify).count
+        appended = self._streams.append(table, user, rows, notify)
+        self._counted(appended.count, appended.size_bytes)
+        return appended.count
 
     def delete(self, table: Table, user: str, rows: Sequence[Row]) -> int:
         """Hide rows, as they were read."""

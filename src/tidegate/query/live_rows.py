@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from tidegate.errors import SqlInvalid, SqlUnsupported, TableNotFound, TidegateError
+from tidegate.errors import SqlInvalid, SqlUnsupported, TableChanged, TableNotFound, TidegateError
 from tidegate.model.access import Operation, Principal
 from tidegate.model.people_names import check_row_owner
 from tidegate.model.tables import Row, Table, TableKind
@@ -110,9 +110,8 @@ class LiveSource:
         """Begin the snapshot of a query."""
         if query.table.kind == TableKind.STREAM:
             return self._stream_snapshot(query, page_rows)
-        table, taken = self._freeze(query.table)
-        seq, frozen = taken
-        chunks = self._store.scan(frozen, table, query.user, Whole())
+        seq, frozen = self._freeze(query.table)
+        chunks = self._store.scan(frozen, query.table, query.user, Whole())
         return SnapshotReader(seq, _pages(query.select, chunks, page_rows), frozen.close)
 
     def _table(self, statement: sql.Select, caller: Caller) -> Table:
@@ -128,15 +127,20 @@ class LiveSource:
             )
         return self._tables.get(caller.tenant, name.namespace, name.name)
 
-    def _freeze(self, table: Table) -> tuple[Table, tuple[int, Snapshot]]:
+    def _freeze(self, table: Table) -> tuple[int, Snapshot]:
         """Take an engine snapshot and the change number that it belongs to, at the end of a group."""
         taken: list[tuple[int, Snapshot]] = []
         problems: list[TidegateError] = []
 
         def take() -> None:
             try:
-                if self._tables.by_id(table.id) is None:
+                now = self._tables.by_id(table.id)
+                if now is None:
                     problems.append(TableNotFound(table=table.full_name, known="(dropped)"))
+                    return
+                if now.schema_id != table.schema_id:
+                    # What was compiled knows the columns of before: the subscriber opens it again.
+                    problems.append(TableChanged(table=table.full_name))
                     return
                 taken.append((self._begin(table.id), self._engine.snapshot()))
             except TidegateError as problem:
@@ -150,7 +154,7 @@ class LiveSource:
         self._committer.submit(stage).result()
         if problems:
             raise problems[0]
-        return self._tables.by_id(table.id) or table, taken[0]
+        return taken[0]
 
     def _stream_snapshot(self, query: LiveQuery, page_rows: int) -> SnapshotReader:
         seqs: list[int] = []

@@ -12,11 +12,15 @@ from tidegate.errors import (
     BackupNotFound,
     BodyTooLarge,
     CatalogUnavailable,
+    ColumnExists,
+    ColumnNotFound,
     ContentTypeUnsupported,
     EndpointNotFound,
     Forbidden,
     IdempotencyAnswerHidden,
     IdempotencyKeyReused,
+    IndexExists,
+    IndexNotFound,
     InvariantBroken,
     JobNotFound,
     JobStateWrong,
@@ -25,6 +29,9 @@ from tidegate.errors import (
     LeaseLost,
     LinkWrong,
     NameInvalid,
+    NamespaceExists,
+    NamespaceNotEmpty,
+    NamespaceNotFound,
     NotReady,
     OffsetOutOfRange,
     OriginRefused,
@@ -34,6 +41,8 @@ from tidegate.errors import (
     RequestInvalid,
     RequestMalformed,
     RequestTimeout,
+    RowExists,
+    SchemaInvalid,
     SequenceGap,
     SequenceReused,
     SequenceTooOld,
@@ -42,6 +51,8 @@ from tidegate.errors import (
     StorageCorrupt,
     StorageFailed,
     StorageFull,
+    TableChanged,
+    TableExists,
     TableNotFound,
     TenantDisabled,
     TenantExists,
@@ -61,6 +72,8 @@ from tidegate.errors import (
     UserDisabled,
     UserExists,
     UserNotFound,
+    ValueInvalid,
+    WriteConflict,
 )
 from tidegate.model.access import Operation
 
@@ -84,6 +97,12 @@ _GUARDED: Kinds = (
 _BODY: Kinds = (RequestMalformed, RequestTimeout, BodyTooLarge, ContentTypeUnsupported, RequestInvalid)
 _QUERY: Kinds = (RequestMalformed, RequestInvalid)
 _KEYED: Kinds = (RequestInvalid, IdempotencyKeyReused)
+_STATEMENTS = (
+    *(SqlInvalid, SqlUnsupported, ValueInvalid, SchemaInvalid, NameInvalid, QueryTimeout),
+    *(NamespaceNotFound, TableNotFound, ColumnNotFound, IndexNotFound),
+    *(NamespaceExists, NamespaceNotEmpty, TableExists, ColumnExists, IndexExists),
+    *(RowExists, TableChanged, WriteConflict),
+)
 _READS: Kinds = (StorageFailed, StorageCorrupt)
 _WRITES: Kinds = (StorageFull, StorageFailed)
 _LOG: Kinds = (TopicNotFound, PartitionNotFound, OffsetOutOfRange, TopicReplaced, *_READS)
@@ -105,7 +124,7 @@ _OF: dict[Operation, Kinds] = {
     Operation.TOPIC_CONSUME: (*_LOG, TimeRangeInvalid),
     Operation.TOPIC_PLAN: _LOG,
     Operation.TOPIC_READ: _LOG,
-    Operation.SQL_QUERY: (SqlInvalid, SqlUnsupported, TableNotFound, QueryTimeout, *_READS),
+    Operation.SQL_RUN: (*_STATEMENTS, *_READS, StorageFull),
     Operation.USER_SHOW: (UserNotFound,),
     Operation.USER_CREATE: (NameInvalid, UserExists),
     Operation.USER_CHANGE: (UserNotFound, LastAdministrator),

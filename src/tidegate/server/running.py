@@ -275,7 +275,7 @@ def _build(
     ground = Ground(settings, clock, engine, committer, catalog, lakes, ids)
     try:
         hub = new_hub(settings, clock, start_us, loop)
-        tables = open_tables(ground, hub, home.tenant_streams_path, secrets.token_bytes, metrics)
+        tables = open_tables(ground, hub, home, secrets.token_bytes, metrics)
     except BaseException:
         committer.close()
         raise

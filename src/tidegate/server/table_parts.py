@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.database import Catalog
@@ -33,6 +32,7 @@ from tidegate.server.tenants import TenantLakes
 from tidegate.settings import Settings
 from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine
+from tidegate.storage.home import Home
 from tidegate.streams.store import Damage, StreamStore
 from tidegate.tables.definitions import TableDirectory
 from tidegate.tables.store import TableStore
@@ -121,7 +121,7 @@ def first_seq_at(time_us: int) -> int:
 def open_tables(
     ground: Ground,
     hub: LiveHub,
-    streams_root: Callable[[str], Path],
+    home: Home,
     random_bytes: Callable[[int], bytes],
     metrics: Metrics,
 ) -> TableParts:
@@ -131,9 +131,14 @@ def open_tables(
     store = TableStore(engine, directory)
     storage = ground.settings.storage
     streams = StreamStore(
-        streams_root, clock, ground.ids, ground.settings.streams, free_bytes_min=storage.free_bytes_min
+        home.tenant_streams_path,
+        clock,
+        ground.ids,
+        ground.settings.streams,
+        free_bytes_min=storage.free_bytes_min,
     )
     streams.on_damage = _told_damage(metrics)
+    metrics.watch_stream_writers(streams.open_writers)
     sources = Sources(clock, ground.ids, UuidSource(clock, random_bytes))
     follower = _LiveFollower(hub)
 
@@ -142,14 +147,23 @@ def open_tables(
         return {**rows, **_records(ground.catalog, caller)}
 
     selecting = Selecting(directory, store, streams, engine, ground.lakes.query, system_rows, sources)
-    rows, appends = RowWriter(store, [follower]), StreamWriter(streams, [follower])
+    rows = RowWriter(store, [follower])
+    appends = StreamWriter(streams, [follower], metrics.count_stream_append)
     writing = Writing(directory, rows, appends, selecting, committer, sources)
     defining = Defining(directory, streams, committer, sources, _LiveWatchers(hub))
     showing = Showing(directory, _lake_names(ground.lakes))
     runner = StatementRunner(defining, showing, writing, selecting)
     live = LiveSource(runner, directory, store, streams, engine, committer, hub.begin)
     committer.when_reopened(directory.reload)
+    _forget_dropped_streams(directory, streams, home)
     return TableParts(directory, store, streams, hub, runner, live, defining)
+
+
+def _forget_dropped_streams(directory: TableDirectory, streams: StreamStore, home: Home) -> None:
+    """Take away the folders of streams that were dropped right before a crash."""
+    for tenant in home.stream_tenants():
+        mine = [table for table in directory.of(tenant) if table.kind == TableKind.STREAM]
+        streams.drop_others(tenant, mine)
 
 
 def _told_damage(metrics: Metrics) -> Callable[[Damage], None]:

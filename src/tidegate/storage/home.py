@@ -163,6 +163,13 @@ class Home:
         """Give the folder of a tenant's stream logs."""
         return self.streams_path if tenant == DEFAULT_TENANT else self.tenants_path / tenant / "streams"
 
+    def stream_tenants(self) -> list[str]:
+        """Name the tenants that have a folder of stream logs, and the first one in any case."""
+        if not self.tenants_path.is_dir():
+            return [DEFAULT_TENANT]
+        others = (folder.name for folder in self.tenants_path.iterdir() if (folder / "streams").is_dir())
+        return [DEFAULT_TENANT, *sorted(others)]
+
     @property
     def catalog_path(self) -> Path:
         return self.path / "catalog" / "catalog.db"

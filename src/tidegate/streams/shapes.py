@@ -10,10 +10,11 @@ from tidegate.model.tables import Row
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """How many rows were added, and their numbers."""
+    """How many rows were added, their numbers, and the bytes of their frame."""
 
     count: int
     seqs: Sequence[int]
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,10 @@ class StreamStore:
     def on_damage(self, listener: Callable[[Damage], None]) -> None:
         self._desk.listener = listener
 
+    def open_writers(self) -> int:
+        """Give how many logs are open for writing."""
+        return len(self._slots.opened())
+
     # Rows
 
     def append(self, table: Table, user: str, rows: Sequence[Row], notify: Notify | None = None) -> Appended:
@@ -101,7 +105,7 @@ class StreamStore:
                 time_us = written.time_us
                 notify([(*row, seq, time_us) for row, seq in zip(rows, written.seqs, strict=True)])
         self._sync(table, written)
-        return Appended(len(rows), written.seqs)
+        return Appended(len(rows), written.seqs, written.size_bytes)
 
     def delete(self, table: Table, user: str, rows: Sequence[Row], notify: Notify | None = None) -> int:
         """Hide rows, given whole as they were read; gives how many were there still.

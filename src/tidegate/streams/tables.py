@@ -53,6 +53,7 @@ class Written:
     time_us: int
     log: Log
     stop: int
+    size_bytes: int
 
 
 @dataclass(slots=True)
@@ -182,6 +183,7 @@ class TableLogs:
                     continue  # another table took its slot in between
                 time_us = max(time_us, log.last_time_us)
                 seqs = seqs_from(_first_of(around.ids, batch.entries), batch.entries)
+                start = log.stop
                 try:
                     log.append(
                         batch,
@@ -194,7 +196,7 @@ class TableLogs:
                     around.slots.note(log, problem)
                     raise
                 self._last_time_us = time_us
-                return Written(seqs, time_us, log, log.stop)
+                return Written(seqs, time_us, log, log.stop, log.stop - start)
 
     def _open_log(self, log: Log) -> None:
         was_open = log.is_open
