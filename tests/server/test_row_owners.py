@@ -69,6 +69,8 @@ def test_roles_decide_statement_by_statement(server: RunningServer, admin: Clien
     assert writer.run("UPDATE shop.prices SET n = n * 2 WHERE n < 5")["rowCount"] == 1
     assert writer.run("INSERT INTO shop.own VALUES (1, 1)")["rowCount"] == 1
     assert writer.rows("SELECT * FROM shop.own WHERE n = 1") == [[1, 1]]
+    assert writer.run("INSERT INTO shop.own SELECT id + 50, n FROM shop.own")["rowCount"] == 1
+    assert writer.run("DELETE FROM shop.own WHERE id > 50")["rowCount"] == 1
     for sql in (
         "SELECT n FROM shop.prices",
         "SELECT n FROM shop.prices WHERE id = 1",

@@ -153,6 +153,19 @@ def test_rows_go_in_and_come_out_as_arrow(admin: Client) -> None:
     assert wrong.status_code >= 400
 
 
+def test_no_rows_and_no_reader_for_them_are_no_trouble(admin: Client) -> None:
+    admin.run("CREATE SHARED TABLE shop.empty (id BIGINT PRIMARY KEY DEFAULT SNOWFLAKE_ID(), t TEXT)")
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("t", pa.string())])):
+        pass
+    body, headers = sink.getvalue().to_pybytes(), {"Content-Type": ARROW}
+    sent = admin.http.post("/sql", params={"sql": "INSERT INTO shop.empty"}, content=body, headers=headers)
+    assert (sent.status_code, sent.json()["rowCount"]) == (200, 0), sent.text
+    only_arrow = admin.send("INSERT INTO shop.empty (t) VALUES ('x')", headers={"Accept": ARROW})
+    assert only_arrow.json()["error"]["code"] == "REQUEST_INVALID"
+    assert admin.rows("SELECT count(*) FROM shop.empty") == [[0]], "nothing is written for nobody"
+
+
 def test_several_statements_run_in_order_until_one_fails(admin: Client) -> None:
     done = admin.run(
         "CREATE SHARED TABLE shop.script (id INT PRIMARY KEY);\n"
@@ -300,6 +313,10 @@ def test_dropped_tables_leave_nothing(admin: Client) -> None:
         ("CREATE SHARED TABLE shop.bad (a INT PRIMARY KEY) WITH (ttl_seconds = 5)", "SQL_INVALID"),
         ("INSERT INTO lake.x VALUES (1)", "SQL_UNSUPPORTED"),
         ("INSERT INTO system.tables VALUES (1)", "SQL_UNSUPPORTED"),
+        ("DROP TABLE lake.x", "SQL_UNSUPPORTED"),
+        ("CREATE INDEX i ON lake.x (a)", "SQL_UNSUPPORTED"),
+        ("SELECT * FROM system.tables LAST 3", "SQL_UNSUPPORTED"),
+        ("SELECT * FROM shop.types LAST", "SQL_INVALID"),
         ("SELECT * FROM system.nothing", "TABLE_NOT_FOUND"),
         ("SELECT * FROM read_csv('/etc/passwd')", "SQL_UNSUPPORTED"),
         ("COPY shop.x TO '/tmp/x'", "SQL_UNSUPPORTED"),

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import defaultdict
 from pathlib import Path
 
@@ -67,8 +68,15 @@ def append_for_ever(folder: Path, seed: int) -> None:
             following[table.id, user] += count
             _say(f"A {table.id} {user} {first + count - 1} {clock.monotonic_seconds()}")
 
+    def work_or_fall(thread: int) -> None:
+        try:
+            work(thread)
+        finally:  # it only ends by an error: a child that appends nothing more must not be waited for
+            traceback.print_exc()
+            os._exit(1)
+
     for thread in range(THREADS):
-        threading.Thread(target=work, args=(thread,), daemon=True).start()
+        threading.Thread(target=work_or_fall, args=(thread,), daemon=True).start()
     while True:
         time.sleep(FLUSH_SECONDS / 2)
         before = clock.monotonic_seconds() - FLUSH_SECONDS / 2
@@ -99,7 +107,8 @@ def kill_one(folder: Path, seed: int) -> int:
     killer.start()
     lines += child.stdout.readlines()
     killer.join()
-    child.wait()
+    if child.wait() != -signal.SIGKILL:
+        raise RuntimeError(f"the child ended by itself with {child.returncode}, seed {seed}")
     check(folder, [line.decode().split() for line in lines if line.endswith(b"\n")], seed)
     return sum(line.startswith(b"A") for line in lines)
 

@@ -27,7 +27,10 @@ class Forbidden(RequestRefused):
     code = "FORBIDDEN"
     status = 403
     template = "User '{user}' may not do this ({operation}): it needs the role {needed}."
-    default_hint = "An administrator of tenant '{tenant}' can give it: 'tidegate user role {user} --role …'."
+    default_hint = (
+        "An administrator of tenant '{tenant}' can give it: 'tidegate user role {user} --role …', "
+        "with every role that the user is to have."
+    )
 
 
 class UserDisabled(RequestRefused):

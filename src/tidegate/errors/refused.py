@@ -108,7 +108,7 @@ class SettingInvalid(RequestInvalid):
 class SqlInvalid(RequestInvalid):
     code = "SQL_INVALID"
     template = "The statement cannot run: {reason}"
-    default_hint = "Tables are <namespace>.<table>, those of the lake lake.<name>; SHOW TABLES lists them."
+    default_hint = "docs/reference/sql.md shows how statements are written."
 
 
 class SqlUnsupported(RequestInvalid):
@@ -151,7 +151,7 @@ class TableNotFound(NotFound):
 class NamespaceNotFound(NotFound):
     code = "NAMESPACE_NOT_FOUND"
     template = "There is no namespace '{namespace}'."
-    default_hint = "Make it with: CREATE NAMESPACE {namespace};"
+    default_hint = "SHOW NAMESPACES lists what is there; CREATE NAMESPACE {namespace}; makes it."
 
 
 class ColumnNotFound(NotFound):

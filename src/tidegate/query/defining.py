@@ -265,6 +265,11 @@ class Defining:
         return _ddl(work, Operation.TABLE_CHANGE, f"table/{statement.table.full_name}")
 
     def _get(self, name: TableName, caller: Caller) -> Table:
+        if name.namespace in ("lake", "system"):
+            raise SqlUnsupported(
+                reason=f"Tables of {name.namespace} are not made, changed or dropped by statements.",
+                hint="Pipelines write the lake." if name.namespace == "lake" else "They show what is there.",
+            )
         return self._tables.get(caller.tenant, name.namespace, name.name)
 
     def _commit(self, change: Callable[[Staging], T]) -> T:

@@ -40,7 +40,7 @@ class Sources:
             now_us = self.clock.now_us()
             return [now_us // _DAY_US if column_type == ColumnType.DATE else now_us] * count
         if kind == DefaultKind.SNOWFLAKE_ID:
-            return self.ids.take_many(count).tolist() if count > 1 else [self.ids.take()]
+            return [self.ids.take()] if count == 1 else self.ids.take_many(count).tolist()
         return [self.uuids.take() for _ in range(count)]
 
 

@@ -7,6 +7,7 @@ USER and STREAM tables, and system tables.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 # LAST reads no more than an answer may hold.
 LAST_ROWS_MAX = 1_000_000
+# As an alias the word would stand without meaning, and all rows would come.
+_LAST_ALONE = re.compile(r"\bFROM\s+[\w\"]+\s*\.\s*[\w\"]+\s+LAST\s*$", re.IGNORECASE)
 _SYSTEM_OPERATIONS = {"audit": Operation.AUDIT_LIST, "jobs": Operation.JOB_LIST}
 SystemRows = Callable[[Caller], Mapping[str, "Callable[[], pa.Table]"]]
 
@@ -67,6 +70,8 @@ class Selecting:
                 return Step("select", work=short, is_short=True)
         if statement.last is not None:
             self._check_streams(statement, caller)
+        elif _LAST_ALONE.search(statement.text):
+            raise SqlInvalid(reason="LAST takes a number of rows.", hint="Such as LAST 100.")
         only = last if statement.last_alone else None
         sql = statement.query.sql
         return Step("select", work=lambda: answered(self.run(sql, params, caller, last=only)))
@@ -167,13 +172,18 @@ class Selecting:
         return read_one
 
     def _check_streams(self, statement: Select, caller: Caller) -> None:
-        for name in statement.tables:
-            table = self._tables.find(caller.tenant, name.namespace, name.name)
-            if table is not None and table.kind != TableKind.STREAM:
-                raise SqlUnsupported(
-                    reason=f"LAST reads STREAM tables, and '{table.full_name}' is a {table.kind} table.",
-                    hint="Write ORDER BY … DESC LIMIT n.",
-                )
+        found = [self._tables.find(caller.tenant, name.namespace, name.name) for name in statement.tables]
+        streams = [table for table in found if table is not None and table.kind == TableKind.STREAM]
+        if len(streams) == 1:
+            return
+        if streams:
+            hint = "Write each part as (SELECT … FROM namespace.table LAST n)."
+            raise SqlUnsupported(reason=f"LAST reads one STREAM table, not {len(streams)}.", hint=hint)
+        names = ", ".join(name.full_name for name in statement.tables)
+        known = [table for table in found if table is not None]
+        if known or all(name.namespace in ("lake", "system") for name in statement.tables):
+            reason = f"LAST reads STREAM tables{f', and {names} is none' if names else ''}."
+            raise SqlUnsupported(reason=reason, hint="Write ORDER BY … DESC LIMIT n.")
 
     def _checker(
         self, caller: Caller, written: Table | None = None, *, is_bare: bool = False

@@ -91,7 +91,6 @@ class Writing:
 
         def work() -> Outcome:
             if statement.query is not None:
-                caller.check(Operation.SQL_QUERY)
                 answer = self._selecting.run(statement.query.sql, params, caller, rows_max=STATEMENT_ROWS_MAX)
                 found = filler.from_table(answer.arrow(), self._sources)
             else:

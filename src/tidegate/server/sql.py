@@ -60,6 +60,7 @@ async def run_sql(call: Call) -> Response:
     shares = runner.params_of(statements, body.params)
     if len(statements) > 1 and call.idempotency_key() is not None:
         raise RequestInvalid(reason="Several statements take no Idempotency-Key.", hint=KEY_HINT)
+    _check_accept(call, statements)
     run = _Run(call, Caller(call.principal))
     parts: list[bytes] = []
     for number, (statement, params) in enumerate(zip(statements, shares, strict=True)):
@@ -71,6 +72,18 @@ async def run_sql(call: Call) -> Response:
         parts.append(last)
     took_ms = round((running.clock.monotonic_seconds() - began) * 1000, 3)
     return ready_answer(_joined(parts, took_ms), JSON, held=running.answers)
+
+
+def _check_accept(call: Call, statements: Sequence[Statement]) -> None:
+    """Refuse to write for someone who could not read the answer."""
+    accepted = call.header("accept")
+    if not call.wants_arrow() or JSON in accepted or "*/*" in accepted:
+        return
+    if len(statements) != 1 or kind_of(statements[0]) not in ("select", "show"):
+        raise RequestInvalid(
+            reason="Only the rows of one query come as Arrow.",
+            hint=f"Send 'Accept: {JSON}'. Nothing was run.",
+        )
 
 
 async def _run_arrow(call: Call, began: float) -> Response:

@@ -147,6 +147,12 @@ class Shape:
             parts.append(f"{self.table.columns[place].name} = {shorten(str(shown))}")
         return RowExists(table=self.table.full_name, key=", ".join(parts))
 
+    def twice(self, row: Row) -> RowExists:
+        """Give the error for a key that two rows of one statement have."""
+        problem = self.taken(row)
+        hint = "Two rows of the statement have this key; UPSERT takes the last of them. Nothing was written."
+        return RowExists(**problem.values, hint=hint)
+
     def _refuse(self, number: int, place: int, reason: str) -> None:
         column = self.table.columns[place]
         where = f"Column '{shorten(column.name)}' ({column.type}), row {number + 1}"

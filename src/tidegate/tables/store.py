@@ -63,7 +63,7 @@ class TableStore:
             by_key = dict(zip(row_keys, rows, strict=True))
             if len(by_key) < len(rows):
                 if not upsert:
-                    raise shape.taken(_first_repeated(row_keys, rows))
+                    raise shape.twice(_first_repeated(row_keys, rows))
                 row_keys, rows = list(by_key), list(by_key.values())
         before = staging.get_many(row_keys)
         replaces = before.count(None) < len(before)
@@ -278,7 +278,7 @@ def _check_room(
 ) -> None:
     """Refuse new keys that are twice among the new rows, or that a row has which stays as it is."""
     if len(set(new_keys)) < len(new_keys):
-        raise shape.taken(_first_repeated(new_keys, news))
+        raise shape.twice(_first_repeated(new_keys, news))
     leaving = {edit.key for edit in edits}
     entering = [(key, row) for key, row in zip(new_keys, news, strict=True) if key not in leaving]
     for stored, (_, row) in zip(staging.get_many([key for key, _ in entering]), entering, strict=True):
