@@ -21,7 +21,7 @@ STATEMENTS = [
     ("SELECT count(*) FROM system.audit", "audit.list", "pi", 200),
     ("INSERT INTO own.nowhere VALUES (1)", "sql.write", WRITES, 404),
     ("UPSERT INTO own.mine VALUES (1, 1)", "sql.write", WRITES, 200),
-    ("UPDATE own.shared SET n = n + 1 WHERE n > 100", "sql.write", WRITES, 200),
+    ("UPDATE own.shared SET n = 1 WHERE id = 100", "sql.write", WRITES, 200),
     ("DELETE FROM own.nowhere", "sql.write", WRITES, 404),
     ("CREATE NAMESPACE own", "table.create", CHANGES, 409),
     ("CREATE SHARED TABLE own.shared (id INT PRIMARY KEY)", "table.create", CHANGES, 409),

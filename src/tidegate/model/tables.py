@@ -101,6 +101,8 @@ class Table(msgspec.Struct, frozen=True):
     indexes: tuple[TableIndex, ...] = ()
     ttl_seconds: int | None = None
     durability: Durability = Durability.BUFFERED
+    # Rows of a stream before this were over their time when ttl_seconds changed: they stay gone.
+    expired_before_us: int = 0
     version: int = DEFINITION_VERSION
 
     @property

@@ -178,7 +178,8 @@ class Defining:
             table = self._get(statement.table, caller)
             ttl_seconds, durability = _stream_options(statement.options, table.kind)
             chosen = durability if "durability" in statement.options else None
-            return self._tables.stage_set_ttl(staging, table, ttl_seconds or table.ttl_seconds or 0, chosen)
+            now_us, seconds = self._sources.clock.now_us(), ttl_seconds or table.ttl_seconds or 0
+            return self._tables.stage_set_ttl(staging, table, seconds, chosen, now_us)
 
         def work() -> Outcome:
             self._commit(change)

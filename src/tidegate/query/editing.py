@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,11 @@ _DUCK_TYPES = {
     "BYTES": "BLOB",
     "TIMESTAMP": "TIMESTAMPTZ",
 }
+
+
+# Nobody can write this name: it ends the names of what an UPDATE sets.
+_SET = "\x01 set "
+_SEVERAL = re.compile(r"unnest|columns", re.IGNORECASE)
 
 
 class Edits:
@@ -79,12 +85,14 @@ class Edits:
 
     def find_sql(self) -> str:
         """Give the SELECT of the rows that are meant, and behind their columns what expressions give."""
-        outputs = [f"{text} AS {quote_name(f'set {n}')}" for n, text in enumerate(self._casts())]
+        outputs = [f"{text} AS {quote_name(f'{_SET}{n}')}" for n, text in enumerate(self._casts())]
         return self._select(["*", *outputs])
 
     def edited(self, found: pa.Table) -> list[tuple[Row, Row | None]]:
         """Give each row that was found, and what it becomes: None where it goes."""
         table, own = self.table, self.table.shown_columns
+        if found.num_columns != len(own) + len(self._expressions):
+            raise SqlInvalid(reason="an expression in SET gives one value.", hint="Nothing was written.")
         columns = [from_arrow(found.column(place), kind, name) for place, (name, kind) in enumerate(own)]
         old_rows: list[Row] = list(zip(*columns, strict=True))
         if self.removes:
@@ -154,7 +162,7 @@ class Edits:
     def _casts(self) -> list[str]:
         kinds = [check_column(self.table, name).type for name in self._expressions]
         return [
-            f"CAST(({text}) AS {_DUCK_TYPES.get(kind.name, str(kind))})"
+            f"CAST(({_alone(text)}) AS {_DUCK_TYPES.get(kind.name, str(kind))})"
             for text, kind in zip(self._texts, kinds, strict=True)
         ]
 
@@ -163,6 +171,11 @@ class Edits:
         condition = f" WHERE ({self._condition})" if self._condition is not None else ""
         shown = ", ".join(outputs)
         return f"SELECT {shown} FROM {name}{condition}"  # noqa: S608 - quoted names, parsed pieces
+
+
+def _alone(text: str) -> str:
+    """Give an expression that may stand for several rows or columns so that DuckDB refuses it then."""
+    return f"SELECT {text}" if _SEVERAL.search(text) else text
 
 
 def _matches(select: LiveSelect, row: Row) -> bool:

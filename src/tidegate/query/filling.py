@@ -7,7 +7,7 @@ the same in all rows of a statement.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -33,11 +33,16 @@ class Sources:
     clock: Clock
     ids: SnowflakeSource
     uuids: UuidSource
+    now_us: int | None = None
+
+    def of_a_statement(self) -> Sources:
+        """Give the same for one statement: NOW() is one moment in all its rows and columns."""
+        return replace(self, now_us=self.clock.now_us())
 
     def many(self, kind: DefaultKind, column_type: ColumnType, count: int) -> list[Value]:
         """Give the values of a call in so many rows."""
         if kind == DefaultKind.NOW:
-            now_us = self.clock.now_us()
+            now_us = self.clock.now_us() if self.now_us is None else self.now_us
             return [now_us // _DAY_US if column_type == ColumnType.DATE else now_us] * count
         if kind == DefaultKind.SNOWFLAKE_ID:
             return [self.ids.take()] if count == 1 else self.ids.take_many(count).tolist()

@@ -64,7 +64,7 @@ def _column_of(output: Node) -> str:
 def _means_any(node: Node) -> bool:
     return (
         node.get("class") in _ANY_CLASS
-        or node.get("type") in _ANY_TYPE
+        or str(node.get("type")) in _ANY_TYPE  # of a sample it is an object
         or node.get("ref_type") == "NATURAL"
         or bool(node.get("column_name_alias"))
     )

@@ -127,7 +127,15 @@ class Selecting:
             return []
         sql = f"SELECT {', '.join(f'({expression})' for expression in expressions)}"
         table = self.run(sql, params, caller, is_bare=True).arrow()
-        return [column[0].as_py() for column in table.columns]
+        if (table.num_rows, table.num_columns) != (1, len(expressions)):
+            raise SqlInvalid(
+                reason="an expression in VALUES gives one value.", hint="INSERT … SELECT adds several rows."
+            )
+        try:
+            return [column[0].as_py() for column in table.columns]
+        except (OverflowError, ValueError) as problem:
+            reason = f"a value of the list is out of range: {problem}."
+            raise SqlInvalid(reason=reason, hint="Times are in the years 1 to 9999.") from problem
 
     def _source(self, caller: Caller) -> TableSource:
         return TableSource(

@@ -89,10 +89,11 @@ def found(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Either a `change` for the committer, whose result `finish` turns into an outcome, or blocking `work`.
+    """A `change` for the committer, which gives how many rows it wrote, or blocking `work`.
 
-    `is_short` work reads a few rows or a file; other work may take long. What `audit` names is written into
-    the audit trail around it.
+    Where both are there, the work is for a change that is refused with SqlInvalid: an expression that could
+    not be worked out without DuckDB. `is_short` work reads a few rows or a file; other work may take long.
+    What `audit` names is written into the audit trail around it.
     """
 
     kind: Kind

@@ -90,11 +90,12 @@ class Writing:
         check_params(statement.parameter_count, params)
 
         def work() -> Outcome:
+            sources = self._sources.of_a_statement()
             if statement.query is not None:
                 answer = self._selecting.run(statement.query.sql, params, caller, rows_max=STATEMENT_ROWS_MAX)
-                found = filler.from_table(answer.arrow(), self._sources)
+                found = filler.from_table(answer.arrow(), sources)
             else:
-                found = filler.from_cells(self._worked_out(statement, params, caller), params, self._sources)
+                found = filler.from_cells(self._worked_out(statement, params, caller), params, sources)
             return self._run(self._insert_step(table, found, caller, upsert=statement.upsert))
 
         return Step("upsert" if statement.upsert else "insert", work=work, table=table)
@@ -110,7 +111,7 @@ class Writing:
         if statement.columns is not None and set(statement.columns) != set(names):
             reason = f"the statement names {', '.join(statement.columns)}; the stream has {', '.join(names)}."
             raise SqlInvalid(reason=reason[:1000], hint="Leave the names out: columns go by their names.")
-        found = self._filler(table, names).from_table(rows, self._sources)
+        found = self._filler(table, names).from_table(rows, self._sources.of_a_statement())
         return self._insert_step(table, found, caller, upsert=statement.upsert)
 
     def update(self, statement: Update, params: Sequence[Any], caller: Caller) -> Step:
@@ -123,14 +124,22 @@ class Writing:
                 hint="INSERT a newer row: with a primary key, the newest row of a key is what is read.",
             )
         assigned = _assigned(table, statement.assignments)
-        edits = Edits(table, assigned, statement.where, params, self._sources)
+        edits = Edits(table, assigned, statement.where, params, self._sources.of_a_statement())
         user, key = caller.owner_of(table), self._key_of(table, statement.where, params)
+        is_blind = edits.is_plain and (key is not None or statement.where is None)
+        self._check_reads(table, caller, is_blind=is_blind)
+
+        def work() -> Outcome:
+            return wrote(self._edit(edits, caller))
+
         if key is not None and not edits.moves_keys:
             # The key is all that the WHERE asks for; an expression is compiled together with it.
             edit = edits.on_a_row(checks_where=not edits.is_plain)
             if edit is not None:
-                return Step("update", change=self._rows.edit_keys(table, user, [key], edit), table=table)
-        return Step("update", work=lambda: wrote(self._edit(edits, caller)), table=table)
+                change = self._rows.edit_keys(table, user, [key], edit)
+                otherwise = None if edits.is_plain else work
+                return Step("update", change=change, work=otherwise, table=table)
+        return Step("update", work=work, table=table)
 
     def delete(self, statement: Delete, params: Sequence[Any], caller: Caller) -> Step:
         """Plan a DELETE."""
@@ -143,13 +152,14 @@ class Writing:
                     reason=f"DELETE needs a primary key, and '{table.full_name}' has none.",
                     hint="Its rows go by themselves after their time to live.",
                 )
-            edits = Edits(table, None, statement.where, params, self._sources)
+            edits = Edits(table, None, statement.where, params, self._sources.of_a_statement())
             return Step("delete", work=lambda: self._delete_stream(edits, caller), table=table)
         key = self._key_of(table, statement.where, params)
+        self._check_reads(table, caller, is_blind=key is not None or statement.where is None)
         if key is not None:
             change = self._rows.delete_keys(table, user, [key], lambda _row: True)
             return Step("delete", change=change, table=table)
-        edits = Edits(table, None, statement.where, params, self._sources)
+        edits = Edits(table, None, statement.where, params, self._sources.of_a_statement())
         return Step("delete", work=lambda: wrote(self._edit(edits, caller)), table=table)
 
     def _target(self, namespace: str, name: str, caller: Caller) -> Table:
@@ -160,6 +170,14 @@ class Writing:
                 hint="Pipelines write the lake." if namespace == "lake" else "They show what is there.",
             )
         return self._tables.get(caller.tenant, namespace, name)
+
+    def _check_reads(self, table: Table, caller: Caller, *, is_blind: bool) -> None:
+        """Ask for the right to read where a statement looks at rows that are not the caller's own.
+
+        What it changes, how many rows, and what its errors say would tell a writer what it may not read.
+        """
+        if not is_blind and not table.is_scoped:
+            caller.check(Operation.SQL_QUERY)
 
     def _filler(self, table: Table, names: tuple[str, ...] | None) -> Filler:
         at = (table.id, table.schema_id, names)
@@ -175,11 +193,12 @@ class Writing:
         many = many_of(params, statement.parameter_count, len(rows))
         if many is None:
             check_params(statement.parameter_count, params)
-            return filler.from_cells(rows, params, self._sources)
+            return filler.from_cells(rows, params, self._sources.of_a_statement())
         if len(many) > STATEMENT_ROWS_MAX:
             reason = f"{len(many)} rows are more than {STATEMENT_ROWS_MAX}."
             raise SqlInvalid(reason=reason, hint="Send them in several statements.")
-        return filler.from_many(rows[0], many, statement.parameter_count, self._sources)
+        sources = self._sources.of_a_statement()
+        return filler.from_many(rows[0], many, statement.parameter_count, sources)
 
     def _insert_step(self, table: Table, rows: Sequence[Row], caller: Caller, *, upsert: bool) -> Step:
         kind: Kind = "upsert" if upsert else "insert"

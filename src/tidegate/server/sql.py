@@ -143,7 +143,11 @@ class _Run:
 
     async def _done(self, step: Step, *, alone: bool) -> bytes | Response:
         if step.change is not None:
-            return await self._changed(step, step.change)
+            try:
+                return await self._changed(step, step.change)
+            except SqlInvalid:
+                if step.work is None:
+                    raise
         if step.work is None:
             return _part(Outcome())
         if step.kind not in ("select", "show") and self._call.idempotency_key() is not None:

@@ -188,17 +188,29 @@ class TableDirectory:
         return self._stage_definition(staging, changed)
 
     def stage_set_ttl(
-        self, staging: Staging, table: Table, ttl_seconds: int, durability: Durability | None = None
+        self,
+        staging: Staging,
+        table: Table,
+        ttl_seconds: int,
+        durability: Durability | None = None,
+        now_us: int = 0,
     ) -> Table:
-        """Change how long the rows of a stream live, and when an append to it is answered."""
+        """Change how long the rows of a stream live, and when an append to it is answered.
+
+        What is over its time now stays so, however long rows live from now on.
+        """
         now = self._current(table)
         if now.kind != TableKind.STREAM:
             raise RequestInvalid(
                 reason=f"Rows of a {now.kind} table stay until they are deleted: it takes no ttl_seconds.",
                 hint="CREATE STREAM TABLE makes a table whose rows go after a time.",
             )
+        gone_us = max(now.expired_before_us, now_us - (now.ttl_seconds or 0) * 1_000_000 + 1)
         changed = msgspec.structs.replace(
-            now, ttl_seconds=check_ttl(ttl_seconds), durability=durability or now.durability
+            now,
+            ttl_seconds=check_ttl(ttl_seconds),
+            durability=durability or now.durability,
+            expired_before_us=gone_us if now_us else now.expired_before_us,
         )
         return self._stage_definition(staging, changed)
 
