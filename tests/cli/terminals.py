@@ -28,6 +28,11 @@ class Terminal:
         self._ours = ours
         self._seen = ""
 
+    @property
+    def raw(self) -> str:
+        """What was said and not waited for yet, with all that moves the cursor or colours."""
+        return self._seen
+
     def type(self, text: str) -> None:
         os.write(self._ours, text.encode())
 

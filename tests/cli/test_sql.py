@@ -27,7 +27,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         made = tidegate_here("sql", home=server.home, stdin=SCRIPT)
         assert made.returncode == 0, made.stderr
         said = [line.partition(" in ")[0] for line in made.stdout.splitlines()]
-        assert said == ["Done", "Done", "3 rows written"]
+        assert said == ["Done", "Done", "3 rows written; 3 statements"]
         yield server.home
 
 
@@ -53,9 +53,14 @@ def test_parameters_are_bound_and_never_pasted(home: Path) -> None:
         "sql", "SELECT text FROM chat.messages WHERE id = ?", "-p", "1", "--json", home=home
     )
     assert json.loads(answer.stdout)["rows"] == [["hello"]]
-    refused = tidegate_here("sql", "SELECT ?; SELECT ?", "--param", "5", home=home)
-    assert refused.returncode == 2
-    assert "there are 2" in refused.stderr
+
+
+def test_parameters_belong_to_the_one_statement_of_a_script_that_has_some(home: Path) -> None:
+    answer = tidegate_here("sql", "SELECT 1; SELECT ? AS a", "-p", "5", "--json", home=home)
+    assert [json.loads(line)["rows"] for line in answer.stdout.splitlines()] == [[[1]], [[5]]]
+    for text, code in (("SELECT ?; SELECT ?", 1), ("SELECT ?;\n\\d\nSELECT 1", 2), ("\\d", 2)):
+        refused = tidegate_here("sql", text, "--param", "5", home=home)
+        assert (refused.returncode, refused.stdout) == (code, "")
 
 
 @pytest.mark.parametrize(
@@ -66,11 +71,55 @@ def test_a_parameter_is_json_where_it_reads_as_json(text: str, value: object) ->
     assert parse_param(text) == value
 
 
-def test_several_statements_answer_one_by_one_until_one_fails(home: Path) -> None:
-    answer = tidegate_here("sql", "--json", "SELECT 1 AS a; SELECT nothing; SELECT 3", home=home)
+def test_several_statements_answer_one_by_one(home: Path) -> None:
+    text = "SELECT 1 AS a; CREATE NAMESPACE IF NOT EXISTS chat; SELECT 3 AS a"
+    answer = tidegate_here("sql", "--json", text, home=home)
+    lines = [json.loads(line) for line in answer.stdout.splitlines()]
+    assert [line["rows"] for line in lines] == [[[1]], [], [[3]]]
+    assert ["tookMs" in line for line in lines] == [False, False, True]
+
+
+def test_one_that_fails_ends_a_script_and_says_what_was_run(home: Path) -> None:
+    script = "UPSERT INTO chat.messages (id) VALUES (50);\n  DELETE FROM chat.messages WHERE nothing = 1;\n"
+    answer = tidegate_here("sql", f"{script}SELECT 1", home=home)
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert "Statement 1 was run" in answer.stderr
+    answer = tidegate_here("sql", "DELETE FROM chat.messages WHERE id = 50", home=home)
+    assert answer.stdout.startswith("1 row deleted in ")
+
+
+def test_of_a_script_with_a_mistake_at_its_end_nothing_is_run(home: Path) -> None:
+    answer = tidegate_here("sql", home=home, stdin="CREATE NAMESPACE half;\nCREATE TABEL half.x (id INT);\n")
+    assert (answer.returncode, answer.stdout) == (1, "")
+    assert "line 2, column 8" in answer.stderr
+    assert "half" not in tidegate_here("sql", "\\dn", home=home).stdout
+
+
+def test_short_forms_in_a_script_leave_the_lines_behind_them_alone(home: Path) -> None:
+    script = "\\dn\nSELECT '\n\\d' AS a;\nSELECT 5 AS five;\n  \\d chat.messages\nSELEC 1"
+    answer = tidegate_here("sql", home=home, stdin=script)
     assert answer.returncode == 1
-    assert [json.loads(line)["rows"] for line in answer.stdout.splitlines()] == [[[1]]]
-    assert json.loads(answer.stderr)["error"]["code"] == "SQL_INVALID"
+    assert all(word in answer.stdout for word in ("namespace", "\\n\\d", "five", "DECIMAL(9,2)"))
+    assert "line 6, column 1" in answer.stderr
+
+
+def test_what_became_of_rows_is_said_by_the_verb(home: Path) -> None:
+    script = (
+        "UPSERT INTO chat.messages (id) VALUES (60); UPDATE chat.messages SET text = 'x' WHERE id = 60;"
+        "EXECUTE AS 'ann' (DELETE FROM chat.messages WHERE id = 60)"
+    )
+    said = tidegate_here("sql", script, home=home).stdout.splitlines()
+    assert [line.partition(";")[0] for line in said] == ["1 row written", "1 row changed", "1 row deleted"]
+
+
+def test_a_file_or_a_statement_without_quotes_is_told_what_to_type(home: Path, tmp_path: Path) -> None:
+    script = tmp_path / "re port.sql"
+    script.write_text("SELECT 1", encoding="utf-8")
+    answer = tidegate_here("sql", str(script), home=home)
+    assert (answer.returncode, f"tidegate sql < '{script}'" in answer.stderr) == (2, True)
+    for command in ("sql", "subscribe"):
+        answer = tidegate_here(command, "SELECT", "1", home=home)
+        assert (answer.returncode, f'tidegate {command} "SELECT' in answer.stderr) == (2, True)
 
 
 def test_a_mistake_in_a_script_is_shown_with_its_own_line(home: Path) -> None:
@@ -79,7 +128,7 @@ def test_a_mistake_in_a_script_is_shown_with_its_own_line(home: Path) -> None:
     assert answer.returncode == 1
     lines = answer.stderr.splitlines()
     assert "line 4, column 3" in lines[0]
-    assert lines[1:3] == ["  4 |   TABEL chat.x (id INT)", "        ^"]
+    assert lines[1:3] == ["  4 |   TABEL chat.x (id INT);", "        ^"]
     wire = json.loads(tidegate_here("sql", "--json", home=home, stdin=script).stderr)["error"]
     assert (wire["details"]["line"], wire["details"]["column"]) == (4, 3)
     assert "\n" not in wire["hint"]
@@ -96,6 +145,7 @@ def test_a_mistake_that_the_query_engine_finds_is_drawn_once(home: Path) -> None
     [
         ("\\d", ["chat", "messages", "SHARED"]),
         ("\\d chat.messages", ["id", "BIGINT", "DECIMAL(9,2)"]),
+        ("\\d chat", ["chat", "messages", "SHARED"]),
         ("\\dn", ["chat"]),
     ],
 )
@@ -105,11 +155,19 @@ def test_short_forms_tell_what_there_is(home: Path, short: str, words: list[str]
     assert all(word in answer.stdout for word in words)
 
 
-@pytest.mark.parametrize("short", ["\\z", "\\d messages", "\\d chat.messages; DROP TABLE chat.messages"])
+@pytest.mark.parametrize(
+    "short", ["\\z", "\\d chat.messages x", "\\d chat.messages; DROP TABLE chat.messages"]
+)
 def test_other_short_forms_are_refused(home: Path, short: str) -> None:
     answer = tidegate_here("sql", short, home=home)
     assert answer.returncode == 1
     assert "is no short form" in answer.stderr
+
+
+def test_a_table_without_its_namespace_is_told_how_it_is_written(home: Path) -> None:
+    answer = tidegate_here("sql", "\\d messages", home=home)
+    assert answer.returncode == 1
+    assert "\\d NAMESPACE.TABLE" in answer.stderr
 
 
 def ask(screen: Terminal, typed: str, said: str) -> str:
@@ -126,6 +184,7 @@ def test_the_prompt_runs_statements_of_several_lines_and_goes_on_after_mistakes(
         assert "Rows are shown as blocks" in ask(screen, "\\x\r", "blocks.")
         assert "── row 1" in ask(screen, "SELECT 5 AS n;\r", "1 row in")
         assert "namespaces" in ask(screen, "\\?\r", "columns.")
+        assert "\\x (rows as blocks)" in ask(screen, "\\z\r", "(leave).")
         screen.wait_for("tidegate>")
         screen.type("\x04")
         code, _ = screen.wait_for_end()

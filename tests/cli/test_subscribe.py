@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -13,10 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from tests.cli.calls import CALL_SECONDS_MAX, tidegate_here
 from tests.cli.terminals import terminal
 from tidegate import connect
+from tidegate.cli.invocation import Invocation
+from tidegate.cli.subscribe import Lines
+from tidegate.sdk.live import Change
 from tidegate.testing.server import RunningServer, running_server
 
 TABLE = "chat.messages"
@@ -96,6 +101,48 @@ def test_people_see_marks_and_what_was_before(home: Path) -> None:
     assert "+       3  new" in shown
     assert "~       1  hello → hi" in shown
     assert "far" not in shown
+
+
+def drawn(*changes: Change, width: int = 50, snapshot: bool = True) -> list[str]:
+    out = io.StringIO()
+    columns = [
+        {"name": "id", "type": "BIGINT"},
+        {"name": "text", "type": "TEXT"},
+        {"name": "n", "type": "INT"},
+    ]
+    call = Invocation(None, as_json=False)
+    printer = Lines(call, snapshot=snapshot, out=Console(file=out, width=width))
+    for change in changes:
+        printer.show(change, columns)
+    return out.getvalue().splitlines()
+
+
+def row(text: str) -> dict[str, Any]:
+    return {"id": 1, "text": text, "n": 5}
+
+
+def test_a_long_value_is_cut_and_widens_no_line_but_its_own() -> None:
+    found = drawn(
+        Change("insert", row("short")),
+        Change("insert", row("x" * 100)),
+        Change("update", row("y" * 100), row("z" * 100)),
+        Change("insert", row("short")),
+    )
+    assert found[1] == found[4] == "+       1  short              5"
+    assert found[2] == f"+       1  {'x' * 30}…       5"
+    assert found[3] == f"~       1  {'z' * 13}… → {'y' * 13}…       5"
+    assert all(len(line) <= 50 for line in found)
+    assert "x" * 100 in drawn(Change("insert", row("x" * 100)), width=10_000)[1]
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_missed_changes_are_said_and_no_rows_are_promised_where_none_come(
+    snapshot: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn(Change("lagged"), snapshot=snapshot)
+    said = capsys.readouterr().err
+    assert "The table changed or changes were missed" in said
+    assert ("what it holds now" in said) is snapshot
 
 
 def test_rows_that_are_there_can_be_left_out(home: Path) -> None:

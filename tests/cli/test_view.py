@@ -10,6 +10,7 @@ from rich.console import Console
 from tests.cli.pictures import history, picture, status
 from tidegate.cli.feed import History
 from tidegate.cli.installed import with_waiting
+from tidegate.cli.presence import Person
 from tidegate.cli.show import HOME_DEFAULT
 from tidegate.cli.status import commands_to_try, write_svg
 from tidegate.cli.supervisor import ChildState
@@ -92,6 +93,15 @@ def test_the_view_fits_the_screen_and_keeps_its_footer(size: tuple[int, int], to
 def test_what_does_not_fit_is_counted() -> None:
     assert "and " in draw(picture(topics=50, size=(80, 24)))
     assert "more" in draw(picture(topics=50, size=(80, 24)))
+
+
+def test_people_who_do_not_fit_are_counted() -> None:
+    people = [Person(f"person{number}", "lobby", number == 0, 0.0) for number in range(12)]
+    shown = replace(picture(size=(80, 30)), people=people)
+    line = line_with(draw(shown), "who is here").rstrip()
+    assert line == "who is here  person0@lobby types…  person1@lobby  person2@lobby  and 9 more"
+    line = line_with(draw(replace(shown, people=people[:3])), "who is here").rstrip()
+    assert line.endswith("person2@lobby")
 
 
 def test_a_terminal_without_unicode_gets_plain_bars() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from contextvars import copy_context
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tidegate.errors import (
+    NotReady,
     QueryTimeout,
     RequestInvalid,
     SqlInvalid,
@@ -21,6 +23,7 @@ from tidegate.errors import (
     StorageCorrupt,
     TableNotFound,
 )
+from tidegate.query.database import Stopper
 from tidegate.query.lake_sql import LakeQuery, QueryLimits
 from tidegate.storage.lake import Lake
 
@@ -204,6 +207,23 @@ def test_a_slow_statement_is_stopped(root: Path) -> None:
             query.run(sql, [-1])
     assert rows(query, "SELECT 1") == [[1]]
     assert rows(query, "SELECT count(*) FROM range(10)") == [[10]]
+
+
+def test_what_one_caller_runs_is_stopped_and_nothing_else(query: LakeQuery) -> None:
+    forever = "SELECT sum(a.range * b.range) FROM range(1000000000) a, range(1000000000) b"
+    stopper, gone = Stopper(), NotReady(reason="nobody waits")
+    context = copy_context()
+    context.run(stopper.enter)
+    timer = threading.Timer(0.05, stopper.stop, [gone])
+    timer.start()
+    with pytest.raises(NotReady) as caught:
+        context.run(query.run, forever)
+    assert caught.value is gone
+    timer.join()
+    with pytest.raises(NotReady) as caught:
+        context.run(query.run, forever)
+    assert caught.value is gone, "what begins later is stopped, too"
+    assert rows(query, "SELECT 1") == [[1]], "another caller is not touched"
 
 
 def test_too_many_rows_are_refused_with_a_hint(query: LakeQuery) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import traceback
+from typing import Any
+
 import pytest
 
 import tidegate
 from tests.sdk.faults import Say, faulty_server
-from tidegate.errors import RequestInvalid, ServerNotRunning
-from tidegate.sdk.reading import first_word, only_reads
+from tidegate.errors import RequestInvalid, ServerNotRunning, SqlInvalid
+from tidegate.sdk.reading import first_word, gives_rows, only_reads
 
 ANSWER = Say(content=b'{"columns": [], "rows": [], "rowCount": 3, "tookMs": 1}')
 
@@ -77,8 +80,74 @@ def test_an_answer_of_a_statement_that_writes_is_not_asked_for_again_as_arrow() 
         with pytest.raises(RequestInvalid, match="a second time"):
             answer.to_arrow()
         assert len(faulty.seen) == 1
-        with pytest.raises(RequestInvalid, match="not one text"):
-            client.sql("SELECT ?", "abc")
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [("abc", "one text"), ({"id": 1}, "a dictionary"), ({1, 2}, "a set"), (1, "one value"), (0, "one value")],
+)
+def test_parameters_that_are_no_list_are_refused(params: Any, told: str) -> None:
+    with faulty_server(ANSWER) as faulty, tidegate.connect(faulty.url, token="t") as client:
+        for ask in (client.sql, client.sql_arrow, client.subscribe):
+            with pytest.raises(RequestInvalid, match=f"not {told}"):
+                ask("SELECT ?", params)
+        assert faulty.seen == []
+
+
+def test_what_gives_no_rows_is_not_sent_for_arrow() -> None:
+    with faulty_server(ANSWER) as faulty, tidegate.connect(faulty.url, token="t") as client:
+        for sql in ("INSERT INTO app.t VALUES (1)", "EXECUTE AS 'ann' (DELETE FROM app.t)", "DROP TABLE a.b"):
+            with pytest.raises(RequestInvalid, match="it was not run"):
+                client.sql_arrow(sql)
+        with pytest.raises(RequestInvalid, match="one statement"):
+            client.sql_arrow("SELECT 1; SELECT 2")
+        assert faulty.seen == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT merge FROM a.b; -- end",
+        "SELECT ';'",
+        "WITH a AS (SELECT 1) FROM a",
+        "EXECUTE AS 'a' (SELECT 1)",
+        "EXPLAIN DELETE FROM a.b",
+    ],
+)
+def test_one_statement_that_reads_gives_rows(sql: str) -> None:
+    assert gives_rows(sql)
+
+
+def test_the_answer_of_a_script_is_no_arrow_table() -> None:
+    one = b'{"columns": [], "rows": [], "rowCount": 0}'
+    said = Say(content=one[:-1] + b', "tookMs": 1, "results": [' + one + b"," + one + b"]}")
+    with faulty_server(said) as faulty, tidegate.connect(faulty.url, token="t") as client:
+        with pytest.raises(RequestInvalid, match="several statements") as caught:
+            client.sql("SELECT 1; SELECT 2").to_arrow()
+        assert "sql_arrow" not in caught.value.hint
+        assert len(faulty.seen) == 1
+
+
+def test_a_traceback_tells_the_hint_of_what_the_server_refused() -> None:
+    refusal = (
+        b'{"error": {"code": "SQL_INVALID", "message": "m", "hint": "Do this.", "details": {"reason": "r"}}}'
+    )
+    with (
+        faulty_server(Say(status=422, content=refusal)) as faulty,
+        tidegate.connect(faulty.url, token="t") as client,
+        pytest.raises(SqlInvalid) as caught,
+    ):
+        client.sql("SELECT 1")
+    assert "Do this." in "".join(traceback.format_exception_only(caught.value))
+    assert "Do this." not in str(caught.value)
+
+
+def test_no_rows_are_written_without_a_call() -> None:
+    with faulty_server(ANSWER) as faulty, tidegate.connect(faulty.url, token="t") as client:
+        assert client.insert("app.t", []) == 0
+        with pytest.raises(RequestInvalid, match="not the name of a table"):
+            client.insert("t", [])
+        assert faulty.seen == []
 
 
 def test_answers_of_several_statements_and_warnings_are_kept() -> None:

@@ -73,6 +73,7 @@ def test_rows_that_would_lose_something_are_refused(rows: object, words: str) ->
 
 def test_a_table_is_named_and_never_pasted() -> None:
     request = insertion("Chat.Order", TABLE, upsert=True, key=None)
+    assert request is not None
     assert parse_qs(urlsplit(request.path).query) == {"sql": ['UPSERT INTO "chat"."order"']}
     assert table_of(request.content or b"").equals(TABLE)
     assert not request.is_safe

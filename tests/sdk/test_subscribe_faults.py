@@ -101,6 +101,15 @@ def test_a_lost_connection_goes_on_behind_the_last_change(follow: Follow) -> Non
 
 
 @BOTH
+def test_an_error_that_the_server_tells_is_no_lost_connection(follow: Follow) -> None:
+    lost: list[TidegateError] = []
+    dropped = error("TABLE_NOT_FOUND", table="app.t", known="none")
+    with scripted([SCHEMA, page([1, "a"], seq=7), dropped]) as server, pytest.raises(TableNotFound):
+        follow(server, 2, on_lost=lost.append)
+    assert lost == []
+
+
+@BOTH
 def test_half_a_snapshot_is_never_given(follow: Follow) -> None:
     with scripted(
         [SCHEMA, page([1, "a"], [2, "b"], seq=7, last=False), None],

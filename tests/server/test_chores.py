@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import shutil
 from pathlib import Path
+
+import pytest
 
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.pages import Page
 from tidegate.ingest.answers import Answer, Once, stage_once
-from tidegate.server.chores import prune
+from tidegate.model.tables import Table, TableColumn, TableKind
+from tidegate.query.system_tables import table_functions
+from tidegate.server.chores import evict_streams, prune
 from tidegate.server.running import Running, open_running
 from tidegate.settings import load_settings
 from tidegate.storage.home import Home
 from tidegate.storage.keys import KeySpace, prefix_range
+from tidegate.tables.checks import NewTable
 from tidegate.testing.clock import ManualClock
 
 NOW_US = 1_800_000_000_000_000
@@ -83,5 +89,47 @@ def test_a_token_whose_time_was_over_stays_ended_when_the_clock_goes_back(home: 
             token for token in tokens.list("default", "admin", Page(None, 100)).rows if token.id == made.id
         ]
         assert ended.ended_us is not None
+
+    with_running(home, clock, scene)
+
+
+async def make_stream(running: Running, name: str) -> Table:
+    new = NewTable("chat", name, TableKind.STREAM, (TableColumn("id", "BIGINT"),), (), 60)
+    directory = running.tables.directory
+    made: Table = await running.committer.commit(
+        lambda staging: directory.stage_create(staging, "default", new, running.clock.now_us())
+    )
+    running.tables.streams.append(made, "ann", [(1,)])
+    return made
+
+
+def test_a_stream_whose_folder_is_broken_keeps_no_other_from_its_turn(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock(NOW_US)
+
+    async def scene(running: Running) -> None:
+        directory, streams = running.tables.directory, running.tables.streams
+        await running.committer.commit(
+            lambda staging: directory.stage_create_namespace(staging, "default", "chat")
+        )
+        tables = [await make_stream(running, name) for name in ("a", "broken", "z")]
+        folder = home / "streams/chat"
+        shutil.rmtree(folder / "broken")
+        (folder / "broken").touch()
+        clock.advance(DAY_SECONDS)
+        streams.append(tables[2], "ann", [(2,)])
+        await evict_streams(running)
+        windows = {path.parent.name for path in folder.glob("*/w*")}
+        assert windows == {"z"}
+        assert list((home / "streams/.trash").iterdir()) == []
+        assert "'chat.broken': STORAGE_FAILED" in caplog.text
+        caplog.clear()
+        rows = table_functions(directory, running.tables.store, streams, "default")
+        shown = rows["streams"]().select(["table", "files"]).to_pylist()
+        assert shown == [{"table": "broken", "files": None}, {"table": "z", "files": 1}]
+        sizes = {row["name"]: row["size_bytes"] for row in rows["tables"]().to_pylist()}
+        assert sizes == {"a": 0, "broken": None, "z": sizes["z"]}
+        assert caplog.text.count("'chat.broken': STORAGE_FAILED") == 2
 
     with_running(home, clock, scene)

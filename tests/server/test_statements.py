@@ -161,6 +161,13 @@ def test_no_rows_and_no_reader_for_them_are_no_trouble(admin: Client) -> None:
     body, headers = sink.getvalue().to_pybytes(), {"Content-Type": ARROW}
     sent = admin.http.post("/sql", params={"sql": "INSERT INTO shop.empty"}, content=body, headers=headers)
     assert (sent.status_code, sent.json()["rowCount"]) == (200, 0), sent.text
+    nothing = pa.record_batch([pa.nulls(1_000_001)], names=["t"])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, nothing.schema) as writer:
+        writer.write_batch(nothing)
+    body = sink.getvalue().to_pybytes()
+    sent = admin.http.post("/sql", params={"sql": "INSERT INTO shop.empty"}, content=body, headers=headers)
+    assert (len(body) < 1000, sent.status_code) == (True, 422), "few bytes cannot claim many rows"
     only_arrow = admin.send("INSERT INTO shop.empty (t) VALUES ('x')", headers={"Accept": ARROW})
     assert only_arrow.json()["error"]["code"] == "REQUEST_INVALID"
     assert admin.rows("SELECT count(*) FROM shop.empty") == [[0]], "nothing is written for nobody"

@@ -12,6 +12,7 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Table, TableColumn, TableKind
 from tidegate.settings.sections import StreamSettings
 from tidegate.streams.disk import Disk, RealDisk
+from tidegate.streams.logs import LogGround
 from tidegate.streams.store import StreamStore
 
 COLUMNS = (TableColumn("id", "BIGINT", required=True), TableColumn("text", "TEXT"))
@@ -54,6 +55,11 @@ def make_store(
         free_bytes_min=free_bytes_min,
         disk=disk,
     )
+
+
+def make_ground(disk: Disk) -> LogGround:
+    """Give what a log stands on that belongs to no table; nobody hears of its damage."""
+    return LogGround(disk, claim=lambda: None, tell=lambda _: None, tell_loss=lambda _: None)
 
 
 def texts(store: StreamStore, table: Table, user: str = "alice", **how: Any) -> list[Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import FailingDisk
+from tests.streams.making import FailingDisk, make_ground
 from tidegate.streams.frames import Batch, FrameKind
 from tidegate.streams.logs import Log
 from tidegate.streams.slots import WriterSlots
@@ -15,7 +15,7 @@ BATCH = Batch(FrameKind.ROWS, 1, 1, b"payload")
 
 
 def _log(folder: Path, disk: FailingDisk, name: str = "a", *, syncs: bool = False) -> Log:
-    return Log(str(folder / "shard" / f"{name}.log"), disk, syncs=syncs)
+    return Log(str(folder / "shard" / f"{name}.log"), make_ground(disk), syncs=syncs)
 
 
 def test_a_log_that_is_about_to_be_closed_is_not_opened_twice(tmp_path: Path, disk: FailingDisk) -> None:
@@ -47,7 +47,7 @@ def test_a_slot_comes_back_when_a_log_cannot_be_opened(tmp_path: Path, disk: Fai
     slots = WriterSlots(1)
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
-        slots.open(Log(str(tmp_path / "file" / "a.log"), disk, syncs=False))
+        slots.open(Log(str(tmp_path / "file" / "a.log"), make_ground(disk), syncs=False))
     slots.open(_log(tmp_path, disk))
 
 
@@ -59,7 +59,7 @@ def test_a_durable_log_is_synced_before_it_is_closed(tmp_path: Path, disk: Faili
     disk.synced.clear()
     log.close()
     assert disk.synced == [log.path]
-    log.sync(log.stop)
+    log.sync(log.stop, log.life)
     assert disk.synced == [log.path]
 
 
@@ -72,7 +72,7 @@ def test_one_sync_serves_all_who_wrote_before_it(tmp_path: Path, disk: FailingDi
         stops.append(log.stop)
     disk.synced.clear()
     for stop in reversed(stops):
-        log.sync(stop)
+        log.sync(stop, log.life)
     assert disk.synced == [log.path]
     log.close()
 

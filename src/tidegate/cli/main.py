@@ -44,6 +44,8 @@ from tidegate.errors import TidegateError
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+# Their one argument has blanks in it, which a shell takes apart unless it is quoted.
+TAKING_STATEMENTS = ("tidegate sql", "tidegate subscribe")
 
 app = typer.Typer(
     name="tidegate",
@@ -119,6 +121,9 @@ def _report_usage(error: typer.TyperException, *, as_json: bool) -> int:
             typer.echo(message, err=True)  # with Rich the help is printed already, and nothing is left
         return error.exit_code
     where = context.command_path if context else "tidegate"
-    wire = {"code": "USAGE", "message": message, "hint": f"See '{where} --help'.", "details": {}}
+    hint = f"See '{where} --help'."
+    if where in TAKING_STATEMENTS and "unexpected extra argument" in message:
+        hint = f'Put the statement in quotes: {where} "SELECT …".'
+    wire = {"code": "USAGE", "message": message, "hint": hint, "details": {}}
     report_error(wire, as_json=as_json)
     return error.exit_code

@@ -10,7 +10,12 @@ from typing import Any
 
 import typer
 
+from tidegate.cli.wrapping import columns_of, wrapped
+
 MARK = "_TIDEGATE_CHILD"  # set for the children of `up`; not TIDEGATE_…: those are settings
+LABEL = "Error: "
+INDENT = "  "
+TERMINALS_WITHOUT_COLOUR = ("dumb", "unknown")
 
 
 def report_error(wire: Mapping[str, Any], *, as_json: bool) -> None:
@@ -21,8 +26,15 @@ def report_error(wire: Mapping[str, Any], *, as_json: bool) -> None:
             line["pid"] = os.getpid()
         typer.echo(json.dumps(line, ensure_ascii=False, default=str), err=True)
         return
-    colour = sys.stderr.isatty()
-    typer.secho("Error: ", err=True, nl=False, fg="red" if colour else None, bold=colour)
-    typer.echo(wire["message"], err=True)
+    colour = _has_colour()
+    width = columns_of(sys.stderr)
+    typer.echo(typer.style(LABEL, fg="red", bold=True) if colour else LABEL, err=True, nl=False)
+    typer.echo(wrapped(wire["message"], width, taken=len(LABEL)), err=True)
     if wire.get("hint"):
-        typer.echo(f"  {wire['hint']}", err=True)
+        typer.echo(wrapped(f"{INDENT}{wire['hint']}", width, indent=INDENT), err=True)
+
+
+def _has_colour() -> bool:
+    """Say whether stderr is a terminal that shows colours, and whose user wants them (no-color.org)."""
+    wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in TERMINALS_WITHOUT_COLOUR
+    return sys.stderr.isatty() and wanted

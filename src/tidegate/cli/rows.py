@@ -80,20 +80,12 @@ class Rows:
             max([cell_len(name), *(cell_len(row[index]) for row in texts)])
             for index, name in enumerate(self._names)
         ]
-        room -= len(GAP) * (len(widths) - 1)
-        if sum(widths) <= room:
-            return widths
-        # Text gives way, the longest first; a figure that is cut is another figure.
-        for most in range(max(widths), COLUMN_CELLS_MIN - 1, -1):
-            cut = [w if right else min(w, most) for w, right in zip(widths, self._right, strict=True)]
-            if sum(cut) <= room:
-                return cut
-        return None
+        return fitting(widths, self._right, room - len(GAP) * (len(widths) - 1))
 
     def _grid(self, texts: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[Text]:
         yield _joined(
             [
-                (_fitted(name, width, right), "bold")
+                (fitted(name, width, right), "bold")
                 for name, width, right in zip(self._names, widths, self._right, strict=True)
             ]
         )
@@ -101,7 +93,7 @@ class Rows:
         for values, row in zip(self._rows, texts, strict=True):
             yield _joined(
                 [
-                    (_fitted(text, width, right), NULL_STYLE if value is None else "")
+                    (fitted(text, width, right), NULL_STYLE if value is None else "")
                     for value, text, width, right in zip(values, row, widths, self._right, strict=True)
                 ]
             )
@@ -112,7 +104,7 @@ class Rows:
             yield Text(f"── row {number}", style="dim")
             for name, value, text in zip(self._names, values, row, strict=True):
                 style = NULL_STYLE if value is None else ""
-                yield Text.assemble((_fitted(name, margin, False), "bold"), GAP, (text, style))
+                yield Text.assemble((fitted(name, margin, False), "bold"), GAP, (text, style))
 
 
 def _chunks(lines: Iterator[Text]) -> Iterator[list[Text]]:
@@ -120,7 +112,20 @@ def _chunks(lines: Iterator[Text]) -> Iterator[list[Text]]:
         yield chunk
 
 
-def _fitted(text: str, width: int, right: bool) -> str:
+def fitting(widths: Sequence[int], right: Sequence[bool], room: int) -> list[int] | None:
+    """Give how wide columns are in so much room, those to the right uncut; None where that is too little."""
+    if sum(widths) <= room:
+        return list(widths)
+    # Text gives way, the longest first; a figure that is cut is another figure.
+    for most in range(max(widths), COLUMN_CELLS_MIN - 1, -1):
+        cut = [w if is_right else min(w, most) for w, is_right in zip(widths, right, strict=True)]
+        if sum(cut) <= room:
+            return cut
+    return None
+
+
+def fitted(text: str, width: int, right: bool) -> str:
+    """Write a text in so many columns: filled up with blanks, or cut with …"""
     over = cell_len(text) - width
     if over > 0:
         return set_cell_size(text, width - 1) + "…"

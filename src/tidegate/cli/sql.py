@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,14 +15,14 @@ import typer
 from tidegate.cli.advice import UsageRefused
 from tidegate.cli.invocation import Invocation, command, console
 from tidegate.cli.show import plural
-from tidegate.cli.statements import Placed, excerpt, placed_statements
-from tidegate.errors import RequestInvalid, TidegateError
+from tidegate.cli.statements import Placed, excerpt, placed_statements, stretches
+from tidegate.errors import NamespaceNotFound, RequestInvalid, TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.sdk.client import Answer, Client
+    from tidegate.sdk.client import Answer, Client, Result
 
-# Statements whose count is of rows that they wrote.
-WRITING_WORDS = frozenset({"INSERT", "UPSERT", "UPDATE", "DELETE", "EXECUTE"})
+# What became of the rows that a statement counts.
+DEEDS = {"INSERT": "written", "UPSERT": "written", "UPDATE": "changed", "DELETE": "deleted"}
 DRAWING = "\n\nLINE "
 ParamOption = Annotated[
     list[str] | None,
@@ -31,6 +34,7 @@ ParamOption = Annotated[
     ),
 ]
 _NAME = re.compile(r"\w+\.\w+", re.ASCII)
+_WORD = re.compile(r"\w+", re.ASCII)
 
 
 def register(app: typer.Typer) -> None:
@@ -48,6 +52,9 @@ def sql(
 ) -> None:
     r"""Run SQL over tables, streams and the lake. Without a statement: a prompt. \d lists tables."""
     values = [parse_param(text) for text in params or ()]
+    if statement is not None and _is_file(statement):
+        line = f"tidegate sql < {shlex.quote(statement)}"
+        raise UsageRefused(f"'{statement}' is a file, not a statement. This runs what is in it: {line}")
     with call.client() as client:
         if statement is not None and statement != "-":
             run_script(call, client, statement, values)
@@ -59,6 +66,13 @@ def sql(
             from tidegate.cli.sql_prompt import prompt
 
             prompt(call, client)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or not one at all
+        return False
 
 
 def parse_param(text: str) -> Any:
@@ -74,26 +88,50 @@ def _no_constant(name: str) -> Any:
 
 
 def run_script(call: Invocation, client: Client, text: str, values: list[Any]) -> None:
-    """Run the statements of a text one after the other; the first that fails ends it."""
-    statements = [Placed(statement_of(text.strip()))] if is_short(text) else placed_statements(text)
-    if values and len(statements) != 1:
-        raise UsageRefused(f"--param binds values to one statement, and there are {len(statements)}.")
-    for statement in statements:
-        run_statement(call, client, statement, values)
+    r"""Run a text: all of it in one call, so that it is read before anything is run.
+
+    Lines such as \d are run by themselves, and so are the statements between two of them.
+    """
+    parts = stretches(text)
+    count = sum(not is_short(part.text) for part in parts)
+    if values and count == 0:
+        raise UsageRefused("--param binds values to a statement, and there is none.")
+    if values and count > 1:
+        raise UsageRefused("--param does not go with a text that lines with a backslash part.")
+    for part in parts:
+        if is_short(part.text):
+            run_short(call, client, part.text)
+        else:
+            run_text(call, client, part, values)
 
 
-def run_statement(
-    call: Invocation, client: Client, statement: Placed, values: list[Any], *, expanded: bool = False
+def run_text(
+    call: Invocation, client: Client, text: Placed, values: list[Any], *, expanded: bool = False
 ) -> None:
-    """Run one statement and print what it answers; an error shows the place it speaks of."""
+    """Run one statement or several and print what each answers; an error shows the place it speaks of."""
     try:
-        answer = client.sql(statement.text, values)
+        answer = client.sql(text.text, values)
     except TidegateError as error:
-        raise pointed(error, statement, as_json=call.as_json) from error
+        raise pointed(error, text, as_json=call.as_json) from error
     if call.as_json:
-        call.line(wire_of(answer))
+        for wire in wires_of(answer):
+            call.line(wire)
     else:
-        show(answer, statement.text, expanded=expanded)
+        show(answer, text.text, expanded=expanded)
+
+
+def run_short(
+    call: Invocation, client: Client, short: str, *, expanded: bool = False, in_prompt: bool = False
+) -> None:
+    r"""Run a short form such as \d."""
+    statement = statement_of(short, in_prompt=in_prompt)
+    try:
+        run_text(call, client, Placed(statement), [], expanded=expanded)
+    except NamespaceNotFound as error:
+        if statement.startswith("DESCRIBE"):
+            raise
+        hint = r"A table is written with its namespace: \d NAMESPACE.TABLE. \d lists all tables."
+        raise NamespaceNotFound(hint=hint, **error.values) from error
 
 
 def is_short(text: str) -> bool:
@@ -101,18 +139,23 @@ def is_short(text: str) -> bool:
     return text.lstrip().startswith("\\")
 
 
-def statement_of(short: str) -> str:
-    r"""Give the statement that a short form stands for: \d, \d NAME, \dn."""
-    word, _, name = short.rstrip(";").strip().partition(" ")
+def statement_of(short: str, *, in_prompt: bool = False) -> str:
+    r"""Give the statement that a short form stands for: \d, \d NAMESPACE, \d NAMESPACE.TABLE, \dn."""
+    word, _, name = short.strip().rstrip(";").strip().partition(" ")
     name = name.strip()
     if word == "\\d" and not name:
         return "SHOW TABLES"
     if word == "\\d" and _NAME.fullmatch(name):
         return f"DESCRIBE TABLE {name}"
+    if word == "\\d" and _WORD.fullmatch(name):
+        return f"SHOW TABLES IN {name}"
     if word == "\\dn" and not name:
         return "SHOW NAMESPACES"
-    hint = r"There are \d (tables), \d NAMESPACE.TABLE (its columns) and \dn (namespaces)."
-    raise RequestInvalid(reason=f"'{short}' is no short form.", hint=hint)
+    there = [r"\d (tables)", r"\d NAMESPACE (its tables)", r"\d NAMESPACE.TABLE (its columns)"]
+    there += [r"\dn (namespaces)"]
+    there += [r"\x (rows as blocks)", r"\? (help)", r"\q (leave)"] if in_prompt else []
+    hint = f"There are {', '.join(there[:-1])} and {there[-1]}."
+    raise RequestInvalid(reason=f"'{short.strip()}' is no short form.", hint=hint)
 
 
 def pointed(error: TidegateError, statement: Placed, *, as_json: bool) -> TidegateError:
@@ -134,44 +177,63 @@ def pointed(error: TidegateError, statement: Placed, *, as_json: bool) -> Tidega
     return better
 
 
-def wire_of(answer: Answer) -> dict[str, Any]:
-    """Give an answer as the HTTP endpoint words it."""
-    wire: dict[str, Any] = {
-        "columns": answer.columns,
-        "rows": answer.rows,
-        "rowCount": answer.row_count,
-        "tookMs": answer.took_ms,
-    }
-    if answer.warnings:
-        wire["warnings"] = answer.warnings
-    return wire
+def wires_of(answer: Answer) -> Iterator[dict[str, Any]]:
+    """Give what each statement answered, as the HTTP endpoint words it; the last one has the time of all."""
+    for number, result in enumerate(answer.results, start=1):
+        wire: dict[str, Any] = {
+            "columns": result.columns,
+            "rows": result.rows,
+            "rowCount": result.row_count,
+        }
+        if number == len(answer.results):
+            wire["tookMs"] = answer.took_ms
+        if result.warnings:
+            wire["warnings"] = result.warnings
+        yield wire
 
 
-def show(answer: Answer, statement: str, *, expanded: bool = False) -> None:
-    """Print an answer for people: its rows and how many there are, or what was done; then its warnings."""
+def show(answer: Answer, text: str, *, expanded: bool = False) -> None:
+    """Print for people what each statement answered, and after the last one how long all took."""
+    count = len(answer.results)
+    statements = [text] if count == 1 else [one.text for one in placed_statements(text)]
+    if len(statements) != count:
+        statements = [""] * count  # the server reads the text better than we do
+    took = f" in {answer.took_ms:.0f} ms"
+    for number, (result, statement) in enumerate(zip(answer.results, statements, strict=True), start=1):
+        all_of_them = f"; {count} statements" if count > 1 else ""
+        _show_one(result, statement, f"{all_of_them}{took}" if number == count else "", expanded=expanded)
+
+
+def _show_one(result: Result, statement: str, took: str, *, expanded: bool) -> None:
+    """Print the rows of one statement and how many there are, or what was done; then its warnings."""
     from rich.text import Text
 
     out = console()
-    if answer.columns:
+    if result.columns:
         from tidegate.cli.rows import ROWS_SHOWN_MAX, Rows
 
         rows_max = ROWS_SHOWN_MAX if out.is_terminal else None
-        Rows(answer.columns, answer.rows, rows_max=rows_max, expanded=expanded).print(out)
-        out.print(Text(_count_line(answer, rows_max), style="dim"))
+        Rows(result.columns, result.rows, rows_max=rows_max, expanded=expanded).print(out)
+        out.print(Text(_count_line(result, took, rows_max), style="dim"))
     else:
-        out.print(Text(f"{_done(answer, statement)} in {answer.took_ms:.0f} ms", style="dim"))
-    for warning in answer.warnings:
-        console(stderr=True).print(Text(f"Warning: {warning}", style="yellow"), soft_wrap=True)
+        out.print(Text(f"{_done(result, statement)}{took}", style="dim"))
+    for warning in result.warnings:
+        console(stderr=True).print(Text(f"Warning: {warning}", style="yellow"))
 
 
-def _count_line(answer: Answer, rows_max: int | None) -> str:
-    line = f"{plural(answer.row_count, 'row')} in {answer.took_ms:.0f} ms"
-    if rows_max is not None and len(answer.rows) > rows_max:
+def _count_line(result: Result, took: str, rows_max: int | None) -> str:
+    line = f"{plural(result.row_count, 'row')}{took}"
+    if rows_max is not None and len(result.rows) > rows_max:
         return f"{line}; {plural(rows_max, 'row')} shown. A LIMIT gives fewer, --json and pipes give all."
     return line
 
 
-def _done(answer: Answer, statement: str) -> str:
-    from tidegate.sdk.reading import first_word
+def _done(result: Result, statement: str) -> str:
+    """Say what a statement did, by its verb: its own, or that of the one inside EXECUTE AS."""
+    from tidegate.sdk.reading import first_word, pieces
 
-    return f"{plural(answer.row_count, 'row')} written" if first_word(statement) in WRITING_WORDS else "Done"
+    verb = first_word(statement)
+    if verb == "EXECUTE":
+        words = (text.upper() for kind, text in pieces(statement) if kind == "word")
+        verb = next((word for word in words if word in DEEDS), "")
+    return f"{plural(result.row_count, 'row')} {DEEDS[verb]}" if verb in DEEDS else "Done"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,9 +22,10 @@ from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import create_output
 
 from tidegate.cli.report import report_error
-from tidegate.cli.sql import is_short, run_statement, statement_of
+from tidegate.cli.sql import is_short, run_short, run_text
 from tidegate.cli.sql_words import Known, Schema, completions
 from tidegate.cli.statements import Placed, is_statement, placed_statements, split_statements
+from tidegate.cli.wrapping import columns_of, wrapped
 from tidegate.errors import TidegateError
 from tidegate.sdk.reading import first_word
 
@@ -43,9 +45,13 @@ DEFINING_WORDS = frozenset({"CREATE", "DROP", "ALTER"})
 GREETING = (
     r"Statements end with a semicolon. Tab completes, Ctrl-C drops a statement, Ctrl-D leaves, \? helps."
 )
-HELP = r"""\d        tables                     \x   rows as blocks, or side by side again
-\d NAME   columns of a table         \?   this help
-\dn       namespaces                 \q   leave (or Ctrl-D)
+HELP = r"""\d                   tables
+\d NAMESPACE         its tables
+\d NAMESPACE.TABLE   its columns
+\dn                  namespaces
+\x                   rows as blocks, or side by side again
+\?                   this help
+\q                   leave (or Ctrl-D)
 A statement ends with a semicolon and may span lines. Tab completes keywords, tables and columns."""
 
 
@@ -66,7 +72,7 @@ class Prompt:
     def run(self) -> None:
         """Read and run until the end of the input."""
         session = self._session()
-        typer.echo(GREETING)
+        typer.echo(wrapped(GREETING, columns_of(sys.stdout)))
         while True:
             try:
                 text = session.prompt(PROMPT)
@@ -79,7 +85,7 @@ class Prompt:
             try:
                 self._run(text)
             except KeyboardInterrupt:
-                typer.echo("Interrupted. The server may have run the statement.", err=True)
+                typer.echo("Interrupted. The server stops a query; a write may have been done.", err=True)
 
     def _run(self, text: str) -> None:
         try:
@@ -94,15 +100,15 @@ class Prompt:
     def _run_short(self, text: str) -> None:
         word = text.rstrip(";").strip()
         if word == "\\?":
-            typer.echo(HELP)
+            typer.echo(wrapped(HELP, columns_of(sys.stdout)))
         elif word == "\\x":
             self._expanded = not self._expanded
             typer.echo(f"Rows are shown {'as blocks' if self._expanded else 'side by side'}.")
         else:
-            self._run_one(Placed(statement_of(word)))
+            run_short(self._call, self._client, word, expanded=self._expanded, in_prompt=True)
 
     def _run_one(self, statement: Placed) -> None:
-        run_statement(self._call, self._client, statement, [], expanded=self._expanded)
+        run_text(self._call, self._client, statement, [], expanded=self._expanded)
         if first_word(statement.text) in DEFINING_WORDS:
             self._known.forget()
 

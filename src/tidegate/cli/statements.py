@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tidegate.sdk.reading import PIECES, pieces
 
-# Of a line with a mistake in it this much is shown, around the mistake.
-EXCERPT_CHARACTERS_MAX = 72
+# Of a line with a mistake in it this much is shown, around the mistake: with its number it fits 80 columns.
+EXCERPT_CHARACTERS_MAX = 64
+_BACKSLASH_LINE = re.compile(r"^[^\S\n]*\\", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A statement without its semicolon, and where its first character stands: line and column from 1."""
+    """A stretch of a text, and where its first character stands: line and column from 1."""
 
     text: str
     line: int = 1
@@ -32,6 +34,25 @@ def placed_statements(text: str) -> list[Placed]:
     if is_statement(rest):
         spans.append((end + len(rest) - len(rest.lstrip()), len(text.rstrip())))
     return [_placed(text, start, stop) for start, stop in spans]
+
+
+def stretches(text: str) -> list[Placed]:
+    """Give each line that begins with a backslash, and all statements between two of them as one text."""
+    if _BACKSLASH_LINE.search(text) is None:
+        return [Placed(text)] if is_statement(text) else []
+    found: list[tuple[int, int]] = []
+    start = position = 0
+    while (match := PIECES.match(text, position)) is not None and match.lastgroup != "open":
+        line_start = text.rfind("\n", 0, position) + 1
+        if match.group() == "\\" and not text[line_start:position].strip():
+            end = text.find("\n", position)
+            end = len(text) if end < 0 else end
+            found += [(start, line_start), (position, end)]
+            start = position = min(end + 1, len(text))
+        else:
+            position = match.end()
+    found.append((start, len(text)))
+    return [_placed(text, start, stop) for start, stop in found if is_statement(text[start:stop])]
 
 
 def is_statement(text: str) -> bool:

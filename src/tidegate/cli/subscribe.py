@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,10 +20,12 @@ if TYPE_CHECKING:
 
 MARKS = {"snapshot": " ", "insert": "+", "update": "~", "delete": "-"}
 STYLES = {"snapshot": "", "insert": "green", "update": "yellow", "delete": "red"}
-# How wide a column is at least; the first row and longer values make it wider, and it stays so.
+# How wide a column is at least. Values of these types are cut only where cutting texts is not enough.
 CELLS_AT_FIRST = {"BOOLEAN": 5, "TIMESTAMP": 27, "BIGINT": 6, "INT": 6, "DOUBLE": 8}
 CELLS_AT_FIRST_ELSE = 12
-CELLS_MAX = 60
+# A column of text widens up to this for good; a longer text widens its own line alone.
+CELLS_WIDENED_MAX = 24
+ARROW = " → "
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +46,7 @@ def subscribe(
     ] = False,
 ) -> None:
     """Show the rows of a SELECT, then every change of them, until Ctrl-C; with --json one a line."""
-    printer = Lines(call)
+    printer = Lines(call, snapshot=not no_snapshot)
     with call.client() as client:
         changes = client.subscribe(
             statement,
@@ -65,12 +68,49 @@ def subscribe(
             changes.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A value, or what was before and what is now."""
+
+    texts: tuple[str, ...]
+    style: str
+
+    @property
+    def width(self) -> int:
+        """How many columns it takes uncut."""
+        from rich.cells import cell_len
+
+        return cell_len(ARROW.join(self.texts))
+
+    def fitted(self, width: int, *, right: bool) -> str:
+        """Write it in so many columns; of a change both sides are cut, so that each shows something."""
+        from tidegate.cli.rows import fitted
+
+        texts = self.texts
+        if len(texts) > 1 and self.width > width:
+            texts = _both_cut(texts[0], texts[1], width - len(ARROW))
+        return fitted(ARROW.join(texts), width, right)
+
+
+def _both_cut(before: str, after: str, room: int) -> tuple[str, str]:
+    from rich.cells import cell_len
+
+    from tidegate.cli.rows import fitted
+
+    widths = cell_len(before), cell_len(after)
+    half = room // 2
+    left = max(half, room - widths[1])
+    left = min(left, widths[0])
+    return fitted(before, left, False), fitted(after, min(room - left, widths[1]), False)
+
+
 class Lines:
     """Prints changes, one a line, in columns that keep their place."""
 
-    def __init__(self, call: Invocation) -> None:
+    def __init__(self, call: Invocation, *, snapshot: bool = True, out: Console | None = None) -> None:
         self._call = call
-        self._out: Console | None = None
+        self._snapshot = snapshot
+        self._out = out
         self._columns: list[dict[str, Any]] = []
         self._widths: list[int] = []
         self._right: list[bool] = []
@@ -85,7 +125,8 @@ class Lines:
             self._call.line(wire_of(change))
             return
         if change.kind == "lagged":
-            self._tell("Changes were missed; here is what the table holds now.")
+            now = "here is what it holds now" if self._snapshot else "its changes go on from here"
+            self._tell(f"The table changed or changes were missed: {now}.")
             self._columns = []
             return
         cells = self._cells(change, columns)
@@ -95,64 +136,79 @@ class Lines:
 
     def lost(self, error: TidegateError) -> None:
         """Say that the connection is gone; the subscription goes on by itself."""
-        self._tell(f"The connection was lost ({error.values.get('reason') or error}); trying again.")
+        reason = str(error.values.get("reason") or error).rstrip(".")
+        self._tell(f"The connection was lost ({reason}); trying again.")
 
     def _tell(self, sentence: str, style: str = "yellow") -> None:
         from rich.text import Text
 
         if not self._call.as_json:
-            console(stderr=True).print(Text(sentence, style=style), soft_wrap=True)
+            console(stderr=True).print(Text(sentence, style=style))
 
     def _console(self) -> Console:
         if self._out is None:
             self._out = console()
         return self._out
 
-    def _head(self, columns: list[dict[str, Any]], first: list[tuple[str, str]]) -> None:
+    def _head(self, columns: list[dict[str, Any]], first: list[Cell]) -> None:
         """Print the names of the columns, as wide as the first row needs."""
-        from rich.cells import cell_len
-
         from tidegate.cli.rows import is_number, visible
 
         self._columns = columns
         self._right = [is_number(column) for column in columns]
-        self._widths = [
-            max(min(cell_len(text), CELLS_MAX), CELLS_AT_FIRST.get(column["type"], CELLS_AT_FIRST_ELSE))
-            for (text, _), column in zip(first, columns, strict=True)
-        ]
-        names = [(visible(column["name"]), "bold") for column in columns]
+        self._widths = [CELLS_AT_FIRST.get(column["type"], CELLS_AT_FIRST_ELSE) for column in columns]
+        self._widen([cell.width for cell in first])
+        names = [Cell((visible(column["name"]),), "bold") for column in columns]
         self._console().print(self._line(" ", names), soft_wrap=True)
 
-    def _cells(self, change: Change, columns: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    def _cells(self, change: Change, columns: list[dict[str, Any]]) -> list[Cell]:
         from tidegate.cli.rows import NULL_STYLE, shown
 
-        cells: list[tuple[str, str]] = []
+        cells: list[Cell] = []
         for name in (column["name"] for column in columns):
             value = change.row.get(name)
             style = NULL_STYLE if value is None else STYLES[change.kind]
             if change.kind == "update" and change.old is not None:
                 before = change.old.get(name)
                 if before != value:
-                    cells.append((f"{shown(before)} → {shown(value)}", "bold yellow"))
+                    cells.append(Cell((shown(before), shown(value)), "bold yellow"))
                     continue
                 style = NULL_STYLE if value is None else ""
-            cells.append((shown(value), style))
+            cells.append(Cell((shown(value),), style))
         return cells
 
-    def _line(self, mark: str, cells: list[tuple[str, str]]) -> Text:
-        from rich.cells import cell_len
+    def _line(self, mark: str, cells: list[Cell]) -> Text:
         from rich.text import Text
+
+        from tidegate.cli.rows import GAP
 
         kind = next((kind for kind, sign in MARKS.items() if sign == mark), "snapshot")
         line = Text.assemble((mark, f"bold {STYLES[kind]}".strip()))
-        for index, (text, style) in enumerate(cells):
-            width = cell_len(text)
-            self._widths[index] = max(self._widths[index], min(width, CELLS_MAX))
-            space = " " * (self._widths[index] - width)
-            line.append("  ")
-            line.append(space + text if self._right[index] else text + space, style or None)
+        self._widen([cell.width for cell in cells])
+        for cell, width, right in zip(cells, self._row_widths(cells), self._right, strict=True):
+            line.append(GAP)
+            line.append(cell.fitted(width, right=right), cell.style or None)
         line.rstrip()
         return line
+
+    def _widen(self, widths: list[int]) -> None:
+        """Make columns wider for good: for figures, and a little for text. One long text widens none."""
+        for index, width in enumerate(widths):
+            if self._right[index] or width <= CELLS_WIDENED_MAX:
+                self._widths[index] = max(self._widths[index], width)
+
+    def _row_widths(self, cells: list[Cell]) -> list[int]:
+        """Give the widths of one row: its long texts take the room that is left, and are cut beyond it."""
+        from tidegate.cli.rows import GAP, fitting
+
+        wanted = [max(cell.width, width) for cell, width in zip(cells, self._widths, strict=True)]
+        room = self._console().width - 1 - len(GAP) * len(cells)
+        whole = [
+            right or column["type"] in CELLS_AT_FIRST
+            for right, column in zip(self._right, self._columns, strict=True)
+        ]
+        # What fits nowhere is broken by the terminal, as long as it is: nothing is lost.
+        return fitting(wanted, whole, room) or fitting(wanted, self._right, room) or wanted
 
 
 def wire_of(change: Change) -> dict[str, Any]:

@@ -74,7 +74,7 @@ def render(picture: Picture) -> RenderableType:
         space = [Text("")] if roomy else []
         parts.append(_traffic(picture, status))
         if picture.people is not None:
-            parts.append(_presence(picture.people))
+            parts.append(_presence(picture.people, picture.size[0]))
         for table in _tables(picture, status, rows_max):
             parts.extend([*space, table])
     elif picture.trouble:
@@ -237,14 +237,21 @@ def _traffic(picture: Picture, status: Mapping[str, Any]) -> RenderableType:
     return grid
 
 
-def _presence(people: Sequence[Person]) -> RenderableType:
-    """Draw who is there, live from the stream: those who type stand out."""
-    line = Text("who is here  ", no_wrap=True, overflow="ellipsis")
-    for person in people:
-        style = "bold yellow" if person.typing else "green"
-        line.append(f"{person.who}@{person.room}{' types…' if person.typing else ''}  ", style)
+def _presence(people: Sequence[Person], width: int) -> RenderableType:
+    """Draw who is there, live from the stream: those who type stand out. Who does not fit is counted."""
+    line = Text("who is here", no_wrap=True, overflow="ellipsis")
+    for number, person in enumerate(people):
+        one = Text(f"  {person.who}@{person.room}{' types…' if person.typing else ''}")
+        one.stylize("bold yellow" if person.typing else "green")
+        left = len(people) - number
+        # Room for the count is kept unless this is the last one.
+        count = f"  and {left - 1} more" if left > 1 else ""
+        if line.cell_len + one.cell_len + len(count) > width:
+            line.append(f"  and {left} more" if number else f"  {left} in all", "dim")
+            break
+        line.append_text(one)
     if not people:
-        line.append("nobody", "dim")
+        line.append("  nobody", "dim")
     return line
 
 

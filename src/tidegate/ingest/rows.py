@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from tidegate.ingest.newest import NewestRows, UserRows
 from tidegate.model.changes import Change, Changes
 from tidegate.model.tables import Row, Table
 from tidegate.storage.commit import Staging
@@ -138,26 +139,47 @@ class StreamWriter:
         self._streams = streams
         self._followers = tuple(followers)
         self._counted = counted
+        self._newest = NewestRows(streams)
 
     def append(self, table: Table, user: str, rows: Sequence[Row]) -> int:
         """Add rows; they are as durable as the table says when this returns."""
+        before: list[UserRows] = []
 
         def notify(stored: list[Row]) -> None:
-            self._tell(table, user, [Change("insert", None, row) for row in stored])
+            if before:
+                self._tell(table, user, before[0].appended(stored), before[0])
+            else:
+                self._tell(table, user, [Change("insert", None, row) for row in stored])
 
-        appended = self._streams.append(table, user, rows, notify)
+        appended = self._streams.append(table, user, rows, notify, lambda: self._load(table, user, before))
         self._counted(appended.count, appended.size_bytes)
         return appended.count
 
     def delete(self, table: Table, user: str, rows: Sequence[Row]) -> int:
         """Hide rows, as they were read."""
+        before: list[UserRows] = []
 
         def notify(hidden: list[Row]) -> None:
-            self._tell(table, user, [Change("delete", row, None) for row in hidden])
+            if before:
+                self._tell(table, user, before[0].deleted(hidden), before[0])
 
-        return self._streams.delete(table, user, rows, notify)
+        return self._streams.delete(table, user, rows, notify, lambda: self._load(table, user, before))
 
-    def _tell(self, table: Table, user: str, rows: list[Change]) -> None:
+    def _load(self, table: Table, user: str, before: list[UserRows]) -> None:
+        """Read what a write is going to replace, where someone wants to know it; under the table's lock.
+
+        Nobody begins to follow the table until the write is notified: that takes the same lock.
+        """
+        if not table.primary_key:
+            return
+        if any(follower.wants(table) for follower in self._followers):
+            before.append(self._newest.load(table, user))
+        else:
+            self._newest.forget(table.id, user)
+
+    def _tell(self, table: Table, user: str, rows: list[Change], newest: UserRows | None = None) -> None:
+        if newest is not None:
+            self._newest.keep(newest)
         for follower in self._followers:
             if follower.wants(table):
                 follower.durable(Changes(table, user, rows))

@@ -138,9 +138,18 @@ class Teller:
 
 
 def snapshot_messages(
-    subscription_id: str, writer: RowWriter, rows: Sequence[Row], seq: int, *, last: bool
+    subscription_id: str,
+    writer: RowWriter,
+    rows: Sequence[Row],
+    seq: int,
+    *,
+    last: bool,
+    warnings: Sequence[str] = (),
 ) -> list[bytes]:
-    """Give a page of a snapshot in one message, or in several where its rows are large; blocking."""
+    """Give a page of a snapshot in one message, or in several where its rows are large; blocking.
+
+    `warnings` go into the last message: they say what the snapshot lacks.
+    """
     written = writer.write_many(rows)
     parts: list[list[bytes]] = [[]]
     size_bytes = 0
@@ -152,7 +161,9 @@ def snapshot_messages(
         size_bytes += len(row)
     front = b'{"type":"snapshot","id":%b,"rows":[' % _encode(subscription_id)
     final = len(parts) - 1
-    return [
-        frame(front, b",".join(part), b'],"last":%b,"seq":%d}' % (_encode(last and number == final), seq))
-        for number, part in enumerate(parts)
+    ends = [
+        b'],"last":%b,"seq":%d}' % (_encode(last and number == final), seq) for number in range(len(parts))
     ]
+    if warnings:
+        ends[final] = ends[final][:-1] + b',"warnings":%b}' % _encode(warnings)
+    return [frame(front, b",".join(part), end) for part, end in zip(parts, ends, strict=True)]

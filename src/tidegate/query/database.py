@@ -12,6 +12,7 @@ import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ class LakeDatabase:
         allowed = sorted({folder + "/", escape_glob(folder) + "/"})
         self._root.execute("SET GLOBAL TimeZone = 'UTC'")
         self._root.execute(f"SET GLOBAL allowed_directories = [{', '.join(map(quote_text, allowed))}]")
+        # Only so is the place of an error told as it is: the drawing of a line is cut and counts columns.
+        self._root.execute("SET GLOBAL errors_as_json = true")
         self._root.execute("SET GLOBAL enable_external_access = false")
         self._root.execute("SET GLOBAL lock_configuration = true")
         self._numbers = itertools.count(1)
@@ -80,8 +83,49 @@ class LakeDatabase:
         self._root.close()
 
 
+class Stopper:
+    """Stops what one caller runs, now and from now on; any thread may tell it to.
+
+    It belongs to a context (`contextvars`): all statements that are run in it are stopped, however deep they
+    are called.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watches: set[Watch] = set()
+        self._error: TidegateError | None = None
+
+    def enter(self) -> None:
+        """Belong to this context from now on."""
+        _stopper.set(self)
+
+    def stop(self, error: TidegateError) -> None:
+        """Break off the statements that run; they, and all that begin later, raise this error."""
+        with self._lock:
+            self._error = self._error or error
+            watches = list(self._watches)
+        for watch in watches:
+            watch.stop(error)
+
+    def add(self, watch: Watch) -> None:
+        """Stop this one, too; at once where it comes too late."""
+        with self._lock:
+            self._watches.add(watch)
+            error = self._error
+        if error is not None:
+            watch.stop(error)
+
+    def discard(self, watch: Watch) -> None:
+        """Forget a statement that ended."""
+        with self._lock:
+            self._watches.discard(watch)
+
+
+_stopper: ContextVar[Stopper | None] = ContextVar("stopper", default=None)
+
+
 class Watch:
-    """Stops a cursor's statement when its time is up, or when it is told to."""
+    """Stops a cursor's statement when its time is up, or when it or the context's stopper is told to."""
 
     def __init__(self, cursor: Any, limit_seconds: float) -> None:
         self._cursor = cursor
@@ -89,13 +133,18 @@ class Watch:
         self._over = threading.Event()
         self._done = threading.Event()
         self._error: TidegateError | None = None
+        self._stopper = _stopper.get()
         self._thread = threading.Thread(target=self._run, name="query-watch", daemon=True)
 
     def __enter__(self) -> Watch:
         self._thread.start()
+        if self._stopper is not None:
+            self._stopper.add(self)
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if self._stopper is not None:
+            self._stopper.discard(self)
         self._done.set()
         self._over.set()
         self._thread.join()

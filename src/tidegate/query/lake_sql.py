@@ -25,6 +25,7 @@ from tidegate.query.database import LakeDatabase, QueryLimits, Watch
 from tidegate.query.explain import Told, explained, told_files, told_table
 from tidegate.query.lake_scan import scan_sql
 from tidegate.query.lending import Lending
+from tidegate.query.places import TextRefused
 from tidegate.query.pruning import prune
 from tidegate.query.statement import Statement, read_statement, sql_invalid
 from tidegate.query.wanted import BYTES_PER_MB, Pace, Plan, Source, SourceTable, Wanted
@@ -109,8 +110,8 @@ class LakeQuery:
         `check` gets every (namespace, table) that is named, before anything is read. `last` says that only
         the newest n rows of the one table can have a part in the answer. The source stays open.
 
-        Raises SqlInvalid, SqlUnsupported, TableNotFound, RequestInvalid (too many rows), QueryTimeout and
-        StorageCorrupt (a file of the table is damaged or missing).
+        Raises SqlInvalid, SqlUnsupported, TableNotFound, RequestInvalid (too many rows), QueryTimeout,
+        StorageCorrupt (a file of the table is damaged or missing), and what the context's Stopper says.
         """
         most = self._settings.rows_max if rows_max is None else rows_max
         ask = _Ask(sql, list(params), source, last, check, pruning, most)
@@ -138,7 +139,7 @@ class LakeQuery:
         """Give a row for each table of a SELECT: how it would be read; reads none. Errors as of `run`."""
         ask = _Ask(sql, list(params), source, last, check)
         scans: list[_Scan] = []
-        with self._session() as (cursor, watch), self._translated(sql, scans, watch):
+        with self._session() as (cursor, watch), self._translated(scans, watch):
             reads = self._plan(cursor, ask, scans)
             self._bind_shapes(cursor, reads, ask.params)
             statement = reads.statement
@@ -165,19 +166,25 @@ class LakeQuery:
                 self._watches.discard(watch)
 
     @contextmanager
-    def _translated(self, sql: str, scans: list[_Scan], watch: Watch) -> Iterator[None]:
-        """Turn what DuckDB and Arrow raise inside into our errors."""
+    def _translated(self, scans: list[_Scan], watch: Watch) -> Iterator[None]:
+        """Turn what DuckDB and Arrow raise inside into our errors; their cause is a TextRefused."""
         import duckdb
 
         try:
             yield
+        except TextRefused as refused:
+            watch.check()
+            raise self._translate(refused, scans) from refused
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             watch.check()
-            raise self._translate(error, sql, scans) from error
+            # It is about a text of our own, or about none.
+            ours = TextRefused(error, "")
+            ours.__cause__ = error
+            raise self._translate(ours, scans) from ours
 
     def _run_once(self, ask: _Ask, scans: list[_Scan]) -> QueryAnswer:
         with self._session() as (cursor, watch):
-            with self._translated(ask.sql, scans, watch):
+            with self._translated(scans, watch):
                 reads = self._plan(cursor, ask, scans)
                 if not reads.is_small:
                     self._bind_shapes(cursor, reads, ask.params)  # what cannot run is not read for
@@ -188,7 +195,7 @@ class LakeQuery:
                 scanned = table.scan(plan, pace)
                 warnings += scanned.warnings
                 reads.lending.lend_rows(table, scanned.rows)
-            with self._translated(ask.sql, scans, watch):
+            with self._translated(scans, watch):
                 watch.check()
                 return self._collect(cursor, reads, ask, watch, warnings)
 
@@ -241,7 +248,12 @@ class LakeQuery:
     def _collect(
         self, cursor: Any, reads: _Reads, ask: _Ask, watch: Watch, warnings: Sequence[str]
     ) -> QueryAnswer:
-        result = self._bind(cursor, reads, ask.params)
+        with _of_text(reads.statement):
+            return self._collected(self._bind(cursor, reads, ask.params), reads, ask, watch, warnings)
+
+    def _collected(
+        self, result: Any, reads: _Reads, ask: _Ask, watch: Watch, warnings: Sequence[str]
+    ) -> QueryAnswer:
         type_names = _type_names([str(kind) for kind in result.types], result.columns, reads)
         batches, row_count, size_bytes = [], 0, 0
         with result.to_arrow_reader(BATCH_ROWS) as reader:
@@ -259,7 +271,8 @@ class LakeQuery:
     def _bind_shapes(self, cursor: Any, reads: _Reads, params: list[Any]) -> None:
         for table, _ in reads.tables:
             reads.lending.lend_shape(table)
-        _bound(cursor, reads.statement, params)
+        with _of_text(reads.statement):
+            _bound(cursor, reads.statement, params)
 
     def _bind(self, cursor: Any, reads: _Reads, params: list[Any]) -> Any:
         import duckdb
@@ -271,11 +284,11 @@ class LakeQuery:
                 raise _ColumnMissed from error
             raise
 
-    def _translate(self, error: Exception, sql: str, scans: list[_Scan]) -> Exception:
+    def _translate(self, refused: TextRefused, scans: list[_Scan]) -> Exception:
         """Give our error for one of DuckDB's: about a table's file, about memory, else about the text."""
         import duckdb
 
-        message = str(error)
+        error, message = refused.__cause__, refused.words
         paths = [path for scan in scans for path in scan.paths]
         lost = [path for path in paths if not Path(path).exists()]
         named = [path for path in paths if path in message]
@@ -288,7 +301,18 @@ class LakeQuery:
             return SqlInvalid(
                 reason=f"it needs more than {self._settings.memory_mb} MB of memory.", hint=hint
             )
-        return sql_invalid(error, sql)
+        return sql_invalid(refused, refused.text, refused.span)
+
+
+@contextmanager
+def _of_text(statement: Statement) -> Iterator[None]:
+    """Say of an error inside that it is about the text of a statement."""
+    import duckdb
+
+    try:
+        yield
+    except (duckdb.Error, pa.ArrowException, OSError) as error:
+        raise TextRefused(error, statement.sql) from error
 
 
 def _wanted(

@@ -33,10 +33,16 @@ EVERYTHING = "TRUE"
 
 
 class SnapshotReader:
-    """The rows of a live query as of the change number `seq`, page by page; close it soon."""
+    """The rows of a live query as of the change number `seq`, page by page; close it soon.
 
-    def __init__(self, seq: int, pages: Iterator[list[Row]], close: Callable[[], None]) -> None:
+    A warning names a damaged part of the table whose rows are left out.
+    """
+
+    def __init__(
+        self, seq: int, pages: Iterator[list[Row]], close: Callable[[], None], warnings: Sequence[str] = ()
+    ) -> None:
         self.seq = seq
+        self.warnings = warnings
         self._pages = pages
         self._close = close
 
@@ -99,11 +105,16 @@ class LiveSource:
             raise SqlUnsupported(
                 reason="A subscription is a SELECT.", hint="SELECT … FROM namespace.table [WHERE …]."
             )
-        table = self._table(statement, caller)
+        table = self._table(statement, caller, len(params))
         caller.check(Operation.SQL_READ_OWN if table.is_scoped else Operation.SQL_QUERY)
         from tidegate.sql.expressions import RowShape, compile_select
 
         select = compile_select(statement.text, RowShape(table.shown_columns), params)
+        if select.last is not None and table.kind != TableKind.STREAM:
+            raise SqlUnsupported(
+                reason=f"LAST reads STREAM tables, and '{table.full_name}' is a {table.kind} table.",
+                hint="Leave LAST out: a subscription begins with all rows that match.",
+            )
         return LiveQuery(self, table, caller.owner_of(table), select)
 
     def snapshot(self, query: LiveQuery, page_rows: int) -> SnapshotReader:
@@ -114,8 +125,12 @@ class LiveSource:
         chunks = self._store.scan(frozen, query.table, query.user, Whole())
         return SnapshotReader(seq, _pages(query.select, chunks, page_rows), frozen.close)
 
-    def _table(self, statement: sql.Select, caller: Caller) -> Table:
+    def _table(self, statement: sql.Select, caller: Caller, parameter_count: int) -> Table:
         if len(statement.tables) != 1:
+            from tidegate.sql.expressions import check_select
+
+            # It says what is wrong with the text, and where; this is for what it does not see.
+            check_select(statement.text, parameter_count)
             raise SqlUnsupported(
                 reason="A subscription reads one table.", hint="SELECT … FROM namespace.table [WHERE …]."
             )
@@ -136,7 +151,7 @@ class LiveSource:
             try:
                 now = self._tables.by_id(table.id)
                 if now is None:
-                    problems.append(TableNotFound(table=table.full_name, known="(dropped)"))
+                    problems.append(TableNotFound(table=table.full_name, hint="It was dropped."))
                     return
                 if now.schema_id != table.schema_id:
                     # What was compiled knows the columns of before: the subscriber opens it again.
@@ -166,8 +181,8 @@ class LiveSource:
         rows = [row for row in read.rows if select.matches(row)]
         if last is not None and alone is None:
             rows = rows[::-1][:last]
-        chunks = iter([rows])
-        return SnapshotReader(seqs[0], _pages(select, chunks, page_rows, filtered=True), lambda: None)
+        pages = _pages(select, iter([rows]), page_rows, filtered=True)
+        return SnapshotReader(seqs[0], pages, lambda: None, read.warnings)
 
 
 def _pages(

@@ -16,8 +16,10 @@ from tidegate.errors import SqlInvalid, SqlUnsupported, TidegateError
 from tidegate.model.access import Operation
 from tidegate.model.people_names import check_row_owner
 from tidegate.query.defining import Defining
+from tidegate.query.places import TextRefused, written_span
 from tidegate.query.selecting import Selecting
 from tidegate.query.showing import Showing
+from tidegate.query.statement import sql_invalid
 from tidegate.query.steps import Caller, Kind, Outcome, Step, answered
 from tidegate.query.writing import Writing, many_of
 from tidegate.sql import parse
@@ -154,8 +156,11 @@ def told_which(text: str, statements: Sequence[sql.Statement], number: int) -> I
     """Add to an error which statement of a text it is about, and where in the whole text that is."""
     try:
         yield
-    except TidegateError as problem:
-        statement = statements[number]
+    except TidegateError as raised:
+        refused, problem = raised.__cause__, raised
+        if isinstance(refused, TextRefused) and "line" in raised.values:
+            # The place is one in what DuckDB was given.
+            problem = sql_invalid(refused, text, written_span(refused, text, statements[number]))
         if len(statements) > 1:
             problem.values["statement"] = number + 1
             done = "Nothing was run" if number == 0 else f"Statements 1 to {number} were run"
@@ -164,13 +169,9 @@ def told_which(text: str, statements: Sequence[sql.Statement], number: int) -> I
             problem.hint = (
                 f"{problem.hint} This is statement {number + 1} of {len(statements)}. {done}.".strip()
             )
-        line = problem.values.get("line")
-        if isinstance(line, int) and statement.position:
-            before = text[: statement.position]
-            if line == 1 and isinstance(problem.values.get("column"), int):
-                problem.values["column"] += statement.position - (before.rfind("\n") + 1)
-            problem.values["line"] = line + before.count("\n")
-        raise
+        if problem is raised:
+            raise
+        raise problem from refused
 
 
 __all__ = ["StatementRunner", "many_of", "told_which"]

@@ -15,8 +15,10 @@ from typing import Any
 
 from tidegate.errors import SqlInvalid, SqlUnsupported
 from tidegate.query.mentions import PlainOutputs, mentioned_names, plain_outputs
+from tidegate.query.places import Span, TextRefused, drawn
 from tidegate.query.scopes import Node, scoped_nodes
 from tidegate.query.system_names import rename_system, shown_text
+from tidegate.sql.tokens import line_and_column
 
 SQL_CHARS_MAX = 1_000_000  # DuckDB's parser takes some kilobytes for each kilobyte of text
 
@@ -36,13 +38,18 @@ TABLE_FUNCTIONS = frozenset(
 QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
 # Names of what a session lends to DuckDB begin so; no statement can name them.
 LENT_PREFIX = "tidegate_lent_"
-SCALARS_REFUSED = frozenset({"sleep_ms", "write_log", "current_setting", "getvariable", "nextval", "setval"})
+# What waits, tells of the server itself, or runs text that nobody has looked at.
+SCALARS_REFUSED = frozenset(
+    {
+        *("sleep_ms", "pg_sleep", "write_log", "current_setting", "getvariable", "nextval", "setval"),
+        *("json_serialize_plan", "json_serialize_sql", "json_deserialize_sql", "json_execute_serialized_sql"),
+    }
+)
 
 # Names of columns that pipelines like to write and that SQL has for itself.
 _KEYWORD = re.compile(r'(?<!")\b(offset|user|order|group|end|at)\b(?!")', re.IGNORECASE)
 # DuckDB looks for names like a wrong one in all sessions.
 _NEAR_TABLE = re.compile(r'\nDid you mean "[^\n]*')
-_LINE = re.compile(r"^LINE (\d+): (.*)\n( *)\^", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +80,14 @@ def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> Statement:
         raise SqlInvalid(reason=f"it is not Unicode text: {error}") from error
     parsed = _only_select(cursor, sql)
     count = _count_parameters(parsed.named_parameters, params)
-    tree = json.loads(
-        cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [parsed.query]).fetchall()[0][0]
-    )
+    try:
+        tree = json.loads(
+            cursor.execute("SELECT json_serialize_sql(?::VARCHAR)", [parsed.query]).fetchall()[0][0]
+        )
+    except RecursionError as error:
+        raise SqlInvalid(
+            reason="it is nested too deeply.", hint="Use IN or a list for long chains."
+        ) from error
     if tree["error"]:
         raise SqlUnsupported(reason=f"This statement is not supported: {tree['error_message']}")
     tables, strangers = _tables(tree)
@@ -83,20 +95,17 @@ def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> Statement:
     return Statement(text, tables, frozenset(strangers), count, mentioned_names(tree), plain_outputs(tree))
 
 
-def sql_invalid(error: Exception, sql: str) -> SqlInvalid:
-    """Give DuckDB's message, and line and column (from 1) where it names a place in the text."""
-    message = str(error)
+def sql_invalid(refused: TextRefused, text: str, span: Span | None) -> SqlInvalid:
+    """Give DuckDB's words, and line and column (from 1) of a place in a text, where there is one."""
+    message = refused.words
     if "Table with name" in message:
         message = _NEAR_TABLE.sub("", message)
     message = shown_text(message)
-    values: dict[str, Any] = {"reason": message}
-    place = _LINE.search(message)
-    if place is not None:
-        values["line"] = int(place[1])
-        column = _column(place, sql)
-        if column is not None:
-            values["column"] = column
-    return SqlInvalid(**values, hint=_hint(message, sql))
+    hint = _hint(message, refused.text)
+    if span is None:
+        return SqlInvalid(reason=message, hint=hint)
+    line, column = line_and_column(text, span[0])
+    return SqlInvalid(reason=f"{message}\n\n{drawn(text, span)}", line=line, column=column, hint=hint)
 
 
 def _hint(message: str, sql: str) -> str | None:
@@ -115,7 +124,8 @@ def _only_select(cursor: Any, sql: str) -> Any:
     try:
         statements = cursor.extract_statements(sql)
     except duckdb.Error as error:
-        raise sql_invalid(error, sql) from error
+        refused = TextRefused(error, sql)
+        raise sql_invalid(refused, sql, refused.span) from refused
     if not statements:
         raise SqlInvalid(reason="it is empty.", hint="Write a SELECT.")
     if len(statements) > 1:
@@ -182,15 +192,3 @@ def _table_of(node: Node) -> tuple[str, str]:
     if node.get("at_clause"):
         raise SqlUnsupported(reason="AT (VERSION …) is not supported: the newest version is read.")
     return str(node.get("schema_name") or "").lower(), str(node["table_name"]).lower()
-
-
-def _column(place: re.Match[str], sql: str) -> int | None:
-    """Find the column; DuckDB shows a window of a long line, between dots."""
-    lines = sql.split("\n")
-    number, shown = int(place[1]), place[2]
-    if number > len(lines):
-        return None
-    caret = len(place[3]) - len(f"LINE {number}: ")
-    cut = 3 if shown.startswith("...") else 0
-    start = lines[number - 1].find(shown[cut:].removesuffix("..."))
-    return None if start < 0 or caret < cut else start + caret - cut + 1

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tidegate.errors import TableChanged, TidegateError
 from tidegate.model.schemas import Column, ColumnType, Schema
 from tidegate.model.tables import Default, DefaultKind, Table, TableKind
 from tidegate.model.values import to_arrow
@@ -17,11 +19,13 @@ if TYPE_CHECKING:
 
     from tidegate.catalog.audit import AuditEvent
     from tidegate.catalog.jobs import Job
-    from tidegate.streams.store import StreamStore
+    from tidegate.streams.store import StreamStore, WindowShape
     from tidegate.tables.definitions import TableDirectory
     from tidegate.tables.store import TableStore
 
 NAMESPACE = "system"
+
+log = logging.getLogger(__name__)
 
 _TEXT, _INT, _BIGINT = ColumnType.TEXT, ColumnType.INT, ColumnType.BIGINT
 _TIME, _BOOLEAN, _JSON = ColumnType.TIMESTAMP, ColumnType.BOOLEAN, ColumnType.JSON
@@ -78,15 +82,26 @@ def table_functions(
 ) -> dict[str, Callable[[], pa.Table]]:
     """Give the system tables about the tables of a tenant, each made when it is asked for."""
 
+    def windows(table: Table) -> Sequence[WindowShape] | None:
+        """Give the windows of a stream; None where its folder is broken, so that the others are seen."""
+        try:
+            return streams.describe(table)
+        except TableChanged:
+            return []  # dropped since the list was made
+        except TidegateError as problem:
+            log.error("system tables: '%s': %s: %s", table.full_name, problem.code, problem)
+            return None
+
     def counts(table: Table) -> tuple[int | None, int | None]:
         if table.kind == TableKind.STREAM:
-            return None, sum(window.size_bytes for window in streams.describe(table))
+            found = windows(table)
+            return None, None if found is None else sum(window.size_bytes for window in found)
         rows, size_bytes = store.counts(table)
         return rows, size_bytes
 
     def described() -> pa.Table:
         found = [table for table in tables.of(tenant) if table.kind == TableKind.STREAM]
-        return streams_arrow([(table, streams.describe(table)) for table in found])
+        return streams_arrow([(table, windows(table)) for table in found])
 
     return {
         "tables": lambda: tables_arrow([(table, *counts(table)) for table in tables.of(tenant)]),
@@ -127,20 +142,25 @@ def columns_arrow(tables: Iterable[Table]) -> pa.Table:
     )
 
 
-def streams_arrow(streams: Iterable[tuple[Table, Sequence[Any]]]) -> pa.Table:
-    """Give `system.streams`: one row for each window of each stream, as `StreamStore.describe` gives it."""
-    return _arrow(
-        "streams",
-        [
+def streams_arrow(streams: Iterable[tuple[Table, Sequence[WindowShape] | None]]) -> pa.Table:
+    """Give `system.streams`: one row for each window of each stream, as `StreamStore.describe` gives it.
+
+    A stream whose windows cannot be told (None) has one row that names it.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for table, windows in streams:
+        if windows is None:
+            rows.append((table.namespace, table.name, *[None] * 6))
+            continue
+        rows += [
             (
                 *(table.namespace, table.name, window.name, window.start_ms * 1000),
                 (window.start_ms + window.duration_ms) * 1000,
                 *(window.files, window.size_bytes, window.writers),
             )
-            for table, windows in streams
             for window in windows
-        ],
-    )
+        ]
+    return _arrow("streams", rows)
 
 
 def namespaces_arrow(names: Iterable[str], tables: Iterable[Table]) -> pa.Table:

@@ -42,6 +42,28 @@ def only_reads(sql: str) -> bool:
     return True
 
 
+def gives_rows(sql: str) -> bool:
+    """Say whether a text is one statement that answers rows and changes nothing, by how it begins."""
+    if is_script(sql):
+        return False
+    word = first_word(sql)
+    if word == "EXECUTE":  # AS 'user' (statement)
+        return first_word(sql[sql.find("(") :]) in READING and "(" in sql
+    # Behind WITH an INSERT may follow; the others have their verb in front, and nothing of theirs writes.
+    return word in READING and (word != "WITH" or only_reads(sql))
+
+
+def is_script(sql: str) -> bool:
+    """Say whether there is anything behind the first semicolon."""
+    ended = False
+    for _, text in pieces(sql) if ";" in sql else ():
+        if text == ";":
+            ended = True
+        elif ended:
+            return True
+    return False
+
+
 def first_word(sql: str) -> str:
     """Give the word that a statement begins with, in capitals; nothing where it begins with none."""
     for kind, text in pieces(sql):

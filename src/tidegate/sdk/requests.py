@@ -123,6 +123,13 @@ def decoded(content: bytes, url: str) -> Any:
         raise TidegateError(reason=reason, hint=NOT_OURS_HINT) from problem
 
 
+def noted(error: TidegateError) -> TidegateError:
+    """Give an error whose traceback says what to do, too."""
+    if error.hint and error.hint not in getattr(error, "__notes__", ()):
+        error.add_note(error.hint)
+    return error
+
+
 def checked_tenant(tenant: str | None) -> str | None:
     """Give a tenant's name that a header can carry; whether there is one, the server says."""
     if tenant is not None and not (tenant and tenant.isascii() and tenant.isprintable()):

@@ -44,7 +44,7 @@ from tidegate.model.access import check_allowed
 from tidegate.server.bodies import json_answer
 from tidegate.server.call import SESSION_COOKIE, Call
 from tidegate.server.identities import Identity, in_tenant
-from tidegate.server.live import LiveDoor
+from tidegate.server.live import LiveDoor, refuse_plain
 from tidegate.server.pages import refusal_page, wants_page
 from tidegate.server.protocol import CutShort
 from tidegate.server.routes import ROUTES, Route
@@ -145,7 +145,7 @@ class Door:
         except TidegateError as problem:
             return self._refuse(call, problem)
         except ClientDisconnect:
-            log.info("%s %s: the caller left before the request was whole", call.method, call.path)
+            log.info("%s %s: the caller left", call.method, call.path)
             return Response(status_code=499)
         except asyncio.CancelledError:
             task = asyncio.current_task()
@@ -163,6 +163,7 @@ class Door:
         if call.path not in self._open:
             call.identity = await self._identity(call)
         # 2. which endpoint
+        refuse_plain(call.path)
         route, call.params = self._router.find(call.method, call.path)
         call.route = route
         # 3. may they

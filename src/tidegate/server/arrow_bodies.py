@@ -38,13 +38,18 @@ def messages_of(body: bytes, messages_max: int, bytes_max: int) -> Messages:
     return Messages(columns["key"], payloads, columns["partition"])
 
 
-def plain_table(body: bytes, bytes_max: int) -> pa.Table:
+def plain_table(body: bytes, rows_max: int, bytes_max: int) -> pa.Table:
     """Read the rows of an Arrow stream, whatever their columns; nothing in it may be compressed."""
     try:
         _check_plain(body)
-        batches, size_bytes = [], 0
+        batches, count, size_bytes = [], 0, 0
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             for batch in reader:
+                # A column of nothing but nulls has no bytes, however many rows it claims.
+                count += batch.num_rows
+                if count > rows_max:
+                    reason = f"A statement writes up to {rows_max} rows."
+                    raise RequestInvalid(reason=reason, hint="Send them in several requests.")
                 batch.validate(full=True)
                 size_bytes += batch.nbytes
                 if size_bytes > bytes_max:

@@ -7,7 +7,7 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable
 
-from tidegate.errors import CatalogUnavailable, TidegateError
+from tidegate.errors import CatalogUnavailable, TableChanged, TidegateError
 from tidegate.ingest.answers import old_answers, stage_forget
 from tidegate.server.running import Running
 from tidegate.storage.highwater import KEEP_SECONDS, stage_high_water
@@ -58,10 +58,19 @@ async def flush_streams(running: Running) -> None:
 
 
 async def evict_streams(running: Running) -> None:
-    """Take windows that are over their time out of sight, then remove their files."""
+    """Take windows that are over their time out of sight, then remove their files.
+
+    A table whose folder is broken is named in the log, and keeps no other from its turn.
+    """
     streams = running.tables.streams
     for table in running.tables.stream_tables():
-        evicted = await running.threads.upkeep(streams.evict, table)
+        try:
+            evicted = await running.threads.upkeep(streams.evict, table)
+        except TableChanged:
+            continue  # dropped since the list was made
+        except TidegateError as problem:
+            log.error("streams: evict: '%s': %s: %s", table.full_name, problem.code, problem)
+            continue
         running.metrics.count_stream_evicted(evicted.windows)
     await running.threads.upkeep(streams.sweep)
 

@@ -21,6 +21,7 @@ from tidegate.errors import (
     EndpointNotFound,
     InvariantBroken,
     NotReady,
+    RequestInvalid,
     TidegateError,
     TokenMissing,
     TooManyRequests,
@@ -224,6 +225,15 @@ class LiveDoor:
                 # To look no more would let tokens live on: it is said, and tried again.
                 log.error("looking after live sockets failed", exc_info=problem)
         self._sweeper = None
+
+
+def refuse_plain(path: str) -> None:
+    """Raise RequestInvalid for a plain request to the place of the live socket."""
+    if path == LIVE_PATH:
+        raise RequestInvalid(
+            reason=f"{LIVE_PATH} is a WebSocket, and this request asks for no upgrade.",
+            hint="Open it with a WebSocket client; docs/guide/live.md shows how.",
+        )
 
 
 class _Left(Exception):

@@ -182,7 +182,9 @@ class LiveSession:
         try:
             message = read_message(text)
         except MessageRefused as refused:
-            self.write(messages.error(refused.problem, refused.id))
+            # An error with an id says that this subscription is not there: one that goes on is not meant.
+            meant = None if refused.id in self._watches else refused.id
+            self.write(messages.error(refused.problem, meant))
             return
         if isinstance(message, Subscribe):
             self._subscribe(message)
@@ -196,19 +198,19 @@ class LiveSession:
 
     def _subscribe(self, message: Subscribe) -> None:
         most = self._parts.settings.subscriptions_per_connection_max
-        problem: TidegateError | None = None
         if message.id in self._watches:
-            hint = "Choose another id, or unsubscribe first."
-            problem = RequestInvalid(reason=f"The id '{message.id}' is in use.", hint=hint)
-        elif len(self._watches) >= most:
-            problem = TooManyRequests(
+            hint = "Choose another id, or unsubscribe first; the subscription that has it goes on."
+            in_use = RequestInvalid(reason=f"The id '{message.id}' is in use.", hint=hint)
+            self.write(messages.error(in_use, None))
+            return
+        if len(self._watches) >= most:
+            too_many = TooManyRequests(
                 what="subscriptions of one socket",
                 limit=most,
                 setting="live.subscriptions_per_connection_max",
                 hint="Open another socket, or raise live.subscriptions_per_connection_max.",
             )
-        if problem is not None:
-            self.write(messages.error(problem, message.id))
+            self.write(messages.error(too_many, message.id))
             return
         watch = self._watches[message.id] = _Watch(message, message.from_seq)
         self._parts.metrics.live_subscriptions(1)

@@ -19,6 +19,7 @@ class SnapshotPages:
         self._id = subscription_id
         self._writer = writer
         self._seq = reader.seq
+        self._warnings = reader.warnings
         self._pages: Iterator[Sequence[Row]] = iter(reader)
         self._next: Sequence[Row] | None = None
         self.is_done = False
@@ -28,4 +29,7 @@ class SnapshotPages:
         page = self._next if self._next is not None else next(self._pages, ())
         self._next = next(self._pages, None)
         self.is_done = self._next is None
-        return snapshot_messages(self._id, self._writer, page, self._seq, last=self.is_done)
+        warnings = self._warnings if self.is_done else ()
+        return snapshot_messages(
+            self._id, self._writer, page, self._seq, last=self.is_done, warnings=warnings
+        )

@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from tidegate.errors import ContentTypeUnsupported, RequestInvalid, RequestRefused, SqlInvalid, TidegateError
 from tidegate.ingest.answers import Answer, Once, stage_once
 from tidegate.model.tables import Table
+from tidegate.query.filling import STATEMENT_ROWS_MAX
 from tidegate.query.runner import kind_of, told_which
 from tidegate.query.steps import Caller, Kind, Outcome, Step, wrote
 from tidegate.server.arrow_bodies import plain_table
@@ -101,7 +103,7 @@ async def _run_arrow(call: Call, began: float) -> Response:
     run = _Run(call, Caller(call.principal))
 
     def planned() -> Step:
-        rows = plain_table(body, limit_bytes)
+        rows = plain_table(body, STATEMENT_ROWS_MAX, limit_bytes)
         return running.tables.runner.step_arrow(statements[0], rows, run.caller)
 
     step = await running.threads.read(planned)
@@ -138,6 +140,9 @@ class _Run:
         except TidegateError as problem:
             self._count_failure(step.kind, problem)
             raise
+        except ClientDisconnect:
+            self._running.metrics.count_statement(step.kind, "failed")
+            raise
         self._running.metrics.count_statement(step.kind, "done")
         return part
 
@@ -153,8 +158,12 @@ class _Run:
         if step.kind not in ("select", "show") and self._call.idempotency_key() is not None:
             raise RequestInvalid(reason="This statement takes no Idempotency-Key.", hint=KEY_HINT)
         write = _arrow if alone and self._call.wants_arrow() else _written
-        run = self._running.threads.read if step.is_short else self._running.threads.statement
-        if step.audit is None:
+        threads = self._running.threads
+        run = threads.read if step.is_short else threads.statement
+        if step.audit is None and not step.is_short:
+            # A definition is made whoever waits for it; everything else only for its caller.
+            content, outcome, kind = await threads.statement_for(self._call.left, write, step.work)
+        elif step.audit is None:
             content, outcome, kind = await run(write, step.work)
         else:
             operation, subject = step.audit

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from tidegate.errors import CatalogUnavailable, TooManyRequests
+from starlette.requests import ClientDisconnect
+
+from tidegate.errors import CatalogUnavailable, NotReady, TooManyRequests
 from tidegate.model.clock import Clock
-from tidegate.watching.metrics import Metrics
+from tidegate.query.database import Stopper
+from tidegate.watching.metrics import Metrics, StatementTurn
 
 # Reads are short and mostly wait for Python's lock: more threads would only take turns.
 READ_THREADS = 8
@@ -63,6 +67,43 @@ class Threads:
 
     async def statement(self, call: Callable[..., T], *arguments: Any) -> T:
         """Run a statement when its turn has come; refuse where too many wait already."""
+        with self._place() as turn:
+            return await _run_in(self._statements, turn.run, call, *arguments)
+
+    async def statement_for(
+        self, left: Callable[[], Coroutine[Any, Any, None]], call: Callable[..., T], *arguments: Any
+    ) -> T:
+        """Run a statement as `statement` does, as long as its caller is there: `left` returns when not.
+
+        Raises ClientDisconnect for a statement that was dropped or broken off. What only writes by now goes
+        on to its end, and is given as if the caller were there.
+        """
+        stopper, gone = Stopper(), NotReady(reason="nobody waits for this statement")
+        context = contextvars.copy_context()
+        context.run(stopper.enter)
+        with self._place() as turn:
+            queued = self._statements.submit(context.run, turn.run, call, *arguments)
+            work, leaving = asyncio.wrap_future(queued), asyncio.ensure_future(left())
+            try:
+                await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+                if not work.done():
+                    if queued.cancel():
+                        raise ClientDisconnect
+                    stopper.stop(gone)
+                return await work
+            except NotReady as problem:
+                if problem is not gone:
+                    raise
+                raise ClientDisconnect from problem
+            finally:
+                leaving.cancel()
+                # Also where this task is cancelled: nobody takes the answer any more.
+                stopper.stop(gone)
+                work.cancel()
+
+    @contextmanager
+    def _place(self) -> Iterator[StatementTurn]:
+        """Take a place among the statements that run and wait."""
         most = self._statements_max * (1 + STATEMENTS_WAITING_PER_THREAD)
         if self._statements_here >= most:
             raise TooManyRequests(
@@ -74,7 +115,7 @@ class Threads:
         self._statements_here += 1
         try:
             with self._metrics.statement() as turn:
-                return await _run_in(self._statements, turn.run, call, *arguments)
+                yield turn
         finally:
             self._statements_here -= 1
 

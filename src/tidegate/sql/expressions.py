@@ -8,6 +8,7 @@ match, or the column is NULL, and the fault is counted and kept: the other rows 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -26,6 +27,8 @@ from tidegate.sql.tokens import fold
 
 LAST_MAX = 1_000_000_000
 
+# sqlglot takes DATE 'x'::TEXT for DATE ('x'::TEXT).
+_TYPED_THEN_CAST = re.compile(r"\b[a-z_]+\s+'(?:[^']|'')*'\s*::", re.IGNORECASE)
 _FILTER_HEAD = "SELECT * FROM t WHERE "
 
 # What one row may bring up beside RowFault: a number without bounds, a document nested too deep.
@@ -142,9 +145,15 @@ def _projection(pieces: Sequence[Piece]) -> Callable[[Row], Row]:
     return lambda row: tuple([run(row) for run in runs])
 
 
+def _check_typed_texts(sql: str) -> None:
+    if _TYPED_THEN_CAST.search(sql):
+        raise refuse("A typed text before '::' is not available live.", "Write CAST(DATE '…' AS …).")
+
+
 def compile_filter(sql_expression: str, shape: RowShape, params: Sequence[object]) -> LiveFilter:
     """Compile a WHERE expression over the columns of a row; SqlUnsupported says what it cannot have."""
-    tree, last = parse_live(_FILTER_HEAD + sql_expression, len(params))
+    _check_typed_texts(sql_expression)
+    tree, last = parse_live(_FILTER_HEAD + sql_expression, len(params), _folded(shape))
     _check_clauses(tree)
     if last is not None:
         raise refuse("A filter has no LAST.")
@@ -159,8 +168,10 @@ def compile_filter(sql_expression: str, shape: RowShape, params: Sequence[object
 
 def compile_select(sql: str, shape: RowShape, params: Sequence[object]) -> LiveSelect:
     """Compile SELECT … FROM ns.t [alias] [WHERE …] [LAST n]; SqlUnsupported says what it cannot have."""
-    tree, last = parse_live(sql, len(params))
+    _check_typed_texts(sql)
+    tree, last = parse_live(sql, len(params), _folded(shape))
     table, qualifiers = _check_clauses(tree)
+    _check_namespace(table)
     compiler = _compiler(shape, qualifiers, params)
     shown = _guarded(lambda: _shown_columns(tree.expressions, shape, compiler))
     where = tree.args.get("where")
@@ -170,6 +181,16 @@ def compile_select(sql: str, shape: RowShape, params: Sequence[object]) -> LiveS
         made.last = _last_count(last, compiler)
     _check_parameters(compiler, params)
     return made
+
+
+def check_select(sql: str, parameter_count: int) -> None:
+    """Raise what is wrong with the clauses of a live query whose table is not known."""
+    tree, _ = parse_live(sql, parameter_count)
+    _check_namespace(_check_clauses(tree)[0])
+
+
+def _folded(shape: RowShape) -> frozenset[str]:
+    return frozenset(fold(name) for name, _ in shape.columns)
 
 
 def _compiler(shape: RowShape, qualifiers: set[str], params: Sequence[object]) -> TreeCompiler:
@@ -238,9 +259,13 @@ def _check_clauses(tree: Any) -> tuple[Any, set[str]]:
     return table, {fold(table.name), fold(f"{table.db}.{table.name}")}
 
 
+def _check_namespace(table: Any) -> None:
+    if table.args.get("db") is None:
+        reason = "A live query names its table as <namespace>.<table>"
+        raise refuse(f"{reason}, and '{shorten(table.name)}' has no namespace.")
+
+
 def _folded_name(identifier: Any) -> str:
-    if identifier is None:
-        raise refuse("A live query names its table as <namespace>.<table>.")
     return str(identifier.name if identifier.args.get("quoted") else fold(identifier.name))
 
 

@@ -1,12 +1,13 @@
 """The text of a live query: read by our own tokens, then parsed by sqlglot with DuckDB's grammar.
 
 The tokens are written again for sqlglot: without comments, parameters as calls, texts in single quotes. It
-takes `$1+$2` for the begin of a $-quoted text, and does not tell some forms apart that DuckDB does.
+takes `$1+$2` for the begin of a $-quoted text, and does not tell some forms apart that DuckDB does. Some
+names of columns are words of its own, so they are quoted for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -14,13 +15,45 @@ from typing import Any, NamedTuple
 from tidegate.errors import SqlInvalid
 from tidegate.model.names import shorten
 from tidegate.sql.expressions_kinds import refuse
-from tidegate.sql.tokens import END, NUMBER, PARAM, STRING, Place, Token, scan, string_of
+from tidegate.sql.tokens import (
+    END,
+    NUMBER,
+    PARAM,
+    QUOTED,
+    SIGN,
+    STRING,
+    Place,
+    Token,
+    fold,
+    scan,
+    shown,
+    string_of,
+)
 
 QUERY_CHARS_MAX = 100_000  # a filter with every id of a browser's page fits many times
 
 _PARAMETER_CALL = "tidegate_parameter"
 # What sqlglot parses by a rule of its own and is a function of ours; the others go by their name.
 _PARSERS_KEPT = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING")
+# Words that are names to DuckDB where a column has them, and begin something of their own for sqlglot.
+_QUOTED_FOR_IT = frozenset(
+    {
+        "ALTER",
+        "CURRENT_USER",
+        "DROP",
+        "FORCE",
+        "GRANT",
+        "IF",
+        "INSERT",
+        "INSTALL",
+        "MAP",
+        "REVOKE",
+        "ROLLBACK",
+    }
+)
+# Behind these and behind a sign BETWEEN is the name of a column.
+_BEFORE_NAMES = frozenset({"SELECT", "WHERE", "AND", "OR", "BETWEEN", "CASE", "WHEN", "THEN", "ELSE"})
+_NAMES_HINT = 'A name that is a word of SQL is written in double quotes: "order".'
 
 
 class Last(NamedTuple):
@@ -48,8 +81,11 @@ def live_dialect() -> Any:
     return LiveQueries
 
 
-def parse_live(sql: str, parameter_count: int) -> tuple[Any, Last | None]:
-    """Parse one statement; gives the tree, with parameters as numbered placeholders, and its LAST."""
+def parse_live(sql: str, parameter_count: int, columns: Collection[str] = ()) -> tuple[Any, Last | None]:
+    """Parse one statement; gives the tree, with parameters as numbered placeholders, and its LAST.
+
+    `columns` are the names of the table's columns, folded.
+    """
     from sqlglot import parse
     from sqlglot.errors import SqlglotError
 
@@ -59,10 +95,11 @@ def parse_live(sql: str, parameter_count: int) -> tuple[Any, Last | None]:
     tokens = list(_tokens(sql))
     _check_forms(sql, tokens)
     tokens, last = _without_last(sql, tokens, parameter_count)
+    parts = _written(sql, tokens, columns)
     try:
-        trees = parse(_written(sql, tokens), dialect=live_dialect())
+        trees = parse("".join(parts), dialect=live_dialect())
     except SqlglotError as problem:
-        raise SqlInvalid(reason=f"it cannot be read: {_first_line(problem)}.") from problem
+        raise _unread(problem, sql, tokens, parts) from problem
     except RecursionError as problem:
         raise refuse("The expression is nested too deeply.", "Split it, or use IN for lists.") from problem
     found = [tree for tree in trees if tree is not None and type(tree).__name__ != "Semicolon"]
@@ -120,19 +157,28 @@ def _without_last(sql: str, tokens: list[Token], parameter_count: int) -> tuple[
     return tokens[:-2], Last(int(text), False)
 
 
-def _written(sql: str, tokens: Sequence[Token]) -> str:
-    """Write the tokens again; those that touch each other still do."""
+def _written(sql: str, tokens: Sequence[Token], columns: Collection[str]) -> list[str]:
+    """Write each token again; those that touch each other still do."""
     parts = []
+    before = Token(END, "", 0, 0)
     for token, following in pairwise([*tokens, Token(END, "", len(sql) + 1, len(sql) + 1)]):
         text = sql[token.start : token.stop]
         if token.kind == PARAM:
             text = f"{_PARAMETER_CALL}({token.number})"
         elif token.kind == STRING and text[0] == "$":
             text = "'" + str(string_of(text)).replace("'", "''") + "'"
-        parts.append(text)
-        if following.start > token.stop:
-            parts.append(" ")
-    return "".join(parts)
+        elif _is_column(token, before, following) and fold(text) in columns:
+            text = f'"{text}"'
+        parts.append(text + " " if following.start > token.stop else text)
+        before = Token(QUOTED, "", token.start, token.stop) if text[0] == '"' else token
+    return parts
+
+
+def _is_column(token: Token, before: Token, following: Token) -> bool:
+    """Say whether a word that sqlglot knows is the name of a column, if there is one."""
+    if token.key == "BETWEEN":
+        return before.key in _BEFORE_NAMES or (before.kind == SIGN and before.key != ")")
+    return token.key in _QUOTED_FOR_IT and following.key != "("
 
 
 def _placed(tree: Any) -> Any:
@@ -145,8 +191,25 @@ def _placed(tree: Any) -> Any:
     return tree
 
 
-def _first_line(problem: Exception) -> str:
+def _unread(problem: Exception, sql: str, tokens: Sequence[Token], parts: Sequence[str]) -> SqlInvalid:
+    """Give the error for a text that sqlglot does not take, with the place in our text."""
     details = getattr(problem, "errors", None)
-    if details:
-        return f"{details[0]['description'].rstrip('.')} near '{shorten(str(details[0]['highlight']))}'"
-    return shorten(str(problem).splitlines()[0])
+    if not details or not tokens:
+        return SqlInvalid(reason="it cannot be read.", hint=_NAMES_HINT)
+    found, place = details[0], Place(sql, 1)
+    token = tokens[_at(parts, int(found["line"]), int(found["col"]))]
+    said = str(found["description"])
+    wanted = f"expected {said.removeprefix('Expecting ')} near" if said.startswith("Expecting ") else "near"
+    return place.error(f"it cannot be read, {wanted} {shown(place, token)}", token.start, _NAMES_HINT)
+
+
+def _at(parts: Sequence[str], line: int, column: int) -> int:
+    """Give the number of the part that ends at a line and column, both from 1, of all parts together."""
+    lines = "".join(parts).split("\n")
+    position = sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
+    stop = 0
+    for number, part in enumerate(parts):
+        stop += len(part)
+        if position < stop:
+            return number
+    return len(parts) - 1

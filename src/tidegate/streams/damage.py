@@ -35,6 +35,10 @@ class DamageDesk:
             self._told.add(place)
         self.listener(damage)
 
+    def tell_loss(self, loss: Damage) -> None:
+        """Tell what a file lost while it was in use: each is met once, and a second one is news."""
+        self.listener(loss)
+
 
 def _unheard(damage: Damage) -> None:
     """Nobody listens yet; reads name the damage in their warnings all the same."""
@@ -85,3 +89,15 @@ def _damage_in(disk: Disk, path: str) -> Iterator[Damage]:
         raise StorageFailed(path=path, reason=problem.strerror or str(problem)) from problem
     finally:
         disk.close(fd)
+
+
+def warning_of(damage: Damage, root: str) -> str:
+    """Give what a reader is told of a frame that was left out."""
+    file = damage.file.removeprefix(f"{root}/")
+    return f"{file}, byte {damage.position}: {damage.reason}; the rows of this frame are left out."
+
+
+def loss_warning_of(loss: Damage, root: str) -> str:
+    """Give what a reader is told of rows that a file had, and has no more."""
+    file = loss.file.removeprefix(f"{root}/")
+    return f"{file}, byte {loss.position}: {loss.reason}; rows that it had there are lost."

@@ -3,7 +3,7 @@
 Paths are text: millions of them are made. Every method raises OSError as the operating system does.
 """
 # Each call here is one call of the system, on text.
-# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH120
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -41,6 +41,10 @@ class Disk(Protocol):
 
     def size(self, fd: int) -> int:
         """Give the length of an open file."""
+        ...
+
+    def size_at(self, path: str, fd: int | None) -> int | None:
+        """Give the length of the file at a path; None where there is none, or not the one open as `fd`."""
         ...
 
     def write_at(self, fd: int, content: bytes | bytearray, position: int) -> None:
@@ -121,6 +125,15 @@ class RealDisk:
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
+
+    def size_at(self, path: str, fd: int | None) -> int | None:
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if fd is not None and not os.path.samestat(found, os.fstat(fd)):
+            return None
+        return found.st_size
 
     def write_at(self, fd: int, content: bytes | bytearray, position: int) -> None:
         written = os.pwrite(fd, content, position)

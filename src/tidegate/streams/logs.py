@@ -4,6 +4,9 @@ A `Log` stands for the file of one user in one window, open or not. It remembers
 that opening it again costs no look at its bytes. A write that fails is cut off again: what was acknowledged
 before stays in memory and is tried again, and the frame that met the failure is refused.
 
+Before each write it looks whether the file is still the one that it wrote. One that was removed or cut by
+something else is opened anew: what it held is lost and told, what waits in memory is written behind its end.
+
 Threads: `lock` guards everything; nobody holds the locks of two logs. Whoever may append holds the lock of
 the table too, and whoever closes a log for want of slots does not.
 """
@@ -11,36 +14,59 @@ the table too, and whoever closes a log for want of slots does not.
 from __future__ import annotations
 
 import contextlib
+import errno
 import posixpath
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tidegate.errors import StorageFailed, StorageFull
-from tidegate.storage.files import is_full
+from tidegate.errors import InvariantBroken, StorageCorrupt
 from tidegate.streams.disk import Disk, FileSource
-from tidegate.streams.frames import Batch, check_known, last_seq, make_frame
-from tidegate.streams.walking import Damage, Walk, head_before
+from tidegate.streams.frames import HEAD_BYTES, Batch, FrameKind, Head, check_known, last_seq, make_frame
+from tidegate.streams.walking import BytesSource, Damage, Walk, head_before
 
-_RETRY_HINT = (
-    "Nothing of this append was stored. Rows that were acknowledged before are kept in memory and written "
-    "again once the disk takes them; reads go on."
-)
+LOST = "the file was removed or cut while it was in use"
+
+
+@dataclass(frozen=True, slots=True)
+class LogGround:
+    """What the logs of a table stand on.
+
+    `claim` runs before a folder is made for a log. `tell` gets damage, `tell_loss` what a file lost under us.
+    """
+
+    disk: Disk
+    claim: Callable[[], None]
+    tell: Callable[[Damage], None]
+    tell_loss: Callable[[Damage], None]
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a reader sees of a log: its file up to a position, and what could not be written yet."""
+    """What a reader sees of a log: its file up to a position, and what could not be written yet.
+
+    `lost` says where rows were that the file has no more.
+    """
 
     path: str
     file_bytes: int
     unwritten: bytes
+    lost: Damage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the last whole frame of a file ends, its header, and the damage met on the way."""
+
+    file_bytes: int
+    last: Head | None
+    damages: list[Damage]
 
 
 class Log:
     """The log of one user in one window."""
 
-    def __init__(self, path: str, disk: Disk, *, syncs: bool) -> None:
+    def __init__(self, path: str, ground: LogGround, *, syncs: bool) -> None:
         self.path = path
         self.lock = threading.Lock()
         self.last_time_us = 0
@@ -48,7 +74,11 @@ class Log:
         # When the oldest byte in memory came there; None while there is none.
         self.waits_since_seconds: float | None = None
         self.fault: OSError | None = None
-        self._disk = disk
+        # How often the file was found to be another one than what was written.
+        self.life = 0
+        self._lost: Damage | None = None
+        self._ground = ground
+        self._disk = ground.disk
         self._syncs = syncs
         self._sync_lock = threading.Lock()
         self._fd: int | None = None
@@ -73,66 +103,29 @@ class Log:
         """The position of the next frame."""
         return self._file_bytes + len(self._buffer)
 
-    def learn(self, size: int, fd: int) -> list[Damage]:
-        """Find out where the file's last whole frame ends; gives the damage that was met on the way.
-
-        Cheap where the last frame is whole: reads its two ends. Otherwise walks through the file.
-        """
-        head = head_before(FileSource(self._disk, fd, self.path, size, chunk_bytes=0), size)
-        damages: list[Damage] = []
-        if head is not None:
-            check_known(head, self.path)
-            self._file_bytes = size
-        else:
-            walk = Walk(FileSource(self._disk, fd, self.path, size))
-            damages = [found for found in walk if isinstance(found, Damage)]
-            self._file_bytes, head = walk.clean_stop, walk.last
-        if head is not None:
-            self.last_time_us, self.last_seq = head.time_us, last_seq(head)
-        self._synced_bytes = self._file_bytes
-        self._is_known = True
-        return damages
-
     def look(self) -> list[Damage]:
         """Learn from a file that is not open; one that is not there has no frames."""
         if self._is_known or self._fd is not None:
             return []
-        try:
-            fd = self._disk.open_read(self.path)
-        except FileNotFoundError:
-            return []
-        try:
-            return self.learn(self._disk.size(fd), fd)
-        finally:
-            self._disk.close(fd)
+        end = self._end_on_disk()
+        return [] if end is None else self._go_on_behind(end)
 
     def open(self) -> list[Damage]:
         """Open the file for appends and cut a torn end off; gives the damage that was met."""
-        fd = self._open_file()
-        try:
-            size = self._disk.size(fd)
-            damages: list[Damage] = []
-            if not self._is_known or size < self._file_bytes:
-                damages = self.learn(size, fd)
-            if size > self._file_bytes:
-                self._disk.truncate(fd, self._file_bytes)
-            if size == 0 and self._syncs:
-                self._disk.sync_folder(posixpath.dirname(self.path))
-        except BaseException:
-            self._disk.close(fd)
-            raise
+        fd, end = self._open_end(anew=not self._is_known)
         self._fd = fd
-        return damages
+        return [] if end is None else self._go_on_behind(end)
 
     def append(
         self, batch: Batch, time_us: int, seqs: Sequence[int], *, limit_bytes: int, now_seconds: float
-    ) -> None:
-        """Add a frame; with `limit_bytes` or more in memory, all of it goes to the file.
+    ) -> int:
+        """Add a frame and give its length; with `limit_bytes` or more in memory, all goes to the file.
 
         Raises OSError when the file does not take it: then the frame is not there, and what came before is.
         """
         kept = len(self._buffer)
-        self._buffer += make_frame(self._file_bytes + kept, batch, time_us, seqs[0])
+        frame = make_frame(self._file_bytes + kept, batch, time_us, seqs[0])
+        self._buffer += frame
         if len(self._buffer) >= limit_bytes or self.fault is not None:
             try:
                 self.flush()
@@ -143,11 +136,17 @@ class Log:
             self.waits_since_seconds = now_seconds
         self.last_time_us = time_us
         self.last_seq = seqs[-1]
+        return len(frame)
 
     def flush(self) -> None:
         """Write what waits; when that fails, all of it goes on waiting."""
         if not self._buffer or self._fd is None:
             return
+        try:
+            self._check()
+        except OSError as problem:
+            self.fault = problem
+            raise
         try:
             self._disk.write_at(self._fd, self._buffer, self._file_bytes)
         except OSError as problem:
@@ -169,6 +168,7 @@ class Log:
         if self._syncs and self._synced_bytes < self._file_bytes:
             self._disk.fsync(self._fd)
             self._synced_bytes = self._file_bytes
+            self._check()  # who waits for a sync is not told that it is done when the file went away
         fd, self._fd = self._fd, None
         self._disk.close(fd)
 
@@ -187,38 +187,156 @@ class Log:
         with self.lock:
             # The fault is remembered, and told to the next append; a reader gets the rows either way.
             with contextlib.suppress(OSError):
-                self.flush()
-            return View(self.path, self._file_bytes, bytes(self._buffer))
+                if self._buffer:
+                    self.flush()
+                else:
+                    self._check()
+            return View(self.path, self._file_bytes, bytes(self._buffer), self._lost)
 
-    def sync(self, stop: int) -> None:
-        """Put the file on the disk up to a position, without keeping appends from it meanwhile."""
+    def sync(self, stop: int, life: int) -> None:
+        """Put the file on the disk up to a position, without keeping appends from it meanwhile.
+
+        `life` is that of the log when the position was written; OSError when those bytes are gone since.
+        """
         with self._sync_lock:
             with self.lock:
-                if self._synced_bytes >= stop or self._is_gone or self._fd is None:
+                if self._is_gone:
+                    return
+                if self.life != life:
+                    raise OSError(errno.EIO, LOST)
+                if self._synced_bytes >= stop or self._fd is None:
                     return
                 fd, written = self._disk.duplicate(self._fd), self._file_bytes
             try:
-                self._disk.fsync(fd)
-            except OSError:
-                # After a failed sync the system may drop what it could not write: look at the bytes again.
-                with self.lock:
-                    self._is_known = False
-                raise
+                self._fsync(fd)
+                self._note_synced(fd, written, stop, life)
             finally:
                 self._disk.close(fd)
+
+    def _note_synced(self, fd: int, written: int, stop: int, life: int) -> None:
+        """Remember what is on the disk; OSError where the file is not there any more up to `stop`."""
+        with self.lock:
+            if self._is_gone:
+                return
+            # Looked at afterwards: what is there now was there when it was synced.
+            size = self._disk.size_at(self.path, fd)
+            if self.life != life or size is None or size < stop:
+                raise OSError(errno.EIO, LOST)
+            self._synced_bytes = max(self._synced_bytes, written)
+
+    def _fsync(self, fd: int) -> None:
+        try:
+            self._disk.fsync(fd)
+        except OSError:
+            # After a failed sync the system may drop what it could not write: look at the bytes again.
             with self.lock:
-                self._synced_bytes = max(self._synced_bytes, written)
+                self._is_known = False
+            raise
+
+    # The file, and what became of it
+
+    def _check(self) -> None:
+        """Look whether the file has what was written to it; where not, go on with what is there."""
+        if self._fd is None and not (self._is_known and self._file_bytes):
+            return
+        size = self._disk.size_at(self.path, self._fd)
+        if size is not None and size >= self._file_bytes:
+            return
+        try:
+            damages = self._regain()
+        except StorageCorrupt as problem:
+            # Something else put a file there that we cannot go on with: for us, the disk is broken.
+            raise OSError(errno.EIO, str(problem)) from problem
+        for damage in damages:
+            self._ground.tell(damage)
+
+    def _regain(self) -> list[Damage]:
+        if self._fd is None:
+            end = self._end_on_disk()
+            damages = self._go_on_behind(end or _End(0, None, []))
+            self._is_known = end is not None
+            return damages
+        fd, end = self._open_end(anew=True)
+        old, self._fd = self._fd, fd
+        # Nothing of ours is to be had from it any more.
+        with contextlib.suppress(OSError):
+            self._disk.close(old)
+        return [] if end is None else self._go_on_behind(end)
+
+    def _go_on_behind(self, end: _End) -> list[Damage]:
+        """Take an end that was found for that of the file; tells what was there before and is not now."""
+        was_bytes = self._file_bytes
+        if self._buffer and end.file_bytes != was_bytes:
+            self._buffer = _moved(bytes(self._buffer), was_bytes, end.file_bytes)
+        self._file_bytes = self._synced_bytes = end.file_bytes
+        if end.last is not None:
+            self.last_time_us = max(self.last_time_us, end.last.time_us)
+            self.last_seq = max(self.last_seq, last_seq(end.last))
+        self._is_known = True
+        if was_bytes:
+            self.life += 1
+        if end.file_bytes < was_bytes:
+            self._lost = Damage(self.path, end.file_bytes, LOST)
+            self._ground.tell_loss(self._lost)
+        return end.damages
+
+    def _find_end(self, size: int, fd: int) -> _End:
+        """Find where the last whole frame ends.
+
+        Cheap where that frame is whole: reads its two ends. Otherwise walks through the file.
+        """
+        head = head_before(FileSource(self._disk, fd, self.path, size, chunk_bytes=0), size)
+        if head is not None:
+            check_known(head, self.path)
+            return _End(size, head, [])
+        walk = Walk(FileSource(self._disk, fd, self.path, size))
+        damages = [found for found in walk if isinstance(found, Damage)]
+        return _End(walk.clean_stop, walk.last, damages)
+
+    def _end_on_disk(self) -> _End | None:
+        """Find the end of a file that is not open; None where there is no file."""
+        try:
+            fd = self._disk.open_read(self.path)
+        except FileNotFoundError:
+            return None
+        try:
+            return self._find_end(self._disk.size(fd), fd)
+        finally:
+            self._disk.close(fd)
+
+    def _open_end(self, *, anew: bool) -> tuple[int, _End | None]:
+        """Open the file and cut it where its frames end; gives the end where it was looked for."""
+        fd = self._open_file()
+        try:
+            size = self._disk.size(fd)
+            end = self._find_end(size, fd) if anew or size < self._file_bytes else None
+            file_bytes = self._file_bytes if end is None else end.file_bytes
+            if size > file_bytes:
+                self._disk.truncate(fd, file_bytes)
+            if size == 0 and self._syncs:
+                self._disk.sync_folder(posixpath.dirname(self.path))
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        return fd, end
 
     def _open_file(self) -> int:
         try:
             return self._disk.open_append(self.path)
         except FileNotFoundError:
+            self._ground.claim()
             self._disk.make_folder(posixpath.dirname(self.path), sync=self._syncs)
             return self._disk.open_append(self.path)
 
 
-def fault_of(problem: OSError, path: str, free_bytes: int) -> StorageFull | StorageFailed:
-    """Give our error for a write that the disk refused."""
-    if is_full(problem):
-        return StorageFull(path=path, free_bytes=free_bytes)
-    return StorageFailed(path=path, reason=problem.strerror or str(problem), hint=_RETRY_HINT)
+def _moved(frames: bytes, start: int, target: int) -> bytearray:
+    """Give frames that were made for one position anew for another: their checksums cover it."""
+    source = BytesSource(frames, "memory", start)
+    moved = bytearray()
+    for head in Walk(source):
+        if isinstance(head, Damage):
+            raise InvariantBroken(reason=f"a frame in memory is damaged: {head}")
+        payload = source.take(head.position + HEAD_BYTES, head.position + HEAD_BYTES + head.payload_bytes)
+        batch = Batch(FrameKind(head.kind), head.schema_id, head.entries, payload)
+        moved += make_frame(target + len(moved), batch, head.time_us, head.first_seq)
+    return moved

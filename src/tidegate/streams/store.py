@@ -16,9 +16,9 @@ from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Durability, Row, Table
 from tidegate.settings.sections import StreamSettings
-from tidegate.streams.damage import DamageDesk, scan_damage
+from tidegate.streams import faults
+from tidegate.streams.damage import DamageDesk, loss_warning_of, scan_damage, warning_of
 from tidegate.streams.disk import Disk, RealDisk
-from tidegate.streams.logs import fault_of
 from tidegate.streams.payloads import PayloadReader, deletes_batch, rows_batch
 from tidegate.streams.reading import LogReader, Wanted
 from tidegate.streams.shapes import Appended, Evicted, StreamRows, WindowShape
@@ -40,7 +40,8 @@ __all__ = [
     "scan_damage",
 ]
 
-Notify = Callable[[list[Row]], None]
+Notify = Callable[[list[Row]], None] | None
+Before = Callable[[], None] | None
 
 
 class StreamStore:
@@ -64,7 +65,8 @@ class StreamStore:
         self._slots = WriterSlots(settings.writers_max)
         self._trash = Trash(self._disk, ids)
         self._around = Surroundings(
-            self._disk, clock, ids, self._slots, self._trash, settings.buffer_bytes, self._desk.tell
+            *(self._disk, clock, ids, self._slots, self._trash, settings.buffer_bytes),
+            *(self._desk.tell, self._desk.tell_loss),
         )
         self._tables: dict[tuple[str, str, str], TableLogs] = {}
         self._readers: dict[int, tuple[Table, PayloadReader]] = {}
@@ -87,10 +89,13 @@ class StreamStore:
 
     # Rows
 
-    def append(self, table: Table, user: str, rows: Sequence[Row], notify: Notify | None = None) -> Appended:
+    def append(
+        self, table: Table, user: str, rows: Sequence[Row], notify: Notify = None, before: Before = None
+    ) -> Appended:
         """Add rows of a user, all or none, under one time; answered as the table's durability says.
 
-        `notify` gets the whole rows under the table's lock, so appends are notified in their order.
+        `notify` gets the whole rows under the table's lock, so appends are notified in their order. `before`
+        runs under the same lock ahead of the append, and may read; what it raises refuses the append.
         StorageFull and StorageFailed: nothing of it is stored.
         """
         check_stream_user(user)
@@ -99,18 +104,21 @@ class StreamStore:
         batch = rows_batch(table, rows)
         logs = self._opened(table)
         self._check_room(logs)
-        with self._writing(logs):
+        with self._locked(logs, faults.WRITE_HINT):
+            if before is not None:
+                before()
             written = logs.append(table, user, batch)
             if notify is not None:
-                time_us = written.time_us
-                notify([(*row, seq, time_us) for row, seq in zip(rows, written.seqs, strict=True)])
+                notify([(*row, seq, written.time_us) for row, seq in zip(rows, written.seqs, strict=True)])
         self._sync(table, written)
         return Appended(len(rows), written.seqs, written.size_bytes)
 
-    def delete(self, table: Table, user: str, rows: Sequence[Row], notify: Notify | None = None) -> int:
+    def delete(
+        self, table: Table, user: str, rows: Sequence[Row], notify: Notify = None, before: Before = None
+    ) -> int:
         """Hide rows, given whole as they were read; gives how many were there still.
 
-        A row of the same key that was added since stays. `notify` gets the hidden rows.
+        A row of the same key that was added since stays. `notify` gets the hidden rows, `before` as above.
         """
         check_stream_user(user)
         if not table.primary_key:
@@ -123,12 +131,14 @@ class StreamStore:
         reader = self._reader(table)
         logs = self._opened(table)
         self._check_room(logs)
-        with self._writing(logs):
+        with self._locked(logs, faults.WRITE_HINT):
             keys = [reader.key(row) for row in rows]
             seqs = [_number(row[-2]) for row in rows]
             places = logs.not_deleted(user, keys, seqs)
             if not places:
                 return 0
+            if before is not None:
+                before()
             times = [_number(rows[place][-1]) for place in places]
             hidden = [(keys[place], seqs[place]) for place in places]
             batch = deletes_batch(table, hidden)
@@ -157,20 +167,20 @@ class StreamStore:
         check_stream_user(user)
         logs = self._opened(table)
         reader = self._reader(table)
-        with self._writing(logs):
-            alive_us = self._clock.now_us() - _ttl_seconds(table) * 1_000_000 + 1
+        with self._locked(logs, faults.LOOK_HINT):
+            now_us, ttl_us = self._clock.now_us(), _ttl_seconds(table) * 1_000_000
+            alive_us = max(now_us - ttl_us + 1, table.expired_before_us)
             start_us = alive_us if start_us is None else max(start_us, alive_us)
             views = logs.views(table, user, start_us, None if reader.is_keyed else stop_us)
             if barrier is not None:
                 barrier()
-        try:
+        with self._telling(logs.folder, faults.LOOK_HINT):
             found = LogReader(self._disk, reader, Wanted(start_us, stop_us, last)).read(views)
-        except OSError as problem:
-            reason = problem.strerror or str(problem)
-            raise StorageFailed(path=logs.folder, reason=reason, hint="Look at the disk.") from problem
         for damage in found.damages:
             self._desk.tell(damage)
-        return StreamRows(found.rows, [_warning(damage, logs.root) for damage in found.damages])
+        warnings = [warning_of(damage, logs.root) for damage in found.damages]
+        warnings += [loss_warning_of(view.lost, logs.root) for _, view in views if view.lost is not None]
+        return StreamRows(found.rows, warnings)
 
     # Writing out
 
@@ -193,7 +203,7 @@ class StreamStore:
                 self._slots.note(log, problem)
                 first = first or (problem, log.path)
         if first is not None:
-            raise self._fault(*first) from first[0]
+            raise self._fault(*first, faults.KEPT_HINT) from first[0]
 
     def flush_all(self) -> None:
         """Write everything that waits in memory."""
@@ -212,7 +222,7 @@ class StreamStore:
             else:
                 self._slots.forget(log)
         if first is not None:
-            raise self._fault(*first) from first[0]
+            raise self._fault(*first, faults.CLOSE_HINT) from first[0]
 
     # Expiry
 
@@ -220,7 +230,8 @@ class StreamStore:
         """Say whether a window ends at or before a moment; stops at the first, and opens no file."""
         logs = self._opened(table)
         found = (parse_window(name) for name in self._disk.names(logs.folder))
-        return any(window is not None and window.stop_ms <= cutoff_ms for window in found)
+        with self._telling(logs.folder, faults.LOOK_HINT):
+            return any(window is not None and window.stop_ms <= cutoff_ms for window in found)
 
     def evict(self, table: Table) -> Evicted:
         """Move every window that is over out of sight, by the names of folders alone.
@@ -229,17 +240,18 @@ class StreamStore:
         """
         logs = self._opened(table)
         cutoff_ms = self._clock.now_us() // 1_000 - _ttl_seconds(table) * 1_000
-        try:
-            over = logs.expired(cutoff_ms)
+        with self._telling(logs.folder, faults.EVICT_HINT):
             with logs.lock:
-                writers = logs.close_windows(over, cutoff_ms)
-            return Evicted(logs.remove_windows(over), writers)
-        except OSError as problem:
-            raise self._fault(problem, logs.folder) from problem
+                writers = logs.close_windows(cutoff_ms)
+            return Evicted(logs.remove_windows(logs.expired(cutoff_ms)), writers)
 
     def sweep(self, files_max: int | None = None) -> Swept:
-        """Unlink what went out of sight, file by file, without a lock; at most `files_max` of them."""
+        """Unlink what went out of sight, file by file, without a lock; at most `files_max` of them.
+
+        Tries all of it, then raises StorageFailed for the first that could not be removed.
+        """
         files = 0
+        first: tuple[OSError, str] | None = None
         for root in sorted(self._roots):
             try:
                 for _ in self._trash.sweep(root):
@@ -247,7 +259,9 @@ class StreamStore:
                     if self._is_closed.is_set() or files == files_max:
                         return Swept(files, is_done=False)
             except OSError as problem:
-                raise self._fault(problem, root) from problem
+                first = first or (problem, root)
+        if first is not None:
+            raise self._fault(*first, faults.EVICT_HINT) from first[0]
         return Swept(files, is_done=True)
 
     # Tables
@@ -262,11 +276,9 @@ class StreamStore:
             logs = self._logs_of(table)
             with logs.lock:
                 logs.retire()
-                try:
+                with self._telling(logs.folder, faults.DROP_HINT):
                     if logs.owns_folder():
                         self._trash.take(logs.root, logs.folder)
-                except OSError as problem:
-                    raise self._fault(problem, logs.folder) from problem
 
     def drop_others(self, tenant: str, tables: Iterable[Table]) -> int:
         """Move folders out of sight that belong to none of the tenant's streams; gives how many.
@@ -277,29 +289,17 @@ class StreamStore:
         root = str(self._root_of(tenant))
         kept = {f"{root}/{table.namespace}/{table.name}" for table in tables}
         self._roots.add(root)
-        try:
+        with self._telling(root, faults.LOOK_HINT):
             spaces = [f"{root}/{name}" for name, size in self._disk.entries(root) if size is None]
             found = [f"{space}/{name}" for space in spaces for name in self._disk.names(space)]
             others = [folder for folder in found if folder not in kept and f"/{TRASH}/" not in folder]
             return sum(self._trash.take(root, folder) for folder in others)
-        except OSError as problem:
-            raise self._fault(problem, root) from problem
 
     def describe(self, table: Table) -> list[WindowShape]:
         """List the table's windows with their files and bytes on the disk, the oldest first."""
         logs = self._opened(table)
-        shapes = []
-        for name in self._disk.names(logs.folder):
-            window = parse_window(name)
-            if window is None:
-                continue
-            folder = f"{logs.folder}/{name}"
-            shards = [shard for shard, size in self._disk.entries(folder) if size is None]
-            sizes = [size or 0 for shard in shards for _, size in self._disk.entries(f"{folder}/{shard}")]
-            with logs.lock:
-                writers = logs.writers(window)
-            shapes.append(WindowShape(name, *window, len(sizes), sum(sizes), writers))
-        return sorted(shapes, key=lambda shape: (shape.start_ms, shape.duration_ms))
+        with self._telling(logs.folder, faults.LOOK_HINT):
+            return logs.describe()
 
     def _opened(self, table: Table) -> TableLogs:
         """Give the logs of a table; TableChanged when it was dropped or a later one has its name."""
@@ -309,11 +309,8 @@ class StreamStore:
         _ttl_seconds(table)
         with self._lock:
             logs = self._logs_of(table)
-            try:
-                with logs.lock:
-                    logs.open()
-            except OSError as problem:
-                raise self._fault(problem, logs.folder) from problem
+            with self._telling(logs.folder, faults.LOOK_HINT), logs.lock:
+                logs.open()
             return logs
 
     def _logs_of(self, table: Table) -> TableLogs:
@@ -338,14 +335,21 @@ class StreamStore:
     # The disk
 
     @contextmanager
-    def _writing(self, logs: TableLogs) -> Iterator[None]:
+    def _locked(self, logs: TableLogs, hint: str) -> Iterator[None]:
         with logs.lock:
             if logs.is_gone:
                 raise TableChanged(table=logs.name)
             try:
                 yield
             except OSError as problem:
-                raise self._fault(problem, logs.folder) from problem
+                raise self._fault(problem, logs.folder, hint) from problem
+
+    @contextmanager
+    def _telling(self, path: str, hint: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as problem:
+            raise self._fault(problem, path, hint) from problem
 
     def _check_room(self, logs: TableLogs) -> None:
         if self._is_closed.is_set():
@@ -357,13 +361,13 @@ class StreamStore:
                     raise StorageFull(path=logs.root, free_bytes=free_bytes)
             self._slots.retry_full()
         except OSError as problem:
-            raise self._fault(problem, logs.root) from problem
+            raise self._fault(problem, logs.root, faults.WRITE_HINT) from problem
 
     def _sync(self, table: Table, written: Written) -> None:
         if table.durability is not Durability.FSYNC:
             return
         try:
-            written.log.sync(written.stop)
+            written.log.sync(written.stop, written.life)
         except OSError as problem:
             raise StorageFailed(
                 path=written.log.path,
@@ -371,12 +375,12 @@ class StreamStore:
                 hint="Read whether it is there.",
             ) from problem
 
-    def _fault(self, problem: OSError, path: str) -> StorageFull | StorageFailed:
+    def _fault(self, problem: OSError, path: str, hint: str) -> StorageFull | StorageFailed:
         try:
             free_bytes = self._disk.free_bytes(path)
         except OSError:
             free_bytes = 0
-        return fault_of(problem, path, free_bytes)
+        return faults.fault_of(problem, path, free_bytes, hint)
 
 
 def _ttl_seconds(table: Table) -> int:
@@ -389,8 +393,3 @@ def _number(value: object) -> int:
     if isinstance(value, int):
         return value
     raise RequestInvalid(reason="A row to delete must be given whole, with its number and its time.")
-
-
-def _warning(damage: Damage, root: str) -> str:
-    file = damage.file.removeprefix(f"{root}/")
-    return f"{file}, byte {damage.position}: {damage.reason}; the rows of this frame are left out."

@@ -17,7 +17,8 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Durability, Row, Table
 from tidegate.streams.disk import Disk
 from tidegate.streams.frames import Batch, seqs_from
-from tidegate.streams.logs import Log, View
+from tidegate.streams.logs import Log, LogGround, View
+from tidegate.streams.shapes import WindowShape
 from tidegate.streams.slots import WriterSlots
 from tidegate.streams.trash import Trash
 from tidegate.streams.users import log_name, shard_of
@@ -43,16 +44,18 @@ class Surroundings:
     trash: Trash
     buffer_bytes: int
     tell: Callable[[Damage], None]
+    tell_loss: Callable[[Damage], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Where an append went; `log` and `stop` are for whoever syncs it."""
+    """Where an append went; `log`, `stop` and `life` are for whoever syncs it."""
 
     seqs: Sequence[int]
     time_us: int
     log: Log
     stop: int
+    life: int
     size_bytes: int
 
 
@@ -72,6 +75,8 @@ class TableLogs:
         self.lock = threading.RLock()
         self.is_gone = False
         self._around = around
+        self._ground = LogGround(around.disk, self._claim, around.tell, around.tell_loss)
+        self._claim_lock = threading.Lock()  # taken under the lock of a log
         self.is_open = False
         self._ignores_case = False
         self._windows: dict[Window, _Window] = {}
@@ -95,8 +100,7 @@ class TableLogs:
             raise TableChanged(table=self.name)
         if found != self.id:
             self._around.trash.take(self.root, self.folder)
-            disk.make_folder(self.folder, sync=True)
-            disk.write_whole(f"{self.folder}/{ID_FILE}", f"{self.id}\n".encode())
+            self._claim()
         # Found under another case as well: then so would be the files of two users.
         self._ignores_case = disk.exists(f"{self.folder}/{ID_FILE.upper()}")
         windows = (parse_window(name) for name in disk.names(self.folder))
@@ -112,8 +116,25 @@ class TableLogs:
         self._windows.clear()
 
     def owns_folder(self) -> bool:
-        """Say whether the folder is this table's, and not that of one made later under its name."""
-        return self._stored_id() == self.id
+        """Say whether the folder is this table's, and not that of one made later under its name.
+
+        One that was broken from outside, or is no folder at all, counts as ours: nobody else can use it.
+        """
+        try:
+            return self._stored_id() == self.id
+        except (StorageCorrupt, NotADirectoryError, IsADirectoryError):
+            return True
+
+    def _claim(self) -> None:
+        """Put the table's number into its folder unless it is there: a folder without one goes at the start.
+
+        Without the table's lock as well: something may remove the folder while a log is open.
+        """
+        disk, path = self._around.disk, f"{self.folder}/{ID_FILE}"
+        with self._claim_lock:
+            if not disk.exists(path):
+                disk.make_folder(self.folder, sync=True)
+                disk.write_whole(path, f"{self.id}\n".encode())
 
     def _stored_id(self) -> int | None:
         path = f"{self.folder}/{ID_FILE}"
@@ -183,9 +204,8 @@ class TableLogs:
                     continue  # another table took its slot in between
                 time_us = max(time_us, log.last_time_us)
                 seqs = seqs_from(_first_of(around.ids, batch.entries), batch.entries)
-                start = log.stop
                 try:
-                    log.append(
+                    size_bytes = log.append(
                         batch,
                         time_us,
                         seqs,
@@ -196,7 +216,7 @@ class TableLogs:
                     around.slots.note(log, problem)
                     raise
                 self._last_time_us = time_us
-                return Written(seqs, time_us, log, log.stop, log.stop - start)
+                return Written(seqs, time_us, log, log.stop, log.life, size_bytes)
 
     def _open_log(self, log: Log) -> None:
         was_open = log.is_open
@@ -212,7 +232,7 @@ class TableLogs:
         if log is None:
             if self._logs_count >= LOGS_KNOWN_MAX:
                 self._forget_idle()
-            log = held.logs[user] = Log(self._path(window, user), self._around.disk, syncs=syncs)
+            log = held.logs[user] = Log(self._path(window, user), self._ground, syncs=syncs)
             self._logs_count += 1
         return log
 
@@ -253,7 +273,7 @@ class TableLogs:
         for damage in damages:
             self._around.tell(damage)
         view = log.view()
-        return view if view.file_bytes or view.unwritten else None
+        return view if view.file_bytes or view.unwritten or view.lost else None
 
     # Ending windows
 
@@ -262,19 +282,14 @@ class TableLogs:
         found = (parse_window(name) for name in self._around.disk.names(self.folder))
         return sorted(window for window in found if window is not None and window.stop_ms <= cutoff_ms)
 
-    def close_windows(self, windows: Sequence[Window], cutoff_ms: int) -> int:
+    def close_windows(self, cutoff_ms: int) -> int:
         """Forget windows that are over, and what waits to be written to them; gives the writers closed.
 
         From now on no append goes into a window that ends by `cutoff_ms`.
         """
         self._horizon_us = max(self._horizon_us, cutoff_ms * 1_000)
-        over = {window for window in self._windows if window.stop_ms <= cutoff_ms}
-        closed = 0
-        for window in over.union(windows):
-            held = self._windows.pop(window, None)
-            if held is not None:
-                closed += self._abandon(held)
-        return closed
+        over = [window for window in self._windows if window.stop_ms <= cutoff_ms]
+        return sum(self._abandon(self._windows.pop(window)) for window in over)
 
     def remove_windows(self, windows: Sequence[Window]) -> int:
         """Move folders out of sight, some at a time; gives how many were there. Takes the lock itself."""
@@ -287,8 +302,22 @@ class TableLogs:
                     moved += self._around.trash.take(self.root, f"{self.folder}/{window.name}")
         return moved
 
-    def writers(self, window: Window) -> int:
-        """Count the open logs of a window."""
+    def describe(self) -> list[WindowShape]:
+        """List the windows on the disk, the oldest first. Takes the lock itself; raises OSError."""
+        disk, shapes = self._around.disk, []
+        for name in disk.names(self.folder):
+            window = parse_window(name)
+            if window is None:
+                continue
+            folder = f"{self.folder}/{name}"
+            shards = [shard for shard, size in disk.entries(folder) if size is None]
+            sizes = [size or 0 for shard in shards for _, size in disk.entries(f"{folder}/{shard}")]
+            with self.lock:
+                writers = self._writers(window)
+            shapes.append(WindowShape(name, *window, len(sizes), sum(sizes), writers))
+        return sorted(shapes, key=lambda shape: (shape.start_ms, shape.duration_ms))
+
+    def _writers(self, window: Window) -> int:
         held = self._windows.get(window)
         return sum(1 for log in held.logs.values() if log.is_open) if held else 0
 

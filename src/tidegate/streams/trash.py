@@ -29,12 +29,12 @@ class Trash:
         self._ids = ids
 
     def take(self, root: str, folder: str) -> bool:
-        """Move a folder out of sight, in one step; False where it was not there. Raises OSError."""
+        """Move what lies at a path out of sight, in one step; False where nothing does. Raises OSError."""
         # A name of its own: the same window of the same table can be thrown away twice, by two tables.
         target = f"{root}/{TRASH}/{self._ids.take()}-{posixpath.basename(folder)}"
         try:
             self._disk.rename(folder, target)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if not self._disk.exists(folder):
                 return False
             self._disk.make_folder(f"{root}/{TRASH}", sync=False)
@@ -42,20 +42,28 @@ class Trash:
         return True
 
     def sweep(self, root: str) -> Iterator[None]:
-        """Unlink what lies in the trash of a root, and stop behind each file."""
-        trash = f"{root}/{TRASH}"
-        for name, _ in self._disk.entries(trash):
-            yield from self._remove(f"{trash}/{name}")
+        """Unlink what lies in the trash of a root, and stop behind each file.
 
-    def _remove(self, path: str) -> Iterator[None]:
-        for name, size in self._disk.entries(path):
-            below = f"{path}/{name}"
-            if size is None:
-                yield from self._remove(below)
-                continue
+        Tries all of it, then raises OSError for the first that could not be removed.
+        """
+        trash = f"{root}/{TRASH}"
+        first: OSError | None = None
+        for name, size in self._disk.entries(trash):
+            try:
+                yield from self._remove(f"{trash}/{name}", is_folder=size is None)
+            except OSError as problem:
+                first = first or problem
+        if first is not None:
+            raise first
+
+    def _remove(self, path: str, *, is_folder: bool) -> Iterator[None]:
+        if not is_folder:
             # Another sweep may be at the same file.
             with contextlib.suppress(FileNotFoundError):
-                self._disk.unlink(below)
+                self._disk.unlink(path)
             yield
+            return
+        for name, size in self._disk.entries(path):
+            yield from self._remove(f"{path}/{name}", is_folder=size is None)
         with contextlib.suppress(FileNotFoundError):
             self._disk.remove_folder(path)

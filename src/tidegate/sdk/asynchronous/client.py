@@ -14,10 +14,10 @@ from tidegate.sdk.asynchronous.people import Tenants, Users
 from tidegate.sdk.asynchronous.topics import Topic, Topics
 from tidegate.sdk.asynchronous.transport import Transport
 from tidegate.sdk.live import Feed
-from tidegate.sdk.requests import get, post
+from tidegate.sdk.requests import get, noted, post
 from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, Retrying
 from tidegate.sdk.shapes import Link, Me
-from tidegate.sdk.statements import insertion, question
+from tidegate.sdk.statements import arrow_question, bound, insertion, question
 from tidegate.storage.address import find_server
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def connect_async(
         return AsyncClient(Transport(find, tenant=tenant, retrying=Retrying(retry_seconds)))
     except TidegateError as problem:
         # This is the first call of most programs: its traceback says what to do, too.
-        problem.add_note(problem.hint)
+        noted(problem)
         raise
 
 
@@ -80,8 +80,8 @@ class AsyncClient:
         return answer_of(await self._transport.call(request), self._transport, request)
 
     async def sql_arrow(self, sql: str, params: Sequence[Any] | None = None) -> pa.Table:
-        """Run a statement and give its rows as an Arrow table with exact types, in one call."""
-        return await arrow_rows(self._transport, question(sql, params))
+        """Run a statement that reads and give its rows as an Arrow table with exact types, in one call."""
+        return await arrow_rows(self._transport, arrow_question(sql, params))
 
     async def insert(
         self,
@@ -98,6 +98,8 @@ class AsyncClient:
         whose key is there.
         """
         request = insertion(table, rows, upsert=upsert, key=idempotency_key)
+        if request is None:
+            return 0
         answer = await self._transport.call(request)
         return int(answer["rowCount"])
 
@@ -120,7 +122,7 @@ class AsyncClient:
         """
         from tidegate.sdk.asynchronous.subscription import Subscription
 
-        feed = Feed(sql, params or (), from_seq, snapshot=snapshot)
+        feed = Feed(sql, bound(params), from_seq, snapshot=snapshot)
         return Subscription(self._transport, feed, reconnect_seconds=reconnect_seconds, on_lost=on_lost)
 
     async def status(self) -> dict[str, Any]:

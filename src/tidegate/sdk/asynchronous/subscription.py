@@ -14,8 +14,8 @@ from tidegate.sdk.asynchronous.transport import Transport
 from tidegate.sdk.asynchronous.waiting import Ending
 from tidegate.sdk.live import LIVE_PATH, Change, Feed
 from tidegate.sdk.live_setbacks import SocketLost, refused
-from tidegate.sdk.requests import Request
-from tidegate.sdk.retries import Course, Setback
+from tidegate.sdk.requests import Request, noted
+from tidegate.sdk.retries import Course, Fate, Setback
 
 REQUEST = Request("GET", LIVE_PATH)
 
@@ -124,12 +124,14 @@ class Subscription:
             return
         if self._course is None:
             self._course = Course(self._patience if self._established else self._transport.retrying, REQUEST)
-            if self._established and self._on_lost is not None:
+            # What the server says for good about the subscription is raised, and no lost connection.
+            is_lost = self._established and setback.fate is not Fate.FINAL
+            if is_lost and self._on_lost is not None:
                 self._on_lost(setback.error)
         pause_seconds = self._course.next_pause(setback)
         if pause_seconds is None:
             await self.close()
-            raise setback.error from setback.cause
+            raise noted(setback.error) from setback.cause
         await self._ended.pause(pause_seconds)
         self._transport.find_again()
 

@@ -11,7 +11,7 @@ import httpx
 from tidegate.errors import RequestInvalid, ServerNotRunning
 from tidegate.sdk.asynchronous.pool import Pool
 from tidegate.sdk.asynchronous.waiting import sleep
-from tidegate.sdk.requests import Reply, Request, checked_tenant, decoded
+from tidegate.sdk.requests import Reply, Request, checked_tenant, decoded, noted
 from tidegate.sdk.retries import Course, Fate, Retrying, Setback, outcome_of, setback_of
 from tidegate.storage.address import Found
 
@@ -60,7 +60,7 @@ class Transport:
                 return Reply(b"{}", {})
             pause_seconds = course.next_pause(outcome)
             if pause_seconds is None:
-                raise outcome.error from outcome.cause
+                raise noted(outcome.error) from outcome.cause
             await self._pause(pause_seconds)
             if outcome.fate is not Fate.BUSY:
                 self.find_again()

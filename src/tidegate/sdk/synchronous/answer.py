@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import RequestInvalid
 from tidegate.sdk.arrow import table_of
-from tidegate.sdk.requests import API, ARROW_STREAM, Request
+from tidegate.sdk.requests import ARROW_STREAM, Request, noted
+from tidegate.sdk.statements import PATH, SCRIPT_HINT
 from tidegate.sdk.synchronous.transport import Transport
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class Result:
     columns: list[dict[str, str]]
     rows: list[list[Any]]
     row_count: int
+    warnings: list[str]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         """Give each row as a dictionary."""
@@ -39,16 +41,21 @@ class Answer(Result):
     """What a call answered: of several statements the last one's rows, and all in `results`."""
 
     took_ms: float
-    warnings: list[str]
     results: list[Result]
     _transport: Transport = field(repr=False)
     _request: Request = field(repr=False)
 
     def to_arrow(self) -> pa.Table:
         """Give the rows as an Arrow table with exact types; asks the server again."""
+        if len(self.results) > 1:
+            reason = "The answers of several statements do not go into one Arrow table."
+            raise noted(RequestInvalid(reason=reason, hint=SCRIPT_HINT))
         if not self._request.repeatable:
             reason = "Asking for Arrow would run the statement a second time, and it may write."
-            raise RequestInvalid(reason=reason, hint="Use rows or to_dicts(), or sql_arrow() from the start.")
+            hint = "Use rows or to_dicts(), or sql_arrow() from the start."
+            if not self.columns:
+                hint = "It gave no rows; row_count says how many it wrote."
+            raise noted(RequestInvalid(reason=reason, hint=hint))
         return arrow_rows(self._transport, self._request)
 
     def to_pandas(self) -> pd.DataFrame:
@@ -65,21 +72,19 @@ class Answer(Result):
 
 def answer_of(said: Mapping[str, Any], transport: Transport, request: Request) -> Answer:
     """Give what a server answered to a call."""
-    results = [Result(one["columns"], one["rows"], one["rowCount"]) for one in said.get("results") or ()]
+    last = _result(said)
+    results = [_result(one) for one in said.get("results") or ()] or [last]
     return Answer(
-        said["columns"],
-        said["rows"],
-        said["rowCount"],
-        said["tookMs"],
-        said.get("warnings") or [],
-        results or [Result(said["columns"], said["rows"], said["rowCount"])],
-        transport,
-        request,
+        last.columns, last.rows, last.row_count, last.warnings, said["tookMs"], results, transport, request
     )
+
+
+def _result(said: Mapping[str, Any]) -> Result:
+    return Result(said["columns"], said["rows"], said["rowCount"], said.get("warnings") or [])
 
 
 def arrow_rows(transport: Transport, request: Request) -> pa.Table:
     """Run a statement and give its rows as an Arrow table."""
-    asked = Request("POST", f"{API}/sql", request.content, accept=ARROW_STREAM, repeatable=request.repeatable)
+    asked = Request("POST", PATH, request.content, accept=ARROW_STREAM, repeatable=request.repeatable)
     reply = transport.send(asked)
     return table_of(reply.content)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import TidegateError
 from tidegate.sdk.live import Feed
-from tidegate.sdk.requests import get, post
+from tidegate.sdk.requests import get, noted, post
 from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, Retrying
 from tidegate.sdk.shapes import Link, Me
-from tidegate.sdk.statements import insertion, question
+from tidegate.sdk.statements import arrow_question, bound, insertion, question
 from tidegate.sdk.synchronous.answer import Answer, answer_of, arrow_rows
 from tidegate.sdk.synchronous.operating import Audit, Backups, Jobs, Pipelines
 from tidegate.sdk.synchronous.people import Tenants, Users
@@ -48,7 +48,7 @@ def connect(
         return Client(Transport(find, tenant=tenant, retrying=Retrying(retry_seconds)))
     except TidegateError as problem:
         # This is the first call of most programs: its traceback says what to do, too.
-        problem.add_note(problem.hint)
+        noted(problem)
         raise
 
 
@@ -83,8 +83,8 @@ class Client:
         return answer_of(self._transport.call(request), self._transport, request)
 
     def sql_arrow(self, sql: str, params: Sequence[Any] | None = None) -> pa.Table:
-        """Run a statement and give its rows as an Arrow table with exact types, in one call."""
-        return arrow_rows(self._transport, question(sql, params))
+        """Run a statement that reads and give its rows as an Arrow table with exact types, in one call."""
+        return arrow_rows(self._transport, arrow_question(sql, params))
 
     def insert(
         self,
@@ -101,6 +101,8 @@ class Client:
         whose key is there.
         """
         request = insertion(table, rows, upsert=upsert, key=idempotency_key)
+        if request is None:
+            return 0
         answer = self._transport.call(request)
         return int(answer["rowCount"])
 
@@ -123,7 +125,7 @@ class Client:
         """
         from tidegate.sdk.synchronous.subscription import Subscription
 
-        feed = Feed(sql, params or (), from_seq, snapshot=snapshot)
+        feed = Feed(sql, bound(params), from_seq, snapshot=snapshot)
         return Subscription(self._transport, feed, reconnect_seconds=reconnect_seconds, on_lost=on_lost)
 
     def status(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from tidegate.errors import RequestInvalid, ServerNotRunning
-from tidegate.sdk.requests import Reply, Request, checked_tenant, decoded
+from tidegate.sdk.requests import Reply, Request, checked_tenant, decoded, noted
 from tidegate.sdk.retries import Course, Fate, Retrying, Setback, outcome_of, setback_of
 from tidegate.sdk.synchronous.pool import Pool
 from tidegate.sdk.synchronous.waiting import sleep
@@ -63,7 +63,7 @@ class Transport:
                 return Reply(b"{}", {})
             pause_seconds = course.next_pause(outcome)
             if pause_seconds is None:
-                raise outcome.error from outcome.cause
+                raise noted(outcome.error) from outcome.cause
             self._pause(pause_seconds)
             if outcome.fate is not Fate.BUSY:
                 self.find_again()
