@@ -7,6 +7,7 @@ import random
 import threading
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,10 +128,11 @@ def test_nothing_is_kept_for_a_table_that_nobody_watches() -> None:
         publish(hub, inserted(1, "a", 1))
         assert hub.seq == 1000
         assert not hub.watches(TABLE.id)
-        assert hub.begin(TABLE.id) == 1000
+        # The number of before is no place to go on from: what happened until now was not counted.
+        assert hub.begin(TABLE.id) == 1001
         assert hub.watches(TABLE.id)
         publish(hub, inserted(2, "a", 1), inserted(3, "a", 1))
-        assert hub.begin(TABLE.id) == 1002
+        assert hub.begin(TABLE.id) == 1003
 
     with_hub(run)
 
@@ -291,6 +293,34 @@ def test_changes_from_many_threads_arrive_in_the_order_of_their_numbers() -> Non
             await asyncio.sleep(0.001)
         await settle()
         assert len(follower.rows) == 1200
-        assert [message["seq"] for message in follower.messages] == list(range(1001, 2201))
+        assert [message["seq"] for message in follower.messages] == list(range(1002, 2202))
+
+    with_hub(run)
+
+
+def test_a_number_from_before_nobody_watched_is_no_place_to_go_on_from() -> None:
+    async def run(hub: LiveHub) -> None:
+        old = hub.begin(TABLE.id)
+        hub.forget(TABLE.id, TableChanged(table="t"))
+        publish(hub, inserted(1, "a", 1))  # nobody is told
+        hub.begin(TABLE.id)
+        follower = Follower(hub, above(0))
+        assert not hub.attach(follower.live, old)
+
+    with_hub(run)
+
+
+def test_changes_of_other_columns_send_followers_back() -> None:
+    async def run(hub: LiveHub) -> None:
+        seq = hub.begin(TABLE.id, 1)
+        follower = Follower(hub, above(0))
+        assert hub.attach(follower.live, seq)
+        altered = msgspec.structs.replace(TABLE, schema_id=2)
+        hub.publish(Changes(altered, "", [inserted(1, "a", 1)]))
+        assert not hub.watches(TABLE.id)
+        newer = hub.begin(TABLE.id, 2)
+        assert not hub.attach(follower.live, newer), "it knows the columns of before"
+        with pytest.raises(TableChanged):
+            hub.begin(TABLE.id, 1)
 
     with_hub(run)

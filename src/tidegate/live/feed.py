@@ -34,8 +34,9 @@ log = logging.getLogger(__name__)
 class Feed:
     """Who follows one table; belongs to the event loop, but for its history."""
 
-    def __init__(self, history: History, count_changes: Callable[[int], None]) -> None:
+    def __init__(self, history: History, count_changes: Callable[[int], None], schema_id: int = 1) -> None:
         self.history = history
+        self.schema_id = schema_id
         self.subscriptions: dict[Subscription, None] = {}
         # The last change that the groups were given.
         self.sent_seq = history.last_seq

@@ -69,23 +69,37 @@ class LiveHub:
         """Say whether anybody needs the changes of a table; costs a look-up."""
         return table_id in self._feeds
 
-    def begin(self, table_id: int) -> int:
+    def begin(self, table_id: int, schema_id: int = 1) -> int:
         """Keep the changes of a table from now on; give the number behind which they are kept.
 
         Called where no write of the table can be half done: a snapshot taken there and the changes behind
-        the number are together everything, and nothing twice.
+        the number are together everything, and nothing twice. TableChanged where the table has other columns
+        by now; who follows the columns of before is sent back.
         """
+        known = self._feeds.get(table_id)
+        if known is not None and known.schema_id != schema_id:
+            problem = TableChanged(table=f"number {table_id}")
+            if known.schema_id > schema_id:
+                raise problem
+            self.forget(table_id, problem)
         with self._lock:
             if table_id not in self._feeds:
+                # Nobody counted the changes before this: a number from then must not look like the newest.
+                self._seq += 1
                 limits = self._settings
                 history = History(self._seq, limits.history_changes_max, limits.history_bytes_max)
-                self._feeds[table_id] = Feed(history, self._count_changes)
+                self._feeds[table_id] = Feed(history, self._count_changes, schema_id)
             self._idle_since.pop(table_id, None)
             return self._seq
 
     def publish(self, changes: Changes) -> None:
         """Tell what a statement changed, once it is durable; for one table in the order of the commits."""
         if not changes.rows:
+            return
+        feed = self._feeds.get(changes.table.id)
+        if feed is not None and feed.schema_id != changes.table.schema_id:
+            # An append that was planned before an ALTER: its rows have other columns than the feed's.
+            self.forget(changes.table.id, TableChanged(table=changes.table.full_name))
             return
         with self._lock:
             feed = self._feeds.get(changes.table.id)
@@ -109,6 +123,13 @@ class LiveHub:
         if feed is not None and not self._is_closed:
             self._loop.call_soon_threadsafe(_forget, feed, problem)
 
+    def forget_all(self) -> None:
+        """Send every subscription back to a new snapshot: the engine may hold what nobody was told of."""
+        with self._lock:
+            tables = list(self._feeds)
+        for table_id in tables:
+            self.forget(table_id, TableChanged(table=f"number {table_id}"))
+
     # From here on: for the loop's thread alone.
 
     def when_sent(self, count: Callable[[int], None]) -> None:
@@ -119,7 +140,9 @@ class LiveHub:
         """Take a subscription that has seen all up to a number; False when some behind it are not kept."""
         with self._lock:
             feed = self._feeds.get(subscription.table_id)
-            if feed is None or not feed.history.floor_seq <= seq <= self._seq:
+            if feed is None or feed.schema_id != subscription.schema_id:
+                return False
+            if not feed.history.floor_seq <= seq <= self._seq:
                 return False
         feed.attach(subscription, seq)
         return True

@@ -36,13 +36,23 @@ class Sink(Protocol):
 class Subscription:
     """Belongs to the event loop; `seq` is the last change that its socket was given or need not be."""
 
-    __slots__ = ("front", "id", "seq", "sink", "table_id", "teller", "user")
+    __slots__ = ("front", "id", "schema_id", "seq", "sink", "table_id", "teller", "user")
 
-    def __init__(self, subscription_id: str, sink: Sink, table_id: int, user: str, teller: Teller) -> None:
+    def __init__(
+        self,
+        subscription_id: str,
+        sink: Sink,
+        table_id: int,
+        user: str,
+        teller: Teller,
+        schema_id: int = 1,
+    ) -> None:
         self.id = subscription_id
         self.sink = sink
         self.table_id = table_id
         self.user = user
         self.teller = teller
+        # The columns that the teller knows: changes of other columns are not for it.
+        self.schema_id = schema_id
         self.front = change_front(subscription_id)
         self.seq = 0

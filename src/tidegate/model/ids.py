@@ -123,6 +123,11 @@ def snowflake_time_us(snowflake: int) -> int:
     return SNOWFLAKE_EPOCH_US + (snowflake >> (NODE_BITS + SEQUENCE_BITS)) * 1_000
 
 
+def tick_time_us(tick: int) -> int:
+    """Give the end of the moment in a tick (an id without its node), in microseconds since 1970."""
+    return SNOWFLAKE_EPOCH_US + ((max(tick, 0) >> SEQUENCE_BITS) + 1) * 1_000
+
+
 def snowflake_at(time_us: int) -> int:
     """Give the least snowflake of a moment, in microseconds since 1970; of 2024 for an earlier one."""
     moment_ms = max(0, time_us - SNOWFLAKE_EPOCH_US) // 1_000

@@ -80,7 +80,7 @@ class LiveSource:
         streams: StreamStore,
         engine: Engine,
         committer: GroupCommitter,
-        begin: Callable[[int], int],
+        begin: Callable[[int, int], int],
     ) -> None:
         self._runner = runner
         self._tables = tables
@@ -157,7 +157,7 @@ class LiveSource:
                     # What was compiled knows the columns of before: the subscriber opens it again.
                     problems.append(TableChanged(table=table.full_name))
                     return
-                taken.append((self._begin(table.id), self._engine.snapshot()))
+                taken.append((self._begin(table.id, table.schema_id), self._engine.snapshot()))
             except TidegateError as problem:
                 # What others wrote in this group is durable: it must not be told to have failed.
                 problems.append(problem)
@@ -175,9 +175,18 @@ class LiveSource:
         seqs: list[int] = []
         select, last = query.select, query.select.last
         alone = last if select.filter_key == EVERYTHING else None
-        read = self._streams.read(
-            query.table, query.user, last=alone, barrier=lambda: seqs.append(self._begin(query.table.id))
-        )
+        table = query.table
+
+        def barrier() -> None:
+            seqs.append(self._begin(table.id, table.schema_id))
+
+        read = self._streams.read(table, query.user, last=alone, barrier=barrier)
+        now = self._tables.by_id(table.id)
+        if now is None:
+            # Dropped before the changes were kept: nobody would be told of it any more.
+            raise TableNotFound(table=table.full_name, known="", hint="It was dropped.")
+        if now.schema_id != table.schema_id:
+            raise TableChanged(table=table.full_name)
         rows = [row for row in read.rows if select.matches(row)]
         if last is not None and alone is None:
             rows = rows[::-1][:last]

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from tidegate.errors import CatalogUnavailable, TableChanged, TidegateError
 from tidegate.ingest.answers import old_answers, stage_forget
+from tidegate.model.ids import tick_time_us
 from tidegate.server.running import Running
 from tidegate.storage.highwater import KEEP_SECONDS, stage_high_water
 
@@ -89,8 +90,9 @@ def _high_water(running: Running) -> Callable[[], Awaitable[None]]:
     async def keep() -> None:
         given = (running.ids.newest, running.live_hub.seq)
         if given != seen[0]:
-            now_us = running.clock.now_us()
-            await running.committer.commit(functools.partial(stage_high_water, now_us=now_us))
+            # A clock that went ahead and came back is still ahead in what was given out.
+            newest_us = max(running.clock.now_us(), *(tick_time_us(tick) for tick in given))
+            await running.committer.commit(functools.partial(stage_high_water, now_us=newest_us))
             seen[0] = given
 
     return keep

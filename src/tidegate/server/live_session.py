@@ -317,7 +317,8 @@ class LiveSession:
             return
         self._tell_schema(watch, query)
         # 2. from where they were, if that is still known
-        live = Subscription(asked.id, self, query.table.id, query.user, Teller(query.select))
+        table = query.table
+        live = Subscription(asked.id, self, table.id, query.user, Teller(query.select), table.schema_id)
         from_seq, watch.from_seq = watch.from_seq, None
         if from_seq is not None:
             if self._parts.hub.attach(live, from_seq):

@@ -17,7 +17,13 @@ import psutil
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog, CatalogPlace
 from tidegate.catalog.place import place_of
-from tidegate.errors import CatalogUnavailable, HomeUnusable, TenantNotFound, TidegateError
+from tidegate.errors import (
+    CatalogUnavailable,
+    HomeUnusable,
+    StorageFull,
+    TenantNotFound,
+    TidegateError,
+)
 from tidegate.ingest.publish import Publisher
 from tidegate.live.hub import LiveHub
 from tidegate.model.clock import Clock
@@ -31,7 +37,7 @@ from tidegate.server.tenants import TenantLakes
 from tidegate.server.threads import Threads
 from tidegate.settings import Settings
 from tidegate.storage.commit import GroupCommitter
-from tidegate.storage.highwater import read_high_water_us
+from tidegate.storage.highwater import read_high_water_us, stage_high_water
 from tidegate.storage.home import CATALOG_PART, ENGINE_PART, Home
 from tidegate.storage.rocks import RocksEngine, RocksSettings
 from tidegate.topics.definitions import TopicDirectory
@@ -271,6 +277,7 @@ def _build(
     for topic in topics:
         log.recover(topic)
     committer = _open_committer(engine, topics, log, metrics, settings, clock)
+    _keep_high_water(committer, start_us)
     threads, lakes = Threads(settings.query.statements_max, metrics, clock), TenantLakes(home, settings)
     ground = Ground(settings, clock, engine, committer, catalog, lakes, ids)
     try:
@@ -300,6 +307,17 @@ def _build(
         ids=ids,
         started_seconds=clock.monotonic_seconds(),
     )
+
+
+def _keep_high_water(committer: GroupCommitter, start_us: int) -> None:
+    """Keep from when on this server gives out ids, before it gives out any.
+
+    On a full disk nothing with an id can be written either, so that does not keep it from starting.
+    """
+    try:
+        committer.submit(lambda staging: stage_high_water(staging, start_us)).result()
+    except StorageFull as problem:
+        log.warning("the start is not kept: %s", problem)
 
 
 def _open_committer(

@@ -106,7 +106,7 @@ class _LiveWatchers:
         self._hub = hub
 
     def dropped(self, table: Table) -> None:
-        self._hub.forget(table.id, TableNotFound(table=table.full_name, known="(it was dropped)"))
+        self._hub.forget(table.id, TableNotFound(table=table.full_name, known="", hint="It was dropped."))
 
     def altered(self, table: Table) -> None:
         self._hub.forget(table.id, TableChanged(table=table.full_name))
@@ -155,6 +155,7 @@ def open_tables(
     runner = StatementRunner(defining, showing, writing, selecting)
     live = LiveSource(runner, directory, store, streams, engine, committer, hub.begin)
     committer.when_reopened(directory.reload)
+    committer.when_reopened(hub.forget_all)
     _forget_dropped_streams(directory, streams, home)
     return TableParts(directory, store, streams, hub, runner, live, defining)
 

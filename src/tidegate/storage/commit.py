@@ -177,6 +177,7 @@ class GroupCommitter:
         self._wake = threading.Condition()
         self._closing = False
         self._reopened: list[Callable[[], None]] = []
+        self._must_forget = False
         self._seconds: Callable[[], float] | None = None
         self._notice: Notice | None = None
         self._thread = threading.Thread(target=self._run, name="tidegate-committer", daemon=True)
@@ -240,8 +241,11 @@ class GroupCommitter:
         # 1. a group before this one failed half way: start again from what the disk holds
         if self._engine.reopen_needed:
             self._engine.reopen()
+            self._must_forget = True
+        if self._must_forget:
             for forget in self._reopened:
                 forget()
+            self._must_forget = False
         # 2. stage in order
         operations, callbacks, size_bytes = self._stage(taken)
         # 3. one batch, one sync
@@ -249,7 +253,7 @@ class GroupCommitter:
             self._write(operations, len(taken), size_bytes)
         # 4. tell readers, before writers are answered
         for callback in callbacks:
-            callback()
+            _tell(callback)
 
     def _stage(self, taken: list[_Change[Any]]) -> tuple[list[_Operation], list[Callable[[], None]], int]:
         group: dict[bytes, bytes | None] = {}
@@ -326,6 +330,14 @@ class GroupCommitter:
             return
         with self._wake:
             self._queue.appendleft(change)
+
+
+def _tell(callback: Callable[[], None]) -> None:
+    """Run what follows a durable group; the group is on the disk, so nothing here can make it fail."""
+    try:
+        callback()
+    except Exception:
+        log.exception("what follows a write failed; the write itself is done")
 
 
 def _finish(

@@ -273,6 +273,9 @@ class StreamStore:
     def drop(self, table: Table) -> None:
         """Move the table's folder out of sight; later calls with this table raise TableChanged."""
         with self._lock:
+            known = self._tables.get((table.tenant, table.namespace, table.name))
+            if known is not None and known.id > table.id:
+                return  # it was made again, and its folder taken over, before this came
             logs = self._logs_of(table)
             with logs.lock:
                 logs.retire()
