@@ -65,6 +65,22 @@ def test_an_expression_is_one_value(admin: Client) -> None:
     assert admin.rows("SELECT * FROM z.un ORDER BY id") == before
 
 
+def test_a_key_is_compared_as_its_column_is(admin: Client) -> None:
+    for condition in ("id = 1.5", "id = NULL", "id = '01'", "id = 1.0", "id = 1"):
+        by_key = admin.rows(f"SELECT id FROM z.un WHERE {condition}")
+        assert by_key == admin.rows(f"SELECT id FROM z.un WHERE {condition} AND 1 = 1"), condition
+        wanted = len(by_key)
+        assert admin.run(f"UPDATE z.un SET v = 10 WHERE {condition}")["rowCount"] == wanted, condition
+
+
+def test_an_index_that_cannot_hold_a_row_is_not_kept(admin: Client) -> None:
+    admin.run("CREATE SHARED TABLE z.long (id INT PRIMARY KEY, t TEXT)")
+    admin.run("INSERT INTO z.long VALUES (1, ?)", ["x" * 5000])
+    assert admin.refused("CREATE INDEX by_t ON z.long (t)")["code"] == "VALUE_INVALID"
+    assert admin.rows("SELECT indexes FROM system.tables WHERE name = 'long'") == [[None]]
+    admin.run("INSERT INTO z.long VALUES (2, ?)", ["y" * 5000])
+
+
 def test_now_is_one_moment_in_a_statement(admin: Client) -> None:
     admin.run("CREATE SHARED TABLE z.nw (id INT PRIMARY KEY, a TIMESTAMP, b TIMESTAMP DEFAULT NOW())")
     values = ", ".join(f"({n}, NOW(), {'DEFAULT' if n % 2 else 'NOW()'})" for n in range(200))

@@ -29,6 +29,7 @@ from tidegate.model.tables import (
     Durability,
     Table,
     TableColumn,
+    TableIndex,
     TableKind,
     check_namespace,
 )
@@ -224,21 +225,28 @@ class Defining:
                 if not statement.if_not_exists:
                     raise
                 return Outcome()
-            try:
-                self.fill_indexes(table)
-            except ValueInvalid:  # of a row that is too long for an index: it would never be ready
-                self._commit(lambda staging: self._tables.stage_drop_index(staging, table, statement.name))
-                raise
+            self.fill_indexes(table)
             return Outcome()
 
         return _ddl(work, Operation.TABLE_CHANGE, f"table/{statement.table.full_name}")
 
     def fill_indexes(self, table: Table) -> None:
-        """Bring older rows into indexes that are not ready; blocking, and may be called again."""
+        """Bring older rows into indexes that are not ready; blocking, and may be called again.
+
+        A row that is too long for an index ends it: it would never be ready.
+        """
         for index in table.indexes:
-            after: bytes | None = b""
-            while not index.ready and after is not None:
+            if not index.ready:
+                self._fill(table, index)
+
+    def _fill(self, table: Table, index: TableIndex) -> None:
+        after: bytes | None = b""
+        try:
+            while after is not None:
                 after = self._commit(self._filling(table.id, index.id, after))
+        except ValueInvalid:
+            self._commit(lambda staging: self._tables.stage_drop_index(staging, table, index.name))
+            raise
 
     def _filling(self, table_id: int, index_id: int, after: bytes) -> Callable[[Staging], bytes | None]:
         def change(staging: Staging) -> bytes | None:

@@ -86,7 +86,9 @@ class Edits:
     def find_sql(self) -> str:
         """Give the SELECT of the rows that are meant, and behind their columns what expressions give."""
         outputs = [f"{text} AS {quote_name(f'{_SET}{n}')}" for n, text in enumerate(self._casts())]
-        return self._select(["*", *outputs])
+        # By their names: the table may get another column before this runs.
+        own = [quote_name(name) for name, _ in self.table.shown_columns]
+        return self._select([*own, *outputs])
 
     def edited(self, found: pa.Table) -> list[tuple[Row, Row | None]]:
         """Give each row that was found, and what it becomes: None where it goes."""

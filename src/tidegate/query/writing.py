@@ -9,8 +9,8 @@ row as it is, so that many writers of one row all succeed.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from tidegate.errors import SqlInvalid, SqlUnsupported, WriteConflict
@@ -46,6 +46,8 @@ from tidegate.tables.definitions import TableDirectory
 ATTEMPTS_MAX = 30
 # Statements bound to their table that are kept; a service runs a few dozen different ones.
 FILLERS_MAX = 1024
+TURNS = 64  # tables share them by their ids
+TURN_SECONDS_MAX = 0.5
 
 
 class Writing:
@@ -68,7 +70,7 @@ class Writing:
         self._sources = sources
         self._fillers: dict[tuple[int, int, tuple[str, ...] | None], Filler] = {}
         # Statements that look before they write take turns in a table: they would spoil each other's look.
-        self._turns: dict[int, threading.Lock] = defaultdict(threading.Lock)
+        self._turns = [threading.Lock() for _ in range(TURNS)]
 
     def insert(self, statement: Insert, params: Sequence[Any], caller: Caller) -> Step:
         """Plan an INSERT or UPSERT whose rows are in the text or in the parameters."""
@@ -241,7 +243,7 @@ class Writing:
         """Change or remove the rows that a SELECT finds, as long as they are what it found."""
         table = edits.table
         user, sql = caller.owner_of(table), edits.find_sql()
-        with self._turns[table.id]:
+        with self._turn(table):
             for attempt in range(ATTEMPTS_MAX):
                 answer = self._selecting.run(
                     sql, edits.params, caller, rows_max=STATEMENT_ROWS_MAX, written=table
@@ -255,6 +257,17 @@ class Writing:
                 if count is not None:
                     return count
         raise WriteConflict(table=table.full_name)
+
+    @contextmanager
+    def _turn(self, table: Table) -> Iterator[None]:
+        """Wait for one's turn, but not long: whoever waits here holds a thread that others need."""
+        lock = self._turns[table.id % TURNS]
+        is_ours = lock.acquire(timeout=TURN_SECONDS_MAX)
+        try:
+            yield
+        finally:
+            if is_ours:
+                lock.release()
 
     def _edit_as_it_is(self, edits: Edits, user: str, rows: list[tuple[Row, Row | None]]) -> int | None:
         """Work the statement out on each row as it is when it is written; None where that is not possible."""
