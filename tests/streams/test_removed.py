@@ -55,6 +55,15 @@ def test_rows_after_a_removal_are_there_and_the_loss_is_told(
     assert len(told) == 1
 
 
+def test_appends_go_on_when_all_streams_were_removed(tmp_path: Path, clock: ManualClock) -> None:
+    store = make_store(tmp_path, clock, free_bytes_min=1)
+    store.append(SYNCED, "alice", [(1, "lost")])
+    shutil.rmtree(tmp_path / "streams")
+    store.append(SYNCED, "alice", [(2, "kept")])
+    store.close()
+    assert texts(make_store(tmp_path, clock), SYNCED) == ["kept"]
+
+
 def test_rows_in_memory_are_written_to_the_new_file(
     tmp_path: Path, store: StreamStore, told: list[Damage]
 ) -> None:

@@ -93,7 +93,7 @@ class TenantExists(Conflict):
 class UserExists(Conflict):
     code = "USER_EXISTS"
     template = "User '{user}' is there already."
-    default_hint = "Give another role with 'tidegate user role {user} --role …', or choose another name."
+    default_hint = "'tidegate user role {user} --role …' replaces all its roles; or choose another name."
 
 
 class LastAdministrator(Conflict):

@@ -104,7 +104,7 @@ class Disk(Protocol):
         ...
 
     def free_bytes(self, path: str) -> int:
-        """Give how many bytes may still be written below a folder."""
+        """Give how many bytes may still be written below a folder, also one that is still to be made."""
         ...
 
 
@@ -207,7 +207,10 @@ class RealDisk:
         os.rmdir(path)
 
     def free_bytes(self, path: str) -> int:
-        usage = os.statvfs(path)
+        try:
+            usage = os.statvfs(path)
+        except FileNotFoundError:
+            return self.free_bytes(os.path.dirname(path) or ".")
         return usage.f_bavail * usage.f_frsize
 
 
