@@ -1,7 +1,8 @@
-"""A peer for tables: SQLite (WAL, synchronous=FULL) behind the same route, HTTP server and JSON library.
+"""A peer for tables: our server, whose POST sql is run by SQLite (WAL, synchronous=FULL) in place of ours.
 
-One connection, as SQLite takes one writer at a time; a statement is one transaction and runs in a thread.
-Run as `python -m benchmarks.sqlite_server FOLDER PORT`.
+Door, token, limits, HTTP server and JSON library are the same; what differs is who keeps the rows. One
+connection, as SQLite takes one writer at a time; a statement is one transaction and runs in a thread.
+Run as `python -m benchmarks.sqlite_server HOME PORT`.
 """
 
 from __future__ import annotations
@@ -10,52 +11,42 @@ import asyncio
 import sqlite3
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvicorn
+from starlette.responses import Response
+
+from tidegate.cli.main import run as run_command
+from tidegate.server import routes
+from tidegate.server.bodies import ready_answer
+from tidegate.server.call import JSON, Call
+from tidegate.server.sql import SqlBody
+
+_decoder = msgspec.json.Decoder(SqlBody)
+_encode = msgspec.json.Encoder().encode
 
 
-class Body(msgspec.Struct):
-    """Body of POST sql."""
+class Peer:
+    """SQLite behind the route."""
 
-    sql: str
-    params: list[Any] = []
-
-
-class App:
-    """The ASGI application."""
-
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, file: Path) -> None:
         self._threads = ThreadPoolExecutor(1)
-        self._decode = msgspec.json.Decoder(Body).decode
-        self._encode = msgspec.json.Encoder().encode
         self._database = sqlite3.connect(
-            folder / "peer.db", check_same_thread=False, isolation_level=None, cached_statements=1000
+            file, check_same_thread=False, isolation_level=None, cached_statements=1000
         )
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer one request."""
-        if scope["type"] != "http":
-            return
-        parts, more = [], True
-        while more:
-            message = await receive()
-            parts.append(message.get("body", b""))
-            more = message.get("more_body", False)
-        body = self._decode(b"".join(parts))
+    async def run_sql(self, call: Call) -> Response:
+        """Answer POST sql."""
+        body = await call.json(_decoder)
         loop = asyncio.get_running_loop()
-        content = self._encode(await loop.run_in_executor(self._threads, self._run, body))
-        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(content)).encode())]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        return ready_answer(_encode(await loop.run_in_executor(self._threads, self._run, body)), JSON)
 
-    def _run(self, body: Body) -> dict[str, Any]:
-        many = bool(body.params) and isinstance(body.params[0], list)
-        if many:
+    def _run(self, body: SqlBody) -> dict[str, Any]:
+        if body.params and isinstance(body.params[0], list):
             self._database.execute("BEGIN")
             cursor = self._database.executemany(body.sql, body.params)
             self._database.execute("COMMIT")
@@ -66,8 +57,16 @@ class App:
         return {"columns": names, "rows": rows, "rowCount": len(rows) or cursor.rowcount}
 
 
+def main() -> None:
+    """Serve until a signal comes."""
+    home, port = Path(sys.argv[1]), sys.argv[2]
+    peer = Peer(home.with_suffix(".db"))
+    for index, route in enumerate(routes.ROUTES):
+        if route.path == f"{routes.API}/sql":
+            routes.ROUTES[index] = replace(route, endpoint=peer.run_sql)
+    sys.argv = ["tidegate", "serve", "--home", str(home), "--port", port]
+    run_command()
+
+
 if __name__ == "__main__":
-    app = App(Path(sys.argv[1]))
-    uvicorn.run(
-        app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error", loop="uvloop", http="httptools"
-    )
+    main()

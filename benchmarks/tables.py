@@ -1,4 +1,4 @@
-"""Tables over HTTP beside SQLite (WAL, synchronous=FULL) behind the same route: inserts and point reads.
+"""Tables over HTTP beside SQLite (WAL, synchronous=FULL) behind the same route and door: inserts and reads.
 
 The load is raw sockets and epoll, as in `single_publish`. Keys are given by the server (ours: SNOWFLAKE_ID(),
 SQLite: the rowid), so that every request is the same bytes. Everything of ours is synced before the answer.
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from benchmarks.single_publish import drive, http_is_whole, request
 from benchmarks.table import Row, milliseconds, print_rows
+from tidegate.storage.home import Home
 from tidegate.testing.server import running_server
 
 CONNECTIONS = 16
@@ -42,10 +43,9 @@ def run() -> list[Row]:
         _make_ours(server.url, server.token)
         ours = _measure(_place(server.url), server.token, "b.t")
         arrow = _bulk(_place(server.url), _arrow_request(server.token))
-    with tempfile.TemporaryDirectory() as folder, _sqlite(Path(folder)) as port:
-        place = ("127.0.0.1", port)
-        _ask(f"http://127.0.0.1:{port}", "", "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, n INTEGER)")
-        theirs = _measure(place, "", "t")
+    with tempfile.TemporaryDirectory() as folder, _sqlite(Path(folder) / "peer") as (url, token):
+        _ask(url, token, "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, n INTEGER)")
+        theirs = _measure(_place(url), token, "t")
     return [
         Row(
             f"single-row INSERT, {CONNECTIONS} connections; peer: SQLite, same route",
@@ -164,20 +164,21 @@ def _place(url: str) -> Place:
 
 
 @contextmanager
-def _sqlite(folder: Path) -> Iterator[int]:
+def _sqlite(home: Path) -> Iterator[tuple[str, str]]:
+    """Run the peer; give its address and token."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
-    child = subprocess.Popen([sys.executable, "-m", "benchmarks.sqlite_server", str(folder), str(port)])
+    command = [sys.executable, "-m", "benchmarks.sqlite_server", str(home), str(port)]
+    child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url, deadline = f"http://127.0.0.1:{port}", time.monotonic() + 30
     try:
-        deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield port
+            with suppress(httpx.TransportError):
+                if httpx.get(f"{url}/ready", trust_env=False).status_code == 200:
+                    break
+            time.sleep(0.05)
+        yield url, Home.existing(home).read_token()
     finally:
         child.terminate()
         child.wait()

@@ -12,6 +12,7 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Table, TableColumn, TableKind
 from tidegate.settings.sections import StreamSettings
 from tidegate.streams.disk import Disk, RealDisk
+from tidegate.streams.folders import Folders
 from tidegate.streams.logs import LogGround
 from tidegate.streams.store import StreamStore
 
@@ -57,9 +58,11 @@ def make_store(
     )
 
 
-def make_ground(disk: Disk) -> LogGround:
+def make_ground(disk: Disk, folder: Path) -> LogGround:
     """Give what a log stands on that belongs to no table; nobody hears of its damage."""
-    return LogGround(disk, claim=lambda: None, tell=lambda _: None, tell_loss=lambda _: None)
+    return LogGround(
+        disk, Folders(disk), str(folder), claim=lambda: None, tell=lambda _: None, tell_loss=lambda _: None
+    )
 
 
 def texts(store: StreamStore, table: Table, user: str = "alice", **how: Any) -> list[Any]:

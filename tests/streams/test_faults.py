@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import BROKEN, FULL, FailingDisk, make_store, make_table, texts
+from tests.streams.making import BROKEN, FULL, FailingDisk, log_files, make_store, make_table, texts
 from tidegate.errors import StorageFailed, StorageFull
 from tidegate.model.tables import Durability
 from tidegate.settings.sections import StreamSettings
@@ -143,3 +143,34 @@ def test_a_store_that_cannot_write_says_so_when_it_is_closed(
     disk.write_fault = None
     store.close()
     assert texts(make_store(tmp_path, clock), TABLE) == ["a"]
+
+
+def test_a_file_that_is_broken_after_it_was_full_refuses_no_others(
+    store: StreamStore, disk: FailingDisk
+) -> None:
+    store.append(TABLE, "alice", [(1, "a")])
+    disk.write_fault = FULL
+    with pytest.raises(StorageFull):
+        store.flush()
+    disk.write_fault = BROKEN
+    assert store.append(TABLE, "bob", [(2, "b")]).count == 1
+    with pytest.raises(StorageFailed):
+        store.append(TABLE, "alice", [(3, "refused")])
+    disk.write_fault = None
+    store.append(TABLE, "alice", [(4, "c")])
+    assert texts(store, TABLE) == ["a", "c"]
+
+
+def test_rows_in_memory_are_read_though_their_file_is_gone(
+    tmp_path: Path, store: StreamStore, disk: FailingDisk
+) -> None:
+    store.append(TABLE, "alice", [(1, "lost")])
+    store.flush()
+    store.append(TABLE, "alice", [(2, "waits")])
+    disk.write_fault = FULL
+
+    def remove() -> None:
+        for path in log_files(tmp_path):
+            path.unlink()
+
+    assert texts(store, TABLE, barrier=remove) == ["waits"]

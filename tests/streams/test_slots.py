@@ -14,8 +14,8 @@ from tidegate.streams.slots import WriterSlots
 BATCH = Batch(FrameKind.ROWS, 1, 1, b"payload")
 
 
-def _log(folder: Path, disk: FailingDisk, name: str = "a", *, syncs: bool = False) -> Log:
-    return Log(str(folder / "shard" / f"{name}.log"), make_ground(disk), syncs=syncs)
+def _log(folder: Path, disk: FailingDisk, name: str = "a") -> Log:
+    return Log(str(folder / "shard" / f"{name}.log"), make_ground(disk, folder))
 
 
 def test_a_log_that_is_about_to_be_closed_is_not_opened_twice(tmp_path: Path, disk: FailingDisk) -> None:
@@ -47,33 +47,32 @@ def test_a_slot_comes_back_when_a_log_cannot_be_opened(tmp_path: Path, disk: Fai
     slots = WriterSlots(1)
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
-        slots.open(Log(str(tmp_path / "file" / "a.log"), make_ground(disk), syncs=False))
+        slots.open(Log(str(tmp_path / "file" / "a.log"), make_ground(disk, tmp_path)))
     slots.open(_log(tmp_path, disk))
 
 
 def test_a_durable_log_is_synced_before_it_is_closed(tmp_path: Path, disk: FailingDisk) -> None:
     """Whoever waits for its sync finds it done."""
-    log = _log(tmp_path, disk, syncs=True)
+    log = _log(tmp_path, disk)
     log.open()
-    log.append(BATCH, 1, [1], limit_bytes=0, now_seconds=0)
-    disk.synced.clear()
+    log.append(BATCH, 1, [1], limit_bytes=1000, now_seconds=0, syncs=True)
     log.close()
-    assert disk.synced == [log.path]
+    done = [log.path, str(tmp_path / "shard"), str(tmp_path.parent), str(tmp_path)]
+    assert disk.synced == done
     log.sync(log.stop, log.life)
-    assert disk.synced == [log.path]
+    assert disk.synced == done
 
 
 def test_one_sync_serves_all_who_wrote_before_it(tmp_path: Path, disk: FailingDisk) -> None:
-    log = _log(tmp_path, disk, syncs=True)
+    log = _log(tmp_path, disk)
     log.open()
     stops = []
     for number in range(3):
-        log.append(BATCH, number, [number], limit_bytes=0, now_seconds=0)
+        log.append(BATCH, number, [number], limit_bytes=1000, now_seconds=0, syncs=True)
         stops.append(log.stop)
-    disk.synced.clear()
     for stop in reversed(stops):
         log.sync(stop, log.life)
-    assert disk.synced == [log.path]
+    assert disk.synced.count(log.path) == 1
     log.close()
 
 

@@ -7,7 +7,7 @@ the same in all rows of a statement.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +37,7 @@ class Sources:
 
     def of_a_statement(self) -> Sources:
         """Give the same for one statement: NOW() is one moment in all its rows and columns."""
-        return replace(self, now_us=self.clock.now_us())
+        return Sources(self.clock, self.ids, self.uuids, self.clock.now_us())
 
     def many(self, kind: DefaultKind, column_type: ColumnType, count: int) -> list[Value]:
         """Give the values of a call in so many rows."""
@@ -63,12 +63,16 @@ class Filler:
             raise SqlInvalid(reason=f"column '{twice}' is named twice.", hint="Name each column once.")
         for column in table.columns:
             self._givens.append((column, places.get(column.name)))
+        # What a single row needs of each column, worked out once: most statements are one small row.
+        self._quick = [(column, place, column.type, place_of(column)) for column, place in self._givens]
 
     def from_cells(
         self, rows: Sequence[Sequence[Cell]], params: Sequence[Any], sources: Sources
     ) -> list[Row]:
         """Give rows of a VALUES list."""
         self._check_width(len(rows[0]))
+        if len(rows) == 1:
+            return [self._one(rows[0], params, sources)]
         cells = list(zip(*rows, strict=True))
         count = len(rows)
 
@@ -78,6 +82,20 @@ class Filler:
             return self._column(cells[place], column, params, sources)
 
         return self._zipped(column_of)
+
+    def _one(self, cells: Sequence[Cell], params: Sequence[Any], sources: Sources) -> Row:
+        row: list[Value] = []
+        for column, place, kind, label in self._quick:
+            cell = None if place is None else cells[place]
+            if type(cell) is Param:
+                row.append(coerce(params[cell.number - 1], kind, label))
+            elif type(cell) is Literal:
+                row.append(coerce(cell.value, kind, label))
+            elif type(cell) is Call:
+                row.append(checked_call(cell, column, sources, 1)[0])
+            else:
+                row.append(self._default(column, 1, sources)[0])
+        return tuple(row)
 
     def from_many(
         self, row: Sequence[Cell], many: Sequence[Sequence[Any]], width: int, sources: Sources

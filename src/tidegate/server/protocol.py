@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidegate.errors import HeadersTooLarge, TidegateError, TooManyRequests
 from tidegate.server.call import JSON
+from tidegate.server.joined import JoinedWrites
 from tidegate.server.sending import CUT
 from tidegate.settings import ServerSettings
 
@@ -122,6 +123,8 @@ class LimitedProtocol(HttpToolsProtocol):
             self._refusal = HeadersTooLarge(limit_bytes=self.header_bytes_max)
             raise self._refusal  # stops the parser, which then has a refusal sent
         super().on_headers_complete()
+        if self.cycle is not None and isinstance(self.cycle.transport, asyncio.Transport):
+            self.cycle.transport = JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]
 
     def handle_websocket_upgrade(self) -> None:
         """Leave the connection to the protocol of sockets."""

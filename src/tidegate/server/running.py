@@ -8,7 +8,7 @@ import os
 import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -107,15 +107,14 @@ class Running:
         asyncio.get_running_loop().call_later(patience, self.tenants.interrupt)
 
     def close(self) -> None:
-        """Finish accepted writes, then let go of the disk."""
-        self.committer.close()
-        self.tenants.interrupt()
-        self.threads.close()
-        self.tables.close()
-        self.backups.close()
-        self.tenants.close()
-        self.catalog.close()
-        self.engine.close()
+        """Finish accepted writes, then let go of the disk; what cannot be closed keeps nothing else open."""
+        with ExitStack() as closing:
+            # The last one is closed first.
+            parts = (self.engine, self.catalog, self.tenants, self.backups, self.tables, self.threads)
+            for part in parts:
+                closing.callback(part.close)
+            closing.callback(self.tenants.interrupt)
+            closing.callback(self.committer.close)
 
     @property
     def live_hub(self) -> LiveHub:

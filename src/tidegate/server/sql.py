@@ -15,7 +15,7 @@ from tidegate.ingest.answers import Answer, Once, stage_once
 from tidegate.model.tables import Table
 from tidegate.query.filling import STATEMENT_ROWS_MAX
 from tidegate.query.runner import kind_of, told_which
-from tidegate.query.steps import Caller, Kind, Outcome, Step, wrote
+from tidegate.query.steps import Caller, Kind, Outcome, Step
 from tidegate.server.arrow_bodies import plain_table
 from tidegate.server.bodies import ready_answer
 from tidegate.server.call import ARROW_STREAM, JSON, Call, decode_json
@@ -37,6 +37,7 @@ class SqlBody(msgspec.Struct, forbid_unknown_fields=True):
 
 _sql = msgspec.json.Decoder(SqlBody)
 _encode = msgspec.json.Encoder().encode
+_WROTE = b'"columns":[],"rows":[],"rowCount":%d'
 
 
 async def run_sql(call: Call) -> Response:
@@ -66,9 +67,12 @@ async def run_sql(call: Call) -> Response:
     run = _Run(call, Caller(call.principal))
     parts: list[bytes] = []
     for number, (statement, params) in enumerate(zip(statements, shares, strict=True)):
-        with told_which(body.sql, statements, number):
+        try:
             step = await run.planned(statement, params, is_long=is_long)
             last = await run.done(step, alone=len(statements) == 1)
+        except TidegateError as problem:
+            with told_which(body.sql, statements, number):
+                raise problem
         if isinstance(last, Response):
             return last
         parts.append(last)
@@ -79,7 +83,7 @@ async def run_sql(call: Call) -> Response:
 def _check_accept(call: Call, statements: Sequence[Statement]) -> None:
     """Refuse to write for someone who could not read the answer."""
     accepted = call.header("accept")
-    if not call.wants_arrow() or JSON in accepted or "*/*" in accepted:
+    if ARROW_STREAM not in accepted or JSON in accepted or "*/*" in accepted:
         return
     if len(statements) != 1 or kind_of(statements[0]) not in ("select", "show"):
         raise RequestInvalid(
@@ -180,7 +184,7 @@ class _Run:
             count = await running.committer.commit(change)
             if step.table is not None:
                 self._count(step.table, count)
-            return _part(wrote(count))
+            return _WROTE % count
         who = self._call.principal.full_name
         fingerprint = await self._call.fingerprint()
         once = Once(self._call.tenant, who, key, fingerprint, running.clock.now_us())
@@ -188,7 +192,7 @@ class _Run:
 
         def deed(staging: Staging) -> Answer:
             counts.append(change(staging))
-            return Answer(200, _joined([_part(wrote(counts[0]))], 0.0))
+            return Answer(200, _joined([_WROTE % counts[0]], 0.0))
 
         answer = await running.committer.commit(lambda staging: stage_once(staging, once, deed))
         if step.table is not None and counts:

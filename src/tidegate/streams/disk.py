@@ -171,7 +171,13 @@ class RealDisk:
             self.make_folder(path, sync=sync)
             return
         if sync:
-            self.sync_folder(os.path.dirname(path))
+            try:
+                self.sync_folder(os.path.dirname(path))
+            except OSError:
+                # Found there, it would not be synced the next time.
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+                raise
 
     def write_whole(self, path: str, content: bytes) -> None:
         write_file_atomically(Path(path), content)

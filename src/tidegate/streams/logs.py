@@ -6,6 +6,7 @@ before stays in memory and is tried again, and the frame that met the failure is
 
 Before each write it looks whether the file is still the one that it wrote. One that was removed or cut by
 something else is opened anew: what it held is lost and told, what waits in memory is written behind its end.
+A file whose sync failed is opened anew too, and nobody who wrote to it before is told that it is synced.
 
 Threads: `lock` guards everything; nobody holds the locks of two logs. Whoever may append holds the lock of
 the table too, and whoever closes a log for want of slots does not.
@@ -22,20 +23,25 @@ from dataclasses import dataclass
 
 from tidegate.errors import InvariantBroken, StorageCorrupt
 from tidegate.streams.disk import Disk, FileSource
+from tidegate.streams.folders import Folders
 from tidegate.streams.frames import HEAD_BYTES, Batch, FrameKind, Head, check_known, last_seq, make_frame
 from tidegate.streams.walking import BytesSource, Damage, Walk, head_before
 
 LOST = "the file was removed or cut while it was in use"
+UNSYNCED = "a sync of the file failed"
 
 
 @dataclass(frozen=True, slots=True)
 class LogGround:
     """What the logs of a table stand on.
 
-    `claim` runs before a folder is made for a log. `tell` gets damage, `tell_loss` what a file lost under us.
+    Those lie below `top`. `claim` runs before a folder is made for a log. `tell` gets damage, `tell_loss`
+    what a file lost under us.
     """
 
     disk: Disk
+    folders: Folders
+    top: str
     claim: Callable[[], None]
     tell: Callable[[Damage], None]
     tell_loss: Callable[[Damage], None]
@@ -66,7 +72,7 @@ class _End:
 class Log:
     """The log of one user in one window."""
 
-    def __init__(self, path: str, ground: LogGround, *, syncs: bool) -> None:
+    def __init__(self, path: str, ground: LogGround) -> None:
         self.path = path
         self.lock = threading.Lock()
         self.last_time_us = 0
@@ -74,18 +80,20 @@ class Log:
         # When the oldest byte in memory came there; None while there is none.
         self.waits_since_seconds: float | None = None
         self.fault: OSError | None = None
-        # How often the file was found to be another one than what was written.
+        # How often the file was found to be another one than what was written, or could not be synced.
         self.life = 0
+        self._life_end = LOST  # why the life before this one is over
         self._lost: Damage | None = None
         self._ground = ground
         self._disk = ground.disk
-        self._syncs = syncs
         self._sync_lock = threading.Lock()
         self._fd: int | None = None
-        self._is_known = False
+        self._is_known = False  # not, of a file that is open: a sync failed, and its bytes are doubtful
         self._is_gone = False
+        self._is_named = False  # its name in its folder is on the disk
         self._file_bytes = 0  # whole frames in the file
         self._synced_bytes = 0
+        self._owed_bytes = 0  # someone waits for a sync up to here
         self._buffer = bytearray()
 
     @property
@@ -117,16 +125,24 @@ class Log:
         return [] if end is None else self._go_on_behind(end)
 
     def append(
-        self, batch: Batch, time_us: int, seqs: Sequence[int], *, limit_bytes: int, now_seconds: float
+        self,
+        batch: Batch,
+        time_us: int,
+        seqs: Sequence[int],
+        *,
+        limit_bytes: int,
+        now_seconds: float,
+        syncs: bool = False,
     ) -> int:
         """Add a frame and give its length; with `limit_bytes` or more in memory, all goes to the file.
 
+        With `syncs` it goes there at once, and is not closed without a sync: the caller calls `sync`.
         Raises OSError when the file does not take it: then the frame is not there, and what came before is.
         """
         kept = len(self._buffer)
         frame = make_frame(self._file_bytes + kept, batch, time_us, seqs[0])
         self._buffer += frame
-        if len(self._buffer) >= limit_bytes or self.fault is not None:
+        if syncs or len(self._buffer) >= limit_bytes or self.fault is not None:
             try:
                 self.flush()
             except OSError:
@@ -136,6 +152,8 @@ class Log:
             self.waits_since_seconds = now_seconds
         self.last_time_us = time_us
         self.last_seq = seqs[-1]
+        if syncs:
+            self._owed_bytes = self._file_bytes
         return len(frame)
 
     def flush(self) -> None:
@@ -165,10 +183,16 @@ class Log:
         self.flush()
         if self._fd is None:
             return
-        if self._syncs and self._synced_bytes < self._file_bytes:
-            self._disk.fsync(self._fd)
-            self._synced_bytes = self._file_bytes
+        if self._synced_bytes < self._owed_bytes:
+            life = self.life
+            try:
+                self._put_on_disk(self._fd, is_named=self._is_named)
+            except OSError:
+                self._doubt()
+                raise
             self._check()  # who waits for a sync is not told that it is done when the file went away
+            if self.life == life:
+                self._synced_bytes, self._is_named = self._file_bytes, True
         fd, self._fd = self._fd, None
         self._disk.close(fd)
 
@@ -196,19 +220,28 @@ class Log:
     def sync(self, stop: int, life: int) -> None:
         """Put the file on the disk up to a position, without keeping appends from it meanwhile.
 
-        `life` is that of the log when the position was written; OSError when those bytes are gone since.
+        `life` is that of the log when the position was written; OSError when those bytes are gone since, or a
+        sync failed that was to cover them: the system says so once, and may have dropped them.
         """
         with self._sync_lock:
             with self.lock:
                 if self._is_gone:
                     return
                 if self.life != life:
-                    raise OSError(errno.EIO, LOST)
-                if self._synced_bytes >= stop or self._fd is None:
+                    raise OSError(errno.EIO, self._life_end)
+                if self._synced_bytes >= stop:
                     return
+                if self._fd is None:
+                    raise InvariantBroken(reason=f"{self.path} was closed and not synced")
                 fd, written = self._disk.duplicate(self._fd), self._file_bytes
+                is_named = self._is_named
             try:
-                self._fsync(fd)
+                try:
+                    self._put_on_disk(fd, is_named=is_named)
+                except OSError:
+                    with self.lock:
+                        self._doubt()
+                    raise
                 self._note_synced(fd, written, stop, life)
             finally:
                 self._disk.close(fd)
@@ -220,18 +253,30 @@ class Log:
                 return
             # Looked at afterwards: what is there now was there when it was synced.
             size = self._disk.size_at(self.path, fd)
-            if self.life != life or size is None or size < stop:
+            if self.life != life:
+                raise OSError(errno.EIO, self._life_end)
+            if size is None or size < stop:
                 raise OSError(errno.EIO, LOST)
             self._synced_bytes = max(self._synced_bytes, written)
+            self._is_named = True
 
-    def _fsync(self, fd: int) -> None:
-        try:
-            self._disk.fsync(fd)
-        except OSError:
-            # After a failed sync the system may drop what it could not write: look at the bytes again.
-            with self.lock:
-                self._is_known = False
-            raise
+    def _put_on_disk(self, fd: int, *, is_named: bool) -> None:
+        """Sync the file, its name unless that is there, and the names of its folders; raises OSError."""
+        self._disk.fsync(fd)
+        folder = posixpath.dirname(self.path)
+        if not is_named:
+            self._disk.sync_folder(folder)
+        self._ground.folders.sync(folder, self._ground.top)
+
+    def _doubt(self) -> None:
+        """Refuse all who wait for a sync, as one failed; the next write opens the file anew.
+
+        A later sync that works says nothing of those bytes: the system may have dropped them.
+        """
+        self._is_known = False
+        self.life += 1
+        self._life_end = UNSYNCED
+        self._owed_bytes = 0
 
     # The file, and what became of it
 
@@ -239,9 +284,10 @@ class Log:
         """Look whether the file has what was written to it; where not, go on with what is there."""
         if self._fd is None and not (self._is_known and self._file_bytes):
             return
-        size = self._disk.size_at(self.path, self._fd)
-        if size is not None and size >= self._file_bytes:
-            return
+        if self._is_known:
+            size = self._disk.size_at(self.path, self._fd)
+            if size is not None and size >= self._file_bytes:
+                return
         try:
             damages = self._regain()
         except StorageCorrupt as problem:
@@ -269,12 +315,14 @@ class Log:
         if self._buffer and end.file_bytes != was_bytes:
             self._buffer = _moved(bytes(self._buffer), was_bytes, end.file_bytes)
         self._file_bytes = self._synced_bytes = end.file_bytes
+        self._owed_bytes = 0
         if end.last is not None:
             self.last_time_us = max(self.last_time_us, end.last.time_us)
             self.last_seq = max(self.last_seq, last_seq(end.last))
-        self._is_known = True
         if was_bytes:
             self.life += 1
+            self._life_end = LOST if self._is_known else UNSYNCED
+        self._is_known = True
         if end.file_bytes < was_bytes:
             self._lost = Damage(self.path, end.file_bytes, LOST)
             self._ground.tell_loss(self._lost)
@@ -313,8 +361,8 @@ class Log:
             file_bytes = self._file_bytes if end is None else end.file_bytes
             if size > file_bytes:
                 self._disk.truncate(fd, file_bytes)
-            if size == 0 and self._syncs:
-                self._disk.sync_folder(posixpath.dirname(self.path))
+            if end is not None or size == 0:
+                self._is_named = False  # it may be a new file
         except BaseException:
             self._disk.close(fd)
             raise
@@ -325,7 +373,7 @@ class Log:
             return self._disk.open_append(self.path)
         except FileNotFoundError:
             self._ground.claim()
-            self._disk.make_folder(posixpath.dirname(self.path), sync=self._syncs)
+            self._ground.folders.make(posixpath.dirname(self.path), self._ground.top)
             return self._disk.open_append(self.path)
 
 

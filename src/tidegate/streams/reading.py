@@ -164,13 +164,12 @@ class LogReader:
     def _sources(self, view: View, opened: contextlib.ExitStack, *, back: bool) -> list[Source]:
         sources: list[Source] = []
         if view.file_bytes:
-            try:
+            # Not there: its window is over and went out of sight since, or something else removed the file.
+            with contextlib.suppress(FileNotFoundError):
                 fd = self._disk.open_read(view.path)
-            except FileNotFoundError:
-                return []  # its window went out of sight since: it was over
-            opened.callback(self._disk.close, fd)
-            chunk_bytes = BACK_CHUNK_BYTES if back else CHUNK_BYTES
-            sources.append(FileSource(self._disk, fd, view.path, view.file_bytes, chunk_bytes))
+                opened.callback(self._disk.close, fd)
+                chunk_bytes = BACK_CHUNK_BYTES if back else CHUNK_BYTES
+                sources.append(FileSource(self._disk, fd, view.path, view.file_bytes, chunk_bytes))
         if view.unwritten:
             sources.append(BytesSource(view.unwritten, view.path, view.file_bytes))
         return sources[::-1] if back else sources

@@ -73,14 +73,22 @@ class WriterSlots:
                 self._full.add(log)
 
     def retry_full(self) -> None:
-        """Write again what found no room before; raises OSError while there is none."""
+        """Write again what found no room before; raises OSError while there is none.
+
+        A log that fails in another way waits no more with the full ones: it remembers its fault, refuses its
+        own appends, and is tried again with them and with every flush.
+        """
         if not self._full:  # a look without the lock: one append too early or too late is fine
             return
         with self._changed:
             waiting = list(self._full)
         for log in waiting:
-            with log.lock:
-                log.flush()
+            try:
+                with log.lock:
+                    log.flush()
+            except OSError as problem:
+                if is_full(problem):
+                    raise
             with self._changed:
                 self._full.discard(log)
 

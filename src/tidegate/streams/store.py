@@ -19,6 +19,7 @@ from tidegate.settings.sections import StreamSettings
 from tidegate.streams import faults
 from tidegate.streams.damage import DamageDesk, loss_warning_of, scan_damage, warning_of
 from tidegate.streams.disk import Disk, RealDisk
+from tidegate.streams.folders import Folders
 from tidegate.streams.payloads import PayloadReader, deletes_batch, rows_batch
 from tidegate.streams.reading import LogReader, Wanted
 from tidegate.streams.shapes import Appended, Evicted, StreamRows, WindowShape
@@ -65,8 +66,8 @@ class StreamStore:
         self._slots = WriterSlots(settings.writers_max)
         self._trash = Trash(self._disk, ids)
         self._around = Surroundings(
-            *(self._disk, clock, ids, self._slots, self._trash, settings.buffer_bytes),
-            *(self._desk.tell, self._desk.tell_loss),
+            *(self._disk, clock, ids, self._slots, self._trash, Folders(self._disk)),
+            *(settings.buffer_bytes, self._desk.tell, self._desk.tell_loss),
         )
         self._tables: dict[tuple[str, str, str], TableLogs] = {}
         self._readers: dict[int, tuple[Table, PayloadReader]] = {}
@@ -171,7 +172,7 @@ class StreamStore:
             now_us, ttl_us = self._clock.now_us(), _ttl_seconds(table) * 1_000_000
             alive_us = max(now_us - ttl_us + 1, table.expired_before_us)
             start_us = alive_us if start_us is None else max(start_us, alive_us)
-            views = logs.views(table, user, start_us, None if reader.is_keyed else stop_us)
+            views = logs.views(user, start_us, None if reader.is_keyed else stop_us)
             if barrier is not None:
                 barrier()
         with self._telling(logs.folder, faults.LOOK_HINT):

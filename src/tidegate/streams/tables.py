@@ -16,6 +16,7 @@ from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Durability, Row, Table
 from tidegate.streams.disk import Disk
+from tidegate.streams.folders import Folders
 from tidegate.streams.frames import Batch, seqs_from
 from tidegate.streams.logs import Log, LogGround, View
 from tidegate.streams.shapes import WindowShape
@@ -42,6 +43,7 @@ class Surroundings:
     ids: SnowflakeSource
     slots: WriterSlots
     trash: Trash
+    folders: Folders
     buffer_bytes: int
     tell: Callable[[Damage], None]
     tell_loss: Callable[[Damage], None]
@@ -75,7 +77,9 @@ class TableLogs:
         self.lock = threading.RLock()
         self.is_gone = False
         self._around = around
-        self._ground = LogGround(around.disk, self._claim, around.tell, around.tell_loss)
+        self._ground = LogGround(
+            around.disk, around.folders, root, self._claim, around.tell, around.tell_loss
+        )
         self._claim_lock = threading.Lock()  # taken under the lock of a log
         self.is_open = False
         self._ignores_case = False
@@ -133,6 +137,7 @@ class TableLogs:
         disk, path = self._around.disk, f"{self.folder}/{ID_FILE}"
         with self._claim_lock:
             if not disk.exists(path):
+                self._around.folders.forget(self.folder, self.root)
                 disk.make_folder(self.folder, sync=True)
                 disk.write_whole(path, f"{self.id}\n".encode())
 
@@ -195,8 +200,7 @@ class TableLogs:
 
     def _append(self, table: Table, user: str, window: Window, batch: Batch, time_us: int) -> Written:
         around = self._around
-        through = table.durability is Durability.FSYNC
-        log = self._log(window, user, syncs=through)
+        log = self._log(window, user)
         while True:
             self._open_log(log)
             with log.lock:
@@ -209,8 +213,9 @@ class TableLogs:
                         batch,
                         time_us,
                         seqs,
-                        limit_bytes=0 if through else around.buffer_bytes,
+                        limit_bytes=around.buffer_bytes,
                         now_seconds=around.clock.monotonic_seconds(),
+                        syncs=table.durability is Durability.FSYNC,
                     )
                 except OSError as problem:
                     around.slots.note(log, problem)
@@ -226,13 +231,13 @@ class TableLogs:
             # Numbers go on behind those in the file, also when the clock was set back before a restart.
             self._around.ids.advance_past(log.last_seq)
 
-    def _log(self, window: Window, user: str, *, syncs: bool) -> Log:
+    def _log(self, window: Window, user: str) -> Log:
         held = self._windows.setdefault(window, _Window())
         log = held.logs.get(user)
         if log is None:
             if self._logs_count >= LOGS_KNOWN_MAX:
                 self._forget_idle()
-            log = held.logs[user] = Log(self._path(window, user), self._ground, syncs=syncs)
+            log = held.logs[user] = Log(self._path(window, user), self._ground)
             self._logs_count += 1
         return log
 
@@ -247,7 +252,7 @@ class TableLogs:
 
     # Reading
 
-    def views(self, table: Table, user: str, start_us: int, stop_us: int | None) -> list[tuple[Window, View]]:
+    def views(self, user: str, start_us: int, stop_us: int | None) -> list[tuple[Window, View]]:
         """Give what a reader of a user sees of each window that overlaps, the oldest first.
 
         Row times from `start_us`, before `stop_us`. Bytes in memory are written first. Later appends are
@@ -257,17 +262,17 @@ class TableLogs:
         for window in sorted(self._windows):
             if window.stop_us <= start_us or (stop_us is not None and window.start_us >= stop_us):
                 continue
-            view = self._view(window, user, syncs=table.durability is Durability.FSYNC)
+            view = self._view(window, user)
             if view is not None:
                 found.append((window, view))
         return found
 
-    def _view(self, window: Window, user: str, *, syncs: bool) -> View | None:
+    def _view(self, window: Window, user: str) -> View | None:
         log = self._windows[window].logs.get(user)
         if log is None:
             if not self._around.disk.exists(self._path(window, user)):
                 return None
-            log = self._log(window, user, syncs=syncs)
+            log = self._log(window, user)
         with log.lock:
             damages = log.look()
         for damage in damages:
