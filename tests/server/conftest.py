@@ -9,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.server.live_client import Tables
+from tests.server.office import Office
 from tidegate.testing.server import RunningServer, running_server
 
 _numbers = itertools.count()
@@ -38,3 +40,15 @@ def new_topic(http: httpx.Client) -> Callable[..., str]:
         return name
 
     return make
+
+
+@pytest.fixture(scope="module")
+def office(server: RunningServer) -> Iterator[Office]:
+    made = Office(server)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def tables(http: httpx.Client) -> Tables:
+    return Tables(http)

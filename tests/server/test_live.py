@@ -31,18 +31,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def office(server: RunningServer) -> Iterator[Office]:
-    made = Office(server)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def tables(http: httpx.Client) -> Tables:
-    return Tables(http)
-
-
 def test_a_subscriber_gets_schema_snapshot_in_pages_and_changes(
     server: RunningServer, tables: Tables
 ) -> None:

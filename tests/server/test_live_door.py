@@ -37,18 +37,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def office(server: RunningServer) -> Iterator[Office]:
-    made = Office(server)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def tables(http: httpx.Client) -> Tables:
-    return Tables(http)
-
-
 async def refused_status(server: RunningServer, path: str = "/api/v1/live", **headers: str) -> int:
     """Give the status with which a handshake is refused."""
     sent = {name.replace("_", "-"): value for name, value in headers.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -13,18 +12,6 @@ from tests.server.office import Office
 from tidegate.testing.server import RunningServer
 
 PRESENCE = "device TEXT PRIMARY KEY, state TEXT) WITH (ttl_seconds = {}"
-
-
-@pytest.fixture(scope="module")
-def office(server: RunningServer) -> Iterator[Office]:
-    made = Office(server)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def tables(http: httpx.Client) -> Tables:
-    return Tables(http)
 
 
 def test_a_row_of_a_stream_that_replaces_another_is_an_update_or_leaves_the_filter(

@@ -81,6 +81,25 @@ def test_an_index_that_cannot_hold_a_row_is_not_kept(admin: Client) -> None:
     admin.run("INSERT INTO z.long VALUES (2, ?)", ["y" * 5000])
 
 
+@pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        ("SELECT order FROM z.un", 'order is a word of SQL; as the name of a column it is written "order".'),
+        (
+            "SELECT max(group) FROM z.un",
+            'group is a word of SQL; as the name of a column it is written "group".',
+        ),
+        (
+            'SELECT v FROM z.un WHERE s = "hi"',
+            "Text goes into single quotes: 'hi'. Double quotes are for names.",
+        ),
+    ],
+)
+def test_a_hint_fits_the_mistake(admin: Client, sql: str, hint: str) -> None:
+    assert admin.refused(sql)["hint"] == hint
+    assert "word of SQL" not in admin.refused("SELECT v FRM z.un ORDER BY v")["hint"]
+
+
 def test_now_is_one_moment_in_a_statement(admin: Client) -> None:
     admin.run("CREATE SHARED TABLE z.nw (id INT PRIMARY KEY, a TIMESTAMP, b TIMESTAMP DEFAULT NOW())")
     values = ", ".join(f"({n}, NOW(), {'DEFAULT' if n % 2 else 'NOW()'})" for n in range(200))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,10 +34,19 @@ class StatementRunner:
     """Plans statements; any thread may ask."""
 
     def __init__(self, defining: Defining, showing: Showing, writing: Writing, selecting: Selecting) -> None:
-        self._defining = defining
         self._showing = showing
         self._writing = writing
         self._selecting = selecting
+        self._definitions: dict[type[sql.Statement], Callable[[Any, Caller], Step]] = {
+            sql.CreateNamespace: defining.create_namespace,
+            sql.DropNamespace: defining.drop_namespace,
+            sql.CreateTable: defining.create_table,
+            sql.AlterAddColumn: defining.add_column,
+            sql.AlterSet: defining.set_options,
+            sql.DropTable: defining.drop_table,
+            sql.CreateIndex: defining.create_index,
+            sql.DropIndex: defining.drop_index,
+        }
         self._parsed: OrderedDict[str, tuple[sql.Statement, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -100,24 +109,8 @@ class StatementRunner:
         return self._writing.insert_arrow(statement, rows, caller)
 
     def _about_tables(self, statement: sql.Statement, caller: Caller) -> Step:
-        defining = self._defining
-        if isinstance(statement, sql.CreateNamespace):
-            return defining.create_namespace(statement, caller)
-        if isinstance(statement, sql.DropNamespace):
-            return defining.drop_namespace(statement, caller)
-        if isinstance(statement, sql.CreateTable):
-            return defining.create_table(statement, caller)
-        if isinstance(statement, sql.AlterAddColumn):
-            return defining.add_column(statement, caller)
-        if isinstance(statement, sql.AlterSet):
-            return defining.set_options(statement, caller)
-        if isinstance(statement, sql.DropTable):
-            return defining.drop_table(statement, caller)
-        if isinstance(statement, sql.CreateIndex):
-            return defining.create_index(statement, caller)
-        if isinstance(statement, sql.DropIndex):
-            return defining.drop_index(statement, caller)
-        return self._shown(statement, caller)
+        plan = self._definitions.get(type(statement))
+        return self._shown(statement, caller) if plan is None else plan(statement, caller)
 
     def _shown(self, statement: sql.Statement, caller: Caller) -> Step:
         if isinstance(statement, sql.ShowTables):

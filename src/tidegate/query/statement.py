@@ -47,7 +47,8 @@ SCALARS_REFUSED = frozenset(
 )
 
 # Names of columns that pipelines like to write and that SQL has for itself.
-_KEYWORD = re.compile(r'(?<!")\b(offset|user|order|group|end|at)\b(?!")', re.IGNORECASE)
+_KEYWORD_AT_END = re.compile(r'(?<!")\b(offset|user|order|group|end|at)\b(?!")\s*\S*$', re.IGNORECASE)
+_MISSING_COLUMN = re.compile(r'Referenced column "([^"]+)"')
 # DuckDB looks for names like a wrong one in all sessions.
 _NEAR_TABLE = re.compile(r'\nDid you mean "[^\n]*')
 
@@ -101,19 +102,24 @@ def sql_invalid(refused: TextRefused, text: str, span: Span | None) -> SqlInvali
     if "Table with name" in message:
         message = _NEAR_TABLE.sub("", message)
     message = shown_text(message)
-    hint = _hint(message, refused.text)
+    hint = _hint(message, refused)
     if span is None:
         return SqlInvalid(reason=message, hint=hint)
     line, column = line_and_column(text, span[0])
     return SqlInvalid(reason=f"{message}\n\n{drawn(text, span)}", line=line, column=column, hint=hint)
 
 
-def _hint(message: str, sql: str) -> str | None:
-    """Give advice that fits the message; None leaves the general one about table names."""
-    keyword = _KEYWORD.search(sql)
-    if "syntax error" in message and keyword is not None:
-        return f'{keyword[1]} is a word of SQL; as the name of a column it is written "{keyword[1]}".'
-    if "Referenced column" in message:
+def _hint(message: str, refused: TextRefused) -> str | None:
+    """Give advice that fits the message; None leaves the general one."""
+    if "syntax error" in message and refused.span is not None:
+        # The word itself, or the one before the place where the parser gave up.
+        keyword = _KEYWORD_AT_END.search(refused.text[: refused.span[1]])
+        if keyword is not None:
+            return f'{keyword[1]} is a word of SQL; as the name of a column it is written "{keyword[1]}".'
+    missing = _MISSING_COLUMN.search(message)
+    if missing is not None:
+        if f'"{missing[1]}"' in refused.text:
+            return f"Text goes into single quotes: '{missing[1]}'. Double quotes are for names."
         return "DESCRIBE <namespace>.<table>, or lake.<name>, shows the columns of a table."
     return None
 
