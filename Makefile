@@ -28,7 +28,8 @@ lint: setup  ## everything needed, then style and types
 	$(BIN)/mypy
 
 test: lint  ## everything needed, then style, types and all tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not crash" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m crash
 
 bench: setup  ## the benchmark table
 	$(BIN)/python -m benchmarks
