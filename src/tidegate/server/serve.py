@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import os
 import resource
@@ -134,6 +135,9 @@ async def _serve(
     tls = load_tls(settings.server)
     running = open_running(settings, home, clock, asyncio.get_running_loop())
     chores = start_chores(running)
+    # What the start made stays: a collector that walks it again and again would hold requests up for it.
+    gc.collect()
+    gc.freeze()
     if tls is not None:
         chores.append(asyncio.ensure_future(tls.follow_files()))
     try:
