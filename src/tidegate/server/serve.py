@@ -170,6 +170,7 @@ async def _serve(
             asyncio.get_running_loop().add_signal_handler(number, _stop, server, running, lock, number)
         await server.serve([listener])
     finally:
+        gc.unfreeze()  # what is left at the end is let go of as it should be
         lock.mark_stopping()
         await stop_chores(chores)
         home.clear_address()
