@@ -21,7 +21,7 @@ from tidegate.query.selecting import Selecting
 from tidegate.query.showing import Showing
 from tidegate.query.statement import sql_invalid
 from tidegate.query.steps import Caller, Kind, Outcome, Step, answered
-from tidegate.query.writing import Writing, many_of
+from tidegate.query.writing import Writing
 from tidegate.sql import parse
 from tidegate.sql import statements as sql
 
@@ -165,6 +165,3 @@ def told_which(text: str, statements: Sequence[sql.Statement], number: int) -> I
         if problem is raised:
             raise
         raise problem from refused
-
-
-__all__ = ["StatementRunner", "many_of", "told_which"]
