@@ -28,6 +28,8 @@ TidegateError
 │   ├── NotFound                    404
 │   │   ├── TopicNotFound           404
 │   │   ├── PartitionNotFound       404
+│   │   ├── GroupNotFound           404
+│   │   ├── RouteNotFound           404
 │   │   ├── TableNotFound           404
 │   │   ├── NamespaceNotFound       404
 │   │   ├── ColumnNotFound          404
@@ -40,6 +42,8 @@ TidegateError
 │   │   └── BackupNotFound          404
 │   ├── Conflict                    409
 │   │   ├── TopicExists             409  the name is taken
+│   │   ├── RouteExists             409  a source that the topic has already
+│   │   ├── RouteCycle              409  a topic as the source of a topic
 │   │   ├── TopicReplaced           409  the topic was deleted and made again since
 │   │   ├── SequenceGap             409  a producer skipped messages
 │   │   ├── SequenceTooOld          409  a producer repeats what is no longer remembered
@@ -130,6 +134,7 @@ from tidegate.errors.refused import (
     ContentTypeUnsupported,
     DurationInvalid,
     EndpointNotFound,
+    GroupNotFound,
     IndexExists,
     IndexNotFound,
     MethodNotAllowed,
@@ -144,6 +149,9 @@ from tidegate.errors.refused import (
     RequestInvalid,
     RequestMalformed,
     RequestRefused,
+    RouteCycle,
+    RouteExists,
+    RouteNotFound,
     RowExists,
     SchemaInvalid,
     SequenceGap,
@@ -211,6 +219,7 @@ __all__ = [
     "DurationInvalid",
     "EndpointNotFound",
     "Forbidden",
+    "GroupNotFound",
     "HeadersTooLarge",
     "HomeLocked",
     "HomeTooNew",
@@ -246,6 +255,9 @@ __all__ = [
     "RequestMalformed",
     "RequestRefused",
     "RequestTimeout",
+    "RouteCycle",
+    "RouteExists",
+    "RouteNotFound",
     "RowExists",
     "SchemaInvalid",
     "SequenceGap",

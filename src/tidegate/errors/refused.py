@@ -142,6 +142,18 @@ class PartitionNotFound(NotFound):
     default_hint = "Its partitions are 0 to {last}."
 
 
+class GroupNotFound(NotFound):
+    code = "GROUP_NOT_FOUND"
+    template = "Topic '{topic}' has no consumer group '{group}'."
+    default_hint = "A group begins with its first consume; 'tidegate topic groups {topic}' lists them."
+
+
+class RouteNotFound(NotFound):
+    code = "ROUTE_NOT_FOUND"
+    template = "Topic '{topic}' takes no {op} of '{table}'."
+    default_hint = "DESCRIBE TOPIC {topic} shows its sources."
+
+
 class TableNotFound(NotFound):
     code = "TABLE_NOT_FOUND"
     template = "There is no table '{table}'."
@@ -183,6 +195,20 @@ class TopicExists(Conflict):
     default_hint = (
         "Use it as it is, choose another name, or delete it first with 'tidegate topic delete {topic}'."
     )
+
+
+class RouteExists(Conflict):
+    code = "ROUTE_EXISTS"
+    template = "Topic '{topic}' takes every {op} of '{table}' already."
+    default_hint = "Drop it first: ALTER TOPIC {topic} DROP SOURCE {table} ON {op};"
+
+
+class RouteCycle(Conflict):
+    code = "ROUTE_CYCLE"
+    template = (
+        "'{source}' is a topic, and a topic takes changes of tables only: topics cannot feed each other."
+    )
+    default_hint = "Name a table. A pipeline or a consumer carries messages from one topic to another."
 
 
 class TopicReplaced(Conflict):

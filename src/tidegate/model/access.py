@@ -51,6 +51,11 @@ class Operation(StrEnum):
     TOPIC_CONSUME = "topic.consume"
     TOPIC_PLAN = "topic.plan"
     TOPIC_READ = "topic.read"
+    TOPIC_CHANGE = "topic.change"
+    TOPIC_CLEAR = "topic.clear"
+    TOPIC_GROUPS = "topic.groups"
+    TOPIC_ACK = "topic.ack"
+    TOPIC_RESET = "topic.reset"
     SQL_RUN = "sql.run"
     SQL_QUERY = "sql.query"
     SQL_READ_OWN = "sql.read_own"
@@ -92,6 +97,7 @@ _EVERYONE = frozenset(
         Operation.PIPELINE_SHOW,
         Operation.TOPIC_LIST,
         Operation.TOPIC_SHOW,
+        Operation.TOPIC_GROUPS,
         Operation.TABLE_LIST,
         Operation.SQL_RUN,
         Operation.LIVE_OPEN,
@@ -100,6 +106,7 @@ _EVERYONE = frozenset(
 )
 _READER = _EVERYONE | {
     Operation.TOPIC_CONSUME,
+    Operation.TOPIC_ACK,
     Operation.TOPIC_PLAN,
     Operation.TOPIC_READ,
     Operation.SQL_QUERY,
@@ -112,6 +119,9 @@ _ADMIN = (
     | {
         Operation.TOPIC_CREATE,
         Operation.TOPIC_DELETE,
+        Operation.TOPIC_CHANGE,
+        Operation.TOPIC_CLEAR,
+        Operation.TOPIC_RESET,
         Operation.TABLE_CREATE,
         Operation.TABLE_CHANGE,
         Operation.TABLE_DROP,

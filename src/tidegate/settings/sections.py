@@ -107,6 +107,24 @@ class TopicSettings:
 
     partitions_max: int = _setting(256, "Most partitions that a topic may have.", 1, 65_536)
     message_bytes_max: int = _setting(4 * _MIB, "Largest key and payload of one message.", 1, 64 * _MIB)
+    retention_interval_seconds: float = _setting(
+        60.0, "Time between two rounds that remove what retention does not keep.", 0.05, 86_400
+    )
+    lease_ms_default: int = _setting(
+        30_000, "How long a consumer has a message unless it says.", 1, 43_200_000
+    )
+    lease_ms_max: int = _setting(43_200_000, "Longest lease that a consumer may ask for.", 1, 604_800_000)
+    deliveries_max: int = _setting(16, "Deliveries of a message before it is a dead letter.", 1, 1_000_000)
+    dead_letters: bool = _setting(
+        True, "Move messages that fail too often to '<topic>.dead'; off: deliver them again without end."
+    )
+    in_flight_max: int = _setting(
+        100_000, "Messages that a group may hold unacknowledged in one partition.", 1, 10_000_000
+    )
+    groups_max: int = _setting(1000, "Consumer groups of one topic.", 1, 100_000)
+    member_seconds: float = _setting(
+        60.0, "A member of a group that says nothing for this long is no longer listed.", 0.1, 86_400
+    )
 
 
 @dataclass(frozen=True, slots=True)

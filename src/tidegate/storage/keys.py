@@ -35,6 +35,10 @@ class KeySpace(bytes, Enum):
     TOPIC_LOG = b"\x11"  # record batches by topic, partition and base offset
     TOPIC_COUNTER = b"\x12"  # start and end offsets by topic and partition
     TOPIC_PRODUCER = b"\x13"  # remembered answers by topic and producer
+    TOPIC_TIME = b"\x14"  # some offsets by topic, partition and time
+    TOPIC_GROUP = b"\x15"  # consumer groups by topic, and where they stand by partition
+    TOPIC_LEASE = b"\x16"  # messages given out and not acknowledged, by topic, group, partition and offset
+    TOPIC_ROUTE = b"\x17"  # which changes of tables go into a topic
     TABLE = b"\x20"  # table definitions by table
     TABLE_ROW = b"\x21"  # rows by table, user and primary key
     TABLE_INDEX = b"\x22"  # nothing, by table, index, user, indexed columns and primary key
@@ -42,6 +46,8 @@ class KeySpace(bytes, Enum):
     NAMESPACE = b"\x24"  # namespaces by tenant and name
     ANSWER = b"\x18"  # remembered answers by idempotency key
     ANSWER_TIME = b"\x19"  # the same, by the time at which they were given
+    TOPIC_SCHEMA = b"\x1a"  # columns of payloads by topic and number
+    TOPIC_PART = b"\x1b"  # messages that wait for their batch to be committed, by topic and writer
 
 
 def u8(value: int) -> bytes:
