@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidegate.errors import RequestInvalid, SqlInvalid
@@ -13,11 +13,15 @@ from tidegate.model.tables import Row, Table, TableKind, Value
 from tidegate.model.values import json_column, to_arrow
 from tidegate.query.answer import QueryAnswer
 from tidegate.storage.commit import Staging
+from tidegate.topics.definitions import Topic
+from tidegate.topics.reading import Start
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Kind = Literal["select", "insert", "upsert", "update", "delete", "ddl", "show"]
+Kind = Literal[
+    "select", "insert", "upsert", "update", "delete", "ddl", "show", "publish", "consume", "ack"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +92,27 @@ def found(
 
 
 @dataclass(frozen=True, slots=True)
+class ConsumeAsk:
+    """Messages that a statement wants, and how long it waits for the first; the door does the waiting."""
+
+    topic: Topic
+    group: str | None = None
+    member: str | None = None
+    start: Start = field(default_factory=lambda: Start("earliest"))
+    partition: int | None = None
+    limit: int | None = None
+    wait_ms: int = 0
+    lease_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """A `change` for the committer, which gives how many rows it wrote, or blocking `work`.
 
     Where both are there, the work is for a change that is refused with SqlInvalid: an expression that could
     not be worked out without DuckDB. `is_short` work reads a few rows or a file; other work may take long.
-    What `audit` names is written into the audit trail around it.
+    What `audit` names is written into the audit trail around it. `consume` stands alone: messages that the
+    door gets, waits for and gives as rows.
     """
 
     kind: Kind
@@ -102,6 +121,7 @@ class Step:
     is_short: bool = False
     audit: tuple[Operation, str] | None = None
     table: Table | None = None
+    consume: ConsumeAsk | None = None
 
 
 def wrote(count: int) -> Outcome:
