@@ -1,26 +1,24 @@
-"""Publish over HTTP, synced: 1,000 messages of 100 bytes a request, beside Redis streams.
+"""Publish over HTTP, synced: 1,000 messages of 100 bytes a request, beside NATS JetStream and Redis streams.
 
-Ours: `tidegate serve`, one fsync before each answer, JSON over HTTP. Redis: XADD, 1,000 in a pipeline, with
-a sync for every write (`appendfsync always`) and with its default (`everysec`). Both clients are raw
-sockets in another process.
+Ours: `tidegate serve`, one fsync before each answer, JSON over HTTP. NATS: 1,000 publishes sent at once, then
+1,000 answers awaited. Redis: 1,000 XADD in a pipeline. Each with a sync for every write, and as it comes. All
+clients are raw sockets in other processes.
 """
 
 from __future__ import annotations
 
 import json
 import multiprocessing
-import shutil
 import socket
-import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
+from benchmarks.brokers import SETTINGS, Broker, Synced, connect, missing, running
 from benchmarks.table import Row, print_rows
 from tidegate.testing.server import running_server
 
@@ -29,27 +27,24 @@ PAYLOAD_BYTES = 100
 SECONDS = 4.0
 CONNECTIONS = 4
 TARGET_PER_SECOND = 150_000
+TARGET_TIMES_NATS = 10
 
 
 def run() -> list[Row]:
-    """Measure both and give the rows."""
+    """Measure ours and each peer, and give the rows."""
     ours = _ours()
-    always, everysec = _redis("always"), _redis("everysec")
-    target = f"≥ {TARGET_PER_SECOND:,}/s"
     return [
-        _row(
-            "publish 1,000 × 100 B a request, synced; peer: Redis XADD ×1,000, appendfsync always",
-            ours,
-            always,
-            target,
-        ),
-        _row("the same; peer: Redis XADD ×1,000, appendfsync everysec (not synced)", ours, everysec, target),
+        _row(f"publish 1,000 × 100 B a request, synced; peer: {name}", ours, _peer(broker, synced), synced)
+        for broker, synced, name in SETTINGS
     ]
 
 
-def _row(name: str, ours: float, peer: float | None, target: str) -> Row:
-    if peer is None:
-        return Row(name, f"{ours:,.0f}/s", "not installed (apt-get install redis-server)", "–", target)
+def _row(name: str, ours: float, peer: float | str, synced: Synced) -> Row:
+    target = f"≥ {TARGET_PER_SECOND:,}/s" if synced == "synced" else "–"
+    if synced == "synced" and "NATS" in name:
+        target += f" and ≥ {TARGET_TIMES_NATS} ×"
+    if isinstance(peer, str):
+        return Row(name, f"{ours:,.0f}/s", peer, "–", target)
     return Row(name, f"{ours:,.0f}/s", f"{peer:,.0f}/s", f"{ours / peer:.2f}", target)
 
 
@@ -70,63 +65,48 @@ def _ours() -> float:
             f"Authorization: Bearer {server.token}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         ).encode() + body
-        return _rate(str(address.hostname), address.port or 0, request, _http_answer)
+        return _rate(_load_ours, str(address.hostname), address.port or 0, request)
 
 
-@contextmanager
-def redis_server(folder: Path, sync: str) -> Iterator[int]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
-    options = [
-        "--port",
-        str(port),
-        "--bind",
-        "127.0.0.1",
-        "--appendonly",
-        "yes",
-        "--appendfsync",
-        sync,
-        "--save",
-        "",
-    ]
-    child = subprocess.Popen(["redis-server", *options, "--dir", str(folder)], stdout=subprocess.DEVNULL)
-    try:
-        for _ in range(100):
-            try:
-                socket.create_connection(("127.0.0.1", port)).close()
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.05)
-        yield port
-    finally:
-        child.terminate()
-        child.wait()
+def _peer(broker: Broker, synced: Synced) -> float | str:
+    """Give the peer's messages a second, or why there are none."""
+    reason = missing(broker, synced)
+    if reason is not None:
+        return reason
+    with running(broker, synced) as port:
+        maker = connect(broker, port)
+        maker.create()
+        maker.close()
+        return _rate(_load_peer, broker, port)
 
 
-def _redis(sync: str) -> float | None:
-    if shutil.which("redis-server") is None:
-        return None
-    one = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nv\r\n$100\r\n" + b"x" * PAYLOAD_BYTES + b"\r\n"
-    with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder), sync) as port:
-        return _rate("127.0.0.1", port, one * MESSAGES, _redis_answer)
-
-
-def _rate(host: str, port: int, request: bytes, read_answer: Callable[[socket.socket], None]) -> float:
+def _rate(load: Callable[..., int], *place: object) -> float:
     with multiprocessing.Pool(CONNECTIONS) as pool:
-        counts = pool.starmap(_load, [(host, port, request, read_answer)] * CONNECTIONS)
+        counts = pool.starmap(load, [place] * CONNECTIONS)
     return sum(counts) * MESSAGES / SECONDS
 
 
-def _load(host: str, port: int, request: bytes, read_answer: Callable[[socket.socket], None]) -> int:
-    count = 0
+def _load_ours(host: str, port: int, request: bytes) -> int:
     with socket.create_connection((host, port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
+
+        def publish() -> None:
             connection.sendall(request)
-            read_answer(connection)
-            count += 1
+            _http_answer(connection)
+
+        return _repeated(publish)
+
+
+def _load_peer(broker: Broker, port: int) -> int:
+    peer = connect(broker, port)
+    return _repeated(lambda: peer.publish(MESSAGES))
+
+
+def _repeated(publish: Callable[[], None]) -> int:
+    count, deadline = 0, time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        publish()
+        count += 1
     return count
 
 
@@ -143,12 +123,6 @@ def _http_answer(connection: socket.socket) -> None:
     left = length - len(body)
     while left > 0:
         left -= len(connection.recv(min(left, 262_144)))
-
-
-def _redis_answer(connection: socket.socket) -> None:
-    lines = 0
-    while lines < 2 * MESSAGES:
-        lines += connection.recv(262_144).count(b"\r\n")
 
 
 if __name__ == "__main__":

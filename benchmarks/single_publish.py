@@ -1,16 +1,15 @@
-"""Single synced messages over HTTP: 64 connections, one message a request, beside Redis and a bare server.
+"""Single synced messages over HTTP: 64 connections, one message a request, beside NATS, Redis, a bare server.
 
-The load is one process with raw sockets and epoll, so that the client costs little. Redis: XADD, one at a
-time on 64 connections, `appendfsync always`. The CPU of the server process a request is measured too, for
-a publish and for the same request with a wrong role, which ends right behind the door: that is the cost of
-being let in.
+The load is one process with raw sockets and epoll, so that the client costs little. The peers get one message
+at a time on each of 64 connections as well, with a sync for every write and as they come. The CPU of the
+server process a request is measured too, for a publish and for the same request with a wrong role, which ends
+right behind the door: that is the cost of being let in.
 """
 
 from __future__ import annotations
 
 import json
 import selectors
-import shutil
 import socket
 import tempfile
 import time
@@ -22,7 +21,18 @@ from urllib.parse import urlsplit
 import httpx
 import psutil
 
-from benchmarks.publish import redis_server
+from benchmarks.brokers import (
+    SETTINGS,
+    Broker,
+    Synced,
+    connect,
+    missing,
+    nats_greet,
+    nats_is_stored,
+    nats_message,
+    redis_message,
+    running,
+)
 from benchmarks.table import Row, print_rows
 from tidegate.testing.server import RunningServer, running_server
 
@@ -56,16 +66,9 @@ def run() -> list[Row]:
         reader = _reader_token(server)
         behind = load(place, request("/api/v1/topics/bench/publish", reader, body), b"403", child)
         open_door = load(place, request("/health", "", b"", "GET"), b"200", child)
-    redis = _redis()
     entry_ms = max(0.0, behind.cpu_ms - open_door.cpu_ms)
     return [
-        Row(
-            f"single synced publishes, {CONNECTIONS} connections; peer: Redis XADD, appendfsync always",
-            f"{published.per_second:,.0f}/s (p50 {published.p50_ms:.1f} ms, p99 {published.p99_ms:.1f} ms)",
-            "not installed (apt-get install redis-server)" if redis is None else f"{redis.per_second:,.0f}/s",
-            "–" if redis is None else f"{published.per_second / redis.per_second:.2f}",
-            f"≥ {TARGET_PER_SECOND:,}/s",
-        ),
+        *(_row(name, published, _peer(broker, synced)) for broker, synced, name in SETTINGS),
         Row(
             "CPU of being let in (token, role, limits), a request; peer: the open /health",
             f"{entry_ms:.3f} ms",
@@ -108,18 +111,24 @@ def drive(
     is_whole: Callable[[bytes], bool],
     child: psutil.Process | None,
     connections: int = CONNECTIONS,
+    greet: Callable[[socket.socket], bytes] | None = None,
 ) -> Load:
-    """Keep one request on the way on each connection until the time is over."""
+    """Keep one request on the way on each connection until the time is over.
+
+    `greet` opens a connection to a server that wants a word first, and gives the content for it.
+    """
+    contents: dict[socket.socket, bytes] = {}
     chosen = selectors.DefaultSelector()
     sent_at: dict[socket.socket, float] = {}
     parts: dict[socket.socket, bytes] = {}
     for _ in range(connections):
         connection = socket.create_connection(place)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        contents[connection] = content if greet is None else greet(connection)
         chosen.register(connection, selectors.EVENT_READ)
         parts[connection] = b""
         sent_at[connection] = time.perf_counter()
-        connection.sendall(content)
+        connection.sendall(contents[connection])
     begin = time.perf_counter() + WARM_SECONDS
     end = begin + SECONDS
     cpu_before, latencies = -1.0, []
@@ -135,7 +144,7 @@ def drive(
             if now >= begin:
                 latencies.append(now - sent_at[connection])
             parts[connection], sent_at[connection] = b"", now
-            connection.sendall(content)
+            connection.sendall(contents[connection])
     cpu_seconds = _cpu_seconds(child) - cpu_before
     for connection in parts:
         connection.close()
@@ -167,12 +176,31 @@ def _reader_token(server: RunningServer) -> str:
     return _call(server, "POST", "/api/v1/users/eve/tokens", {})["token"]
 
 
-def _redis() -> Load | None:
-    if shutil.which("redis-server") is None:
-        return None
-    one = b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nv\r\n$100\r\n" + b"x" * PAYLOAD_BYTES + b"\r\n"
-    with tempfile.TemporaryDirectory() as folder, redis_server(Path(folder), "always") as port:
-        return drive(("127.0.0.1", port), one, lambda answer: answer.count(b"\r\n") >= 2, None)
+def _row(name: str, ours: Load, peer: Load | str) -> Row:
+    return Row(
+        f"single synced publishes, {CONNECTIONS} connections; peer: {name}",
+        f"{ours.per_second:,.0f}/s (p50 {ours.p50_ms:.1f} ms, p99 {ours.p99_ms:.1f} ms)",
+        peer if isinstance(peer, str) else f"{peer.per_second:,.0f}/s (p50 {peer.p50_ms:.1f} ms)",
+        "–" if isinstance(peer, str) else f"{ours.per_second / peer.per_second:.2f}",
+        f"≥ {TARGET_PER_SECOND:,}/s",
+    )
+
+
+def _peer(broker: Broker, synced: Synced) -> Load | str:
+    """Give what the peer did, or why it did nothing."""
+    reason = missing(broker, synced)
+    if reason is not None:
+        return reason
+    with running(broker, synced) as port:
+        place = ("127.0.0.1", port)
+        if broker == "Redis":
+            return drive(place, redis_message(), lambda answer: answer.count(b"\r\n") >= 2, None)
+        maker = connect(broker, port)
+        maker.create()
+        maker.close()
+        return drive(
+            place, b"", nats_is_stored, None, greet=lambda connection: nats_message(nats_greet(connection))
+        )
 
 
 if __name__ == "__main__":

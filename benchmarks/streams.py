@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import IO
 
-from benchmarks.publish import redis_server
+from benchmarks.brokers import redis_server
 from benchmarks.table import Row, milliseconds, per_second, print_rows, times
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.model.ids import SnowflakeSource

@@ -41,11 +41,11 @@ def run() -> list[Row]:
     """Measure and give the rows."""
     with tempfile.TemporaryDirectory() as folder, running_server(Path(folder) / "home") as server:
         _make_ours(server.url, server.token)
-        ours = _measure(_place(server.url), server.token, "b.t")
-        arrow = _bulk(_place(server.url), _arrow_request(server.token))
+        ours = _measure(place_of(server.url), server.token, "b.t")
+        arrow = _bulk(place_of(server.url), _arrow_request(server.token))
     with tempfile.TemporaryDirectory() as folder, _sqlite(Path(folder) / "peer") as (url, token):
-        _ask(url, token, "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, n INTEGER)")
-        theirs = _measure(_place(url), token, "t")
+        ask(url, token, "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT, n INTEGER)")
+        theirs = _measure(place_of(url), token, "t")
     return [
         Row(
             f"single-row INSERT, {CONNECTIONS} connections; peer: SQLite, same route",
@@ -87,10 +87,10 @@ def run() -> list[Row]:
 
 def _measure(place: Place, token: str, table: str) -> dict[str, float]:
     insert = f"INSERT INTO {table} (name, n) VALUES (?, ?)"
-    single = _request(token, insert, ["x" * 50, 7])
+    single = encoded(token, insert, ["x" * 50, 7])
     values = ", ".join(f"('name of row {n}', {n})" for n in range(BULK_ROWS))
-    text = _request(token, f"INSERT INTO {table} (name, n) VALUES {values}")
-    arrays = _request(token, insert, [[f"name of row {n}", n] for n in range(BULK_ROWS)])
+    text = encoded(token, f"INSERT INTO {table} (name, n) VALUES {values}")
+    arrays = encoded(token, insert, [[f"name of row {n}", n] for n in range(BULK_ROWS)])
     found = {
         "single": drive(place, single, _is_whole, None, CONNECTIONS).per_second,
         "text": _bulk(place, text),
@@ -112,7 +112,7 @@ def _reads(place: Place, token: str, sql: str, ids: list[int]) -> float:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for number in range(READS):
             began = time.perf_counter()
-            connection.sendall(_request(token, sql, [ids[number % len(ids)]]))
+            connection.sendall(encoded(token, sql, [ids[number % len(ids)]]))
             answer = b""
             while not _is_whole(answer):
                 answer += connection.recv(65_536)
@@ -124,7 +124,8 @@ def _is_whole(answer: bytes) -> bool:
     return http_is_whole(answer, b"200")
 
 
-def _request(token: str, sql: str, params: list[Any] | None = None) -> bytes:
+def encoded(token: str, sql: str, params: list[Any] | None = None) -> bytes:
+    """Give the bytes of a request that runs a statement."""
     return request(ROUTE, token, json.dumps({"sql": sql, "params": params or []}).encode())
 
 
@@ -139,15 +140,16 @@ def _arrow_request(token: str) -> bytes:
 
 
 def _make_ours(url: str, token: str) -> None:
-    _ask(url, token, "CREATE NAMESPACE b")
-    _ask(
+    ask(url, token, "CREATE NAMESPACE b")
+    ask(
         url,
         token,
         "CREATE SHARED TABLE b.t (id BIGINT PRIMARY KEY DEFAULT SNOWFLAKE_ID(), name TEXT, n BIGINT)",
     )
 
 
-def _ask(url: str, token: str, sql: str) -> dict[str, Any]:
+def ask(url: str, token: str, sql: str) -> dict[str, Any]:
+    """Run a statement."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     answer = httpx.post(f"{url}{ROUTE}", json={"sql": sql}, headers=headers, trust_env=False, timeout=60)
     answer.raise_for_status()
@@ -155,10 +157,11 @@ def _ask(url: str, token: str, sql: str) -> dict[str, Any]:
 
 
 def _rows(place: Place, token: str, sql: str) -> list[list[Any]]:
-    return list(_ask(f"http://{place[0]}:{place[1]}", token, sql)["rows"])
+    return list(ask(f"http://{place[0]}:{place[1]}", token, sql)["rows"])
 
 
-def _place(url: str) -> Place:
+def place_of(url: str) -> Place:
+    """Give host and port."""
     address = urlsplit(url)
     return str(address.hostname), address.port or 0
 

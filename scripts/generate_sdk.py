@@ -31,6 +31,7 @@ RENAMED = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",
     "StopAsyncIteration": "StopIteration",
+    "AsyncIterator": "Iterator",
 }
 PATTERNS = [
     (re.compile(r"\ban `async with`"), "a `with`"),
@@ -39,6 +40,9 @@ PATTERNS = [
     (re.compile(r"\bAwaitable\[None\]"), "None"),
     (re.compile(r"\bAwaitable, "), ""),
     (re.compile(r"\btasks may share it"), "threads may share it"),
+    (re.compile(r"\bby one task in a `with`"), "by one thread in a `with`"),
+    (re.compile(r"\bany number of its tasks may take\b"), "any number of its threads may take"),
+    (re.compile(r"\bOne background task fetches\b"), "One background thread fetches"),
     (re.compile(r"\ba cancelled task or Ctrl-C leaves\b"), "Ctrl-C leaves"),
     (re.compile(r"\bone thread or task\b"), "one thread"),
     (

@@ -11,17 +11,29 @@ from typing import TYPE_CHECKING, Any
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
+    from tidegate.sdk.agents import Reject, Retry
     from tidegate.sdk.asynchronous.client import AsyncClient, connect_async
     from tidegate.sdk.synchronous.client import Client, connect
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "TidegateError", "__version__", "connect", "connect_async"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Reject",
+    "Retry",
+    "TidegateError",
+    "__version__",
+    "connect",
+    "connect_async",
+]
 
 _LATE = {
     "connect": "tidegate.sdk.synchronous.client",
     "Client": "tidegate.sdk.synchronous.client",
     "connect_async": "tidegate.sdk.asynchronous.client",
     "AsyncClient": "tidegate.sdk.asynchronous.client",
+    "Retry": "tidegate.sdk.agents",
+    "Reject": "tidegate.sdk.agents",
 }
 
 

@@ -1,19 +1,20 @@
 """The public door for Spark: what a pipeline file imports as `tide`.
 
-`pipeline` marks the function of a pipeline file, `Context` is what that function is given, and `register`
-adds the source `tidegate.topic` to a Spark session that is not ours.
+`pipeline` marks the function of a pipeline file, `Context` is what that function is given, `to_topic` writes
+micro-batches into a topic, and `register` adds `tidegate.topic` to a Spark session that is not ours.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from tidegate.pipeline.definitions import Context, Pipeline, pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Context", "Pipeline", "pipeline", "register"]
+__all__ = ["Context", "Pipeline", "pipeline", "register", "to_topic"]
 
 
 def register(spark: SparkSession) -> None:
@@ -21,3 +22,16 @@ def register(spark: SparkSession) -> None:
     from tidegate.pipeline.source import register_source
 
     register_source(spark)
+
+
+def to_topic(topic: str, *, name: str = "", **options: Any) -> Callable[[DataFrame, int], None]:
+    """Give what `foreachBatch` takes to write each micro-batch into a topic exactly once, in any output mode.
+
+    The options are those of the sink. A query that writes into one topic in two places gives each a `name`.
+    """
+    from tidegate.pipeline.options import parse_sink_options
+    from tidegate.pipeline.sink import BatchSink
+
+    given = {"topic": topic, **{option: str(value) for option, value in options.items()}}
+    parse_sink_options(given, streaming=True)
+    return BatchSink(given, name)

@@ -21,6 +21,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         home = running.home
         for topic in ("app.events", "app.errors", "other.one"):
             assert tidegate("topic", "create", topic, home=home).returncode == 0
+        for group in ("billing", "backup", "audit"):
+            taken = tidegate("topic", "consume", "app.events", "--group", group, "--ack", home=home)
+            assert taken.returncode == 0, taken.stderr
         assert tidegate("tenant", "create", "acme", home=home).returncode == 0
         assert tidegate("topic", "create", "acme.own", "--tenant", "acme", home=home).returncode == 0
         assert tidegate("user", "add", "alice", home=home).returncode == 0
@@ -63,6 +66,10 @@ def test_nouns_verbs_and_flags_are_offered(home: Path) -> None:
         ("tidegate topic list --tenant ac", ["acme"]),
         ("tidegate pipeline show ", ["hourly"]),
         ("tidegate topic consume app.events --from ", ["earliest", "latest"]),
+        ("tidegate topic consume app.events --group ", ["audit", "backup", "billing"]),
+        ("tidegate topic ack app.events --group b", ["backup", "billing"]),
+        ("tidegate topic reset other.one --group ", []),
+        ("tidegate topic reset app.events --to e", ["earliest"]),
         ("tidegate job list --state f", ["failed"]),
         ("tidegate audit --action tenant.c", ["tenant.create"]),
     ],

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tidegate.cli.demo import meter_readings
+from tidegate.cli.demo import BURST_QUESTIONS, PEOPLE, ROOMS, meter_readings, questions
 from tidegate.model.timeranges import parse_time
 
 START_US = 1_767_225_600_000_000
@@ -20,3 +20,13 @@ def test_some_readings_are_late_and_most_are_not() -> None:
     assert 50 < len(late) < 200
     on_time = [parse_time(reading["measured_at"]) for reading in readings if not reading["late"]]
     assert on_time == sorted(on_time)
+
+
+def test_questions_come_now_and_then_and_sometimes_many_at_once() -> None:
+    steps = list(islice(questions(7), 6000))
+    assert steps == list(islice(questions(7), 6000))
+    assert {len(rows) for rows in steps} == {0, 1, BURST_QUESTIONS}
+    asked = [row for rows in steps for row in rows]
+    assert 300 < len(asked) < 1500
+    assert {who for who, _ in asked} <= set(PEOPLE)
+    assert all(any(room in text for room in ROOMS) for _, text in asked)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tidegate.cli.payloads import LINES_PER_REQUEST_MAX, messages_of, parse_payload, read_batches
-from tidegate.cli.topic import parse_start
+from tidegate.cli.topic_words import parse_start
 from tidegate.errors import RequestInvalid
 
 

@@ -7,7 +7,8 @@ import pytest
 from tidegate.cli.sql_words import Known, Schema, completions
 
 SCHEMA = Schema(
-    {"chat.messages": ["id", "text"], "chat.rooms": ["room", "topic"], "lake.readings": ["volts"]}
+    {"chat.messages": ["id", "text"], "chat.rooms": ["room", "topic"], "lake.readings": ["volts"]},
+    ["app.answers", "app.questions"],
 )
 
 
@@ -28,6 +29,16 @@ def offered(text: str, whole: str | None = None) -> list[str]:
         ("SELECT m.te", []),
         ("SELECT 'chat.", []),
         ("SELECT 1; UPS", ["UPSERT"]),
+        ("CONSUME FROM ", ["app.answers", "app.questions"]),
+        ("CONSUME FROM app.q", ["app.questions"]),
+        ("publish into app.a", ["app.answers"]),
+        ("ALTER TOPIC app.", ["app.answers", "app.questions"]),
+        ("SELECT 1; ACK ", ["app.answers", "app.questions"]),
+        ("SHOW CONSUMER GROUPS ON app.q", ["app.questions"]),
+        ("RESET CONSUMER GROUP 'g' ON app.q", ["app.questions"]),
+        ("ALTER TOPIC app.answers ADD SOURCE chat.ro", ["chat.rooms"]),
+        ("ALTER TOPIC app.answers ADD SOURCE chat.rooms ON INS", ["INSERT"]),
+        ("CONSU", ["CONSUME", "CONSUMER"]),
     ],
 )
 def test_words_fit_the_place(text: str, words: list[str]) -> None:

@@ -8,13 +8,16 @@ import pytest
 from rich.console import Console
 
 from tests.cli.pictures import history, picture, status
+from tidegate.cli.exchanges import AGENT_GROUP, ASKED_TOPIC, Exchange
 from tidegate.cli.feed import History
 from tidegate.cli.installed import with_waiting
+from tidegate.cli.lags import GroupLag
 from tidegate.cli.presence import Person
 from tidegate.cli.show import HOME_DEFAULT
 from tidegate.cli.status import commands_to_try, write_svg
 from tidegate.cli.supervisor import ChildState
-from tidegate.cli.view import Picture, render, spark_text, summary_line
+from tidegate.cli.view import Picture, render, summary_line
+from tidegate.cli.view_lines import spark_text
 
 
 def draw(shown: Picture, *, encoding: str = "utf-8") -> str:
@@ -222,3 +225,46 @@ def test_an_installed_pipeline_is_drawn_as_waiting() -> None:
     assert "waiting" in line_with(text, "hourly")
     assert "no pipeline yet" not in text
     assert "hourly waiting" in summary_line(replace(picture(), status=seen))
+
+
+def test_a_topic_shows_the_lag_of_the_group_that_is_furthest_behind() -> None:
+    assert " lag " not in line_with(draw(picture()), "msg/s")
+    lags = [GroupLag("demo.readings", "slow", 4321, 2), GroupLag("demo.readings", "quick", 0, 0)]
+    text = draw(replace(picture(topics=2), lags=lags))
+    assert " lag " in line_with(text, "msg/s")
+    assert "4,321" in line_with(text, "demo.readings ")
+    assert "–" in line_with(text, "demo.readings1")
+    assert "demo.readings slow lag 4,321" in summary_line(replace(picture(), lags=lags))
+
+
+def exchanges(count: int) -> list[Exchange]:
+    return [Exchange("ada", f"Who is in room {number}?", "Bob and Cleo.", 0.4) for number in range(count)]
+
+
+def test_the_agent_shows_its_lag_and_the_newest_answers() -> None:
+    lags = [GroupLag(ASKED_TOPIC, AGENT_GROUP, 11, 2)]
+    shown = replace(picture(size=(100, 40)), exchanges=exchanges(5), lags=lags)
+    text = draw(shown)
+    assert "lag 11 · 2 in work" in line_with(text, "agent")
+    assert "ada: Who is in room 4?  →  Bob and Cleo.  0.4 s" in text
+    assert "room 3" in text
+    assert "room 2" not in text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (80, 30), (120, 40)])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_the_view_of_the_demo_fits_the_screen_and_never_jumps(size: tuple[int, int], count: int) -> None:
+    people = [Person("ada", "lobby", True, 0.0)]
+    lags = [GroupLag(ASKED_TOPIC, AGENT_GROUP, 11, 2)]
+    shown = replace(picture(topics=3, size=size), people=people, exchanges=exchanges(count), lags=lags)
+    lines = draw(shown).rstrip("\n").splitlines()
+    assert len(lines) <= size[1]
+    assert "tidegate pipeline list" in lines[-1]
+    full = draw(replace(shown, exchanges=exchanges(8))).rstrip("\n").splitlines()
+    assert len(full) == len(lines)
+
+
+def test_a_long_answer_is_cut_and_takes_one_line() -> None:
+    long = [Exchange("ada", "Who?", "Bob, " * 100, 0.4)]
+    line = line_with(draw(replace(picture(size=(80, 40)), exchanges=long)), "ada: Who?")
+    assert len(line.rstrip()) <= 80

@@ -249,6 +249,19 @@ def test_a_checkpoint_never_overwrites(engine: Engine, tmp_path: Path) -> None:
         engine.checkpoint(tmp_path / "there")
 
 
+def test_a_compaction_changes_no_answer(engine: Engine) -> None:
+    fill(engine, b"a", b"b", b"c")
+    batch = engine.batch()
+    batch.delete_range(b"a", b"c")
+    engine.write(batch)
+    with engine.snapshot() as before:
+        fill(engine, b"b2")
+        engine.compact(KeyRange(b"a", b"c"))
+        engine.compact(KeyRange(b"x", b"x"))
+        assert keys_of(before.scan(EVERYTHING)) == [b"c"]
+    assert keys_of(engine.scan(EVERYTHING)) == [b"b2", b"c"]
+
+
 def test_a_reopened_engine_has_what_was_written_and_takes_writes(engine: Engine) -> None:
     fill(engine, b"a", sync=True)
     fill(engine, b"b")

@@ -1,10 +1,10 @@
-"""The door of SQL for writers in a crash loop: each statement sent once, and its outcome told apart."""
+"""The door for writers in a crash loop: each statement or request sent once, and its outcome told apart."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,14 @@ class UnsureError(Exception):
 class RefusedError(Exception):
     """The server did not do the statement, and says why."""
 
-    def __init__(self, code: str, message: str) -> None:
+    def __init__(self, code: str, message: str, details: Mapping[str, Any]) -> None:
         super().__init__(f"{code}: {message}")
         self.code = code
+        self.details = details
 
 
 class Door:
-    """POST /api/v1/sql with one user's token, wherever the server is now; never sends anything twice."""
+    """POSTs with one user's token, wherever the server is now; never sends anything twice."""
 
     def __init__(self, home: Path, token: str) -> None:
         self._home = Home(home)
@@ -41,12 +42,20 @@ class Door:
 
     def ask(self, sql: str, params: Sequence[object] = ()) -> dict[str, Any]:
         """Run a statement; UnsureError or RefusedError where it has no answer."""
+        return self.post("sql", {"sql": sql, "params": [*params]})
+
+    def read(self, sql: str, params: Sequence[object] = ()) -> dict[str, Any]:
+        """Run a SELECT until it is answered."""
+        return self.repeat("sql", {"sql": sql, "params": [*params]})
+
+    def post(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Send a request; UnsureError or RefusedError where it has no answer."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             address = self._home.server_address()
             try:
                 if address is not None:
-                    return self._post(address.url, sql, params)
+                    return self._post(f"{address.url}/api/v1/{path}", body)
             except (httpx.ConnectError, httpx.ConnectTimeout):
                 pass  # it was never sent
             except httpx.TransportError as problem:
@@ -55,12 +64,12 @@ class Door:
                 raise AssertionError(f"no server to connect to for {START_SECONDS:g} s")
             time.sleep(PAUSE_SECONDS)
 
-    def read(self, sql: str, params: Sequence[object] = ()) -> dict[str, Any]:
-        """Run a SELECT until it is answered."""
+    def repeat(self, path: str, body: Mapping[str, object]) -> dict[str, Any]:
+        """Send a request that may be done twice until it is answered."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             try:
-                return self.ask(sql, params)
+                return self.post(path, body)
             except UnsureError:
                 if time.monotonic() > deadline:
                     raise
@@ -70,13 +79,14 @@ class Door:
         """Leave."""
         self._client.close()
 
-    def _post(self, url: str, sql: str, params: Sequence[object]) -> dict[str, Any]:
-        reply = self._client.post(f"{url}/api/v1/sql", json={"sql": sql, "params": [*params]})
+    def _post(self, url: str, body: Mapping[str, object]) -> dict[str, Any]:
+        reply = self._client.post(url, json=body)
         if reply.status_code >= SERVER_FAULTS or reply.status_code == TOO_MANY:
             raise UnsureError(f"{reply.status_code} {reply.text[:200]}")
         answer: dict[str, Any] = reply.json()
         if reply.is_error:
-            raise RefusedError(answer["error"]["code"], answer["error"]["message"])
+            error = answer["error"]
+            raise RefusedError(error["code"], error["message"], error.get("details") or {})
         return answer
 
 

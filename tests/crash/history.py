@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tests.crash.journal import Event, Journal
@@ -37,10 +37,11 @@ def smallest_history(journal: Journal, fault: Fault) -> list[Event]:
     ]
 
 
-def report(journal: Journal, faults: Iterable[Fault], seed: int) -> str:
+def report(journal: Journal, faults: Iterable[Fault], seed: int, workloads: Sequence[str]) -> str:
     """Write every fault with its smallest history, and how to run it again."""
+    chosen = "".join(f" --workload {name}" for name in workloads)
     lines = [
-        f"seed {seed}: repeat with  python -m tests.crash.loop --seed {seed}",
+        f"seed {seed}: repeat with  python -m tests.crash.loop --seed {seed}{chosen}",
         f"journal: {journal.path}",
     ]
     for fault in faults:

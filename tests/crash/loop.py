@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import secrets
 import shutil
 import sys
@@ -13,19 +14,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.crash.cluster import Cluster
+from tests.crash.groups import GroupWork
 from tests.crash.history import Fault, report
 from tests.crash.journal import Journal
 from tests.crash.nemesis import Nemesis
+from tests.crash.routes import FollowedRows
+from tests.crash.sink import TopicToTopic
 from tests.crash.streams import StreamRows
 from tests.crash.tables import TableRows
 from tests.crash.workload import TopicToLake, Workload
 
-# All of them share a run: the server is killed once for all.
 WORKLOADS: Mapping[str, Callable[[Journal, int], Workload]] = {
     "topic": TopicToLake,
     "tables": TableRows,
     "streams": StreamRows,
+    "routes": FollowedRows,
+    "groups": GroupWork,
+    "sink": TopicToTopic,
 }
+# Those of one run share it: the server is killed once for all. More at a time would starve each other.
+TOGETHER: tuple[tuple[str, ...], ...] = (
+    ("topic", "tables", "streams"),
+    ("routes", "groups"),
+    ("sink", "groups"),
+)
+# These run in the worker; without one of them only the server is killed.
+IN_SPARK = frozenset({"topic", "sink"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +52,7 @@ class Outcome:
     report: str
 
 
-def run_loop(folder: Path, seed: int, kills: int, chosen: Sequence[str] = tuple(WORKLOADS)) -> Outcome:
+def run_loop(folder: Path, seed: int, kills: int, chosen: Sequence[str] = TOGETHER[0]) -> Outcome:
     """Kill that many processes under load, then compare; the folder keeps the journal and the logs."""
     journal = Journal(folder / "journal.jsonl")
     cluster = Cluster(folder / "home", journal)
@@ -49,12 +63,12 @@ def run_loop(folder: Path, seed: int, kills: int, chosen: Sequence[str] = tuple(
         cluster.wait_for("the server", lambda client: bool(client.status()))
         for workload in workloads.values():
             workload.prepare(cluster)
-        if "topic" in workloads:
+        if not IN_SPARK.isdisjoint(workloads):
             cluster.wait_for("the pipeline", lambda client: _runs(client.status()))
         for workload in workloads.values():
             workload.start(cluster)
         # 2. kills
-        done = _strike(cluster, Nemesis(seed, server_only="topic" not in workloads), kills)
+        done = _strike(cluster, Nemesis(seed, server_only=IN_SPARK.isdisjoint(workloads)), kills)
         # 3. everything that was begun ends, and arrives
         for workload in workloads.values():
             workload.finish()
@@ -70,7 +84,7 @@ def run_loop(folder: Path, seed: int, kills: int, chosen: Sequence[str] = tuple(
         cluster.destroy()
         journal.close()
     counts = {name: workload.acknowledged_count for name, workload in workloads.items()}
-    return Outcome(done, counts, faults, report(journal, faults, seed))
+    return Outcome(done, counts, faults, report(journal, faults, seed, chosen))
 
 
 def _verify(cluster: Cluster, workloads: Iterable[Workload]) -> list[Fault]:
@@ -100,16 +114,21 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20, help="kills in a run")
     parser.add_argument("--minutes", type=float, default=0, help="go on with new seeds for this long")
     parser.add_argument(
-        "--workload", action="append", choices=list(WORKLOADS), help="run this one alone (default: all)"
+        "--workload",
+        action="append",
+        choices=list(WORKLOADS),
+        help="run this one (more than one: together; default: all in turn)",
     )
     options = parser.parse_args()
     deadline = time.monotonic() + options.minutes * 60
+    turns = itertools.cycle(TOGETHER)
     while True:
+        chosen = options.workload or next(turns)
         seed = secrets.randbelow(10**6) if options.seed is None else options.seed
         folder = Path(tempfile.mkdtemp(prefix=f"tidegate-crash-{seed}-"))
-        print(f"seed {seed}, {options.kills} kills, in {folder}", flush=True)
+        print(f"seed {seed}, {options.kills} kills of {' + '.join(chosen)}, in {folder}", flush=True)
         begun = time.monotonic()
-        outcome = run_loop(folder, seed, options.kills, options.workload or tuple(WORKLOADS))
+        outcome = run_loop(folder, seed, options.kills, chosen)
         if outcome.faults:
             print(outcome.report)
             return 1
@@ -117,7 +136,7 @@ def main() -> int:
         counts = ", ".join(f"{name} {count}" for name, count in outcome.acknowledged.items())
         print(f"  {outcome.kills} kills; acknowledged: {counts}; all there once ({took:.0f} s)", flush=True)
         shutil.rmtree(folder)
-        if time.monotonic() >= deadline:
+        if time.monotonic() >= deadline and (options.workload or chosen == TOGETHER[-1]):
             return 0
 
 

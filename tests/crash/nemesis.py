@@ -12,7 +12,7 @@ WEIGHTS: dict[Target, int] = {"server": 10, "worker": 4, "java": 3, "up": 1}
 PAUSE_SECONDS = (0.1, 5.0)
 # Where nothing runs in the worker, the server is hit every time: it needs longer to get to work in between.
 SERVER_WEIGHTS: dict[Target, int] = {"server": 10, "up": 1}
-SERVER_PAUSE_SECONDS = (0.1, 12.0)
+SERVER_PAUSE_SECONDS = (0.1, 8.0)
 
 
 @dataclass(frozen=True, slots=True)

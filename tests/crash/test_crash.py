@@ -12,7 +12,7 @@ from tests.crash.history import Fault, report, smallest_history
 from tests.crash.journal import Journal
 from tests.crash.loop import run_loop
 from tests.crash.nemesis import Nemesis
-from tests.crash.workload import _differences, _doubles
+from tests.crash.workload import differences, doubles
 
 KILLS = 20
 
@@ -37,14 +37,14 @@ def test_the_same_seed_strikes_alike() -> None:
 
 def test_a_lost_a_changed_and_a_doubled_message_are_found() -> None:
     acked = {(0, 0): "a", (0, 1): "b", (1, 0): "c"}
-    assert not _differences("p", acked, dict(acked))
-    (lost,) = _differences("p", acked, {(0, 0): "a", (1, 0): "c"})
+    assert not differences("p", acked, dict(acked))
+    (lost,) = differences("p", acked, {(0, 0): "a", (1, 0): "c"})
     assert lost.subjects == ("b",)
-    (changed,) = _differences("p", acked, {**acked, (0, 1): "z"})
+    (changed,) = differences("p", acked, {**acked, (0, 1): "z"})
     assert changed.subjects == ("b",)
-    (extra,) = _differences("p", acked, {**acked, (9, 9): "x"})
+    (extra,) = differences("p", acked, {**acked, (9, 9): "x"})
     assert extra.subjects == ("x",)
-    assert _doubles("p", [((0, 0), "a"), ((0, 1), "b"), ((0, 2), "a")])[0].subjects == ("a",)
+    assert doubles("p", [((0, 0), "a"), ((0, 1), "b"), ((0, 2), "a")])[0].subjects == ("a",)
 
 
 ROWS_BEFORE = [(100, 1, 7, tables.value_text(0, 7)), (101, 1, 7, tables.value_text(0, 7))]
@@ -130,7 +130,7 @@ def test_the_smallest_history_shows_the_subject_and_the_kills_around_it(tmp_path
         journal.add(kind, subject)
     fault = Fault("nothing is lost", "lost is not there", ("lost",))
     assert [event.number for event in smallest_history(journal, fault)] == [2, 3, 4, 5, 7]
-    text = report(journal, [fault], 42)
-    assert "--seed 42" in text
+    text = report(journal, [fault], 42, ["topic"])
+    assert "--seed 42 --workload topic" in text
     assert "nothing is lost" in text
     journal.close()

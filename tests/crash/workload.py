@@ -71,6 +71,10 @@ class TopicToLake:
     once.
     """
 
+    topic = TOPIC
+    pipeline = PIPELINE
+    file_name = "crash.py"
+
     def __init__(self, journal: Journal, seed: int) -> None:
         self._journal = journal
         self._seed = seed
@@ -89,8 +93,8 @@ class TopicToLake:
     def prepare(self, cluster: Cluster) -> None:
         """Make the topic and start the pipeline."""
         with cluster.client() as client:
-            client.topics.create(TOPIC, partitions=PARTITIONS)
-        (cluster.home / "pipelines" / "crash.py").write_text(PIPELINE)
+            client.topics.create(self.topic, partitions=PARTITIONS)
+        (cluster.home / "pipelines" / self.file_name).write_text(self.pipeline)
 
     def start(self, cluster: Cluster) -> None:
         """Start producers and a reader."""
@@ -118,17 +122,23 @@ class TopicToLake:
 
     def verify(self, cluster: Cluster) -> list[Fault]:
         """Compare acknowledgements, topic and table, both ways."""
-        with cluster.client() as client:
-            topic = _topic_rows(client)
+        topic, faults = self.topic_faults(cluster)
         table = _table_rows(cluster)
-        expected = {(p, o): subject for subject, (p, o, _) in self.acknowledged.items()}
         return [
-            *_differences(
-                "acknowledged messages are in the topic, where they were said to be", expected, topic
-            ),
-            *_differences("what a reader saw stays as it was", self.seen, topic, whole=False),
-            *_differences("the Delta table holds the topic's messages", topic, dict(table)),
-            *_doubles("each message is in the Delta table once", table),
+            *faults,
+            *differences("the Delta table holds the topic's messages", topic, dict(table)),
+            *doubles("each message is in the Delta table once", table),
+        ]
+
+    def topic_faults(self, cluster: Cluster) -> tuple[dict[tuple[int, int], str], list[Fault]]:
+        """Give the messages of the topic, and where they are not as acknowledged and seen."""
+        with cluster.client() as client:
+            topic = dict(topic_rows(client, self.topic))
+        expected = {(p, o): subject for subject, (p, o, _) in self.acknowledged.items()}
+        promise = "acknowledged messages are in the topic, where they were said to be"
+        return topic, [
+            *differences(promise, expected, topic),
+            *differences("what a reader saw stays as it was", self.seen, topic, whole=False),
             *self._wrong_ids(),
         ]
 
@@ -168,7 +178,9 @@ class TopicToLake:
             self._journal.add("sent", first, count=len(messages))
             try:
                 with cluster.client() as client:
-                    places = client.topic(TOPIC).publish(messages, producer_id=producer, sequence=sequence)
+                    places = client.topic(self.topic).publish(
+                        messages, producer_id=producer, sequence=sequence
+                    )
                     return [dict(place) for place in places]
             except Unavailable as problem:
                 self._journal.add("failed", first, error=problem.code)
@@ -178,19 +190,20 @@ class TopicToLake:
         position: dict[str, int] = {str(number): 0 for number in range(PARTITIONS)}
         while not self._stop.is_set():
             with contextlib.suppress(Unavailable), cluster.client() as client:
-                answer = client.topic(TOPIC).consume({"offsets": position}, limit=1000, wait_ms=200)
+                answer = client.topic(self.topic).consume({"offsets": position}, limit=1000, wait_ms=200)
                 for message in answer["messages"]:
                     self.seen[message["partition"], message["offset"]] = message["payload"]["subject"]
                 position = answer["nextOffsets"]
 
 
-def _topic_rows(client: tidegate.Client) -> dict[tuple[int, int], str]:
-    rows: dict[tuple[int, int], str] = {}
+def topic_rows(client: tidegate.Client, topic: str) -> list[tuple[tuple[int, int], str]]:
+    """Give the place and the subject of every message of a topic."""
+    rows: list[tuple[tuple[int, int], str]] = []
     position: str | dict[str, Any] = "earliest"
     while True:
-        answer = client.topic(TOPIC).consume(position, limit=PAGE)
+        answer = client.topic(topic).consume(position, limit=PAGE)
         for message in answer["messages"]:
-            rows[message["partition"], message["offset"]] = message["payload"]["subject"]
+            rows.append(((message["partition"], message["offset"]), message["payload"]["subject"]))
         if not answer["messages"]:
             return rows
         position = {"offsets": answer["nextOffsets"]}
@@ -211,13 +224,14 @@ def _table_rows(cluster: Cluster) -> list[tuple[tuple[int, int], str]]:
     ]
 
 
-def _differences(
+def differences(
     promise: str,
     expected: dict[tuple[int, int], str],
     found: dict[tuple[int, int], str],
     *,
     whole: bool = True,
 ) -> list[Fault]:
+    """Find messages that are not where they should be, or (`whole`) are there and should not be."""
     faults = []
     missing = {place: name for place, name in expected.items() if found.get(place) != name}
     if missing:
@@ -234,7 +248,8 @@ def _differences(
     return faults
 
 
-def _doubles(promise: str, rows: list[tuple[tuple[int, int], str]]) -> list[Fault]:
+def doubles(promise: str, rows: list[tuple[tuple[int, int], str]]) -> list[Fault]:
+    """Find subjects that are there more than once."""
     counted: dict[str, int] = {}
     for _, name in rows:
         counted[name] = counted.get(name, 0) + 1

@@ -73,6 +73,15 @@ def test_longest_names_are_taken(check: Callable[[str], str], chars: int) -> Non
     assert check("a" * chars) == "a" * chars
 
 
+def test_the_topic_of_dead_letters_has_room_in_its_name_whatever_its_topic_is_called() -> None:
+    for name in ("a.b.c.d", "a" * 200, "dead", "a.dead"):
+        check_topic_name(name)
+        assert check_topic_name(name + ".dead") == name + ".dead"
+    for wrong in ("a.b.c.d.e.dead", "a" * 201 + ".dead", ".dead", "a..dead", "a.b.c.d.undead"):
+        with pytest.raises(NameInvalid):
+            check_topic_name(wrong)
+
+
 @given(st.text(), st.sampled_from(CHECKS))
 def test_any_text_is_given_back_unchanged_or_refused(name: str, check: Callable[[str], str]) -> None:
     try:

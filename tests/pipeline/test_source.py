@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +23,10 @@ from tidegate.errors import (
     TopicNotFound,
     TopicReplaced,
 )
+from tidegate.pipeline.offsets import SPLIT_MESSAGES_MIN, OffsetRange, split_ranges
 from tidegate.pipeline.options import parse_options
-from tidegate.pipeline.source import (
-    MESSAGE_SCHEMA,
-    SPLIT_MESSAGES_MIN,
-    OffsetRange,
-    TopicReader,
-    TopicSource,
-    TopicStreamReader,
-    _checked_next,
-    split_ranges,
-)
+from tidegate.pipeline.ranges import MESSAGE_SCHEMA, checked_next
+from tidegate.pipeline.source import TopicReader, TopicSource, TopicStreamReader
 from tidegate.testing.server import running_server
 
 COUNT = 50_000
@@ -125,7 +119,7 @@ def test_read_past_the_end_is_an_error_and_not_a_short_answer(topics: TopicClien
 def test_rows_that_are_not_the_next_ones_are_an_error(offsets: list[int]) -> None:
     batch = pa.record_batch({"partition": pa.array([0] * len(offsets), pa.int32()), "offset": offsets})
     with pytest.raises(InvariantBroken, match="offset 5 is next"):
-        _checked_next(batch, OffsetRange(ONE, 0, 0, 10), 5)
+        checked_next(batch, OffsetRange(ONE, 0, 0, 10), 5)
 
 
 def test_absent_server_fails_after_the_patience_asked_for(tmp_path: Path) -> None:
@@ -202,6 +196,15 @@ def test_starting_offset_of_a_missing_partition_is_refused(topics: TopicClient) 
         ({"topic": "a", "startingOffsets": '{"0": -1}'}, "not a partition and an offset"),
         ({"topic": "a", "columns": "offset,payloat"}, "no column 'payloat'"),
         ({"topic": "a b"}, "not a valid topic name"),
+        ({"topic": "a", "failOnDataLoss": "maybe"}, "'maybe' is not true or false"),
+        ({"topic": "a", "payload": "rows"}, "'rows' is not text or columns"),
+        ({"topic": "a", "payloadSchema": "a INT"}, "payloadSchema is for payload 'columns'"),
+        ({"topic": "a", "payload": "columns", "columns": "offset"}, "no column 'offset'"),
+        ({"topic": "a", "startingTimestamp": "soon"}, "not an ISO 8601 time"),
+        (
+            {"topic": "a", "startingTimestamp": "2026-01-01", "startingOffsets": "latest"},
+            "both say where to begin",
+        ),
     ],
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, str], words: str) -> None:
@@ -235,6 +238,36 @@ def test_fewer_columns_and_an_empty_range(spark: Any, topics: TopicClient) -> No
     load = spark.read.format("tidegate.topic").options(**options_for(topics, "app.three"))
     assert load.option("columns", "payload, offset").load().columns == ["payload", "offset"]
     assert load.option("startingOffsets", "latest").load().count() == 0
+
+
+@pytest.mark.spark
+def test_routed_rows_come_as_columns_of_their_table(spark: Any, topics: TopicClient) -> None:
+    """Case 24: columns typed by the payload schema of the topic; JSON stays JSON text."""
+    topics.create("app.changes")
+    with pytest.raises(RequestInvalid, match="no payload schema"):
+        TopicSource(options_for(topics, "app.changes", payload="columns")).schema()
+    topics.sql("CREATE NAMESPACE app")
+    topics.sql(
+        "CREATE USER TABLE app.orders (id BIGINT PRIMARY KEY, amount DECIMAL(10,2), doc JSON, at TIMESTAMP)"
+    )
+    topics.sql("ALTER TOPIC app.changes ADD SOURCE app.orders ON INSERT, DELETE WITH (payload = 'full')")
+    topics.sql(
+        "INSERT INTO app.orders VALUES (1, 1.5, '\"text\"', '2026-01-01T00:00:00.5Z'), (2, NULL, NULL, NULL)"
+    )
+    topics.sql("DELETE FROM app.orders WHERE id = 1")
+    load = spark.read.format("tidegate.topic").options(**options_for(topics, "app.changes"))
+    read = load.option("payload", "columns").option("columns", "_offset, _op, _user").load()
+    kinds = [("id", "bigint"), ("amount", "decimal(10,2)"), ("doc", "string"), ("at", "timestamp")]
+    assert read.dtypes == [*kinds, ("_offset", "bigint"), ("_op", "string"), ("_user", "string")]
+    found = [
+        tuple(row) for row in read.selectExpr("* EXCEPT (at)", "string(at)").orderBy("_offset").collect()
+    ]
+    first = (Decimal("1.50"), '"text"')
+    assert found == [
+        (1, *first, 0, "INSERT", "admin", "2026-01-01 00:00:00.5"),
+        (2, None, None, 1, "INSERT", "admin", None),
+        (1, *first, 2, "DELETE", "admin", "2026-01-01 00:00:00.5"),
+    ]
 
 
 @pytest.mark.spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 import urllib.request
@@ -37,8 +38,26 @@ class TopicClient:
             self.wire.post_json(f"topics/{topic}/publish", {"messages": messages})
 
     def delete(self, topic: str) -> None:
-        request = urllib.request.Request(f"{self.server.url}/api/v1/topics/{topic}", method="DELETE")
+        self._call("DELETE", f"topics/{topic}")
+
+    def clear(self, topic: str) -> None:
+        self.wire.post_json(f"topics/{topic}/clear", {})
+
+    def widen(self, topic: str, partitions: int) -> None:
+        self._call("PATCH", f"topics/{topic}", {"partitions": partitions})
+
+    def payloads(self, topic: str) -> list[Any]:
+        """Give everything that a topic holds, by partition and offset."""
+        body = {"from": "earliest", "limit": 50_000}
+        return [
+            message["payload"] for message in self.wire.post_json(f"topics/{topic}/consume", body)["messages"]
+        ]
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> None:
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"{self.server.url}/api/v1/{path}", content, method=method)
         request.add_header("Authorization", f"Bearer {self.server.token}")
+        request.add_header("Content-Type", "application/json")
         urllib.request.urlopen(request).close()
 
     def sql(self, statement: str) -> list[list[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 EVERYONE = "rwapi"
 # What one endpoint runs, statement by statement; namespace `own` and its tables are there.
-READS_OWN, WRITES, CHANGES = "rwapi", "wapi", "api"
+READS_OWN, READS, WRITES, CHANGES = "rwapi", "rapi", "wapi", "api"
 STATEMENTS = [
     ("SELECT 1", "sql.query", "rapi", 200),
     ("SELECT * FROM own.shared", "sql.query", "rapi", 200),
@@ -31,6 +31,24 @@ STATEMENTS = [
     ("DROP INDEX i ON own.nowhere", "table.change", CHANGES, 404),
     ("DROP TABLE own.nowhere", "table.drop", CHANGES, 404),
     ("DROP NAMESPACE nowhere", "table.drop", CHANGES, 404),
+    ("SHOW TOPICS", "topic.list", EVERYONE, 200),
+    ("SELECT count(*) FROM system.topic_offsets", "topic.groups", EVERYONE, 200),
+    ("DESCRIBE TOPIC own.nowhere", "topic.show", EVERYONE, 404),
+    ("SHOW CONSUMER GROUPS ON own.nowhere", "topic.groups", EVERYONE, 404),
+    ("CONSUME FROM own.nowhere GROUP 'g'", "topic.consume", READS, 404),
+    ("ACK own.nowhere GROUP 'g' UPTO OFFSET 1", "topic.ack", READS, 404),
+    ("NACK own.nowhere GROUP 'g' LEASES ('0.1.1')", "topic.ack", READS, 404),
+    ("EXTEND own.nowhere GROUP 'g' LEASES ('0.1.1')", "topic.ack", READS, 404),
+    ("PUBLISH INTO own.nowhere VALUES ('1')", "topic.publish", WRITES, 404),
+    ("CREATE TOPIC own.topic PARTITIONS 1000000", "topic.create", CHANGES, 422),
+    ("ALTER TOPIC own.nowhere ADD SOURCE own.shared ON INSERT", "topic.change", CHANGES, 404),
+    ("ALTER TOPIC own.nowhere DROP SOURCE own.shared", "topic.change", CHANGES, 404),
+    ("ALTER TOPIC own.nowhere SET RETENTION NONE", "topic.change", CHANGES, 404),
+    ("ALTER TOPIC own.nowhere ADD PARTITIONS 1", "topic.change", CHANGES, 404),
+    ("CLEAR TOPIC own.nowhere", "topic.clear", CHANGES, 404),
+    ("DROP TOPIC own.nowhere", "topic.delete", CHANGES, 404),
+    ("RESET CONSUMER GROUP 'g' ON own.nowhere TO LATEST", "topic.reset", CHANGES, 404),
+    ("DROP CONSUMER GROUP 'g' ON own.nowhere", "topic.reset", CHANGES, 404),
     ("EXECUTE AS 'eve' (SELECT * FROM own.mine)", "sql.execute_as", CHANGES, 200),
     ("EXECUTE AS 'eve' (UPSERT INTO own.mine VALUES (1, 1))", "sql.execute_as", CHANGES, 200),
 ]

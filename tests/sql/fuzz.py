@@ -54,12 +54,34 @@ VALID = [
     "EXPLAIN DELETE FROM chat.messages WHERE id IN (1, 2)",
     "VALUES (1, 2)",
     "FROM chat.messages",
+    'CREATE TOPIC IF NOT EXISTS app."Events" PARTITIONS 3 WITH (retention_seconds = 60, max_bytes = NULL)',
+    "ALTER TOPIC app.events ADD SOURCE shop.orders ON INSERT, UPDATE WHERE total > 5 AND (a OR b) "
+    "PARTITION BY (customer, id) WITH (payload = 'full')",
+    "ALTER TOPIC app.events DROP SOURCE shop.orders ON DELETE",
+    "ALTER TOPIC app.events SET RETENTION (seconds = 5, max_bytes = 9)",
+    "ALTER TOPIC app.events SET RETENTION '7 days'",
+    "ALTER TOPIC app.events ADD PARTITIONS 2",
+    "DROP TOPIC IF EXISTS app.events",
+    "CLEAR TOPIC app.events.dead",
+    "SHOW TOPICS",
+    "DESCRIBE TOPIC app.events",
+    "SHOW CONSUMER GROUPS ON app.events",
+    "DROP CONSUMER GROUP 'g' ON app.events",
+    "RESET CONSUMER GROUP 'g' ON app.events PARTITION 1 TO OFFSET 5",
+    "PUBLISH INTO app.events KEY ? PARTITION 1 PRODUCER 'p' SEQUENCE 0 VALUES ('{\"a\": 1}'), (?), (5)",
+    "CONSUME FROM app.events GROUP 'g' MEMBER ? FROM TIMESTAMP '2026-01-01' LIMIT ? WAIT '5 s' LEASE '1 min'",
+    "ACK app.events GROUP 'g' UPTO (PARTITION 0 OFFSET 991, PARTITION 1 OFFSET ?)",
+    "ACK app.events GROUP 'g' MEMBER 'm' PARTITION 0 UPTO OFFSET 5",
+    "NACK app.events GROUP 'g' LEASES ('0.a.1', $1) DELAY '5 s' REASON 'no'",
+    "EXTEND app.events GROUP 'g' LEASES ('0.a.1') LEASE '30 s'",
 ]
 SOUP_TEXT = r"""
 ( ) ( ) [ ] { } , ; . = < > + - * / % | & ? :: -> ->> || $ $$ $1 $2 $99999 ' " ` \ # @ ! ~ ^
 SELECT FROM WHERE INSERT UPSERT INTO VALUES UPDATE SET DELETE CREATE USER SHARED STREAM TABLE
 NAMESPACE INDEX ON IF NOT EXISTS PRIMARY KEY NULL DEFAULT WITH ALTER ADD COLUMN DROP SHOW TABLES
 DESCRIBE EXPLAIN EXECUTE AS LAST ORDER BY GROUP LIMIT UNION JOIN AND OR TRUE FALSE NOW() AT TIME
+TOPIC TOPICS PARTITION PARTITIONS SOURCE RETENTION CONSUMER GROUPS PUBLISH CONSUME ACK NACK EXTEND
+CLEAR RESET UPTO OFFSET LEASES LEASE WAIT MEMBER PRODUCER SEQUENCE EARLIEST LATEST AFTER payload
 INT BIGINT TEXT DECIMAL DECIMAL(10,2) TIMESTAMP FILE JSON ttl_seconds chat.t chat .t a b last x
 'text' 'it''s' '' "Name" "" X'00' X'0' E'\'' $$a;b$$ $t$ $t$'$t$ 1 -1 1.5 .5 1e9 1e999 1..2 0x1f
 """

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tidegate.errors import NotReady, RequestInvalid, StorageFailed
-from tidegate.storage.commit import GroupCommitter, StageLater, Staging
+from tidegate.errors import NotReady, RequestInvalid, StorageFailed, StorageFull
+from tidegate.storage.commit import FREEING_BYTES_MAX, GroupCommitter, StageLater, Staging
 from tidegate.storage.memory import MemoryEngine
+from tidegate.storage.rocks import RocksEngine
 
 
 @pytest.fixture
@@ -185,3 +187,24 @@ def _hold(committer: GroupCommitter) -> threading.Event:
     committer.submit(wait)
     busy.wait(5)
     return release
+
+
+def test_a_change_that_removes_a_range_and_notes_little_works_on_a_full_disk(tmp_path: Path) -> None:
+    engine = RocksEngine(tmp_path / "engine", free_bytes=lambda _path: 0)
+    committer = GroupCommitter(engine)
+
+    def trim(note: bytes) -> None:
+        def stage(staging: Staging) -> None:
+            staging.delete_range(b"a", b"b")
+            staging.put(b"note", note)
+
+        committer.submit(stage).result(5)
+
+    trim(b"small")
+    with pytest.raises(StorageFull):
+        trim(b"x" * FREEING_BYTES_MAX)
+    with pytest.raises(StorageFull):
+        committer.submit(lambda staging: staging.put(b"k", b"v")).result(5)
+    committer.close()
+    assert engine.get(b"note") == b"small"
+    engine.close()

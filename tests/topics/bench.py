@@ -11,10 +11,12 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.storage.commit import GroupCommitter
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.definitions import Topic, TopicDirectory
+from tidegate.topics.definitions import Retention, Topic, TopicDirectory
 from tidegate.topics.log import TopicLog
+from tidegate.topics.schemas import PayloadSchemas
 
 NOW_US = 1_800_000_000_000_000
+NO_RETENTION = Retention()
 
 
 @dataclass
@@ -25,13 +27,16 @@ class Bench:
     clock: ManualClock
     committer: GroupCommitter
     directory: TopicDirectory
+    schemas: PayloadSchemas
     log: TopicLog
     publisher: Publisher
 
-    def create(self, name: str = "app.events", partitions: int = 1) -> Topic:
+    def create(
+        self, name: str = "app.events", partitions: int = 1, retention: Retention = NO_RETENTION
+    ) -> Topic:
         return self.committer.submit(
             lambda staging: self.directory.stage_create(
-                staging, "default", name, partitions, self.clock.now_us()
+                staging, "default", name, partitions, self.clock.now_us(), retention
             )
         ).result(5)
 
@@ -56,15 +61,26 @@ class Bench:
     def payloads(self, topic: Topic, partition: int = 0) -> list[str]:
         held = self.log.counters(topic, partition)
         batches = self.log.read(topic, partition, held.start, held.end)
-        return [payload for batch in batches for payload in batch.arrow().column("payload").to_pylist()]
+        return [
+            payload
+            for batch in batches
+            for payload in self.log.arrow(topic, batch).column("payload").to_pylist()
+        ]
+
+    def trim(self, topic: Topic, start: int, partition: int = 0) -> int:
+        return self.committer.submit(
+            lambda staging: self.log.stage_trim(staging, topic, partition, start)
+        ).result(5)
 
 
 def build(engine: MemoryEngine, clock: ManualClock) -> Bench:
     committer = GroupCommitter(engine)
     directory = TopicDirectory(engine, 64)
-    log = TopicLog(engine, SnowflakeSource(clock), clock)
+    schemas = PayloadSchemas(engine)
+    log = TopicLog(engine, SnowflakeSource(clock), clock, schemas)
     committer.when_reopened(directory.reload)
+    committer.when_reopened(schemas.reload)
     committer.when_reopened(log.reload)
     for topic in directory:
         log.recover(topic)
-    return Bench(engine, clock, committer, directory, log, Publisher(committer, log))
+    return Bench(engine, clock, committer, directory, schemas, log, Publisher(committer, log))

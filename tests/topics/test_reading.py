@@ -7,16 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.tables.bench import column
 from tests.topics.bench import NOW_US, Bench, build
 from tidegate.errors import OffsetOutOfRange, PartitionNotFound, RequestInvalid
+from tidegate.model.tables import Table, TableKind
+from tidegate.storage.commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.batches import MESSAGE_SCHEMA
+from tidegate.topics.batches import MESSAGE_SCHEMA, Origin
+from tidegate.topics.definitions import Topic
+from tidegate.topics.payloads import CODEC_FULL, encode_full
 from tidegate.topics.reading import (
     CHUNK_BYTES,
     TAKEN_BYTES_MAX,
     Start,
     arrow_stream,
+    of_ranges,
     plan,
     shared,
     start_offsets,
@@ -124,3 +130,77 @@ def test_a_stream_comes_in_chunks_that_are_small_however_large_its_messages_are(
     assert [len(payload) for payload in table.column("payload").to_pylist()] == [
         len(str(index)) * size for index, size in enumerate(sizes) if index
     ]
+
+
+def test_ranges_are_given_in_their_order_and_cut_to_the_message(bench: Bench) -> None:
+    topic = bench.create(partitions=2)
+    for partition in (0, 1):
+        for batch in range(3):
+            texts = [b'"%d/%d"' % (partition, batch * 4 + index) for index in range(4)]
+            bench.publish(topic, texts, partitions=[partition] * 4)
+    wanted = [(1, 3, 6), (0, 9, 10), (0, 0, 1), (1, 2, 2), (0, 1, 12)]
+    batches, given_out = of_ranges(bench.log, topic, wanted, 10**6)
+    places = [(row["partition"], row["offset"], row["payload"]) for b in batches for row in b.to_pylist()]
+    expected = [(p, offset, f'"{p}/{offset}"') for p, start, stop in wanted for offset in range(start, stop)]
+    assert places == expected
+    assert given_out == len(expected)
+    assert of_ranges(bench.log, topic, [], 10**6) == ([], 0)
+    with pytest.raises(OffsetOutOfRange):
+        of_ranges(bench.log, topic, [(0, 11, 13)], 10**6)
+
+
+@pytest.mark.parametrize(("bytes_max", "least", "most"), [(1, 1, 1), (3_500, 2, 3), (10**6, 8, 8)])
+def test_ranges_end_before_they_get_too_large_but_never_before_the_first_message(
+    bench: Bench, bytes_max: int, least: int, most: int
+) -> None:
+    topic = bench.create()
+    for _ in range(2):
+        bench.publish(topic, [b"x" * 1000] * 4)
+    batches, given_out = of_ranges(bench.log, topic, [(0, 1, 3), (0, 0, 1), (0, 3, 8)], bytes_max)
+    offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
+    assert offsets == [1, 2, 0, 3, 4, 5, 6, 7][:given_out]
+    assert least <= given_out <= most
+
+
+def _routed(bench: Bench, topic: Topic, count: int) -> None:
+    """Append rows of a table, as a route writes them."""
+    columns = (column("id"), column("text", "TEXT"))
+    table = Table(7, "default", "app", "rows", TableKind.SHARED, columns, ("id",), 0)
+    rows = [(number, f"grüße {number}") for number in range(count)]
+
+    def stage(staging: Staging) -> None:
+        number = bench.schemas.stage_number(staging, topic.id, table, NOW_US)
+        origin = Origin("INSERT", "app.rows", "full", CODEC_FULL, number, "ada")
+        bench.log.stage_append(staging, topic, 0, [None] * count, encode_full(rows), origin)
+
+    bench.committer.submit(stage).result(5)
+
+
+def test_binary_payloads_leave_as_json_by_every_way_out(bench: Bench) -> None:
+    topic = bench.create()
+    bench.publish(topic, [b'"first"'])
+    _routed(bench, topic, 3)
+    bench.publish(topic, [b'"last"'])
+    _routed(bench, topic, 600)
+    texts = ['"first"', *map(_row_text, range(3)), '"last"', *map(_row_text, range(600))]
+    end = len(texts)
+    assert bench.payloads(topic) == texts
+    for start, stop in ((0, end), (2, end - 1), (5, end)):
+        stream = b"".join(arrow_stream(bench.log, topic, 0, start, stop))
+        table = pa.ipc.open_stream(stream).read_all()
+        table.validate(full=True)
+        assert table.column("payload").to_pylist() == texts[start:stop]
+        assert table.column("offset").to_pylist() == list(range(start, stop))
+    taken = take(bench.log, topic, {0: 3}, 4)
+    assert [row["payload"] for batch in taken.batches for row in batch.to_pylist()] == texts[3:7]
+    batches, given_out = of_ranges(bench.log, topic, [(0, 600, 602), (0, 0, 2)], 10**6)
+    assert given_out == 4
+    assert [row["payload"] for batch in batches for row in batch.to_pylist()] == texts[600:602] + texts[:2]
+    one = bench.log.message_at(topic, 0, 2).to_pylist()
+    assert [(row["payload"], row["op"], row["user"], row["source"]) for row in one] == [
+        (_row_text(1), "INSERT", "ada", "app.rows")
+    ]
+
+
+def _row_text(number: int) -> str:
+    return f'{{"id":{number},"text":"grüße {number}"}}'

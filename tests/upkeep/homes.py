@@ -24,6 +24,7 @@ from tidegate.storage.home import Home
 from tidegate.storage.rocks import RocksEngine
 from tidegate.topics.definitions import TopicDirectory
 from tidegate.topics.log import TopicLog
+from tidegate.topics.schemas import PayloadSchemas
 from tidegate.upkeep.desk import BackupDesk
 from tidegate.upkeep.pack import Packed, pack, packing
 
@@ -66,7 +67,7 @@ class Topics:
         self.engine = engine
         self.committer = GroupCommitter(engine)
         self.directory = TopicDirectory(engine, 64)
-        self.log = TopicLog(engine, SnowflakeSource(clock), clock)
+        self.log = TopicLog(engine, SnowflakeSource(clock), clock, PayloadSchemas(engine))
         for topic in self.directory:
             self.log.recover(topic)
         self._publisher = Publisher(self.committer, self.log)

@@ -96,6 +96,7 @@ def test_rates_are_of_counters_and_never_of_gauges() -> None:
         ("errors", "tidegate_http_refused_total"),
         ("commits", "tidegate_commit_sync_seconds_bucket"),
         ("topics", "tidegate_topics"),
+        ("groups", "tidegate_group_lag_messages"),
         ("pipeline lag", "tidegate_pipeline_lag_messages"),
         ("catalog", "tidegate_catalog_up"),
         ("disk", "tidegate_disk_free_bytes"),

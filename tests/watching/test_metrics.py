@@ -66,7 +66,7 @@ def test_names_are_there_once() -> None:
 def test_both_formats_parse_and_have_every_counted_family_once(metrics: Metrics) -> None:
     metrics.observe_request(PUBLISH, "POST", 200, 0.002, 10, 20)
     metrics.count_published("default", 1)
-    metrics.count_consumed("default", 1)
+    metrics.count_consumed("default", 1, 10)
     plain, plain_type = metrics.render()
     modern, modern_type = metrics.render(accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert plain_type == "text/plain; version=0.0.4; charset=utf-8"
@@ -112,7 +112,7 @@ def test_a_duration_on_a_bound_belongs_to_it(metrics: Metrics) -> None:
 def test_ten_thousand_tenants_fold_into_a_bounded_number(metrics: Metrics) -> None:
     for number in range(10_000):
         metrics.count_published(f"tenant{number}", 2)
-        metrics.count_consumed(f"tenant{number}", 1)
+        metrics.count_consumed(f"tenant{number}", 1, 10)
     for name, each in (("published", 2), ("consumed", 1)):
         series = {
             key: value

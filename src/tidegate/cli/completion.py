@@ -36,6 +36,22 @@ def complete_topics(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(ctx, "topics", incomplete)
 
 
+def complete_groups(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Offer the consumer groups of the topic that was typed before."""
+    from urllib.parse import quote
+
+    # An option without its value ends the reading of a line before its arguments have got their names.
+    topic = ctx.params.get("topic") or next(iter(ctx.args), None)
+    if not isinstance(topic, str):
+        return []
+    known = _asked(ctx, f"topics/{quote(topic, safe='')}/groups", "groups")
+    return [
+        (entry["group"], f"lag {entry.get('lag', 0):,}")
+        for entry in known
+        if entry["group"].startswith(incomplete)
+    ]
+
+
 def complete_pipelines(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the pipelines: those that the worker reports, and those whose files are in the home."""
     from tidegate.cli.installed import installed_names
@@ -101,7 +117,7 @@ def complete_job_states(incomplete: str) -> list[str]:
 
 
 def complete_starts(incomplete: str) -> list[tuple[str, str]]:
-    """Offer the words after --from; offsets and times are for people to know."""
+    """Offer the words after --from and --to; offsets and times are for people to know."""
     return [(word, meaning) for word, meaning in STARTS if word.startswith(incomplete)]
 
 

@@ -1,4 +1,4 @@
-"""The demo of `tidegate up --demo`: a topic, a pipeline, a source of meter readings, and people who type."""
+"""The demo of `tidegate up --demo`: readings for a pipeline, people who type, and questions for an agent."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.child import StopWithParentOption, stop_with_parent
+from tidegate.cli.exchanges import (
+    ANSWERS_TOPIC,
+    ASKED_TOPIC,
+    KEPT_SECONDS,
+    QUESTIONS_DEFINITION,
+    QUESTIONS_ROUTE,
+)
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.presence import DEMO_TOPIC, PRESENCE_DEFINITION
-from tidegate.errors import TopicExists, Unavailable
+from tidegate.errors import RouteExists, TopicExists, Unavailable
 
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client
@@ -33,6 +40,11 @@ ROOMS = ("lobby", "help", "grid")
 LEAVE_SHARE = 0.05  # of the times that someone is heard of
 TYPING_SHARE = 0.4
 PRESENCE_INSERT = "INSERT INTO demo.presence (who, room, typing) VALUES (?, ?, ?)"
+QUESTION_INSERT = "INSERT INTO demo.questions (who, text) VALUES (?, ?)"
+QUESTION_SHARE = 0.08  # of the steps of a tenth of a second bring a question
+BURST_SHARE = 0.004  # of the steps bring many at once, which the agent works off: its lag rises and falls
+BURST_QUESTIONS = 12
+QUESTIONS = ("Who is in {room}?", "How many are in {room}?", "Who types in {room}?")
 RETRY_SECONDS = 0.5
 US = 1_000_000
 
@@ -48,11 +60,11 @@ def demo_source(
     rate: Annotated[int, typer.Option(min=1, max=100_000, help="Readings per second.")] = READINGS_PER_SECOND,
     with_parent: StopWithParentOption = False,
 ) -> None:
-    """Publish meter readings, and who is there and who types, until Ctrl-C or SIGTERM."""
+    """Publish meter readings, and who is there, types and asks, until Ctrl-C or SIGTERM."""
     if with_parent:
         stop_with_parent(1.0)
     batches = _paced_batches(meter_readings(seed, rate, time.time_ns() // 1000), rate)
-    people = presences(seed)
+    people, asked = presences(seed), questions(seed)
     unsent: list[dict[str, Any]] = []
     while True:
         try:
@@ -63,20 +75,32 @@ def demo_source(
                     unsent = []
                     for row in next(people):
                         client.sql(PRESENCE_INSERT, row)
+                    rows = next(asked)
+                    if rows:
+                        client.sql(QUESTION_INSERT, rows)
         except Unavailable as error:
             typer.echo(f"waiting for the server: {error.message}", err=True)
             time.sleep(RETRY_SECONDS)
 
 
 def prepare_demo(client: Client, home: Home) -> None:
-    """Create the demo's topic and stream and install its pipeline, unless they are there."""
+    """Create the demo's topics, tables and route and install its pipeline, unless they are there."""
     from tidegate.cli.pipeline import install_pipeline
 
+    for topic, kept_seconds in (
+        (DEMO_TOPIC, None),
+        (ASKED_TOPIC, KEPT_SECONDS),
+        (ANSWERS_TOPIC, KEPT_SECONDS),
+    ):
+        try:
+            client.topics.create(topic, partitions=DEMO_PARTITIONS, retention_seconds=kept_seconds)
+        except TopicExists:
+            pass  # from the demo before, which this one goes on with
+    client.sql(f"CREATE NAMESPACE IF NOT EXISTS demo; {PRESENCE_DEFINITION}; {QUESTIONS_DEFINITION}")
     try:
-        client.topics.create(DEMO_TOPIC, partitions=DEMO_PARTITIONS)
-    except TopicExists:
-        pass  # from the demo before, which this one goes on with
-    client.sql(f"CREATE NAMESPACE IF NOT EXISTS demo; {PRESENCE_DEFINITION}")
+        client.sql(QUESTIONS_ROUTE)
+    except RouteExists:
+        pass  # from the demo before
     install_pipeline(home, DEMO_FILE)
 
 
@@ -119,6 +143,18 @@ def presences(seed: int) -> Iterator[list[list[Any]]]:
                 if name in rooms:
                     rows.append([name, rooms[name], chance.random() < TYPING_SHARE])
         yield rows
+
+
+def questions(seed: int) -> Iterator[list[list[Any]]]:
+    """Give rows of `demo.questions`, one now and then, and sometimes many: the same for the same seed."""
+    chance = random.Random(seed)
+    while True:
+        share = chance.random()
+        count = BURST_QUESTIONS if share < BURST_SHARE else int(share < BURST_SHARE + QUESTION_SHARE)
+        yield [
+            [chance.choice(PEOPLE), chance.choice(QUESTIONS).format(room=chance.choice(ROOMS))]
+            for _ in range(count)
+        ]
 
 
 def _paced_batches(source: Iterator[dict[str, Any]], rate: int) -> Iterator[list[dict[str, Any]]]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+from tidegate.cli.lags import GroupLag
 from tidegate.errors import TidegateError
 from tidegate.model.clock import Clock
 
@@ -118,14 +119,21 @@ def _growth(older: Sample, newer: Sample, counters: Counters) -> int | None:
 class StatusFeed:
     """Asks for the status in a thread; `latest`, `failure` and `history` are what it knows."""
 
-    def __init__(self, fetch: Callable[[], Mapping[str, Any]], clock: Clock) -> None:
+    def __init__(
+        self,
+        fetch: Callable[[], Mapping[str, Any]],
+        clock: Clock,
+        fetch_lags: Callable[[], Sequence[GroupLag]] = tuple,
+    ) -> None:
         self._fetch = fetch
+        self._fetch_lags = fetch_lags
         self._clock = clock
         self._lock = threading.Lock()
         self._leave = threading.Event()
         self._history = History()
         self._latest: Mapping[str, Any] | None = None
         self._failure: TidegateError | None = None
+        self._lags: Sequence[GroupLag] = ()
         self._thread = threading.Thread(target=self._poll, name="status-feed", daemon=True)
 
     def start(self) -> None:
@@ -141,17 +149,23 @@ class StatusFeed:
         with self._lock:
             return self._latest, self._failure, self._history.copy()
 
+    def lags(self) -> Sequence[GroupLag]:
+        """Give how far the consumer groups are behind, as of the newest answer."""
+        with self._lock:
+            return self._lags
+
     def _poll(self) -> None:
         while True:
             try:
                 status = self._fetch()
+                lags = self._fetch_lags()
             except TidegateError as error:
                 with self._lock:
-                    self._latest, self._failure = None, error
+                    self._latest, self._failure, self._lags = None, error, ()
                 pause = POLL_FIRST_SECONDS
             else:
                 with self._lock:
-                    self._latest, self._failure = status, None
+                    self._latest, self._failure, self._lags = status, None, lags
                     self._history.add(status, self._clock.monotonic_seconds())
                 pause = POLL_SECONDS
             if self._leave.wait(pause):

@@ -23,6 +23,7 @@ from tidegate.cli import (
     audit,
     backup,
     demo,
+    demo_agent,
     doctor,
     job,
     pipeline,
@@ -54,7 +55,7 @@ app = typer.Typer(
     cls=PlainGroup,
     pretty_exceptions_enable=False,
 )
-for _noun in (up, serve, worker, status, doctor, opening, sql, subscribe, audit, backup, demo):
+for _noun in (up, serve, worker, status, doctor, opening, sql, subscribe, audit, backup, demo, demo_agent):
     _noun.register(app)
 for _group in (topic, pipeline, user, tenant, job):
     app.add_typer(_group.app, cls=PlainGroup)

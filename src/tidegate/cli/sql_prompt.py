@@ -52,7 +52,7 @@ HELP = r"""\d                   tables
 \x                   rows as blocks, or side by side again
 \?                   this help
 \q                   leave (or Ctrl-D)
-A statement ends with a semicolon and may span lines. Tab completes keywords, tables and columns."""
+A statement ends with a semicolon and may span lines. Tab completes keywords, topics, tables and columns."""
 
 
 def prompt(call: Invocation, client: Client) -> None:
@@ -200,9 +200,10 @@ def _schema(client: Client) -> Schema:
     try:
         answer = client.sql('SELECT namespace, "table", name FROM system.columns ORDER BY ALL')
         tables = client.sql("SHOW TABLES")
+        topics = client.sql("SHOW TOPICS")
     except TidegateError:
         return Schema({})
     found: dict[str, list[str]] = {f"{row[0]}.{row[1]}": [] for row in tables.rows}
     for namespace, table, column in answer.rows:
         found.setdefault(f"{namespace}.{table}", []).append(column)
-    return Schema(found)
+    return Schema(found, [row[0] for row in topics.rows])

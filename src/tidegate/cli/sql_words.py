@@ -16,10 +16,15 @@ _KEYWORDS = """
     PRIMARY KEY DEFAULT NOW() SNOWFLAKE_ID() UUID_V7() ALTER ADD COLUMN DROP SHOW TABLES NAMESPACES DESCRIBE
     EXPLAIN EXECUTE BOOLEAN INT BIGINT DOUBLE DECIMAL TEXT BYTES JSON UUID DATE TIMESTAMP TRUE FALSE ASC DESC
     COUNT SUM AVG MIN MAX COALESCE TTL_SECONDS DURABILITY
+    TOPIC TOPICS PARTITIONS PARTITION SOURCE RETENTION RETENTION_SECONDS RETENTION_MAX_BYTES PAYLOAD CONSUME
+    CONSUMER GROUPS MEMBER WAIT LEASE LEASES EARLIEST LATEST AFTER ACK UPTO NACK DELAY REASON EXTEND PUBLISH
+    PRODUCER SEQUENCE RESET CLEAR
 """
 KEYWORDS = tuple(_KEYWORDS.split())
 # A table follows these.
-BEFORE_TABLES = frozenset({"FROM", "JOIN", "INTO", "UPDATE", "TABLE", "DESCRIBE", "DESC", "ON"})
+BEFORE_TABLES = frozenset({"FROM", "JOIN", "INTO", "UPDATE", "TABLE", "DESCRIBE", "DESC", "ON", "SOURCE"})
+# A topic follows these at the beginning of a statement, and TOPIC anywhere.
+BEFORE_TOPICS = (("CONSUME", "FROM"), ("PUBLISH", "INTO"), ("ACK",), ("NACK",), ("EXTEND",))
 _TYPED = re.compile(r"[\w.]*\Z")
 _SHORT = re.compile(r"\\d\s+[\w.]*\Z")
 
@@ -29,9 +34,10 @@ Offer = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of every table, by its full name."""
+    """The columns of every table, by its full name, and the names of the topics."""
 
     tables: Mapping[str, Sequence[str]]
+    topics: Sequence[str] = ()
 
     @cached_property
     def namespaces(self) -> list[str]:
@@ -76,10 +82,14 @@ def _candidates(
 ) -> Iterator[tuple[str, str]]:
     named = _named_tables(whole, schema)
     front, dot, _ = typed.rpartition(".")
+    if _wants_topic(words):
+        yield from ((name, "topic") for name in schema.topics)
+        return
     if dot and front.lower() in named:
         yield from ((f"{front}.{column}", "column") for column in schema.tables[named[front.lower()]])
     last = words[-1].upper() if words else ""
-    if dot or short or last in BEFORE_TABLES:
+    is_operation = last == "ON" and "SOURCE" in (word.upper() for word in words[-6:])
+    if dot or short or (last in BEFORE_TABLES and not is_operation):
         yield from ((name, "table") for name in schema.tables)
         if not dot:
             yield from ((f"{name}.", "namespace") for name in schema.namespaces)
@@ -91,6 +101,15 @@ def _candidates(
     yield from ((word.lower() if small else word, "keyword") for word in KEYWORDS)
     if words:
         yield from ((name, "table") for name in schema.tables)
+
+
+def _wants_topic(words: Sequence[str]) -> bool:
+    """Say whether the name of a topic stands behind these words."""
+    ends = [index for index, word in enumerate(words) if word == ";"]
+    said = tuple(word.upper() for word in words[ends[-1] + 1 if ends else 0 :])
+    if not said:
+        return False
+    return said[-1] == "TOPIC" or said in BEFORE_TOPICS or (said[-1] == "ON" and "CONSUMER" in said[:2])
 
 
 def _named_tables(whole: str, schema: Schema) -> dict[str, str]:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.advice import UsageRefused
+from tidegate.cli.exchanges import ANSWERS_TOPIC
 from tidegate.cli.installed import installed_names, with_waiting
 from tidegate.cli.invocation import Invocation, command, console
+from tidegate.cli.lags import group_lags
 from tidegate.cli.presence import DEMO_TOPIC, PRESENCE_SQL
 from tidegate.cli.show import home_flag, path_text, program_name
 
@@ -118,7 +120,8 @@ def commands_to_try(
             f"""{program} topic publish app.events '{{"a": 1}}'{flag}""",
             f"{program} topic consume app.events{flag}",
         ]
-    fullest = sorted(topics, key=lambda entry: -entry.get("messages", 0))
+    # In the demo the answers are what people can read; else the fullest topic has most to show.
+    fullest = sorted(topics, key=lambda entry: (entry["name"] != ANSWERS_TOPIC, -entry.get("messages", 0)))
     reads = [f"{program} topic consume {entry['name']} --from latest --follow{flag}" for entry in fullest]
     queries = [DEMO_QUERY] if "readings" in tables else []
     queries += [f"FROM lake.{name} LIMIT 10" for name in sorted(tables, key=lambda name: name != "readings")]
@@ -159,12 +162,13 @@ def _print_once(call: Invocation, client: Client) -> None:
     from tidegate.cli.view import render
 
     seen = client.status()
-    # Printed text scrolls, so every row is shown.
-    tall = replace(picture_of(call, client.url, seen), commands=(), size=(_printed_width(), 10_000))
     if call.as_json:
         call.line(seen)
-    else:
-        console().print(render(tall), width=tall.size[0])
+        return
+    # Printed text scrolls, so every row is shown.
+    picture = replace(picture_of(call, client.url, seen), lags=group_lags(client))
+    tall = replace(picture, commands=(), size=(_printed_width(), 10_000))
+    console().print(render(tall), width=tall.size[0])
 
 
 def _printed_width() -> int:
@@ -172,37 +176,47 @@ def _printed_width() -> int:
 
 
 def _watch(call: Invocation, client: Client) -> None:
+    from tidegate.cli.demo_feeds import DemoFeeds
     from tidegate.cli.feed import StatusFeed
-    from tidegate.cli.screen import show_live
+    from tidegate.cli.screen import can_draw, show_live
     from tidegate.model.clock import SystemClock
 
-    feed = StatusFeed(client.status, SystemClock())
+    clock = SystemClock()
+    feed = StatusFeed(client.status, clock, lambda: group_lags(client))
+    demo, drawing = DemoFeeds(call.connect, clock), can_draw(call)
     feed.start()
 
     def draw() -> Picture:
         seen, failure, history = feed.read()
         known = call.advise(failure) if failure else None
         trouble = f"{known.message} {known.hint}" if known else "asking the server"
-        return replace(picture_of(call, client.url, seen), history=history, trouble=trouble)
+        picture = picture_of(call, client.url, seen)
+        picture = replace(picture, history=history, trouble=trouble, lags=feed.lags())
+        return demo.drawn(picture) if drawing else picture
 
     try:
         show_live(call, draw, lambda: time.sleep(WATCH_DRAW_SECONDS))
     finally:
         feed.stop()
+        demo.stop()
 
 
 def _save_svg(call: Invocation, client: Client, path: Path) -> None:
+    from tidegate.cli.demo_feeds import DemoFeeds
     from tidegate.cli.feed import POLL_SECONDS, History
+    from tidegate.model.clock import SystemClock
 
     history = History()
-    seen: Mapping[str, Any] = {}
+    demo = DemoFeeds(call.connect, SystemClock())
+    picture = picture_of(call, client.url, None)
     for _ in range(SVG_SAMPLES):
         seen = client.status()
         history.add(seen, time.monotonic())
+        picture = demo.drawn(picture_of(call, client.url, seen))
         time.sleep(POLL_SECONDS)
+    demo.stop()
     size = (SVG_WIDTH_COLUMNS, SVG_HEIGHT_LINES)
-    picture = replace(picture_of(call, client.url, seen), history=history, size=size)
-    write_svg(picture, path)
+    write_svg(replace(picture, history=history, size=size, lags=group_lags(client)), path)
     call.answer({"svg": str(path)}, lambda: f"Wrote {path}.")
 
 

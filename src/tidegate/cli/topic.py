@@ -1,38 +1,39 @@
-"""`tidegate topic`: list, show, create, delete, publish, consume."""
+"""`tidegate topic`: list, show, create, change, clear, delete; messages and groups are in modules beside."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.completion import complete_starts, complete_topics
-from tidegate.cli.invocation import Invocation, command, confirm, console
-from tidegate.cli.payloads import messages_of, parse_payload, read_batches, read_stdin
-from tidegate.cli.show import bytes_text, cell_text, count_text, plural, table_of
+from tidegate.cli import topic_groups, topic_messages, topic_work
+from tidegate.cli.advice import UsageRefused
+from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.show import bytes_text, count_text, plural, seconds_text
+from tidegate.cli.topic_words import (
+    NewTopicArgument,
+    TopicArgument,
+    parse_retention,
+    parse_size,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tidegate.sdk.client import Client
-
-CONSUME_LIMIT = 100
-PAGE_MESSAGES = 1000  # messages asked for at a time
-FOLLOW_WAIT_MS = 5000  # how long the server holds a question that finds nothing; Ctrl-C ends it at once
-
 app = typer.Typer(name="topic", help="Topics: durable logs of messages.", no_args_is_help=True)
 
-NewTopicArgument = Annotated[
-    str, typer.Argument(metavar="TOPIC", help="Name of the topic, such as app.events.")
+RetentionOption = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Keep messages this long, such as '7 days'; none: whatever their age."),
 ]
-TopicArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPIC", help="Name of the topic, such as app.events.", autocompletion=complete_topics
+MaxBytesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-bytes", metavar="SIZE", help="Keep this much of each partition, such as 10GB; none: no limit."
     ),
 ]
-PartitionOption = Annotated[int | None, typer.Option(min=0, help="One partition only.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @command(app, "list", tenant=True)
@@ -45,31 +46,77 @@ def list_topics(call: Invocation) -> None:
 
 @command(app, "show", tenant=True)
 def show_topic(call: Invocation, topic: TopicArgument) -> None:
-    """Show one topic: its partitions and the offsets that are kept."""
+    """Show one topic: what it keeps, the tables that feed it, and the groups that read it."""
     with call.client() as client:
         found = client.topics.show(topic)
-    call.answer(found, lambda: topic_table(found))
+        groups = [] if call.as_json else client.topic(topic).groups()
+    call.answer(found, lambda: topic_table(found, groups))
 
 
 @command(app, "create", tenant=True)
 def create_topic(
     call: Invocation,
     topic: NewTopicArgument,
-    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions; it stays as it is.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions; more can be added.")] = 1,
+    retention: RetentionOption = None,
+    max_bytes: MaxBytesOption = None,
 ) -> None:
     """Create a topic."""
+    seconds, size_bytes = parse_retention(retention), parse_size(max_bytes)
     with call.client() as client:
-        client.topics.create(topic, partitions=partitions)
+        client.topics.create(
+            topic, partitions=partitions, retention_seconds=seconds, retention_max_bytes=size_bytes
+        )
         made = client.topics.show(topic)
-    call.answer(made, lambda: f"Topic {topic} is there, with {plural(partitions, 'partition')}.")
+    call.answer(
+        made,
+        lambda: f"Topic {topic} is there, with {plural(partitions, 'partition')}. {_kept_text(made)}",
+    )
+
+
+@command(app, "change", tenant=True)
+def change_topic(
+    call: Invocation,
+    topic: TopicArgument,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Number of partitions from now on; never fewer.")
+    ] = None,
+    retention: RetentionOption = None,
+    max_bytes: MaxBytesOption = None,
+) -> None:
+    """Change how long a topic keeps messages, or add partitions; what is not named stays."""
+    changes: dict[str, int | None] = {}
+    if partitions is not None:
+        changes["partitions"] = partitions
+    if retention is not None:
+        changes["retention_seconds"] = parse_retention(retention)
+    if max_bytes is not None:
+        changes["retention_max_bytes"] = parse_size(max_bytes)
+    if not changes:
+        raise UsageRefused("Nothing to change: give --partitions, --retention or --max-bytes.")
+    with call.client() as client:
+        changed = client.topics.change(topic, **changes)
+    call.answer(changed, lambda: _changed_text(changed))
+
+
+@command(app, "clear", tenant=True)
+def clear_topic(call: Invocation, topic: TopicArgument, yes: YesOption = False) -> None:
+    """Remove all messages and keep the topic, its groups and sources; asks first, or needs --yes."""
+    if not yes:
+        call.need_someone_to_ask(f"whether all messages of {topic} may go: add --yes to clear it.")
+    with call.client() as client:
+        if not yes:
+            held = plural(client.topics.show(topic)["messages"], "message")
+            confirm(f"Remove the {held} of topic {topic}?", "Nothing was removed.")
+        cleared = client.topics.clear(topic)
+    call.answer(
+        {"cleared": cleared},
+        lambda: f"Removed {plural(cleared, 'message')} of {topic}. Offsets go on where they were.",
+    )
 
 
 @command(app, "delete", tenant=True)
-def delete_topic(
-    call: Invocation,
-    topic: TopicArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-) -> None:
+def delete_topic(call: Invocation, topic: TopicArgument, yes: YesOption = False) -> None:
     """Delete a topic with all its messages; asks first, and without a terminal needs --yes."""
     if not yes:
         call.need_someone_to_ask(
@@ -83,94 +130,9 @@ def delete_topic(
     call.answer({"deleted": topic}, lambda: f"Topic {topic} is deleted.")
 
 
-@command(app, "publish", tenant=True)
-def publish(
-    call: Invocation,
-    topic: TopicArgument,
-    payloads: Annotated[
-        list[str], typer.Argument(metavar="PAYLOAD", help="JSON; '-' reads a line each from stdin.")
-    ],
-    key: Annotated[
-        str | None, typer.Option(help="Key of the messages; equal keys share a partition.")
-    ] = None,
-    partition: PartitionOption = None,
-) -> None:
-    """Publish messages; they are on disk when the command answers."""
-    count = 0
-    with call.client() as client:
-        for batch in _payload_batches(payloads):
-            offsets = client.topic(topic).publish(messages_of(batch, key, partition))
-            count += len(offsets)
-            if call.as_json:
-                call.line({"offsets": offsets})
-    if not call.as_json:
-        typer.echo(f"Published {plural(count, 'message')} to {topic}.")
-
-
-@command(app, "consume", tenant=True)
-def consume(
-    call: Invocation,
-    topic: TopicArgument,
-    start: Annotated[
-        str,
-        typer.Option(
-            "--from",
-            metavar="WHERE",
-            help="earliest, latest, an offset, or a time (2026-01-31T12:00Z).",
-            autocompletion=complete_starts,
-        ),
-    ] = "earliest",
-    partition: PartitionOption = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Most messages; 100, or no limit with --follow.")
-    ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until Ctrl-C.")] = False,
-) -> None:
-    """Read messages; with --json one a line. Reading changes nothing."""
-    if limit is None and not follow:
-        limit = CONSUME_LIMIT
-    question: dict[str, Any] = {"start": parse_start(start)}
-    if partition is not None:
-        question["partition"] = partition
-    shown = 0
-    with call.client() as client:
-        if partition is None and start.isdecimal():
-            _check_one_partition(client, topic, start)
-        for messages in _pages(client, topic, question, limit, follow):
-            shown += len(messages)
-            _print_messages(call, messages)
-    if not shown and not call.as_json:
-        typer.echo(f"No messages in {topic} from {start} on.", err=True)
-
-
-def _check_one_partition(client: Client, topic: str, start: str) -> None:
-    """Refuse an offset without a partition where there are several, in words of the command line."""
-    count = len(client.topics.show(topic)["partitions"])
-    if count > 1:
-        from tidegate.errors import RequestInvalid
-
-        raise RequestInvalid(
-            reason=f"Topic '{topic}' has {count} partitions, and an offset belongs to one.",
-            hint=f"Name it: --partition N (0 to {count - 1}) --from {start}.",
-        )
-
-
-def parse_start(text: str) -> str | dict[str, Any]:
-    """Turn the word after --from into what the server takes."""
-    if text in ("earliest", "latest"):
-        return text
-    if text.isdecimal():
-        return {"offset": int(text)}
-    from tidegate.errors import RequestInvalid, TimeRangeInvalid
-    from tidegate.model.timeranges import format_time, parse_time
-
-    try:
-        return {"timestamp": format_time(parse_time(text))}
-    except TimeRangeInvalid as problem:
-        raise RequestInvalid(
-            reason=f"'{text}' is not a place to read from.",
-            hint="--from takes earliest, latest, an offset (42) or a time (2026-01-31T12:00:00Z).",
-        ) from problem
+topic_messages.register(app)
+topic_work.register(app)
+topic_groups.register(app)
 
 
 def topics_table(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -188,56 +150,58 @@ def topics_table(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Listing(headings, rows, right=figures, whole=(0, *figures), spare=(2, 3))
 
 
-def topic_table(topic: Mapping[str, Any]) -> RenderableType:
-    """Draw the partitions of a topic for people."""
-    title = f"{topic['name']}: {plural(topic['messages'], 'message')}, {bytes_text(topic['bytes'])}"
-    rows = [(str(p["partition"]), str(p["start"]), str(p["end"])) for p in topic["partitions"]]
-    return table_of(("partition", "earliest offset", "next offset"), rows, right=(0, 1, 2), title=title)
+def topic_table(topic: Mapping[str, Any], groups: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
+    """Draw a topic for people: its partitions, where its messages come from, who reads them."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from tidegate.cli.listing import Listing
+
+    size = f"{plural(topic['messages'], 'message')}, {bytes_text(topic['bytes'])}"
+    title = Text(f"{topic['name']}: {size}. {_kept_text(topic)}")
+    rows = [
+        (str(p["partition"]), str(p["start"]), str(p["end"]), bytes_text(p["bytes"]))
+        for p in topic["partitions"]
+    ]
+    figures = (0, 1, 2, 3)
+    headings = ("partition", "earliest offset", "next offset", "size")
+    parts: list[RenderableType] = [title, Listing(headings, rows, right=figures, whole=figures, spare=(3,))]
+    if topic["sources"]:
+        parts += ["", sources_table(topic["sources"])]
+    if groups:
+        parts += ["", topic_groups.brief_table(groups)]
+    return Group(*parts)
 
 
-def _payload_batches(payloads: Sequence[str]) -> Iterator[list[Any]]:
-    if list(payloads) != ["-"]:
-        yield [parse_payload(text, f"Payload {number}") for number, text in enumerate(payloads, start=1)]
-        return
-    count = 0
-    published = "Nothing was published."
-    for lines in read_batches(read_stdin):
-        yield [parse_payload(line, f"Line {number}", published) for number, line in lines]
-        # The caller asks for the next batch when this one is on disk.
-        if lines:
-            count += len(lines)
-            published = f"Published: {plural(count, 'message')}, up to line {lines[-1][0]}; nothing after it."
+def sources_table(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Draw the tables whose changes are sent to a topic."""
+    from tidegate.cli.listing import Listing
 
-
-def _pages(
-    client: Client, topic: str, question: dict[str, Any], limit: int | None, follow: bool
-) -> Iterator[Sequence[Mapping[str, Any]]]:
-    left = limit
-    while left is None or left > 0:
-        page = PAGE_MESSAGES if left is None else min(PAGE_MESSAGES, left)
-        answer = client.topic(topic).consume(**question, limit=page, wait_ms=FOLLOW_WAIT_MS if follow else 0)
-        messages = answer["messages"]
-        if not messages and not follow:
-            return
-        yield messages
-        left = None if left is None else left - len(messages)
-        question["start"] = {"offsets": answer["nextOffsets"]}
-
-
-def _print_messages(call: Invocation, messages: Sequence[Mapping[str, Any]]) -> None:
-    if call.as_json:
-        for message in messages:
-            call.line(message)
-        return
-    out = console()
-    for message in messages:
-        from rich.text import Text
-
-        place = f"{message['partition']}:{message['offset']}"
-        line = Text.assemble(
-            (f"{place:>8}  ", "cyan"),
-            (f"{message['ts']}  ", "dim"),
-            (f"{message['key']}  " if message["key"] is not None else "", "yellow"),
-            cell_text(message["payload"]),
+    rows = [
+        (
+            source["table"],
+            source["op"].upper(),
+            source["payload"],
+            ", ".join(source["partitionBy"]) or "primary key",
+            source["where"] or "",
         )
-        out.print(line, soft_wrap=True)
+        for source in sources
+    ]
+    headings = ("source", "on", "payload", "partition by", "where")
+    return Listing(headings, rows, whole=(0, 1, 2), spare=(3,))
+
+
+def _kept_text(topic: Mapping[str, Any]) -> str:
+    """Say in a sentence what retention leaves."""
+    seconds, size_bytes = topic["retentionSeconds"], topic["retentionMaxBytes"]
+    if seconds is None and size_bytes is None:
+        return "Messages are kept for good."
+    age = "" if seconds is None else f" after {seconds_text(seconds)}"
+    size = "" if size_bytes is None else f" beyond {bytes_text(size_bytes)} a partition"
+    return f"Messages go{age}{' and' if age and size else ''}{size}."
+
+
+def _changed_text(changed: Mapping[str, Any]) -> str:
+    count = plural(len(changed["partitions"]), "partition")
+    notice = f"\n{changed['notice']}" if changed.get("notice") else ""
+    return f"Topic {changed['name']} has {count}. {_kept_text(changed)}{notice}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +18,7 @@ from tidegate.cli.show import program_name
 
 if TYPE_CHECKING:
     from tidegate.cli.feed import History
+    from tidegate.cli.lags import GroupLag
     from tidegate.cli.supervisor import ChildPlan
     from tidegate.cli.view import Picture
     from tidegate.errors import TidegateError
@@ -39,7 +40,8 @@ def up(
     call: Invocation,
     port: Annotated[int | None, typer.Option(help="Port of the server (server.port).")] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="With a live source of readings and a pipeline for them.")
+        bool,
+        typer.Option("--demo", help="With a live source of readings, a pipeline for them, and an agent."),
     ] = False,
 ) -> None:
     """Run server and worker together, start again what falls, and stop all on one Ctrl-C."""
@@ -82,8 +84,8 @@ class Launch:
     def __init__(
         self, call: Invocation, home: Home, settings: Settings, *, demo: bool, port: int | None
     ) -> None:
+        from tidegate.cli.demo_feeds import DemoFeeds
         from tidegate.cli.feed import StatusFeed
-        from tidegate.cli.presence import PresenceFeed
         from tidegate.cli.supervisor import Supervisor
         from tidegate.model.clock import SystemClock
 
@@ -94,8 +96,8 @@ class Launch:
         self._port = port
         self._signals = StopSignals()
         self._supervisor = Supervisor(settings.supervisor, clock, self._tell)
-        self._feed = StatusFeed(self._fetch, clock)
-        self._presence = PresenceFeed(self._connect, clock) if demo else None
+        self._feed = StatusFeed(self._fetch, clock, self._fetch_lags)
+        self._demo_feeds = DemoFeeds(self._connect, clock)
         self._client: Client | None = None
         self._notes: list[str] = []
         self._drawing = False
@@ -118,8 +120,7 @@ class Launch:
         finally:
             self._drawing = False
             self._feed.stop()
-            if self._presence is not None and self._demo_started:
-                self._presence.stop()
+            self._demo_feeds.stop()
             self._supervisor.stop(self._signals.hurry, time.sleep)
         return self._signals.hurry()
 
@@ -155,8 +156,7 @@ class Launch:
             self._tell(f"the demo waits: {error.message}")
             return  # the next step tries again
         self._demo_started = True
-        if self._presence is not None:
-            self._presence.start()
+        self._supervisor.start(self._plan("agent", "demo-agent"))
         self._supervisor.start(self._plan("demo", "demo-source"))
         if not self._drawing and not self._call.as_json:
             self._print_commands()
@@ -187,6 +187,11 @@ class Launch:
             self._client = None  # a server that starts again may answer elsewhere
             raise
 
+    def _fetch_lags(self) -> Sequence[GroupLag]:
+        from tidegate.cli.lags import group_lags
+
+        return () if self._client is None else group_lags(self._client)
+
     def _draw(self) -> Picture:
         from tidegate.cli.status import picture_of
 
@@ -196,15 +201,16 @@ class Launch:
         trouble = "starting the server"
         if failure is not None and history.samples:
             trouble = failure.message
-        return replace(
+        drawn = replace(
             picture,
             history=history,
             children=self._supervisor.states(),
             notes=self._notes,
             commands=picture.commands if seen is not None else (),
             trouble=trouble,
-            people=None if self._presence is None or seen is None else self._presence.here(),
+            lags=self._feed.lags(),
         )
+        return self._demo_feeds.drawn(drawn) if self._demo and self._drawing else drawn
 
     def _tell(self, text: str) -> None:
         self._notes = [*self._notes[-NOTES_KEPT:], f"{time.strftime('%H:%M:%S')} {text}"]
@@ -214,9 +220,12 @@ class Launch:
             typer.echo(self._notes[-1])
 
     def _print_commands(self) -> None:
+        from tidegate.cli.exchanges import ANSWERS_TOPIC
+        from tidegate.cli.presence import DEMO_TOPIC
         from tidegate.cli.status import commands_to_try
 
-        made = {"topics": [{"name": "demo.readings"}], "tables": [{"name": "readings"}]}
+        topics = [{"name": DEMO_TOPIC}, {"name": ANSWERS_TOPIC}]
+        made = {"topics": topics, "tables": [{"name": "readings"}]}
         typer.echo(f"The demo runs. Try, in another terminal ({program_name()} --help lists more):")
         for line in commands_to_try(self._home.path, made, PIPE_WIDTH_COLUMNS):
             typer.echo(f"  {line}")

@@ -10,28 +10,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
+from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.exchanges import Exchange
 from tidegate.cli.feed import History
 from tidegate.cli.grids import FittedTable
+from tidegate.cli.lags import GroupLag, lag_of
 from tidegate.cli.presence import Person
 from tidegate.cli.show import bytes_text, count_text, rate_text, seconds_text
 from tidegate.cli.supervisor import ChildState
+from tidegate.cli.view_lines import agent_lines, agent_lines_shown, presence, traffic
 
-SPARKS = "▁▂▃▄▅▆▇█"
-SPARKS_ASCII = "_.-=+*#@"
-SPARK_WIDTH_MAX = 60
-SPARK_LABEL_COLUMNS = 30  # the words and rates before the bars, which are never cut
 # Lines that are there whatever the tables hold: heading 1, panels 4, traffic 2, three table headings of 2.
 FIXED_LINES = 13
 ROOMY_ROWS_MIN = 3  # blank lines give way when a table would show fewer rows than this
 SPACE_LINES = 4  # blank lines between the parts, where there is room for them
 SIDE_BY_SIDE_COLUMNS_MIN = 104  # topics and lake tables stand beside each other from this width on
 NOTES_SHOWN = 2
+GROUPS_TOLD = 3  # consumer groups in a line for logs
 WORKER_SILENT_SECONDS = 5.0  # the worker reports every second; after this long it is called silent
 
 STATE_STYLES = {
@@ -61,6 +60,8 @@ class Picture:
     commands: Sequence[str] = ()
     trouble: str = ""
     people: Sequence[Person] | None = None
+    exchanges: Sequence[Exchange] | None = None
+    lags: Sequence[GroupLag] = ()
     size: tuple[int, int] = field(default=(100, 40))
 
 
@@ -72,9 +73,11 @@ def render(picture: Picture) -> RenderableType:
     if status is not None:
         rows_max, roomy = _rows_that_fit(picture, status)
         space = [Text("")] if roomy else []
-        parts.append(_traffic(picture, status))
+        parts.append(traffic(picture.history, status, picture.size[0]))
         if picture.people is not None:
-            parts.append(_presence(picture.people, picture.size[0]))
+            parts.append(presence(picture.people, picture.size[0]))
+        if picture.exchanges is not None:
+            parts.extend(agent_lines(picture.exchanges, picture.lags, picture.history, picture.size))
         for table in _tables(picture, status, rows_max):
             parts.extend([*space, table])
     elif picture.trouble:
@@ -94,6 +97,7 @@ def _rows_that_fit(picture: Picture, status: Mapping[str, Any]) -> tuple[int, bo
     footer = sum(-(-(len(line) + 2) // width) for line in picture.commands) + (1 if picture.commands else 0)
     left = height - FIXED_LINES - footer - len(picture.notes[-NOTES_SHOWN:])
     left -= 0 if picture.people is None else 1
+    left -= 0 if picture.exchanges is None else agent_lines_shown(height)
     most = max(ROOMY_ROWS_MIN, *(len(status[part]) for part in ("topics", "pipelines", "tables")))
     for roomy in (True, False):
         for rows_max in range(most, 0, -1):
@@ -108,31 +112,6 @@ def _table_lines(status: Mapping[str, Any], rows_max: int) -> int:
     counts = [len(status[part]) for part in ("topics", "pipelines", "tables")]
     shown = sum(min(max(count, 1), rows_max) + (1 if count > rows_max else 0) for count in counts)
     return shown + len(_failures(status["pipelines"], rows_max))
-
-
-class Sparkline:
-    """A row of small bars, the newest on the right, the highest as tall as a line is."""
-
-    def __init__(self, values: Sequence[float], style: str) -> None:
-        self.values = values
-        self.style = style
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = min(options.max_width, SPARK_WIDTH_MAX)
-        yield Text(spark_text(self.values[-width:], ascii_only=options.ascii_only), style=self.style)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        width = min(options.max_width, SPARK_WIDTH_MAX, len(self.values))
-        return Measurement(min(1, width), width)
-
-
-def spark_text(values: Sequence[float], *, ascii_only: bool = False) -> str:
-    """Write values as bars between zero and the largest of them."""
-    bars = SPARKS_ASCII if ascii_only else SPARKS
-    top = max(values, default=0.0)
-    if top <= 0:
-        return bars[0] * len(values)
-    return "".join(bars[min(len(bars) - 1, int(value / top * len(bars)))] for value in values)
 
 
 def _heading(picture: Picture) -> RenderableType:
@@ -216,47 +195,8 @@ def _panel(name: str, state: str, lines: Sequence[str]) -> Panel:
     return Panel(body, title=title, title_align="left", box=box.ROUNDED, border_style="dim", padding=(0, 1))
 
 
-def _traffic(picture: Picture, status: Mapping[str, Any]) -> RenderableType:
-    history = picture.history
-    bars = max(1, picture.size[0] - SPARK_LABEL_COLUMNS)
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(no_wrap=True)
-    grid.add_column(justify="right", no_wrap=True, min_width=9)
-    grid.add_column(no_wrap=True)
-    incoming = history.message_rate()
-    shown = status["messagesPerSecond"] if incoming is None else incoming
-    outgoing = history.row_rate()
-    if outgoing is None:
-        outgoing = sum(line["rowsPerSecond"] or 0 for line in status["pipelines"])
-    grid.add_row(
-        "messages in", Text(rate_text(shown), "bold"), Sparkline(history.message_steps()[-bars:], "cyan")
-    )
-    grid.add_row(
-        "rows out", Text(rate_text(outgoing), "bold"), Sparkline(history.row_steps()[-bars:], "magenta")
-    )
-    return grid
-
-
-def _presence(people: Sequence[Person], width: int) -> RenderableType:
-    """Draw who is there, live from the stream: those who type stand out. Who does not fit is counted."""
-    line = Text("who is here", no_wrap=True, overflow="ellipsis")
-    for number, person in enumerate(people):
-        one = Text(f"  {person.who}@{person.room}{' types…' if person.typing else ''}")
-        one.stylize("bold yellow" if person.typing else "green")
-        left = len(people) - number
-        # Room for the count is kept unless this is the last one.
-        count = f"  and {left - 1} more" if left > 1 else ""
-        if line.cell_len + one.cell_len + len(count) > width:
-            line.append(f"  and {left} more" if number else f"  {left} in all", "dim")
-            break
-        line.append_text(one)
-    if not people:
-        line.append("  nobody", "dim")
-    return line
-
-
 def _tables(picture: Picture, status: Mapping[str, Any], rows_max: int) -> list[RenderableType]:
-    topics = _topics(status["topics"], picture.history, rows_max)
+    topics = _topics(status["topics"], picture, rows_max)
     lake = _lake(status["tables"], rows_max)
     pipelines = _pipelines(status["pipelines"], rows_max)
     if picture.size[0] < SIDE_BY_SIDE_COLUMNS_MIN:
@@ -268,18 +208,21 @@ def _tables(picture: Picture, status: Mapping[str, Any], rows_max: int) -> list[
     return [grid, pipelines]
 
 
-def _topics(topics: Sequence[Mapping[str, Any]], history: History, rows_max: int) -> RenderableType:
+def _topics(topics: Sequence[Mapping[str, Any]], picture: Picture, rows_max: int) -> RenderableType:
+    # The lag is that of the group that is furthest behind; without groups there is no such column.
+    shows_lag = bool(picture.lags)
     rows = [
         (
             topic["name"],
             count_text(topic["messages"]),
-            rate_text(history.topic_rate(topic["name"])),
+            rate_text(picture.history.topic_rate(topic["name"])),
+            *([count_text(lag_of(topic["name"], picture.lags))] if shows_lag else []),
             str(len(topic["partitions"])),
             bytes_text(topic["bytes"]),
         )
-        for topic in _busiest(topics, history, rows_max)
+        for topic in _busiest(topics, picture.history, rows_max)
     ]
-    headings = ("topics", "messages", "msg/s", "partitions", "size")
+    headings = ("topics", "messages", "msg/s", *(["lag"] if shows_lag else []), "partitions", "size")
     return _fitted(headings, rows, len(topics), "no topic yet")
 
 
@@ -368,6 +311,7 @@ def summary_line(picture: Picture) -> str:
         f"messages in {rate_text(picture.history.message_rate())}",
         f"rows out {rate_text(picture.history.row_rate())}",
         f"lag {count_text(sum(lags)) if lags else '–'}",
+        *(f"{group.topic} {group.group} lag {count_text(group.lag)}" for group in picture.lags[:GROUPS_TOLD]),
         f"batches {count_text(sum(line['batches'] or 0 for line in pipelines))}",
         *(_machine_words(status, worker) if status["pid"] is not None else [f"tenant {status['tenant']}"]),
         states,

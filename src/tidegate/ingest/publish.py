@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate.errors import SequenceReused
+from tidegate.errors import SequenceReused, SequenceTooOld
 from tidegate.storage.commit import GroupCommitter, StageLater, Staging
 from tidegate.topics.batches import Origin
 from tidegate.topics.definitions import Topic
-from tidegate.topics.log import TopicLog
-from tidegate.topics.producers import Memory, recall, stage_memory
+from tidegate.topics.logs import Log
+from tidegate.topics.producers import REQUESTS_KEPT, Memory, recall, stage_memory
 
 _PUBLISHED = Origin()
 
@@ -63,7 +63,7 @@ class Receipt:
 class Publisher:
     """Stores messages in topics. Use it from one event loop."""
 
-    def __init__(self, committer: GroupCommitter, log: TopicLog) -> None:
+    def __init__(self, committer: GroupCommitter, log: Log) -> None:
         self._committer = committer
         self._log = log
         self._turn = itertools.count()
@@ -124,9 +124,19 @@ class Publisher:
         ids = np.empty(count, np.int64)
         for partition in np.unique(partitions):
             chosen = np.flatnonzero(partitions == partition)
-            if offsets[chosen[-1]] >= self._log.counters(topic, int(partition)).end:
+            held = self._log.counters(topic, int(partition))
+            if offsets[chosen[-1]] >= held.end:
                 # The first try is in this very group: it can be read back once the group is durable.
                 raise StageLater
+            if offsets[chosen[0]] < held.start:
+                removed = chosen[offsets[chosen] < held.start]
+                raise SequenceTooOld(
+                    producer=sender.producer,
+                    sequence=sender.sequence + int(removed[0]),
+                    kept=REQUESTS_KEPT,
+                    hint="It was stored once; retention or CLEAR has removed it since. "
+                    f"Go on with sequence {memory.expected}.",
+                )
             stored = self._log.messages_at(topic, int(partition), offsets[chosen])
             ids[chosen] = stored.column("message_id").to_numpy()
             pairs = zip(stored.column("key").to_pylist(), stored.column("payload").to_pylist(), strict=True)

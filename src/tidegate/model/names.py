@@ -8,6 +8,9 @@ from tidegate.errors import NameInvalid
 
 TOPIC_NAME_CHARS_MAX = 200  # leaves room for suffixes within the 255 bytes that file systems allow a name
 TOPIC_SEGMENTS_MAX = 4  # tenant, namespace, table and one more; deeper trees are paths, not names
+# Ends the name of the topic that keeps what the consumers of another failed on. It comes on top of the limits
+# above, so that every topic can have one.
+DEAD_SUFFIX = ".dead"
 TABLE_NAME_CHARS_MAX = 63  # what PostgreSQL keeps of an identifier, so names survive a move there
 PIPELINE_NAME_CHARS_MAX = 63  # also the name of a file and of a Spark query
 SHOWN_CHARS_MAX = 80  # an error repeats no more than this of what a caller sent
@@ -19,7 +22,7 @@ _PIPELINE = re.compile(r"[a-z][a-z0-9_-]*")
 _TOPIC_RULE = (
     f"A topic name is 1 to {TOPIC_SEGMENTS_MAX} segments joined by '.', "
     f"{TOPIC_NAME_CHARS_MAX} characters at most; a segment has letters a-z and A-Z, digits, '_' and '-', "
-    "and begins with a letter or '_'."
+    f"and begins with a letter or '_'. A last segment '{DEAD_SUFFIX}' comes on top."
 )
 _TABLE_RULE = (
     f"A table name has small letters a-z, digits and '_', begins with a letter or '_', "
@@ -33,9 +36,11 @@ _PIPELINE_RULE = (
 
 def check_topic_name(name: str) -> str:
     """Give the name back, or raise NameInvalid with what is wrong and the rule."""
-    _check_length(name, "topic", TOPIC_NAME_CHARS_MAX, _TOPIC_RULE)
+    is_dead = name.endswith(DEAD_SUFFIX)
+    chars_max = TOPIC_NAME_CHARS_MAX + (len(DEAD_SUFFIX) if is_dead else 0)
+    _check_length(name, "topic", chars_max, _TOPIC_RULE)
     segments = name.split(".")
-    if len(segments) > TOPIC_SEGMENTS_MAX:
+    if len(segments) > TOPIC_SEGMENTS_MAX + is_dead:
         raise _invalid(name, "topic", f"it has {len(segments)} segments", _TOPIC_RULE)
     for segment in segments:
         if not segment:

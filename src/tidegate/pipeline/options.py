@@ -1,6 +1,7 @@
-"""Options of the source `tidegate.topic`: takes what Spark was given, gives checked values, keeps nothing.
+"""Options of `tidegate.topic`: takes what Spark was given, gives checked values, keeps nothing.
 
-Spark passes option names in lower case and every value as text.
+Spark passes option names in lower case and every value as text. Source and sink share a name and some of
+their options; one that belongs to the other side is refused by name.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Literal
 
 from tidegate.errors import RequestInvalid
 from tidegate.model.names import check_topic_name
+from tidegate.model.timeranges import parse_time
 from tidegate.pipeline.wire import RETRY_SECONDS_DEFAULT, Place
 
 # Bounds the memory and the time of one micro-batch; about a second of reading on two cores.
@@ -21,22 +23,25 @@ MESSAGES_MAX_DEFAULT = 1_000_000
 MESSAGES_MAX_CEILING = 1_000_000_000
 PARTITIONS_CEILING = 10_000
 RETRY_SECONDS_CEILING = 86_400.0
+BATCH_CEILING = 2**53
 
-OPTION_NAMES = (
-    "topic",
-    "url",
-    "token",
-    "home",
-    "caFile",
+SHARED_NAMES = ("topic", "url", "token", "home", "caFile", "retrySeconds")
+SOURCE_NAMES = (
     "startingOffsets",
+    "startingTimestamp",
     "endingOffsets",
     "maxMessagesPerBatch",
     "minPartitions",
-    "retrySeconds",
     "columns",
+    "payload",
+    "payloadSchema",
+    "badPayload",
+    "failOnDataLoss",
 )
+SINK_NAMES = ("writer", "batch")
+OPTION_NAMES = (*SHARED_NAMES, *SOURCE_NAMES, *SINK_NAMES)
 # Spark adds these by itself; they say nothing to us.
-OPTIONS_OF_SPARK = frozenset({"path", "paths", "provider"})
+OPTIONS_OF_SPARK = frozenset({"path", "paths", "provider", "checkpointlocation", "queryname"})
 
 StartingOffsets = Literal["earliest", "latest"] | dict[str, int]
 
@@ -49,34 +54,98 @@ class SourceOptions:
     place: Place
     columns: tuple[str, ...]
     starting_offsets: StartingOffsets = "earliest"
+    starting_timestamp: str | None = None
     ending_offsets: Literal["latest"] | dict[str, int] = "latest"
     messages_max: int = MESSAGES_MAX_DEFAULT
     partitions_min: int = 1
     retry_seconds: float = RETRY_SECONDS_DEFAULT
+    fail_on_data_loss: bool = True
+    payload: Literal["text", "columns"] = "text"
+    payload_schema: str | None = None
+    bad_payload: Literal["fail", "null"] = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """What a query asked of the sink; a writer and a batch are for batch queries that may be run again."""
+
+    topic: str
+    place: Place
+    retry_seconds: float = RETRY_SECONDS_DEFAULT
+    writer: str | None = None
+    batch: int | None = None
 
 
 def parse_options(options: Mapping[str, str], columns: Sequence[str]) -> SourceOptions:
-    """Check the options of a query against the columns that there are; raise RequestInvalid."""
-    given = {name.lower(): value for name, value in options.items() if name.lower() not in OPTIONS_OF_SPARK}
-    _refuse_unknown(given)
-    topic = given.get("topic")
-    if not topic:
-        raise RequestInvalid(
-            reason="tidegate.topic needs the option 'topic'", hint='Add .option("topic", "<name>").'
-        )
+    """Check the options of a reading query against the columns that there are; raise RequestInvalid."""
+    given = _known(options)
+    topic, place, retry_seconds = _shared(given)
     ending = given.get("endingoffsets", "latest").strip()
+    payload = _word(given, "payload", ("text", "columns"))
+    if "payloadschema" in given and payload != "columns":
+        raise RequestInvalid(
+            reason="Option payloadSchema is for payload 'columns'", hint='Add .option("payload", "columns").'
+        )
+    own = columns if payload == "text" else [f"_{name}" for name in columns if name != "payload"]
     return SourceOptions(
-        topic=check_topic_name(topic),
-        place=Place(given.get("url"), given.get("token"), given.get("home"), given.get("cafile")),
-        columns=_columns(given.get("columns"), columns),
+        topic=topic,
+        place=place,
+        columns=_columns(given.get("columns"), own),
         starting_offsets=_starting(given.get("startingoffsets", "earliest").strip()),
+        starting_timestamp=_timestamp(given),
         ending_offsets="latest" if ending == "latest" else _offsets("endingOffsets", ending),
         messages_max=int(
             _number(given, "maxMessagesPerBatch", MESSAGES_MAX_DEFAULT, 1, MESSAGES_MAX_CEILING)
         ),
         partitions_min=int(_number(given, "minPartitions", os.cpu_count() or 1, 1, PARTITIONS_CEILING)),
-        retry_seconds=_number(given, "retrySeconds", RETRY_SECONDS_DEFAULT, 0, RETRY_SECONDS_CEILING),
+        retry_seconds=retry_seconds,
+        fail_on_data_loss=_word(given, "failOnDataLoss", ("true", "false")) == "true",
+        payload="columns" if payload == "columns" else "text",
+        payload_schema=given.get("payloadschema"),
+        bad_payload="null" if _word(given, "badPayload", ("fail", "null")) == "null" else "fail",
     )
+
+
+def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """Check the options of a writing query; raise RequestInvalid."""
+    given = _known(options)
+    topic, place, retry_seconds = _shared(given)
+    _refuse_side(given, SOURCE_NAMES, "reads a topic, and this query writes one")
+    writer, batch = given.get("writer"), given.get("batch")
+    if streaming and (writer is not None or batch is not None):
+        raise RequestInvalid(
+            reason="Options writer and batch are for batch queries",
+            hint="A streaming query is known by its id and counts its batches itself.",
+        )
+    if (writer is None) != (batch is None):
+        raise RequestInvalid(
+            reason="Options writer and batch go together",
+            hint="Together they name what is written once, however often the query runs; or give neither.",
+        )
+    number = None if batch is None else int(_number(given, "batch", 0, 0, BATCH_CEILING))
+    return SinkOptions(topic, place, retry_seconds, writer, number)
+
+
+def refuse_sink_options(options: Mapping[str, str]) -> None:
+    """Refuse options of the sink in a query that reads."""
+    _refuse_side(_known(options), SINK_NAMES, "writes a topic, and this query reads one")
+
+
+def _known(options: Mapping[str, str]) -> dict[str, str]:
+    given = {name.lower(): value for name, value in options.items() if name.lower() not in OPTIONS_OF_SPARK}
+    _refuse_unknown(given)
+    return given
+
+
+def _shared(given: Mapping[str, str]) -> tuple[str, Place, float]:
+    topic = given.get("topic")
+    if not topic:
+        raise RequestInvalid(
+            reason="tidegate.topic needs the option 'topic'", hint='Add .option("topic", "<name>").'
+        )
+    place = Place(given.get("url"), given.get("token"), given.get("home"), given.get("cafile"))
+    retry_seconds = _number(given, "retrySeconds", RETRY_SECONDS_DEFAULT, 0, RETRY_SECONDS_CEILING)
+    return check_topic_name(topic), place, retry_seconds
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
@@ -91,6 +160,20 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
             )
 
 
+def _refuse_side(given: Mapping[str, str], names: Sequence[str], why: str) -> None:
+    for name in names:
+        if name.lower() in given:
+            raise RequestInvalid(reason=f"Option {name}: it is for a query that {why}", hint="Leave it out.")
+
+
+def _word(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """Give an option that is one of a few words, the first of them unless it is said."""
+    text = given.get(name.lower(), words[0]).strip().lower()
+    if text not in words:
+        raise RequestInvalid(reason=f"Option {name}: '{text}' is not {' or '.join(words)}", hint="")
+    return text
+
+
 def _number(given: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
     text = given.get(name.lower())
     if text is None:
@@ -102,6 +185,18 @@ def _number(given: Mapping[str, str], name: str, default: float, low: float, hig
     if not low <= value <= high:
         raise RequestInvalid(reason=f"Option {name}: {text} is not between {low:g} and {high:g}", hint="")
     return value
+
+
+def _timestamp(given: Mapping[str, str]) -> str | None:
+    text = given.get("startingtimestamp")
+    if text is None:
+        return None
+    if "startingoffsets" in given:
+        raise RequestInvalid(
+            reason="Options startingOffsets and startingTimestamp both say where to begin", hint="Give one."
+        )
+    parse_time(text)
+    return text
 
 
 def _starting(text: str) -> StartingOffsets:

@@ -1,4 +1,4 @@
-"""The wire: asks the server over HTTP for plans and messages, and finds it again after a restart.
+"""The wire: asks the server over HTTP for plans and messages, sends it parts, finds it after a restart.
 
 Everything that Spark knows of a topic comes through here. The address is looked up anew after each failed
 connection, because a server that comes back may have another port. Only the standard library is used: the
@@ -14,7 +14,7 @@ import os
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
@@ -39,6 +39,8 @@ PAUSE_SECONDS_MIN = 0.05
 PAUSE_SECONDS_MAX = 1.0
 # An error body is a sentence and a hint; more than this is not ours.
 ERROR_BYTES_MAX = 1 << 20
+JSON = "application/json"
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 Answer = TypeVar("Answer")
 
@@ -58,6 +60,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class _Sent:
+    """What goes out."""
+
+    method: str
+    content: bytes | None
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wire:
     """Calls to one server; `retry_seconds` is how long a server may be away before a call fails."""
 
@@ -72,13 +83,24 @@ class Wire:
 
     def post_json_once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Post JSON and give the JSON answer; one attempt."""
-        with self.opened(path, body) as answer:
+        return self._sent(path, _Sent("POST", json.dumps(body).encode(), JSON))
+
+    def get_json(self, path: str) -> dict[str, Any]:
+        """Ask for JSON; waits for a server that is away."""
+        return self.retried(lambda: self._sent(path, _Sent("GET", None, JSON)))
+
+    def post_arrow(self, path: str, content: bytes) -> dict[str, Any]:
+        """Post an Arrow stream and give the JSON answer; waits for a server that is away."""
+        return self.retried(lambda: self._sent(path, _Sent("POST", content, ARROW_STREAM)))
+
+    def _sent(self, path: str, sent: _Sent) -> dict[str, Any]:
+        with self._opened(path, sent) as answer:
             text = answer.read()
+            _check_whole(answer)
         try:
-            parsed = json.loads(text)
-        except ValueError as problem:
+            return dict(json.loads(text))
+        except (ValueError, TypeError) as problem:
             raise RequestMalformed(reason=f"{path} answered with something that is not JSON") from problem
-        return dict(parsed)
 
     def retried(self, call: Callable[[], Answer]) -> Answer:
         """Run a call until it answers, it fails for good, or the server was away for too long."""
@@ -89,14 +111,17 @@ class Wire:
             except TidegateError as problem:
                 patience.pause_or_raise(problem)
 
-    @contextmanager
-    def opened(self, path: str, body: Mapping[str, Any]) -> Iterator[http.client.HTTPResponse]:
+    def opened(self, path: str, body: Mapping[str, Any]) -> AbstractContextManager[http.client.HTTPResponse]:
         """Post JSON and give the open answer, whose status is 200; every failure is one of our errors."""
+        return self._opened(path, _Sent("POST", json.dumps(body).encode(), JSON))
+
+    @contextmanager
+    def _opened(self, path: str, sent: _Sent) -> Iterator[http.client.HTTPResponse]:
         found = self.place.find(os.environ)
         connection = _connection(found, self.answer_timeout_seconds)
-        headers = {"Authorization": f"Bearer {found.token}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {found.token}", "Content-Type": sent.content_type}
         try:
-            connection.request("POST", f"/api/v1/{path}", json.dumps(body).encode(), headers)
+            connection.request(sent.method, f"/api/v1/{path}", sent.content, headers)
             answer = connection.getresponse()
             if answer.status >= 300:
                 raise _refusal(answer, found.url)
@@ -159,6 +184,7 @@ def _connection(found: Found, timeout_seconds: float) -> http.client.HTTPConnect
 
 
 def _refusal(answer: http.client.HTTPResponse, url: str) -> TidegateError:
+    _check_whole(answer)
     try:
         body = json.loads(answer.read(ERROR_BYTES_MAX))
         return from_wire(body)
@@ -169,6 +195,12 @@ def _refusal(answer: http.client.HTTPResponse, url: str) -> TidegateError:
             reason=f"{url} answered {answer.status}, and not in our words",
             hint="Is this the address of a Tidegate server?",
         )
+
+
+def _check_whole(answer: http.client.HTTPResponse) -> None:
+    """Refuse an answer that broke off in its head: `http.client` takes what came for all of it."""
+    if not answer.chunked and answer.headers.get("content-length") is None:
+        raise http.client.HTTPException("the answer broke off")
 
 
 def _reason(problem: Exception) -> str:

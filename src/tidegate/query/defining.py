@@ -7,7 +7,7 @@ filling of an index, live subscribers) comes after; each of those is begun again
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from tidegate.errors import (
@@ -79,12 +79,15 @@ class Defining:
         committer: GroupCommitter,
         sources: Sources,
         watchers: Watchers,
+        drop_routes: Callable[[Staging, Table], Sequence[str]] = lambda _staging, _table: (),
     ) -> None:
         self._tables = tables
         self._streams = streams
         self._committer = committer
         self._sources = sources
         self._watchers = watchers
+        # Drops what carries a table's changes into topics, in the same write, and gives warnings about it.
+        self._drop_routes = drop_routes
 
     def create_namespace(self, statement: CreateNamespace, caller: Caller) -> Step:
         """Plan CREATE NAMESPACE."""
@@ -192,21 +195,22 @@ class Defining:
         """Plan DROP TABLE."""
         caller.check(Operation.TABLE_DROP)
 
-        def change(staging: Staging) -> Table:
+        def change(staging: Staging) -> tuple[Table, Sequence[str]]:
             table = self._tables.stage_drop(staging, self._get(statement.table, caller))
+            warnings = self._drop_routes(staging, table)
             staging.when_durable(lambda: self._watchers.dropped(table))
-            return table
+            return table, warnings
 
         def work() -> Outcome:
             try:
-                table = self._commit(change)
+                table, warnings = self._commit(change)
             except (TableNotFound, NamespaceNotFound):
                 if not statement.if_exists:
                     raise
                 return Outcome()
             if table.kind == TableKind.STREAM:
                 self._streams.drop(table)
-            return Outcome()
+            return Outcome(warnings=warnings)
 
         return _ddl(work, Operation.TABLE_DROP, f"table/{statement.table.full_name}")
 

@@ -21,9 +21,11 @@ from tidegate.query.selecting import Selecting
 from tidegate.query.showing import Showing
 from tidegate.query.statement import sql_invalid
 from tidegate.query.steps import Caller, Kind, Outcome, Step, answered
+from tidegate.query.topics import TopicStatements, topic_kind
 from tidegate.query.writing import Writing
 from tidegate.sql import parse
 from tidegate.sql import statements as sql
+from tidegate.sql.topic_statements import TopicStatement
 
 # Texts that are kept parsed: a service sends a few dozen, and long ones are rarely sent twice.
 PARSED_MAX = 2048
@@ -33,7 +35,15 @@ PARSED_CHARS_MAX = 4096
 class StatementRunner:
     """Plans statements; any thread may ask."""
 
-    def __init__(self, defining: Defining, showing: Showing, writing: Writing, selecting: Selecting) -> None:
+    def __init__(
+        self,
+        defining: Defining,
+        showing: Showing,
+        writing: Writing,
+        selecting: Selecting,
+        topics: TopicStatements | None = None,
+    ) -> None:
+        self._topics = topics
         self._showing = showing
         self._writing = writing
         self._selecting = selecting
@@ -96,6 +106,8 @@ class StatementRunner:
             return self._writing.delete(statement, params, caller)
         if isinstance(statement, sql.Explain):
             return self._selecting.explain(statement, params, caller)
+        if isinstance(statement, TopicStatement):
+            return self._about_topics(statement, params, caller)
         return self._about_tables(statement, caller)
 
     def step_arrow(self, statement: sql.Statement, rows: Any, caller: Caller) -> Step:
@@ -107,6 +119,11 @@ class StatementRunner:
         if not isinstance(statement, sql.Insert):
             raise SqlUnsupported(reason="Rows as Arrow go with INSERT INTO or UPSERT INTO.")
         return self._writing.insert_arrow(statement, rows, caller)
+
+    def _about_topics(self, statement: TopicStatement, params: Sequence[Any], caller: Caller) -> Step:
+        if self._topics is None:
+            raise SqlUnsupported(reason="There are no topics here.")
+        return self._topics.step(statement, params, caller)
 
     def _about_tables(self, statement: sql.Statement, caller: Caller) -> Step:
         plan = self._definitions.get(type(statement))
@@ -140,6 +157,8 @@ def kind_of(statement: sql.Statement) -> Kind:
         return "update"
     if isinstance(statement, sql.Delete):
         return "delete"
+    if isinstance(statement, TopicStatement):
+        return topic_kind(statement)
     shows = isinstance(statement, (sql.ShowTables, sql.ShowNamespaces, sql.DescribeTable))
     return "show" if shows else "ddl"
 

@@ -19,9 +19,7 @@ from tidegate.topics.reading import Start
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Kind = Literal[
-    "select", "insert", "upsert", "update", "delete", "ddl", "show", "publish", "consume", "ack"
-]
+Kind = Literal["select", "insert", "upsert", "update", "delete", "ddl", "show", "publish", "consume", "ack"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,25 @@ SYSTEM_SCHEMAS: Mapping[str, Mapping[str, ColumnType]] = {
         **{"files": _INT, "size_bytes": _BIGINT, "writers": _INT},
     },
     "namespaces": {"name": _TEXT, "tables": _INT},
+    "topics": {
+        **{"topic": _TEXT, "partitions": _INT, "messages": _BIGINT, "size_bytes": _BIGINT},
+        **{"retention_seconds": _BIGINT, "retention_max_bytes": _BIGINT, "sources": _INT, "groups": _INT},
+        **{"dead_letters": _BIGINT, "created": _TIME},
+    },
+    "topic_sources": {
+        **{"topic": _TEXT, "source": _TEXT, "op": _TEXT, "where": _TEXT, "partition_by": _TEXT},
+        **{"payload": _TEXT, "preview": _INT, "created": _TIME},
+    },
+    "topic_groups": {
+        **{"topic": _TEXT, "group": _TEXT, "lag": _BIGINT, "in_flight": _BIGINT, "waiting": _BIGINT},
+        **{"missed": _BIGINT, "members": _INT, "created": _TIME},
+    },
+    "topic_offsets": {
+        **{"topic": _TEXT, "group": _TEXT, "partition": _INT, "start": _BIGINT, "end": _BIGINT},
+        **{"position": _BIGINT, "next": _BIGINT, "lag": _BIGINT, "in_flight": _BIGINT, "waiting": _BIGINT},
+        **{"last_delivered_offset": _BIGINT, "last_delivered": _TIME},
+        **{"last_acked_offset": _BIGINT, "last_acked": _TIME},
+    },
     "audit": {
         **{"id": _BIGINT, "at": _TIME, "user": _TEXT, "action": _TEXT, "subject": _TEXT},
         **{"outcome": _TEXT, "request_id": _TEXT, "details": _JSON},
@@ -113,7 +132,7 @@ def table_functions(
 
 def tables_arrow(tables: Iterable[tuple[Table, int | None, int | None]]) -> pa.Table:
     """Give `system.tables` of tables with their numbers of rows and bytes; None where nobody counts."""
-    return _arrow(
+    return system_arrow(
         "tables",
         [
             (
@@ -129,7 +148,7 @@ def tables_arrow(tables: Iterable[tuple[Table, int | None, int | None]]) -> pa.T
 
 def columns_arrow(tables: Iterable[Table]) -> pa.Table:
     """Give `system.columns`, without those that every stream has."""
-    return _arrow(
+    return system_arrow(
         "columns",
         [
             (
@@ -160,18 +179,18 @@ def streams_arrow(streams: Iterable[tuple[Table, Sequence[WindowShape] | None]])
             )
             for window in windows
         ]
-    return _arrow("streams", rows)
+    return system_arrow("streams", rows)
 
 
 def namespaces_arrow(names: Iterable[str], tables: Iterable[Table]) -> pa.Table:
     """Give `system.namespaces` with the number of tables in each."""
     homes = [table.namespace for table in tables]
-    return _arrow("namespaces", [(name, homes.count(name)) for name in names])
+    return system_arrow("namespaces", [(name, homes.count(name)) for name in names])
 
 
 def audit_arrow(events: Iterable[AuditEvent]) -> pa.Table:
     """Give `system.audit`."""
-    return _arrow(
+    return system_arrow(
         "audit",
         [
             (
@@ -185,7 +204,7 @@ def audit_arrow(events: Iterable[AuditEvent]) -> pa.Table:
 
 def jobs_arrow(jobs: Iterable[Job]) -> pa.Table:
     """Give `system.jobs`."""
-    return _arrow(
+    return system_arrow(
         "jobs",
         [
             (
@@ -197,7 +216,8 @@ def jobs_arrow(jobs: Iterable[Job]) -> pa.Table:
     )
 
 
-def _arrow(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+def system_arrow(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+    """Give the rows of a system table as Arrow."""
     import pyarrow as pa
 
     kinds = SYSTEM_SCHEMAS[name]

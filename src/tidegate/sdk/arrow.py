@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,16 +15,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 # Columns that a consumed table has and that the server gives out anew when it is published again.
-COLUMNS_GIVEN_OUT = frozenset({"offset", "message_id", "ts", "op", "source", "payload_mode"})
+COLUMNS_GIVEN_OUT = frozenset({"offset", "message_id", "ts", "op", "source", "payload_mode", "user"})
+COLUMNS_GIVEN_OUT |= {"lease", "deliveries"}
 NEXT_OFFSETS = b"tidegate.nextOffsets"
+MISSED = b"tidegate.missed"
 
 
 @dataclass(frozen=True)
 class ArrowPage:
-    """Messages as a table, and where to go on: `consume_arrow({"offsets": page.next_offsets})`."""
+    """Messages as a table, and where to go on: `consume_arrow({"offsets": page.next_offsets})`.
+
+    `missed` tells a group how many messages of each partition were removed before it took them.
+    """
 
     table: pa.Table
     next_offsets: dict[str, int]
+    missed: dict[str, int] = field(default_factory=dict)
 
 
 def stream_of(table: pa.Table | pa.RecordBatch) -> bytes:
@@ -117,7 +123,9 @@ def table_of(content: bytes) -> pa.Table:
 def page_of(content: bytes) -> ArrowPage:
     """Read a page of messages and the offsets that travel in its schema."""
     table = table_of(content)
-    following = (table.schema.metadata or {}).get(NEXT_OFFSETS)
+    notes = table.schema.metadata or {}
+    following = notes.get(NEXT_OFFSETS)
     if following is None:
         raise TidegateError(reason="The server's Arrow answer does not say where to go on.")
-    return ArrowPage(table.replace_schema_metadata(None), json.loads(following))
+    missed = json.loads(notes.get(MISSED, b"{}"))
+    return ArrowPage(table.replace_schema_metadata(None), json.loads(following), missed)

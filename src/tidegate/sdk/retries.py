@@ -7,10 +7,12 @@ of a server that restarts do not come back in one moment.
 
 from __future__ import annotations
 
+import math
 import random
 import ssl
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import httpx
@@ -25,6 +27,7 @@ from tidegate.errors import (
     ServerUntrusted,
     StorageFull,
     TidegateError,
+    Unavailable,
     from_wire,
 )
 from tidegate.model.clock import Clock, SystemClock
@@ -115,6 +118,23 @@ class Course:
             return None
         self._pause_seconds = min(self._pause_seconds * 2, PAUSE_SECONDS_MAX)
         return pause_seconds
+
+
+class Vigil(Course):
+    """The attempts of a call that someone stands by: it goes on until that is over, however long it takes."""
+
+    def __init__(self, retrying: Retrying, request: Request, is_over: Callable[[], bool]) -> None:
+        endless = replace(retrying, seconds=math.inf, attempts_max=sys.maxsize)
+        super().__init__(endless, request)
+        self._is_over = is_over
+
+    def next_pause(self, setback: Setback) -> float | None:
+        """Give the seconds to wait before the next attempt; a server in trouble may get over it."""
+        passes = setback.fate is Fate.FINAL and isinstance(setback.error, Unavailable)
+        if passes or setback.fate is Fate.LATE:
+            setback = replace(setback, fate=Fate.LOST)
+        pause_seconds = super().next_pause(setback)
+        return None if self._is_over() else pause_seconds
 
 
 def setback_of(problem: httpx.TransportError, url: str) -> Setback:

@@ -11,6 +11,33 @@ class PartitionShown(TypedDict):
     partition: int
     start: int
     end: int
+    bytes: int
+
+
+class SourceShown(TypedDict):
+    """A table whose changes go into a topic."""
+
+    table: str
+    op: str
+    where: str | None
+    partitionBy: list[str]
+    payload: str
+    preview: int
+
+
+class ColumnShown(TypedDict):
+    """A column and its type."""
+
+    name: str
+    type: str
+
+
+class PayloadSchemaShown(TypedDict):
+    """The columns of the rows that a table sent into a topic, from some moment on."""
+
+    number: int
+    source: str
+    columns: list[ColumnShown]
 
 
 class TopicShown(TypedDict):
@@ -21,6 +48,16 @@ class TopicShown(TypedDict):
     messages: int
     bytes: int
     partitions: list[PartitionShown]
+    retentionSeconds: int | None
+    retentionMaxBytes: int | None
+    sources: list[SourceShown]
+    schemas: list[PayloadSchemaShown]
+
+
+class TopicChanged(TopicShown):
+    """A topic that was changed; the notice says what more partitions do to the order of keys."""
+
+    notice: str | None
 
 
 class Outgoing(TypedDict):
@@ -40,15 +77,18 @@ class Placed(TypedDict):
 
 
 class Message(TypedDict):
-    """A message of a topic."""
+    """A message of a topic; taken by a group it has a lease, and how often it was delivered."""
 
     topic: str
     partition: int
     offset: int
     messageId: str
+    lease: str | None
+    deliveries: int | None
     op: str
     ts: str
     source: str | None
+    user: str | None
     payloadMode: str
     key: str | None
     payload: Any
@@ -59,6 +99,72 @@ class MessagePage(TypedDict):
 
     messages: list[Message]
     nextOffsets: dict[str, int]
+    missed: NotRequired[dict[str, int]]
+
+
+class Acked(TypedDict):
+    """How many messages were acknowledged, and the first that is not, by partition."""
+
+    acked: int
+    position: dict[str, int]
+
+
+class Nacked(TypedDict):
+    """How many messages were given back, and how many of them are dead letters now."""
+
+    nacked: int
+    dead: int
+
+
+class Extended(TypedDict):
+    """How many leases run anew, and until when."""
+
+    extended: int
+    expiresAt: str
+
+
+class MemberShown(TypedDict):
+    """A consumer of a group: how many messages it holds, how many of its questions wait."""
+
+    member: str
+    lastSeenAt: str | None
+    holds: int
+    waits: int
+
+
+class MomentShown(TypedDict):
+    """When something happened to which message."""
+
+    offset: int
+    at: str
+
+
+class GroupPartitionShown(TypedDict):
+    """Where a group is in a partition."""
+
+    partition: int
+    start: int
+    end: int
+    position: int
+    next: int
+    lag: int
+    inFlight: int
+    waiting: int
+    lastDelivered: MomentShown | None
+    lastAcked: MomentShown | None
+
+
+class GroupShown(TypedDict):
+    """A consumer group of a topic."""
+
+    group: str
+    createdAt: str
+    lag: int
+    inFlight: int
+    waiting: int
+    missed: int
+    members: list[MemberShown]
+    partitions: list[GroupPartitionShown]
 
 
 class Me(TypedDict):

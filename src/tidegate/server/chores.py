@@ -7,13 +7,19 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable
 
-from tidegate.errors import CatalogUnavailable, TableChanged, TidegateError
+from tidegate.errors import CatalogUnavailable, TableChanged, TidegateError, TopicNotFound
 from tidegate.ingest.answers import old_answers, stage_forget
 from tidegate.model.ids import tick_time_us
+from tidegate.server.batch_parts import remove_old_parts
 from tidegate.server.running import Running
+from tidegate.storage.commit import Staging
 from tidegate.storage.highwater import KEEP_SECONDS, stage_high_water
+from tidegate.topics.definitions import Retention, Topic
+from tidegate.topics.groups import Groups
 
 SAMPLE_SECONDS = 1.0
+# Leases that ran out are found by whoever consumes next; this is for groups in which nobody does.
+LEASE_SECONDS = 1.0
 # An index is filled where it is made; this is for those that a crash left.
 INDEX_SECONDS = 60.0
 # Old rows go once an hour: nothing waits for it.
@@ -34,8 +40,11 @@ def start_chores(running: Running) -> list[asyncio.Task[None]]:
     chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
         ("tokens", refresh_seconds, lambda: running.identities.refresh(required=False)),
         ("prune", PRUNE_SECONDS, lambda: prune(running)),
+        ("topics: parts", PRUNE_SECONDS, lambda: remove_old_parts(running)),
         ("streams: flush", settings.streams.flush_interval_seconds / 2, lambda: flush_streams(running)),
         ("streams: evict", settings.streams.eviction_interval_seconds, lambda: evict_streams(running)),
+        ("topics: retention", settings.topics.retention_interval_seconds, lambda: keep_retention(running)),
+        ("topics: leases", LEASE_SECONDS, lambda: end_leases(running)),
         ("indexes", INDEX_SECONDS, lambda: fill_indexes(running)),
         ("clock", KEEP_SECONDS, _high_water(running)),
     ]
@@ -74,6 +83,50 @@ async def evict_streams(running: Running) -> None:
             continue
         running.metrics.count_stream_evicted(evicted.windows)
     await running.threads.upkeep(streams.sweep)
+
+
+async def keep_retention(running: Running) -> None:
+    """Remove what topics need not keep any more, whole ranges at a time, and give the disk back its room.
+
+    A topic that cannot be read is named in the log, and keeps no other from its turn.
+    """
+    for topic in list(running.topics):
+        for partition in range(topic.partitions):
+            try:
+                if topic.retention != Retention():
+                    await _trim(running, topic, partition)
+                await running.threads.upkeep(running.log.tidy, topic, partition)
+            except TopicNotFound:
+                break  # deleted since the list was made
+            except TidegateError as problem:
+                place = f"'{topic.name}', partition {partition}"
+                log.error("topics: retention: %s: %s: %s", place, problem.code, problem)
+    await running.threads.upkeep(running.log.tidy_gone)
+
+
+async def _trim(running: Running, topic: Topic, partition: int) -> None:
+    before = running.log.counters(topic, partition)
+    now_us = running.clock.now_us()
+    start = await running.threads.upkeep(running.log.retained_start, topic, partition, now_us)
+    if start <= before.start:
+        return
+    removed = await running.committer.commit(
+        lambda staging: running.log.stage_trim(staging, topic, partition, start)
+    )
+    running.metrics.count_trimmed(removed)
+
+
+async def end_leases(running: Running) -> None:
+    """Let messages come again whose leases ran out, or make them dead letters."""
+    groups = running.topic.groups
+    for topic_id, group in groups.overdue(running.clock.now_us()):
+        topic = running.topics.by_id(topic_id)
+        if topic is not None:
+            await running.committer.commit(functools.partial(_end_leases, groups, topic, group))
+
+
+def _end_leases(groups: Groups, topic: Topic, group: str, staging: Staging) -> None:
+    groups.stage_expire(staging, topic, group)
 
 
 async def fill_indexes(running: Running) -> None:

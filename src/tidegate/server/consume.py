@@ -1,45 +1,30 @@
-"""Endpoints of reading topics: consume, and what Spark reads (plan, read), in JSON and in Arrow."""
+"""The endpoint of consume: messages out, in JSON or in Arrow, leased to a member of a group or not."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from msgspec import UNSET, UnsetType
-from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from tidegate.errors import InvariantBroken, RequestInvalid
-from tidegate.model.timeranges import format_time, parse_time
+from tidegate.errors import RequestInvalid
+from tidegate.model.timeranges import format_time
+from tidegate.query.steps import ConsumeAsk
 from tidegate.server.arrow_bodies import arrow_answer
-from tidegate.server.bodies import json_answer, ready_answer
+from tidegate.server.bodies import ready_answer
 from tidegate.server.call import ARROW_STREAM, JSON, Call
-from tidegate.server.running import Running
-from tidegate.server.sending import StreamResponse
-from tidegate.topics import reading
-from tidegate.topics.batches import MESSAGE_SCHEMA
+from tidegate.server.consuming import Consumed, consumed
+from tidegate.server.positions import FromBody, start_of
 from tidegate.topics.definitions import Topic
-from tidegate.topics.reading import Start, Taken
 
-CONSUME_LIMIT = 100
-# Where an Arrow answer carries the offsets to go on from.
+# Where an Arrow answer carries the offsets to go on from, and what a group missed.
 NEXT_OFFSETS = "tidegate.nextOffsets"
-# What a stream that is not taken holds: a chunk, and the page of record batches that the next is made from.
-STREAM_BYTES = 4 * reading.CHUNK_BYTES
-# A wait looks this often whether the caller's token is still good.
-ALIVE_STEP_SECONDS = 2.0
-
-
-class FromBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The object form of `from`; exactly one field is given."""
-
-    offset: int | None = None
-    after: int | None = None
-    timestamp: str | None = None
-    offsets: dict[int, int] | None = None
+MISSED = "tidegate.missed"
+# Answers up to this are written on the event loop: a thread costs more than they do.
+SMALL_MESSAGES = 20
 
 
 class ConsumeBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -49,202 +34,109 @@ class ConsumeBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     partition: int | None = None
     limit: int | UnsetType = UNSET
     wait_ms: int = 0
-
-
-class PlanBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Body of plan."""
-
-    start: str | dict[int, int]
-    messages_max: int | None = None
-    topic_id: int | None = None
-
-
-class ReadBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Body of read."""
-
-    partition: int
-    from_: int = msgspec.field(name="from")
-    to: int
-    topic_id: int | None = None
+    group: str | None = None
+    member: str | None = None
+    lease_ms: int | None = None
 
 
 _consume = msgspec.json.Decoder(ConsumeBody)
-_plan = msgspec.json.Decoder(PlanBody)
-_read = msgspec.json.Decoder(ReadBody)
+_encode = msgspec.json.Encoder().encode
 
 
 async def consume(call: Call) -> Response:
-    """Messages from a position on, without a group: nothing is remembered. Waits for the first if asked."""
+    """Messages from a position on, where nothing is remembered, or the next ones of a group, leased."""
     running = call.running
     topic = running.topics.get(call.tenant, call.params["topic"])
     body = await call.json(_consume)
-    limit = _check_consume(running, body)
-    start = _start(body.from_)
-    running.answers.check_room()
-    begin = await running.threads.read(reading.start_offsets, running.log, topic, start, body.partition)
-    taken = await _take_or_wait(call, topic, begin, limit, body.wait_ms)
-    call.check_alive()
-    write, kind = (_arrow, ARROW_STREAM) if call.wants_arrow() else (_json, JSON)
-    content = await running.threads.read(write, topic, taken)
-    answer = ready_answer(content, kind, held=running.answers)
-    running.metrics.count_consumed(call.tenant, taken.count)
-    return answer
-
-
-def _check_consume(running: Running, body: ConsumeBody) -> int:
-    """Refuse what is beyond a limit, and give the number of messages that are wanted at most."""
-    limits = running.settings.server
-    limit = min(CONSUME_LIMIT, limits.messages_max) if isinstance(body.limit, UnsetType) else body.limit
-    if not 1 <= limit <= limits.messages_max:
-        reason = f"limit is 1 to {limits.messages_max}, not {limit}."
-        raise RequestInvalid(reason=reason, hint="Read in pages: go on from nextOffsets.")
-    if not 0 <= body.wait_ms <= limits.wait_ms_max:
-        reason = f"waitMs is 0 to {limits.wait_ms_max}, not {body.wait_ms}."
-        raise RequestInvalid(reason=reason, hint="Ask again after an empty answer.")
-    return limit
-
-
-async def _take_or_wait(call: Call, topic: Topic, begin: dict[int, int], limit: int, wait_ms: int) -> Taken:
-    running, clock = call.running, call.running.clock
-    deadline = clock.monotonic_seconds() + wait_ms / 1000
-    leaving: asyncio.Future[None] | None = None
-    try:
-        while True:
-            waiter = running.arrivals.arm(topic)
-            try:
-                # Deleted while this waited: say so, rather than read a topic of the same name made since.
-                running.topics.get(topic.tenant, topic.name).check_id(topic.id)
-                taken = await running.threads.read(reading.take, running.log, topic, begin, limit)
-                left_seconds = deadline - clock.monotonic_seconds()
-                if taken.batches or left_seconds <= 0 or running.stopping:
-                    return taken
-                leaving = leaving or asyncio.ensure_future(call.left())
-                await _wait(call, waiter, leaving, left_seconds)
-            finally:
-                running.arrivals.disarm(topic, waiter)
-    finally:
-        if leaving is not None:
-            leaving.cancel()
-
-
-async def _wait(
-    call: Call, waiter: asyncio.Future[None], leaving: asyncio.Future[None], left_seconds: float
-) -> None:
-    """Wait for messages, in steps that are short enough to notice a token that ended meanwhile."""
-    call.begin_wait()
-    try:
-        step_seconds = min(left_seconds, ALIVE_STEP_SECONDS)
-        await asyncio.wait([waiter, leaving], timeout=step_seconds, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        call.end_wait()
-    if leaving.done():
-        raise ClientDisconnect
-    call.check_alive()
-
-
-def _start(given: str | FromBody | dict[int, int]) -> Start:
-    if isinstance(given, dict):
-        return Start("offsets", offsets=given)
-    if given == "earliest":
-        return Start("earliest")
-    if given == "latest":
-        return Start("latest")
-    if isinstance(given, str):
-        reason = f"'{given}' is not a position."
+    if body.group is not None and call.raw_header(b"idempotency-key") is not None:
         raise RequestInvalid(
-            reason=reason, hint='Say "earliest", "latest", {"offset": n}, {"after": n} or {"timestamp": "…"}.'
+            reason="A consume of a group takes no Idempotency-Key.",
+            hint="What was leased to an answer that is lost comes again after its lease.",
         )
-    chosen = [name for name in FromBody.__struct_fields__ if getattr(given, name) is not None]
-    if len(chosen) != 1:
-        reason = "A position has exactly one of offset, after, timestamp and offsets."
-        raise RequestInvalid(reason=reason, hint='For example {"offset": 12}.')
-    if given.timestamp is not None:
-        return Start("timestamp", parse_time(given.timestamp))
-    if given.offsets is not None:
-        return Start("offsets", offsets=given.offsets)
-    if given.after is not None:
-        return Start("after", given.after)
-    if given.offset is not None:
-        return Start("offset", given.offset)
-    raise InvariantBroken(reason="a position without a field passed the check")
-
-
-def _arrow(_topic: Topic, taken: Taken) -> bytes:
-    notes = {NEXT_OFFSETS: msgspec.json.encode(_following(taken)).decode()}
-    return arrow_answer(taken.batches, MESSAGE_SCHEMA, notes)
-
-
-def _json(topic: Topic, taken: Taken) -> bytes:
-    return msgspec.json.encode({"messages": _rows(topic, taken), "nextOffsets": _following(taken)})
-
-
-def _following(taken: Taken) -> dict[str, int]:
-    return {str(key): value for key, value in taken.next_offsets.items()}
-
-
-def _rows(topic: Topic, taken: Taken) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for batch in taken.batches:
-        columns = batch.to_pydict()
-        times = batch.column("ts").cast("int64").to_pylist()
-        for index, payload in enumerate(columns["payload"]):
-            rows.append(
-                {
-                    "topic": topic.name,
-                    "partition": columns["partition"][index],
-                    "offset": columns["offset"][index],
-                    "messageId": str(columns["message_id"][index]),
-                    "op": columns["op"][index],
-                    "ts": format_time(times[index]),
-                    "source": columns["source"][index],
-                    "payloadMode": columns["payload_mode"][index],
-                    "key": columns["key"][index],
-                    "payload": msgspec.Raw(payload.encode()),
-                }
-            )
-    return rows
-
-
-async def plan(call: Call) -> Response:
-    """The next offset range to read, planned here so that every reader plans alike."""
-    running = call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    body = await call.json(_plan)
-    topic.check_id(body.topic_id)
-    if body.messages_max is not None and body.messages_max < 1:
-        raise RequestInvalid(reason="messagesMax is 1 or more.", hint="Leave it out for no limit.")
-    planned = await running.threads.read(
-        reading.plan, running.log, topic, _start(body.start), body.messages_max
+    ask = ConsumeAsk(
+        topic=topic,
+        group=body.group,
+        member=body.member,
+        start=start_of(body.from_),
+        partition=body.partition,
+        limit=None if isinstance(body.limit, UnsetType) else body.limit,
+        wait_ms=body.wait_ms,
+        lease_ms=body.lease_ms,
     )
-    ends = {"start": planned.start, "end": planned.end, "latest": planned.latest}
-    return json_answer({"topicId": topic.id, **ends})
+    running.answers.check_room()
+    found = await consumed(call, ask)
+    write, kind = (_arrow, ARROW_STREAM) if call.wants_arrow() else (_json, JSON)
+    if found.count <= SMALL_MESSAGES:
+        content = write(topic, found)
+    else:
+        content = await running.threads.read(write, topic, found)
+    return ready_answer(content, kind, held=running.answers)
 
 
-async def read(call: Call) -> Response:
-    """Exactly the messages of an offset range, as one Arrow stream."""
-    running = call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    body = await call.json(_read)
-    topic.check_id(body.topic_id)
-    if body.to < body.from_:
-        raise RequestInvalid(
-            reason=f"The range ends at {body.to}, before it starts.", hint="Ranges are half-open."
+def _arrow(_topic: Topic, found: Consumed) -> bytes:
+    notes = {NEXT_OFFSETS: _encode(by_name(found.next_offsets)).decode()}
+    if found.missed:
+        notes[MISSED] = _encode(by_name(found.missed)).decode()
+    return arrow_answer(found.batches, found.schema, notes)
+
+
+def _json(topic: Topic, found: Consumed) -> bytes:
+    answer: dict[str, Any] = {
+        "messages": [message for batch in found.batches for message in message_rows(topic.name, batch)],
+        "nextOffsets": by_name(found.next_offsets),
+    }
+    if found.missed:
+        answer["missed"] = by_name(found.missed)
+    return _encode(answer)
+
+
+def by_name(by_partition: Mapping[int, int]) -> dict[str, int]:
+    """Give numbers by partition as JSON has them."""
+    return {str(key): value for key, value in by_partition.items()}
+
+
+def message_rows(topic: str, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Give the messages of a batch as JSON has them; payloads go out as they are."""
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in _OWN}
+    nothing = [None] * batch.num_rows
+    payloads = batch.column("payload").cast(pa.binary()).to_pylist()
+    texts: dict[int, str] = {}
+    times = []
+    for time_us in batch.column("ts").cast("int64").to_pylist():
+        text = texts.get(time_us)
+        times.append(text or texts.setdefault(time_us, format_time(time_us)))
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            "offset": offset,
+            "messageId": str(message_id),
+            "lease": lease,
+            "deliveries": deliveries,
+            "op": op,
+            "ts": ts,
+            "source": source,
+            "user": user,
+            "payloadMode": mode,
+            "key": key,
+            "payload": msgspec.Raw(payload),
+        }
+        for partition, offset, message_id, lease, deliveries, op, ts, source, user, mode, key, payload in zip(
+            columns["partition"],
+            columns["offset"],
+            columns["message_id"],
+            columns.get("lease", nothing),
+            columns.get("deliveries", nothing),
+            columns["op"],
+            times,
+            columns["source"],
+            columns["user"],
+            columns["payload_mode"],
+            columns["key"],
+            payloads,
+            strict=True,
         )
-    chunks = reading.arrow_stream(running.log, topic, body.partition, body.from_, body.to)
-    running.answers.take(STREAM_BYTES)
-    try:
-        # The first chunk is made before the answer begins, so that an error in it has a status of its own.
-        first = await running.threads.read(next, chunks)
-    except BaseException:
-        running.answers.release(STREAM_BYTES)
-        raise
-    running.metrics.count_consumed(call.tenant, body.to - body.from_)
-    release = partial(running.answers.release, STREAM_BYTES)
-    return StreamResponse(_stream(call, first, chunks), ARROW_STREAM, release)
+    ]
 
 
-async def _stream(call: Call, first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    while chunk := await call.running.threads.read(next, rest, b""):
-        call.check_alive()
-        yield chunk
+_OWN = frozenset({"ts", "payload"})

@@ -11,11 +11,17 @@ from typing import Any
 from tidegate.model.access import ROLE_SHORTS, Role
 from tidegate.model.names import PIPELINE_NAME_CHARS_MAX, TOPIC_NAME_CHARS_MAX, TOPIC_SEGMENTS_MAX
 from tidegate.model.people_names import TENANT_NAME_CHARS_MAX, USER_NAME_CHARS_MAX
+from tidegate.query.topic_messages import DELAY_MS_MAX, REASON_CHARS_MAX
+from tidegate.server.batch_parts import PARTS_MAX
 from tidegate.server.call import IDEMPOTENCY_KEY_CHARS_MAX, PAGE_ROWS
-from tidegate.server.consume import CONSUME_LIMIT
+from tidegate.server.consuming import CONSUME_LIMIT
 from tidegate.server.publish import PRODUCER_ID_CHARS_MAX
 from tidegate.server.records import FILTER_CHARS_MAX, JOB_STATES
 from tidegate.settings import Settings
+from tidegate.storage.keys import I64_MAX
+from tidegate.topics.definitions import RETENTION_SECONDS_MAX
+from tidegate.topics.group_shapes import NAME_CHARS_MAX
+from tidegate.topics.parts import BATCH_MAX, WRITER_CHARS_MAX
 
 Schema = dict[str, Any]
 
@@ -45,6 +51,17 @@ PIPELINE_NAME: Schema = {
 ROLES: Schema = {"items": {"type": "string", "enum": [*ROLE_SHORTS, *(str(role) for role in Role)]}}
 _FILTER: Schema = {"type": "string", "minLength": 1, "maxLength": FILTER_CHARS_MAX}
 _COUNT: Schema = {"minimum": 0}
+_GROUP: Schema = {
+    "minLength": 1,
+    "maxLength": NAME_CHARS_MAX,
+    "pattern": "^[ -~]+$",
+    "examples": ["ai-service"],
+}
+_WRITER: Schema = {**_GROUP, "maxLength": WRITER_CHARS_MAX, "examples": ["9f2c"]}
+_LEASE: Schema = {
+    "pattern": r"^(0|[1-9][0-9]{0,8})\.[1-9a-f][0-9a-f]{0,15}\.(0|[1-9][0-9]{0,17})$",
+    "examples": ["0.1f3c9a0b2c4d1000.17"],
+}
 _BY_PARTITION: Schema = {"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}, "examples": [{"0": 5}]}
 _ENDS: Schema = {"enum": ["earliest", "latest"]}
 
@@ -56,6 +73,7 @@ PATH_PARAMETERS: dict[str, Schema] = {
     "token": {"type": "string", "minLength": 1},
     "job": {"type": "string", "minLength": 1},
     "backup": {"type": "string", "minLength": 1},
+    "group": {**_GROUP, "type": "string"},
     "file": {"type": "string", "enum": ["start.js", "style.css", "swagger-ui-bundle.js", "swagger-ui.css"]},
 }
 
@@ -100,6 +118,14 @@ def query_parameters(settings: Settings) -> dict[str, Schema]:
             "maximum": 10**18 - 1,
             "description": "For Arrow bodies: number of the first message, counted per message from 0.",
         },
+        "writer": {**_WRITER, "type": "string", "description": "Who writes, such as the id of a query."},
+        "batch": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": BATCH_MAX,
+            "description": "The batch's number.",
+        },
+        "topicId": {"type": "integer", "minimum": 0, "description": "Refuses a topic that was made again."},
     }
 
 
@@ -107,10 +133,8 @@ def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
     """Give what the fields of bodies may hold beyond their types, by struct and field."""
     server, topics = settings.server, settings.topics
     return {
-        "NewTopic": {
-            "name": TOPIC_NAME,
-            "partitions": {"minimum": 1, "maximum": topics.partitions_max},
-        },
+        "NewTopic": {"name": TOPIC_NAME, **_topic_limits(settings)},
+        "TopicChange": _topic_limits(settings),
         "NewMessage": {
             "payload": {
                 "description": f"Any JSON value; with its key {topics.message_bytes_max} bytes at most."
@@ -137,7 +161,19 @@ def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
                 "default": min(CONSUME_LIMIT, server.messages_max),
             },
             "waitMs": {"minimum": 0, "maximum": server.wait_ms_max},
+            **_member_limits(settings, "leaseMs"),
         },
+        "UptoBody": {"partition": _COUNT, "uptoOffset": _COUNT},
+        "AckBody": _member_limits(settings, "leases"),
+        "NackBody": {
+            "delayMs": {"minimum": 0, "maximum": DELAY_MS_MAX},
+            "reason": {"maxLength": REASON_CHARS_MAX},
+            **_member_limits(settings, "leases"),
+        },
+        "ExtendBody": _member_limits(settings, "leases", "leaseMs"),
+        "ResetBody": {"group": _GROUP, "to": _ENDS, "partition": _COUNT},
+        "CommitBody": _batch_limits(),
+        "AbortBody": _batch_limits(),
         "PlanBody": {"start": {**_ENDS, **_BY_PARTITION}, "messagesMax": {"minimum": 1}},
         "ReadBody": {"partition": _COUNT, "from": _COUNT, "to": _COUNT},
         "SqlBody": {"sql": {"minLength": 1}},
@@ -147,10 +183,41 @@ def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
     }
 
 
+def _topic_limits(settings: Settings) -> dict[str, Schema]:
+    return {
+        "partitions": {"minimum": 1, "maximum": settings.topics.partitions_max},
+        "retentionSeconds": {"minimum": 1, "maximum": RETENTION_SECONDS_MAX},
+        "retentionMaxBytes": {"minimum": 1, "maximum": I64_MAX},
+    }
+
+
+def _member_limits(settings: Settings, *more: str) -> dict[str, Schema]:
+    known: dict[str, Schema] = {
+        "leases": {"maxItems": settings.server.messages_max, "items": {"type": "string", **_LEASE}},
+        "leaseMs": {"minimum": 1, "maximum": settings.topics.lease_ms_max},
+    }
+    return {"group": _GROUP, "member": _GROUP, **{name: known[name] for name in more}}
+
+
+def _batch_limits() -> dict[str, Schema]:
+    return {
+        "writer": _WRITER,
+        "batch": {"minimum": 0, "maximum": BATCH_MAX},
+        "parts": {"maxItems": PARTS_MAX, "items": {"type": "string", "pattern": "^[0-9]{1,19}$"}},
+    }
+
+
 BODY_EXAMPLES: dict[str, Any] = {
     "NewTopic": {"name": "app.events", "partitions": 2},
     "PublishBody": {"messages": [{"key": "meter-1", "payload": {"volts": 230.1}}]},
+    "TopicChange": {"retentionSeconds": 604800},
     "ConsumeBody": {"from": "earliest", "limit": 10},
+    "AckBody": {"group": "ai-service", "acks": [{"partition": 0, "uptoOffset": 41}]},
+    "NackBody": {"group": "ai-service", "leases": ["0.1f3c9a0b2c4d1000.17"], "reason": "not now"},
+    "ExtendBody": {"group": "ai-service", "leases": ["0.1f3c9a0b2c4d1000.17"]},
+    "ResetBody": {"group": "ai-service", "to": "earliest"},
+    "CommitBody": {"writer": "9f2c", "batch": 7, "parts": []},
+    "AbortBody": {"writer": "9f2c", "batch": 7, "parts": []},
     "PlanBody": {"start": "earliest", "messagesMax": 1000},
     "ReadBody": {"partition": 0, "from": 0, "to": 1},
     "SqlBody": {"sql": "SELECT ? AS answer", "params": [42]},

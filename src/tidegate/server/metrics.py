@@ -103,9 +103,32 @@ def _topics(running: Running) -> Iterator[Metric]:
             held = running.log.counters(topic, number)
             messages += held.end - held.start
             stored_bytes += held.stored_bytes
+    count, appended_bytes = running.topic.appended.totals(running.topics)
+    yield _counter("tidegate_messages_appended_total", count)
+    yield _counter("tidegate_messages_appended_bytes_total", appended_bytes)
+    yield from _groups(running)
     yield _gauge("tidegate_topics", topics)
     yield _gauge("tidegate_topic_messages", messages)
     yield _gauge("tidegate_topic_stored_bytes", stored_bytes)
+
+
+def _groups(running: Running) -> Iterator[Metric]:
+    """Give how far behind groups are, by tenant; a tenant without a name of its own counts among `other`."""
+    groups, count = running.topic.groups, 0
+    lags: dict[tuple[str, ...], float] = {}
+    most: dict[tuple[str, ...], float] = {}
+    for topic in running.topics:
+        tenant = (running.metrics.tenants.fold(topic.tenant),)
+        for group in groups.names(topic):
+            count += 1
+            lag = groups.lag(topic, group)
+            lags[tenant] = lags.get(tenant, 0) + lag
+            most[tenant] = max(most.get(tenant, 0), lag)
+    yield _gauge("tidegate_groups", count)
+    yield _labelled("tidegate_group_lag_messages", lags)
+    yield _labelled("tidegate_group_lag_messages_max", most)
+    yield _counter("tidegate_leases_expired_total", groups.tallies.expired)
+    yield _counter("tidegate_dead_letters_total", groups.tallies.dead)
 
 
 def _disk(running: Running) -> Iterator[Metric]:

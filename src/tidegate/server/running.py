@@ -35,6 +35,7 @@ from tidegate.server.identities import Identities
 from tidegate.server.table_parts import Ground, TableParts, new_hub, open_tables
 from tidegate.server.tenants import TenantLakes
 from tidegate.server.threads import Threads
+from tidegate.server.topic_parts import TopicParts, open_topics
 from tidegate.settings import Settings
 from tidegate.storage.commit import GroupCommitter
 from tidegate.storage.highwater import read_high_water_us, stage_high_water
@@ -77,14 +78,11 @@ class Running:
     clock: Clock
     engine: RocksEngine
     committer: GroupCommitter
-    topics: TopicDirectory
-    log: TopicLog
-    publisher: Publisher
+    topic: TopicParts
     tenants: TenantLakes
     catalog: Catalog
     identities: Identities
     metrics: Metrics
-    arrivals: Arrivals
     threads: Threads
     backups: BackupDesk
     tables: TableParts
@@ -92,7 +90,6 @@ class Running:
     started_seconds: float
     load: Load = field(default_factory=Load)
     answers: AnswersHeld = field(default_factory=AnswersHeld)
-    published: dict[str, int] = field(default_factory=dict)
     worker: WorkerReport | None = None
     stopping: bool = False
     url: str = ""
@@ -102,6 +99,7 @@ class Running:
         """Stop taking work that waits: long polls answer with what they have."""
         self.stopping = True
         self.arrivals.wake_all()
+        self.topic.waits.wake_all()
         # Statements get most of the grace; what is left of it is for telling their callers.
         patience = self.settings.server.grace_seconds * STATEMENT_GRACE_PART
         asyncio.get_running_loop().call_later(patience, self.tenants.interrupt)
@@ -115,6 +113,26 @@ class Running:
                 closing.callback(part.close)
             closing.callback(self.tenants.interrupt)
             closing.callback(self.committer.close)
+
+    @property
+    def topics(self) -> TopicDirectory:
+        """The topics of all tenants."""
+        return self.topic.directory
+
+    @property
+    def log(self) -> TopicLog:
+        """The messages of all topics."""
+        return self.topic.log
+
+    @property
+    def publisher(self) -> Publisher:
+        """What stores messages."""
+        return self.topic.publisher
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """Who waits for messages without a group."""
+        return self.topic.arrivals
 
     @property
     def live_hub(self) -> LiveHub:
@@ -162,14 +180,13 @@ class Running:
             log.warning("audit event %d stays 'started', it was %s: %s", event, outcome, problem)
 
     def count_published(self, tenant: str, count: int) -> None:
-        """Note that messages were stored."""
-        self.published[tenant] = self.published.get(tenant, 0) + count
+        """Note that messages were published."""
         self.metrics.count_published(tenant, count)
 
     def sample_rate(self) -> None:
         """Note how many messages there are now; called about once a second."""
         now = self.clock.monotonic_seconds()
-        self.rate_samples.append((now, dict(self.published)))
+        self.rate_samples.append((now, self.topic.appended.by_tenant(self.topics)))
         while now - self.rate_samples[0][0] > RATE_WINDOW_SECONDS:
             self.rate_samples.popleft()
 
@@ -267,21 +284,23 @@ def _build(
     loop: asyncio.AbstractEventLoop,
     catalog: Catalog,
 ) -> Running:
-    arrivals, metrics = Arrivals(loop), Metrics(clock.monotonic_seconds)
+    metrics = Metrics(clock.monotonic_seconds)
     start_us = read_high_water_us(engine, clock.now_us())
     ids = SnowflakeSource(clock)
     ids.advance_past(snowflake_at(start_us))
-    topics = TopicDirectory(engine, settings.topics.partitions_max)
-    log = TopicLog(engine, ids, clock, arrivals.notify)
-    for topic in topics:
-        log.recover(topic)
-    committer = _open_committer(engine, topics, log, metrics, settings, clock)
+    committer = GroupCommitter(engine, sync=settings.storage.sync_writes)
+    committer.watch(clock.monotonic_seconds, metrics.observe_commit)
+    try:
+        topic = open_topics(settings, engine, committer, ids, clock, loop)
+    except BaseException:
+        committer.close()
+        raise
     _keep_high_water(committer, start_us)
     threads, lakes = Threads(settings.query.statements_max, metrics, clock), TenantLakes(home, settings)
     ground = Ground(settings, clock, engine, committer, catalog, lakes, ids)
     try:
         hub = new_hub(settings, clock, start_us, loop)
-        tables = open_tables(ground, hub, home, secrets.token_bytes, metrics)
+        tables = open_tables(ground, topic, hub, home, secrets.token_bytes, metrics)
     except BaseException:
         committer.close()
         raise
@@ -292,14 +311,11 @@ def _build(
         clock=clock,
         engine=engine,
         committer=committer,
-        topics=topics,
-        log=log,
-        publisher=Publisher(committer, log),
+        topic=topic,
         tenants=lakes,
         catalog=catalog,
         identities=Identities(catalog.tokens, settings.auth, clock, threads.catalog),
         metrics=metrics,
-        arrivals=arrivals,
         threads=threads,
         backups=BackupDesk(home, engine, catalog, clock, counted, tables.streams.flush_all),
         tables=tables,
@@ -317,18 +333,3 @@ def _keep_high_water(committer: GroupCommitter, start_us: int) -> None:
         committer.submit(lambda staging: stage_high_water(staging, start_us)).result()
     except StorageFull as problem:
         log.warning("the start is not kept: %s", problem)
-
-
-def _open_committer(
-    engine: RocksEngine,
-    topics: TopicDirectory,
-    log: TopicLog,
-    metrics: Metrics,
-    settings: Settings,
-    clock: Clock,
-) -> GroupCommitter:
-    committer = GroupCommitter(engine, sync=settings.storage.sync_writes)
-    committer.when_reopened(topics.reload)
-    committer.when_reopened(log.reload)
-    committer.watch(clock.monotonic_seconds, metrics.observe_commit)
-    return committer

@@ -70,22 +70,65 @@ class Ready(_Shape):
     parts: dict[str, Part]
 
 
+class Column(_Shape):
+    """A column of a result."""
+
+    name: str
+    type: str
+
+
 class Partition(_Shape):
     """The offsets that a partition holds: start is in, end is not."""
 
     partition: int
     start: int
     end: int
+    bytes: int
+
+
+class TopicSource(_Shape):
+    """A table whose changes go into a topic."""
+
+    table: str
+    op: Literal["INSERT", "UPDATE", "DELETE"]
+    where: str | None
+    partition_by: list[str]
+    payload: Literal["key", "full", "diff"]
+    preview: int
+
+
+class TopicSchema(_Shape):
+    """The columns of payloads that came from a table, at one moment of its life."""
+
+    number: int
+    source: str
+    columns: list[Column]
 
 
 class Topic(_Shape):
-    """A topic: its shape, and what it holds."""
+    """A topic: its shape, what it holds, and what feeds it."""
 
     name: str
     created_at: str
     partitions: list[Partition]
     messages: int
     bytes: int
+    retention_seconds: int | None
+    retention_max_bytes: int | None
+    sources: list[TopicSource]
+    schemas: list[TopicSchema]
+
+
+class TopicChanged(Topic):
+    """A topic as it is now, and what the change does to the order of keys."""
+
+    notice: str | None
+
+
+class TopicCleared(_Shape):
+    """How many messages went."""
+
+    cleared: int
 
 
 class Topics(_Shape):
@@ -122,19 +165,106 @@ class Message(_Shape):
     partition: int
     offset: int
     message_id: str
+    lease: str | None
+    deliveries: int | None
     op: str
     ts: str
     source: str | None
+    user: str | None
     payload_mode: str
     key: str | None
     payload: msgspec.Raw
 
 
 class Consumed(_Shape):
-    """Messages, and the offsets from which to go on."""
+    """Messages, the offsets from which to go on, and how many a group missed because they are gone."""
 
     messages: list[Message]
     next_offsets: dict[str, int]
+    missed: dict[str, int] | UnsetType = UNSET
+
+
+class Acked(_Shape):
+    """How many messages are done with, and the lowest offset that is not, by partition."""
+
+    acked: int
+    position: dict[str, int]
+
+
+class Nacked(_Shape):
+    """How many messages come again, and how many became dead letters."""
+
+    nacked: int
+    dead: int
+
+
+class Extended(_Shape):
+    """How many leases end at this time now."""
+
+    extended: int
+    expires_at: str
+
+
+class GroupMoved(_Shape):
+    """Where a group goes on, by partition."""
+
+    position: dict[str, int]
+
+
+class GroupDeleted(_Shape):
+    """The name of the group that is gone."""
+
+    deleted: str
+
+
+class GroupMember(_Shape):
+    """Someone who consumes for a group; null where only its leases are known."""
+
+    member: str
+    last_seen_at: str | None
+    holds: int
+    waits: int
+
+
+class GroupMoment(_Shape):
+    """The last message of a kind, and when."""
+
+    offset: int
+    at: str
+
+
+class GroupPartition(_Shape):
+    """Where a group stands in a partition; lag counts what is not acknowledged."""
+
+    partition: int
+    start: int
+    end: int
+    position: int
+    next: int
+    lag: int
+    in_flight: int
+    waiting: int
+    last_delivered: GroupMoment | None
+    last_acked: GroupMoment | None
+
+
+class Group(_Shape):
+    """A consumer group: where it stands, and who is in it."""
+
+    group: str
+    created_at: str
+    lag: int
+    in_flight: int
+    waiting: int
+    missed: int
+    members: list[GroupMember]
+    partitions: list[GroupPartition]
+
+
+class Groups(_Shape):
+    """The consumer groups of a topic, by name."""
+
+    groups: list[Group]
 
 
 class Plan(_Shape):
@@ -144,13 +274,6 @@ class Plan(_Shape):
     start: dict[str, int]
     end: dict[str, int]
     latest: dict[str, int]
-
-
-class Column(_Shape):
-    """A column of a result."""
-
-    name: str
-    type: str
 
 
 class SqlResult(_Shape):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -15,11 +16,14 @@ from tidegate.ingest.answers import Answer, Once, stage_once
 from tidegate.model.tables import Table
 from tidegate.query.filling import STATEMENT_ROWS_MAX
 from tidegate.query.runner import kind_of, told_which
-from tidegate.query.steps import Caller, Kind, Outcome, Step
+from tidegate.query.steps import Caller, ConsumeAsk, Kind, Outcome, Step
+from tidegate.query.topics import consumed_outcome
 from tidegate.server.arrow_bodies import plain_table
 from tidegate.server.bodies import ready_answer
 from tidegate.server.call import ARROW_STREAM, JSON, Call, decode_json
-from tidegate.sql import Delete, ExecuteAs, Insert, Select, Statement, Update
+from tidegate.server.consuming import consumed
+from tidegate.sql import Delete, ExecuteAs, Insert, Select, Statement, TopicStatement, Update
+from tidegate.sql.topic_statements import Publish
 from tidegate.storage.commit import Staging
 
 # Longer texts and more rows of parameters are read in a thread: on the event loop they hold up others.
@@ -85,7 +89,7 @@ def _check_accept(call: Call, statements: Sequence[Statement]) -> None:
     accepted = call.header("accept")
     if ARROW_STREAM not in accepted or JSON in accepted or "*/*" in accepted:
         return
-    if len(statements) != 1 or kind_of(statements[0]) not in ("select", "show"):
+    if len(statements) != 1 or kind_of(statements[0]) not in ("select", "show", "consume"):
         raise RequestInvalid(
             reason="Only the rows of one query come as Arrow.",
             hint=f"Send 'Accept: {JSON}'. Nothing was run.",
@@ -157,6 +161,8 @@ class _Run:
             except SqlInvalid:
                 if step.work is None:
                     raise
+        if step.consume is not None:
+            return await self._consumed(step.consume, alone=alone)
         if step.work is None:
             return _part(Outcome())
         if step.kind not in ("select", "show") and self._call.idempotency_key() is not None:
@@ -176,6 +182,15 @@ class _Run:
         self._call.check_alive()
         if step.table is not None:
             self._count(step.table, outcome.row_count)
+        return content if kind == JSON else ready_answer(content, kind, held=self._running.answers)
+
+    async def _consumed(self, ask: ConsumeAsk, *, alone: bool) -> bytes | Response:
+        if self._call.idempotency_key() is not None:
+            raise RequestInvalid(reason="CONSUME takes no Idempotency-Key.", hint=KEY_HINT)
+        found = await consumed(self._call, ask)
+        write = _arrow if alone and self._call.wants_arrow() else _written
+        work = partial(consumed_outcome, found.table(), found.missed, ask.topic.name)
+        content, _, kind = await self._running.threads.read(write, work)
         return content if kind == JSON else ready_answer(content, kind, held=self._running.answers)
 
     async def _changed(self, step: Step, change: Callable[[Staging], int]) -> bytes | Response:
@@ -215,7 +230,9 @@ def _is_quick(statement: Statement) -> bool:
         return statement.rows is not None and len(statement.rows) <= MANY_ROWS
     if isinstance(statement, Update):
         return all(fragment.simple is not None for _, fragment in statement.assignments)
-    return isinstance(statement, (Select, Delete))
+    if isinstance(statement, Publish):
+        return len(statement.payloads) <= MANY_ROWS
+    return isinstance(statement, (Select, Delete, TopicStatement))
 
 
 def _written(work: Callable[[], Outcome]) -> tuple[bytes, Outcome, str]:

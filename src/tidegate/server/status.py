@@ -111,7 +111,7 @@ async def status(call: Call) -> Response:
             "diskFreeBytes": running.disk_free_bytes() if ours else None,
             "topics": described,
             "topicsTotal": len(topics),
-            "messagesTotal": running.published.get(tenant, 0),
+            "messagesTotal": running.topic.appended.by_tenant(running.topics).get(tenant, 0),
             "messagesPerSecond": round(running.messages_per_second(tenant), 1),
             "worker": _worker(running) if ours else None,
             "pipelines": pipelines_of(running, tenant),

@@ -27,8 +27,11 @@ from tidegate.query.selecting import Selecting
 from tidegate.query.showing import Showing
 from tidegate.query.steps import Caller
 from tidegate.query.system_tables import audit_arrow, jobs_arrow, table_functions
+from tidegate.query.system_topics import topic_functions
+from tidegate.query.topics import TopicStatements
 from tidegate.query.writing import Writing
 from tidegate.server.tenants import TenantLakes
+from tidegate.server.topic_parts import TopicParts
 from tidegate.settings import Settings
 from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine
@@ -120,6 +123,7 @@ def first_seq_at(time_us: int) -> int:
 
 def open_tables(
     ground: Ground,
+    topics: TopicParts,
     hub: LiveHub,
     home: Home,
     random_bytes: Callable[[int], bytes],
@@ -144,15 +148,18 @@ def open_tables(
 
     def system_rows(caller: Caller) -> Mapping[str, Callable[[], pa.Table]]:
         rows = table_functions(directory, store, streams, caller.tenant)
-        return {**rows, **_records(ground.catalog, caller)}
+        fed = topic_functions(topics, directory, caller.tenant)
+        return {**rows, **fed, **_records(ground.catalog, caller)}
 
     selecting = Selecting(directory, store, streams, engine, ground.lakes.query, system_rows, sources)
-    rows = RowWriter(store, [follower])
+    rows = RowWriter(store, [topics.router, follower])
     appends = StreamWriter(streams, [follower], metrics.count_stream_append)
     writing = Writing(directory, rows, appends, selecting, committer, sources)
-    defining = Defining(directory, streams, committer, sources, _LiveWatchers(hub))
+    statements = TopicStatements(topics, directory, metrics.count_published)
+    watchers = _LiveWatchers(hub)
+    defining = Defining(directory, streams, committer, sources, watchers, statements.stage_drop_routes)
     showing = Showing(directory, _lake_names(ground.lakes))
-    runner = StatementRunner(defining, showing, writing, selecting)
+    runner = StatementRunner(defining, showing, writing, selecting, statements)
     live = LiveSource(runner, directory, store, streams, engine, committer, hub.begin)
     committer.when_reopened(directory.reload)
     committer.when_reopened(hub.forget_all)

@@ -1,10 +1,11 @@
-"""Endpoints of topics: make, list, show, delete."""
+"""Endpoints of topics: make, list, show, change, clear, delete."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
 from tidegate.catalog.pages import Page
@@ -18,32 +19,73 @@ from tidegate.server.lists import list_page
 from tidegate.server.running import Running
 from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Engine
-from tidegate.topics.definitions import Topic
+from tidegate.topics.definitions import Retention, Topic
+from tidegate.topics.notices import order_notice
 
 
-class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
+class NewTopic(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     """Body of POST topics."""
 
     name: str
     partitions: int = 1
+    retention_seconds: int | None = None
+    retention_max_bytes: int | None = None
+
+
+class TopicChange(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """Body of PATCH topics/{topic}: what is left out stays; null takes a limit away."""
+
+    partitions: int | UnsetType = UNSET
+    retention_seconds: int | UnsetType | None = UNSET
+    retention_max_bytes: int | UnsetType | None = UNSET
 
 
 _new_topic = msgspec.json.Decoder(NewTopic)
+_topic_change = msgspec.json.Decoder(TopicChange)
 
 
 def topic_answer(running: Running, topic: Topic) -> dict[str, Any]:
-    """Describe a topic: its shape, and what each partition holds."""
+    """Describe a topic: its shape, what each partition holds, what feeds it, and the columns of that."""
     counters = [running.log.counters(topic, number) for number in range(topic.partitions)]
     return {
         "name": topic.name,
         "createdAt": format_time(topic.created_us),
         "partitions": [
-            {"partition": number, "start": held.start, "end": held.end}
+            {"partition": number, "start": held.start, "end": held.end, "bytes": held.stored_bytes}
             for number, held in enumerate(counters)
         ],
         "messages": sum(held.end - held.start for held in counters),
         "bytes": sum(held.stored_bytes for held in counters),
+        "retentionSeconds": topic.retention_seconds,
+        "retentionMaxBytes": topic.retention_max_bytes,
+        "sources": _sources(running, topic),
+        "schemas": [
+            {
+                "number": schema.number,
+                "source": schema.source,
+                "columns": [{"name": column.name, "type": str(column.type)} for column in schema.columns],
+            }
+            for schema in running.topic.schemas.of(topic.id)
+        ],
     }
+
+
+def _sources(running: Running, topic: Topic) -> list[dict[str, Any]]:
+    found = []
+    for route in running.topic.routes.of_topic(topic.id):
+        table = running.tables.directory.by_id(route.table_id)
+        if table is not None:  # else dropped this very moment
+            found.append(
+                {
+                    "table": table.full_name,
+                    "op": route.op.upper(),
+                    "where": route.where,
+                    "partitionBy": list(route.partition_by),
+                    "payload": route.payload,
+                    "preview": route.preview_chars,
+                }
+            )
+    return found
 
 
 async def list_topics(call: Call) -> Response:
@@ -71,9 +113,10 @@ async def create_topic(call: Call) -> Response:
         if known is not None:  # nothing is done now, so nothing is written down
             return Response(known.body, known.status, media_type=JSON)
     _check_shape(running, body)
+    retention = Retention(body.retention_seconds, body.retention_max_bytes)
 
     def deed(staging: Staging) -> Answer:
-        topic = running.topics.stage_create(staging, tenant, body.name, body.partitions, now_us)
+        topic = running.topics.stage_create(staging, tenant, body.name, body.partitions, now_us, retention)
         return Answer(201, msgspec.json.encode(topic_answer(running, topic)))
 
     def stage(staging: Staging) -> Answer:
@@ -114,14 +157,53 @@ async def show_topic(call: Call) -> Response:
     return json_answer(topic_answer(call.running, call.running.topics.get(call.tenant, call.params["topic"])))
 
 
+async def change_topic(call: Call) -> Response:
+    """More partitions, or another retention."""
+    body, running = await call.json(_topic_change), call.running
+    topic = running.topics.get(call.tenant, call.params["topic"])
+    said = [name for name in body.__struct_fields__ if not isinstance(getattr(body, name), UnsetType)]
+    if not said:
+        raise RequestInvalid(reason="Nothing is to be changed.", hint="Give partitions or a retention.")
+
+    def stage(staging: Staging) -> tuple[Topic, Topic]:
+        before = running.topics.get(call.tenant, topic.name)
+        partitions = None if isinstance(body.partitions, UnsetType) else body.partitions
+        after = running.topic.stage_change(staging, before, partitions, _retention(before, body))
+        return before, after
+
+    details = {name: getattr(body, name) for name in said}
+    async with running.audited(call.actor(), "topic.change", f"topic/{topic.name}", details):
+        before, after = await running.committer.commit(stage)
+    grown = after.partitions > before.partitions
+    notice = order_notice(after.name, before.partitions, after.partitions) if grown else None
+    return json_answer({**topic_answer(running, after), "notice": notice})
+
+
+def _retention(topic: Topic, body: TopicChange) -> Retention | None:
+    if isinstance(body.retention_seconds, UnsetType) and isinstance(body.retention_max_bytes, UnsetType):
+        return None
+    seconds, most_bytes = body.retention_seconds, body.retention_max_bytes
+    return Retention(
+        topic.retention_seconds if isinstance(seconds, UnsetType) else seconds,
+        topic.retention_max_bytes if isinstance(most_bytes, UnsetType) else most_bytes,
+    )
+
+
+async def clear_topic(call: Call) -> Response:
+    """All messages of a topic go; its offsets go on where they are."""
+    running = call.running
+    topic = running.topics.get(call.tenant, call.params["topic"])
+    async with running.audited(call.actor(), "topic.clear", f"topic/{topic.name}"):
+        cleared = await running.committer.commit(lambda staging: running.topic.stage_clear(staging, topic))
+    return json_answer({"cleared": cleared})
+
+
 async def delete_topic(call: Call) -> Response:
-    """A topic and all of its messages go."""
+    """A topic and all of its messages go, with its groups and its routes."""
     running, tenant, name = call.running, call.tenant, call.params["topic"]
     running.topics.get(tenant, name)
     async with running.audited(call.actor(), "topic.delete", f"topic/{name}"):
         topic = await running.committer.commit(
-            lambda staging: running.topics.stage_delete(staging, tenant, name)
+            lambda staging: running.topic.stage_delete(staging, tenant, name)
         )
-    running.log.forget(topic)
-    running.arrivals.wake(topic)
     return json_answer({"deleted": topic.name})

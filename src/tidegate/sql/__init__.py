@@ -1,8 +1,8 @@
 """SQL: takes text, gives frozen statements and compiled expressions, keeps nothing.
 
-`grammar` reads what Tidegate itself runs: definitions, INSERT, UPDATE, DELETE, and the frame of a SELECT. It
-knows nothing of which tables there are. Expressions and the inside of a SELECT stay text for DuckDB, but for
-those of live queries, which `expressions` compiles.
+`grammar` reads what Tidegate itself runs: definitions, INSERT, UPDATE, DELETE, everything about topics, and
+the frame of a SELECT. It knows nothing of which tables there are. Expressions and the inside of a SELECT stay
+text for DuckDB, but for those of live queries, which `expressions` compiles.
 """
 
 from tidegate.sql.fragments import renumbered
@@ -40,6 +40,7 @@ from tidegate.sql.statements import (
     UseDefault,
     Where,
 )
+from tidegate.sql.topic_statements import TopicName, TopicStatement
 
 __all__ = [
     "USE_DEFAULT",
@@ -70,6 +71,8 @@ __all__ = [
     "Simple",
     "Statement",
     "TableName",
+    "TopicName",
+    "TopicStatement",
     "Update",
     "UseDefault",
     "Where",

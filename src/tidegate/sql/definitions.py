@@ -29,11 +29,14 @@ from tidegate.sql.statements import (
     Statement,
 )
 from tidegate.sql.tokens import NUMBER, STRING, WORD
+from tidegate.sql.topics import alter_topic, create_topic, drop_group, drop_topic
 
 OPTIONS = ("ttl_seconds", "durability")
 INDEX_COLUMNS_MAX = 16  # a longer index repeats the table
 
-CREATE_SYNTAX = "Syntax: CREATE NAMESPACE …, CREATE USER|SHARED|STREAM TABLE … or CREATE INDEX …"
+CREATE_SYNTAX = (
+    "Syntax: CREATE NAMESPACE …, CREATE USER|SHARED|STREAM TABLE …, CREATE INDEX … or CREATE TOPIC …"
+)
 CREATE_NAMESPACE_SYNTAX = "Syntax: CREATE NAMESPACE [IF NOT EXISTS] name"
 CREATE_TABLE_SYNTAX = (
     "Syntax: CREATE USER|SHARED|STREAM TABLE [IF NOT EXISTS] namespace.table (column TYPE [NOT NULL] "
@@ -42,11 +45,12 @@ CREATE_TABLE_SYNTAX = (
 CREATE_INDEX_SYNTAX = "Syntax: CREATE INDEX [IF NOT EXISTS] name ON namespace.table (column, …)"
 ALTER_SYNTAX = (
     "Syntax: ALTER TABLE namespace.table ADD COLUMN [IF NOT EXISTS] column TYPE [NOT NULL] [DEFAULT value], "
-    "or ALTER TABLE namespace.table SET (ttl_seconds = n, durability = '…')"
+    "or ALTER TABLE namespace.table SET (ttl_seconds = n, durability = '…'). Topics: ALTER TOPIC topic …"
 )
 DROP_SYNTAX = (
     "Syntax: DROP TABLE [IF EXISTS] namespace.table, DROP NAMESPACE [IF EXISTS] name, "
-    "or DROP INDEX [IF EXISTS] name ON namespace.table"
+    "DROP INDEX [IF EXISTS] name ON namespace.table, DROP TOPIC [IF EXISTS] topic, "
+    "or DROP CONSUMER GROUP 'group' ON topic"
 )
 _KINDS = ("USER", "SHARED", "STREAM")
 WHICH_KIND = (
@@ -72,7 +76,9 @@ def create(cursor: Cursor) -> Statement:
         )
     if cursor.is_at("TABLE"):
         raise cursor.error("say which: USER, SHARED or STREAM", cursor.token.start, WHICH_KIND)
-    word = cursor.expect("NAMESPACE", *_KINDS, "INDEX")
+    word = cursor.expect("NAMESPACE", *_KINDS, "INDEX", "TOPIC")
+    if word == "TOPIC":
+        return create_topic(cursor)
     if word == "NAMESPACE":
         return _create_namespace(cursor)
     if word == "INDEX":
@@ -232,7 +238,8 @@ def _option_value(cursor: Cursor) -> Option:
 def alter(cursor: Cursor) -> Statement:
     """Read what follows ALTER."""
     cursor.syntax = ALTER_SYNTAX
-    cursor.expect("TABLE")
+    if cursor.expect("TABLE", "TOPIC") == "TOPIC":
+        return alter_topic(cursor)
     table = cursor.table()
     if cursor.is_at(*_REFUSED_CHANGES):
         hint = "Columns are only added. To change one, make another table and INSERT INTO … SELECT …."
@@ -255,7 +262,11 @@ def drop(cursor: Cursor) -> Statement:
     cursor.syntax = DROP_SYNTAX
     if cursor.is_at(*_KINDS):
         raise cursor.expected(["TABLE"], hint=f"The kind is not repeated. {DROP_SYNTAX}")
-    word = cursor.expect("TABLE", "NAMESPACE", "INDEX")
+    word = cursor.expect("TABLE", "NAMESPACE", "INDEX", "TOPIC", "CONSUMER")
+    if word == "TOPIC":
+        return drop_topic(cursor)
+    if word == "CONSUMER":
+        return drop_group(cursor)
     is_soft = cursor.condition("EXISTS")
     if word == "NAMESPACE":
         return DropNamespace(cursor.name("the name of a namespace"), is_soft)

@@ -1,8 +1,8 @@
 """The grammar: takes the text of a script, gives its statements; by recursive descent, one token ahead.
 
 What begins a statement decides who reads it: `definitions` (CREATE, ALTER, DROP), `writes` (INSERT, UPSERT,
-UPDATE, DELETE) or `select`. Every error says what was expected and what was found, in which line, column and
-statement.
+UPDATE, DELETE), `topics`, `messages` (PUBLISH, CONSUME, ACK …) or `select`. Every error says what was
+expected and what was found, in which line, column and statement.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from difflib import get_close_matches
 
 from tidegate.sql.cursor import Cursor, one_of
 from tidegate.sql.definitions import alter, create, drop
+from tidegate.sql.messages import ack, consume, extend, nack, publish
 from tidegate.sql.select import select
 from tidegate.sql.statements import (
     DescribeTable,
@@ -23,19 +24,24 @@ from tidegate.sql.statements import (
     Statement,
 )
 from tidegate.sql.tokens import END, TEXT_CHARS_MAX, Place
+from tidegate.sql.topic_statements import ShowTopics
+from tidegate.sql.topics import clear_topic, describe_topic, reset_group, show_groups
 from tidegate.sql.writes import delete, insert, update
 
 STATEMENTS_MAX = 1_000  # of a script: it is one call, and its answer holds an answer for each
 
 EXECUTE_SYNTAX = "Syntax: EXECUTE AS 'user' (SELECT …), or another statement in the parentheses"
-SHOW_SYNTAX = "Syntax: SHOW TABLES [IN namespace], or SHOW NAMESPACES"
-DESCRIBE_SYNTAX = "Syntax: DESCRIBE [TABLE] namespace.table"
+SHOW_SYNTAX = (
+    "Syntax: SHOW TABLES [IN namespace], SHOW NAMESPACES, SHOW TOPICS, or SHOW CONSUMER GROUPS ON topic"
+)
+DESCRIBE_SYNTAX = "Syntax: DESCRIBE [TABLE] namespace.table, or DESCRIBE TOPIC topic"
 
 # What DuckDB reads as a query; the last ones only at the beginning of a statement.
 _QUERIES = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "SUMMARIZE", "PIVOT", "UNPIVOT", "(")
 _WRITES = ("INSERT", "UPSERT", "UPDATE", "DELETE")
 _EXPLAINED = ("SELECT", "UPDATE", "DELETE")
 _TAKEN_AS_USER = ("SELECT", "INSERT", "UPSERT", "UPDATE", "DELETE", "EXPLAIN")
+_OF_MESSAGES = ("CONSUME", "ACK", "NACK", "EXTEND", "PUBLISH", "CLEAR", "RESET")
 
 _ONE_EACH = "Every statement is a transaction by itself: all of it is done, or nothing."
 _FOREIGN: Mapping[str, str] = {
@@ -117,6 +123,8 @@ def _statement(cursor: Cursor) -> Statement:
         raise _unknown(cursor)
     if read is _describe and cursor.after().key in ("SELECT", "WITH", "FROM", "VALUES", "("):
         read = select  # DuckDB describes queries
+    if token.key == "RESET" and cursor.after().key != "CONSUMER":
+        raise _unknown(cursor)
     if read is not select:
         cursor.advance()
     statement = read(cursor)
@@ -139,8 +147,13 @@ def _unknown(cursor: Cursor) -> Exception:
 
 def _show(cursor: Cursor) -> Statement:
     cursor.syntax = SHOW_SYNTAX
-    if cursor.expect("TABLES", "NAMESPACES") == "NAMESPACES":
+    word = cursor.expect("TABLES", "NAMESPACES", "TOPICS", "CONSUMER")
+    if word == "NAMESPACES":
         return ShowNamespaces()
+    if word == "TOPICS":
+        return ShowTopics()
+    if word == "CONSUMER":
+        return show_groups(cursor)
     if cursor.take("IN", "FROM"):
         return ShowTables(cursor.name("the name of a namespace"))
     return ShowTables(None)
@@ -148,6 +161,9 @@ def _show(cursor: Cursor) -> Statement:
 
 def _describe(cursor: Cursor) -> Statement:
     cursor.syntax = DESCRIBE_SYNTAX
+    if cursor.is_at("TOPIC") and cursor.after().key != ".":  # a namespace may have the name
+        cursor.advance()
+        return describe_topic(cursor)
     cursor.take("TABLE")
     return DescribeTable(cursor.table())
 
@@ -166,6 +182,9 @@ def _execute(cursor: Cursor) -> Statement:
     cursor.expect("AS")
     user = cursor.text_value("a user's name in quotes")
     cursor.expect("(")
+    if cursor.is_at(*_OF_MESSAGES):
+        hint = "Topics belong to the tenant, and to no user. For a group, MEMBER says who it is."
+        raise cursor.unsupported(f"{cursor.token.key} is not run as another user.", hint)
     if not cursor.is_at(*_QUERIES, *_TAKEN_AS_USER):
         raise cursor.expected(_TAKEN_AS_USER)
     statement = _statement(cursor)
@@ -188,5 +207,12 @@ _READERS: Mapping[str, Callable[[Cursor], Statement]] = {
     "DESC": _describe,
     "EXPLAIN": _explain,
     "EXECUTE": _execute,
+    "PUBLISH": publish,
+    "CONSUME": consume,
+    "ACK": ack,
+    "NACK": nack,
+    "EXTEND": extend,
+    "CLEAR": clear_topic,
+    "RESET": reset_group,
     **dict.fromkeys(_QUERIES[1:], select),
 }

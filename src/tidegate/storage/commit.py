@@ -33,6 +33,9 @@ Notice = Callable[[int, int, float], None]
 # A group larger than this gains nothing from sharing its sync and makes its first writer wait.
 GROUP_CHANGES_MAX = 512
 GROUP_BYTES_MAX = 16 * 1024 * 1024
+# A group that removes a range and puts no more than this makes room in the end: it may use the room that is
+# kept in reserve, so that a full disk can be helped. The counters of some hundred partitions are that much.
+FREEING_BYTES_MAX = 64 * 1024
 # Waiting changes beyond this are refused: the disk is slower than the callers.
 QUEUE_CHANGES_MAX = 16_384
 
@@ -291,7 +294,8 @@ class GroupCommitter:
     def _write(self, operations: list[_Operation], changes: int, size_bytes: int) -> None:
         batch = self._engine.batch()
         put = batch.put
-        frees = all(kind != _PUT for kind, _, _ in operations)
+        kinds = {kind for kind, _, _ in operations}
+        frees = _PUT not in kinds or (_DELETE_RANGE in kinds and size_bytes <= FREEING_BYTES_MAX)
         for kind, first, second in operations:
             if kind == _PUT:
                 put(first, second)

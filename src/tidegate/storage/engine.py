@@ -96,6 +96,13 @@ class Engine(Reader, Protocol):
         """Write a copy that opens as an engine, by hard links where the disk allows it."""
         ...
 
+    def compact(self, span: KeyRange) -> None:
+        """Give the disk back what was removed in a range; may take long, other calls go on meanwhile.
+
+        Not needed for answers to be right: the engine does it by itself, but at a time of its choosing.
+        """
+        ...
+
     @property
     def reopen_needed(self) -> bool:
         """Whether a write or a sync failed half way: memory may be ahead of the disk until `reopen`."""

@@ -41,7 +41,9 @@ from tidegate.storage.upgrade import upgrade_home
 
 __all__ = ["LEAVING_HOLDER_WAIT_SECONDS", "Home", "HomeLock", "LockKind", "write_file_atomically"]
 
-LAYOUT_VERSION = 2
+# 1: the first. 2: a catalogue, tenants and kept copies. 3: record batches and counters of topics of version
+# 2, which an earlier program would take for damage; nothing moves.
+LAYOUT_VERSION = 3
 LAYOUT_FILE = "layout.json"
 ID_FILE = "home.id"
 ENGINE_PART, CATALOG_PART = "engine", "catalog"
@@ -322,7 +324,7 @@ def _fill(path: Path, make_token: Callable[[], str], *, remove_root: bool) -> No
 def _upgrade(path: Path, make_token: Callable[[], str], clock: Clock) -> None:
     def finish() -> None:
         _add_what_is_missing(path, make_token, [])
-        _write_layout(path)
+        _write_layout(path, _parts_of(path))
 
     upgrade_home(path, LAYOUT_VERSION, clock, lambda: _layout_of(path) or 0, finish)
 
@@ -342,8 +344,9 @@ def _add_what_is_missing(path: Path, make_token: Callable[[], str], made: list[P
         made.append(path / ID_FILE)
 
 
-def _write_layout(path: Path) -> None:
-    write_file_atomically(path / LAYOUT_FILE, json.dumps({"layout": LAYOUT_VERSION}).encode())
+def _write_layout(path: Path, parts: frozenset[str] = frozenset()) -> None:
+    noted = {"parts": sorted(parts)} if parts else {}
+    write_file_atomically(path / LAYOUT_FILE, json.dumps({"layout": LAYOUT_VERSION, **noted}).encode())
 
 
 def _ours(name: str) -> bool:

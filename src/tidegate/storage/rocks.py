@@ -1,9 +1,9 @@
 """The engine on RocksDB: one folder, one process, through rocksdict in raw mode.
 
 Order: batches become visible in the order of their writes. Durability: `write` hands a batch to the
-operating system, `sync` puts it on the disk. Threads: any thread may call any method; `sync` and `get_many`
-do not hold Python's lock while they work, the others do. Damage: logs are checked before they are replayed
-(`wal`), blocks when they are read.
+operating system, `sync` puts it on the disk. Threads: any thread may call any method; `sync`, `get_many` and
+`compact` do not hold Python's lock while they work, the others do. Damage: logs are checked before they are
+replayed (`wal`), blocks when they are read.
 
 A full disk: a write that finds less than `free_bytes_min` free is refused with StorageFull before RocksDB
 sees it, and works again as soon as there is room. Should RocksDB meet a full disk all the same, the write
@@ -179,6 +179,15 @@ class RocksEngine:
             rmtree(target, ignore_errors=True)
             rmtree(target.with_name(target.name + ".tmp"), ignore_errors=True)
             raise write_fault(fault, target, self._free_bytes(self.path)) from fault
+        finally:
+            self._leave()
+
+    def compact(self, span: KeyRange) -> None:
+        db = self._enter()
+        try:
+            db.compact_range(span.start, span.stop)
+        except Exception as fault:
+            raise write_fault(fault, self.path, self._free_bytes(self.path)) from fault
         finally:
             self._leave()
 

@@ -1,12 +1,16 @@
-"""The record batch: how messages of one partition lie in the log. Version 1.
+"""The record batch: how messages of one partition lie in the log. Version 2; version 1 is read.
 
-    version u8 | reserved u8 | reserved u16 | count u32 | first time i64 µs | last time i64 µs | crc32 u32 |
-    body
+    version u8 | codec u8 | schema u16 | count u32 | first time i64 µs | last time i64 µs | crc32 u32 | body
 
 Big-endian. The checksum covers the header before it and the body. The body is one encapsulated Arrow IPC
 record-batch message of `MESSAGE_SCHEMA`, so that a reader gets it as it lies, after a schema message and
 without being decoded on the way. A body holds `count` messages whose offsets follow the base offset in the
 key.
+
+The codec says what the bytes of the payloads are: 0 is JSON text, others are binary and written by the
+columns of the topic's payload schema of that number. Only payloads of codec 0 may leave as they lie.
+
+Version 1 has neither codec nor schema (both 0) nor the last column, `user`.
 """
 
 from __future__ import annotations
@@ -21,7 +25,8 @@ import pyarrow as pa
 
 from tidegate.errors import StorageCorrupt
 
-VERSION = 1
+VERSION = 2
+VERSION_WITHOUT_USER = 1
 HEADER = struct.Struct(">BBHIqqI")
 _HEADER_BEFORE_CRC = HEADER.size - 4
 # A reader decodes whole record batches: more than this in one would make a small read dear, and a slow reader
@@ -41,19 +46,35 @@ MESSAGE_SCHEMA = pa.schema(
         pa.field("source", pa.string()),
         pa.field("payload_mode", pa.string(), nullable=False),
         pa.field("key", pa.string()),
+        # JSON text outside. Inside, where the codec says so, other bytes of the same layout.
         pa.field("payload", pa.string(), nullable=False),
+        # Whose row a change of a USER table is.
+        pa.field("user", pa.string()),
     ]
 )
+_SCHEMA_WITHOUT_USER = pa.schema(list(MESSAGE_SCHEMA)[:-1])
 STREAM_START: bytes = MESSAGE_SCHEMA.serialize().to_pybytes()
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a run of messages shares: the change they tell of, where from, and how much of it they carry."""
+    """What a run of messages shares: the change they tell of, whose and where from, and how it is written."""
 
     op: str = "PUBLISH"
     source: str | None = None
     payload_mode: str = "full"
+    codec: int = 0
+    schema: int = 0
+    user: str | None = None
+
+    def shares_batch_with(self, other: Origin) -> bool:
+        """Whether messages of both may lie in one record batch: they may differ in operation and user."""
+        return self is other or (
+            self.source == other.source
+            and self.payload_mode == other.payload_mode
+            and self.codec == other.codec
+            and self.schema == other.schema
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +95,14 @@ class StoredBatch:
     first_us: int
     last_us: int
     body: memoryview
+    codec: int = 0
+    schema: int = 0
+    version: int = VERSION
+
+    @property
+    def is_as_outside(self) -> bool:
+        """Whether the body may leave as it lies: the columns are today's, and the payloads are text."""
+        return self.version == VERSION and self.codec == 0
 
     @property
     def stop_offset(self) -> int:
@@ -81,13 +110,20 @@ class StoredBatch:
         return self.base_offset + self.count
 
     def arrow(self) -> pa.RecordBatch:
-        """Decode the messages; the result shares memory with the stored bytes."""
-        return pa.ipc.read_record_batch(pa.py_buffer(self.body), MESSAGE_SCHEMA)
+        """Decode the messages but not their payloads; the result shares memory with the stored bytes.
+
+        Payloads are as they lie: text for codec 0 only. `TopicLog.arrow` gives messages as they are outside.
+        """
+        if self.version == VERSION:
+            return pa.ipc.read_record_batch(pa.py_buffer(self.body), MESSAGE_SCHEMA)
+        old = pa.ipc.read_record_batch(pa.py_buffer(self.body), _SCHEMA_WITHOUT_USER)
+        columns = [*old.columns, pa.nulls(old.num_rows, pa.string())]
+        return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Messages of one partition that follow each other; payloads are UTF-8 JSON, checked before."""
+    """Messages of one partition that follow each other; payloads are as the origin's codec says, checked."""
 
     place: Place
     origin: Origin
@@ -113,7 +149,7 @@ def message_bytes(keys: Sequence[str | None], payloads: Sequence[bytes]) -> int:
 
 
 def joined_runs(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Divide runs that follow each other into those that share a record batch: one origin, not too long.
+    """Divide runs that follow each other into those that share a record batch: like origins, not too long.
 
     A run that is too long for one record batch is cut.
     """
@@ -121,7 +157,7 @@ def joined_runs(runs: Sequence[Run]) -> Iterator[list[Run]]:
     count = size_bytes = 0
     for run, run_bytes in _cut_runs(runs):
         over = count + run.count > BATCH_MESSAGES_MAX or size_bytes + run_bytes > BATCH_BYTES_MAX
-        if joined and (over or run.origin != joined[0].origin):
+        if joined and (over or not run.origin.shares_batch_with(joined[0].origin)):
             yield joined
             joined, count, size_bytes = [], 0, 0
         joined.append(run)
@@ -159,15 +195,25 @@ def encode_runs(runs: Sequence[Run]) -> bytes:
             pa.array(np.arange(place.base_offset, place.base_offset + count, dtype=np.int64)),
             pa.array(runs[0].ids if len(runs) == 1 else np.concatenate([run.ids for run in runs])),
             _times(runs),
-            pa.repeat(pa.scalar(origin.op), count),
+            _by_run(runs, [run.origin.op for run in runs], count),
             pa.repeat(pa.scalar(origin.source, pa.string()), count),
             pa.repeat(pa.scalar(origin.payload_mode), count),
             pa.array([key for run in runs for key in run.keys], pa.string()),
             pa.array([payload for run in runs for payload in run.payloads], pa.binary()).view(pa.string()),
+            _by_run(runs, [run.origin.user for run in runs], count),
         ],
         schema=MESSAGE_SCHEMA,
     )
-    return _framed(batch, place.ts_us, last_us)
+    return _framed(batch, origin, place.ts_us, last_us)
+
+
+def _by_run(runs: Sequence[Run], values: Sequence[str | None], count: int) -> pa.Array:
+    """Give a column that has one value for all messages of a run."""
+    first = values[0]
+    if values.count(first) == len(values):
+        return pa.nulls(count, pa.string()) if first is None else pa.repeat(pa.scalar(first), count)
+    of_run = np.repeat(np.arange(len(runs)), [run.count for run in runs])
+    return pa.array(values, pa.string()).take(pa.array(of_run))
 
 
 def _times(runs: Sequence[Run]) -> pa.Array:
@@ -178,9 +224,10 @@ def _times(runs: Sequence[Run]) -> pa.Array:
     return pa.array(times.astype(np.int64)).view(kind)
 
 
-def _framed(batch: pa.RecordBatch, first_us: int, last_us: int) -> bytes:
+def _framed(batch: pa.RecordBatch, origin: Origin, first_us: int, last_us: int) -> bytes:
     body = batch.serialize()
-    head = HEADER.pack(VERSION, 0, 0, batch.num_rows, first_us, last_us, 0)[:_HEADER_BEFORE_CRC]
+    counts = (VERSION, origin.codec, origin.schema, batch.num_rows)
+    head = HEADER.pack(*counts, first_us, last_us, 0)[:_HEADER_BEFORE_CRC]
     checksum = zlib.crc32(body, zlib.crc32(head))
     return b"".join((head, checksum.to_bytes(4, "big"), body))
 
@@ -189,15 +236,17 @@ def decode_batch(stored: bytes, base_offset: int, place: str) -> StoredBatch:
     """Check a stored record batch and give it; `place` names it in errors."""
     if len(stored) < HEADER.size:
         raise StorageCorrupt(place=place, reason="the record batch is shorter than its header")
-    version, _, _, count, first_us, last_us, checksum = HEADER.unpack_from(stored)
-    if version != VERSION:
+    version, codec, schema, count, first_us, last_us, checksum = HEADER.unpack_from(stored)
+    if version not in (VERSION, VERSION_WITHOUT_USER):
         raise StorageCorrupt(
-            place=place, reason=f"record batch version {version}, this reads version {VERSION}"
+            place=place, reason=f"record batch version {version}, this reads versions 1 to {VERSION}"
         )
     view = memoryview(stored)
     if zlib.crc32(view[HEADER.size :], zlib.crc32(view[:_HEADER_BEFORE_CRC])) != checksum:
         raise StorageCorrupt(place=place, reason="the record batch does not match its checksum")
-    return StoredBatch(base_offset, count, first_us, last_us, view[HEADER.size :])
+    if version == VERSION_WITHOUT_USER:
+        codec = schema = 0  # these bytes had no meaning then
+    return StoredBatch(base_offset, count, first_us, last_us, view[HEADER.size :], codec, schema, version)
 
 
 def times_of(stored: bytes) -> tuple[int, int]:

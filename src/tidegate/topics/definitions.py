@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,13 +22,41 @@ from tidegate.errors import (
     TopicReplaced,
 )
 from tidegate.model.access import DEFAULT_TENANT
-from tidegate.model.names import check_topic_name, shorten
+from tidegate.model.names import DEAD_SUFFIX, check_topic_name, shorten
 from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Reader
+from tidegate.storage.keys import I64_MAX
 from tidegate.topics import keys
 
 _ID = struct.Struct(">Q")
 DEFINITION_VERSION = 1
+# A hundred years: longer is "for ever", and a time that far back still fits into 64 bits of microseconds.
+RETENTION_SECONDS_MAX = 100 * 366 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How long, and how much of, a topic is kept; None is without limit. Bytes are those of one partition."""
+
+    seconds: int | None = None
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_limit("seconds", self.seconds, RETENTION_SECONDS_MAX)
+        _check_limit("bytes", self.max_bytes, I64_MAX)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether everything is kept."""
+        return self.seconds is None and self.max_bytes is None
+
+
+def _check_limit(unit: str, value: int | None, most: int) -> None:
+    if value is not None and not 1 <= value <= most:
+        raise RequestInvalid(
+            reason=f"Retention is 1 to {most} {unit}, not {value}.",
+            hint="Choose a number in that range, or none (null) to keep everything.",
+        )
 
 
 class Topic(msgspec.Struct, frozen=True):
@@ -39,6 +68,23 @@ class Topic(msgspec.Struct, frozen=True):
     created_us: int
     version: int = DEFINITION_VERSION
     tenant: str = DEFAULT_TENANT
+    retention_seconds: int | None = None
+    retention_max_bytes: int | None = None
+
+    @property
+    def retention(self) -> Retention:
+        """How long, and how much, is kept."""
+        return Retention(self.retention_seconds, self.retention_max_bytes)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether this is a topic of dead letters; it has none of its own."""
+        return self.name.endswith(DEAD_SUFFIX)
+
+    @property
+    def dead_name(self) -> str:
+        """The name of the topic that keeps this one's dead letters."""
+        return self.name + DEAD_SUFFIX
 
     def check_partition(self, partition: int) -> int:
         """Give the partition back, or say which ones there are."""
@@ -63,12 +109,14 @@ class TopicDirectory:
         self._reader = reader
         self._partitions_max = partitions_max
         self._by_name: dict[tuple[str, str], Topic] = {}
+        self._by_id: dict[int, Topic] = {}
         self.reload()
 
     def reload(self) -> None:
         """Read every definition again: the engine was opened anew, and the disk is right."""
-        found = (_decoded(key, value) for key, value in self._reader.scan(keys.definition_range()))
+        found = [_decoded(key, value) for key, value in self._reader.scan(keys.definition_range())]
         self._by_name = {(topic.tenant, topic.name): topic for topic in found}
+        self._by_id = {topic.id: topic for topic in found}
 
     def __iter__(self) -> Iterator[Topic]:
         """Give every topic of every tenant."""
@@ -79,7 +127,7 @@ class TopicDirectory:
 
     def of(self, tenant: str) -> list[Topic]:
         """Give the topics of a tenant, by name."""
-        mine = [topic for topic in self._by_name.values() if topic.tenant == tenant]
+        mine = [topic for topic in list(self._by_name.values()) if topic.tenant == tenant]
         return sorted(mine, key=lambda topic: topic.name)
 
     def get(self, tenant: str, name: str) -> Topic:
@@ -89,23 +137,86 @@ class TopicDirectory:
             raise TopicNotFound(topic=shorten(name))
         return topic
 
-    def stage_create(self, staging: Staging, tenant: str, name: str, partitions: int, now_us: int) -> Topic:
+    def by_id(self, topic_id: int) -> Topic | None:
+        """Give a topic by its id; None when it is gone."""
+        return self._by_id.get(topic_id)
+
+    def stage_create(
+        self,
+        staging: Staging,
+        tenant: str,
+        name: str,
+        partitions: int,
+        now_us: int,
+        retention: Retention = Retention(),  # noqa: B008 - frozen
+    ) -> Topic:
         """Make a topic; a name that is taken is refused."""
         check_topic_name(name)
-        if not 1 <= partitions <= self._partitions_max:
-            reason = f"A topic has 1 to {self._partitions_max} partitions, not {partitions}."
-            raise RequestInvalid(reason=reason, hint="Choose a number in that range.")
+        self._check_partitions(partitions)
         if (tenant, name) in self._by_name:
             raise TopicExists(topic=name, partitions=self._by_name[tenant, name].partitions)
         stored = staging.get(keys.NEXT_ID)
         topic_id = _ID.unpack(stored)[0] if stored else 1
-        topic = Topic(topic_id, name, partitions, now_us, tenant=tenant)
+        topic = Topic(
+            topic_id,
+            name,
+            partitions,
+            now_us,
+            tenant=tenant,
+            retention_seconds=retention.seconds,
+            retention_max_bytes=retention.max_bytes,
+        )
         staging.put(keys.NEXT_ID, _ID.pack(topic_id + 1))
-        staging.put(keys.definition_key(topic_id), msgspec.json.encode(topic))
-        staging.when_durable(lambda: self._by_name.__setitem__((tenant, name), topic))
+        self._stage(staging, topic)
         # Two creates of one name in one group must not both pass the check above.
         staging.closes_group = True
         return topic
+
+    def stage_change(
+        self,
+        staging: Staging,
+        topic: Topic,
+        *,
+        partitions: int | None = None,
+        retention: Retention | None = None,
+    ) -> Topic:
+        """Add partitions, or keep more or less from now on; what is None stays as it is.
+
+        Partitions cannot be taken away: their messages would be lost.
+        """
+        stored = staging.get(keys.definition_key(topic.id))
+        if stored is None:
+            raise TopicNotFound(topic=topic.name)
+        after = _decoded(keys.definition_key(topic.id), stored)
+        if partitions is not None:
+            self._check_partitions(partitions)
+            if partitions < after.partitions:
+                raise RequestInvalid(
+                    reason=f"Topic '{topic.name}' has {after.partitions} partitions; "
+                    f"they cannot become {partitions}.",
+                    hint="Partitions can only be added. Make another topic to have fewer.",
+                )
+            after = msgspec.structs.replace(after, partitions=partitions)
+        if retention is not None:
+            after = msgspec.structs.replace(
+                after, retention_seconds=retention.seconds, retention_max_bytes=retention.max_bytes
+            )
+        self._stage(staging, after)
+        return after
+
+    def stage_dead(self, staging: Staging, topic: Topic, now_us: int) -> Topic:
+        """Give the topic of a topic's dead letters, made at the first one: it keeps everything."""
+        known = self._by_name.get((topic.tenant, topic.dead_name))
+        if known is not None:
+            return known
+        # Not durable yet, but perhaps made by this very change a moment ago. A change before it in the group
+        # cannot have made it: that one ended its group.
+        for key, value in staging.written().items():
+            if value is not None and keys.is_definition(key):
+                made = _decoded(key, value)
+                if (made.tenant, made.name) == (topic.tenant, topic.dead_name):
+                    return made
+        return self.stage_create(staging, topic.tenant, topic.dead_name, topic.partitions, now_us)
 
     def stage_delete(self, staging: Staging, tenant: str, name: str) -> Topic:
         """Remove a topic and every byte of it."""
@@ -116,9 +227,24 @@ class TopicDirectory:
         staging.when_durable(lambda: self._forget(topic))
         return topic
 
+    def _stage(self, staging: Staging, topic: Topic) -> None:
+        staging.put(keys.definition_key(topic.id), msgspec.json.encode(topic))
+        staging.when_durable(lambda: self._learn(topic))
+
+    def _learn(self, topic: Topic) -> None:
+        self._by_name[topic.tenant, topic.name] = topic
+        self._by_id[topic.id] = topic
+
     def _forget(self, topic: Topic) -> None:
-        if self._by_name.get((topic.tenant, topic.name)) == topic:
+        known = self._by_name.get((topic.tenant, topic.name))
+        if known is not None and known.id == topic.id:
             del self._by_name[topic.tenant, topic.name]
+        self._by_id.pop(topic.id, None)
+
+    def _check_partitions(self, partitions: int) -> None:
+        if not 1 <= partitions <= self._partitions_max:
+            reason = f"A topic has 1 to {self._partitions_max} partitions, not {partitions}."
+            raise RequestInvalid(reason=reason, hint="Choose a number in that range.")
 
 
 def _decoded(key: bytes, value: bytes) -> Topic:

@@ -3,10 +3,12 @@
 definition    TOPIC | topic id u64                                    the topic's name and shape
 counters      TOPIC_COUNTER | topic id u64 | partition u32            next offset, log start, last time and id
 record batch  TOPIC_LOG | topic id u64 | partition u32 | offset u64   messages, by their first offset
+time index    TOPIC_TIME | topic id u64 | partition u32 | i64 | u64   bytes before it, by time and base offset
 producer      TOPIC_PRODUCER | topic id u64 | digest of its id, 16    what an idempotent producer sent last
 next id       SYSTEM | 1 u32                                          the next topic id, never given out twice
 
-All fixed width and big-endian, so that byte order is offset order and a range scan is a read.
+All fixed width and big-endian, so that byte order is offset order and a range scan is a read. Groups, leases,
+routes, payload schemas and parts of a batch lie under the topic's id as well, each in a key space of its own.
 """
 
 from __future__ import annotations
@@ -14,11 +16,25 @@ from __future__ import annotations
 import hashlib
 
 from tidegate.storage.engine import KeyRange
-from tidegate.storage.keys import KeySpace, join, prefix_range, read_u64, u32, u64
+from tidegate.storage.keys import KeySpace, i64, join, prefix_range, read_i64, read_u64, u32, u64
 
 OFFSET_END = 2**63 - 1
 NEXT_ID = join(KeySpace.SYSTEM, u32(1))
 _OFFSET_AT = 13
+_TIME_AT = 13
+_TIME_OFFSET_AT = 21
+# Where everything of a topic lies, by its id, but for its definition.
+_SPACES = (
+    KeySpace.TOPIC_COUNTER,
+    KeySpace.TOPIC_LOG,
+    KeySpace.TOPIC_TIME,
+    KeySpace.TOPIC_PRODUCER,
+    KeySpace.TOPIC_GROUP,
+    KeySpace.TOPIC_LEASE,
+    KeySpace.TOPIC_ROUTE,
+    KeySpace.TOPIC_SCHEMA,
+    KeySpace.TOPIC_PART,
+)
 
 
 def definition_key(topic_id: int) -> bytes:
@@ -29,6 +45,11 @@ def definition_key(topic_id: int) -> bytes:
 def definition_range() -> KeyRange:
     """Keys of all definitions."""
     return prefix_range(KeySpace.TOPIC)
+
+
+def is_definition(key: bytes) -> bool:
+    """Say whether a key is that of a topic's definition."""
+    return key[:1] == KeySpace.TOPIC
 
 
 def topic_id_of(key: bytes) -> int:
@@ -56,6 +77,21 @@ def record_range(topic_id: int, partition: int, start: int, stop: int) -> KeyRan
     return KeyRange(record_key(topic_id, partition, start), record_key(topic_id, partition, stop))
 
 
+def time_key(topic_id: int, partition: int, time_us: int, base_offset: int) -> bytes:
+    """Key of an entry of the time index."""
+    return join(KeySpace.TOPIC_TIME, u64(topic_id), u32(partition), i64(time_us), u64(base_offset))
+
+
+def time_of(key: bytes) -> tuple[int, int]:
+    """Give the time and the base offset inside a key of the time index."""
+    return read_i64(key, _TIME_AT), read_u64(key, _TIME_OFFSET_AT)
+
+
+def time_range(topic_id: int, partition: int) -> KeyRange:
+    """Keys of the time index of a partition."""
+    return prefix_range(join(KeySpace.TOPIC_TIME, u64(topic_id), u32(partition)))
+
+
 def producer_key(topic_id: int, producer_id: str) -> bytes:
     """Key of what a producer sent last."""
     digest = hashlib.blake2b(producer_id.encode(), digest_size=16).digest()
@@ -64,5 +100,4 @@ def producer_key(topic_id: int, producer_id: str) -> bytes:
 
 def everything_of(topic_id: int) -> list[KeyRange]:
     """Ranges that hold all keys of one topic but its definition."""
-    spaces = (KeySpace.TOPIC_COUNTER, KeySpace.TOPIC_LOG, KeySpace.TOPIC_PRODUCER)
-    return [prefix_range(join(space, u64(topic_id))) for space in spaces]
+    return [prefix_range(join(space, u64(topic_id))) for space in _SPACES]

@@ -5,79 +5,47 @@ once it is durable: a message that a reader has seen is never taken back, not ev
 
 Times never go backwards inside a partition, whatever the clock does: an append takes the later of the clock
 and the time before it. That makes the log searchable by time.
+
+A trim removes whole record batches from the beginning. Readers that are in the midst of them go on with what
+they began to read, or are told the earliest offset that is left; the end stays, so no offset comes back.
 """
 
 from __future__ import annotations
 
-import struct
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import OffsetOutOfRange, StorageCorrupt, TopicNotFound
+from tidegate.errors import InvariantBroken, OffsetOutOfRange, TopicNotFound
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
-from tidegate.storage.commit import Staging
+from tidegate.storage.commit import StageLater, Staging
 from tidegate.storage.engine import Engine
-from tidegate.topics import keys
+from tidegate.topics import keys, searching
 from tidegate.topics.batches import (
     Origin,
     Place,
     Run,
     StoredBatch,
-    decode_batch,
     encode_runs,
     joined_runs,
     message_bytes,
-    times_of,
 )
+from tidegate.topics.counters import Counters
 from tidegate.topics.definitions import Topic
+from tidegate.topics.logs import Appended
+from tidegate.topics.payloads import json_batch
+from tidegate.topics.schemas import PayloadSchemas
+from tidegate.topics.searching import Part, place_of
+from tidegate.topics.time_index import INDEX_EVERY_BYTES, IndexEntry, entry_pair
 
-_COUNTERS = struct.Struct(">BQQqQQ")
-COUNTERS_VERSION = 1
+__all__ = ["Appended", "Counters", "TopicLog"]
 
-
-@dataclass(frozen=True, slots=True)
-class Counters:
-    """Where a partition stands: what it holds is `start` ≤ offset < `end`."""
-
-    end: int = 0
-    start: int = 0
-    last_us: int = 0
-    last_id: int = 0
-    stored_bytes: int = 0
-
-    def encode(self) -> bytes:
-        """Give the bytes that store this."""
-        return _COUNTERS.pack(
-            COUNTERS_VERSION, self.end, self.start, self.last_us, self.last_id, self.stored_bytes
-        )
-
-    @classmethod
-    def decode(cls, stored: bytes | None, place: str) -> Counters:
-        """Read stored bytes; none means a partition that nobody has written to."""
-        if stored is None:
-            return cls()
-        if len(stored) != _COUNTERS.size or stored[0] != COUNTERS_VERSION:
-            raise StorageCorrupt(place=place, reason="the counters are not of a version that this reads")
-        _, end, start, last_us, last_id, stored_bytes = _COUNTERS.unpack(stored)
-        return cls(end, start, last_us, last_id, stored_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class Appended:
-    """What an append gave out."""
-
-    partition: int
-    base_offset: int
-    ids: np.ndarray
-
-    @property
-    def count(self) -> int:
-        """The number of messages."""
-        return len(self.ids)
+# Removed bytes that are worth a compaction; of less, RocksDB takes care when it comes by.
+TIDY_BYTES_MIN = 64 * 1024 * 1024
 
 
 class TopicLog:
@@ -88,19 +56,27 @@ class TopicLog:
         engine: Engine,
         ids: SnowflakeSource,
         clock: Clock,
+        schemas: PayloadSchemas,
         notify: Callable[[Topic], None] = lambda _topic: None,
     ) -> None:
         self._engine = engine
         self._ids = ids
         self._clock = clock
+        self._schemas = schemas
         # Called on the committer's thread after messages became readable.
         self._notify = notify
         # Durable counters of the partitions that were written or read since the start.
         self._seen: dict[tuple[int, int], Counters] = {}
+        # What `retained_start` counted: the bytes before the offset it gave. The trim need not count again.
+        self._bytes_before: dict[tuple[int, int], tuple[int, int]] = {}
+        # Bytes removed from each partition when the disk got its room back, and topics that are gone since.
+        self._tidied: dict[tuple[int, int], int] = {}
+        self._gone: deque[int] = deque()
 
     def reload(self) -> None:
         """Drop what is remembered: the engine was opened again, and may hold more or less than we think."""
         self._seen.clear()
+        self._bytes_before.clear()
 
     def recover(self, topic: Topic) -> None:
         """Learn where a topic's partitions stand; ids given out from now on are larger than any it holds."""
@@ -113,7 +89,7 @@ class TopicLog:
         seen = self._seen.get((topic.id, partition))
         if seen is None:
             key = keys.counter_key(topic.id, partition)
-            stored = Counters.decode(self._engine.get(key), _place(topic, partition))
+            stored = Counters.decode(self._engine.get(key), place_of(topic, partition))
             # A committer that is quicker has the newer ones: never overwrite what it has set.
             seen = self._seen.setdefault((topic.id, partition), stored)
         return seen
@@ -135,11 +111,19 @@ class TopicLog:
         # The first look also remembers the durable counters, before this change can be seen in the engine.
         self.counters(topic, partition)
         counter_key = keys.counter_key(topic.id, partition)
-        before = Counters.decode(staging.get(counter_key), _place(topic, partition))
+        before = Counters.decode(staging.get(counter_key), place_of(topic, partition))
         ts_us = max(self._clock.now_us(), before.last_us)
         ids = self._ids.take_many(count)
         run = Run(Place(partition, before.end, ts_us), origin, ids, message_keys, payloads)
-        after = Counters(before.end + count, before.start, ts_us, int(ids[-1]), before.stored_bytes)
+        after = Counters(
+            before.end + count,
+            before.start,
+            ts_us,
+            int(ids[-1]),
+            before.stored_bytes,
+            before.appended_bytes,
+            before.indexed_bytes,
+        )
         staging.foresee(counter_key, after.encode())
         name = ("append", topic.id, partition)
         size_bytes = message_bytes(message_keys, payloads)
@@ -153,17 +137,24 @@ class TopicLog:
         topic, before, first = parts[0]
         partition, last = first.place.partition, parts[-1][2]
         puts: list[tuple[bytes, bytes]] = []
-        stored_bytes = before.stored_bytes
+        appended_bytes, indexed_bytes = before.appended_bytes, before.indexed_bytes
         for runs in joined_runs([run for _, _, run in parts]):
+            base, first_us = runs[0].place.base_offset, runs[0].place.ts_us
+            if appended_bytes - indexed_bytes >= INDEX_EVERY_BYTES:
+                entry = IndexEntry(first_us, base, appended_bytes)
+                puts.append(entry_pair(topic.id, partition, entry))
+                indexed_bytes = appended_bytes
             stored = encode_runs(runs)
-            stored_bytes += len(stored)
-            puts.append((keys.record_key(topic.id, partition, runs[0].place.base_offset), stored))
+            appended_bytes += len(stored)
+            puts.append((keys.record_key(topic.id, partition, base), stored))
         after = Counters(
             last.place.base_offset + last.count,
             before.start,
             last.place.ts_us,
             int(last.ids[-1]),
-            stored_bytes,
+            before.stored_bytes + appended_bytes - before.appended_bytes,
+            appended_bytes,
+            indexed_bytes,
         )
         puts.append((keys.counter_key(topic.id, partition), after.encode()))
         return puts, lambda: self._publish(topic, partition, after)
@@ -193,29 +184,32 @@ class TopicLog:
     def _read(self, topic: Topic, partition: int, start: int, stop: int) -> Iterator[StoredBatch]:
         if start >= stop:
             return
-        first = self._first_offset_of_batch_with(topic, partition, start)
+        part = self._part(topic, partition)
+        first = part.first_offset_of(start)
         expected = start
         for key, value in self._engine.scan(keys.record_range(topic.id, partition, first, stop)):
-            base = keys.base_offset_of(key)
-            batch = decode_batch(value, base, f"{_place(topic, partition)}, offset {base}")
-            if base > expected:
+            batch = part.decoded(key, value)
+            if batch.base_offset > expected:
                 break
             if batch.stop_offset > expected:
                 expected = batch.stop_offset
                 yield batch
         if expected < stop:
-            raise self._missing(topic, partition, expected)
+            raise part.missing(expected)
 
-    def _first_offset_of_batch_with(self, topic: Topic, partition: int, offset: int) -> int:
-        span = keys.record_range(topic.id, partition, 0, offset + 1)
-        for key, _ in self._engine.scan(span, reverse=True):
-            return keys.base_offset_of(key)
-        raise self._missing(topic, partition, offset)
-
-    def _missing(self, topic: Topic, partition: int, offset: int) -> StorageCorrupt | TopicNotFound:
-        if self._engine.get(keys.definition_key(topic.id)) is None:
-            return TopicNotFound(topic=topic.name)
-        return StorageCorrupt(place=_place(topic, partition), reason=f"offset {offset} is missing")
+    def arrow(
+        self, topic: Topic, stored: StoredBatch, start: int | None = None, stop: int | None = None
+    ) -> pa.RecordBatch:
+        """Give messages as they are outside: payloads are JSON text; `start` and `stop` leave others out."""
+        batch = stored.arrow()
+        if start is not None or stop is not None:
+            first = max(start or 0, stored.base_offset)
+            last = stored.stop_offset if stop is None else min(stop, stored.stop_offset)
+            batch = batch.slice(first - stored.base_offset, max(0, last - first))
+        if not stored.codec:
+            return batch
+        schema = self._schemas.get(topic.id, stored.schema)
+        return json_batch(batch, stored.codec, schema, f"topic '{topic.name}'")
 
     def messages_at(self, topic: Topic, partition: int, offsets: np.ndarray) -> pa.Table:
         """Give the messages at offsets of one partition, which rise: id, key and payload."""
@@ -223,38 +217,113 @@ class TopicLog:
         for batch in self.read(topic, partition, int(offsets[0]), int(offsets[-1]) + 1):
             inside = offsets[(offsets >= batch.base_offset) & (offsets < batch.stop_offset)]
             if len(inside):
-                chosen = batch.arrow().select(["message_id", "key", "payload"])
-                found.append(chosen.take(pa.array(inside - batch.base_offset)))
+                first = int(inside[0])
+                chosen = self.arrow(topic, batch, first, int(inside[-1]) + 1)
+                columns = chosen.select(["message_id", "key", "payload"])
+                found.append(columns.take(pa.array(inside - first)))
         return pa.Table.from_batches(found)
+
+    def message_at(self, topic: Topic, partition: int, offset: int) -> pa.RecordBatch:
+        """Give one message as it is outside, as a batch of one row."""
+        self.check_range(topic, partition, offset, offset + 1)
+        return self.arrow(topic, self._part(topic, partition).batch_with(offset), offset, offset + 1)
 
     def offset_at(self, topic: Topic, partition: int, time_us: int) -> int:
         """Give the first offset whose time is at or after a time; the end where there is none."""
         held = self.counters(topic, partition)
-        low, high = held.start, held.end
-        # Times never go backwards, so the batches can be halved; each step reads one.
-        while low < high:
-            middle = (low + high) // 2
-            base = self._first_offset_of_batch_with(topic, partition, middle)
-            stored = self._engine.get(keys.record_key(topic.id, partition, base))
-            if stored is None:
-                raise self._missing(topic, partition, base)
-            batch = decode_batch(stored, base, f"{_place(topic, partition)}, offset {base}")
-            first_us, last_us = times_of(stored)
-            if last_us < time_us:
-                low = batch.stop_offset
-            elif first_us < time_us:
-                # The time lies inside this batch: messages of one group of writes may differ in theirs.
-                times = batch.arrow().column("ts").cast("int64").to_numpy()
-                return max(base + int(np.searchsorted(times, time_us)), held.start)
-            else:
-                high = base
-        return max(low, held.start)
+        while True:
+            try:
+                return searching.offset_at(self._part(topic, partition), held, time_us)
+            except OffsetOutOfRange as cut:  # a trim was quicker: the rest of the log is searched
+                earliest = int(cut.values["earliest"])
+                held = replace(held, start=earliest, end=max(held.end, earliest))
+
+    def retained_start(self, topic: Topic, partition: int, now_us: int) -> int:
+        """Give where the log should start by the topic's age and bytes; blocks, on any thread.
+
+        That is the base offset of a record batch, or the end when all of it is over age.
+        """
+        held, part = self.counters(topic, partition), self._part(topic, partition)
+        try:
+            start = searching.retained_start(part, held, topic.retention, now_us)
+            if start > held.start:
+                counted = searching.bytes_before(part, held, start)
+                self._bytes_before[topic.id, partition] = (start, counted)
+        except OffsetOutOfRange as cut:  # a trim was quicker
+            return int(cut.values["earliest"])
+        return start
+
+    def stage_trim(self, staging: Staging, topic: Topic, partition: int, start: int) -> int:
+        """Remove the record batches that lie wholly before an offset; give how many messages that were."""
+        if staging.get(keys.definition_key(topic.id)) is None:
+            raise TopicNotFound(topic=topic.name)
+        # The first look also remembers the durable counters, before this change can be seen in the engine.
+        self.counters(topic, partition)
+        part, counter_key = self._part(topic, partition), keys.counter_key(topic.id, partition)
+        self._check_settled(staging, counter_key, ("append", topic.id, partition))
+        before = Counters.decode(staging.get(counter_key), part.place)
+        if start > before.end:
+            raise InvariantBroken(reason=f"{part.place}: a trim to {start}, beyond the end {before.end}")
+        if start <= before.start:
+            return 0
+        base = before.end if start == before.end else part.first_offset_of(start)
+        if base <= before.start:
+            return 0
+        known_at, counted = self._bytes_before.pop((topic.id, partition), (-1, 0))
+        if known_at != base:
+            counted = searching.bytes_before(part, before, base)
+        records = keys.record_range(topic.id, partition, before.start, base)
+        index = keys.time_range(topic.id, partition)
+        index_stop = index.stop
+        if base < before.end:
+            index_stop = keys.time_key(topic.id, partition, part.batch_with(base).first_us, base)
+        staging.delete_range(records.start, records.stop)
+        staging.delete_range(index.start, index_stop)
+        after = replace(before, start=base, stored_bytes=before.appended_bytes - counted)
+        staging.put(counter_key, after.encode())
+        staging.when_durable(lambda: self._seen.__setitem__((topic.id, partition), after))
+        return base - before.start
+
+    def _check_settled(self, staging: Staging, counter_key: bytes, name: tuple[str, int, int]) -> None:
+        """Wait until what this group appends to the partition is durable: only then are its bytes counted."""
+        if counter_key in staging.written():
+            if any(gathered == name for gathered, _, _ in staging.gathered):
+                raise InvariantBroken(reason="one change appends to a partition and then trims it")
+        elif staging.get(counter_key) != self._engine.get(counter_key):
+            raise StageLater
+
+    def tidy(self, topic: Topic, partition: int, bytes_min: int = TIDY_BYTES_MIN) -> bool:
+        """Give the disk back what trims removed since the last time; blocks, on any thread.
+
+        Does nothing, and says so, while that is less than `bytes_min`.
+        """
+        held = self.counters(topic, partition)
+        if held.removed_bytes - self._tidied.get((topic.id, partition), 0) < bytes_min:
+            return False
+        self._engine.compact(keys.record_range(topic.id, partition, 0, held.start))
+        self._engine.compact(keys.time_range(topic.id, partition))
+        self._tidied[topic.id, partition] = held.removed_bytes
+        return True
+
+    def tidy_gone(self) -> int:
+        """Give the disk back what topics had that are gone since the last time; say how many. Blocks."""
+        count = 0
+        while self._gone:
+            for span in keys.everything_of(self._gone.popleft()):
+                self._engine.compact(span)
+            count += 1
+        return count
 
     def forget(self, topic: Topic) -> None:
         """Drop what is remembered of a topic that is gone."""
+        left_bytes = 0
         for partition in range(topic.partitions):
-            self._seen.pop((topic.id, partition), None)
+            place = (topic.id, partition)
+            seen = self._seen.pop(place, None)
+            left_bytes += seen.appended_bytes - self._tidied.pop(place, 0) if seen else 0
+            self._bytes_before.pop(place, None)
+        if left_bytes >= TIDY_BYTES_MIN:
+            self._gone.append(topic.id)
 
-
-def _place(topic: Topic, partition: int) -> str:
-    return f"topic '{topic.name}', partition {partition}"
+    def _part(self, topic: Topic, partition: int) -> Part:
+        return Part(self._engine, topic, partition)

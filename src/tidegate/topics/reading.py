@@ -7,7 +7,7 @@ gives a range as the bytes of one Arrow IPC stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidegate.errors import OffsetOutOfRange, RequestInvalid
 from tidegate.topics.batches import MESSAGE_SCHEMA, STREAM_END, STREAM_START, StoredBatch
 from tidegate.topics.definitions import Topic
-from tidegate.topics.log import TopicLog
+from tidegate.topics.logs import Log
 
 # Record batches below this are joined on the way out: Spark and Arrow pay for each batch, not only for each
 # row.
@@ -62,7 +62,7 @@ class Taken:
         return sum(batch.num_rows for batch in self.batches)
 
 
-def start_offsets(log: TopicLog, topic: Topic, start: Start, partition: int | None) -> dict[int, int]:
+def start_offsets(log: Log, topic: Topic, start: Start, partition: int | None) -> dict[int, int]:
     """Give the offset to begin with, for one partition or for all; refuse one that is not in the log."""
     chosen = range(topic.partitions) if partition is None else [topic.check_partition(partition)]
     if start.kind in ("offset", "after") and len(chosen) > 1:
@@ -75,7 +75,7 @@ def start_offsets(log: TopicLog, topic: Topic, start: Start, partition: int | No
     return {number: _start_offset(log, topic, start, number) for number in chosen}
 
 
-def _start_offset(log: TopicLog, topic: Topic, start: Start, partition: int) -> int:
+def _start_offset(log: Log, topic: Topic, start: Start, partition: int) -> int:
     held = log.counters(topic, partition)
     if start.kind == "earliest":
         return held.start
@@ -94,7 +94,7 @@ def _start_offset(log: TopicLog, topic: Topic, start: Start, partition: int) -> 
     return offset
 
 
-def plan(log: TopicLog, topic: Topic, start: Start, messages_max: int | None) -> Plan:
+def plan(log: Log, topic: Topic, start: Start, messages_max: int | None) -> Plan:
     """Give the next range to read; where there is more than allowed, every partition gets an equal share."""
     begin = start_offsets(log, topic, start, None)
     latest = {partition: max(log.counters(topic, partition).end, begin[partition]) for partition in begin}
@@ -124,7 +124,7 @@ def shared(waiting: Mapping[int, int], total_max: int, turn: int = 0) -> dict[in
     return given
 
 
-def take(log: TopicLog, topic: Topic, begin: Mapping[int, int], limit: int) -> Taken:
+def take(log: Log, topic: Topic, begin: Mapping[int, int], limit: int) -> Taken:
     """Give at most `limit` messages from these offsets on, from all partitions in equal shares.
 
     Fewer come where they are large: an answer ends at `TAKEN_BYTES_MAX`, but never before its first message.
@@ -135,9 +135,8 @@ def take(log: TopicLog, topic: Topic, begin: Mapping[int, int], limit: int) -> T
     for partition, count in shared(held, limit, sum(begin.values())).items():
         stop = begin[partition] + count
         for stored in log.read(topic, partition, begin[partition], stop):
-            batch = _fitting(
-                _trimmed(stored, begin[partition], stop), room_bytes, at_least_one=not taken.batches
-            )
+            whole = log.arrow(topic, stored, begin[partition], stop)
+            batch = _fitting(whole, room_bytes, at_least_one=not taken.batches)
             if batch.num_rows:
                 taken.batches.append(batch)
                 taken.next_offsets[partition] += batch.num_rows
@@ -145,6 +144,28 @@ def take(log: TopicLog, topic: Topic, begin: Mapping[int, int], limit: int) -> T
             if taken.next_offsets[partition] < min(stop, stored.stop_offset):
                 return taken
     return taken
+
+
+def of_ranges(
+    log: Log, topic: Topic, ranges: Sequence[tuple[int, int, int]], bytes_max: int
+) -> tuple[list[pa.RecordBatch], int]:
+    """Give the messages of ranges (partition, start, stop), in this order, and how many they are.
+
+    It ends early where they are too large for `bytes_max`, but never before the first message.
+    """
+    batches: list[pa.RecordBatch] = []
+    given, room_bytes = 0, bytes_max
+    for partition, start, stop in ranges:
+        for stored in log.read(topic, partition, start, stop):
+            whole = log.arrow(topic, stored, start, stop)
+            batch = _fitting(whole, room_bytes, at_least_one=not batches)
+            if batch.num_rows:
+                batches.append(batch)
+                given += batch.num_rows
+            room_bytes -= batch.nbytes
+            if batch.num_rows < whole.num_rows:
+                return batches, given
+    return batches, given
 
 
 def _fitting(batch: pa.RecordBatch, room_bytes: int, *, at_least_one: bool) -> pa.RecordBatch:
@@ -156,14 +177,14 @@ def _fitting(batch: pa.RecordBatch, room_bytes: int, *, at_least_one: bool) -> p
     return batch.slice(0, max(fitting, 1 if at_least_one else 0))
 
 
-def arrow_stream(log: TopicLog, topic: Topic, partition: int, start: int, stop: int) -> Iterator[bytes]:
+def arrow_stream(log: Log, topic: Topic, partition: int, start: int, stop: int) -> Iterator[bytes]:
     """Give exactly the messages of a range as the bytes of an Arrow IPC stream, in chunks.
 
     Stored record batches go out as they lie; only the outer two are cut, and small ones are joined. A chunk
     has at most `CHUNK_BYTES`, however large a message is.
     """
     log.check_range(topic, partition, start, stop)
-    return _chunks(_messages(log.read(topic, partition, start, stop), start, stop))
+    return _chunks(_messages(log, topic, log.read(topic, partition, start, stop), start, stop))
 
 
 def _chunks(parts: Iterator[bytes | memoryview]) -> Iterator[bytes]:
@@ -182,7 +203,9 @@ def _chunks(parts: Iterator[bytes | memoryview]) -> Iterator[bytes]:
         yield b"".join(gathered)
 
 
-def _messages(stored: Iterator[StoredBatch], start: int, stop: int) -> Iterator[bytes | memoryview]:
+def _messages(
+    log: Log, topic: Topic, stored: Iterator[StoredBatch], start: int, stop: int
+) -> Iterator[bytes | memoryview]:
     small: list[pa.RecordBatch] = []
     small_rows = small_bytes = 0
     for batch in stored:
@@ -191,9 +214,9 @@ def _messages(stored: Iterator[StoredBatch], start: int, stop: int) -> Iterator[
             if small:
                 yield _joined(small)
                 small, small_rows, small_bytes = [], 0, 0
-            yield batch.body
+            yield batch.body if batch.is_as_outside else _joined([log.arrow(topic, batch)])
             continue
-        small.append(_trimmed(batch, start, stop))
+        small.append(log.arrow(topic, batch, start, stop))
         small_rows += small[-1].num_rows
         small_bytes += small[-1].nbytes
         if small_rows >= JOINED_MESSAGES_MAX or small_bytes >= CHUNK_BYTES:
@@ -208,9 +231,3 @@ def _joined(batches: list[pa.RecordBatch]) -> bytes:
         return bytes(batches[0].serialize())
     table = pa.Table.from_batches(batches, MESSAGE_SCHEMA).combine_chunks()
     return b"".join(bytes(batch.serialize()) for batch in table.to_batches())
-
-
-def _trimmed(batch: StoredBatch, start: int, stop: int) -> pa.RecordBatch:
-    first = max(start, batch.base_offset)
-    last = min(stop, batch.stop_offset)
-    return batch.arrow().slice(first - batch.base_offset, last - first)

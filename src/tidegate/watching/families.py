@@ -26,7 +26,10 @@ STATUS_LABELS_MAX = 500  # 100 to 599
 REFUSALS = ("token", "forbidden", "busy", "guesses")
 PIPELINE_STATES = ("starting", "running", "failed", "stopped", OTHER)
 OUTCOMES = ("done", "failed")
-STATEMENT_KINDS = ("select", "insert", "upsert", "update", "delete", "ddl", OTHER)
+STATEMENT_KINDS = (
+    *("select", "insert", "upsert", "update", "delete", "ddl"),
+    *("publish", "consume", "ack", OTHER),
+)
 # Refused: by its caller's mistake or rights, or by what is stored. Failed: by the server's own fault.
 STATEMENT_OUTCOMES = ("done", "refused", "failed")
 TABLE_KINDS = ("user", "shared", "stream", OTHER)
@@ -126,6 +129,25 @@ _HTTP = (
 _TOPICS = (
     _counter("tidegate_messages_published_total", "", "Messages that were stored.", (_TENANT,)),
     _counter("tidegate_messages_consumed_total", "", "Messages that were handed out.", (_TENANT,)),
+    _counter(
+        "tidegate_messages_appended_total", "", "Messages that topics took, routed ones too.", (), "scrape"
+    ),
+    _counter(
+        "tidegate_messages_appended_bytes_total", "bytes", "Bytes that topics took, as stored.", (), "scrape"
+    ),
+    _counter(
+        "tidegate_messages_consumed_bytes_total", "bytes", "Bytes of the messages that were handed out."
+    ),
+    _counter("tidegate_messages_trimmed_total", "", "Messages that retention or CLEAR removed."),
+    _counter("tidegate_leases_expired_total", "", "Messages whose lease ran out.", (), "scrape"),
+    _counter("tidegate_dead_letters_total", "", "Messages that became dead letters.", (), "scrape"),
+    _gauge("tidegate_groups", "", "Consumer groups of all topics."),
+    _gauge(
+        "tidegate_group_lag_messages", "messages", "What groups have not acknowledged, in all.", (_TENANT,)
+    ),
+    _gauge(
+        "tidegate_group_lag_messages_max", "", "What the group that is furthest behind has not.", (_TENANT,)
+    ),
     _gauge("tidegate_topics", "", "Topics of all tenants."),
     _gauge("tidegate_topic_messages", "", "Messages that all topics hold."),
     _gauge("tidegate_topic_stored_bytes", "bytes", "Bytes of the messages that all topics hold."),

@@ -66,7 +66,7 @@ class Metrics:
             if family.source == "event" and family.name not in TALLIED
         }
         self.pipelines = FoldedNames(PIPELINE_LABELS_MAX)
-        self._tenants = FoldedNames(TENANT_LABELS_MAX)
+        self.tenants = FoldedNames(TENANT_LABELS_MAX)
         self._published: dict[str, Counter] = {}
         self._consumed: dict[str, Counter] = {}
         # Found once: looking a series up takes longer than counting in it.
@@ -109,8 +109,13 @@ class Metrics:
         """Count messages that were stored."""
         (self._published.get(tenant) or self._of_tenant("published", self._published, tenant)).inc(count)
 
-    def count_consumed(self, tenant: str, count: int) -> None:
+    def count_trimmed(self, count: int) -> None:
+        """Count messages that were removed from topics."""
+        self._made["tidegate_messages_trimmed_total"].inc(count)
+
+    def count_consumed(self, tenant: str, count: int, size_bytes: int) -> None:
         """Count messages that were handed out."""
+        self._made["tidegate_messages_consumed_bytes_total"].inc(size_bytes)
         (self._consumed.get(tenant) or self._of_tenant("consumed", self._consumed, tenant)).inc(count)
 
     def observe_commit(self, changes: int, size_bytes: int, sync_seconds: float) -> None:
@@ -219,7 +224,7 @@ class Metrics:
 
     def _of_tenant(self, what: str, known: dict[str, Counter], tenant: str) -> Counter:
         with self._lock:
-            name = self._tenants.fold(tenant)
+            name = self.tenants.fold(tenant)
             counter: Counter = self._made[f"tidegate_messages_{what}_total"].labels(name)
             if name == tenant:
                 known[tenant] = counter
@@ -228,7 +233,7 @@ class Metrics:
     def _rows_of(self, tenant: str, table_kind: str) -> Counter:
         kind = table_kind.lower() if table_kind.lower() in TABLE_KINDS else OTHER
         with self._lock:
-            name = self._tenants.fold(tenant)
+            name = self.tenants.fold(tenant)
             counter: Counter = self._made["tidegate_rows_written_total"].labels(name, kind)
             if name == tenant:
                 self._rows_written[tenant, table_kind] = counter

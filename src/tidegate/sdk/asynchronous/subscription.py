@@ -44,7 +44,7 @@ class Subscription:
         self._course: Course | None = None
         self._established = False
         self._ended = Ending()
-        transport.subscriptions.add(self)
+        transport.standing.add(self)
 
     @property
     def columns(self) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ class Subscription:
     async def close(self) -> None:
         """End it at once; whoever waits for a change gets no more."""
         self._ended.set()
-        self._transport.subscriptions.discard(self)
+        self._transport.standing.discard(self)
         await self._drop()
 
     def __aiter__(self) -> Self:

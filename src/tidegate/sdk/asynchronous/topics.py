@@ -1,21 +1,50 @@
-"""Topics: make, list, show and delete them, publish and consume."""
+"""Topics: make, change, list, show and delete them, publish and consume, alone or as a group."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urlencode
 
+from msgspec import UNSET, UnsetType
+
+from tidegate.sdk.agents import LEASE_MS, Asking, Retry, Tuning, member_name
 from tidegate.sdk.arrow import ArrowPage, page_of, stream_of
 from tidegate.sdk.asynchronous.paging import listed
 from tidegate.sdk.asynchronous.producer import Producer
 from tidegate.sdk.asynchronous.transport import Transport
 from tidegate.sdk.numbering import Numbering, producer_name
-from tidegate.sdk.requests import API, ARROW_STREAM, Request, create, delete, encoded, get, post, quoted
-from tidegate.sdk.shapes import MessagePage, Outgoing, Placed, TopicShown
+from tidegate.sdk.requests import (
+    API,
+    ARROW_STREAM,
+    Request,
+    create,
+    delete,
+    encoded,
+    get,
+    patch,
+    post,
+    quoted,
+)
+from tidegate.sdk.shapes import (
+    Acked,
+    Extended,
+    GroupShown,
+    MessagePage,
+    Nacked,
+    Outgoing,
+    Placed,
+    TopicChanged,
+    TopicShown,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidegate.sdk.asynchronous.agent import Agent
+    from tidegate.sdk.asynchronous.consumer import Consumer
+
+Start = str | dict[str, Any]
 
 
 class Topics:
@@ -28,10 +57,39 @@ class Topics:
         """List topics with what they hold."""
         return await listed(self._transport, "/topics", "topics")
 
-    async def create(self, name: str, partitions: int = 1) -> Topic:
-        """Make a topic."""
-        await self._transport.call(create("/topics", {"name": name, "partitions": partitions}))
+    async def create(
+        self,
+        name: str,
+        partitions: int = 1,
+        *,
+        retention_seconds: int | None = None,
+        retention_max_bytes: int | None = None,
+    ) -> Topic:
+        """Make a topic; messages older than its retention are removed, and the oldest beyond its bytes."""
+        limits = {"retentionSeconds": retention_seconds, "retentionMaxBytes": retention_max_bytes}
+        body = {"name": name, "partitions": partitions, **_given(limits)}
+        await self._transport.call(create("/topics", body))
         return Topic(self._transport, name)
+
+    async def change(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        retention_seconds: int | UnsetType | None = UNSET,
+        retention_max_bytes: int | UnsetType | None = UNSET,
+    ) -> TopicChanged:
+        """Give a topic more partitions or another retention (None: no limit); what is left out stays."""
+        body = _given({"partitions": partitions})
+        limits = {"retentionSeconds": retention_seconds, "retentionMaxBytes": retention_max_bytes}
+        body |= {key: value for key, value in limits.items() if value is not UNSET}
+        changed: TopicChanged = await self._transport.call(patch(f"/topics/{quoted(name)}", body))
+        return changed
+
+    async def clear(self, name: str) -> int:
+        """Remove all messages of a topic, and give how many; offsets go on where they were."""
+        answer = await self._transport.call(post(f"/topics/{quoted(name)}/clear", {}))
+        return int(answer["cleared"])
 
     async def show(self, name: str) -> TopicShown:
         """Describe a topic."""
@@ -100,34 +158,44 @@ class Topic:
 
     async def consume(
         self,
-        start: str | dict[str, Any] = "earliest",
+        start: Start = "earliest",
         *,
         partition: int | None = None,
         limit: int = 100,
         wait_ms: int = 0,
+        group: str | None = None,
+        member: str | None = None,
+        lease_ms: int | None = None,
     ) -> MessagePage:
-        """Give messages from a position on, and `nextOffsets` to go on from; nothing is remembered."""
-        body = _question(start, partition, limit, wait_ms)
-        path = self._path("consume")
-        page: MessagePage = await self._transport.call(
-            post(path, body, repeatable=True, wait_seconds=wait_ms / 1000)
-        )
+        """Give messages. Without a group from a position on, and `nextOffsets` to go on from.
+
+        With a group: the next messages that nobody has; they come again unless they are acknowledged before
+        their leases end. `start` then says where a new group begins. `consumer()` does all this by itself.
+        """
+        question = _question(start, partition, limit, wait_ms)
+        question |= _given({"group": group, "member": member, "leaseMs": lease_ms})
+        request = post(self._path("consume"), question, repeatable=True, wait_seconds=wait_ms / 1000)
+        page: MessagePage = await self._transport.call(request)
         return page
 
     async def consume_arrow(
         self,
-        start: str | dict[str, Any] = "earliest",
+        start: Start = "earliest",
         *,
         partition: int | None = None,
         limit: int = 100,
         wait_ms: int = 0,
+        group: str | None = None,
+        member: str | None = None,
+        lease_ms: int | None = None,
     ) -> ArrowPage:
-        """Give messages as an Arrow table, and `next_offsets` to go on from; nothing is remembered."""
-        content = encoded(_question(start, partition, limit, wait_ms))
+        """Give messages as an Arrow table, otherwise like `consume`."""
+        question = _question(start, partition, limit, wait_ms)
+        question |= _given({"group": group, "member": member, "leaseMs": lease_ms})
         request = Request(
             "POST",
             f"{API}{self._path('consume')}",
-            content,
+            encoded(question),
             accept=ARROW_STREAM,
             repeatable=True,
             wait_seconds=wait_ms / 1000,
@@ -135,11 +203,131 @@ class Topic:
         reply = await self._transport.send(request)
         return page_of(reply.content)
 
+    async def ack(
+        self,
+        group: str,
+        leases: Sequence[str] | None = None,
+        *,
+        upto: Mapping[int, int] | None = None,
+        member: str | None = None,
+    ) -> Acked:
+        """Acknowledge messages by their leases, or all that the member was given up to an offset, inclusive.
+
+        `upto` names the offset by partition. LeaseLost tells which leases were not held any more; the others
+        are acknowledged.
+        """
+        body: dict[str, Any] = {"group": group, **_given({"member": member})}
+        if leases is not None:
+            body["leases"] = list(leases)
+        if upto is not None:
+            body["acks"] = [{"partition": part, "uptoOffset": offset} for part, offset in upto.items()]
+        acked: Acked = await self._transport.call(post(self._path("ack"), body, repeatable=True))
+        return acked
+
+    async def nack(
+        self,
+        group: str,
+        leases: Sequence[str],
+        *,
+        member: str | None = None,
+        delay_ms: int = 0,
+        reason: str | None = None,
+        release: bool = False,
+        dead: bool = False,
+    ) -> Nacked:
+        """Give messages back that failed: they come again after the delay.
+
+        `release` gives back what was not begun, and counts no delivery; `dead` makes dead letters at once.
+        """
+        body: dict[str, Any] = {"group": group, "leases": list(leases), "delayMs": delay_ms}
+        body |= _given({"member": member, "reason": reason})
+        # Only what is meant is said: an older server knows fewer of these words.
+        body |= {word: True for word, is_meant in (("release", release), ("dead", dead)) if is_meant}
+        nacked: Nacked = await self._transport.call(post(self._path("nack"), body, repeatable=True))
+        return nacked
+
+    async def extend(
+        self,
+        group: str,
+        leases: Sequence[str] = (),
+        *,
+        member: str | None = None,
+        lease_ms: int | None = None,
+    ) -> Extended:
+        """Let leases run anew from now; without leases it only says that the member is there."""
+        body = {"group": group, "leases": list(leases), **_given({"member": member, "leaseMs": lease_ms})}
+        extended: Extended = await self._transport.call(post(self._path("extend"), body, repeatable=True))
+        return extended
+
+    async def reset(self, group: str, to: Start, *, partition: int | None = None) -> dict[str, int]:
+        """Set where a group goes on: "earliest", "latest", {"offset": n} or {"timestamp": "…"}."""
+        body = {"group": group, "to": to, **_given({"partition": partition})}
+        answer = await self._transport.call(post(self._path("reset"), body, repeatable=True))
+        return dict(answer["position"])
+
+    async def groups(self) -> list[GroupShown]:
+        """Tell where each group is, who is in it, and what they hold."""
+        answer = await self._transport.call(get(self._path("groups")))
+        groups: list[GroupShown] = answer["groups"]
+        return groups
+
+    async def delete_group(self, group: str) -> None:
+        """Forget a group; the next consume under its name begins anew."""
+        await self._transport.call(delete(f"{self._path('groups')}/{quoted(group)}"))
+
+    def consumer(
+        self,
+        group: str,
+        *,
+        member: str | None = None,
+        start: Start = "earliest",
+        partition: int | None = None,
+        **tuning: Unpack[Tuning],
+    ) -> Consumer:
+        """Give a consumer of a group, to be used in an `async with` and iterated.
+
+        `start` is where a new group begins. Every consumer has a name of its own unless `member` says one.
+        """
+        from tidegate.sdk.asynchronous.consumer import Consumer
+
+        asking = Asking(group, member or member_name(), start, partition, **tuning)
+        return Consumer(self._transport, self._path("").rstrip("/"), asking)
+
+    def agent(
+        self,
+        group: str,
+        *,
+        answers: str | None = None,
+        retry: Retry | None = None,
+        workers: int = 4,
+        member: str | None = None,
+        start: Start = "earliest",
+        lease_ms: int = LEASE_MS,
+    ) -> Agent:
+        """Give an agent that runs a function on each message, `workers` at once.
+
+        What the function gives is published to the topic `answers`, once for a message.
+        """
+        from tidegate.sdk.asynchronous.agent import Agent, Duty
+
+        asking = Asking(
+            *(group, member or member_name(), start),
+            limit=max(1, workers),
+            prefetch=0,
+            lease_ms=lease_ms,
+            retry=retry or Retry(),
+        )
+        return Agent(self._transport, Duty(self._path("").rstrip("/"), asking, workers, answers))
+
     def _path(self, verb: str) -> str:
         return f"/topics/{quoted(self.name)}/{verb}"
 
 
-def _question(start: str | dict[str, Any], partition: int | None, limit: int, wait_ms: int) -> dict[str, Any]:
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _question(start: Start, partition: int | None, limit: int, wait_ms: int) -> dict[str, Any]:
     body: dict[str, Any] = {"from": start, "limit": limit, "waitMs": wait_ms}
     if partition is not None:
         body["partition"] = partition

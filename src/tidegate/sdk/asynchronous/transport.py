@@ -16,6 +16,7 @@ from tidegate.sdk.retries import Course, Fate, Retrying, Setback, outcome_of, se
 from tidegate.storage.address import Found
 
 if TYPE_CHECKING:
+    from tidegate.sdk.asynchronous.intake import Intake
     from tidegate.sdk.asynchronous.subscription import Subscription
 
 
@@ -35,7 +36,8 @@ class Transport:
         self.retrying = retrying or Retrying()
         self._pause = pause
         self._pools: dict[tuple[bool, str | None], Pool] = {}
-        self.subscriptions: set[Subscription] = set()
+        # What goes on until it is closed, and ends with the connections at the latest.
+        self.standing: set[Subscription | Intake] = set()
         self._use(find())
 
     @property
@@ -48,9 +50,15 @@ class Transport:
         reply = await self.send(request)
         return decoded(reply.content, f"{self.url}{request.path}")
 
-    async def send(self, request: Request, course: Course | None = None) -> Reply:
+    async def send(
+        self,
+        request: Request,
+        course: Course | None = None,
+        pause: Callable[[float], Awaitable[None]] | None = None,
+    ) -> Reply:
         """Send a request until it is answered or refused, or trying again is not safe or takes too long."""
         course = course or self.course_of(request)
+        pause = pause or self._pause
         request_id = secrets.token_hex(8)
         while True:
             outcome = await self._attempt(request, request_id)
@@ -61,7 +69,7 @@ class Transport:
             pause_seconds = course.next_pause(outcome)
             if pause_seconds is None:
                 raise noted(outcome.error) from outcome.cause
-            await self._pause(pause_seconds)
+            await pause(pause_seconds)
             if outcome.fate is not Fate.BUSY:
                 self.find_again()
 
@@ -82,8 +90,8 @@ class Transport:
 
     async def close(self) -> None:
         """Let the connections go, and end what stands on them."""
-        for subscription in list(self.subscriptions):
-            await subscription.close()
+        for one in list(self.standing):
+            await one.close()
         for pool in self._pools.values():
             await pool.close()
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import inspect
 from asyncio import Event, Lock, sleep, timeout
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-__all__ = ["Ending", "Lock", "sleep"]
+__all__ = ["Background", "Bell", "Ending", "Lock", "called", "sleep"]
 
 
 class Ending:
@@ -27,3 +31,55 @@ class Ending:
         with contextlib.suppress(TimeoutError):
             async with timeout(seconds):
                 await self._event.wait()
+
+
+class Bell:
+    """Wakes whoever waits for it, at least one; a ring that nobody waits for wakes the next who does.
+
+    Threads and signal handlers may ring it as well.
+    """
+
+    def __init__(self) -> None:
+        self._event = Event()
+        self._loop = asyncio.get_running_loop()
+        self._is_rung = False
+
+    def ring(self) -> None:
+        """Wake whoever waits, or comes to wait."""
+        if self._is_rung:  # and nobody has been there since
+            return
+        self._is_rung = True
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Wait for a ring, or so long; it may be woken for nothing, so look whether there is something."""
+        with contextlib.suppress(TimeoutError):
+            async with timeout(seconds):
+                await self._event.wait()
+        self._is_rung = False
+        self._event.clear()
+
+
+class Background:
+    """Work that goes on beside its caller."""
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+        self._task = asyncio.create_task(work(), name=name)
+
+    async def join(self) -> None:
+        """Wait until it has ended by itself; what it raised is raised here."""
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
+
+    async def cancel(self) -> None:
+        """Break it off, and wait until it is."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+async def called(function: Callable[..., Any], argument: object) -> Any:
+    """Call a function, and wait for what it gives if that is to be waited for."""
+    result = function(argument)
+    return await result if inspect.isawaitable(result) else result

@@ -47,7 +47,7 @@ class Subscription:
         self._course: Course | None = None
         self._established = False
         self._ended = Ending()
-        transport.subscriptions.add(self)
+        transport.standing.add(self)
 
     @property
     def columns(self) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ class Subscription:
     def close(self) -> None:
         """End it at once; whoever waits for a change gets no more."""
         self._ended.set()
-        self._transport.subscriptions.discard(self)
+        self._transport.standing.discard(self)
         self._drop()
 
     def __iter__(self) -> Self:

@@ -19,6 +19,7 @@ from tidegate.sdk.synchronous.waiting import sleep
 from tidegate.storage.address import Found
 
 if TYPE_CHECKING:
+    from tidegate.sdk.synchronous.intake import Intake
     from tidegate.sdk.synchronous.subscription import Subscription
 
 
@@ -38,7 +39,8 @@ class Transport:
         self.retrying = retrying or Retrying()
         self._pause = pause
         self._pools: dict[tuple[bool, str | None], Pool] = {}
-        self.subscriptions: set[Subscription] = set()
+        # What goes on until it is closed, and ends with the connections at the latest.
+        self.standing: set[Subscription | Intake] = set()
         self._use(find())
 
     @property
@@ -51,9 +53,15 @@ class Transport:
         reply = self.send(request)
         return decoded(reply.content, f"{self.url}{request.path}")
 
-    def send(self, request: Request, course: Course | None = None) -> Reply:
+    def send(
+        self,
+        request: Request,
+        course: Course | None = None,
+        pause: Callable[[float], None] | None = None,
+    ) -> Reply:
         """Send a request until it is answered or refused, or trying again is not safe or takes too long."""
         course = course or self.course_of(request)
+        pause = pause or self._pause
         request_id = secrets.token_hex(8)
         while True:
             outcome = self._attempt(request, request_id)
@@ -64,7 +72,7 @@ class Transport:
             pause_seconds = course.next_pause(outcome)
             if pause_seconds is None:
                 raise noted(outcome.error) from outcome.cause
-            self._pause(pause_seconds)
+            pause(pause_seconds)
             if outcome.fate is not Fate.BUSY:
                 self.find_again()
 
@@ -85,8 +93,8 @@ class Transport:
 
     def close(self) -> None:
         """Let the connections go, and end what stands on them."""
-        for subscription in list(self.subscriptions):
-            subscription.close()
+        for one in list(self.standing):
+            one.close()
         for pool in self._pools.values():
             pool.close()
 

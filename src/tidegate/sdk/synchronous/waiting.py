@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from threading import Event, Lock
+import contextlib
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from threading import Event, Lock, Thread
 from time import sleep
+from typing import Any
 
-__all__ = ["Ending", "Lock", "sleep"]
+__all__ = ["Background", "Bell", "Ending", "Lock", "called", "sleep"]
 
 
 class Ending:
@@ -25,3 +29,55 @@ class Ending:
     def pause(self, seconds: float) -> None:
         """Wait so long, or until it is over."""
         self._event.wait(seconds)
+
+
+class Bell:
+    """Wakes whoever waits for it, at least one; a ring that nobody waits for wakes the next who does.
+
+    Threads and signal handlers may ring it as well. That is why it is a queue: a handler that sets an Event
+    waits for ever when it interrupted someone who is just looking at the same Event.
+    """
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> None:
+        """Wake whoever waits, or comes to wait."""
+        if self._rings.empty():
+            self._rings.put(None)
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for a ring, or so long; it may be woken for nothing, so look whether there is something."""
+        with contextlib.suppress(Empty):
+            self._rings.get(timeout=seconds)
+
+
+class Background:
+    """Work that goes on beside its caller."""
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        self._problem: BaseException | None = None
+        self._work = work
+        # A program that ends without a word is not held up by it.
+        self._thread = Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until it has ended by itself; what it raised is raised here."""
+        self._thread.join()
+        if self._problem is not None:
+            raise self._problem
+
+    def cancel(self) -> None:
+        """Do nothing: a thread cannot be broken off, and ends with the program."""
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as problem:  # noqa: BLE001 - raised where it is waited for
+            self._problem = problem
+
+
+def called(function: Callable[..., Any], argument: object) -> Any:
+    """Call a function."""
+    return function(argument)

@@ -1,0 +1,91 @@
+"""The demo's agent: takes questions from a topic as a consumer group, looks things up, and answers.
+
+It may be killed at any moment: what it had not acknowledged comes again, and an answer is published once.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from tidegate.cli.child import StopWithParentOption, stop_with_parent
+from tidegate.cli.demo import RETRY_SECONDS, ROOMS
+from tidegate.cli.exchanges import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC
+from tidegate.cli.invocation import Invocation, command
+from tidegate.errors import Unavailable
+
+if TYPE_CHECKING:
+    from tidegate.sdk.client import Client
+
+GRACE_SECONDS = 5.0  # an answer that is under way when the parent dies takes less
+WORKERS = 2
+# A model would take its time, too.
+THINKING_SECONDS_MIN = 0.1
+THINKING_SECONDS_MAX = 0.9
+PEOPLE_SQL = "SELECT DISTINCT who FROM demo.presence WHERE room = ? ORDER BY who"
+TYPING_SQL = "SELECT DISTINCT who FROM demo.presence WHERE room = ? AND typing ORDER BY who"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the hidden command of the agent to the root."""
+    command(app, "demo-agent", hidden=True)(demo_agent)
+
+
+def demo_agent(call: Invocation, with_parent: StopWithParentOption = False) -> None:
+    """Answer the questions of the demo until Ctrl-C or SIGTERM."""
+    if with_parent:
+        stop_with_parent(GRACE_SECONDS)
+    import tidegate
+
+    while True:
+        try:
+            # Patient, unlike a command that a person waits for: a server that starts again fails no question.
+            with tidegate.connect(home=call.home_path) as client:
+                agent = client.topic(ASKED_TOPIC).agent(
+                    group=AGENT_GROUP, answers=ANSWERS_TOPIC, workers=WORKERS
+                )
+                agent.run(lambda message: reply(client, message))
+                return
+        except Unavailable as error:
+            typer.echo(f"waiting for the server: {error.message}", err=True)
+            time.sleep(RETRY_SECONDS)
+
+
+def reply(client: Client, message: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the message that answers a question; its key is who asked."""
+    from tidegate.model.timeranges import parse_time
+
+    question = message["payload"]
+    time.sleep(random.uniform(THINKING_SECONDS_MIN, THINKING_SECONDS_MAX))
+    answer = answer_to(client, question["text"])
+    waited_seconds = (time.time_ns() // 1000 - parse_time(message["ts"])) / 1_000_000
+    payload = {
+        "who": question["who"],
+        "question": question["text"],
+        "answer": answer,
+        "seconds": round(max(0.0, waited_seconds), 3),
+    }
+    return {"key": question["who"], "payload": payload}
+
+
+def answer_to(client: Client, question: str) -> str:
+    """Look an answer up in the stream of who is where."""
+    room = next((room for room in ROOMS if room in question), None)
+    if room is None:
+        return "That I do not know."
+    types = "types" in question
+    names = [str(row[0]) for row in client.sql(TYPING_SQL if types else PEOPLE_SQL, [room]).rows]
+    if question.startswith("How many"):
+        return f"{len(names)} in {room}."
+    if not names:
+        return f"Nobody {'types' if types else 'is'} in {room}."
+    return f"{_listed(names)}."
+
+
+def _listed(names: list[str]) -> str:
+    shown = [name.capitalize() for name in names]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -1,0 +1,192 @@
+"""Words of the topic commands: takes what is typed after their options, gives what the server takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidegate.cli.completion import complete_groups, complete_topics
+from tidegate.errors import DurationInvalid, RequestInvalid
+
+if TYPE_CHECKING:
+    from tidegate.model.durations import Duration
+    from tidegate.sdk.client import Client
+
+NO_LIMIT = "none"  # what takes a limit away
+SIZE_BYTES = {
+    "": 1,
+    "b": 1,
+    "kb": 1000,
+    "mb": 1000**2,
+    "gb": 1000**3,
+    "tb": 1000**4,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)")
+_UPTO = re.compile(r"(?:([0-9]+):)?([0-9]+)")
+
+NewTopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="Name of the topic, such as app.events.")
+]
+TopicArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TOPIC", help="Name of the topic, such as app.events.", autocompletion=complete_topics
+    ),
+]
+PartitionOption = Annotated[int | None, typer.Option(min=0, help="One partition only.")]
+GroupOption = Annotated[
+    str,
+    typer.Option("--group", "-g", metavar="GROUP", help="Consumer group.", autocompletion=complete_groups),
+]
+MemberOption = Annotated[
+    str | None,
+    typer.Option("--member", metavar="NAME", help="Name within the group; else the user of the token."),
+]
+LeasesOption = Annotated[
+    list[str] | None,
+    typer.Option("--lease", metavar="ID", help="A lease that consume printed; again for several."),
+]
+
+
+def parse_start(text: str, option: str = "--from") -> str | dict[str, Any]:
+    """Turn the word after --from or --to into what the server takes."""
+    if text in ("earliest", "latest"):
+        return text
+    if text.isdecimal():
+        return {"offset": int(text)}
+    from tidegate.errors import TimeRangeInvalid
+    from tidegate.model.timeranges import format_time, parse_time
+
+    try:
+        return {"timestamp": format_time(parse_time(text))}
+    except TimeRangeInvalid as problem:
+        raise RequestInvalid(
+            reason=f"'{text}' is not a place in a topic.",
+            hint=f"{option} takes earliest, latest, an offset (42) or a time (2026-01-31T12:00:00Z).",
+        ) from problem
+
+
+def check_one_partition(client: Client, topic: str, option: str, offset: str) -> None:
+    """Refuse an offset without a partition where there are several, in words of the command line."""
+    count = len(client.topics.show(topic)["partitions"])
+    if count > 1:
+        raise RequestInvalid(
+            reason=f"Topic '{topic}' has {count} partitions, and an offset belongs to one.",
+            hint=f"Name it: --partition N (0 to {count - 1}) {option} {offset}.",
+        )
+
+
+def parse_milliseconds(text: str | None, option: str) -> int | None:
+    """Turn a duration after an option into whole milliseconds; nothing stays nothing."""
+    if text is None:
+        return None
+    duration = _duration(text, option)
+    if duration.us % 1000:
+        raise RequestInvalid(
+            reason=f"{option} '{text}' is finer than a millisecond.", hint=f"Such as {option} '250 ms'."
+        )
+    return duration.us // 1000
+
+
+def parse_retention(text: str | None) -> int | None:
+    """Turn the word after --retention into whole seconds; `none` is no limit."""
+    if text is None or text.strip().lower() == NO_LIMIT:
+        return None
+    duration = _duration(text, "--retention")
+    if duration.us % 1_000_000 or not duration.us:
+        raise RequestInvalid(
+            reason=f"--retention '{text}' is not one whole second or more.",
+            hint="Such as --retention '7 days', or --retention none to keep messages whatever their age.",
+        )
+    return duration.us // 1_000_000
+
+
+def parse_size(text: str | None) -> int | None:
+    """Turn the word after --max-bytes into bytes: 500 MB, 10GB, 1GiB; `none` is no limit."""
+    if text is None or text.strip().lower() == NO_LIMIT:
+        return None
+    matched = _SIZE.fullmatch(text.strip().lower())
+    unit = SIZE_BYTES.get(matched[2]) if matched else None
+    size = Fraction(matched[1]) * unit if matched and unit else Fraction(0)
+    if size < 1 or size.denominator != 1:
+        raise RequestInvalid(
+            reason=f"--max-bytes '{text}' is not a size.",
+            hint="Such as --max-bytes 500MB, 10GB or 1GiB, or --max-bytes none for no limit.",
+        )
+    return int(size)
+
+
+def parse_upto(client: Client, topic: str, texts: Sequence[str]) -> dict[int, int]:
+    """Turn the words after --upto into offsets by partition; one without a partition needs a topic of one."""
+    upto: dict[int, int] = {}
+    for text in texts:
+        matched = _UPTO.fullmatch(text)
+        if matched is None:
+            raise RequestInvalid(
+                reason=f"'{text}' is not a place in a topic.",
+                hint="--upto takes OFFSET, or PARTITION:OFFSET such as 0:991; that message is included.",
+            )
+        if matched[1] is None:
+            count = len(client.topics.show(topic)["partitions"])
+            if count > 1:
+                raise RequestInvalid(
+                    reason=f"Topic '{topic}' has {count} partitions, and an offset belongs to one.",
+                    hint=f"Name it: --upto PARTITION:{text}, with a partition from 0 to {count - 1}.",
+                )
+        partition = int(matched[1] or 0)
+        if partition in upto:
+            raise RequestInvalid(
+                reason=f"--upto names partition {partition} twice.", hint="Give the higher offset alone."
+            )
+        upto[partition] = int(matched[2])
+    return upto
+
+
+@contextmanager
+def worded(field: str, option: str) -> Iterator[None]:
+    """Say the server's refusal of a field of milliseconds as the option that set it, in durations."""
+    try:
+        yield
+    except RequestInvalid as error:
+        message = _milliseconds_said(error.message, field, option)
+        if message is None:
+            raise
+        hint = error.hint or f"Such as {option} '5 min'."
+        raise RequestInvalid(reason=message, hint=hint) from error
+
+
+def _milliseconds_said(message: str, field: str, option: str) -> str | None:
+    from tidegate.model.durations import Duration
+
+    matched = re.fullmatch(rf"{field} is ([0-9]+) to ([0-9]+), not ([0-9]+)\.", message)
+    if matched is None:
+        return None
+    least, most, given = (str(Duration(int(number) * 1000)) for number in matched.groups())
+    return f"{option} is {least} to {most}, not {given}."
+
+
+def places_text(places: Mapping[str, int]) -> str:
+    """Write offsets by partition as the commands show places: 0:18, 1:4."""
+    return ", ".join(f"{partition}:{offset}" for partition, offset in sorted(places.items(), key=_number))
+
+
+def _number(place: tuple[str, int]) -> int:
+    return int(place[0])
+
+
+def _duration(text: str, option: str) -> Duration:
+    from tidegate.model.durations import parse_duration
+
+    try:
+        return parse_duration(text)
+    except DurationInvalid as problem:
+        raise RequestInvalid(reason=f"{option}: {problem.message}", hint=problem.hint) from problem

@@ -1,0 +1,123 @@
+"""The moving lines of the console view: rates as bars, who is here, what the demo's agent answers. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from tidegate.cli.exchanges import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC, Exchange
+from tidegate.cli.feed import History
+from tidegate.cli.lags import GroupLag
+from tidegate.cli.presence import Person
+from tidegate.cli.show import count_text, rate_text, seconds_text
+
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARKS_ASCII = "_.-=+*#@"
+SPARK_WIDTH_MAX = 60
+SPARK_LABEL_COLUMNS = 30  # the words and rates before the bars, which are never cut
+EXCHANGES_SHOWN = 2
+TALL_LINES_MIN = 30  # on a lower screen one exchange is shown
+
+
+class Sparkline:
+    """A row of small bars, the newest on the right, the highest as tall as a line is."""
+
+    def __init__(self, values: Sequence[float], style: str) -> None:
+        self.values = values
+        self.style = style
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(options.max_width, SPARK_WIDTH_MAX)
+        yield Text(spark_text(self.values[-width:], ascii_only=options.ascii_only), style=self.style)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        width = min(options.max_width, SPARK_WIDTH_MAX, len(self.values))
+        return Measurement(min(1, width), width)
+
+
+def spark_text(values: Sequence[float], *, ascii_only: bool = False) -> str:
+    """Write values as bars between zero and the largest of them."""
+    bars = SPARKS_ASCII if ascii_only else SPARKS
+    top = max(values, default=0.0)
+    if top <= 0:
+        return bars[0] * len(values)
+    return "".join(bars[min(len(bars) - 1, int(value / top * len(bars)))] for value in values)
+
+
+def traffic(history: History, status: Mapping[str, Any], width: int) -> RenderableType:
+    """Draw what comes in and goes out a second."""
+    bars = max(1, width - SPARK_LABEL_COLUMNS)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(no_wrap=True)
+    grid.add_column(justify="right", no_wrap=True, min_width=9)
+    grid.add_column(no_wrap=True)
+    incoming = history.message_rate()
+    shown = status["messagesPerSecond"] if incoming is None else incoming
+    outgoing = history.row_rate()
+    if outgoing is None:
+        outgoing = sum(line["rowsPerSecond"] or 0 for line in status["pipelines"])
+    grid.add_row(
+        "messages in", Text(rate_text(shown), "bold"), Sparkline(history.message_steps()[-bars:], "cyan")
+    )
+    grid.add_row(
+        "rows out", Text(rate_text(outgoing), "bold"), Sparkline(history.row_steps()[-bars:], "magenta")
+    )
+    return grid
+
+
+def presence(people: Sequence[Person], width: int) -> RenderableType:
+    """Draw who is there, live from the stream: those who type stand out. Who does not fit is counted."""
+    line = Text("who is here", no_wrap=True, overflow="ellipsis")
+    for number, person in enumerate(people):
+        one = Text(f"  {person.who}@{person.room}{' types…' if person.typing else ''}")
+        one.stylize("bold yellow" if person.typing else "green")
+        left = len(people) - number
+        # Room for the count is kept unless this is the last one.
+        count = f"  and {left - 1} more" if left > 1 else ""
+        if line.cell_len + one.cell_len + len(count) > width:
+            line.append(f"  and {left} more" if number else f"  {left} in all", "dim")
+            break
+        line.append_text(one)
+    if not people:
+        line.append("  nobody", "dim")
+    return line
+
+
+def agent_lines_shown(height: int) -> int:
+    """Give how many lines the agent takes on a screen of this height."""
+    return 1 + (EXCHANGES_SHOWN if height >= TALL_LINES_MIN else 1)
+
+
+def agent_lines(
+    exchanges: Sequence[Exchange], lags: Sequence[GroupLag], history: History, size: tuple[int, int]
+) -> list[RenderableType]:
+    """Draw the demo's agent: how fast questions come and are answered, how far behind, the newest answers."""
+    group = next((one for one in lags if (one.topic, one.group) == (ASKED_TOPIC, AGENT_GROUP)), None)
+    head = Text("agent", no_wrap=True, overflow="ellipsis")
+    head.append(f"        asked {rate_text(history.topic_rate(ASKED_TOPIC))}")
+    head.append(f" · answered {rate_text(history.topic_rate(ANSWERS_TOPIC))}")
+    if group is not None:
+        behind = Text(f" · lag {count_text(group.lag)}", "bold yellow" if group.lag else "")
+        head.append_text(behind)
+        head.append(f" · {count_text(group.held)} in work")
+    wanted = agent_lines_shown(size[1]) - 1
+    lines: list[RenderableType] = [head, *(_exchange(one) for one in exchanges[-wanted:])]
+    # As many lines as were counted, so that nothing below jumps when the first answer comes.
+    return [*lines, *(Text("") for _ in range(wanted + 1 - len(lines)))]
+
+
+def _exchange(one: Exchange) -> Text:
+    line = Text.assemble(
+        (f"  {one.who}: ", "yellow"),
+        one.question,
+        ("  →  ", "dim"),
+        (one.answer, "green"),
+        (f"  {seconds_text(one.seconds)}", "dim"),
+    )
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line

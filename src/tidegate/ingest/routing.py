@@ -1,0 +1,314 @@
+"""Routing: takes the changes of a statement, gives messages to the topics that its table feeds.
+
+The messages are in the batch that the rows are in: after a crash a row and its message are both there or
+neither is. A statement's changes keep their order in every partition.
+
+A message's key is the text of the columns that decide its partition: those of PARTITION BY, else the primary
+key, with the user in front in a USER table. One column stands as its JSON without quotes, several as a JSON
+array.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import msgspec
+
+from tidegate.errors import SqlInvalid, SqlUnsupported, TidegateError
+from tidegate.model.changes import Change, Changes, Op
+from tidegate.model.clock import Clock
+from tidegate.model.names import shorten
+from tidegate.model.schemas import ColumnType
+from tidegate.model.tables import Row, Table, TableKind, Value
+from tidegate.model.values import json_column
+from tidegate.sql.expressions import LiveFilter, RowShape, compile_filter
+from tidegate.storage.commit import Staging
+from tidegate.tables.checks import KEY_COLUMNS_MAX, column_position
+from tidegate.topics.batches import Origin
+from tidegate.topics.definitions import Topic, TopicDirectory
+from tidegate.topics.logs import Log
+from tidegate.topics.payloads import CODECS, DiffEncoder, encode_full, encode_keys, preview_texts
+from tidegate.topics.routes import Route, RouteDirectory
+from tidegate.topics.schemas import PayloadSchemas
+
+USER_COLUMN = "_user"
+_op: Callable[[Change], Op] = itemgetter(0)
+_old: Callable[[Change], Any] = itemgetter(1)
+
+_logger = logging.getLogger(__name__)
+
+
+def check_route(
+    table: Table, where: str | None, partition_by: Sequence[str], payload: str
+) -> tuple[str, ...]:
+    """Give the columns of PARTITION BY as the table spells them, or say what is wrong with a route."""
+    if table.kind == TableKind.STREAM:
+        reason = f"'{table.full_name}' is a STREAM table: its rows are in files, and cannot be one write with"
+        raise SqlUnsupported(
+            reason=f"{reason} their messages.", hint="Route a USER or SHARED table, or publish the messages."
+        )
+    if payload not in CODECS:
+        raise SqlInvalid(reason=f"payload is 'key', 'full' or 'diff', not '{shorten(payload)}'.")
+    if where is not None:
+        compile_filter(where, RowShape(table.shown_columns), ())
+    names = tuple(_spelled(table, name) for name in partition_by)
+    if len(set(names)) < len(names):
+        raise SqlInvalid(reason="PARTITION BY names a column twice.")
+    if len(names) > KEY_COLUMNS_MAX:
+        raise SqlInvalid(reason=f"PARTITION BY has {len(names)} columns, and {KEY_COLUMNS_MAX} is the most.")
+    return names
+
+
+class TopicRouter:
+    """Writes the messages of changed rows; a Follower of the row writer, on the committer's thread."""
+
+    def __init__(
+        self,
+        routes: RouteDirectory,
+        schemas: PayloadSchemas,
+        directory: TopicDirectory,
+        log: Log,
+        clock: Clock,
+    ) -> None:
+        self._routes = routes
+        self._schemas = schemas
+        self._directory = directory
+        self._log = log
+        self._clock = clock
+        # What is worked out of the routes of a table, for as long as neither changes.
+        self._plans: dict[int, _TablePlans] = {}
+        self._faults: Counter[tuple[int, int, Op]] = Counter()
+
+    def wants(self, table: Table) -> bool:
+        """Say whether any route has the table as its source."""
+        return self._routes.feeds(table.id)
+
+    def prepare(self, tables: Iterable[Table]) -> None:
+        """Compile the routes of tables before anyone writes, so that no writer waits for it."""
+        for table in tables:
+            if self.wants(table):
+                try:
+                    self._plans_of(table)
+                except TidegateError as problem:
+                    _logger.error("writes to %s are going to be refused: %s", table.full_name, problem)
+
+    def stage(self, staging: Staging, changes: Changes) -> None:
+        """Add the messages of a statement to its batch."""
+        for topic_id, by_op in self._plans_of(changes.table).by_topic.items():
+            topic = self._directory.by_id(topic_id)
+            # A topic that is gone takes nothing, and fails nobody.
+            if topic is not None:
+                self._stage_topic(staging, topic, by_op, changes)
+
+    def durable(self, changes: Changes) -> None:
+        """Do nothing: the log tells readers itself."""
+
+    def faults_of(self, route: Route) -> int:
+        """Give how many rows the WHERE of a route could not judge since the start; they were not sent."""
+        return self._faults[route.topic_id, route.table_id, route.op]
+
+    @property
+    def fault_count(self) -> int:
+        """How many rows no WHERE could judge since the start, over all routes."""
+        return sum(self._faults.values())
+
+    def _stage_topic(self, staging: Staging, topic: Topic, by_op: dict[Op, _Plan], changes: Changes) -> None:
+        number = 0
+        for op, run in _runs(changes.rows):
+            plan = by_op.get(op)
+            if plan is None:
+                continue
+            chosen = run if plan.filter is None else self._chosen(plan, run)
+            if not chosen:
+                continue
+            if not number:
+                number = self._schemas.stage_number(staging, topic.id, changes.table, self._clock.now_us())
+            origin = plan.origin(number, changes.user)
+            keys, payloads = plan.messages(chosen, changes.user)
+            if topic.partitions == 1:
+                self._log.stage_append(staging, topic, 0, keys, payloads, origin)
+                continue
+            for partition, some_keys, some in _divided(topic, keys, payloads):
+                self._log.stage_append(staging, topic, partition, some_keys, some, origin)
+
+    def _chosen(self, plan: _Plan, run: Sequence[Change]) -> Sequence[Change]:
+        """Give the changes that a WHERE is true for, and count those that it cannot judge."""
+        matches = plan.filter
+        if matches is None:
+            return run
+        before, shown = matches.faults, plan.shown
+        chosen = [change for change in run if matches(shown(change))]
+        if matches.faults > before:
+            route = plan.route
+            self._faults[route.topic_id, route.table_id, route.op] += matches.faults - before
+            if before == 0:
+                reason = "a route of %s could not judge a row, which was not sent: %s"
+                _logger.warning(reason, plan.source, matches.first_fault)
+        return chosen
+
+    def _plans_of(self, table: Table) -> _TablePlans:
+        routes = self._routes.of_table(table.id)
+        plans = self._plans.get(table.id)
+        if plans is None or plans.routes is not routes or plans.schema_id != table.schema_id:
+            plans = _TablePlans(routes, table)
+            kept = {known: old for known, old in self._plans.items() if self._routes.feeds(known)}
+            self._plans = {**kept, table.id: plans}
+        return plans
+
+
+class _TablePlans:
+    """The plans of a table's routes, by topic and operation."""
+
+    def __init__(self, routes: tuple[Route, ...], table: Table) -> None:
+        self.routes = routes
+        self.schema_id = table.schema_id
+        self.by_topic: dict[int, dict[Op, _Plan]] = {}
+        for route in routes:
+            self.by_topic.setdefault(route.topic_id, {})[route.op] = _Plan(route, table)
+
+
+class _Plan:
+    """A route, compiled for a table at one moment of its life."""
+
+    def __init__(self, route: Route, table: Table) -> None:
+        self.route = route
+        self.source = table.full_name
+        self.filter: LiveFilter | None = None
+        if route.where is not None:
+            self.filter = _compiled(route.where, table)
+        # What a change shows of itself: the row as it is now, or as it was last.
+        self.shown: Callable[[Change], Any] = itemgetter(1 if route.op == "delete" else 2)
+        self._table = table
+        self._is_scoped = table.is_scoped
+        self._texts = _KeyTexts(table, route.partition_by)
+        self._key_places = table.key_positions
+        self._diffs = DiffEncoder(table)
+        self._origin = Origin()
+
+    def origin(self, number: int, user: str) -> Origin:
+        """Give what the messages share; one that was asked for last is given again."""
+        whose = user if self._is_scoped else None
+        last = self._origin
+        if last.schema != number or last.user != whose:
+            payload = self.route.payload
+            last = Origin(self.route.op.upper(), self.source, payload, CODECS[payload], number, whose)
+            self._origin = last
+        return last
+
+    def messages(self, changes: Sequence[Change], user: str) -> tuple[list[str], list[bytes]]:
+        """Give the keys and the payloads of messages."""
+        rows: list[Row] = list(map(self.shown, changes))
+        return self._texts.of(rows, user), self._payloads(rows, changes)
+
+    def _payloads(self, rows: list[Row], changes: Sequence[Change]) -> list[bytes]:
+        route = self.route
+        if route.payload == "full":
+            return encode_full(rows)
+        if route.payload == "diff":
+            if route.op == "update":
+                return self._diffs.updated(map(_old, changes), rows)
+            return self._diffs.inserted(rows) if route.op == "insert" else self._diffs.deleted(rows)
+        columns = [_column(rows, place) for place in self._key_places]
+        previews = preview_texts(self._table, rows, route.preview_chars) if route.preview_chars else None
+        return encode_keys(columns, previews)
+
+
+def _compiled(where: str, table: Table) -> LiveFilter:
+    """Compile the WHERE of a route that was compiled before: whoever writes to the table did not make it."""
+    try:
+        return compile_filter(where, RowShape(table.shown_columns), ())
+    except TidegateError as problem:
+        reason = (
+            f"'{table.full_name}' feeds a topic by WHERE {shorten(where)}, which this version cannot read"
+        )
+        hint = "Drop that source (ALTER TOPIC … DROP SOURCE …), and add it anew."
+        raise SqlUnsupported(reason=f"{reason}: {problem}", hint=hint) from problem
+
+
+class _KeyTexts:
+    """Writes the keys of messages of one route."""
+
+    def __init__(self, table: Table, partition_by: Sequence[str]) -> None:
+        names = partition_by or table.primary_key
+        own = {column.name for column in table.columns}
+        # None stands for the user.
+        self._places: list[int | None] = [
+            None if name == USER_COLUMN and name not in own else column_position(table, name)
+            for name in names
+        ]
+        if not partition_by and table.is_scoped:
+            # Rows of two users with the same key are different rows.
+            self._places.insert(0, None)
+        self._kinds = [column.type for column in table.columns]
+
+    def of(self, rows: Sequence[Row], user: str) -> list[str]:
+        """Give the key of every row."""
+        if len(self._places) == 1:
+            place = self._places[0]
+            if place is None:
+                return [user] * len(rows)
+            return _plain_texts(_column(rows, place), self._kinds[place])
+        columns = [
+            [_json_text(user)] * len(rows)
+            if place is None
+            else _json_texts(_column(rows, place), self._kinds[place])
+            for place in self._places
+        ]
+        return [f"[{','.join(parts)}]" for parts in zip(*columns, strict=True)]
+
+
+def _plain_texts(values: list[Value], kind: ColumnType) -> list[str]:
+    """Give the JSON of values, texts without their quotes."""
+    if kind.name in ("INT", "BIGINT") and None not in values:
+        return list(map(str, values))
+    return [value if isinstance(value, str) else _json_text(value) for value in json_column(values, kind)]
+
+
+def _json_texts(values: list[Value], kind: ColumnType) -> list[str]:
+    if kind.name in ("INT", "BIGINT") and None not in values:
+        return list(map(str, values))
+    return list(map(_json_text, json_column(values, kind)))
+
+
+def _json_text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _column(rows: Sequence[Row], place: int) -> list[Value]:
+    return [row[place] for row in rows]
+
+
+def _runs(rows: Sequence[Change]) -> Iterable[tuple[Op, Sequence[Change]]]:
+    """Divide changes where the operation changes; most statements do one thing only."""
+    if len(rows) == 1 or len(set(map(_op, rows))) == 1:
+        return ((rows[0].op, rows),)
+    return [(op, list(run)) for op, run in groupby(rows, key=_op)]
+
+
+def _divided(
+    topic: Topic, keys: Sequence[str], payloads: Sequence[bytes]
+) -> Iterable[tuple[int, Sequence[str], Sequence[bytes]]]:
+    """Divide messages among the partitions of a topic; each keeps their order."""
+    if len(keys) == 1:
+        return ((topic.partition_of(keys[0]), keys, payloads),)
+    parts: dict[int, tuple[int, list[str], list[bytes]]] = {}
+    for number, key, payload in zip(map(topic.partition_of, keys), keys, payloads, strict=True):
+        part = parts.get(number)
+        if part is None:
+            part = parts[number] = (number, [], [])
+        part[1].append(key)
+        part[2].append(payload)
+    return parts.values()
+
+
+def _spelled(table: Table, name: str) -> str:
+    """Give a column of PARTITION BY as the table spells it."""
+    is_user = name.lower() == USER_COLUMN and table.is_scoped
+    if is_user and USER_COLUMN not in {column.name.lower() for column in table.columns}:
+        return USER_COLUMN
+    return table.columns[column_position(table, name)].name

@@ -1,0 +1,150 @@
+"""Outgoing messages: takes rows of a query, gives messages as Arrow streams that each fit into a request.
+
+A column `payload` holds JSON text, or a struct, map or array that becomes JSON. Without one, all columns but
+`key` and `partition` become one JSON object a row, nulls included. Text in JSON is as SQL shows values:
+decimals as text, times in UTC, bytes in base64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as spark_types
+
+from tidegate.errors import RequestInvalid
+from tidegate.pipeline.wire import hinted
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+PAYLOAD, KEY, PARTITION = "payload", "key", "partition"
+# A part costs a request and a synced write: large enough that this does not count, small enough to be held
+# by every task at once.
+PART_BYTES = 4 * 1024 * 1024
+PART_ROWS = 20_000
+OUT_SCHEMA = pa.schema([(PAYLOAD, pa.large_string()), (KEY, pa.large_string()), (PARTITION, pa.int64())])
+
+_NESTED = (spark_types.StructType, spark_types.ArrayType, spark_types.MapType)
+_KEY_TYPES = (spark_types.StringType, spark_types.IntegralType)
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+def check_columns(schema: StructType) -> None:
+    """Refuse rows that cannot become messages, before any is read."""
+    fields = {field.name: field.dataType for field in schema.fields}
+    if len({name.lower() for name in fields}) < len(schema.fields):
+        raise _refused("Two columns have one name", "Rename one of them.")
+    for name, kind in fields.items():
+        if isinstance(kind, spark_types.VariantType | spark_types.NullType):
+            raise _refused(f"Column '{name}' has the type {kind.simpleString()}", "Convert it with to_json.")
+    if KEY in fields and not isinstance(fields[KEY], _KEY_TYPES):
+        raise _refused("Column 'key' is not text or a whole number", "Cast it: key STRING.")
+    if PARTITION in fields and not isinstance(fields[PARTITION], spark_types.IntegralType):
+        raise _refused("Column 'partition' is not a whole number", "Cast it, or rename it.")
+    others = [name for name in fields if name not in (PAYLOAD, KEY, PARTITION)]
+    if PAYLOAD not in fields:
+        if not others:
+            raise _refused(
+                "The rows have no column for the payload", "Add one: to_json(struct(…)) AS payload."
+            )
+        return
+    if not isinstance(fields[PAYLOAD], (spark_types.StringType, *_NESTED)):
+        raise _refused("Column 'payload' is not JSON text", "Write it with to_json.")
+    if others:
+        names = ", ".join(f"'{name}'" for name in others[:5])
+        raise _refused(
+            f"Beside 'payload' there are the columns {names}, which would be lost",
+            "Select payload, key and partition; or leave payload out, and all columns become the payload.",
+        )
+
+
+def message_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give the messages of a batch of rows."""
+    names = batch.schema.names
+    if PAYLOAD in names:
+        payload = batch.column(PAYLOAD)
+        if not pa.types.is_string(payload.type) and not pa.types.is_large_string(payload.type):
+            payload = _lines(payload.to_pylist(maps_as_pydicts="strict"))
+        elif payload.null_count:
+            raise _refused("A row has no payload", "JSON null is the text null; filter such rows out.")
+    else:
+        others = [name for name in names if name not in (KEY, PARTITION)]
+        payload = _lines(_in_utc(batch.select(others)).to_pylist(maps_as_pydicts="strict"))
+    columns = [payload, _optional(batch, KEY), _optional(batch, PARTITION)]
+    arrays = [column.cast(field.type) for column, field in zip(columns, OUT_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=OUT_SCHEMA)
+
+
+def parts_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Join and cut batches of messages so that each result is a part of a good size."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        for piece in _pieces(batch):
+            piece_bytes = text_bytes(piece)
+            if waiting and (rows + piece.num_rows > PART_ROWS or size_bytes + piece_bytes > PART_BYTES):
+                yield pa.Table.from_batches(waiting)
+                waiting, rows, size_bytes = [], 0, 0
+            waiting.append(piece)
+            rows += piece.num_rows
+            size_bytes += piece_bytes
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def stream_bytes(table: pa.Table) -> bytes:
+    """Give messages as the bytes of an Arrow stream, without compression."""
+    sink = pa.BufferOutputStream()
+    # A slice is written with only its own part of the buffers; joined, the stream has one batch.
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    return bytes(sink.getvalue())
+
+
+def text_bytes(batch: pa.RecordBatch) -> int:
+    """Count the bytes of payloads and keys."""
+    sizes = [pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in (PAYLOAD, KEY)]
+    return int(sum(sizes))
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows == 0:
+        return
+    if batch.num_rows == 1 or (batch.num_rows <= PART_ROWS and text_bytes(batch) <= PART_BYTES):
+        yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, middle))
+    yield from _pieces(batch.slice(middle))
+
+
+def _lines(values: list[Any]) -> pa.Array:
+    if any(value is None for value in values):
+        raise _refused("A row has no payload", "Filter such rows out.")
+    # JSON escapes line ends, so a line is a value.
+    return pa.array(_encode_lines(values).split(b"\n")[:-1], pa.large_binary()).cast(pa.large_string())
+
+
+def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Show moments in UTC, whatever the zone of the session is."""
+    columns = [
+        column.cast(pa.timestamp("us", tz="UTC"))
+        if pa.types.is_timestamp(column.type) and column.type.tz not in (None, "UTC")
+        else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _optional(batch: pa.RecordBatch, name: str) -> pa.Array:
+    return batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows)
+
+
+def _refused(reason: str, hint: str) -> RequestInvalid:
+    problem = RequestInvalid(reason=reason, hint=hint)
+    hinted(problem)
+    return problem

@@ -1,0 +1,128 @@
+"""Reading a range: takes offsets, gives exactly their messages as Arrow batches, keeps nothing.
+
+Offsets are dense, so every batch must begin at the next one, and a range must end where it was asked to end:
+anything else is an error and never a short answer. After a lost connection a read goes on where it broke.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from tidegate.errors import InvariantBroken, OffsetOutOfRange, ServerNotRunning, TidegateError
+from tidegate.pipeline.offsets import OffsetRange, check_loss, warn_of_loss
+from tidegate.pipeline.options import SourceOptions
+from tidegate.pipeline.wire import Patience, Wire, hinted, topic_path
+
+# The columns of a message, in the order of the wire.
+MESSAGE_SCHEMA = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("message_id", pa.int64()),
+        ("ts", pa.timestamp("us", tz="UTC")),
+        ("op", pa.string()),
+        ("source", pa.string()),
+        ("payload_mode", pa.string()),
+        ("key", pa.string()),
+        ("payload", pa.string()),
+        ("user", pa.string()),
+    ]
+)
+# Each record batch costs Spark about 0.1 ms; single messages are gathered until that no longer counts.
+BATCH_ROWS_MIN = 4_096
+# Spark hands each record batch to the JVM whole; larger ones only cost memory.
+BATCH_ROWS_MAX = 65_536
+# Arrow reads a message in four small steps; they are served from this buffer, large bodies go past it.
+BODY_BUFFER_BYTES = 64 * 1024
+
+Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+def read_range(
+    settings: SourceOptions, span: InputPartition, schema: pa.Schema, shape: Shape
+) -> Iterator[pa.RecordBatch]:
+    """Give exactly the rows of a range; `shape` makes of a batch of messages one of the schema."""
+    if not isinstance(span, OffsetRange):
+        return  # Spark makes up an empty partition when a plan has none
+    wire = Wire(settings.place, settings.retry_seconds)
+    patience = Patience(wire)
+    gathering = _Gathering(schema)
+    position = span.start
+    while position < span.stop:
+        try:
+            for batch in _fetch(wire, settings.topic, span.from_offset(position)):
+                position = checked_next(batch, span, position)
+                patience.renew()
+                yield from gathering.add(shape(batch))
+            if position < span.stop:
+                raise hinted(
+                    InvariantBroken(reason=f"{span} of '{settings.topic}' ended early, at {position}")
+                )
+        except OffsetOutOfRange as problem:
+            kept = min(check_loss(problem, settings), span.stop)
+            warn_of_loss(settings.topic, span.partition, position, kept)
+            position = kept
+        except TidegateError as problem:
+            patience.pause_or_raise(problem)
+    yield from gathering.rest()
+
+
+def _fetch(wire: Wire, topic: str, span: OffsetRange) -> Iterator[pa.RecordBatch]:
+    body = {"partition": span.partition, "from": span.start, "to": span.stop, "topicId": span.topic_id}
+    with wire.opened(topic_path(topic, "read"), body) as answer:
+        try:
+            with pa.ipc.open_stream(io.BufferedReader(answer, BODY_BUFFER_BYTES)) as stream:
+                yield from stream
+        except pa.ArrowInvalid as problem:
+            raise ServerNotRunning(url=topic, reason=f"the answer broke off ({problem})") from problem
+
+
+def checked_next(batch: pa.RecordBatch, span: OffsetRange, position: int) -> int:
+    """Give the offset after a batch; raise when its rows are not the ones that come next."""
+    rows = int(batch.num_rows)
+    if rows == 0:
+        return position
+    offsets = batch.column(1)
+    first, last = int(offsets[0].as_py()), int(offsets[rows - 1].as_py())
+    if (first, last) != (position, position + rows - 1) or last >= span.stop:
+        found = f"{rows} rows with offsets {first} to {last}"
+        raise InvariantBroken(reason=f"{span}: {found} came where offset {position} is next")
+    return position + rows
+
+
+def selected(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Leave the columns of a batch that a schema names, in its order and with its types."""
+    if batch.schema.names != schema.names:
+        batch = batch.select(schema.names)
+    if not batch.schema.equals(schema):
+        batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    return batch
+
+
+class _Gathering:
+    """Makes of the batches of the wire such as Spark likes: neither tiny nor huge."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a batch; give what is big enough."""
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        if self._waiting_rows >= BATCH_ROWS_MIN:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """Give what is left."""
+        waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
+        if len(waiting) > 1:
+            waiting = pa.Table.from_batches(waiting, self._schema).combine_chunks().to_batches()
+        for batch in waiting:
+            for start in range(0, batch.num_rows, BATCH_ROWS_MAX):
+                yield batch.slice(start, BATCH_ROWS_MAX)

@@ -1,0 +1,97 @@
+"""System tables of topics: takes definitions, logs, routes and groups, gives them as Arrow; keeps nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from tidegate.errors import TopicNotFound
+from tidegate.query.system_tables import system_arrow
+from tidegate.query.topic_parts import TopicParts
+from tidegate.query.topic_showing import held_by, source_name
+from tidegate.tables.definitions import TableDirectory
+from tidegate.topics.definitions import Topic
+from tidegate.topics.groups import GroupShape, PartitionShape
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def topic_functions(
+    topics: TopicParts, tables: TableDirectory, tenant: str
+) -> dict[str, Callable[[], pa.Table]]:
+    """Give the system tables about the topics of a tenant, each made when it is asked for."""
+
+    def mine() -> list[Topic]:
+        return topics.directory.of(tenant)
+
+    def shapes() -> Iterator[tuple[Topic, GroupShape]]:
+        for topic in mine():
+            for shape in groups_of(topics, topic):
+                yield topic, shape
+
+    return {
+        "topics": lambda: system_arrow("topics", [_topic_row(topics, topic) for topic in mine()]),
+        "topic_sources": lambda: system_arrow(
+            "topic_sources", [row for topic in mine() for row in _source_rows(topics, tables, topic)]
+        ),
+        "topic_groups": lambda: system_arrow(
+            "topic_groups", [_group_row(topic, shape) for topic, shape in shapes()]
+        ),
+        "topic_offsets": lambda: system_arrow(
+            "topic_offsets",
+            [_offset_row(topic, shape, part) for topic, shape in shapes() for part in shape.partitions],
+        ),
+    }
+
+
+def groups_of(topics: TopicParts, topic: Topic) -> list[GroupShape]:
+    """Give the groups of a topic; none where it was deleted since the list was made."""
+    try:
+        return topics.groups.describe(topic)
+    except TopicNotFound:
+        return []
+
+
+def _topic_row(topics: TopicParts, topic: Topic) -> tuple[Any, ...]:
+    messages, size_bytes = held_by(topics, topic)
+    return (
+        *(topic.name, topic.partitions, messages, size_bytes),
+        *(topic.retention_seconds, topic.retention_max_bytes),
+        *(len(topics.routes.of_topic(topic.id)), len(topics.groups.names(topic))),
+        *(_dead_letters(topics, topic), topic.created_us),
+    )
+
+
+def _dead_letters(topics: TopicParts, topic: Topic) -> int:
+    """Give how many dead letters of a topic are kept."""
+    try:
+        dead = topics.directory.get(topic.tenant, topic.dead_name)
+    except TopicNotFound:
+        return 0
+    return held_by(topics, dead)[0]
+
+
+def _source_rows(topics: TopicParts, tables: TableDirectory, topic: Topic) -> list[tuple[Any, ...]]:
+    return [
+        (
+            *(topic.name, source_name(tables, route), route.op.upper(), route.where),
+            *(", ".join(route.partition_by) or None, route.payload, route.preview_chars, route.created_us),
+        )
+        for route in topics.routes.of_topic(topic.id)
+    ]
+
+
+def _group_row(topic: Topic, shape: GroupShape) -> tuple[Any, ...]:
+    return (
+        *(topic.name, shape.group, shape.lag, shape.in_flight, shape.waiting, shape.missed),
+        *(len(shape.members), shape.created_us),
+    )
+
+
+def _offset_row(topic: Topic, shape: GroupShape, part: PartitionShape) -> tuple[Any, ...]:
+    return (
+        *(topic.name, shape.group, part.partition, part.start, part.end, part.position, part.next),
+        *(part.lag, part.in_flight, part.waiting),
+        *(part.last_delivered_offset, part.last_delivered_us, part.last_acked_offset, part.last_acked_us),
+    )

@@ -1,0 +1,288 @@
+"""CREATE, ALTER, DROP and CLEAR of topics, and of groups: takes a statement, gives the step that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar, get_args
+
+from tidegate.errors import (
+    GroupNotFound,
+    InvariantBroken,
+    NamespaceNotFound,
+    RouteCycle,
+    SqlUnsupported,
+    TableNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from tidegate.ingest.routing import check_route
+from tidegate.model.access import Operation
+from tidegate.model.changes import Op
+from tidegate.model.names import TOPIC_NAME_CHARS_MAX, check_topic_name
+from tidegate.model.schemas import ColumnType
+from tidegate.model.tables import Table
+from tidegate.query.bound import Bound
+from tidegate.query.steps import Caller, Outcome, Step, found
+from tidegate.query.topic_parts import TopicParts
+from tidegate.sql.statements import TableName
+from tidegate.sql.topic_statements import (
+    AddSource,
+    ClearTopic,
+    CreateTopic,
+    DropGroup,
+    DropSource,
+    DropTopic,
+    ResetGroup,
+    SetPartitions,
+    SetRetention,
+    TopicName,
+)
+from tidegate.storage.commit import Staging
+from tidegate.tables.definitions import TableDirectory
+from tidegate.topics.definitions import Retention, Topic
+from tidegate.topics.notices import order_notice
+from tidegate.topics.routes import Payload, Route
+
+SUBJECT_CHARS_MAX = 2 * TOPIC_NAME_CHARS_MAX  # of a name in the audit trail
+_INT, _BIGINT = ColumnType.INT, ColumnType.BIGINT
+T = TypeVar("T")
+
+
+class TopicDefining:
+    """Plans statements that make, change and drop topics; any thread may ask."""
+
+    def __init__(self, topics: TopicParts, tables: TableDirectory) -> None:
+        self._topics = topics
+        self._tables = tables
+
+    def create(self, statement: CreateTopic, _bound: Bound, caller: Caller) -> Step:
+        """Plan CREATE TOPIC."""
+        caller.check(Operation.TOPIC_CREATE)
+        retention = _changed(Retention(), statement.retention)
+        name, partitions = check_topic_name(statement.topic.name), statement.partitions
+
+        def change(staging: Staging) -> Topic:
+            now_us = self._topics.clock.now_us()
+            return self._topics.directory.stage_create(
+                staging, caller.tenant, name, partitions, now_us, retention
+            )
+
+        def work() -> Outcome:
+            try:
+                self._commit(change)
+            except TopicExists as problem:
+                if not statement.if_not_exists:
+                    raise
+                there = self._topics.directory.get(caller.tenant, name)
+                same = there.partitions == partitions and there.retention == retention
+                return Outcome(warnings=() if same else [f"{problem.message} It stays as it is."])
+            return Outcome()
+
+        return _ddl(work, Operation.TOPIC_CREATE, statement.topic)
+
+    def add_source(self, statement: AddSource, _bound: Bound, caller: Caller) -> Step:
+        """Plan ALTER TOPIC … ADD SOURCE."""
+        caller.check(Operation.TOPIC_CHANGE)
+        where = None if statement.where is None else statement.where.sql
+
+        def change(staging: Staging) -> None:
+            topic = self._get(statement.topic, caller)
+            table = self._source(statement.table, caller)
+            columns = check_route(table, where, statement.partition_by, statement.payload)
+            now_us = self._topics.clock.now_us()
+            for op in _ops(statement.operations):
+                route = Route(
+                    topic.id,
+                    table.id,
+                    op,
+                    where,
+                    columns,
+                    _payload(statement.payload),
+                    statement.preview_chars,
+                    now_us,
+                )
+                self._topics.routes.stage_add(staging, topic, table, route)
+
+        return self._changing(change, Operation.TOPIC_CHANGE, statement.topic)
+
+    def _source(self, name: TableName, caller: Caller) -> Table:
+        """Give the table that feeds a topic, or say why there is none."""
+        if name.namespace in ("lake", "system"):
+            raise SqlUnsupported(
+                reason=f"Tables of {name.namespace} cannot feed a topic.",
+                hint="A source is a USER or SHARED table. A pipeline can write its rows into a topic.",
+            )
+        try:
+            return self._tables.get(caller.tenant, name.namespace, name.name)
+        except (TableNotFound, NamespaceNotFound):
+            if any(topic.name == name.full_name for topic in self._topics.directory.of(caller.tenant)):
+                raise RouteCycle(source=name.full_name) from None
+            raise
+
+    def drop_source(self, statement: DropSource, _bound: Bound, caller: Caller) -> Step:
+        """Plan ALTER TOPIC … DROP SOURCE."""
+        caller.check(Operation.TOPIC_CHANGE)
+        ops = _ops(statement.operations) or None
+
+        def change(staging: Staging) -> None:
+            topic = self._get(statement.topic, caller)
+            table = self._source(statement.table, caller)
+            self._topics.routes.stage_drop(staging, topic, table, ops)
+
+        return self._changing(change, Operation.TOPIC_CHANGE, statement.topic)
+
+    def set_retention(self, statement: SetRetention, _bound: Bound, caller: Caller) -> Step:
+        """Plan ALTER TOPIC … SET RETENTION; limits that are not named stay."""
+        caller.check(Operation.TOPIC_CHANGE)
+        _changed(Retention(), statement.retention)  # refuses what no topic can have
+
+        def change(staging: Staging) -> None:
+            topic = self._get(statement.topic, caller)
+            retention = _changed(topic.retention, statement.retention)
+            self._topics.stage_change(staging, topic, None, retention)
+            staging.closes_group = True  # the next change has to see this one
+
+        return self._changing(change, Operation.TOPIC_CHANGE, statement.topic)
+
+    def set_partitions(self, statement: SetPartitions, _bound: Bound, caller: Caller) -> Step:
+        """Plan ALTER TOPIC … ADD PARTITIONS or SET PARTITIONS; the answer says what it does to order."""
+        caller.check(Operation.TOPIC_CHANGE)
+
+        def change(staging: Staging) -> tuple[Topic, Topic]:
+            before = self._get(statement.topic, caller)
+            count = before.partitions + statement.count if statement.more else statement.count
+            after = self._topics.stage_change(staging, before, count, None)
+            staging.closes_group = True  # the next change has to see this one
+            return before, after
+
+        def work() -> Outcome:
+            before, after = self._commit(change)
+            if after.partitions == before.partitions:
+                return Outcome(warnings=[f"Topic '{after.name}' has {after.partitions} partitions already."])
+            return Outcome(warnings=[order_notice(after.name, before.partitions, after.partitions)])
+
+        return _ddl(work, Operation.TOPIC_CHANGE, statement.topic)
+
+    def drop(self, statement: DropTopic, _bound: Bound, caller: Caller) -> Step:
+        """Plan DROP TOPIC."""
+        caller.check(Operation.TOPIC_DELETE)
+
+        def work() -> Outcome:
+            try:
+                self._commit(
+                    lambda staging: self._topics.stage_delete(staging, caller.tenant, statement.topic.name)
+                )
+            except TopicNotFound:
+                if not statement.if_exists:
+                    raise
+            return Outcome()
+
+        return _ddl(work, Operation.TOPIC_DELETE, statement.topic)
+
+    def clear(self, statement: ClearTopic, _bound: Bound, caller: Caller) -> Step:
+        """Plan CLEAR TOPIC."""
+        caller.check(Operation.TOPIC_CLEAR)
+
+        def work() -> Outcome:
+            cleared = self._commit(
+                lambda staging: self._topics.stage_clear(staging, self._get(statement.topic, caller))
+            )
+            return found([("cleared", _BIGINT)], [(cleared,)])
+
+        return _ddl(work, Operation.TOPIC_CLEAR, statement.topic)
+
+    def reset(self, statement: ResetGroup, bound: Bound, caller: Caller) -> Step:
+        """Plan RESET CONSUMER GROUP."""
+        caller.check(Operation.TOPIC_RESET)
+        group = bound.text(statement.group, "GROUP")
+        start = bound.start(statement.start)
+        partition = bound.optional_number(statement.partition, "PARTITION")
+
+        def change(staging: Staging) -> dict[int, int]:
+            topic = self._get(statement.topic, caller)
+            if start.kind == "offset" and partition is None and topic.partitions > 1:
+                raise SqlUnsupported(
+                    reason=f"Topic '{topic.name}' has {topic.partitions} partitions: an offset is of one.",
+                    hint="Say which: RESET CONSUMER GROUP … PARTITION n TO OFFSET n.",
+                )
+            return self._topics.groups.stage_reset(staging, topic, group, start, partition)
+
+        def work() -> Outcome:
+            positions = self._commit(change)
+            return found([("partition", _INT), ("position", _BIGINT)], sorted(positions.items()))
+
+        return _ddl(work, Operation.TOPIC_RESET, statement.topic)
+
+    def drop_group(self, statement: DropGroup, bound: Bound, caller: Caller) -> Step:
+        """Plan DROP CONSUMER GROUP."""
+        caller.check(Operation.TOPIC_RESET)
+        group = bound.text(statement.group, "GROUP")
+
+        def work() -> Outcome:
+            try:
+                self._commit(
+                    lambda staging: self._topics.groups.stage_delete(
+                        staging, self._get(statement.topic, caller), group
+                    )
+                )
+            except GroupNotFound:
+                if not statement.if_exists:
+                    raise
+            return Outcome()
+
+        return _ddl(work, Operation.TOPIC_RESET, statement.topic)
+
+    def stage_drop_routes(self, staging: Staging, table: Table) -> list[str]:
+        """Drop the routes of a table that goes, and give a warning for each topic that it fed."""
+        dropped = self._topics.routes.stage_drop_table(staging, table)
+        ops: dict[int, list[str]] = {}
+        for route in dropped:
+            ops.setdefault(route.topic_id, []).append(route.op.upper())
+        warnings = []
+        for topic_id, words in ops.items():
+            topic = self._topics.directory.by_id(topic_id)
+            if topic is not None:
+                warnings.append(
+                    f"Topic '{topic.name}' has no source '{table.full_name}' any more "
+                    f"({', '.join(words)}); its messages stay."
+                )
+        return warnings
+
+    def _get(self, name: TopicName, caller: Caller) -> Topic:
+        return self._topics.directory.get(caller.tenant, name.name)
+
+    def _changing(self, change: Callable[[Staging], None], operation: Operation, topic: TopicName) -> Step:
+        def work() -> Outcome:
+            self._commit(change)
+            return Outcome()
+
+        return _ddl(work, operation, topic)
+
+    def _commit(self, change: Callable[[Staging], T]) -> T:
+        return self._topics.committer.submit(change).result()
+
+
+def _ddl(work: Callable[[], Outcome], operation: Operation, topic: TopicName) -> Step:
+    # A name that is too long for any topic is not written down as it is.
+    subject = f"topic/{topic.name[:SUBJECT_CHARS_MAX]}"
+    return Step("ddl", work=work, is_short=True, audit=(operation, subject))
+
+
+def _changed(retention: Retention, named: Mapping[str, int | None]) -> Retention:
+    return Retention(
+        named.get("seconds", retention.seconds),
+        named.get("max_bytes", retention.max_bytes),
+    )
+
+
+def _ops(words: tuple[str, ...]) -> list[Op]:
+    known: tuple[Op, ...] = get_args(Op)
+    return [op for word in words for op in known if op == word]
+
+
+def _payload(word: str) -> Payload:
+    known: tuple[Payload, ...] = get_args(Payload)
+    for payload in known:
+        if payload == word:
+            return payload
+    raise InvariantBroken(reason=f"payload '{word}' was read and is not known")

@@ -1,0 +1,252 @@
+"""PUBLISH, CONSUME, ACK, NACK and EXTEND: takes a parsed statement, gives the step that runs it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from tidegate.errors import LeaseLost, SqlInvalid
+from tidegate.ingest.publish import Messages, Receipt, Sender
+from tidegate.model.access import Operation
+from tidegate.model.schemas import ColumnType
+from tidegate.query.bound import Bound
+from tidegate.query.steps import Caller, ConsumeAsk, Outcome, Step, found
+from tidegate.query.topic_parts import TopicParts
+from tidegate.sql.topic_statements import Ack, Consume, Extend, Nack, Publish, Text, Upto
+from tidegate.storage.commit import Staging
+from tidegate.topics import groups
+from tidegate.topics.definitions import Topic
+from tidegate.topics.reading import Start
+
+# The same bounds as those of the HTTP endpoints.
+DELAY_MS_MAX = 7 * 24 * 3600 * 1000  # longer pauses are schedules, and belong into a table
+REASON_CHARS_MAX = 2_000  # a line or two of an exception, not its traceback
+PRODUCER_CHARS_MAX = 200
+SEQUENCE_MAX = 2**62 - 1
+LOST_SHOWN_MAX = 20  # leases that the words of an error name; its details have them all
+
+_INT, _BIGINT = ColumnType.INT, ColumnType.BIGINT
+_PLACES = [("partition", _INT), ("offset", _BIGINT), ("message_id", _BIGINT)]
+_ACKED = [("partition", _INT), ("acked", _BIGINT), ("position", _BIGINT)]
+_NACKED = [("nacked", _BIGINT), ("dead", _BIGINT)]
+_EXTENDED = [("extended", _BIGINT), ("expires_at", ColumnType.TIMESTAMP)]
+T = TypeVar("T")
+
+
+class TopicMessages:
+    """Plans statements about messages; any thread may ask."""
+
+    def __init__(self, topics: TopicParts, published: Callable[[str, int], None]) -> None:
+        self._topics = topics
+        self._published = published
+
+    def publish(self, statement: Publish, bound: Bound, caller: Caller) -> Step:
+        """Plan PUBLISH: all messages are stored or none is."""
+        caller.check(Operation.TOPIC_PUBLISH)
+        topic = self._topics.directory.get(caller.tenant, statement.topic.name)
+        key, partition = (
+            bound.key(statement.key),
+            bound.optional_number(statement.partition, "PARTITION"),
+        )
+        if partition is not None:
+            topic.check_partition(partition)
+        payloads = [bound.payload(value, row) for row, value in enumerate(statement.payloads, start=1)]
+        self._check_sizes(key, payloads)
+        count = len(payloads)
+        messages = Messages([key] * count, payloads, [partition] * count)
+        sender = _sender(statement, bound)
+
+        def work() -> Outcome:
+            receipt: Receipt = self._commit(self._topics.publisher.plan(topic, messages, sender))
+            self._published(caller.tenant, receipt.stored_count)
+            columns = (receipt.partitions.tolist(), receipt.offsets.tolist(), receipt.ids.tolist())
+            return found(_PLACES, list(zip(*columns, strict=True)))
+
+        return Step("publish", work=work, is_short=True)
+
+    def _check_sizes(self, key: str | None, payloads: Sequence[bytes]) -> None:
+        settings = self._topics.settings
+        if len(payloads) > settings.server.messages_max:
+            reason = f"{len(payloads)} messages are more than {settings.server.messages_max}."
+            raise SqlInvalid(reason=reason, hint="Send them in several statements.")
+        key_bytes, most = len((key or "").encode()), settings.topics.message_bytes_max
+        for row, payload in enumerate(payloads, start=1):
+            size_bytes = len(payload) + key_bytes
+            if size_bytes > most:
+                reason = f"row {row} of VALUES has {size_bytes} bytes of key and payload; the most is {most}."
+                raise SqlInvalid(reason=reason, hint="Send less, or raise topics.message_bytes_max.")
+
+    def consume(self, statement: Consume, bound: Bound, caller: Caller) -> Step:
+        """Plan CONSUME: the door gets the messages, and waits for the first."""
+        caller.check(Operation.TOPIC_CONSUME)
+        topic, limits = self._topics.directory.get(caller.tenant, statement.topic.name), self._topics.settings
+        partition = bound.optional_number(statement.partition, "PARTITION")
+        if partition is not None:
+            topic.check_partition(partition)
+        start = Start("earliest") if statement.start is None else bound.start(statement.start)
+        if start.kind in ("offset", "after") and partition is None and topic.partitions > 1:
+            raise _which_partition(topic, "CONSUME FROM … PARTITION n FROM OFFSET n")
+        group = member = None
+        if statement.group is not None:
+            group, member = self._who(statement.group, statement.member, bound, caller)
+        ask = ConsumeAsk(
+            topic,
+            group,
+            member,
+            start,
+            partition,
+            None
+            if statement.limit is None
+            else bound.number(statement.limit, "LIMIT", 1, limits.server.messages_max),
+            0
+            if statement.wait is None
+            else bound.ms(statement.wait, "WAIT", least=0, most=limits.server.wait_ms_max),
+            self._lease_ms(statement, bound),
+        )
+        return Step("consume", consume=ask)
+
+    def ack(self, statement: Ack, bound: Bound, caller: Caller) -> Step:
+        """Plan ACK; leases that are no longer held are an error, once the others are done."""
+        topic, group, member = self._member(statement, bound, caller)
+        leases = self._leases(statement.leases, bound) if statement.leases else None
+        upto = None if leases is not None else _upto(topic, statement.upto, bound)
+        acks = groups.Acks(group, member, leases, upto)
+
+        def change(staging: Staging) -> tuple[groups.Acked, dict[int, int]]:
+            before = self._lags(topic, group)
+            done = self._topics.groups.stage_ack(staging, topic, acks)
+            after = self._lags(topic, group)
+            return done, {number: before.get(number, 0) - after.get(number, 0) for number in done.position}
+
+        def work() -> Outcome:
+            counts: Mapping[int, int]
+            if upto is not None and len(upto) > 1:
+                done, counts = self._commit(change)
+            else:
+                done = self._commit(lambda staging: self._topics.groups.stage_ack(staging, topic, acks))
+                counts = _counts(leases, done)
+            _check_lost(done.lost, {"acked": done.acked})
+            return found(
+                _ACKED, [(number, counts.get(number, 0), at) for number, at in sorted(done.position.items())]
+            )
+
+        return Step("ack", work=work, is_short=True)
+
+    def _lags(self, topic: Topic, group: str) -> dict[int, int]:
+        """Give what is not acknowledged in each partition, with what is not durable yet."""
+        shapes = [shape for shape in self._topics.groups.describe(topic) if shape.group == group]
+        return {part.partition: part.lag for shape in shapes for part in shape.partitions}
+
+    def nack(self, statement: Nack, bound: Bound, caller: Caller) -> Step:
+        """Plan NACK."""
+        topic, group, member = self._member(statement, bound, caller)
+        leases = self._leases(statement.leases, bound)
+        delay_ms = 0
+        if statement.delay is not None:
+            delay_ms = bound.ms(statement.delay, "DELAY", least=0, most=DELAY_MS_MAX)
+        reason = bound.optional_text(statement.reason, "REASON")
+        if reason is not None and len(reason) > REASON_CHARS_MAX:
+            said = f"REASON has {len(reason)} characters, and {REASON_CHARS_MAX} is the most."
+            raise SqlInvalid(reason=said, hint="Say it shorter; the log of the consumer has room.")
+        given_back = groups.Nack(group, member, leases, delay_ms, reason)
+
+        def work() -> Outcome:
+            done = self._commit(lambda staging: self._topics.groups.stage_nack(staging, topic, given_back))
+            _check_lost(done.lost, {"nacked": done.nacked, "dead": done.dead})
+            return found(_NACKED, [(done.nacked, done.dead)])
+
+        return Step("ack", work=work, is_short=True)
+
+    def extend(self, statement: Extend, bound: Bound, caller: Caller) -> Step:
+        """Plan EXTEND."""
+        topic, group, member = self._member(statement, bound, caller)
+        leases = self._leases(statement.leases, bound)
+        longer = groups.Extend(group, member, leases, self._lease_ms(statement, bound))
+
+        def work() -> Outcome:
+            done = self._commit(lambda staging: self._topics.groups.stage_extend(staging, topic, longer))
+            _check_lost(done.lost, {"extended": done.extended})
+            return found(_EXTENDED, [(done.extended, done.expires_us)])
+
+        return Step("ack", work=work, is_short=True)
+
+    def _member(self, statement: Ack | Nack | Extend, bound: Bound, caller: Caller) -> tuple[Topic, str, str]:
+        """Give who acts on which topic, and note that the member is there."""
+        caller.check(Operation.TOPIC_ACK)
+        topic = self._topics.directory.get(caller.tenant, statement.topic.name)
+        group, member = self._who(statement.group, statement.member, bound, caller)
+        self._topics.groups.seen(topic, group, member)
+        return topic, group, member
+
+    def _who(self, group: Text, member: Text | None, bound: Bound, caller: Caller) -> tuple[str, str]:
+        """Give the group and the member; the token's user where no member is named."""
+        name = bound.optional_text(member, "MEMBER")
+        return (
+            groups.check_group_name(bound.text(group, "GROUP")),
+            groups.check_member_name(caller.principal.full_name if name is None else name),
+        )
+
+    def _leases(self, leases: Sequence[Text], bound: Bound) -> list[str]:
+        return bound.leases(leases, self._topics.settings.server.messages_max)
+
+    def _lease_ms(self, statement: Consume | Extend, bound: Bound) -> int | None:
+        if statement.lease is None:
+            return None
+        return bound.ms(statement.lease, "LEASE", least=1, most=self._topics.settings.topics.lease_ms_max)
+
+    def _commit(self, change: Callable[[Staging], T]) -> T:
+        return self._topics.committer.submit(change).result()
+
+
+def lost_leases(lost: Sequence[str], done: Mapping[str, Any]) -> LeaseLost:
+    """Give the error that names leases which are no longer held, and what was done with the others."""
+    shown = ", ".join(lost[:LOST_SHOWN_MAX]) + (" …" if len(lost) > LOST_SHOWN_MAX else "")
+    hint = "They ran out, or were acknowledged before: those messages are or were given again. "
+    problem = LeaseLost(leases=shown, hint=f"{hint}The others are done.")
+    problem.values = {**done, "leases": list(lost)}
+    return problem
+
+
+def _check_lost(lost: Sequence[str], done: Mapping[str, Any]) -> None:
+    if lost:
+        raise lost_leases(lost, done)
+
+
+def _sender(statement: Publish, bound: Bound) -> Sender | None:
+    if statement.producer is None or statement.sequence is None:
+        return None
+    producer = bound.text(statement.producer, "PRODUCER")
+    if len(producer) > PRODUCER_CHARS_MAX or not producer.isprintable():
+        reason = f"PRODUCER is a text of 1 to {PRODUCER_CHARS_MAX} printable characters."
+        raise SqlInvalid(reason=reason, hint="Choose a shorter one, without control characters.")
+    return Sender(producer, bound.number(statement.sequence, "SEQUENCE", 0, SEQUENCE_MAX))
+
+
+def _which_partition(topic: Topic, syntax: str) -> SqlInvalid:
+    return SqlInvalid(
+        reason=f"topic '{topic.name}' has {topic.partitions} partitions, and an offset belongs to one.",
+        hint=f"Say which: {syntax}.",
+    )
+
+
+def _upto(topic: Topic, upto: Sequence[Upto], bound: Bound) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for one in upto:
+        if one.partition is None and topic.partitions > 1:
+            raise _which_partition(topic, "ACK … PARTITION n UPTO OFFSET n")
+        partition = 0 if one.partition is None else bound.number(one.partition, "PARTITION")
+        if topic.check_partition(partition) in found:
+            raise SqlInvalid(reason=f"partition {partition} is there twice.", hint="Name it once.")
+        found[partition] = bound.number(one.offset, "OFFSET")
+    return found
+
+
+def _counts(leases: Sequence[str] | None, done: groups.Acked) -> Mapping[int, int]:
+    """Give how many messages were acknowledged in each partition: of leases, or in one partition.
+
+    A lease begins with its partition; when none is lost, each of them is a message.
+    """
+    if leases is None:
+        return dict.fromkeys(done.position, done.acked)
+    return Counter(int(lease.partition(".")[0]) for lease in set(leases))

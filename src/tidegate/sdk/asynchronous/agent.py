@@ -1,0 +1,132 @@
+"""An agent: runs a function on each message of a topic, publishes its answers, tries again what fails."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tidegate.errors import IdempotencyKeyReused, RequestInvalid
+from tidegate.sdk.agents import WORKERS_MAX, Asking, Reject, answer_request, reason_of
+from tidegate.sdk.asynchronous.intake import Intake
+from tidegate.sdk.asynchronous.transport import Transport
+from tidegate.sdk.asynchronous.waiting import Background, called
+from tidegate.sdk.requests import get, quoted
+from tidegate.sdk.retries import Vigil
+from tidegate.sdk.shapes import Message
+from tidegate.sdk.signals import stopped_by_signals
+
+logger = logging.getLogger("tidegate.agent")
+
+Work = Callable[[Message], Any]
+F = TypeVar("F", bound=Work)
+
+
+@dataclass(frozen=True, slots=True)
+class Duty:
+    """What an agent does: how many messages at once, and where its answers go."""
+
+    path: str
+    asking: Asking
+    workers: int
+    answers: str | None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.workers <= WORKERS_MAX:
+            reason = f"An agent has 1 to {WORKERS_MAX} workers, not {self.workers}."
+            raise RequestInvalid(reason=reason, hint="Run it several times for more.")
+
+
+class Agent:
+    """Works on the messages of a group, several at once; runs until it is stopped."""
+
+    def __init__(self, transport: Transport, duty: Duty) -> None:
+        self._transport = transport
+        self._duty = duty
+        self._function: Work | None = None
+        self._intake: Intake | None = None
+        self._is_stopped = False
+
+    def on(self, function: F) -> F:
+        """Name the function to run, as a decorator: takes a message, gives an answer or None."""
+        self._function = function
+        return function
+
+    def stop(self) -> None:
+        """End when the messages in work are done. Any thread and signal handlers may call it."""
+        self._is_stopped = True
+        if self._intake is not None:
+            self._intake.stop()
+
+    async def run(self, function: Work | None = None) -> None:
+        """Work until `stop`, SIGTERM or SIGINT; a second signal does not wait for what is in work.
+
+        A message is acknowledged when the function has returned and its answer is stored. When the function
+        raises, the message comes again after a pause; after the last attempt, or at `Reject`, it is a dead
+        letter with the reason.
+        """
+        function = function or self._function
+        if function is None:
+            raise RequestInvalid(
+                reason="The agent has no function.", hint="Give one to run(), or use @agent.on."
+            )
+        duty = self._duty
+        if duty.answers is not None:
+            await self._transport.call(get(f"/topics/{quoted(duty.answers)}"))
+        intake = self._intake = Intake(self._transport, duty.path, duty.asking)
+        with stopped_by_signals(self.stop):
+            if self._is_stopped:
+                intake.stop()
+            await intake.open()
+            await self._work_together(intake, function)
+        intake.check()
+
+    async def _work_together(self, intake: Intake, function: Work) -> None:
+        intake.follow()
+        work = functools.partial(self._work, intake, function)
+        name = f"tidegate-agent-{self._duty.asking.group}"
+        crew = [Background(work, f"{name}-{number}") for number in range(self._duty.workers)]
+        try:
+            for worker in crew:
+                await worker.join()
+        except BaseException:
+            for worker in crew:
+                await worker.cancel()
+            raise
+        finally:
+            await intake.close()
+
+    async def _work(self, intake: Intake, function: Work) -> None:
+        try:
+            while (message := await intake.next()) is not None:
+                await self._work_on(intake, function, message)
+        except BaseException:
+            # The program ends, or a mistake of ours: the others do not go on without this one.
+            intake.stop()
+            raise
+
+    async def _work_on(self, intake: Intake, function: Work, message: Message) -> None:
+        try:
+            answer = await called(function, message)
+            if answer is not None and self._duty.answers is not None:
+                await self._publish(intake, message, answer)
+        except Reject as refusal:
+            logger.warning("message %s is rejected: %s", message["messageId"], reason_of(refusal))
+            await intake.failed(message, refusal)
+        except Exception as problem:
+            logger.warning("message %s failed", message["messageId"], exc_info=True)
+            await intake.failed(message, problem)
+        else:
+            intake.done([str(message["lease"])])
+
+    async def _publish(self, intake: Intake, message: Message, answer: object) -> None:
+        """Store an answer, and no second one for the same message."""
+        path = f"/topics/{quoted(str(self._duty.answers))}/publish"
+        request = answer_request(path, self._duty.asking.group, message, answer)
+        course = Vigil(self._transport.retrying, request, intake.is_stopped)
+        try:
+            await self._transport.send(request, course)
+        except IdempotencyKeyReused:
+            logger.info("message %s was answered before; that answer stays", message["messageId"])

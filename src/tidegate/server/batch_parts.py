@@ -1,0 +1,161 @@
+"""Endpoints of batches in parts: tasks store parts, then the batch is committed once, or given up."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+from starlette.responses import Response
+
+from tidegate.errors import ContentTypeUnsupported, RequestInvalid
+from tidegate.ingest.parts import PART_MESSAGES_MAX, BatchParts, check_partitions, stage_old
+from tidegate.ingest.publish import Messages
+from tidegate.model.names import shorten
+from tidegate.server.arrow_bodies import messages_of
+from tidegate.server.bodies import json_answer
+from tidegate.server.call import ARROW_STREAM, Call
+from tidegate.server.running import Running
+from tidegate.topics.definitions import Topic
+from tidegate.topics.parts import BatchName
+
+QUERY = ("writer", "batch", "topicId")
+# A batch of the largest size in parts of a few messages each; more ids than this are a mistake.
+PARTS_MAX = 100_000
+_NUMBER_CHARS_MAX = 19
+
+
+class CommitBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """Body of commit; `topicId` refuses a topic that was made again since the parts were stored."""
+
+    writer: str
+    batch: int
+    parts: list[str]
+    topic_id: int | None = None
+    # A writer that commits one batch and never comes again says so: it is forgotten after a day.
+    lasts: bool = True
+
+
+class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of abort."""
+
+    writer: str
+    batch: int
+    parts: list[str]
+
+
+class PartStored(msgspec.Struct, rename="camel"):
+    """A part is on the disk; without a number where the batch was committed before."""
+
+    part: str | None
+    topic_id: int
+    messages: int
+
+
+class BatchCommitted(msgspec.Struct):
+    """Whether the batch was written now, and how many messages it has."""
+
+    committed: bool
+    messages: int
+
+
+class BatchAborted(msgspec.Struct):
+    """How many parts were removed."""
+
+    removed: int
+
+
+_commit = msgspec.json.Decoder(CommitBody)
+_abort = msgspec.json.Decoder(AbortBody)
+
+
+async def store_part(call: Call) -> Response:
+    """Messages of a part of a batch in, as Arrow; nobody reads them before the batch is committed."""
+    running, query = call.running, call.query
+    unknown = sorted(set(query) - set(QUERY))
+    if unknown:
+        reason = f"A part has no parameter '{shorten(unknown[0])}'."
+        raise RequestInvalid(reason=reason, hint=f"It takes {', '.join(QUERY)}.")
+    topic = running.topics.get(call.tenant, call.params["topic"])
+    if "topicId" in query:
+        topic.check_id(_number("topicId", query["topicId"]))
+    name = BatchName(query.get("writer", ""), _number("batch", query.get("batch", "")))
+    if call.content_type() != ARROW_STREAM:
+        raise ContentTypeUnsupported(
+            content_type=call.content_type()[:80] or "(none)", supported=ARROW_STREAM
+        )
+    content = await call.body()
+    count = await running.threads.read(_checked, running, topic, content)
+    part_id = await running.committer.commit(_parts(running).plan_part(topic, name, content, count))
+    return json_answer(PartStored(None if part_id is None else str(part_id), topic.id, count))
+
+
+async def commit_batch(call: Call) -> Response:
+    """The messages of the parts named go into the topic in one write; a batch goes in once."""
+    running = call.running
+    topic = running.topics.get(call.tenant, call.params["topic"])
+    body = await call.json(_commit)
+    topic.check_id(body.topic_id)
+    name, part_ids = BatchName(body.writer, body.batch), _part_ids(body.parts)
+    parts = _parts(running)
+    async with parts.turn:
+        plan = partial(parts.plan_commit, topic, name, part_ids, lasts=body.lasts)
+        change = await running.threads.read(plan)
+        outcome = await running.committer.commit(change)
+    if outcome.committed:
+        running.count_published(call.tenant, outcome.messages)
+    return json_answer(BatchCommitted(outcome.committed, outcome.messages))
+
+
+async def abort_batch(call: Call) -> Response:
+    """The parts named go; those of a batch that was committed are gone already."""
+    running = call.running
+    topic = running.topics.get(call.tenant, call.params["topic"])
+    body = await call.json(_abort)
+    name, part_ids = BatchName(body.writer, body.batch), _part_ids(body.parts)
+    change = await running.threads.read(_parts(running).plan_abort, topic, name, part_ids)
+    return json_answer(BatchAborted(await running.committer.commit(change)))
+
+
+async def remove_old_parts(running: Running) -> None:
+    """Remove parts that waited for a day, and what is known of writers that never come again."""
+    for topic in running.topics:
+        for old in await running.threads.upkeep(_parts(running).old, topic):
+            await running.committer.commit(partial(stage_old, old=old))
+
+
+def _parts(running: Running) -> BatchParts:
+    return running.topic.parts
+
+
+def _checked(running: Running, topic: Topic, content: bytes) -> int:
+    """Refuse what could not be committed; give the number of messages."""
+    limits = running.settings
+    messages = messages_of(content, PART_MESSAGES_MAX, limits.server.body_bytes_max)
+    if not len(messages):
+        raise RequestInvalid(reason="A part has at least one message.", hint="Leave an empty part out.")
+    _check_sizes(messages, limits.topics.message_bytes_max)
+    check_partitions(topic, messages.partitions)
+    return len(messages)
+
+
+def _check_sizes(messages: Messages, bytes_max: int) -> None:
+    for index, (key, payload) in enumerate(zip(messages.keys, messages.payloads, strict=True)):
+        size_bytes = len(payload) + len((key or "").encode())
+        if size_bytes > bytes_max:
+            reason = f"Message {index} has {size_bytes} bytes of key and payload; the most is {bytes_max}."
+            raise RequestInvalid(reason=reason, hint="Send less, or raise topics.message_bytes_max.")
+
+
+def _part_ids(given: list[str]) -> list[int]:
+    if len(given) > PARTS_MAX:
+        reason = f"A batch has at most {PARTS_MAX} parts, not {len(given)}."
+        raise RequestInvalid(reason=reason, hint="Put more messages into each.")
+    return [_number("A part", text) for text in given]
+
+
+def _number(what: str, text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > _NUMBER_CHARS_MAX:
+        raise RequestInvalid(
+            reason=f"{what} is a whole number, not '{shorten(text)}'.", hint="Numbers count from 0."
+        )
+    return int(text)

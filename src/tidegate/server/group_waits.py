@@ -1,0 +1,103 @@
+"""Waits of consumer groups: long polls of one group stand in a line, and a message wakes the first of it.
+
+Whoever is woken takes what it may have and passes the wake on while there is more: a thousand polls of one
+group cost one of them a look when one message comes. Polls of different partitions stand in lines of their
+own. Everything but `notify` belongs to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class WaitKey:
+    """A line: one group of one topic, and the partition that its polls name, if they do."""
+
+    topic_id: int
+    group: str
+    partition: int | None
+
+
+@dataclass(slots=True)
+class _Line:
+    waiters: OrderedDict[asyncio.Future[None], None] = field(default_factory=OrderedDict)
+    timer: asyncio.TimerHandle | None = None
+
+
+class GroupWaits:
+    """The lines of all groups that somebody waits for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._lines: dict[int, dict[WaitKey, _Line]] = {}
+
+    def notify(self, topic_id: int, group: str | None = None) -> None:
+        """Say that a topic, or a group of it, has something to give; from any thread."""
+        if topic_id in self._lines:
+            self._loop.call_soon_threadsafe(self.wake, topic_id, group)
+
+    def wake(self, topic_id: int, group: str | None = None) -> None:
+        """Wake the first of every line of a topic, or of one group of it."""
+        for key, line in list(self._lines.get(topic_id, {}).items()):
+            if group in (None, key.group):
+                _wake_first(line)
+
+    def wake_all(self) -> None:
+        """Wake everybody: the server stops."""
+        for lines in list(self._lines.values()):
+            for line in list(lines.values()):
+                while _wake_first(line):
+                    pass
+
+    def notify_everyone(self, topic_id: int) -> None:
+        """Wake all who wait for a topic: it is gone; from any thread."""
+        if topic_id in self._lines:
+            self._loop.call_soon_threadsafe(self._wake_everyone, topic_id)
+
+    def _wake_everyone(self, topic_id: int) -> None:
+        for line in list(self._lines.get(topic_id, {}).values()):
+            while _wake_first(line):
+                pass
+
+    def arm(self, key: WaitKey) -> asyncio.Future[None]:
+        """Stand in line; the future is done at a wake. Arm, then look, and nothing is missed."""
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        line = self._lines.setdefault(key.topic_id, {}).setdefault(key, _Line())
+        line.waiters[waiter] = None
+        return waiter
+
+    def wake_in(self, key: WaitKey, seconds: float) -> None:
+        """Wake the first of a line after a time, when something becomes due; the last word counts."""
+        line = self._lines.get(key.topic_id, {}).get(key)
+        if line is None:
+            return
+        if line.timer is not None:
+            line.timer.cancel()
+        line.timer = self._loop.call_later(seconds, _wake_first, line)
+
+    def disarm(self, key: WaitKey, waiter: asyncio.Future[None]) -> None:
+        """Leave the line."""
+        lines = self._lines.get(key.topic_id)
+        line = lines.get(key) if lines is not None else None
+        if lines is None or line is None:
+            return
+        line.waiters.pop(waiter, None)
+        if not line.waiters:
+            if line.timer is not None:
+                line.timer.cancel()
+            del lines[key]
+            if not lines:
+                del self._lines[key.topic_id]
+
+
+def _wake_first(line: _Line) -> bool:
+    """Wake the first that is not awake yet; it leaves the line by itself."""
+    while line.waiters:
+        waiter, _ = line.waiters.popitem(last=False)
+        if not waiter.done():
+            waiter.set_result(None)
+            return True
+    return False

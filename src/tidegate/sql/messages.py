@@ -1,0 +1,212 @@
+"""PUBLISH, CONSUME, ACK, NACK and EXTEND: takes a cursor behind the first word, gives what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from tidegate.sql.bindings import clauses, duration, missing, number, start_at, text, topic_name
+from tidegate.sql.cursor import Cursor
+from tidegate.sql.statements import Literal, Param
+from tidegate.sql.topic_statements import Ack, Consume, Extend, Nack, Publish, Text, Upto
+from tidegate.sql.values import values
+
+LEASES_MAX = 100_000  # of a statement: it is one write
+PUBLISH_SYNTAX = (
+    "Syntax: PUBLISH INTO topic [KEY 'key'] [PARTITION n] [PRODUCER 'producer' SEQUENCE n] "
+    "VALUES ('{\"a\": 1}'), …"
+)
+CONSUME_SYNTAX = (
+    "Syntax: CONSUME FROM topic [GROUP 'group' [MEMBER 'member']] [PARTITION n] "
+    "[FROM EARLIEST|LATEST|OFFSET n|AFTER n|TIMESTAMP '2026-01-31 12:00'] "
+    "[LIMIT n] [WAIT '5 s'] [LEASE '30 s']"
+)
+ACK_SYNTAX = (
+    "Syntax: ACK topic GROUP 'group' [MEMBER 'member'] [PARTITION n] UPTO OFFSET n, "
+    "… UPTO (PARTITION n OFFSET n, …) or … LEASES ('lease', …)"
+)
+NACK_SYNTAX = (
+    "Syntax: NACK topic GROUP 'group' [MEMBER 'member'] LEASES ('lease', …) [DELAY '5 s'] [REASON 'reason']"
+)
+EXTEND_SYNTAX = "Syntax: EXTEND topic GROUP 'group' [MEMBER 'member'] LEASES ('lease', …) [LEASE '30 s']"
+
+_STARTS = ("EARLIEST", "LATEST", "OFFSET", "AFTER", "TIMESTAMP")
+_JSON_HINT = "A payload is a text with JSON, such as '{\"a\": 1}', or a parameter."
+
+Readers = Mapping[str, Callable[[Cursor], Any]]
+
+
+def _text(clause: str) -> Callable[[Cursor], Text]:
+    return lambda cursor: text(cursor, clause)
+
+
+def _leases(cursor: Cursor) -> tuple[Text, ...]:
+    """Step over ('lease', …), and give them."""
+    found: list[Text] = []
+    cursor.expect("(")
+    while True:
+        if len(found) == LEASES_MAX:
+            raise cursor.error(f"there are more than {LEASES_MAX} leases", cursor.token.start, "Name fewer.")
+        found.append(text(cursor, "LEASES"))
+        if cursor.expect(",", ")") == ")":
+            return tuple(found)
+
+
+_CONSUME: Readers = {
+    "GROUP": _text("GROUP"),
+    "MEMBER": _text("MEMBER"),
+    "PARTITION": lambda cursor: number(cursor, "PARTITION"),
+    "FROM": lambda cursor: start_at(cursor, *_STARTS),
+    "LIMIT": lambda cursor: number(cursor, "LIMIT", least=1),
+    "WAIT": lambda cursor: duration(cursor, "WAIT"),
+    "LEASE": lambda cursor: duration(cursor, "LEASE"),
+}
+
+
+def consume(cursor: Cursor) -> Consume:
+    """Read what follows CONSUME."""
+    cursor.syntax = CONSUME_SYNTAX
+    cursor.expect("FROM")
+    topic = topic_name(cursor)
+    behind = cursor.token.start
+    found = clauses(cursor, _CONSUME)
+    for word in ("MEMBER", "LEASE"):
+        if word in found and "GROUP" not in found:
+            hint = "Without a group nothing is remembered, and every message is read by everyone."
+            raise cursor.error(f"{word} belongs to a group, and GROUP is missing", behind, hint)
+    return Consume(
+        topic,
+        *(found.get(word) for word in ("GROUP", "MEMBER", "PARTITION", "FROM", "LIMIT", "WAIT", "LEASE")),
+    )
+
+
+def _upto(cursor: Cursor) -> tuple[Upto, ...]:
+    """Step over OFFSET n or (PARTITION n OFFSET n, …)."""
+    if cursor.expect("OFFSET", "(") == "OFFSET":
+        return (Upto(None, number(cursor, "OFFSET")),)
+    found: list[Upto] = []
+    while True:
+        position = cursor.token.start
+        cursor.expect("PARTITION")
+        partition = number(cursor, "PARTITION")
+        if isinstance(partition, int) and any(one.partition == partition for one in found):
+            raise cursor.error(f"partition {partition} is there twice", position, "Name it once.")
+        cursor.expect("OFFSET")
+        found.append(Upto(partition, number(cursor, "OFFSET")))
+        if cursor.expect(",", ")") == ")":
+            return tuple(found)
+
+
+_ACK: Readers = {
+    "GROUP": _text("GROUP"),
+    "MEMBER": _text("MEMBER"),
+    "PARTITION": lambda cursor: number(cursor, "PARTITION"),
+    "UPTO": _upto,
+    "LEASES": _leases,
+}
+
+
+def ack(cursor: Cursor) -> Ack:
+    """Read what follows ACK."""
+    cursor.syntax = ACK_SYNTAX
+    topic = topic_name(cursor)
+    behind = cursor.token.start
+    found = clauses(cursor, _ACK)
+    _check_group(cursor, found)
+    upto, leases = found.get("UPTO", ()), found.get("LEASES", ())
+    if upto and leases:
+        raise cursor.error("UPTO and LEASES do not go together", behind, "Write two statements.")
+    if not upto and not leases:
+        raise missing(cursor, "UPTO", "LEASES")
+    if "PARTITION" in found:
+        if leases:
+            raise cursor.error("PARTITION belongs to UPTO", behind, "A lease says which partition it is of.")
+        if upto[0].partition is not None:
+            raise cursor.error("the partitions are named twice", behind, "Name them in the list alone.")
+        upto = (Upto(found["PARTITION"], upto[0].offset),)
+    return Ack(topic, found["GROUP"], found.get("MEMBER"), upto, leases)
+
+
+_NACK: Readers = {
+    "GROUP": _text("GROUP"),
+    "MEMBER": _text("MEMBER"),
+    "LEASES": _leases,
+    "DELAY": lambda cursor: duration(cursor, "DELAY"),
+    "REASON": _text("REASON"),
+}
+
+
+def nack(cursor: Cursor) -> Nack:
+    """Read what follows NACK."""
+    cursor.syntax = NACK_SYNTAX
+    topic = topic_name(cursor)
+    found = clauses(cursor, _NACK)
+    _check_group(cursor, found)
+    if "LEASES" not in found:
+        raise missing(cursor, "LEASES")
+    words = ("GROUP", "MEMBER", "LEASES", "DELAY", "REASON")
+    return Nack(topic, *(found.get(word) for word in words))  # type: ignore[arg-type]
+
+
+_EXTEND: Readers = {
+    "GROUP": _text("GROUP"),
+    "MEMBER": _text("MEMBER"),
+    "LEASES": _leases,
+    "LEASE": lambda cursor: duration(cursor, "LEASE"),
+}
+
+
+def extend(cursor: Cursor) -> Extend:
+    """Read what follows EXTEND."""
+    cursor.syntax = EXTEND_SYNTAX
+    topic = topic_name(cursor)
+    found = clauses(cursor, _EXTEND)
+    _check_group(cursor, found)
+    if "LEASES" not in found:
+        raise missing(cursor, "LEASES")
+    return Extend(topic, found["GROUP"], found.get("MEMBER"), found["LEASES"], found.get("LEASE"))
+
+
+def _check_group(cursor: Cursor, found: Mapping[str, Any]) -> None:
+    if "GROUP" not in found:
+        raise missing(cursor, "GROUP")
+
+
+def _sender(cursor: Cursor) -> tuple[Any, Any]:
+    producer = text(cursor, "PRODUCER")
+    cursor.expect("SEQUENCE")
+    return producer, number(cursor, "SEQUENCE")
+
+
+_PUBLISH: Readers = {
+    "KEY": _text("KEY"),
+    "PARTITION": lambda cursor: number(cursor, "PARTITION"),
+    "PRODUCER": _sender,
+}
+
+
+def publish(cursor: Cursor) -> Publish:
+    """Read what follows PUBLISH."""
+    cursor.syntax = PUBLISH_SYNTAX
+    cursor.expect("INTO")
+    topic = topic_name(cursor)
+    found = clauses(cursor, _PUBLISH, "VALUES")
+    cursor.expect("VALUES")
+    producer, sequence = found.get("PRODUCER", (None, None))
+    return Publish(topic, found.get("KEY"), found.get("PARTITION"), producer, sequence, _payloads(cursor))
+
+
+def _payloads(cursor: Cursor) -> tuple[Literal | Param, ...]:
+    start = cursor.token.start
+    rows, fragments = values(cursor, 1)
+    if fragments is not None:
+        raise cursor.error("a payload is no expression", start, _JSON_HINT)
+    found: list[Literal | Param] = []
+    for index, (cell,) in enumerate(rows or (), start=1):
+        is_plain = isinstance(cell, Param) or (
+            isinstance(cell, Literal) and cell.value is not None and not isinstance(cell.value, bytes)
+        )
+        if not is_plain:
+            raise cursor.error(f"row {index} of VALUES is no JSON", start, f"{_JSON_HINT} null is 'null'.")
+        found.append(cell)  # type: ignore[arg-type]
+    return tuple(found)

@@ -1,0 +1,298 @@
+"""CREATE, ALTER, DROP, CLEAR, SHOW and DESCRIBE of topics: takes a cursor, gives what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from tidegate.model.names import shorten
+from tidegate.sql.bindings import clauses, plain_duration, plain_number, start_at, text, topic_name
+from tidegate.sql.bindings import number as bound_number
+from tidegate.sql.cursor import Cursor
+from tidegate.sql.fragments import expression
+from tidegate.sql.statements import Fragment
+from tidegate.sql.tokens import STRING
+from tidegate.sql.topic_statements import (
+    AddSource,
+    ClearTopic,
+    CreateTopic,
+    DescribeTopic,
+    DropGroup,
+    DropSource,
+    DropTopic,
+    ResetGroup,
+    SetPartitions,
+    SetRetention,
+    ShowGroups,
+    TopicName,
+    TopicStatement,
+)
+
+PAYLOADS = ("key", "full", "diff")
+PREVIEW_CHARS_MAX = 1_000  # a preview is for the eye; more is what payload = 'full' is for
+KEY_COLUMNS_MAX = 16  # as many as a primary key has
+_OPERATIONS = ("INSERT", "UPDATE", "DELETE")
+
+CREATE_TOPIC_SYNTAX = (
+    "Syntax: CREATE TOPIC [IF NOT EXISTS] namespace.topic [PARTITIONS n] "
+    "[WITH (retention_seconds = n, retention_max_bytes = n)]"
+)
+ALTER_TOPIC_SYNTAX = (
+    "Syntax: ALTER TOPIC topic ADD SOURCE namespace.table ON …, DROP SOURCE namespace.table [ON …], "
+    "SET RETENTION …, ADD PARTITIONS n or SET PARTITIONS n"
+)
+ADD_SOURCE_SYNTAX = (
+    "Syntax: ALTER TOPIC topic ADD SOURCE namespace.table ON INSERT|UPDATE|DELETE, … [WHERE condition] "
+    "[PARTITION BY (column, …)] [WITH (payload = 'key'|'full'|'diff', preview = n)]"
+)
+DROP_SOURCE_SYNTAX = "Syntax: ALTER TOPIC topic DROP SOURCE namespace.table [ON INSERT|UPDATE|DELETE, …]"
+RETENTION_SYNTAX = (
+    "Syntax: ALTER TOPIC topic SET RETENTION '7 days', SET RETENTION (seconds = n, max_bytes = n) "
+    "or SET RETENTION NONE; NULL is no limit"
+)
+PARTITIONS_SYNTAX = "Syntax: ALTER TOPIC topic ADD PARTITIONS n, or SET PARTITIONS n"
+DROP_TOPIC_SYNTAX = "Syntax: DROP TOPIC [IF EXISTS] topic"
+CLEAR_SYNTAX = "Syntax: CLEAR TOPIC topic"
+DESCRIBE_TOPIC_SYNTAX = "Syntax: DESCRIBE TOPIC topic"
+SHOW_GROUPS_SYNTAX = "Syntax: SHOW CONSUMER GROUPS ON topic"
+DROP_GROUP_SYNTAX = "Syntax: DROP CONSUMER GROUP [IF EXISTS] 'group' ON topic"
+RESET_SYNTAX = (
+    "Syntax: RESET CONSUMER GROUP 'group' ON topic [PARTITION n] "
+    "TO EARLIEST|LATEST|OFFSET n|TIMESTAMP '2026-01-31 12:00'"
+)
+# Both spellings of a limit: in WITH it says what it is, behind RETENTION that is known.
+_LIMITS = {
+    "retention_seconds": "seconds",
+    "retention_max_bytes": "max_bytes",
+    "seconds": "seconds",
+    "max_bytes": "max_bytes",
+}
+# A longer time does not fit into 64-bit microseconds.
+_SECONDS_MAX = (2**63 - 1) // 1_000_000
+_BYTES_MAX = 2**62
+
+Reader = Callable[[Cursor, str], Any]
+
+
+def create_topic(cursor: Cursor) -> CreateTopic:
+    """Read what follows CREATE TOPIC."""
+    cursor.syntax = CREATE_TOPIC_SYNTAX
+    is_soft = cursor.condition("NOT", "EXISTS")
+    topic = topic_name(cursor)
+    found = clauses(
+        cursor, {"PARTITIONS": lambda cursor: plain_number(cursor, "PARTITIONS", least=1), "WITH": _limits}
+    )
+    return CreateTopic(topic, is_soft, found.get("PARTITIONS", 1), found.get("WITH", {}))
+
+
+def alter_topic(cursor: Cursor) -> TopicStatement:
+    """Read what follows ALTER TOPIC."""
+    cursor.syntax = ALTER_TOPIC_SYNTAX
+    topic = topic_name(cursor)
+    if cursor.is_at("RENAME"):
+        hint = "Make another topic; a consumer or a pipeline carries the messages over."
+        raise cursor.unsupported("ALTER TOPIC … RENAME is not supported.", hint)
+    word = cursor.expect("ADD", "DROP", "SET")
+    if word == "ADD":
+        return _add_source(cursor, topic) if _is_source(cursor) else _partitions(cursor, topic, more=True)
+    if word == "SET":
+        return _set(cursor, topic)
+    if cursor.is_at("PARTITION", "PARTITIONS"):
+        hint = "Their messages would have no place. Make another topic with fewer."
+        raise cursor.unsupported("Partitions are only added.", hint)
+    cursor.syntax = DROP_SOURCE_SYNTAX
+    cursor.expect("SOURCE")
+    table = cursor.table()
+    return DropSource(topic, table, _operations(cursor) if cursor.take("ON") else ())
+
+
+def _is_source(cursor: Cursor) -> bool:
+    return cursor.expect("SOURCE", "PARTITIONS") == "SOURCE"
+
+
+def _partitions(cursor: Cursor, topic: TopicName, *, more: bool) -> SetPartitions:
+    cursor.syntax = PARTITIONS_SYNTAX
+    return SetPartitions(topic, plain_number(cursor, "PARTITIONS", least=1), more)
+
+
+def _set(cursor: Cursor, topic: TopicName) -> TopicStatement:
+    cursor.syntax = RETENTION_SYNTAX
+    if cursor.is_at("("):
+        return SetRetention(topic, _limits(cursor))
+    if cursor.is_at("RETENTION_SECONDS", "RETENTION_MAX_BYTES"):
+        hint = f"Write SET ({cursor.token.key.lower()} = n)."
+        raise cursor.expected(["("], hint=hint)
+    if cursor.expect("RETENTION", "PARTITIONS", "(") == "PARTITIONS":
+        return _partitions(cursor, topic, more=False)
+    if cursor.take("NONE"):
+        return SetRetention(topic, {"seconds": None, "max_bytes": None})
+    if cursor.token.kind == STRING:
+        position = cursor.token.start
+        kept = plain_duration(cursor, "RETENTION")
+        if kept.us == 0 or kept.us % 1_000_000:
+            raise cursor.error("retention is a whole number of seconds, 1 or more", position)
+        return SetRetention(topic, {"seconds": kept.us // 1_000_000})
+    if cursor.is_at("("):
+        return SetRetention(topic, _limits(cursor))
+    raise cursor.expected("a duration in quotes, '(' or NONE")
+
+
+def _add_source(cursor: Cursor, topic: TopicName) -> AddSource:
+    cursor.syntax = ADD_SOURCE_SYNTAX
+    table = cursor.table()
+    cursor.expect("ON")
+    operations = _operations(cursor)
+    found = clauses(cursor, {"WHERE": _condition, "PARTITION": _partition_by, "WITH": _payload})
+    options = found.get("WITH", {})
+    return AddSource(
+        topic,
+        table,
+        operations,
+        found.get("WHERE"),
+        found.get("PARTITION", ()),
+        options.get("payload", "key"),
+        options.get("preview", 0),
+    )
+
+
+def _operations(cursor: Cursor) -> tuple[str, ...]:
+    """Step over INSERT, UPDATE or INSERT OR UPDATE, and give them in small letters."""
+    found: dict[str, None] = {}
+    while True:
+        position = cursor.token.start
+        word = cursor.expect(*_OPERATIONS)
+        if word.lower() in found:
+            raise cursor.error(f"{word} is there twice", position, "Name each operation once.")
+        found[word.lower()] = None
+        if not cursor.take(",", "OR"):
+            return tuple(found)
+
+
+def _condition(cursor: Cursor) -> Fragment:
+    fragment = expression(cursor, "a condition", {"PARTITION", "WITH"})
+    if fragment.params:
+        hint = "It is kept with the topic: write the value."
+        raise cursor.error("the condition of a source cannot have a parameter", fragment.position, hint)
+    return fragment
+
+
+def _partition_by(cursor: Cursor) -> tuple[str, ...]:
+    if not cursor.is_at("BY"):
+        hint = f'A column of that name is written "partition". {cursor.syntax}'
+        raise cursor.expected(["BY"], hint=hint)
+    cursor.advance()
+    return cursor.names("a column", limit=KEY_COLUMNS_MAX)
+
+
+def _payload(cursor: Cursor) -> dict[str, Any]:
+    return _options(cursor, {"payload": _payload_value, "preview": _preview_value})
+
+
+def _payload_value(cursor: Cursor, _name: str) -> str:
+    position = cursor.token.start
+    value = cursor.text_value("'key', 'full' or 'diff'")
+    if value not in PAYLOADS:
+        near = get_close_matches(value.lower(), PAYLOADS, n=1)
+        hint = (
+            f"{f'Did you mean {near[0]!r}? ' if near else ''}'key': the primary key alone. 'full': the row. "
+        )
+        hint += "'diff': the key and what changed."
+        raise cursor.error(f"payload is 'key', 'full' or 'diff', not '{shorten(value)}'", position, hint)
+    return value
+
+
+def _preview_value(cursor: Cursor, _name: str) -> int:
+    return plain_number(cursor, "preview", most=PREVIEW_CHARS_MAX)
+
+
+def _limits(cursor: Cursor) -> dict[str, int | None]:
+    """Step over (seconds = n, max_bytes = NULL), and give the limits by their short names."""
+    position = cursor.token.start
+    found = _options(cursor, dict.fromkeys(_LIMITS, _limit))
+    if len({_LIMITS[name] for name in found}) < len(found):
+        raise cursor.error("a limit is there twice, under two names", position, "Say it once.")
+    return {_LIMITS[name]: value for name, value in found.items()}
+
+
+def _limit(cursor: Cursor, name: str) -> int | None:
+    if cursor.take("NULL"):
+        return None
+    if cursor.token.kind == STRING and _LIMITS[name] == "seconds":
+        hint = "Write the number of seconds, or ALTER TOPIC topic SET RETENTION '7 days'."
+        raise cursor.expected(f"a whole number behind {name}", hint=hint)
+    most = _SECONDS_MAX if _LIMITS[name] == "seconds" else _BYTES_MAX
+    return plain_number(cursor, name, least=1, most=most)
+
+
+def _options(cursor: Cursor, readers: Mapping[str, Reader]) -> dict[str, Any]:
+    """Step over (name = value, …) and give the values."""
+    found: dict[str, Any] = {}
+    cursor.expect("(")
+    while True:
+        position = cursor.token.start
+        name = cursor.name("an option")
+        if name not in readers:
+            near = get_close_matches(name, readers, n=1, cutoff=0.4)
+            hint = f"{f'Did you mean {near[0]}? ' if near else ''}Options: {', '.join(readers)}."
+            raise cursor.error(f"there is no option '{shorten(name)}'", position, hint)
+        if name in found:
+            raise cursor.error(f"option '{name}' is there twice", position)
+        cursor.expect("=")
+        found[name] = readers[name](cursor, name)
+        if cursor.expect(",", ")") == ")":
+            return found
+
+
+def drop_topic(cursor: Cursor) -> DropTopic:
+    """Read what follows DROP TOPIC."""
+    cursor.syntax = DROP_TOPIC_SYNTAX
+    is_soft = cursor.condition("EXISTS")
+    return DropTopic(topic_name(cursor), is_soft)
+
+
+def clear_topic(cursor: Cursor) -> ClearTopic:
+    """Read what follows CLEAR."""
+    cursor.syntax = CLEAR_SYNTAX
+    cursor.expect("TOPIC")
+    return ClearTopic(topic_name(cursor))
+
+
+def describe_topic(cursor: Cursor) -> DescribeTopic:
+    """Read what follows DESCRIBE TOPIC."""
+    cursor.syntax = DESCRIBE_TOPIC_SYNTAX
+    return DescribeTopic(topic_name(cursor))
+
+
+def show_groups(cursor: Cursor) -> ShowGroups:
+    """Read what follows SHOW CONSUMER."""
+    cursor.syntax = SHOW_GROUPS_SYNTAX
+    cursor.expect("GROUPS")
+    cursor.expect("ON")
+    return ShowGroups(topic_name(cursor))
+
+
+def drop_group(cursor: Cursor) -> DropGroup:
+    """Read what follows DROP CONSUMER."""
+    cursor.syntax = DROP_GROUP_SYNTAX
+    cursor.expect("GROUP")
+    is_soft = cursor.condition("EXISTS")
+    group = text(cursor, "GROUP")
+    cursor.expect("ON")
+    return DropGroup(group, topic_name(cursor), is_soft)
+
+
+def reset_group(cursor: Cursor) -> ResetGroup:
+    """Read what follows RESET."""
+    cursor.syntax = RESET_SYNTAX
+    cursor.expect("CONSUMER")
+    cursor.expect("GROUP")
+    group = text(cursor, "GROUP")
+    cursor.expect("ON")
+    topic = topic_name(cursor)
+    partition = bound_number(cursor, "PARTITION") if cursor.take("PARTITION") else None
+    if not cursor.is_at("TO"):
+        raise cursor.expected(["PARTITION", "TO"] if partition is None else ["TO"])
+    cursor.advance()
+    start = start_at(cursor, "EARLIEST", "LATEST", "OFFSET", "TIMESTAMP")
+    return ResetGroup(group, topic, partition, start)

@@ -1,0 +1,176 @@
+"""Groups in memory: takes rows of the engine, gives groups with their ledgers, keeps those that were used.
+
+A topic's groups are read at their first use, all of them at once: a handful of rows each. From then on memory
+is the newer one while a group of writes is on its way; a ledger's `stored` tells which row of the disk it
+stands for, so that one whose write failed is noticed and read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from tidegate.errors import StorageCorrupt
+from tidegate.model.ids import SnowflakeSource
+from tidegate.storage.engine import Engine, KeyRange, Reader
+from tidegate.topics import group_rows as rows
+from tidegate.topics.group_rows import Entry, Position
+from tidegate.topics.ledger import Ledger
+from tidegate.topics.members import SteadyTime
+
+
+class Group:
+    """A group and its ledgers, by partition; a partition where it has no position yet has none."""
+
+    __slots__ = (
+        "_entry_prefixes",
+        "_position_keys",
+        "created_us",
+        "digest",
+        "key",
+        "ledgers",
+        "name",
+        "stored",
+        "topic_id",
+        "turn",
+    )
+
+    def __init__(self, topic_id: int, name: str, created_us: int) -> None:
+        self.topic_id = topic_id
+        self.name = name
+        self.created_us = created_us
+        self.digest = rows.digest_of(name)
+        self.key = rows.group_key(topic_id, self.digest)
+        self.stored = rows.encode_group(name, created_us)
+        self.ledgers: dict[int, Ledger] = {}
+        # Whose turn it is to be first when a take is from all partitions.
+        self.turn = 0
+        self._position_keys: dict[int, bytes] = {}
+        self._entry_prefixes: dict[int, bytes] = {}
+
+    def position_key(self, partition: int) -> bytes:
+        """Key of where this group stands in a partition."""
+        key = self._position_keys.get(partition)
+        if key is None:
+            key = rows.position_key(self.topic_id, self.digest, partition)
+            self._position_keys[partition] = key
+        return key
+
+    def entry_prefix(self, partition: int) -> bytes:
+        """Give what the keys of a partition's entries begin with."""
+        prefix = self._entry_prefixes.get(partition)
+        if prefix is None:
+            prefix = rows.entry_prefix(self.topic_id, self.digest, partition)
+            self._entry_prefixes[partition] = prefix
+        return prefix
+
+    def stored_rows(self, partitions: Sequence[int]) -> list[bytes | None]:
+        """Give the rows that this stands for: its own, then those of partitions."""
+        found: list[bytes | None] = [self.stored]
+        for partition in partitions:
+            ledger = self.ledgers.get(partition)
+            found.append(None if ledger is None else ledger.stored)
+        return found
+
+
+class GroupMemory:
+    """The groups of the topics that were used since the start. Not safe from two threads at once."""
+
+    def __init__(self, engine: Engine, ids: SnowflakeSource, steady: SteadyTime) -> None:
+        self._engine = engine
+        self._ids = ids
+        self._steady = steady
+        self._by_topic: dict[int, dict[str, Group]] = {}
+        self._has_all = False
+
+    def of(self, topic_id: int) -> dict[str, Group]:
+        """Give the groups of a topic by name."""
+        known = self._by_topic.get(topic_id)
+        if known is None:
+            spans = (rows.groups_range(topic_id), rows.entries_range(topic_id))
+            known = {group.name: group for group in self._read(topic_id, spans)}
+            self._by_topic[topic_id] = known
+        return known
+
+    def everything(self) -> Iterator[Group]:
+        """Give every group of every topic."""
+        if not self._has_all:
+            topic_ids = {rows.topic_id_of(key) for key, _ in self._engine.scan(rows.groups_range())}
+            for topic_id in topic_ids:
+                self.of(topic_id)
+            self._has_all = True
+        return (group for groups in self._by_topic.values() for group in groups.values())
+
+    def names(self, topic_id: int) -> list[str]:
+        """List the groups of a topic that memory or the engine has: one of both may be behind."""
+        span = rows.groups_range(topic_id)
+        found = set(self.of(topic_id))
+        for key, value in self._engine.scan(span):
+            if rows.partition_in(key) is None:
+                found.add(rows.decode_group(value, _place(topic_id))[0])
+        return sorted(found)
+
+    def read_again(self, topic_id: int, name: str) -> None:
+        """Take one group from the engine: a write of it failed after memory had it."""
+        spans = rows.everything_of_group(topic_id, rows.digest_of(name))
+        found = list(self._read(topic_id, spans))
+        self.of(topic_id).pop(name, None)
+        for group in found:
+            self.of(topic_id)[group.name] = group
+
+    def forget(self, topic_id: int) -> None:
+        """Drop the groups of a topic."""
+        self._by_topic.pop(topic_id, None)
+
+    def clear(self) -> None:
+        """Drop everything: the disk is right."""
+        self._by_topic.clear()
+        self._has_all = False
+
+    def _read(self, topic_id: int, spans: Sequence[KeyRange]) -> Iterator[Group]:
+        with self._engine.snapshot() as view:
+            groups, positions = _read_positions(view, topic_id, spans[0])
+            entries = self._read_entries(view, topic_id, spans[1])
+        for (digest, partition), position in positions.items():
+            if digest not in groups:
+                raise StorageCorrupt(place=_place(topic_id), reason="a position belongs to no group")
+            ledger = Ledger(position, entries.pop((digest, partition), []))
+            groups[digest].ledgers[partition] = ledger
+            # A grant that is given out from now on is above all that anybody ever held.
+            self._ids.advance_past(position.last_grant)
+        if entries:
+            raise StorageCorrupt(place=_place(topic_id), reason="a lease belongs to no group")
+        yield from groups.values()
+
+    def _read_entries(
+        self, view: Reader, topic_id: int, span: KeyRange
+    ) -> dict[tuple[bytes, int], list[Entry]]:
+        now_us = self._steady.now_us()
+        found: dict[tuple[bytes, int], list[Entry]] = {}
+        for key, value in view.scan(span):
+            entry = rows.decode_entry(value, rows.start_in(key), _place(topic_id))
+            # The clock was set back meanwhile: no state lasts longer than it was meant to.
+            if entry.ends_us > now_us + entry.span_us:
+                entry = replace(entry, ends_us=now_us + entry.span_us)
+            found.setdefault((rows.digest_in(key), rows.partition_in(key) or 0), []).append(entry)
+        return found
+
+
+def _read_positions(
+    view: Reader, topic_id: int, span: KeyRange
+) -> tuple[dict[bytes, Group], dict[tuple[bytes, int], Position]]:
+    groups: dict[bytes, Group] = {}
+    positions: dict[tuple[bytes, int], Position] = {}
+    for key, value in view.scan(span):
+        partition, digest = rows.partition_in(key), rows.digest_in(key)
+        if partition is None:
+            name, created_us = rows.decode_group(value, _place(topic_id))
+            groups[digest] = Group(topic_id, name, created_us)
+        else:
+            positions[digest, partition] = rows.decode_position(value, _place(topic_id))
+    return groups, positions
+
+
+def _place(topic_id: int) -> str:
+    return f"the consumer groups of topic {topic_id}"

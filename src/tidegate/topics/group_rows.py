@@ -1,0 +1,238 @@
+"""Rows of consumer groups: takes groups, positions and entries, gives their keys and bytes, keeps nothing.
+
+group     TOPIC_GROUP | topic id u64 | digest of the name, 16                      name and when it was made
+position  TOPIC_GROUP | topic id u64 | digest, 16 | partition u32                  where it stands, 77 bytes
+entry     TOPIC_LEASE | topic id u64 | digest, 16 | partition u32 | start u64      messages given, not acked
+
+    group     version u8 | created i64 | name, UTF-8 | crc32 u32
+    position  version u8 | revision u64 | next u64 | last grant u64 |
+              delivered offset i64 | delivered time i64 | acked offset i64 | acked time i64 |
+              missed, not told u64 | missed in all u64 | crc32 u32 (offset -1: none yet)
+    entry     version u8 | kind u8 | stop u64 | deliveries u32 | grant u64 | ends i64 | span i64 |
+              delivered time i64 | member bytes u16 | member, UTF-8 | reason, UTF-8 | crc32 u32
+
+Version 1, big-endian, times in µs since 1970; a checksum covers what is before it. A digest is BLAKE2b of the
+name's UTF-8 bytes. The revision rises with every change of a position or of an entry below it, so that equal
+bytes of a position mean equal entries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import zlib
+from typing import Final
+
+import msgspec
+
+from tidegate.errors import StorageCorrupt
+from tidegate.storage.engine import KeyRange
+from tidegate.storage.keys import KeySpace, join, prefix_range, read_u32, read_u64, u32, u64
+
+ROW_VERSION = 1
+DIGEST_BYTES = 16
+_GROUP_HEAD = struct.Struct(">Bq")
+_POSITION = struct.Struct(">BQQQqqqqQQ")
+_ENTRY_HEAD = struct.Struct(">BBQIQqqqH")
+_CRC = struct.Struct(">I")
+_TOPIC_AT = 1
+_DIGEST_AT = 9
+_PARTITION_AT = _DIGEST_AT + DIGEST_BYTES
+_START_AT = _PARTITION_AT + 4
+
+HELD: Final = 1
+WAITING: Final = 2
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """Messages `start` ≤ offset < `stop` that were given and are not acknowledged, all in one state.
+
+    Held: leased to `member` until `ends_us`. Waiting: given again from `ends_us` on. `span_us` is how long
+    the state lasts at most, whatever the clock does meanwhile. A waiting entry has the member whose lease ran
+    out, which may still acknowledge it; none when it was given back.
+    """
+
+    start: int
+    stop: int
+    kind: int
+    deliveries: int
+    grant: int
+    ends_us: int
+    span_us: int
+    delivered_us: int
+    member: str
+    reason: str = ""
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return self.stop - self.start
+
+    def part(self, start: int, stop: int) -> Entry:
+        """Give a part of the messages, in the same state."""
+        if start == self.start and stop == self.stop:
+            return self
+        return Entry(
+            start,
+            stop,
+            self.kind,
+            self.deliveries,
+            self.grant,
+            self.ends_us,
+            self.span_us,
+            self.delivered_us,
+            self.member,
+            self.reason,
+        )
+
+    def encode(self) -> bytes:
+        """Give the bytes that store this."""
+        member = self.member.encode()
+        head = _ENTRY_HEAD.pack(
+            ROW_VERSION,
+            self.kind,
+            self.stop,
+            self.deliveries,
+            self.grant,
+            self.ends_us,
+            self.span_us,
+            self.delivered_us,
+            len(member),
+        )
+        body = head + member + self.reason.encode()
+        return body + _CRC.pack(zlib.crc32(body))
+
+
+class Position(msgspec.Struct, frozen=True, gc=False):
+    """Where a group stands in a partition, but for its entries."""
+
+    next: int
+    revision: int = 0
+    last_grant: int = 0
+    delivered_offset: int = -1
+    delivered_us: int = 0
+    acked_offset: int = -1
+    acked_us: int = 0
+    missed_untold: int = 0
+    missed_total: int = 0
+
+    def encode(self) -> bytes:
+        """Give the bytes that store this."""
+        body = _POSITION.pack(
+            ROW_VERSION,
+            self.revision,
+            self.next,
+            self.last_grant,
+            self.delivered_offset,
+            self.delivered_us,
+            self.acked_offset,
+            self.acked_us,
+            self.missed_untold,
+            self.missed_total,
+        )
+        return body + _CRC.pack(zlib.crc32(body))
+
+
+def digest_of(group: str) -> bytes:
+    """Give the digest that stands for a group's name in keys."""
+    return hashlib.blake2b(group.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def group_key(topic_id: int, digest: bytes) -> bytes:
+    """Key of a group."""
+    return join(KeySpace.TOPIC_GROUP, u64(topic_id), digest)
+
+
+def position_key(topic_id: int, digest: bytes, partition: int) -> bytes:
+    """Key of where a group stands in a partition."""
+    return join(KeySpace.TOPIC_GROUP, u64(topic_id), digest, u32(partition))
+
+
+def entry_prefix(topic_id: int, digest: bytes, partition: int) -> bytes:
+    """Give what the keys of a partition's entries begin with; the start follows."""
+    return join(KeySpace.TOPIC_LEASE, u64(topic_id), digest, u32(partition))
+
+
+def groups_range(topic_id: int | None = None) -> KeyRange:
+    """Keys of groups and positions, of one topic or of all."""
+    return prefix_range(KeySpace.TOPIC_GROUP if topic_id is None else _topic(KeySpace.TOPIC_GROUP, topic_id))
+
+
+def entries_range(topic_id: int) -> KeyRange:
+    """Keys of the entries of all groups of a topic."""
+    return prefix_range(_topic(KeySpace.TOPIC_LEASE, topic_id))
+
+
+def everything_of_group(topic_id: int, digest: bytes) -> list[KeyRange]:
+    """Ranges that hold all keys of one group."""
+    spaces = (KeySpace.TOPIC_GROUP, KeySpace.TOPIC_LEASE)
+    return [prefix_range(join(space, u64(topic_id), digest)) for space in spaces]
+
+
+def topic_id_of(key: bytes) -> int:
+    """Give the topic id inside a key of this module."""
+    return read_u64(key, _TOPIC_AT)
+
+
+def digest_in(key: bytes) -> bytes:
+    """Give the digest inside a key of this module."""
+    return key[_DIGEST_AT:_PARTITION_AT]
+
+
+def partition_in(key: bytes) -> int | None:
+    """Give the partition inside a key of this module; None for the key of a group."""
+    return read_u32(key, _PARTITION_AT) if len(key) > _PARTITION_AT else None
+
+
+def start_in(key: bytes) -> int:
+    """Give the start inside the key of an entry."""
+    return read_u64(key, _START_AT)
+
+
+def encode_group(name: str, created_us: int) -> bytes:
+    """Give the bytes that store a group."""
+    body = _GROUP_HEAD.pack(ROW_VERSION, created_us) + name.encode()
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def decode_group(stored: bytes, place: str) -> tuple[str, int]:
+    """Give the name of a stored group and when it was made."""
+    body = _checked(stored, _GROUP_HEAD.size, place)
+    _, created_us = _GROUP_HEAD.unpack_from(body)
+    return body[_GROUP_HEAD.size :].decode(), created_us
+
+
+def decode_position(stored: bytes, place: str) -> Position:
+    """Give a stored position."""
+    body = _checked(stored, _POSITION.size, place)
+    if len(body) != _POSITION.size:
+        raise StorageCorrupt(place=place, reason=f"a position has {_POSITION.size} bytes, not {len(body)}")
+    _, revision, offset, grant, given, given_us, acked, acked_us, untold, total = _POSITION.unpack(body)
+    return Position(offset, revision, grant, given, given_us, acked, acked_us, untold, total)
+
+
+def decode_entry(stored: bytes, start: int, place: str) -> Entry:
+    """Give a stored entry."""
+    body = _checked(stored, _ENTRY_HEAD.size, place)
+    _, kind, stop, deliveries, grant, ends_us, span_us, delivered_us, size = _ENTRY_HEAD.unpack_from(body)
+    if kind not in (HELD, WAITING) or stop <= start:
+        raise StorageCorrupt(place=place, reason=f"an entry of kind {kind} that ends at {stop}")
+    text_at = _ENTRY_HEAD.size + size
+    member, reason = body[_ENTRY_HEAD.size : text_at].decode(), body[text_at:].decode()
+    return Entry(start, stop, kind, deliveries, grant, ends_us, span_us, delivered_us, member, reason)
+
+
+def _topic(space: KeySpace, topic_id: int) -> bytes:
+    return join(space, u64(topic_id))
+
+
+def _checked(stored: bytes, size_min: int, place: str) -> bytes:
+    if len(stored) < size_min + _CRC.size:
+        raise StorageCorrupt(place=place, reason="a row of a consumer group is too short")
+    body = stored[: -_CRC.size]
+    if zlib.crc32(body) != _CRC.unpack_from(stored, len(body))[0]:
+        raise StorageCorrupt(place=place, reason="a row of a consumer group does not match its checksum")
+    if body[0] != ROW_VERSION:
+        reason = f"a row of a consumer group of version {body[0]}, this reads {ROW_VERSION}"
+        raise StorageCorrupt(place=place, reason=reason)
+    return body

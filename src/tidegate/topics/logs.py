@@ -1,0 +1,95 @@
+"""The interface of a topic's log: what groups, publishing, reading and retention need, and no more.
+
+`log.TopicLog` keeps topics in the engine. Another home for a topic is another class with these methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from tidegate.storage.commit import Staging
+from tidegate.topics.batches import Origin, StoredBatch
+from tidegate.topics.counters import Counters
+from tidegate.topics.definitions import Topic
+
+__all__ = ["Appended", "Counters", "Log"]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append gave out."""
+
+    partition: int
+    base_offset: int
+    ids: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return len(self.ids)
+
+
+class Log(Protocol):
+    """Ordered logs of messages by topic and partition; offsets are dense and never given out twice.
+
+    Methods named `stage_…` belong to the committer's thread, the others to any.
+    """
+
+    def counters(self, topic: Topic, partition: int) -> Counters:
+        """Give where a partition stands, counting only what is durable."""
+        ...
+
+    def stage_append(
+        self,
+        staging: Staging,
+        topic: Topic,
+        partition: int,
+        message_keys: Sequence[str | None],
+        payloads: Sequence[bytes],
+        origin: Origin,
+    ) -> Appended:
+        """Add messages to the end of a partition."""
+        ...
+
+    def stage_trim(self, staging: Staging, topic: Topic, partition: int, start: int) -> int:
+        """Remove the record batches that lie wholly before an offset; give how many messages that were."""
+        ...
+
+    def check_range(self, topic: Topic, partition: int, start: int, stop: int) -> None:
+        """Refuse a range that is not wholly in the partition: OffsetOutOfRange."""
+        ...
+
+    def read(self, topic: Topic, partition: int, start: int, stop: int) -> Iterator[StoredBatch]:
+        """Give the record batches that hold `start` ≤ offset < `stop`; the outer ones may hold more."""
+        ...
+
+    def arrow(
+        self, topic: Topic, stored: StoredBatch, start: int | None = None, stop: int | None = None
+    ) -> pa.RecordBatch:
+        """Give messages as they are outside: payloads are JSON text; `start` and `stop` leave others out."""
+        ...
+
+    def messages_at(self, topic: Topic, partition: int, offsets: np.ndarray) -> pa.Table:
+        """Give the messages at offsets of one partition, which rise."""
+        ...
+
+    def message_at(self, topic: Topic, partition: int, offset: int) -> pa.RecordBatch:
+        """Give one message as it is outside."""
+        ...
+
+    def offset_at(self, topic: Topic, partition: int, time_us: int) -> int:
+        """Give the first offset whose time is at or after a time; the end where there is none."""
+        ...
+
+    def retained_start(self, topic: Topic, partition: int, now_us: int) -> int:
+        """Give where the log should start by the topic's retention; blocks."""
+        ...
+
+    def forget(self, topic: Topic) -> None:
+        """Drop what is remembered of a topic that is gone."""
+        ...

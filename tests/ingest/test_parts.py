@@ -1,0 +1,247 @@
+"""Batches in parts: a batch is written whole and once, whoever tries it how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.topics.bench import NOW_US, Bench, build
+from tidegate.errors import PartitionNotFound, RequestInvalid, TopicNotFound
+from tidegate.ingest import parts as module
+from tidegate.ingest.parts import PARTS_KEPT_SECONDS, BatchParts, Outcome, check_partitions, stage_old
+from tidegate.model.ids import SnowflakeSource
+from tidegate.storage.keys import KeySpace, prefix_range
+from tidegate.storage.memory import MemoryEngine
+from tidegate.testing.clock import ManualClock
+from tidegate.topics.definitions import Topic
+from tidegate.topics.parts import BatchName
+
+QUERY = "8c18b11f-003b-426d-a6e3-25c55cc1f274"
+
+
+@dataclass
+class Desk:
+    """A topic of two partitions, and the parts that are stored for it."""
+
+    bench: Bench
+    topic: Topic
+    parts: BatchParts
+
+    def store(self, batch: int, payloads: Sequence[str], writer: str = QUERY) -> int | None:
+        change = self.parts.plan_part(self.topic, BatchName(writer, batch), stream(payloads), len(payloads))
+        return self.bench.committer.submit(change).result(5)
+
+    def commit(self, batch: int, part_ids: Sequence[int | None], writer: str = QUERY) -> Outcome:
+        ids = [part for part in part_ids if part is not None]
+        change = self.parts.plan_commit(self.topic, BatchName(writer, batch), ids, lasts=True)
+        return self.bench.committer.submit(change).result(5)
+
+    def abort(self, batch: int, part_ids: Sequence[int], writer: str = QUERY) -> int:
+        change = self.parts.plan_abort(self.topic, BatchName(writer, batch), part_ids)
+        return self.bench.committer.submit(change).result(5)
+
+    def messages(self) -> list[str]:
+        return sorted(text for number in range(2) for text in self.bench.payloads(self.topic, number))
+
+    def kept(self) -> int:
+        """Count everything that is stored of parts and writers."""
+        return sum(1 for _ in self.bench.engine.scan(prefix_range(KeySpace.TOPIC_PART)))
+
+
+def stream(payloads: Sequence[str], keys: Sequence[str] | None = None) -> bytes:
+    columns = {"payload": pa.array(payloads, pa.string())}
+    if keys is not None:
+        columns["key"] = pa.array(keys, pa.string())
+    table = pa.table(columns)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def made(engine: MemoryEngine, clock: ManualClock) -> Desk:
+    bench = build(engine, clock)
+    known = {topic.name: topic for topic in bench.directory}
+    topic = known.get("app.events") or bench.create(partitions=2)
+    return Desk(bench, topic, BatchParts(engine, bench.log, SnowflakeSource(clock), clock))
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    built = made(MemoryEngine(), ManualClock(NOW_US))
+    yield built
+    built.bench.committer.close()
+
+
+def test_parts_are_unseen_until_their_batch_is_committed_and_gone_after(desk: Desk) -> None:
+    first, second = desk.store(0, ["1", "2"]), desk.store(0, ["3"])
+    assert desk.messages() == []
+    assert desk.commit(0, [first, second]) == Outcome(committed=True, messages=3)
+    assert desk.messages() == ["1", "2", "3"]
+    assert desk.kept() == 1, "only what the writer committed last is left"
+
+
+def test_batch_that_is_committed_again_is_not_written_again(desk: Desk) -> None:
+    part = desk.store(4, ["1"])
+    desk.commit(4, [part])
+    assert desk.commit(4, [part]) == Outcome(committed=False, messages=1)
+    assert desk.commit(3, []) == Outcome(committed=False, messages=0)
+    assert desk.store(4, ["2"]) is None, "nothing is stored for a batch that is committed"
+    assert desk.messages() == ["1"]
+
+
+def test_only_parts_that_the_commit_names_count(desk: Desk) -> None:
+    """A task that ran twice, and a batch that ran again with other rows."""
+    desk.store(0, ["1"])
+    second = desk.store(0, ["2"])
+    assert desk.commit(0, [second, second]) == Outcome(committed=True, messages=1)
+    assert desk.messages() == ["2"]
+    assert desk.kept() == 1, "the part that nobody named went with the commit"
+
+
+def test_empty_batch_is_remembered(desk: Desk) -> None:
+    assert desk.commit(0, []) == Outcome(committed=True, messages=0)
+    assert desk.commit(0, []) == Outcome(committed=False, messages=0)
+
+
+def test_two_writers_share_a_topic(desk: Desk) -> None:
+    one, other = desk.store(0, ["1"]), desk.store(0, ["2"], writer="other")
+    desk.commit(0, [one])
+    assert desk.commit(0, [other], writer="other") == Outcome(committed=True, messages=1)
+    assert desk.messages() == ["1", "2"]
+
+
+def test_part_of_another_batch_or_writer_is_refused_and_nothing_is_written(desk: Desk) -> None:
+    mine, later, theirs = desk.store(0, ["1"]), desk.store(1, ["2"]), desk.store(0, ["3"], writer="other")
+    for wrong in (later, theirs, 12345):
+        with pytest.raises(RequestInvalid, match="is not there"):
+            desk.commit(0, [mine, wrong])
+    assert desk.messages() == []
+    assert desk.commit(0, [mine]).committed
+
+
+def test_part_that_goes_while_its_batch_is_planned_stops_the_commit(desk: Desk) -> None:
+    part = desk.store(0, ["1"])
+    assert part is not None
+    change = desk.parts.plan_commit(desk.topic, BatchName(QUERY, 0), [part], lasts=True)
+    assert desk.abort(0, [part]) == 1
+    with pytest.raises(RequestInvalid, match="is not there"):
+        desk.bench.committer.submit(change).result(5)
+    assert desk.messages() == []
+
+
+def test_two_commits_of_one_batch_that_were_planned_together_write_once(desk: Desk) -> None:
+    part = desk.store(0, ["1"])
+    assert part is not None
+    name = BatchName(QUERY, 0)
+    changes = [desk.parts.plan_commit(desk.topic, name, [part], lasts=True) for _ in range(2)]
+    outcomes = [future.result(5) for future in map(desk.bench.committer.submit, changes)]
+    assert [outcome.committed for outcome in outcomes] == [True, False]
+    assert desk.messages() == ["1"]
+
+
+def test_abort_removes_the_named_parts_and_no_other(desk: Desk) -> None:
+    gone, kept = desk.store(0, ["1"]), desk.store(0, ["2"])
+    assert gone is not None
+    assert desk.abort(0, [gone, 99]) == 1
+    assert desk.abort(0, [gone]) == 0
+    assert desk.commit(0, [kept]).committed
+    assert desk.messages() == ["2"]
+
+
+def test_deleted_topic_takes_its_parts_and_writers_along(desk: Desk) -> None:
+    part = desk.store(0, ["1"])
+    assert part is not None
+    change = desk.parts.plan_commit(desk.topic, BatchName(QUERY, 0), [part], lasts=True)
+    desk.commit(0, [], writer="other")
+    desk.bench.delete(desk.topic)
+    assert desk.kept() == 0
+    with pytest.raises(TopicNotFound):
+        desk.bench.committer.submit(change).result(5)
+    with pytest.raises(TopicNotFound):
+        desk.store(0, ["1"])
+    assert desk.kept() == 0
+
+
+def test_too_large_batch_is_refused_with_the_limit_and_the_way_out(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BATCH_MESSAGES_MAX", 2)
+    part = desk.store(7, ["1", "2", "3"])
+    with pytest.raises(RequestInvalid, match=r"Batch 7 has 3 messages in .* the most is 2 in") as raised:
+        desk.commit(7, [part])
+    assert "maxMessagesPerBatch" in raised.value.hint
+    assert desk.messages() == []
+
+
+def test_old_parts_and_writers_that_never_come_again_go_after_a_day(desk: Desk) -> None:
+    desk.store(0, ["1"])
+    once = desk.parts.plan_commit(desk.topic, BatchName("once", 0), [], lasts=False)
+    desk.bench.committer.submit(once).result(5)
+    desk.commit(0, [], writer="lasting")
+    assert desk.parts.old(desk.topic) == []
+    desk.bench.clock.advance(PARTS_KEPT_SECONDS + 1)
+    young = desk.store(1, ["2"])
+    for old in desk.parts.old(desk.topic):
+        desk.bench.committer.submit(partial(stage_old, old=old)).result(5)
+    assert desk.parts.old(desk.topic) == []
+    assert desk.kept() == 3, "the writer that lasts, the young part's head and its content"
+    assert desk.commit(1, [young]).committed
+    assert not desk.commit(0, [], writer="lasting").committed
+
+
+def test_keys_choose_the_partition_as_for_a_publish(desk: Desk) -> None:
+    keys = [f"k{number}" for number in range(20)]
+    content = stream([str(number) for number in range(20)], keys)
+    change = desk.parts.plan_part(desk.topic, BatchName(QUERY, 0), content, 20)
+    desk.commit(0, [desk.bench.committer.submit(change).result(5)])
+    for number in range(2):
+        mine = [str(n) for n, key in enumerate(keys) if desk.topic.partition_of(key) == number]
+        assert desk.bench.payloads(desk.topic, number) == mine
+    with pytest.raises(PartitionNotFound):
+        check_partitions(desk.topic, [None, 0, 2])
+
+
+@pytest.mark.parametrize(("writer", "number"), [("", 0), ("x" * 201, 0), ("a\nb", 0), ("w", -1)])
+def test_wrong_names_of_batches_are_refused(writer: str, number: int) -> None:
+    with pytest.raises(RequestInvalid):
+        BatchName(writer, number)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["run", "run and crash", "commit, answer lost", "abort"]), st.integers(1, 3)),
+    max_size=12,
+)
+
+
+@given(steps)
+@settings(max_examples=30)
+def test_each_batch_is_there_once_whatever_fails(tried: list[tuple[str, int]]) -> None:
+    """A query that is tried again after each failure, as Spark does: the same batch until it is done."""
+    engine, clock = MemoryEngine(), ManualClock(NOW_US)
+    desk = made(engine, clock)
+    batch = 0
+    expected: list[str] = []
+    for attempt, (how, count) in enumerate(tried):
+        rows = [f'"{batch}.{attempt}.{number}"' for number in range(count)]
+        part = desk.store(batch, rows)
+        if how == "abort" and part is not None:
+            desk.abort(batch, [part])
+        elif how == "run and crash":
+            desk.bench.committer.close()
+            engine.crash()
+            desk = made(engine, clock)
+        else:
+            if desk.commit(batch, [part]).committed:
+                expected += rows
+            # Without an answer the same batch runs again, with other rows; with one the next comes.
+            batch += how == "run"
+    assert desk.messages() == sorted(expected)
+    assert len({text.split(".")[0] for text in expected}) == len({tuple(t.split(".")[:2]) for t in expected})
+    desk.bench.committer.close()

@@ -1,0 +1,86 @@
+"""A home with topics and tables and a runner of statements over them, without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tests.query.bench import Bench
+from tidegate.ingest.rows import RowWriter, StreamWriter
+from tidegate.model.access import Principal, Role
+from tidegate.model.ids import SnowflakeSource
+from tidegate.model.tables import Table
+from tidegate.model.uuids import UuidSource
+from tidegate.query.defining import Defining
+from tidegate.query.filling import Sources
+from tidegate.query.runner import StatementRunner
+from tidegate.query.selecting import Selecting
+from tidegate.query.showing import Showing
+from tidegate.query.steps import Caller, Outcome, Step, wrote
+from tidegate.query.system_tables import table_functions
+from tidegate.query.system_topics import topic_functions
+from tidegate.query.topics import TopicStatements
+from tidegate.query.writing import Writing
+from tidegate.server.topic_parts import open_topics
+from tidegate.settings import Settings
+
+
+class _NoWatchers:
+    def dropped(self, table: Table) -> None: ...
+
+    def altered(self, table: Table) -> None: ...
+
+
+def caller(tenant: str = "default") -> Caller:
+    return Caller(Principal(tenant, "root", frozenset({Role.ADMIN, Role.PANEL}), "t", tenant))
+
+
+class TopicBench:
+    """Runs texts as the endpoint does, in this thread; `close` it."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.published: list[tuple[str, int]] = []
+        self._loop = asyncio.new_event_loop()
+        ids, tables, streams = SnowflakeSource(bench.clock), bench.tables, bench.streams
+        sources = Sources(bench.clock, ids, UuidSource(bench.clock, bytes))
+        self.topics = open_topics(Settings(), bench.engine, bench.committer, ids, bench.clock, self._loop)
+        statements = TopicStatements(
+            self.topics, tables, lambda tenant, count: self.published.append((tenant, count))
+        )
+        selecting = Selecting(
+            tables,
+            bench.store,
+            streams,
+            bench.engine,
+            lambda _tenant: bench.query,
+            lambda who: {
+                **table_functions(tables, bench.store, streams, who.tenant),
+                **topic_functions(self.topics, tables, who.tenant),
+            },
+            sources,
+        )
+        rows = RowWriter(bench.store, [self.topics.router])
+        writing = Writing(tables, rows, StreamWriter(streams), selecting, bench.committer, sources)
+        defining = Defining(
+            tables, streams, bench.committer, sources, _NoWatchers(), statements.stage_drop_routes
+        )
+        showing = Showing(tables, lambda _tenant: [])
+        self.runner = StatementRunner(defining, showing, writing, selecting, statements)
+
+    def close(self) -> None:
+        self._loop.close()
+
+    def step(self, text: str, *params: Any, tenant: str = "default") -> Step:
+        (statement,) = self.runner.parsed(text)
+        return self.runner.step(statement, params, caller(tenant))
+
+    def run(self, text: str, *params: Any, tenant: str = "default") -> Outcome:
+        step = self.step(text, *params, tenant=tenant)
+        if step.change is not None:
+            return wrote(self.bench.committer.submit(step.change).result())
+        assert step.work is not None
+        return step.work()
+
+    def rows(self, text: str, *params: Any, tenant: str = "default") -> list[list[Any]]:
+        return [list(row) for row in self.run(text, *params, tenant=tenant).json_rows()]

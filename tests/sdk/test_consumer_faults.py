@@ -1,0 +1,188 @@
+"""Consumers over a server that goes away, answers that are lost, and leases that others got meanwhile."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tidegate
+from tests.sdk.consuming import BOTH, Where, group_of, payloads, wait_until
+from tests.sdk.faults import Fault, FaultyServer, Say, faulty_server
+from tidegate.errors import ServerNotRunning, TopicNotFound
+from tidegate.sdk.shapes import Message
+from tidegate.testing.server import RunningServer, running_server
+
+Consume = Callable[..., list[Message]]
+
+
+@pytest.fixture
+def topic(client: tidegate.Client, request: pytest.FixtureRequest) -> str:
+    name = f"faults.t{id(request)}"
+    client.topics.create(name)
+    client.topic(name).publish([{"payload": number} for number in range(10)])
+    return name
+
+
+class Chosen(list[Fault]):
+    """A script that lets everything through, but for the first requests of one kind."""
+
+    def __init__(self, faulty: FaultyServer, verb: str, *faults: Fault) -> None:
+        super().__init__(faults)
+        self._faulty = faulty
+        self._verb = verb
+
+    def pop(self, _index: object = 0) -> Fault:
+        if self._faulty.seen[-1].path.endswith(f"/{self._verb}"):
+            return super().pop(0)
+        return "through"
+
+
+def sent(faulty: FaultyServer, verb: str) -> list[list[str]]:
+    return [json.loads(seen.body)["leases"] for seen in faulty.seen if seen.path.endswith(f"/{verb}")]
+
+
+@BOTH
+def test_a_lost_answer_to_an_acknowledgement_is_asked_for_again_and_no_loss(
+    consume: Consume,
+    server: RunningServer,
+    client: tidegate.Client,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with faulty_server(upstream=server.url) as faulty, caplog.at_level(logging.WARNING):
+        faulty.script = Chosen(faulty, "ack", "lose", "drop")
+        consume(Where(faulty.url, server.token, topic), lambda _, message: message["payload"] == 9)
+        acks = sent(faulty, "ack")
+    assert len(acks) >= 3
+    assert acks[0] == acks[1] == acks[2]
+    assert group_of(client, topic)["partitions"][0]["position"] == 9
+    assert "leases ended" not in caplog.text
+
+
+@BOTH
+def test_a_lease_that_is_lost_while_its_message_is_in_work_is_told_and_not_acknowledged(
+    consume: Consume,
+    server: RunningServer,
+    client: tidegate.Client,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Case 18: a consumer that comes back late cannot ack another's lease."""
+    stolen: list[str] = []
+
+    def steal(_consumer: object, message: Message) -> bool:
+        if message["payload"] == 0 and not stolen:
+            # A reset takes all leases away: the message in work and those that wait are someone else's.
+            client.topic(topic).reset("g", "earliest")
+            page = client.topic(topic).consume(group="g", member="thief", limit=2, lease_ms=60_000)
+            stolen.extend(str(taken["lease"]) for taken in page["messages"])
+            wait_until(lambda: "is lost" in caplog.text)
+        return bool(message["payload"] == 9)
+
+    with faulty_server(upstream=server.url) as faulty, caplog.at_level(logging.WARNING):
+        given = consume(Where(faulty.url, server.token, topic), steal, lease_ms=1_500)
+        acked = {lease for leases in sent(faulty, "ack") for lease in leases}
+    assert payloads(given) == [0, *range(2, 10)]
+    assert str(given[0]["lease"]) not in acked
+    assert client.topic(topic).ack("g", stolen, member="thief")["acked"] == 2
+    assert group_of(client, topic)["partitions"][0]["position"] == 9
+
+
+def test_messages_that_are_done_too_late_are_told(
+    server: RunningServer, client: tidegate.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def reset(_consumer: object, message: Message) -> bool:
+        if message["payload"] == 0 and message["deliveries"] == 1:
+            client.topic(topic).reset("g", {"offset": 5})
+        return bool(message["payload"] == 9)
+
+    from tests.sdk.consuming import consume_blocking
+
+    with caplog.at_level(logging.WARNING):
+        consume_blocking(Where(server.url, server.token, topic), reset, prefetch=0)
+    assert "done after their leases ended" in caplog.text
+
+
+def test_an_error_for_good_ends_the_loop(client: tidegate.Client, topic: str) -> None:
+    seen = []
+    with client.topic(topic).consumer("g", wait_ms=100) as consumer, pytest.raises(TopicNotFound):
+        for message in consumer:
+            seen.append(message["payload"])
+            if message["payload"] == 0:
+                client.topics.delete(topic)
+    assert seen[0] == 0
+
+
+def test_a_server_that_is_not_there_at_the_start_is_told() -> None:
+    with (
+        tidegate.connect("http://127.0.0.1:1", token="t", retry_seconds=0.1) as client,
+        pytest.raises(ServerNotRunning),
+        client.topic("t").consumer("g"),
+    ):
+        raise AssertionError("nobody answers")
+
+
+def test_a_consumer_ends_while_its_server_is_away(topic: str, server: RunningServer) -> None:
+    busy = Say(503, b'{"error": {"code": "NOT_READY", "details": {"reason": "r"}}}')
+    with (
+        faulty_server(upstream=server.url) as faulty,
+        tidegate.connect(faulty.url, token=server.token, retry_seconds=0.2) as client,
+        client.topic(topic).consumer("g", wait_ms=100, prefetch=0) as consumer,
+    ):
+        next(iter(consumer))
+        faulty.script = [busy] * 1_000_000
+        threading.Timer(0.3, consumer.stop).start()
+        assert next(consumer, None) is None
+    assert len(faulty.seen) > 3
+
+
+def test_consumers_go_on_over_a_kill_of_the_server(tmp_path: Path) -> None:
+    """Case 18 and recovery: what was leased comes again, what was acknowledged does not."""
+    home = tmp_path / "home"
+    given: list[int] = []
+    answered = threading.Event()
+    with running_server(home) as first:
+        client = tidegate.connect(home=home, retry_seconds=20)
+        topic = client.topics.create("faults.killed")
+        client.topics.create("faults.answers")
+        topic.publish([{"payload": number} for number in range(40)])
+        agent = topic.agent("ai", answers="faults.answers", workers=2, lease_ms=3_000)
+
+        def work(message: Message) -> object:
+            if message["payload"] == 20:
+                answered.wait(60)  # the server is away while this is worked on
+            return message["payload"]
+
+        running = threading.Thread(target=agent.run, args=(work,))
+        running.start()
+        consumer = topic.consumer("g", wait_ms=500, limit=5, lease_ms=3_000)
+        with consumer:
+            for message in consumer:
+                given.append(message["payload"])
+                if message["payload"] == 20 and not answered.is_set():
+                    wait_until(lambda: group_of(client, "faults.killed")["partitions"][0]["position"] >= 20)
+                    first.kill()
+                    second = running_server(home)
+                    second.__enter__()
+                    answered.set()
+                if len(set(given)) == 40:
+                    consumer.ack(message)
+                    break
+    try:
+        wait_until(lambda: group_of(client, "faults.killed", "ai")["lag"] == 0)
+        agent.stop()
+        running.join()
+        shown = group_of(client, "faults.killed")
+        assert (shown["lag"], shown["inFlight"]) == (0, 0)
+        assert given[:21] == list(range(21))
+        assert not set(given[21:]) & set(range(20))
+        answers = client.topic("faults.answers").consume(limit=1000)["messages"]
+        assert sorted(payloads(answers)) == list(range(40))
+        client.close()
+    finally:
+        second.__exit__(None, None, None)

@@ -1,0 +1,164 @@
+"""Consumer groups on an engine, with a clock that the test moves: what tests of groups work with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tidegate.errors import StorageFailed
+from tidegate.model.ids import SnowflakeSource
+from tidegate.storage.commit import GroupCommitter, Staging
+from tidegate.storage.engine import Engine
+from tidegate.testing.clock import ManualClock
+from tidegate.topics.batches import Origin
+from tidegate.topics.definitions import Topic, TopicDirectory
+from tidegate.topics.groups import (
+    Acked,
+    Acks,
+    Expired,
+    Extend,
+    Extended,
+    Given,
+    GroupLimits,
+    Groups,
+    GroupShape,
+    Nack,
+    Nacked,
+    Take,
+)
+from tidegate.topics.lease_ids import lease_id
+from tidegate.topics.log import TopicLog
+from tidegate.topics.reading import Start
+from tidegate.topics.schemas import PayloadSchemas
+
+T = TypeVar("T")
+EARLIEST = Start("earliest")
+LIMITS = GroupLimits(lease_ms_default=30_000, deliveries_max=3, in_flight_max=1000, groups_max=8)
+
+
+@dataclass
+class GroupsBench:
+    """Everything between a member and the engine, but for the server."""
+
+    engine: Engine
+    clock: ManualClock
+    committer: GroupCommitter
+    directory: TopicDirectory
+    log: TopicLog
+    groups: Groups
+    # Groups for which something was said to be due, in order.
+    notices: list[str] = field(default_factory=list)
+
+    def commit(self, stage: Callable[[Staging], T]) -> T:
+        return self.committer.submit(stage).result(10)
+
+    def create(self, name: str = "app.jobs", partitions: int = 1) -> Topic:
+        now_us = self.clock.now_us()
+        return self.commit(lambda s: self.directory.stage_create(s, "default", name, partitions, now_us))
+
+    def publish(self, topic: Topic, count: int, partition: int = 0, keys: Sequence[str] = ()) -> int:
+        """Append messages whose payload is their offset; give the first offset."""
+        first = self.log.counters(topic, partition).end
+        payloads = [b'{"n":%d}' % number for number in range(first, first + count)]
+        names = list(keys) or [None] * count
+        self.commit(lambda s: self.log.stage_append(s, topic, partition, names, payloads, Origin()))
+        return first
+
+    def take(
+        self,
+        topic: Topic,
+        member: str = "a",
+        limit: int = 100,
+        group: str = "g",
+        partition: int | None = None,
+        start: Start = EARLIEST,
+        lease_ms: int | None = None,
+    ) -> Given:
+        asked = Take(group, member, start, partition, limit, lease_ms)
+        return self.commit(lambda s: self.groups.stage_take(s, topic, asked))
+
+    def ack(self, topic: Topic, leases: Sequence[str], group: str = "g", member: str = "a") -> Acked:
+        return self.commit(lambda s: self.groups.stage_ack(s, topic, Acks(group, member, leases)))
+
+    def upto(
+        self, topic: Topic, offset: int, member: str = "a", partition: int = 0, group: str = "g"
+    ) -> Acked:
+        asked = Acks(group, member, upto={partition: offset})
+        return self.commit(lambda s: self.groups.stage_ack(s, topic, asked))
+
+    def nack(
+        self,
+        topic: Topic,
+        leases: Sequence[str],
+        delay_ms: int = 0,
+        reason: str | None = None,
+        *,
+        release: bool = False,
+        dead: bool = False,
+    ) -> Nacked:
+        asked = Nack("g", "a", leases, delay_ms, reason, release, dead)
+        return self.commit(lambda s: self.groups.stage_nack(s, topic, asked))
+
+    def extend(self, topic: Topic, leases: Sequence[str], lease_ms: int | None = None) -> Extended:
+        asked = Extend("g", "a", leases, lease_ms)
+        return self.commit(lambda s: self.groups.stage_extend(s, topic, asked))
+
+    def expire(self, topic: Topic, group: str = "g") -> Expired:
+        return self.commit(lambda s: self.groups.stage_expire(s, topic, group))
+
+    def reset(self, topic: Topic, start: Start, partition: int | None = None) -> dict[int, int]:
+        return self.commit(lambda s: self.groups.stage_reset(s, topic, "g", start, partition))
+
+    def delete_group(self, topic: Topic, group: str = "g") -> None:
+        self.commit(lambda s: self.groups.stage_delete(s, topic, group))
+
+    def trim(self, topic: Topic, start: int, partition: int = 0) -> int:
+        return self.commit(lambda s: self.log.stage_trim(s, topic, partition, start))
+
+    def add_partitions(self, topic: Topic, partitions: int) -> Topic:
+        def stage(staging: Staging) -> Topic:
+            changed = self.directory.stage_change(staging, topic, partitions=partitions)
+            self.groups.stage_partitions(staging, changed, topic.partitions)
+            return changed
+
+        return self.commit(stage)
+
+    def shape(self, topic: Topic, group: str = "g") -> GroupShape:
+        return next(shape for shape in self.groups.describe(topic) if shape.group == group)
+
+    def payloads(self, topic: Topic, partition: int = 0) -> list[str]:
+        held = self.log.counters(topic, partition)
+        stored = self.log.read(topic, partition, held.start, held.end)
+        return [text for one in stored for text in self.log.arrow(topic, one).column("payload").to_pylist()]
+
+
+def build(engine: Engine, clock: ManualClock, limits: GroupLimits = LIMITS) -> GroupsBench:
+    committer = GroupCommitter(engine)
+    directory, schemas, ids = TopicDirectory(engine, 64), PayloadSchemas(engine), SnowflakeSource(clock)
+    log = TopicLog(engine, ids, clock, schemas)
+    for topic in directory:
+        log.recover(topic)
+    notices: list[str] = []
+    groups = Groups(engine, log, directory, ids, clock, limits, lambda _topic, group: notices.append(group))
+    for reload in (directory.reload, schemas.reload, log.reload, groups.reload):
+        committer.when_reopened(reload)
+    return GroupsBench(engine, clock, committer, directory, log, groups, notices)
+
+
+def leases(given: Given) -> list[str]:
+    """Give the leases of everything that was given."""
+    return [
+        lease_id(grant.partition, grant.grant, offset)
+        for grant in given.grants
+        for offset in range(grant.start, grant.stop)
+    ]
+
+
+def offsets(given: Given) -> list[int]:
+    """Give the offsets of everything that was given, in the order of giving."""
+    return [offset for grant in given.grants for offset in range(grant.start, grant.stop)]
+
+
+def broken_disk() -> StorageFailed:
+    return StorageFailed(path="memory", reason="the test said so")

@@ -1,0 +1,405 @@
+"""Groups: leases and their fencing, acks of both forms, nacks, extensions, positions, limits and names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.topics.groups_bench import EARLIEST, LIMITS, GroupsBench, build, leases, offsets
+from tidegate.errors import (
+    GroupNotFound,
+    NameInvalid,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    RequestInvalid,
+    TopicNotFound,
+)
+from tidegate.storage.memory import MemoryEngine
+from tidegate.testing.clock import ManualClock
+from tidegate.topics.groups import Grant, GroupLimits, Ready
+from tidegate.topics.reading import Start
+
+LATEST = Start("latest")
+
+
+@pytest.fixture
+def groups() -> Iterator[GroupsBench]:
+    made = build(MemoryEngine(), ManualClock())
+    yield made
+    made.committer.close()
+
+
+def test_case_18_two_members_get_different_messages(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 6)
+    assert offsets(groups.take(topic, "a", 4)) == [0, 1, 2, 3]
+    assert offsets(groups.take(topic, "b", 4)) == [4, 5]
+    assert offsets(groups.take(topic, "c", 4)) == []
+
+
+def test_case_18_an_ack_never_drops_what_another_holds(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 6)
+    groups.take(topic, "a", 3)
+    groups.take(topic, "b", 3)
+    done = groups.upto(topic, 5, member="b")
+    assert (done.acked, done.position) == (3, {0: 0})
+    assert groups.upto(topic, 5, member="a").position == {0: 6}
+
+
+def test_case_18_what_a_dead_member_had_comes_again_and_is_counted(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 2)
+    first = groups.take(topic, "a")
+    groups.clock.advance(29.9)
+    assert offsets(groups.take(topic, "b")) == []
+    groups.clock.advance(0.1)
+    again = groups.take(topic, "b")
+    assert [(grant.start, grant.stop, grant.deliveries) for grant in again.grants] == [(0, 2, 2)]
+    late = groups.ack(topic, leases(first))
+    assert (late.acked, late.lost) == (0, leases(first))
+    assert groups.upto(topic, 1, member="a").acked == 0
+    assert groups.ack(topic, leases(again)).acked == 2
+
+
+def test_case_18_a_lease_that_ran_out_is_lost_even_when_nobody_took_it_since(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 2)
+    first = leases(groups.take(topic, "a"))
+    groups.clock.advance(30)
+    assert groups.ack(topic, first).lost == first
+    assert groups.nack(topic, first).lost == first
+    assert groups.extend(topic, first).lost == first
+    # By offset the member may still do it: nobody else was given them since.
+    assert groups.upto(topic, 1, member="a").acked == 2
+
+
+def test_what_was_given_back_is_not_acknowledged_by_a_later_offset(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 3)
+    given = leases(groups.take(topic, "a"))
+    groups.nack(topic, [given[1]])
+    assert groups.upto(topic, 2, member="a").acked == 2
+    assert offsets(groups.take(topic, "a")) == [1]
+
+
+def test_an_upto_acknowledges_nothing_that_was_never_delivered(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 5)
+    groups.take(topic, "a", 2)
+    assert groups.upto(topic, 4, member="a").acked == 2
+    assert offsets(groups.take(topic, "a")) == [2, 3, 4]
+
+
+def test_case_19_acks_beyond_the_log_are_refused_and_backwards_are_nothing(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 3)
+    groups.take(topic)
+    with pytest.raises(OffsetOutOfRange):
+        groups.upto(topic, 3)
+    with pytest.raises(PartitionNotFound):
+        groups.upto(topic, 0, partition=1)
+    assert groups.upto(topic, 2).acked == 3
+    again = groups.upto(topic, 1)
+    assert (again.acked, again.position) == (0, {0: 3})
+    unknown = ["5.1f3c9a0b2c4d1000.17", "0.1f3c9a0b2c4d1000.1"]
+    assert groups.ack(topic, unknown).lost == unknown
+
+
+def test_case_19_the_position_of_a_group_wins_over_from(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 3)
+    assert offsets(groups.take(topic, start=LATEST)) == []
+    groups.publish(topic, 2)
+    assert offsets(groups.take(topic, start=EARLIEST)) == [3, 4]
+    assert groups.take(topic, group="h").next_offsets == {0: 5}
+
+
+def test_case_19_the_first_take_fixes_only_the_partitions_that_it_names(groups: GroupsBench) -> None:
+    topic = groups.create(partitions=2)
+    groups.publish(topic, 2, 0)
+    groups.publish(topic, 2, 1)
+    assert groups.take(topic, partition=0, start=LATEST).next_offsets == {0: 2}
+    assert not groups.groups.ready(topic, "g", None).is_known
+    given = groups.take(topic, start=Start("offsets", offsets={1: 1, 0: 0}))
+    assert [(grant.partition, grant.start, grant.stop) for grant in given.grants] == [(1, 1, 2)]
+    with pytest.raises(RequestInvalid):
+        groups.take(topic, group="h", start=Start("offset", 1))
+    assert groups.groups.names(topic) == ["g"]
+
+
+def test_unknown_groups_are_not_found(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 1)
+    for ask in (
+        lambda: groups.ack(topic, []),
+        lambda: groups.upto(topic, 0),
+        lambda: groups.nack(topic, []),
+        lambda: groups.extend(topic, []),
+        lambda: groups.reset(topic, EARLIEST),
+        lambda: groups.expire(topic),
+        lambda: groups.delete_group(topic),
+    ):
+        with pytest.raises(GroupNotFound):
+            ask()
+    assert groups.groups.ready(topic, "g", None) == Ready(0, missed=False, due_us=None, is_known=False)
+    assert groups.groups.lag(topic, "g") == 0
+
+
+def test_case_18_a_nack_with_a_delay_in_the_middle_of_a_range(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 5)
+    given = leases(groups.take(topic))
+    assert groups.nack(topic, [given[2]], delay_ms=5000, reason="busy").nacked == 1
+    assert groups.notices == ["g"]
+    assert groups.groups.ready(topic, "g", None).due_us == groups.clock.now_us() + 5_000_000
+    assert offsets(groups.take(topic, "b")) == []
+    groups.clock.advance(5)
+    again = groups.take(topic, "b")
+    assert [(grant.start, grant.stop, grant.deliveries) for grant in again.grants] == [(2, 3, 2)]
+    assert groups.ack(topic, [given[2]]).lost == [given[2]]
+    rest = [given[number] for number in (0, 1, 3, 4)]
+    assert groups.ack(topic, rest).position == {0: 2}
+
+
+def test_case_18_an_extended_lease_inside_a_range_outlives_its_neighbours(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 5)
+    given = leases(groups.take(topic))
+    groups.clock.advance(20)
+    done = groups.extend(topic, [given[2]], 60_000)
+    assert (done.extended, done.expires_us) == (1, groups.clock.now_us() + 60_000_000)
+    groups.clock.advance(20)
+    assert offsets(groups.take(topic, "b")) == [0, 1, 3, 4]
+    assert groups.ack(topic, [given[2]]).acked == 1
+    groups.clock.advance(60)
+    assert offsets(groups.take(topic, "c")) == [0, 1, 3, 4]
+
+
+def test_an_extension_without_leases_is_a_sign_of_life(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.take(topic, "b")
+    groups.clock.advance(50)
+    assert groups.extend(topic, []).extended == 0
+    groups.clock.advance(20)
+    assert [member.member for member in groups.shape(topic).members] == ["a"]
+
+
+def test_what_is_released_counts_as_never_given(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 10)
+    given = groups.take(topic)
+    grant = given.grants[0]
+    rest = Grant(0, 4, 10, grant.grant, 1)
+    assert groups.commit(lambda s: groups.groups.stage_release(s, topic, "g", "a", [rest])) == 6
+    groups.publish(topic, 2)
+    again = groups.take(topic, "b")
+    assert [(one.start, one.stop, one.deliveries) for one in again.grants] == [(4, 12, 1)]
+    # A second release of the same comes too late: another has it.
+    assert groups.commit(lambda s: groups.groups.stage_release(s, topic, "g", "a", [rest])) == 0
+    assert groups.ack(topic, leases(again)).acked == 8
+
+
+def test_case_21_partitions_take_turns(groups: GroupsBench) -> None:
+    topic = groups.create(partitions=3)
+    for number in range(3):
+        groups.publish(topic, 2, number)
+    order = [groups.take(topic, limit=1).grants[0].partition for _ in range(6)]
+    assert sorted(order[:3]) == [0, 1, 2]
+    assert sorted(order) == [0, 0, 1, 1, 2, 2]
+
+
+def test_what_is_due_again_comes_before_new_messages_lowest_first(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 6)
+    given = leases(groups.take(topic, limit=4))
+    groups.nack(topic, [given[3], given[1]])
+    again = groups.take(topic, "b")
+    assert offsets(again) == [1, 3, 4, 5]
+    assert [grant.deliveries for grant in again.grants] == [2, 2, 1]
+
+
+def test_case_18_a_take_of_many_is_one_entry_and_scattered_acks_leave_the_rest(groups: GroupsBench) -> None:
+    big = build(MemoryEngine(), groups.clock, GroupLimits(in_flight_max=100_000, deliveries_max=99))
+    topic = big.create()
+    big.publish(topic, 6000)
+    given = big.take(topic, limit=6000)
+    assert len(given.grants) == 1
+    texts = leases(given)
+    assert big.ack(topic, texts[::2]).acked == 3000
+    assert big.shape(topic).in_flight == 3000
+    assert big.ack(topic, texts).acked == 3000
+    assert big.shape(topic).lag == 0
+    big.committer.close()
+
+
+def test_thousands_of_fragments_are_given_again_exactly(groups: GroupsBench) -> None:
+    big = build(MemoryEngine(), groups.clock, GroupLimits(in_flight_max=100_000, deliveries_max=99))
+    topic = big.create()
+    big.publish(topic, 6000)
+    texts = leases(big.take(topic, limit=6000))
+    big.ack(topic, texts[1::3])
+    big.nack(topic, texts[2::3], delay_ms=1000)
+    groups.clock.advance(31)
+    kept = [number for number in range(6000) if number % 3 != 1]
+    assert offsets(big.take(topic, "b", 10)) == kept[:10]
+    assert offsets(big.take(topic, "b", 6000)) == kept[10:]
+    assert big.upto(topic, 5999, member="b").acked == 4000
+    big.committer.close()
+
+
+def test_a_group_holds_no_more_than_it_may(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 2 * LIMITS.in_flight_max)
+    given = groups.take(topic, limit=5000)
+    assert len(offsets(given)) == LIMITS.in_flight_max
+    assert groups.groups.ready(topic, "g", None).count == 0
+    assert offsets(groups.take(topic, "b")) == []
+    groups.ack(topic, leases(given)[:3])
+    assert groups.notices == ["g"], "who waits learns that there is room again"
+    assert len(offsets(groups.take(topic, "b"))) == 3
+
+
+def test_a_topic_has_no_more_groups_than_it_may(groups: GroupsBench) -> None:
+    topic = groups.create()
+    for number in range(LIMITS.groups_max):
+        groups.take(topic, group=f"g{number}")
+    with pytest.raises(RequestInvalid, match="8 consumer groups"):
+        groups.take(topic, group="one more")
+    groups.delete_group(topic, "g3")
+    groups.take(topic, group="one more")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\nb", "a\x00", "\ud800", "\x7f"])
+def test_names_of_groups_and_members_are_printable(groups: GroupsBench, name: str) -> None:
+    topic = groups.create()
+    with pytest.raises(NameInvalid):
+        groups.take(topic, group=name)
+    with pytest.raises(NameInvalid):
+        groups.take(topic, member=name)
+    with pytest.raises(NameInvalid):
+        groups.groups.seen(topic, "g", name)
+    assert groups.groups.names(topic) == []
+
+
+def test_names_of_groups_may_be_in_any_language(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 1)
+    groups.take(topic, member="Grüße 世界 " + "é" * 190, group="группа")
+    assert groups.shape(topic, "группа").members[0].holds == 1
+
+
+def test_case_19_a_reset_loses_the_leases_of_before(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 5)
+    held = leases(groups.take(topic))
+    assert groups.reset(topic, Start("offset", 2)) == {0: 2}
+    assert groups.ack(topic, held).lost == held
+    again = groups.take(topic, "b")
+    assert [(grant.start, grant.stop, grant.deliveries) for grant in again.grants] == [(2, 5, 1)]
+    assert groups.reset(topic, LATEST) == {0: 5}
+    assert groups.groups.lag(topic, "g") == 0
+    with pytest.raises(OffsetOutOfRange):
+        groups.reset(topic, Start("offset", 6))
+    time_us = groups.clock.now_us() + 1
+    groups.clock.advance(1)
+    groups.publish(topic, 1)
+    assert groups.reset(topic, Start("timestamp", time_us)) == {0: 5}
+
+
+def test_a_reset_to_offsets_moves_only_the_partitions_that_it_names(groups: GroupsBench) -> None:
+    topic = groups.create(partitions=2)
+    groups.publish(topic, 4, 0)
+    groups.publish(topic, 4, 1)
+    groups.take(topic)
+    assert groups.reset(topic, Start("offsets", offsets={1: 3})) == {1: 3}
+    assert [part.in_flight for part in groups.shape(topic).partitions] == [4, 0]
+
+
+def test_a_reset_of_thousands_of_fragments_leaves_no_row_behind(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 1000)
+    texts = leases(groups.take(topic, limit=1000))
+    groups.ack(topic, texts[::2])
+    groups.reset(topic, EARLIEST)
+    groups.groups.reload()
+    assert offsets(groups.take(topic, limit=1000)) == list(range(1000))
+
+
+def test_case_18_a_group_made_again_knows_no_lease_of_before(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 3)
+    held = leases(groups.take(topic))
+    groups.delete_group(topic)
+    assert groups.groups.describe(topic) == []
+    groups.take(topic, "a")
+    assert groups.ack(topic, held).lost == held
+
+
+def test_a_topic_that_is_gone_gives_nothing(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.take(topic)
+    groups.commit(lambda s: groups.directory.stage_delete(s, topic.tenant, topic.name))
+    groups.groups.forget(topic)
+    with pytest.raises(TopicNotFound):
+        groups.take(topic)
+    assert groups.groups.overdue(groups.clock.now_us()) == []
+    new = groups.create()
+    assert groups.groups.names(new) == []
+
+
+def test_groups_begin_at_zero_in_partitions_that_are_added(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 2)
+    groups.take(topic, start=LATEST)
+    wider = groups.add_partitions(topic, 3)
+    groups.publish(wider, 2, 2)
+    given = groups.take(wider, start=LATEST)
+    assert [(grant.partition, grant.start, grant.stop) for grant in given.grants] == [(2, 0, 2)]
+    assert groups.take(topic).grants == [], "a request that knows fewer partitions gets those"
+
+
+def test_members_are_listed_while_they_are_heard_of_hold_or_wait(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 2)
+    groups.take(topic, "holds", lease_ms=600_000)
+    groups.groups.seen(topic, "g", "waits", 1)
+    groups.groups.seen(topic, "g", "gone")
+    at_us = groups.clock.now_us()
+    groups.clock.advance(61)
+    shown = [(member.member, member.holds, member.waits) for member in groups.shape(topic).members]
+    assert shown == [("holds", 2, 0), ("waits", 0, 1)]
+    assert groups.shape(topic).members[0].last_seen_us == at_us
+    groups.groups.seen(topic, "g", "waits", -1)
+    groups.clock.advance(61)
+    assert [member.member for member in groups.shape(topic).members] == ["holds"]
+
+
+def test_a_group_tells_what_was_given_and_acknowledged_last(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 4)
+    part = groups.shape(topic).partitions if groups.groups.names(topic) else []
+    assert part == []
+    given = leases(groups.take(topic, limit=3))
+    given_us = groups.clock.now_us()
+    groups.clock.advance(2)
+    groups.ack(topic, given[:2])
+    (part,) = (one.partitions[0] for one in groups.groups.describe(topic))
+    assert (part.last_delivered_offset, part.last_delivered_us) == (2, given_us)
+    assert (part.last_acked_offset, part.last_acked_us) == (1, groups.clock.now_us())
+    assert (part.position, part.next, part.lag, part.in_flight, part.waiting) == (2, 3, 2, 1, 0)
+
+
+def test_tallies_count_what_became_durable(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 4)
+    given = leases(groups.take(topic))
+    groups.ack(topic, given[:1])
+    groups.nack(topic, given[1:2])
+    groups.clock.advance(30)
+    assert groups.expire(topic).expired == 2
+    groups.take(topic)
+    tallies = groups.groups.tallies
+    assert (tallies.delivered, tallies.redelivered, tallies.acked) == (7, 3, 1)
+    assert (tallies.nacked, tallies.expired, tallies.dead) == (1, 2, 0)
