@@ -130,6 +130,15 @@ def commands(group: Any, path: str = "tidegate") -> Iterator[str]:
             yield f"{path} {name}"
 
 
+def test_every_test_that_a_guarantee_names_is_there() -> None:
+    page = (ROOT / "docs" / "internals" / "guarantees.md").read_text(encoding="utf-8")
+    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page)
+    assert len(named) > 30
+    for file, test in named:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert not test or re.search(rf"^ *(?:async )?def {test}\(", text, re.MULTILINE), (file, test)
+
+
 def test_every_error_is_documented() -> None:
     assert missing("errors.md", [kind.code for kind in every_error()]) == []
 

@@ -95,6 +95,8 @@ def _strike(cluster: Cluster, nemesis: Nemesis, kills: int) -> int:
     done = 0
     while done < kills:
         strike = nemesis.next()
+        if strike.at_work:
+            cluster.wait_for("the server", lambda client: bool(client.status()))
         time.sleep(strike.after_seconds)
         done += cluster.kill(strike.target)
     return done

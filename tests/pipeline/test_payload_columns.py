@@ -6,7 +6,7 @@ import datetime
 import json
 import logging
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pytest
@@ -24,13 +24,13 @@ UTC = datetime.UTC
 OWN = ("_partition", "_offset", "_op")
 
 
-def columns_of(fields: list[t.StructField], bad: str = "fail") -> PayloadColumns:
+def columns_of(fields: list[t.StructField], bad: Literal["fail", "null"] = "fail") -> PayloadColumns:
     own = [
         t.StructField("_partition", t.IntegerType()),
         t.StructField("_offset", t.LongType()),
         t.StructField("_op", t.StringType()),
     ]
-    settings = SourceOptions("app.rows", Place(), OWN, payload="columns", bad_payload=bad)  # type: ignore[arg-type]
+    settings = SourceOptions("app.rows", Place(), OWN, payload="columns", bad_payload=bad)
     return PayloadColumns(settings, t.StructType([*fields, *own]))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tests.sdk.consuming import BOTH, Where, group_of, payloads, wait_until
+from tests.sdk.consuming import BOTH, Where, consume_blocking, group_of, payloads, wait_until
 from tests.sdk.faults import Fault, FaultyServer, Say, faulty_server
 from tidegate.errors import ServerNotRunning, TopicNotFound
 from tidegate.sdk.shapes import Message
@@ -77,7 +77,7 @@ def test_a_lease_that_is_lost_while_its_message_is_in_work_is_told_and_not_ackno
 
     def steal(_consumer: object, message: Message) -> bool:
         if message["payload"] == 0 and not stolen:
-            # A reset takes all leases away: the message in work and those that wait are someone else's.
+            # A reset takes the lease away, and someone else is given the message in work.
             client.topic(topic).reset("g", "earliest")
             page = client.topic(topic).consume(group="g", member="thief", limit=2, lease_ms=60_000)
             stolen.extend(str(taken["lease"]) for taken in page["messages"])
@@ -85,7 +85,7 @@ def test_a_lease_that_is_lost_while_its_message_is_in_work_is_told_and_not_ackno
         return bool(message["payload"] == 9)
 
     with faulty_server(upstream=server.url) as faulty, caplog.at_level(logging.WARNING):
-        given = consume(Where(faulty.url, server.token, topic), steal, lease_ms=1_500)
+        given = consume(Where(faulty.url, server.token, topic), steal, lease_ms=1_500, prefetch=0)
         acked = {lease for leases in sent(faulty, "ack") for lease in leases}
     assert payloads(given) == [0, *range(2, 10)]
     assert str(given[0]["lease"]) not in acked
@@ -100,8 +100,6 @@ def test_messages_that_are_done_too_late_are_told(
         if message["payload"] == 0 and message["deliveries"] == 1:
             client.topic(topic).reset("g", {"offset": 5})
         return bool(message["payload"] == 9)
-
-    from tests.sdk.consuming import consume_blocking
 
     with caplog.at_level(logging.WARNING):
         consume_blocking(Where(server.url, server.token, topic), reset, prefetch=0)

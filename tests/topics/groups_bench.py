@@ -61,7 +61,7 @@ class GroupsBench:
         """Append messages whose payload is their offset; give the first offset."""
         first = self.log.counters(topic, partition).end
         payloads = [b'{"n":%d}' % number for number in range(first, first + count)]
-        names = list(keys) or [None] * count
+        names: list[str | None] = [*keys] or [None] * count
         self.commit(lambda s: self.log.stage_append(s, topic, partition, names, payloads, Origin()))
         return first
 

@@ -83,7 +83,8 @@ class Reference:
         doomed = self.doomed(number, now_us)
         due = [o for o in part.due(now_us) if o not in doomed and o >= log[0]]
         outstanding = sum(
-            o not in doomed and (o >= log[0] or (m.held and now_us < m.ends_us)) for o, m in part.given.items()
+            o not in doomed and (o >= log[0] or (m.held and now_us < m.ends_us))
+            for o, m in part.given.items()
         )
         new = min(log[1] - max(part.next, log[0]), self.in_flight_max - outstanding)
         return due, max(0, new)

@@ -1,169 +1,22 @@
-"""Groups beside their reference: each act is done to both, and they must agree.
-
-Acts are gathered and committed together, so that several share one group of writes; the disk may fail under
-them, or a stage raise after its work. What an act answered is noted where it was staged, so that one whose
-answer was lost is known when the disk has it.
-"""
+"""Groups beside their reference: each act is done to both, and they must agree."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
-
-from tests.topics.groups_bench import GroupsBench, broken_disk, build, leases, offsets
+from tests.topics.groups_bench import leases, offsets
+from tests.topics.groups_checks import check
+from tests.topics.groups_ground import LIMITS, Act, Ground
 from tests.topics.groups_reference import Message, Partition, Reference
-from tidegate.errors import GroupNotFound, RequestInvalid, StorageFailed, TidegateError
-from tidegate.storage.commit import Staging
-from tidegate.storage.memory import MemoryEngine
-from tidegate.testing.clock import ManualClock
-from tidegate.topics.definitions import Topic
-from tidegate.topics.groups import Acks, Extend, Given, GroupLimits, Groups, Nack, Take
+from tidegate.topics.groups import Acks, Extend, Given, Nack, Take
 from tidegate.topics.lease_ids import lease_id, read_leases
 from tidegate.topics.reading import Start
 
-Fault = Literal["none", "write", "sync lost", "sync kept", "raises"]
-LIMITS = GroupLimits(lease_ms_default=10_000, deliveries_max=3, in_flight_max=12, groups_max=3)
-MEMBERS = ("a", "b", "c")
-GROUPS = ("g", "h")
-GATE_SECONDS = 20
-STALE_STEPS = 3
 DRAIN_ROUNDS_MAX = 40
 
 
-@dataclass
-class Act:
-    """Something to do to the groups, and then to the reference with the answer."""
-
-    stage: Callable[[Staging], Any]
-    mirror: Callable[[Any], None]
-    raises: bool = False
-    answer: Any = None
-
-    def run(self, staging: Staging) -> None:
-        self.answer = self.stage(staging)
-        if self.raises:
-            raise RequestInvalid(reason="raised after its work", hint="")
-
-
-class World:
+class World(Ground):
     """A topic with groups, and what the reference knows of them."""
-
-    def __init__(self) -> None:
-        self.engine = MemoryEngine()
-        self.clock = ManualClock()
-        self.bench: GroupsBench = build(self.engine, self.clock, LIMITS)
-        self.topic: Topic = self.bench.create("app.jobs", 2)
-        self.bench.publish(self.topic, 7, 0)
-        self.bench.publish(self.topic, 3, 1)
-        self.known: dict[str, Reference] = {}
-        # Every lease that was ever given out, by group.
-        self.leases: dict[str, list[str]] = {name: [] for name in GROUPS}
-        self.acts: list[Act] = []
-        self.buried: dict[int, int] = {}
-        # Steps for which memory may be ahead of the disk, after a fault.
-        self.stale_steps = 0
-        # Whether what is being committed has a reset: messages may die before it and be given anew after it.
-        self.was_reset = False
-        self.steady_us = self.clock.now_us()
-
-    # Time and faults
-
-    def pass_time(self, seconds: float) -> None:
-        self.clock.advance(seconds)
-        self.steady_us += round(seconds * 1_000_000)
-
-    def set_clock(self, seconds: float) -> None:
-        self.clock.set_us(self.clock.now_us() + int(seconds * 1_000_000))
-
-    def crash(self) -> None:
-        """Lose the power, and come back with a clock that is right."""
-        self.bench.committer.close()
-        self.engine.crash()
-        self.clock.set_us(self.steady_us)
-        self.bench = build(self.engine, self.clock, LIMITS)
-        self.topic = self.bench.directory.get("default", "app.jobs")
-
-    def commit(self, fault: Fault = "none") -> None:
-        """Do what was gathered, in one group of writes where they allow it."""
-        acts, self.acts = self.acts, []
-        if fault == "raises" and acts:
-            acts[len(acts) // 2].raises = True
-        gate = threading.Event()
-
-        def wait(_staging: Staging) -> None:
-            # The acts are queued while this holds the committer, so that they share its group.
-            gate.wait(GATE_SECONDS)
-
-        blocker = self.bench.committer.submit(wait)
-        futures = [self.bench.committer.submit(act.run) for act in acts]
-        if fault == "write":
-            self.engine.fail_next_write(broken_disk())
-        elif fault in ("sync lost", "sync kept"):
-            self.engine.fail_next_sync(broken_disk(), survives=fault == "sync kept")
-        gate.set()
-        blocker.exception(GATE_SECONDS)
-        for act, future in zip(acts, futures, strict=True):
-            self._mirror(act, future, fault)
-        self.engine._write_error = self.engine._sync_error = None
-        if fault != "none":
-            self.stale_steps = STALE_STEPS
-        self.bury()
-        self.was_reset = False
-
-    def heal(self) -> None:
-        """Do something to every group: whoever does finds that memory is not what the disk has."""
-        self.stale_steps = 0
-        for name in GROUPS:
-            topic = self.topic
-            done = self.bench.committer.submit(lambda s, n=name: self.bench.groups.stage_expire(s, topic, n))
-            problem = done.exception(GATE_SECONDS)
-            if problem is None:
-                self._expired(name)
-            else:
-                assert isinstance(problem, GroupNotFound)
-                assert name not in self.known
-        self.bury()
-
-    def _mirror(self, act: Act, future: Future[None], fault: Fault) -> None:
-        problem = future.exception(GATE_SECONDS)
-        if isinstance(problem, StorageFailed):
-            if fault == "sync kept":
-                act.mirror(act.answer)
-            return
-        if isinstance(problem, TidegateError):
-            assert act.raises, problem
-            return
-        act.mirror(act.answer)
-
-    # Acts on the log, each committed by itself
-
-    def publish(self, number: int, count: int) -> None:
-        self.commit()
-        self.bench.publish(self.topic, count, number % self.topic.partitions)
-
-    def trim(self, number: int, part: float) -> None:
-        self.commit()
-        number %= self.topic.partitions
-        start, end = self.log(number)
-        self.bench.trim(self.topic, start + int((end - start) * part), number)
-
-    def add_partition(self) -> None:
-        self.commit()
-        if self.topic.partitions < 4:
-            first = self.topic.partitions
-            self.topic = self.bench.add_partitions(self.topic, first + 1)
-            for reference in self.known.values():
-                reference.partitions[first] = Partition(0)
-
-    def log(self, number: int) -> tuple[int, int]:
-        held = self.bench.log.counters(self.topic, number)
-        return held.start, held.end
 
     # Acts on groups, gathered
 
@@ -180,6 +33,7 @@ class World:
                 lambda given: self._took(asked, chosen, given),
             )
         )
+        self._end_if_deadly(group)
 
     def _took(self, asked: Take, chosen: Any, given: Given) -> None:
         reference = self.known.setdefault(asked.group, Reference(LIMITS.deliveries_max, LIMITS.in_flight_max))
@@ -310,13 +164,13 @@ class World:
             self.acts.append(
                 Act(lambda s: self.bench.groups.stage_expire(s, topic, group), lambda _: self._expired(group))
             )
+            self._end_if_deadly(group)
 
-    def _expired(self, group: str) -> None:
-        for number, part in self.known[group].partitions.items():
-            if any(m.held and m.ends_us <= self.steady_us for m in part.given.values()):
-                part.settle(self.log(number)[0], self.steady_us)
-            for message in part.given.values():
-                message.held = message.held and self.steady_us < message.ends_us
+    def _end_if_deadly(self, group: str) -> None:
+        """Commit now where messages may become dead letters: acts after it must know which did."""
+        reference = self.known.get(group)
+        if reference and any(reference.doomed(number, self.steady_us) for number in reference.partitions):
+            self.commit()
 
     def reset(self, group: str, to: str, number: int | None) -> None:
         if group not in self.known:
@@ -356,92 +210,13 @@ class World:
     # What must hold after every step
 
     def check(self) -> None:
+        """Compare with the reference; after a fault only a few steps later."""
         if self.stale_steps > 1:
             self.stale_steps -= 1
             return
         if self.stale_steps:
             self.heal()
-        shapes = {shape.group: shape for shape in self.bench.groups.describe(self.topic)}
-        assert sorted(shapes) == sorted(self.known)
-        for name, reference in self.known.items():
-            parts = {part.partition: part for part in shapes[name].partitions}
-            assert sorted(parts) == sorted(reference.partitions)
-            for number, mine in reference.partitions.items():
-                self.check_partition(parts[number], mine, self.log(number))
-            assert shapes[name].lag == self.bench.groups.lag(self.topic, name)
-            self.check_ready(name, reference)
-        if self.clock.now_us() == self.steady_us:
-            self.check_recovery(list(shapes.values()))
-
-    def check_partition(self, shown: Any, mine: Partition, log: tuple[int, int]) -> None:
-        now_us, (start, end) = self.steady_us, log
-        assert (shown.start, shown.end) == log
-        assert shown.next == max(mine.next, start)
-        assert shown.in_flight == mine.in_flight(now_us)
-        assert shown.lag == mine.lag(start, end, now_us)
-        assert shown.waiting == len(mine.given) - mine.in_flight(now_us) - mine.lost(start, now_us)
-        assert shown.position == mine.position(start, now_us)
-
-    def check_ready(self, name: str, reference: Reference) -> None:
-        numbers = [number for number in reference.partitions if number < self.topic.partitions]
-        ready = self.bench.groups.ready(self.topic, name, None)
-        now_us = self.steady_us
-        found = [reference.available(number, self.log(number), now_us) for number in numbers]
-        total = sum(len(due) + new for due, new in found)
-        doomed = sum(len(reference.doomed(number, now_us)) for number in numbers)
-        assert (ready.count > 0) == (total > 0) or doomed
-        assert ready.missed == any(
-            part.untold or part.next < self.log(n)[0] or part.lost(self.log(n)[0], now_us)
-            for n, part in reference.partitions.items()
-        )
-        later = [m.ends_us for p in reference.partitions.values() for m in p.given.values()]
-        later = [ends_us for ends_us in later if ends_us > now_us]
-        ahead_us = self.clock.now_us() - now_us
-        assert ready.due_us == (min(later) + ahead_us if later else None)
-        is_overdue = (self.topic.id, name) in self.bench.groups.overdue(self.clock.now_us())
-        given = [m for p in reference.partitions.values() for m in p.given.values()]
-        assert is_overdue == any(m.held and m.ends_us <= now_us for m in given)
-
-    def check_recovery(self, shapes: list[Any]) -> None:
-        """Whoever opens the disk now finds what is in memory."""
-        bench = self.bench
-        fresh = Groups(bench.engine, bench.log, bench.directory, bench.log._ids, self.clock, LIMITS)
-        found = fresh.describe(self.topic)
-        assert [msgspec.structs.asdict(_plain(one)) for one in found] == [
-            msgspec.structs.asdict(_plain(one)) for one in shapes
-        ]
-
-    def bury(self) -> None:
-        """Take new dead letters: each failed too often, and is one of no other kind."""
-        names = {topic.name for topic in self.bench.directory}
-        if self.topic.dead_name not in names:
-            return
-        dead = self.bench.directory.get("default", self.topic.dead_name)
-        for number in range(dead.partitions):
-            texts = self.bench.payloads(dead, number)
-            for text in texts[self.buried.get(number, 0) :]:
-                letter = msgspec.json.decode(text)
-                origin = letter["origin"]
-                assert letter["payload"] == {"n": origin["offset"]}
-                self._buried(origin)
-            self.buried[number] = len(texts)
-
-    def _buried(self, origin: dict[str, Any]) -> None:
-        reference = self.known.get(origin["group"])
-        part = reference.partitions.get(origin["partition"]) if reference else None
-        if part is None:
-            return
-        offset = origin["offset"]
-        if part.dead[offset]:
-            part.dead[offset] -= 1
-            return
-        message = part.given.get(offset)
-        if self.was_reset and (message is None or message.deliveries < LIMITS.deliveries_max):
-            return
-        assert message is not None
-        assert message.ends_us <= self.steady_us
-        assert message.deliveries >= LIMITS.deliveries_max
-        del part.given[offset]
+        check(self)
 
     def drain(self) -> None:
         """Take and acknowledge everything: each message that is not done with comes, and no other."""
@@ -466,19 +241,3 @@ class World:
                 assert not part.given
                 assert part.next == self.log(number)[1]
             assert self.bench.groups.lag(self.topic, name) == 0
-
-    def close(self) -> None:
-        self.bench.committer.close()
-
-
-class _Shape(msgspec.Struct):
-    group: str
-    missed: int
-    partitions: list[Any]
-
-
-def _plain(shape: Any) -> _Shape:
-    """Give what of a group is kept on the disk."""
-    ordered = [part.partition for part in shape.partitions]
-    assert all(first < second for first, second in pairwise(ordered))
-    return _Shape(shape.group, shape.missed, shape.partitions)

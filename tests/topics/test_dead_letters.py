@@ -1,4 +1,4 @@
-"""Dead letters: after too many deliveries, with reason and origin, in one write with the end of the message."""
+"""Dead letters: after too many deliveries, with reason and origin, in one write with the message's end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups through crashes, failing disks, retention and clocks that are set: nothing promised is taken back."""
+"""Groups through crashes, failing disks, retention and clocks that are set: no promise is taken back."""
 
 from __future__ import annotations
 
@@ -294,3 +294,34 @@ def test_a_reset_while_leases_are_held_survives_a_crash(groups: GroupsBench) -> 
     assert again.ack(topic, held).lost == held
     assert offsets(again.take(topic)) == [1, 2, 3]
     again.committer.close()
+
+
+def test_readers_on_other_threads_never_meet_a_group_in_the_middle_of_a_change(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 800)
+    groups.take(topic, "a", 1)
+    faults: list[BaseException] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        try:
+            while not stop.is_set():
+                shape = groups.shape(topic)
+                # Nothing is acknowledged and nothing added: however it is divided, the sum stays.
+                assert shape.lag == 800
+                groups.groups.ready(topic, "g", None)
+                groups.groups.overdue(groups.clock.now_us())
+        except BaseException as fault:  # noqa: BLE001 - told by the test
+            faults.append(fault)
+
+    threads = [threading.Thread(target=look) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(60):
+        texts = leases(groups.take(topic, "b", 10))
+        groups.nack(topic, texts[::2], release=True)
+        groups.extend(topic, texts[1::2], 1000 + number)
+    stop.set()
+    for thread in threads:
+        thread.join(10)
+    assert faults == []

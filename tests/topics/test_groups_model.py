@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.topics.groups_world import GROUPS, MEMBERS, World
+from tests.topics.groups_ground import GROUPS, MEMBERS
+from tests.topics.groups_world import World
 
 GROUP, MEMBER = st.sampled_from(GROUPS), st.sampled_from(MEMBERS)
 NUMBER = st.integers(0, 3)
@@ -127,7 +128,7 @@ class GroupsMachine(RuleBasedStateMachine):
         if not known:
             return []
         recent = st.lists(st.sampled_from(known[-12:]), max_size=8)
-        return pick.draw(recent | st.lists(st.sampled_from(known), max_size=4))
+        return list(pick.draw(recent | st.lists(st.sampled_from(known), max_size=4)))
 
 
 TestGroups = GroupsMachine.TestCase

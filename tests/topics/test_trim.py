@@ -26,7 +26,7 @@ from tidegate.storage.engine import KeyRange
 from tidegate.storage.memory import MemoryEngine
 from tidegate.storage.rocks import RocksEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics import keys
+from tidegate.topics import keys, time_index
 from tidegate.topics.batches import Origin
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log import TopicLog
@@ -136,16 +136,38 @@ def test_a_trim_in_the_group_of_appends_counts_what_they_stored(bench: Bench) ->
     bench.committer.submit(lambda _staging: gate.wait(10))
     stored = bench.committer.submit(bench.publisher.plan(topic, Messages([None], [b"x" * 1000], [None])))
     trimmed = bench.committer.submit(lambda staging: bench.log.stage_trim(staging, topic, 0, 4))
-    after = bench.committer.submit(bench.publisher.plan(topic, Messages([None], [b"y"], [None])))
     gate.set()
-    assert [stored.result(10).offsets.tolist(), trimmed.result(10), after.result(10).offsets.tolist()] == [
-        [6],
-        4,
-        [7],
-    ]
+    assert (stored.result(10).offsets.tolist(), trimmed.result(10)) == ([6], 4)
+    for end in (7, 8):
+        held = bench.log.counters(topic, 0)
+        sizes = [len(v) for _, v in bench.engine.scan(keys.record_range(topic.id, 0, 0, keys.OFFSET_END))]
+        assert (held.start, held.end, held.stored_bytes) == (4, end, sum(sizes))
+        bench.publish(topic, [b"y"])
+
+
+def test_a_change_that_closes_its_group_counts_what_those_before_it_append(bench: Bench) -> None:
+    topic, gate = bench.create(), threading.Event()
+    fill(bench, topic)
+
+    def with_a_range(staging: Staging) -> None:
+        staging.delete_range(b"\xf0", b"\xf1")
+        bench.log.stage_append(staging, topic, 0, [None], [b"z"], Origin())
+
+    bench.committer.submit(lambda _staging: gate.wait(10))
+    one = Messages([None], [b"x" * INDEX_EVERY_BYTES], [None])
+    futures = [bench.committer.submit(bench.publisher.plan(topic, one)) for _ in range(2)]
+    closing = bench.committer.submit(with_a_range)
+    gate.set()
+    for future in (*futures, closing):
+        future.result(10)  # type: ignore[attr-defined]
     held = bench.log.counters(topic, 0)
     sizes = [len(value) for _, value in bench.engine.scan(keys.record_range(topic.id, 0, 0, keys.OFFSET_END))]
-    assert (held.start, held.end, held.stored_bytes) == (4, 8, sum(sizes))
+    assert (held.end, held.stored_bytes, held.appended_bytes) == (9, sum(sizes), sum(sizes))
+    entries = list(time_index.entries(bench.engine, topic.id, 0, "here"))
+    assert [(entry.offset, entry.bytes_before) for entry in entries] == [
+        (7, sum(sizes[:4])),
+        (8, sum(sizes[:5])),
+    ]
 
 
 def test_one_change_may_trim_and_then_append_but_not_the_other_way_round(bench: Bench) -> None:

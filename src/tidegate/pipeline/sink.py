@@ -172,7 +172,10 @@ def commit_parts(settings: SinkOptions, stored: Sequence[StoredParts], *, lasts:
     if topic_id is not None:
         body["topicId"] = topic_id
     wire = Wire(settings.place, settings.retry_seconds, COMMIT_TIMEOUT_SECONDS)
-    answer = wire.post_json(topic_path(settings.topic, "commit"), body)
+    try:
+        answer = wire.post_json(topic_path(settings.topic, "commit"), body)
+    except TopicReplaced:
+        raise _replaced(settings) from None
     if not answer["committed"]:
         log.info("batch was written before topic=%s batch=%d", settings.topic, stored[0].batch)
 
@@ -208,6 +211,10 @@ def _stored(wire: Wire, path: str, table: pa.Table) -> Iterator[dict[str, Any]]:
 
 def _one_topic(settings: SinkOptions, topic_ids: set[int]) -> int | None:
     if len(topic_ids) > 1:
-        hint = "Its batches go into the new topic when the query is started again."
-        raise hinted(TopicReplaced(topic=settings.topic, hint=hint))
+        raise _replaced(settings)
     return next(iter(topic_ids), None)
+
+
+def _replaced(settings: SinkOptions) -> TidegateError:
+    hint = "What the tasks had stored went with the old topic. Started again, the query writes the new one."
+    return hinted(TopicReplaced(topic=settings.topic, hint=hint))

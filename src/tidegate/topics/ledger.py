@@ -50,7 +50,7 @@ class Ledger:
         self.outstanding = sum(entry.count for entry in self._by_start.values())
         # Entries that end by this time are in `_due`, by start; the others are in `_later`, by time. Both may
         # also have places of entries that are gone or were changed.
-        self._advanced_us = 0
+        self._advanced_us = -1
         self._due: list[int] = []
         self._later = [(entry.ends_us, entry.start) for entry in self._by_start.values()]
         # The held ones once more, by the end of their lease.

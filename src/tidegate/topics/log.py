@@ -67,6 +67,8 @@ class TopicLog:
         self._notify = notify
         # Durable counters of the partitions that were written or read since the start.
         self._seen: dict[tuple[int, int], Counters] = {}
+        # Counters as the last finished append leaves them, durable or not.
+        self._finished: dict[tuple[int, int], Counters] = {}
         # What `retained_start` counted: the bytes before the offset it gave. The trim need not count again.
         self._bytes_before: dict[tuple[int, int], tuple[int, int]] = {}
         # Bytes removed from each partition when the disk got its room back, and topics that are gone since.
@@ -76,6 +78,7 @@ class TopicLog:
     def reload(self) -> None:
         """Drop what is remembered: the engine was opened again, and may hold more or less than we think."""
         self._seen.clear()
+        self._finished.clear()
         self._bytes_before.clear()
 
     def recover(self, topic: Topic) -> None:
@@ -137,7 +140,11 @@ class TopicLog:
         topic, before, first = parts[0]
         partition, last = first.place.partition, parts[-1][2]
         puts: list[tuple[bytes, bytes]] = []
-        appended_bytes, indexed_bytes = before.appended_bytes, before.indexed_bytes
+        # A change that closes its group is finished apart from those before it, and foresaw the counters
+        # before their bytes were known.
+        finished = self._finished.get((topic.id, partition), before)
+        counted = finished if finished.last_id == before.last_id else before
+        appended_bytes, indexed_bytes = counted.appended_bytes, counted.indexed_bytes
         for runs in joined_runs([run for _, _, run in parts]):
             base, first_us = runs[0].place.base_offset, runs[0].place.ts_us
             if appended_bytes - indexed_bytes >= INDEX_EVERY_BYTES:
@@ -152,11 +159,12 @@ class TopicLog:
             before.start,
             last.place.ts_us,
             int(last.ids[-1]),
-            before.stored_bytes + appended_bytes - before.appended_bytes,
+            appended_bytes - before.removed_bytes,
             appended_bytes,
             indexed_bytes,
         )
         puts.append((keys.counter_key(topic.id, partition), after.encode()))
+        self._finished[topic.id, partition] = after
         return puts, lambda: self._publish(topic, partition, after)
 
     def _publish(self, topic: Topic, partition: int, after: Counters) -> None:
@@ -321,6 +329,7 @@ class TopicLog:
             place = (topic.id, partition)
             seen = self._seen.pop(place, None)
             left_bytes += seen.appended_bytes - self._tidied.pop(place, 0) if seen else 0
+            self._finished.pop(place, None)
             self._bytes_before.pop(place, None)
         if left_bytes >= TIDY_BYTES_MIN:
             self._gone.append(topic.id)
