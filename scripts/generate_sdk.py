@@ -32,6 +32,9 @@ RENAMED = {
     "__anext__": "__next__",
     "StopAsyncIteration": "StopIteration",
     "AsyncIterator": "Iterator",
+    "AsyncConnectionPool": "ConnectionPool",
+    "AsyncNetworkStream": "NetworkStream",
+    "AnyIOBackend": "SyncBackend",
 }
 PATTERNS = [
     (re.compile(r"\ban `async with`"), "a `with`"),

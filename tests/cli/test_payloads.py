@@ -61,5 +61,5 @@ def test_the_start_is_a_word_an_offset_or_a_time() -> None:
     start = parse_start("2026-01-31T12:00:00Z")
     assert isinstance(start, dict)
     assert start["timestamp"].startswith("2026-01-31T12:00:00")
-    with pytest.raises(RequestInvalid, match="not a place to read from"):
+    with pytest.raises(RequestInvalid, match="not a place in a topic"):
         parse_start("yesterday-ish")

@@ -37,6 +37,8 @@ LEASE_MS = 1_500
 # Longer than a lease: whoever rests for this comes too late.
 LATE_SECONDS = 2.0
 WAIT_MS = 200
+# Long enough that every kill meets members with messages in work.
+WORK_SECONDS_MAX = 0.6
 NACK_DELAY_MS_MAX = 400
 PAUSE_SECONDS_MAX = 0.3
 # A producer hangs up before its answer this often, and sends the same again.
@@ -67,6 +69,8 @@ class Member:
         while not crew.stopping.is_set():
             taken = self._take(choice.randint(1, TAKE_MAX))
             deed = choice.choices(list(DEEDS), list(DEEDS.values()))[0]
+            if taken and not draining.is_set():
+                time.sleep(choice.random() * WORK_SECONDS_MAX)
             self._do("ack" if draining.is_set() else deed, taken, choice)
 
     def _take(self, limit: int) -> dict[str, Place]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -50,8 +51,8 @@ Run = Callable[..., None]
 
 
 @pytest.fixture
-def topic(client: tidegate.Client, request: pytest.FixtureRequest) -> str:
-    name = f"agent.t{id(request)}"
+def topic(client: tidegate.Client) -> str:
+    name = f"agent.t{secrets.token_hex(4)}"
     client.topics.create(name)
     client.topics.create(f"{name}_answers")
     client.topic(name).publish([{"payload": number, "key": f"k{number}"} for number in range(8)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import signal
 import threading
 from collections.abc import Callable
@@ -24,7 +25,7 @@ Consume = Callable[..., list[Message]]
 
 @pytest.fixture
 def topic(client: tidegate.Client, request: pytest.FixtureRequest) -> str:
-    name = f"consumer.{request.node.name.partition('[')[0].removeprefix('test_')[:60]}_{id(request)}"
+    name = f"consumer.{request.node.name.partition('[')[0].removeprefix('test_')[:60]}_{secrets.token_hex(3)}"
     client.topics.create(name)
     client.topic(name).publish([{"payload": number} for number in range(10)])
     return name

@@ -53,6 +53,15 @@ def test_names_of_groups_and_members_are_printable(groups: GroupsBench, name: st
         groups.take(topic, member=name)
     with pytest.raises(NameInvalid):
         groups.groups.seen(topic, "g", name)
+    for ask in (
+        lambda: groups.expire(topic, name),
+        lambda: groups.ack(topic, [], group=name),
+        lambda: groups.upto(topic, 0, group=name, member=name),
+        lambda: groups.delete_group(topic, name),
+    ):
+        groups.publish(topic, 1)
+        with pytest.raises(NameInvalid):
+            ask()
     assert groups.groups.names(topic) == []
 
 

@@ -37,10 +37,10 @@ def register(app: typer.Typer) -> None:
 
 def demo_agent(call: Invocation, with_parent: StopWithParentOption = False) -> None:
     """Answer the questions of the demo until Ctrl-C or SIGTERM."""
-    if with_parent:
-        stop_with_parent(GRACE_SECONDS)
     import tidegate
 
+    if with_parent:
+        stop_with_parent(GRACE_SECONDS)
     while True:
         try:
             # Patient, unlike a command that a person waits for: a server that starts again fails no question.

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from tidegate.errors import SqlInvalid, SqlUnsupported, TidegateError
-from tidegate.model.changes import Change, Changes, Op
+from tidegate.model.changes import Change, Changes, Inserted, Op
 from tidegate.model.clock import Clock
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
@@ -142,7 +142,11 @@ class TopicRouter:
         if matches is None:
             return run
         before, shown = matches.faults, plan.shown
-        chosen = [change for change in run if matches(shown(change))]
+        chosen: Sequence[Change]
+        if isinstance(run, Inserted):
+            chosen = Inserted([row for row in run.rows if matches(row)])
+        else:
+            chosen = [change for change in run if matches(shown(change))]
         if matches.faults > before:
             route = plan.route
             self._faults[route.topic_id, route.table_id, route.op] += matches.faults - before
@@ -202,10 +206,12 @@ class _Plan:
 
     def messages(self, changes: Sequence[Change], user: str) -> tuple[list[str], list[bytes]]:
         """Give the keys and the payloads of messages."""
-        rows: list[Row] = list(map(self.shown, changes))
+        rows: Sequence[Row] = (
+            changes.rows if isinstance(changes, Inserted) else list(map(self.shown, changes))
+        )
         return self._texts.of(rows, user), self._payloads(rows, changes)
 
-    def _payloads(self, rows: list[Row], changes: Sequence[Change]) -> list[bytes]:
+    def _payloads(self, rows: Sequence[Row], changes: Sequence[Change]) -> list[bytes]:
         route = self.route
         if route.payload == "full":
             return encode_full(rows)
@@ -285,6 +291,8 @@ def _column(rows: Sequence[Row], place: int) -> list[Value]:
 
 def _runs(rows: Sequence[Change]) -> Iterable[tuple[Op, Sequence[Change]]]:
     """Divide changes where the operation changes; most statements do one thing only."""
+    if isinstance(rows, Inserted):
+        return (("insert", rows),)
     if len(rows) == 1 or len(set(map(_op, rows))) == 1:
         return ((rows[0].op, rows),)
     return [(op, list(run)) for op, run in groupby(rows, key=_op)]

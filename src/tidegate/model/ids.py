@@ -92,6 +92,8 @@ class SnowflakeSource:
 
         if count < 0:
             raise InvariantBroken(reason=f"{count} ids were asked for")
+        if count == 1:
+            return np.array((self.take(),), dtype=np.int64)
         first = self._ticks.take(self._now_ms(), count)
         ticks = np.arange(first, first + count, dtype=np.int64)
         high = ticks >> SEQUENCE_BITS << NODE_BITS | self._node

@@ -84,6 +84,8 @@ class TopicDefining:
         """Plan ALTER TOPIC … ADD SOURCE."""
         caller.check(Operation.TOPIC_CHANGE)
         where = None if statement.where is None else statement.where.sql
+        # Once before it is staged: what it takes to compile a WHERE must not hold up the writers.
+        check_route(self._source(statement.table, caller), where, statement.partition_by, statement.payload)
 
         def change(staging: Staging) -> None:
             topic = self._get(statement.topic, caller)

@@ -125,6 +125,7 @@ def _groups(running: Running) -> Iterator[Metric]:
             lags[tenant] = lags.get(tenant, 0) + lag
             most[tenant] = max(most.get(tenant, 0), lag)
     yield _gauge("tidegate_groups", count)
+    yield _counter("tidegate_route_faults_total", running.topic.router.fault_count)
     yield _labelled("tidegate_group_lag_messages", lags)
     yield _labelled("tidegate_group_lag_messages_max", most)
     yield _counter("tidegate_leases_expired_total", groups.tallies.expired)

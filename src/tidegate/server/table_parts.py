@@ -152,6 +152,7 @@ def open_tables(
         return {**rows, **fed, **_records(ground.catalog, caller)}
 
     selecting = Selecting(directory, store, streams, engine, ground.lakes.query, system_rows, sources)
+    topics.router.prepare(directory)
     rows = RowWriter(store, [topics.router, follower])
     appends = StreamWriter(streams, [follower], metrics.count_stream_append)
     writing = Writing(directory, rows, appends, selecting, committer, sources)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tidegate.errors import InvariantBroken, TableChanged
-from tidegate.model.changes import Change
+from tidegate.model.changes import Change, Inserted
 from tidegate.model.tables import Row, Table
 from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Engine, Reader
@@ -32,7 +32,7 @@ class Written:
     """What a statement did; `changes` only where someone wants them."""
 
     count: int
-    changes: list[Change] = field(default_factory=list)
+    changes: Sequence[Change] = field(default_factory=list)
 
 
 class TableStore:
@@ -230,6 +230,7 @@ def _put_rows(staging: Staging, shape: Shape, user: str, given: _Rows, *, wants_
                 None if old is None else shape.row(old, key)
                 for key, old in zip(given.keys, given.before, strict=True)
             ]
+    comes_anew = not replaced
     replaced = replaced or [None] * len(given.rows)
     if shape.indexes:
         pairs = zip(given.keys, replaced, given.rows, strict=True)
@@ -239,6 +240,8 @@ def _put_rows(staging: Staging, shape: Shape, user: str, given: _Rows, *, wants_
     stage_count(staging, shape.table.id, len(values) - old_count, new_bytes - old_bytes)
     if not wants_changes:
         return Written(len(values))
+    if comes_anew:
+        return Written(len(values), Inserted(given.rows))
     pairs_of_rows = zip(replaced, given.rows, strict=True)
     changes = [Change("insert" if old is None else "update", old, new) for old, new in pairs_of_rows]
     return Written(len(values), changes)

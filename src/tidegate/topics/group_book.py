@@ -17,6 +17,7 @@ from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
 from tidegate.topics.group_memory import Group, GroupMemory
 from tidegate.topics.group_rows import Position, everything_of_group
+from tidegate.topics.group_shapes import check_group_name
 from tidegate.topics.ledger import Draft, Ledger
 
 # Entries beyond this are removed as one range: it ends the group of writes, so few are removed one by one.
@@ -36,6 +37,7 @@ class GroupBook:
 
     def find(self, staging: Staging, topic: Topic, name: str, partitions: Sequence[int]) -> Group | None:
         """Give a group as the changes before this one left it, or None."""
+        check_group_name(name)
         for is_last in (False, True):
             group = self.memory.of(topic.id).get(name)
             known: list[bytes | None] = [None] * (len(partitions) + 1)

@@ -32,7 +32,6 @@ from tidegate.topics.group_shapes import (
     Nacked,
     Take,
     Tallies,
-    check_group_name,
     check_member_name,
 )
 from tidegate.topics.lease_ids import Named, read_leases
@@ -79,7 +78,6 @@ class GroupWork:
         The first take fixes where the group begins in the partitions that it names, also when it finds
         nothing there.
         """
-        check_group_name(take.group)
         check_member_name(take.member)
         partitions = chosen_partitions(topic, take.partition)
         with self._lock:
@@ -109,6 +107,7 @@ class GroupWork:
 
     def stage_ack(self, staging: Staging, topic: Topic, acks: Acks) -> Acked:
         """Note what a member is done with; it never comes again to the group."""
+        check_member_name(acks.member)
         if (acks.leases is None) == (acks.upto is None):
             raise RequestInvalid(reason="An ack has either leases or offsets.", hint="Send two requests.")
         named = read_leases(acks.leases or ())
@@ -139,6 +138,7 @@ class GroupWork:
 
     def stage_nack(self, staging: Staging, topic: Topic, nack: Nack) -> Nacked:
         """Give messages back: again after a pause, at once and uncounted, or never (a dead letter)."""
+        check_member_name(nack.member)
         named = read_leases(nack.leases)
         partitions = _named_partitions(topic, named)
         with self._lock:
@@ -166,6 +166,7 @@ class GroupWork:
 
     def stage_extend(self, staging: Staging, topic: Topic, extend: Extend) -> Extended:
         """Let leases end later, counted from now; without leases only the group is looked for."""
+        check_member_name(extend.member)
         named = read_leases(extend.leases)
         partitions = _named_partitions(topic, named)
         span_us = self._span_us(extend.lease_ms)

@@ -141,6 +141,9 @@ _TOPICS = (
     _counter("tidegate_messages_trimmed_total", "", "Messages that retention or CLEAR removed."),
     _counter("tidegate_leases_expired_total", "", "Messages whose lease ran out.", (), "scrape"),
     _counter("tidegate_dead_letters_total", "", "Messages that became dead letters.", (), "scrape"),
+    _counter(
+        "tidegate_route_faults_total", "", "Rows that the WHERE of a route could not judge.", (), "scrape"
+    ),
     _gauge("tidegate_groups", "", "Consumer groups of all topics."),
     _gauge(
         "tidegate_group_lag_messages", "messages", "What groups have not acknowledged, in all.", (_TENANT,)
