@@ -15,7 +15,7 @@ from tests.crash.ledger import Ledger, Place
 from tests.crash.loop import Outcome, run_loop
 from tests.crash.routes import OWN, SHARED, Replay, RowKey
 
-SERVER_KILLS = 4
+SERVER_KILLS = 3
 SINK_KILLS = 4
 
 

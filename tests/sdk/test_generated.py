@@ -63,6 +63,8 @@ def test_both_clients_offer_the_same_calls_with_the_same_arguments() -> None:
         pairs += [(getattr(blocking, noun), getattr(waiting, noun)) for noun in nouns]
         pairs += [(blocking.topic("t"), waiting.topic("t"))]
         pairs += [(blocking.topic("t").producer("p"), waiting.topic("t").producer("p"))]
+        pairs += [(blocking.topic("t").consumer("g"), waiting.topic("t").consumer("g"))]
+        pairs += [(blocking.topic("t").agent("g"), waiting.topic("t").agent("g"))]
         for one, other in pairs:
             assert _calls(one) == _calls(other)
 

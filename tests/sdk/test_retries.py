@@ -24,7 +24,7 @@ from tidegate.errors import (
 )
 from tidegate.sdk.client import Client
 from tidegate.sdk.requests import Request
-from tidegate.sdk.retries import ATTEMPTS_MAX, Course, Fate, Retrying, Setback, setback_of
+from tidegate.sdk.retries import ATTEMPTS_MAX, Course, Fate, Retrying, Setback, Vigil, setback_of
 from tidegate.sdk.synchronous.transport import Transport
 from tidegate.storage.address import Found
 from tidegate.testing.clock import ManualClock
@@ -259,3 +259,16 @@ def test_a_course_knows_whether_something_may_have_arrived() -> None:
         for setback in setbacks:
             course.next_pause(setback)
         assert course.may_have_arrived is expected
+
+
+def test_a_vigil_goes_on_until_it_is_over() -> None:
+    pauses, over = Pauses(), threading.Event()
+    vigil = Vigil(pauses.retrying(0), GET, over.is_set)
+    silent = setback_of(httpx.ReadTimeout(""), "http://h")
+    troubled = Setback(Fate.FINAL, CatalogUnavailable(reason="r"))
+    for setback in (AWAY, LOST, silent, troubled) * ATTEMPTS_MAX:
+        pauses.clock.advance(3600)
+        assert vigil.next_pause(setback) is not None
+    assert vigil.next_pause(Setback(Fate.FINAL, TopicNotFound(topic="t"))) is None
+    over.set()
+    assert vigil.next_pause(LOST) is None

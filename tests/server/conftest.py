@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.server.group_client import Group
 from tests.server.live_client import Tables
 from tests.server.office import Office
 from tidegate.testing.server import RunningServer, running_server
@@ -52,3 +53,9 @@ def office(server: RunningServer) -> Iterator[Office]:
 @pytest.fixture
 def tables(http: httpx.Client) -> Tables:
     return Tables(http)
+
+
+@pytest.fixture
+def pair(http: httpx.Client, new_topic: Callable[..., str]) -> tuple[Group, Group]:
+    topic = new_topic()
+    return Group(http, topic, member="a"), Group(http, topic, member="b")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import io
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -14,65 +12,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tests.server.group_client import Group, code, leases, offsets, publish
 from tidegate.server import shapes
 
 ARROW = "application/vnd.apache.arrow.stream"
-
-
-class Group:
-    """One member's view of a group of a topic."""
-
-    def __init__(self, http: httpx.Client, topic: str, group: str = "g", member: str | None = None) -> None:
-        self.http, self.topic, self.group, self.member = http, topic, group, member
-
-    def ask(self, verb: str, **body: Any) -> httpx.Response:
-        named: dict[str, Any] = {"group": self.group}
-        if self.member is not None and verb != "reset":
-            named["member"] = self.member
-        return self.http.post(f"/api/v1/topics/{self.topic}/{verb}", json={**named, **body})
-
-    def done(self, verb: str, **body: Any) -> dict[str, Any]:
-        answer = self.ask(verb, **body)
-        assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
-
-    def take(self, limit: int = 100, **body: Any) -> list[dict[str, Any]]:
-        answer = self.ask("consume", limit=limit, **body)
-        assert answer.status_code == 200, answer.text
-        msgspec.json.decode(answer.content, type=shapes.Consumed)
-        messages: list[dict[str, Any]] = answer.json()["messages"]
-        return messages
-
-    def shown(self) -> dict[str, Any]:
-        answer = self.http.get(f"/api/v1/topics/{self.topic}/groups")
-        msgspec.json.decode(answer.content, type=shapes.Groups)
-        found: dict[str, Any] = next(g for g in answer.json()["groups"] if g["group"] == self.group)
-        return found
-
-
-def publish(http: httpx.Client, topic: str, count: int, **more: Any) -> None:
-    messages = [{"payload": {"n": number}, **more} for number in range(count)]
-    answer = http.post(f"/api/v1/topics/{topic}/publish", json={"messages": messages})
-    assert answer.status_code == 200, answer.text
-
-
-def offsets(messages: list[dict[str, Any]]) -> list[int]:
-    return [message["offset"] for message in messages]
-
-
-def leases(messages: list[dict[str, Any]]) -> list[str]:
-    return [message["lease"] for message in messages]
-
-
-def code(answer: httpx.Response) -> str:
-    return str(answer.json()["error"]["code"])
-
-
-@pytest.fixture
-def pair(http: httpx.Client, new_topic: Callable[..., str]) -> tuple[Group, Group]:
-    topic = new_topic()
-    return Group(http, topic, member="a"), Group(http, topic, member="b")
 
 
 def test_two_members_get_different_messages_and_ack_their_own(http: httpx.Client, pair: Any) -> None:
@@ -293,63 +236,19 @@ def test_added_partitions_lose_no_message_of_a_group(
     http: httpx.Client, new_topic: Callable[..., str]
 ) -> None:
     group = Group(http, new_topic(1))
-    group.take(**{"from": "latest"})
+    group.take(100, **{"from": "latest"})
     answer = http.patch(f"/api/v1/topics/{group.topic}", json={"partitions": 3, "retentionSeconds": 60})
     changed = msgspec.json.decode(answer.content, type=shapes.TopicChanged)
     assert len(changed.partitions) == 3 and "order of a key" in (changed.notice or "")
     for partition in range(3):
         publish(http, group.topic, 1, partition=partition)
-    assert sorted(m["partition"] for m in group.take(**{"from": "latest"})) == [0, 1, 2]
+    assert sorted(m["partition"] for m in group.take(100, **{"from": "latest"})) == [0, 1, 2]
     fewer = http.patch(f"/api/v1/topics/{group.topic}", json={"partitions": 2})
     assert fewer.status_code == 422
     kept = http.patch(f"/api/v1/topics/{group.topic}", json={"retentionSeconds": None}).json()
     assert kept["retentionSeconds"] is None and kept["notice"] is None
     assert http.patch(f"/api/v1/topics/{group.topic}", json={}).status_code == 422
     assert http.patch(f"/api/v1/topics/{group.topic}", json={"retentionSeconds": 0}).status_code == 422
-
-
-def test_waiting_member_gets_the_message_that_is_published(http: httpx.Client, pair: Any) -> None:
-    """Case 21: a long poll wakes on commit."""
-    a, b = pair
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(a.take, 10, waitMs=20_000)
-        _until(lambda: any(m["waits"] for g in _groups(http, a.topic) for m in g["members"]))
-        publish(http, a.topic, 1)
-        assert offsets(waiting.result(10)) == [0]
-    assert b.shown()["members"][0]["member"] == "a"
-
-
-def test_one_message_for_many_waiting_members_reaches_exactly_one(
-    http: httpx.Client, new_topic: Callable[..., str]
-) -> None:
-    topic = new_topic()
-    members = [Group(http, topic, member=f"m{n}") for n in range(20)]
-    with ThreadPoolExecutor(20) as pool:
-        waits = [pool.submit(member.take, 1, waitMs=3000) for member in members]
-        _until(lambda: sum(m["waits"] for g in _groups(http, topic) for m in g["members"]) == 20)
-        publish(http, topic, 3)
-        found = [offsets(wait.result(20)) for wait in waits]
-    assert sorted(found) == sorted([[0], [1], [2]] + [[]] * 17)
-
-
-def test_waiting_member_gets_what_another_gives_back(http: httpx.Client, pair: Any) -> None:
-    a, b = pair
-    publish(http, a.topic, 1)
-    held = a.take()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(b.take, 1, waitMs=20_000)
-        _until(lambda: any(m["waits"] for g in _groups(http, a.topic) for m in g["members"]))
-        a.done("nack", leases=leases(held))
-        assert [(m["offset"], m["deliveries"]) for m in waiting.result(10)] == [(0, 2)]
-
-
-def test_waiting_member_is_told_that_the_topic_is_gone(http: httpx.Client, pair: Any) -> None:
-    a, _ = pair
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(a.ask, "consume", waitMs=20_000)
-        _until(lambda: any(m["waits"] for g in _groups(http, a.topic) for m in g["members"]))
-        http.delete(f"/api/v1/topics/{a.topic}")
-        assert waiting.result(10).status_code == 404
 
 
 def test_description_of_a_group_tells_who_holds_what(http: httpx.Client, pair: Any) -> None:
@@ -390,40 +289,3 @@ def test_what_does_not_fit_into_an_answer_is_given_next(
         found += taken
     assert offsets(found) == [0, 1, 2, 3, 4]
     assert {message["deliveries"] for message in found} == {1}
-
-
-def test_many_members_at_once_get_every_message_once(
-    http: httpx.Client, new_topic: Callable[..., str]
-) -> None:
-    """Case 18: many consumers in a group, no two hold one message."""
-    topic = new_topic(2)
-    seen: list[tuple[int, int]] = []
-    guard = threading.Lock()
-
-    def work(number: int) -> None:
-        mine = Group(http, topic, member=f"m{number}")
-        while taken := mine.take(7, waitMs=300):
-            with guard:
-                seen.extend((m["partition"], m["offset"]) for m in taken)
-            mine.done("ack", leases=leases(taken))
-
-    with ThreadPoolExecutor(6) as pool:
-        workers = [pool.submit(work, number) for number in range(5)]
-        for _ in range(10):
-            publish(http, topic, 20)
-        for worker in workers:
-            worker.result(60)
-    assert len(seen) == 200 and len(set(seen)) == 200
-    assert Group(http, topic).shown()["lag"] == 0
-
-
-def _groups(http: httpx.Client, topic: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = http.get(f"/api/v1/topics/{topic}/groups").json()["groups"]
-    return found
-
-
-def _until(holds: Callable[[], Any]) -> None:
-    ends = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.01)

@@ -89,6 +89,11 @@ class Ground:
     def commit(self, fault: Fault = "none") -> None:
         """Do what was gathered, in one group of writes where they allow it."""
         acts, self.acts = self.acts, []
+        if not acts:
+            return
+        if self.engine.reopen_needed:
+            # What the last fault left is settled before the next one.
+            self.bench.commit(lambda _staging: None)
         if fault == "raises" and acts:
             acts[len(acts) // 2].raises = True
         gate = threading.Event()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+# Of a list, a sentence names so many; the details have them all.
+SHOWN_MEMBERS_MAX = 20
+
 
 class TidegateError(Exception):
     """The root of all our errors; `str(error)` is one sentence for a person."""
@@ -19,8 +22,9 @@ class TidegateError(Exception):
 
     def __init__(self, *, hint: str | None = None, **values: Any) -> None:
         self.values = values
-        self.hint = self.default_hint.format_map(_Blank(values)) if hint is None else hint
-        self.message = self.template.format_map(_Blank(values))
+        shown = _Blank({name: _shown(value) for name, value in values.items()})
+        self.hint = self.default_hint.format_map(shown) if hint is None else hint
+        self.message = self.template.format_map(shown)
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -30,6 +34,14 @@ class TidegateError(Exception):
         """Give the body that HTTP answers with."""
         error = {"code": self.code, "message": self.message, "hint": self.hint, "details": self.values}
         return {"error": error}
+
+
+def _shown(value: Any) -> Any:
+    """Give a value as a sentence has it: a list as its first members, whatever else as it is."""
+    if not isinstance(value, list | tuple):
+        return value
+    first = ", ".join(map(str, value[:SHOWN_MEMBERS_MAX]))
+    return first if len(value) <= SHOWN_MEMBERS_MAX else f"{first} …"
 
 
 class _Blank(dict[str, Any]):

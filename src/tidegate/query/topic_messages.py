@@ -24,7 +24,6 @@ DELAY_MS_MAX = 7 * 24 * 3600 * 1000  # longer pauses are schedules, and belong i
 REASON_CHARS_MAX = 2_000  # a line or two of an exception, not its traceback
 PRODUCER_CHARS_MAX = 200
 SEQUENCE_MAX = 2**62 - 1
-LOST_SHOWN_MAX = 20  # leases that the words of an error name; its details have them all
 
 _INT, _BIGINT = ColumnType.INT, ColumnType.BIGINT
 _PLACES = [("partition", _INT), ("offset", _BIGINT), ("message_id", _BIGINT)]
@@ -201,11 +200,8 @@ class TopicMessages:
 
 def lost_leases(lost: Sequence[str], done: Mapping[str, Any]) -> LeaseLost:
     """Give the error that names leases which are no longer held, and what was done with the others."""
-    shown = ", ".join(lost[:LOST_SHOWN_MAX]) + (" …" if len(lost) > LOST_SHOWN_MAX else "")
     hint = "They ran out, or were acknowledged before: those messages are or were given again. "
-    problem = LeaseLost(leases=shown, hint=f"{hint}The others are done.")
-    problem.values = {**done, "leases": list(lost)}
-    return problem
+    return LeaseLost(**done, leases=list(lost), hint=f"{hint}The others are done.")
 
 
 def _check_lost(lost: Sequence[str], done: Mapping[str, Any]) -> None:

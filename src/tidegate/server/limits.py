@@ -163,6 +163,18 @@ def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
             "waitMs": {"minimum": 0, "maximum": server.wait_ms_max},
             **_member_limits(settings, "leaseMs"),
         },
+        **_group_limits(settings),
+        "PlanBody": {"start": {**_ENDS, **_BY_PARTITION}, "messagesMax": {"minimum": 1}},
+        "ReadBody": {"partition": _COUNT, "from": _COUNT, "to": _COUNT},
+        "SqlBody": {"sql": {"minLength": 1}},
+        "NewTenant": {"name": TENANT_NAME},
+        "NewUser": {"name": USER_NAME, "roles": ROLES},
+        "UserChange": {"roles": ROLES},
+    }
+
+
+def _group_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
+    return {
         "UptoBody": {"partition": _COUNT, "uptoOffset": _COUNT},
         "AckBody": _member_limits(settings, "leases"),
         "NackBody": {
@@ -174,12 +186,6 @@ def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
         "ResetBody": {"group": _GROUP, "to": _ENDS, "partition": _COUNT},
         "CommitBody": _batch_limits(),
         "AbortBody": _batch_limits(),
-        "PlanBody": {"start": {**_ENDS, **_BY_PARTITION}, "messagesMax": {"minimum": 1}},
-        "ReadBody": {"partition": _COUNT, "from": _COUNT, "to": _COUNT},
-        "SqlBody": {"sql": {"minLength": 1}},
-        "NewTenant": {"name": TENANT_NAME},
-        "NewUser": {"name": USER_NAME, "roles": ROLES},
-        "UserChange": {"roles": ROLES},
     }
 
 

@@ -10,7 +10,7 @@ from tidegate.errors import LeaseLost, TidegateError
 from tidegate.sdk.agents import Asking, nack_body
 from tidegate.sdk.arrow import ArrowPage, page_of
 from tidegate.sdk.asynchronous.transport import Transport
-from tidegate.sdk.asynchronous.waiting import Background, Bell
+from tidegate.sdk.asynchronous.waiting import Background, Bell, sleep
 from tidegate.sdk.leases import Leases
 from tidegate.sdk.requests import API, ARROW_STREAM, JSON, Request, decoded, encoded, noted, post
 from tidegate.sdk.retries import Course, Vigil
@@ -18,6 +18,8 @@ from tidegate.sdk.shapes import Message, MessagePage
 
 # A server that stops answers at once and empty: it is not asked again in the same moment.
 EMPTY_PAUSE_SECONDS = 0.05
+# A loop that waits for nothing lets those who fetch and acknowledge have a turn after so many messages.
+TURN_MESSAGES = 50
 # Leases in one request: far below the largest body, and quick to answer.
 LEASES_AT_ONCE = 10_000
 
@@ -43,6 +45,7 @@ class Intake:
         self._failure: Exception | None = None
         self._is_stopped = False
         self._is_closing = False
+        self._given = 0
         self.missed: dict[int, int] = {}
 
     async def open(self) -> None:
@@ -80,6 +83,9 @@ class Intake:
         message = self._leases.take(self._now()) or await self._awaited()
         if self._leases.missing():
             self._room.ring()
+        self._given += 1
+        if self._given % TURN_MESSAGES == 0:
+            await sleep(0)
         return message
 
     def done(self, leases: list[str]) -> None:

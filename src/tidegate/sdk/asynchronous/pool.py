@@ -62,8 +62,11 @@ class Pool:
             raise kind(str(problem)) from problem
         finally:
             self._groups.give_back(number)
-        asked = httpx.Request(request.method, place.copy_with(raw_path=target))
-        return httpx.Response(answer.status, headers=answer.headers, content=answer.content, request=asked)
+        found = httpx.Response(answer.status, headers=answer.headers, content=answer.content)
+        if not found.is_success:
+            # Where it was asked is told in errors only; to write it down costs as much as to send a request.
+            found.request = httpx.Request(request.method, place.copy_with(raw_path=target))
+        return found
 
     async def close(self) -> None:
         """Let the connections go."""

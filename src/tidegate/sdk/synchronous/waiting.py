@@ -9,6 +9,9 @@ from threading import Event, Lock, Thread
 from time import sleep
 from typing import Any
 
+# Signal handlers run in the main thread, and only when it wakes: a signal may reach another thread.
+WAKE_SECONDS = 1.0
+
 __all__ = ["Background", "Bell", "Ending", "Lock", "called", "sleep"]
 
 
@@ -49,7 +52,7 @@ class Bell:
     def wait(self, seconds: float | None = None) -> None:
         """Wait for a ring, or so long; it may be woken for nothing, so look whether there is something."""
         with contextlib.suppress(Empty):
-            self._rings.get(timeout=seconds)
+            self._rings.get(timeout=WAKE_SECONDS if seconds is None else min(seconds, WAKE_SECONDS))
 
 
 class Background:
@@ -64,7 +67,8 @@ class Background:
 
     def join(self) -> None:
         """Wait until it has ended by itself; what it raised is raised here."""
-        self._thread.join()
+        while self._thread.is_alive():
+            self._thread.join(WAKE_SECONDS)
         if self._problem is not None:
             raise self._problem
 

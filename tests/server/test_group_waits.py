@@ -1,0 +1,94 @@
+"""Waiting members of consumer groups, over real HTTP: who is woken, by what, and who gets the message."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from tests.server.group_client import Group, leases, offsets, publish
+
+
+def test_waiting_member_gets_the_message_that_is_published(http: httpx.Client, pair: Any) -> None:
+    """Case 21: a long poll wakes on commit."""
+    a, b = pair
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(a.take, 10, waitMs=20_000)
+        _until(lambda: any(m["waits"] for g in _groups(http, a.topic) for m in g["members"]))
+        publish(http, a.topic, 1)
+        assert offsets(waiting.result(10)) == [0]
+    assert b.shown()["members"][0]["member"] == "a"
+
+
+def test_one_message_for_many_waiting_members_reaches_exactly_one(
+    http: httpx.Client, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    members = [Group(http, topic, member=f"m{n}") for n in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        waits = [pool.submit(member.take, 1, waitMs=3000) for member in members]
+        _until(lambda: sum(m["waits"] for g in _groups(http, topic) for m in g["members"]) == 20)
+        publish(http, topic, 3)
+        found = [offsets(wait.result(20)) for wait in waits]
+    assert sorted(found) == sorted([[0], [1], [2]] + [[]] * 17)
+
+
+def test_waiting_member_gets_what_another_gives_back(http: httpx.Client, pair: Any) -> None:
+    a, b = pair
+    publish(http, a.topic, 1)
+    held = a.take()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(b.take, 1, waitMs=20_000)
+        _until(lambda: any(m["waits"] for g in _groups(http, a.topic) for m in g["members"]))
+        a.done("nack", leases=leases(held))
+        assert [(m["offset"], m["deliveries"]) for m in waiting.result(10)] == [(0, 2)]
+
+
+def test_waiting_member_is_told_that_the_topic_is_gone(http: httpx.Client, pair: Any) -> None:
+    a, _ = pair
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(a.ask, "consume", waitMs=20_000)
+        _until(lambda: any(m["waits"] for g in _groups(http, a.topic) for m in g["members"]))
+        http.delete(f"/api/v1/topics/{a.topic}")
+        assert waiting.result(10).status_code == 404
+
+
+def test_many_members_at_once_get_every_message_once(
+    http: httpx.Client, new_topic: Callable[..., str]
+) -> None:
+    """Case 18: many consumers in a group, no two hold one message."""
+    topic = new_topic(2)
+    seen: list[tuple[int, int]] = []
+    guard = threading.Lock()
+
+    def work(number: int) -> None:
+        mine = Group(http, topic, member=f"m{number}")
+        while taken := mine.take(7, waitMs=300):
+            with guard:
+                seen.extend((m["partition"], m["offset"]) for m in taken)
+            mine.done("ack", leases=leases(taken))
+
+    with ThreadPoolExecutor(6) as pool:
+        workers = [pool.submit(work, number) for number in range(5)]
+        for _ in range(10):
+            publish(http, topic, 20)
+        for worker in workers:
+            worker.result(60)
+    assert len(seen) == 200 and len(set(seen)) == 200
+    assert Group(http, topic).shown()["lag"] == 0
+
+
+def _groups(http: httpx.Client, topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = http.get(f"/api/v1/topics/{topic}/groups").json()["groups"]
+    return found
+
+
+def _until(holds: Callable[[], Any]) -> None:
+    ends = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
