@@ -52,7 +52,7 @@ class Bell:
     def wait(self, seconds: float | None = None) -> None:
         """Wait for a ring, or so long; it may be woken for nothing, so look whether there is something."""
         with contextlib.suppress(Empty):
-            self._rings.get(timeout=WAKE_SECONDS if seconds is None else min(seconds, WAKE_SECONDS))
+            self._rings.get(timeout=WAKE_SECONDS if seconds is None else seconds)
 
 
 class Background:
