@@ -193,7 +193,7 @@ class Nats:
         """Make the stream and its consumer; `all`: an ack covers what came before."""
         stream = {"name": STREAM, "subjects": [STREAM], "storage": "file", "retention": "limits"}
         self._ask(f"$JS.API.STREAM.CREATE.{STREAM}", stream)
-        settings = {"durable_name": GROUP, "ack_policy": acks, "ack_wait": 30 * 10**9, "max_ack_pending": -1}
+        settings = {"durable_name": GROUP, "ack_policy": acks, "max_ack_pending": -1, "max_waiting": 10_000}
         asked = {"stream_name": STREAM, "config": settings}
         self._ask(f"$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.{GROUP}", asked)
 

@@ -16,7 +16,7 @@ from tests.crash.loop import Outcome, run_loop
 from tests.crash.routes import OWN, SHARED, Replay, RowKey
 
 SERVER_KILLS = 3
-SINK_KILLS = 4
+SINK_KILLS = 3
 
 
 def _run(folder: Path, kills: int, capsys: pytest.CaptureFixture[str], *chosen: str) -> Outcome:

@@ -80,6 +80,7 @@ class Ground:
 
     def crash(self) -> None:
         """Lose the power, and come back with a clock that is right."""
+        self._end_fault()
         self.bench.committer.close()
         self.engine.crash()
         self.clock.set_us(self.steady_us)
@@ -91,9 +92,7 @@ class Ground:
         acts, self.acts = self.acts, []
         if not acts:
             return
-        if self.engine.reopen_needed:
-            # What the last fault left is settled before the next one.
-            self.bench.commit(lambda _staging: None)
+        self._end_fault()
         if fault == "raises" and acts:
             acts[len(acts) // 2].raises = True
         gate = threading.Event()
@@ -117,6 +116,11 @@ class Ground:
             self.stale_steps = STALE_STEPS
         self.bury()
         self.was_reset = False
+
+    def _end_fault(self) -> None:
+        """Let the engine open again after a failed sync: what that left is settled before the next fault."""
+        if self.engine.reopen_needed:
+            self.bench.commit(lambda _staging: None)
 
     def heal(self) -> None:
         """Do something to every group: whoever does finds that memory is not what the disk has."""

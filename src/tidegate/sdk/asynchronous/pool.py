@@ -113,6 +113,8 @@ class _Joined(httpcore.AsyncNetworkStream):
     def __init__(self, stream: httpcore.AsyncNetworkStream) -> None:
         self._stream = stream
         self._written = b""
+        # What it tells about itself is what the connection tells: httpcore looks there whether it is closed.
+        self.get_extra_info = stream.get_extra_info  # type: ignore[method-assign]
 
     async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Send what waits, then receive."""
@@ -135,7 +137,3 @@ class _Joined(httpcore.AsyncNetworkStream):
     async def start_tls(self, *trust: Any, **options: Any) -> httpcore.AsyncNetworkStream:
         """Go on under TLS."""
         return _Joined(await self._stream.start_tls(*trust, **options))
-
-    def get_extra_info(self, info: str) -> Any:
-        """Tell about the connection."""
-        return self._stream.get_extra_info(info)

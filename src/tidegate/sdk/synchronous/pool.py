@@ -116,6 +116,8 @@ class _Joined(httpcore.NetworkStream):
     def __init__(self, stream: httpcore.NetworkStream) -> None:
         self._stream = stream
         self._written = b""
+        # What it tells about itself is what the connection tells: httpcore looks there whether it is closed.
+        self.get_extra_info = stream.get_extra_info  # type: ignore[method-assign]
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
         """Send what waits, then receive."""
@@ -138,7 +140,3 @@ class _Joined(httpcore.NetworkStream):
     def start_tls(self, *trust: Any, **options: Any) -> httpcore.NetworkStream:
         """Go on under TLS."""
         return _Joined(self._stream.start_tls(*trust, **options))
-
-    def get_extra_info(self, info: str) -> Any:
-        """Tell about the connection."""
-        return self._stream.get_extra_info(info)
