@@ -43,6 +43,7 @@ soak: setup  ## the same for SOAK_MINUTES (60), then random requests and stateme
 	$(BIN)/python -m tests.sql.fuzz --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.sql.differential --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.query.differential --minutes $(FUZZ_MINUTES)
+	$(BIN)/python -m tests.topics.groups_soak --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.server.live_soak $$(( $(FUZZ_MINUTES) * 60 ))
 	$(BIN)/python -m tests.upkeep.kills --rounds $(KILL_ROUNDS)
 	$(BIN)/python -m tests.streams.kills --rounds $(KILL_ROUNDS)

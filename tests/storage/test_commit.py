@@ -69,6 +69,21 @@ def test_a_failed_sync_fails_the_group_and_later_writes_start_from_the_disk(
     assert committer.submit(_count_up).result(5) == 1, "the failed write must not be counted"
 
 
+def test_memory_is_told_of_a_group_that_failed_before_its_writers_are(
+    engine: MemoryEngine, committer: GroupCommitter
+) -> None:
+    told: list[str] = []
+    committer.when_failed(lambda: told.append("failed"))
+    assert committer.submit(_count_up).result(5) == 0
+    assert told == []
+    engine.fail_next_write(StorageFailed(path="memory", reason="the disk said no"))
+    future = committer.submit(_count_up)
+    future.add_done_callback(lambda _: told.append("answered"))
+    with pytest.raises(StorageFailed):
+        future.result(5)
+    assert told == ["failed", "answered"]
+
+
 def test_a_failed_write_leaves_nothing(engine: MemoryEngine, committer: GroupCommitter) -> None:
     engine.fail_next_write(StorageFailed(path="memory", reason="the disk said no"))
     with pytest.raises(StorageFailed):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable
 
-from tidegate.errors import CatalogUnavailable, TableChanged, TidegateError, TopicNotFound
+from tidegate.errors import (
+    CatalogUnavailable,
+    GroupNotFound,
+    TableChanged,
+    TidegateError,
+    TopicNotFound,
+)
 from tidegate.ingest.answers import old_answers, stage_forget
 from tidegate.model.ids import tick_time_us
 from tidegate.server.batch_parts import remove_old_parts
@@ -122,7 +129,8 @@ async def end_leases(running: Running) -> None:
     for topic_id, group in groups.overdue(running.clock.now_us()):
         topic = running.topics.by_id(topic_id)
         if topic is not None:
-            await running.committer.commit(functools.partial(_end_leases, groups, topic, group))
+            with contextlib.suppress(GroupNotFound, TopicNotFound):  # gone since the list was made
+                await running.committer.commit(functools.partial(_end_leases, groups, topic, group))
 
 
 def _end_leases(groups: Groups, topic: Topic, group: str, staging: Staging) -> None:

@@ -109,6 +109,7 @@ def open_topics(
     # What is kept in memory may be ahead of the disk after a failed write.
     for reload in (directory.reload, log.reload, schemas.reload, routes.reload, groups.reload):
         committer.when_reopened(reload)
+    committer.when_failed(groups.reload)
     return TopicParts(
         directory=directory,
         log=log,

@@ -180,6 +180,7 @@ class GroupCommitter:
         self._wake = threading.Condition()
         self._closing = False
         self._reopened: list[Callable[[], None]] = []
+        self._failed: list[Callable[[], None]] = []
         self._must_forget = False
         self._seconds: Callable[[], float] | None = None
         self._notice: Notice | None = None
@@ -189,6 +190,10 @@ class GroupCommitter:
     def when_reopened(self, callback: Callable[[], None]) -> None:
         """Run something whenever the engine was opened again: what is kept in memory of it may be wrong."""
         self._reopened.append(callback)
+
+    def when_failed(self, callback: Callable[[], None]) -> None:
+        """Run something whenever a group failed: what its changes did to memory is not so. Must not raise."""
+        self._failed.append(callback)
 
     def watch(self, monotonic_seconds: Callable[[], float], notice: Notice) -> None:
         """Tell how many changes and bytes each group had and how long its sync took; from now on."""
@@ -238,6 +243,8 @@ class GroupCommitter:
             except Exception as problem:  # noqa: BLE001 - told to every writer of the group
                 # Nothing taken: the engine does not open again, so nobody who waits can be served.
                 _fail(taken or self._take_all(taken), _as_ours(problem))
+                for forget in self._failed:
+                    forget()
             _settle(taken)
 
     def _commit_group(self, taken: list[_Change[Any]]) -> None:
