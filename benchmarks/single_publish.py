@@ -112,6 +112,7 @@ def drive(
     child: psutil.Process | None,
     connections: int = CONNECTIONS,
     greet: Callable[[socket.socket], bytes] | None = None,
+    seconds: float = SECONDS,
 ) -> Load:
     """Keep one request on the way on each connection until the time is over.
 
@@ -130,7 +131,7 @@ def drive(
         sent_at[connection] = time.perf_counter()
         connection.sendall(contents[connection])
     begin = time.perf_counter() + WARM_SECONDS
-    end = begin + SECONDS
+    end = begin + seconds
     cpu_before, latencies = -1.0, []
     while (now := time.perf_counter()) < end:
         if cpu_before < 0 and now >= begin:
@@ -150,7 +151,7 @@ def drive(
         connection.close()
     latencies.sort()
     return Load(
-        len(latencies) / SECONDS,
+        len(latencies) / seconds,
         latencies[len(latencies) // 2] * 1e3,
         latencies[len(latencies) * 99 // 100] * 1e3,
         cpu_seconds / len(latencies) * 1e3,

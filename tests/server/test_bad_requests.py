@@ -97,7 +97,8 @@ def test_a_body_of_unknown_length_is_cut_off_at_the_limit(server: RunningServer,
         ({"limit": 10**9}, 422, "REQUEST_INVALID"),
         ({"waitMs": -1}, 422, "REQUEST_INVALID"),
         ({"partition": 3}, 404, "PARTITION_NOT_FOUND"),
-        ({"group": "g"}, 422, "REQUEST_INVALID"),
+        ({"leaseMs": 5}, 422, "REQUEST_INVALID"),
+        ({"group": ""}, 422, "NAME_INVALID"),
     ],
 )
 def test_bad_consumes(

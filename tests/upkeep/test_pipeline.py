@@ -17,10 +17,10 @@ from tests.crash.workload import (
     TABLE,
     TOPIC,
     TopicToLake,
-    _differences,
     _doubles,
     _table_rows,
     _topic_rows,
+    differences,
 )
 
 BACKUPS = 2
@@ -83,8 +83,8 @@ def _go_on(folder: Path, number: int, journal: Journal, acknowledged: set[str]) 
     faults = [Fault("acknowledged before the backup is in it", f"{len(lost)} are not", lost)] if lost else []
     return [
         *faults,
-        *_differences("what the backup held is in the restored topic", held, topic, whole=False),
-        *_differences("the table holds the topic's messages", topic, dict(table)),
+        *differences("what the backup held is in the restored topic", held, topic, whole=False),
+        *differences("the table holds the topic's messages", topic, dict(table)),
         *_doubles("each message is in the table once", table),
     ]
 
