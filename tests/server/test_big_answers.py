@@ -20,6 +20,7 @@ import pytest
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tests.server.group_client import Group, offsets
 from tidegate.errors import TooManyRequests
 from tidegate.model.clock import SystemClock
 from tidegate.server import sending, status
@@ -252,3 +253,18 @@ def test_the_status_lists_no_more_topics_than_its_limit(http: httpx.Client) -> N
     assert (len(after["topics"]), after["topicsTotal"]) == (1000, 1001)
     names = [topic["name"] for topic in after["topics"]]
     assert names == sorted(names)
+
+
+def test_what_does_not_fit_into_an_answer_is_given_next(http: httpx.Client) -> None:
+    """What is leased and too much for one answer comes with the next, and as often as it was given."""
+    assert http.post("/api/v1/topics", json={"name": "big.leased"}).status_code == 201
+    a = Group(http, "big.leased", member="a")
+    body = {"messages": [{"payload": "x" * 900_000}] * 12}
+    for _ in range(2):  # together more than the 16 MiB of an answer
+        assert http.post("/api/v1/topics/big.leased/publish", json=body).status_code == 200
+    found = a.take()
+    assert 0 < len(found) < 24
+    while taken := a.take():
+        found += taken
+    assert offsets(found) == list(range(24))
+    assert {message["deliveries"] for message in found} == {1}

@@ -82,6 +82,62 @@ def test_many_members_at_once_get_every_message_once(
     assert Group(http, topic).shown()["lag"] == 0
 
 
+def test_partitions_that_are_added_reach_members_that_wait_already(
+    http: httpx.Client, new_topic: Callable[..., str]
+) -> None:
+    """Case 21: nobody has to ask again to get messages of a partition that was not there before."""
+    topic = new_topic()
+    early, late = Group(http, topic, member="early"), Group(http, topic, member="late")
+    with ThreadPoolExecutor(3) as pool:
+        polls = [pool.submit(early.take, 1, waitMs=20_000)]
+        alone = pool.submit(_read_latest, http, topic)
+        _until(lambda: _waits(http, topic) == 1)
+        assert http.patch(f"/api/v1/topics/{topic}", json={"partitions": 3}).status_code == 200
+        polls.append(pool.submit(late.take, 1, waitMs=20_000))
+        _until(lambda: _waits(http, topic) == 2)
+        publish(http, topic, 2, partition=2)
+        assert sorted(offsets(polls[0].result(15)) + offsets(polls[1].result(15))) == [0, 1]
+        assert [(m["partition"], m["offset"]) for m in alone.result(15)][:1] == [(2, 0)]
+
+
+def test_every_delay_wakes_somebody_also_when_the_first_woken_never_comes_back(
+    http: httpx.Client, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    publish(http, topic, 3)
+    holder = Group(http, topic, member="holder")
+    held = leases(holder.take(3))
+    with ThreadPoolExecutor(3) as pool:
+        polls = [pool.submit(Group(http, topic, member=f"m{n}").take, 1, waitMs=20_000) for n in range(3)]
+        _until(lambda: _waits(http, topic) == 3)
+        for number, lease in enumerate(held):
+            holder.done("nack", leases=[lease], delayMs=300 * (number + 1))
+        found = [message for poll in polls for message in poll.result(15)]
+        assert sorted(offsets(found)) == [0, 1, 2]
+
+
+def test_member_of_a_group_that_is_deleted_while_it_waits_gets_what_comes(
+    http: httpx.Client, pair: Any
+) -> None:
+    a, _ = pair
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(a.take, 1, waitMs=20_000)
+        _until(lambda: _waits(http, a.topic) == 1)
+        assert http.delete(f"/api/v1/topics/{a.topic}/groups/g").status_code == 200
+        publish(http, a.topic, 1)
+        assert offsets(waiting.result(15)) == [0]
+
+
+def _read_latest(http: httpx.Client, topic: str) -> list[dict[str, Any]]:
+    body = {"from": "latest", "waitMs": 20_000}
+    found: list[dict[str, Any]] = http.post(f"/api/v1/topics/{topic}/consume", json=body).json()["messages"]
+    return found
+
+
+def _waits(http: httpx.Client, topic: str) -> int:
+    return sum(m["waits"] for g in _groups(http, topic) for m in g["members"])
+
+
 def _groups(http: httpx.Client, topic: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = http.get(f"/api/v1/topics/{topic}/groups").json()["groups"]
     return found

@@ -274,18 +274,3 @@ def test_arrow_answer_carries_leases(http: httpx.Client, pair: Any) -> None:
     assert table.column("payload").to_pylist() == ['{"n":0}', '{"n":1}', '{"n":2}']
     assert table.schema.metadata[b"tidegate.nextOffsets"] == b'{"0":3}'
     assert a.done("ack", leases=table.column("lease").to_pylist())["acked"] == 3
-
-
-def test_what_does_not_fit_into_an_answer_is_given_next(
-    http: httpx.Client, pair: Any, monkeypatch: Any
-) -> None:
-    a, _ = pair
-    from tidegate.topics import reading
-
-    publish(http, a.topic, 5, key="k")
-    monkeypatch.setattr(reading, "TAKEN_BYTES_MAX", 20)
-    found: list[dict[str, Any]] = []
-    while taken := a.take():
-        found += taken
-    assert offsets(found) == [0, 1, 2, 3, 4]
-    assert {message["deliveries"] for message in found} == {1}

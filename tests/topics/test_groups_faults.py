@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.topics.groups_bench import GroupsBench, broken_disk, build, leases, offsets
-from tidegate.errors import GroupNotFound, RequestInvalid, StorageCorrupt, StorageFailed
+from tidegate.errors import GroupNotFound, RequestInvalid, StorageCorrupt, StorageFailed, TopicNotFound
 from tidegate.storage.commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.storage.rocks import RocksEngine
@@ -325,3 +325,25 @@ def test_readers_on_other_threads_never_meet_a_group_in_the_middle_of_a_change(g
     for thread in threads:
         thread.join(10)
     assert faults == []
+
+
+def test_a_group_that_was_full_says_so_when_it_has_room_again(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 1001)
+    given = leases(groups.take(topic, limit=1000))
+    assert groups.groups.ready(topic, "g", None).count == 0
+    groups.notices.clear()
+    groups.ack(topic, given[:1])
+    assert groups.notices == ["g"] and groups.groups.ready(topic, "g", None).count == 1
+    groups.ack(topic, given[1:2])
+    assert groups.notices == ["g"]
+
+
+def test_a_take_that_comes_after_its_topic_was_deleted_leaves_nothing(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 1)
+    groups.commit(lambda s: groups.directory.stage_delete(s, "default", topic.name))
+    groups.groups.forget(topic)
+    with pytest.raises(TopicNotFound):
+        groups.take(topic)
+    assert not list(groups.engine.scan(group_rows.groups_range(topic.id)))

@@ -68,13 +68,13 @@ def _go_on(folder: Path, number: int, journal: Journal, acknowledged: set[str]) 
         cluster.start()
         cluster.wait_for("the restored server", lambda client: bool(client.status()))
         with cluster.client() as client:
-            held = topic_rows(client)
+            held = dict(topic_rows(client, TOPIC))
             messages = [{"key": str(n), "payload": {"subject": f"later/{n}"}} for n in range(MORE)]
             client.topic(TOPIC).publish(messages)
         total = len(held) + MORE
         cluster.wait_for("the pipeline to catch up", lambda client: _count(client) >= total)
         with cluster.client() as client:
-            topic = topic_rows(client)
+            topic = dict(topic_rows(client, TOPIC))
         table = _table_rows(cluster)
         cluster.stop()
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable
@@ -117,9 +116,14 @@ async def _trim(running: Running, topic: Topic, partition: int) -> None:
     start = await running.threads.upkeep(running.log.retained_start, topic, partition, now_us)
     if start <= before.start:
         return
-    removed = await running.committer.commit(
-        lambda staging: running.log.stage_trim(staging, topic, partition, start)
-    )
+
+    def stage(staging: Staging) -> int:
+        now = running.topics.by_id(topic.id)
+        if now is None or now.retention != topic.retention:
+            return 0  # changed since the list was made: the next round goes by what holds now
+        return running.log.stage_trim(staging, topic, partition, start)
+
+    removed = await running.committer.commit(stage)
     running.metrics.count_trimmed(removed)
 
 
@@ -129,8 +133,14 @@ async def end_leases(running: Running) -> None:
     for topic_id, group in groups.overdue(running.clock.now_us()):
         topic = running.topics.by_id(topic_id)
         if topic is not None:
-            with contextlib.suppress(GroupNotFound, TopicNotFound):  # gone since the list was made
+            try:
                 await running.committer.commit(functools.partial(_end_leases, groups, topic, group))
+            except (GroupNotFound, TopicNotFound):
+                continue  # gone since the list was made
+            except TidegateError as problem:
+                log.error(
+                    "topics: leases: '%s', group '%s': %s: %s", topic.name, group, problem.code, problem
+                )
 
 
 def _end_leases(groups: Groups, topic: Topic, group: str, staging: Staging) -> None:

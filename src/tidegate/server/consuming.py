@@ -7,6 +7,7 @@ caller that goes away in between leaves leases, which end by themselves.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -114,7 +115,10 @@ async def _without_group(call: Call, ask: ConsumeAsk, limit: int, deadline: floa
         while True:
             waiter = running.arrivals.arm(topic)
             try:
-                _check_same(running, topic)
+                topic = _same(running, topic)
+                if ask.partition is None:
+                    # Partitions that were added since begin at their beginning.
+                    begin.update(dict.fromkeys(range(len(begin), topic.partitions), 0))
                 if any(running.log.counters(topic, number).end > at for number, at in begin.items()):
                     taken = await running.threads.read(reading.take, running.log, topic, begin, limit)
                     return Consumed(taken.batches, taken.next_offsets)
@@ -124,9 +128,14 @@ async def _without_group(call: Call, ask: ConsumeAsk, limit: int, deadline: floa
                 running.arrivals.disarm(topic, waiter)
 
 
-def _check_same(running: Running, topic: Topic) -> None:
-    """Refuse a topic that was deleted while this waited, rather than read one of the same name made since."""
-    running.topics.get(topic.tenant, topic.name).check_id(topic.id)
+def _same(running: Running, topic: Topic) -> Topic:
+    """Give a topic as it is now, perhaps with more partitions.
+
+    One that was deleted while this waited is refused, rather than one of the same name made since read.
+    """
+    now = running.topics.get(topic.tenant, topic.name)
+    now.check_id(topic.id)
+    return now
 
 
 class _Member:
@@ -144,8 +153,12 @@ class _Member:
 
     async def consumed(self, deadline: float) -> Consumed:
         """Lease messages and give them; what is too much for one answer is given back at once."""
+        missed: Counter[int] = Counter()
         for _ in range(TRIES_MAX):
             given = await self._given(deadline)
+            # What was missed is told once: what an earlier try was told counts as well.
+            missed.update(given.missed)
+            given = replace(given, missed=dict(missed))
             try:
                 return await self._read(given)
             except OffsetOutOfRange:
@@ -172,16 +185,16 @@ class _Member:
         while True:
             waiter = waits.arm(self._key)
             try:
-                _check_same(running, self._topic)
+                self._topic = _same(running, self._topic)
                 ready = self._ready()
-                if ready.count or ready.missed:
+                # A group that was deleted meanwhile begins anew, as with any other consume.
+                if ready.count or ready.missed or not ready.is_known:
                     given = await self._taken()
                     if given.grants or given.missed:
                         return given
                     ready = self._ready()
                 if ready.due_us is not None:
-                    due_seconds = (ready.due_us - running.clock.now_us()) / 1_000_000
-                    waits.wake_in(self._key, max(DUE_SECONDS_MIN, due_seconds))
+                    waits.wake_in(self._key, self._seconds_until(ready.due_us))
                 if not await watch.wait(waiter, deadline):
                     return given
             finally:
@@ -191,7 +204,9 @@ class _Member:
         return await self._running.committer.commit(self._stage_take)
 
     def _stage_take(self, staging: Staging) -> Given:
-        return self._running.topic.groups.stage_take(staging, self._topic, self._take)
+        # The newest definition: a first take fixes where the group begins in all partitions there are.
+        topic = self._running.topics.by_id(self._topic.id) or self._topic
+        return self._running.topic.groups.stage_take(staging, topic, self._take)
 
     def _ready(self) -> Ready:
         return self._running.topic.groups.ready(self._topic, self._group, self._partition)
@@ -201,9 +216,18 @@ class _Member:
 
     def _pass_on(self) -> None:
         """Wake the next of the group while there is something to give."""
-        ready = self._running.topic.groups.ready(self._topic, self._group, None)
+        topic, waits = self._running.topics.by_id(self._topic.id), self._running.topic.waits
+        if topic is None:
+            return
+        ready = self._running.topic.groups.ready(topic, self._group, None)
         if ready.count or ready.missed:
-            self._running.topic.waits.wake(self._topic.id, self._group)
+            waits.wake(topic.id, self._group)
+        if ready.due_us is not None:
+            # This one may have been the one whose timer it was.
+            waits.wake_group_in(topic.id, self._group, self._seconds_until(ready.due_us))
+
+    def _seconds_until(self, due_us: int) -> float:
+        return max(DUE_SECONDS_MIN, (due_us - self._running.clock.now_us()) / 1_000_000)
 
     async def _read(self, given: Given) -> Consumed:
         ranges = [(grant.partition, grant.start, grant.stop) for grant in given.grants]

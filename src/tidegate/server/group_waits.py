@@ -70,13 +70,23 @@ class GroupWaits:
         return waiter
 
     def wake_in(self, key: WaitKey, seconds: float) -> None:
-        """Wake the first of a line after a time, when something becomes due; the last word counts."""
+        """Wake the first of a line after a time, when something becomes due; the soonest time counts."""
         line = self._lines.get(key.topic_id, {}).get(key)
-        if line is None:
-            return
+        if line is not None:
+            self._set_timer(line, seconds)
+
+    def wake_group_in(self, topic_id: int, group: str, seconds: float) -> None:
+        """Wake the first of every line of a group after a time."""
+        for key, line in self._lines.get(topic_id, {}).items():
+            if key.group == group:
+                self._set_timer(line, seconds)
+
+    def _set_timer(self, line: _Line, seconds: float) -> None:
         if line.timer is not None:
+            if line.timer.when() <= self._loop.time() + seconds:
+                return
             line.timer.cancel()
-        line.timer = self._loop.call_later(seconds, _wake_first, line)
+        line.timer = self._loop.call_later(seconds, _ring, line)
 
     def disarm(self, key: WaitKey, waiter: asyncio.Future[None]) -> None:
         """Leave the line."""
@@ -91,6 +101,11 @@ class GroupWaits:
             del lines[key]
             if not lines:
                 del self._lines[key.topic_id]
+
+
+def _ring(line: _Line) -> None:
+    line.timer = None
+    _wake_first(line)
 
 
 def _wake_first(line: _Line) -> bool:
