@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -274,3 +275,47 @@ def test_arrow_answer_carries_leases(http: httpx.Client, pair: Any) -> None:
     assert table.column("payload").to_pylist() == ['{"n":0}', '{"n":1}', '{"n":2}']
     assert table.schema.metadata[b"tidegate.nextOffsets"] == b'{"0":3}'
     assert a.done("ack", leases=table.column("lease").to_pylist())["acked"] == 3
+
+
+def test_group_whose_name_has_a_slash_is_deleted(http: httpx.Client, new_topic: Callable[..., str]) -> None:
+    group = Group(http, new_topic(), group="team/service ü")
+    group.take()
+    answer = http.delete(f"/api/v1/topics/{group.topic}/groups/team%2Fservice%20%C3%BC")
+    assert (answer.status_code, answer.json()) == (200, {"deleted": "team/service ü"})
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        (f"{ARROW}", ARROW),
+        (f"{ARROW}, application/json", ARROW),
+        (f"{ARROW};q=0.1, application/json;q=0.9", "application/json"),
+        (f"{ARROW};q=0", "application/json"),
+        (f"{ARROW};q=x", ARROW),
+    ],
+)
+def test_arrow_is_given_where_it_is_wanted_most(
+    http: httpx.Client, new_topic: Callable[..., str], accept: str, kind: str
+) -> None:
+    answer = http.post(f"/api/v1/topics/{new_topic()}/consume", json={}, headers={"Accept": accept})
+    assert answer.headers["content-type"] == kind
+
+
+def test_reader_that_names_no_offset_is_not_told_that_the_log_was_cut(
+    http: httpx.Client, new_topic: Callable[..., str]
+) -> None:
+    topic = new_topic()
+    ends = time.monotonic() + 1.0
+
+    def clear() -> None:
+        while time.monotonic() < ends:
+            publish(http, topic, 3)
+            http.post(f"/api/v1/topics/{topic}/clear")
+
+    with ThreadPoolExecutor(1) as pool:
+        clearing = pool.submit(clear)
+        statuses = set()
+        while time.monotonic() < ends:
+            statuses.add(http.post(f"/api/v1/topics/{topic}/consume", json={"limit": 10}).status_code)
+        clearing.result(20)
+    assert statuses == {200}

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -17,7 +18,7 @@ from tidegate.testing.server import RunningServer, running_server
 LIMITS = {
     "TIDEGATE_SERVER_REQUESTS_MAX": "3",
     "TIDEGATE_SERVER_WAITS_MAX": "2",
-    "TIDEGATE_SERVER_BODY_SECONDS_MAX": "1",
+    "TIDEGATE_SERVER_BODY_SECONDS_MAX": "2.5",
     "TIDEGATE_SERVER_PAGE_ROWS_MAX": "5",
     "TIDEGATE_QUERY_STATEMENTS_MAX": "1",
 }
@@ -60,6 +61,27 @@ def test_a_body_that_does_not_arrive_is_given_up(server: RunningServer) -> None:
             answer += part.decode()
     assert answer.startswith("HTTP/1.1 408")
     assert "REQUEST_TIMEOUT" in answer
+
+
+def test_many_polls_that_come_at_once_all_wait_and_all_are_answered(tmp_path: Path) -> None:
+    """Case 21: who is about to wait is not refused because others are, too."""
+    path, body = "/api/v1/topics/limits.polls/consume", {"from": "latest", "waitMs": 10_000}
+    message = {"messages": [{"payload": 1}]}
+    with (
+        running_server(tmp_path / "home", environ={"TIDEGATE_SERVER_REQUESTS_MAX": "3"}) as server,
+        httpx.Client(base_url=server.url, trust_env=False, timeout=30) as http,
+        ThreadPoolExecutor(30) as pool,
+    ):
+        http.headers["Authorization"] = f"Bearer {server.token}"
+        assert http.post("/api/v1/topics", json={"name": "limits.polls"}).status_code == 201
+        polls = [pool.submit(http.post, path, json=body) for _ in range(30)]
+        deadline = time.monotonic() + 20
+        while "tidegate_http_polls_waiting 30.0" not in http.get("/metrics").text:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert http.post("/api/v1/topics/limits.polls/publish", json=message).status_code == 200
+        answers = [poll.result(20) for poll in polls]
+    assert [(answer.status_code, len(answer.json()["messages"])) for answer in answers] == [(200, 1)] * 30
 
 
 def test_more_requests_than_allowed_get_429_with_a_time_to_wait(

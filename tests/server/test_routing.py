@@ -52,3 +52,11 @@ def test_two_routes_that_say_different_things_of_one_path_are_our_mistake() -> N
         Router([route("GET", "/a/{x}"), route("POST", "/a/{y}")])
     with pytest.raises(InvariantBroken):
         Router([route("GET", "/a"), route("GET", "/a")])
+
+
+def test_a_name_may_have_a_slash_that_is_written_as_such() -> None:
+    router = Router([route("DELETE", "/a/{name}/groups/{group}")])
+    found, params = router.find("DELETE", "/a/t/groups/x/y", b"/a/t/groups/x%2Fy")
+    assert found.path == "/a/{name}/groups/{group}" and params == {"name": "t", "group": "x/y"}
+    with pytest.raises(EndpointNotFound):
+        router.find("DELETE", "/a/t/groups/x/y", b"/a/t/groups/x/y")

@@ -57,6 +57,8 @@ from tidegate.watching.tracing import is_tracing, span
 METRICS_PATH = "/metrics"
 # What a busy or starting server asks callers to wait.
 RETRY_SECONDS = 1
+# How long a call stands in line while too many work: longer than a thousand polls need to begin to wait.
+LINE_SECONDS = 1.0
 # Calls without a token that run at once, on endpoints that take work from everyone: a browser that signs in
 # makes one, and a stranger who holds all of them shuts out nobody who is signed in.
 STRANGERS_MAX = 32
@@ -164,7 +166,7 @@ class Door:
             call.identity = await self._identity(call)
         # 2. which endpoint
         refuse_plain(call.path)
-        route, call.params = self._router.find(call.method, call.path)
+        route, call.params = self._router.find(call.method, call.path, call.scope.get("raw_path") or b"")
         call.route = route
         # 3. may they
         if route.operation is not None and call.identity is not None:
@@ -175,21 +177,22 @@ class Door:
                 hint=f"Leave it out. These take one: {', '.join(self._keyed)}.",
             )
         # 4. is there room
-        self._take_room(route, call)
+        await self._take_room(route, call)
         # 5. the endpoint
         return await self._run(route, call)
 
-    def _take_room(self, route: Route, call: _Visit) -> None:
+    async def _take_room(self, route: Route, call: _Visit) -> None:
         if call.identity is not None:
             load, most = self._running.load, self._running.settings.server.requests_max
-            if load.running >= most and not route.exempt:
+            full = load.running >= most and not route.exempt
+            if full and not await load.has_room(most, LINE_SECONDS):
                 raise TooManyRequests(
                     what="requests run already",
                     limit=most,
                     setting="server.requests_max",
                     retry_after_seconds=RETRY_SECONDS,
                 )
-            load.running += 1
+            load.begin()
             call.room = "running"
         elif not route.exempt:
             if self._strangers >= STRANGERS_MAX:
@@ -204,7 +207,7 @@ class Door:
 
     def _leave_room(self, call: _Visit) -> None:
         if call.room == "running":
-            self._running.load.running -= 1
+            self._running.load.end()
         else:
             self._strangers -= 1
 

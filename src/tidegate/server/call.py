@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -141,8 +142,13 @@ class Call:
         return value
 
     def wants_arrow(self) -> bool:
-        """Say whether the caller asks for Arrow rather than JSON."""
-        return ARROW_STREAM in self.header("accept")
+        """Say whether the caller asks for Arrow, and for it at least as much as for JSON."""
+        accepted = self.header("accept")
+        if ARROW_STREAM not in accepted:
+            return False
+        weights = _weights(accepted)
+        arrow = weights.get(ARROW_STREAM, 0.0)
+        return arrow > 0 and arrow >= weights.get(JSON, 0.0)
 
     def content_type(self) -> str:
         """Give the type of the body, without parameters."""
@@ -242,13 +248,27 @@ class Call:
                 retry_after_seconds=1,
             )
         running.load.waiting += 1
-        running.load.running -= 1
+        running.load.end()
         self.waited = True
 
     def end_wait(self) -> None:
         """Count this call among those that work again."""
         self.running.load.waiting -= 1
-        self.running.load.running += 1
+        self.running.load.begin()
+
+
+def _weights(accepted: str) -> dict[str, float]:
+    """Give how much each type of an Accept header is wanted; what has no weight, or a wrong one, is 1."""
+    found: dict[str, float] = {}
+    for choice in accepted.split(","):
+        kind, *parameters = (part.strip() for part in choice.split(";"))
+        weight = 1.0
+        for name, _, value in (parameter.partition("=") for parameter in parameters):
+            if name.strip().lower() == "q":
+                with contextlib.suppress(ValueError):
+                    weight = float(value)
+        found[kind.lower()] = weight
+    return found
 
 
 def _digest(said: bytes, body: bytes) -> bytes:

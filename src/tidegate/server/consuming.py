@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.requests import ClientDisconnect
 
-from tidegate.errors import InvariantBroken, OffsetOutOfRange, RequestInvalid
+from tidegate.errors import GroupNotFound, InvariantBroken, OffsetOutOfRange, RequestInvalid
 from tidegate.query.steps import ConsumeAsk
 from tidegate.server.group_waits import WaitKey
 from tidegate.storage.commit import Staging
@@ -109,6 +109,17 @@ def check_lease_ms(lease_ms: int | None, most: int) -> None:
 
 
 async def _without_group(call: Call, ask: ConsumeAsk, limit: int, deadline: float) -> Consumed:
+    """Read from where the caller says; one who names no offset is not told that the log was cut meanwhile."""
+    for _ in range(TRIES_MAX):
+        try:
+            return await _from_start(call, ask, limit, deadline)
+        except OffsetOutOfRange:
+            if ask.start.kind not in ("earliest", "latest", "timestamp"):
+                raise
+    return await _from_start(call, ask, limit, deadline)
+
+
+async def _from_start(call: Call, ask: ConsumeAsk, limit: int, deadline: float) -> Consumed:
     running, topic = call.running, ask.topic
     begin = await running.threads.read(reading.start_offsets, running.log, topic, ask.start, ask.partition)
     with _watched(call) as watch:
@@ -243,9 +254,10 @@ class _Member:
 
     async def _release(self, grants: Sequence[Grant]) -> None:
         stage = self._running.topic.groups.stage_release
-        await self._running.committer.commit(
-            lambda staging: stage(staging, self._topic, self._group, self._member, grants)
-        )
+        with suppress(GroupNotFound):  # deleted since: there is nothing to be given back
+            await self._running.committer.commit(
+                lambda staging: stage(staging, self._topic, self._group, self._member, grants)
+            )
 
 
 def _behind(grants: Sequence[Grant], count: int) -> list[Grant]:

@@ -116,7 +116,8 @@ async def nack(call: Call) -> Response:
     """Messages that come again, after a pause where one is asked for; or dead letters."""
     topic, body = _topic(call), await call.json(_nack)
     if not 0 <= body.delay_ms <= DELAY_MS_MAX:
-        raise RequestInvalid(reason=f"delayMs is 0 to {DELAY_MS_MAX}, not {body.delay_ms}.", hint="")
+        hint = "What should come much later belongs into a table."
+        raise RequestInvalid(reason=f"delayMs is 0 to {DELAY_MS_MAX} (a week).", hint=hint)
     reason = body.reason
     if reason is not None and len(reason) > REASON_CHARS_MAX:
         said = f"A reason has up to {REASON_CHARS_MAX} characters."

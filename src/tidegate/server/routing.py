@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from tidegate.errors import EndpointNotFound, InvariantBroken, MethodNotAllowed
 from tidegate.server.routes import Route
@@ -31,11 +32,17 @@ class Router:
         for route in routes:
             self._add(route)
 
-    def find(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        """Give the route and the values of its names; EndpointNotFound or MethodNotAllowed."""
+    def find(self, method: str, path: str, raw_path: bytes = b"") -> tuple[Route, dict[str, str]]:
+        """Give the route and the values of its names; EndpointNotFound or MethodNotAllowed.
+
+        A name may have a slash, written %2F: then the path is cut where `raw_path`, as it was sent, has one.
+        """
         params: dict[str, str] = {}
         node: _Node | None = self._root
-        for segment in path.split("/")[1:]:
+        segments = path.split("/")
+        if b"%2f" in raw_path.lower():
+            segments = [unquote(segment) for segment in raw_path.decode("latin-1").split("/")]
+        for segment in segments[1:]:
             if node is None:
                 break
             child = node.children.get(segment)

@@ -32,6 +32,7 @@ from tidegate.query.live_rows import LiveSource
 from tidegate.server.answers_held import AnswersHeld
 from tidegate.server.arrivals import Arrivals
 from tidegate.server.identities import Identities
+from tidegate.server.load import Load
 from tidegate.server.table_parts import Ground, TableParts, new_hub, open_tables
 from tidegate.server.tenants import TenantLakes
 from tidegate.server.threads import Threads
@@ -59,14 +60,6 @@ class WorkerReport:
 
     content: dict[str, Any]
     at_seconds: float
-
-
-@dataclass(slots=True)
-class Load:
-    """How many calls work, and how many wait for messages."""
-
-    running: int = 0
-    waiting: int = 0
 
 
 @dataclass

@@ -29,7 +29,10 @@ from tidegate.storage.commit import Staging
 # Longer texts and more rows of parameters are read in a thread: on the event loop they hold up others.
 LONG_TEXT_CHARS = 16 * 1024
 MANY_ROWS = 500
-KEY_HINT = "A key goes with one INSERT or UPSERT of values, or one UPDATE or DELETE by primary key."
+KEY_HINT = (
+    "A key goes with one INSERT or UPSERT of values, or one UPDATE or DELETE by primary key. "
+    "PUBLISH takes PRODUCER 'p' SEQUENCE n instead."
+)
 
 
 class SqlBody(msgspec.Struct, forbid_unknown_fields=True):
