@@ -33,6 +33,8 @@ KEY_HINT = (
     "A key goes with one INSERT or UPSERT of values, or one UPDATE or DELETE by primary key. "
     "PUBLISH takes PRODUCER 'p' SEQUENCE n instead."
 )
+# What gives rows, and so can be answered as Arrow.
+GIVE_ROWS: tuple[Kind, ...] = ("select", "show", "publish", "consume", "ack")
 
 
 class SqlBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -92,7 +94,7 @@ def _check_accept(call: Call, statements: Sequence[Statement]) -> None:
     accepted = call.header("accept")
     if ARROW_STREAM not in accepted or JSON in accepted or "*/*" in accepted:
         return
-    if len(statements) != 1 or kind_of(statements[0]) not in ("select", "show", "consume"):
+    if len(statements) != 1 or kind_of(statements[0]) not in GIVE_ROWS:
         raise RequestInvalid(
             reason="Only the rows of one query come as Arrow.",
             hint=f"Send 'Accept: {JSON}'. Nothing was run.",
