@@ -140,14 +140,14 @@ def test_a_failure_says_why_and_when_it_comes_again() -> None:
 
 def test_an_answer_has_one_name_for_a_message_and_a_group() -> None:
     path = "/topics/a/publish"
-    one = answer_request(path, "g", message(1), {"text": "yes"})
-    other = answer_request(path, "g", message(1), {"key": "x", "payload": "no"})
+    one = answer_request(path, ("g", "t"), message(1), {"text": "yes"})
+    other = answer_request(path, ("g", "t"), message(1), {"key": "x", "payload": "no"})
     assert one.key == other.key
     assert one.content == b'{"messages":[{"payload":{"text":"yes"},"key":"k"}]}'
     assert other.content == b'{"messages":[{"key":"x","payload":"no"}]}'
-    assert answer_request(path, "h", message(1), 1).key != one.key
-    assert answer_request(path, "g", message(2), 1).key != one.key
-    assert answer_request("/topics/b/publish", "g", message(1), 1).key != one.key
+    assert answer_request(path, ("h", "t"), message(1), 1).key != one.key
+    assert answer_request(path, ("g", "t"), message(2), 1).key != one.key
+    assert answer_request("/topics/b/publish", ("g", "t"), message(1), 1).key != one.key
 
 
 def test_every_member_has_a_name_of_its_own() -> None:

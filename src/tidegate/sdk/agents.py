@@ -133,11 +133,14 @@ def nack_body(problem: BaseException, message: Message, retry: Retry) -> dict[st
     return body | {"delayMs": retry.pause_ms(deliveries)}
 
 
-def answer_request(path: str, group: str, message: Message, answer: object) -> Request:
-    """Give the publish of an answer; its key lets the server take one answer for a message in a group."""
+def answer_request(path: str, asked: tuple[str, str], message: Message, answer: object) -> Request:
+    """Give the publish of an answer; its key lets the server take one answer for a message.
+
+    `asked` is the group, and when the topic of the answers was made: a new one has no answers yet.
+    """
     is_whole = isinstance(answer, dict) and "payload" in answer and answer.keys() <= OUTGOING
     outgoing = answer if is_whole else {"payload": answer, "key": message["key"]}
-    parts = (path, message["topic"], group, message["messageId"])
+    parts = (path, message["topic"], *asked, message["messageId"])
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
     content = encoded({"messages": [outgoing]})
     return Request("POST", f"{API}{path}", content, key=f"answer-{digest}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import msgspec
@@ -60,9 +61,10 @@ async def publish(call: Call) -> Response:
         body = await running.threads.read(_written, receipt) if large else _written(receipt)
         stored_count = receipt.stored_count
     else:
-        once = Once(
-            call.tenant, call.principal.full_name, key, await call.fingerprint(), running.clock.now_us()
-        )
+        # A topic that was deleted and made again has nothing of what the old one of its name stored.
+        asked = await call.fingerprint() + topic.id.to_bytes(8, "big")
+        print_of = hashlib.blake2b(asked, digest_size=16).digest()
+        once = Once(call.tenant, call.principal.full_name, key, print_of, running.clock.now_us())
         body, stored_count = await _publish_once(running, change, once)
     running.count_published(call.tenant, stored_count)
     return ready_answer(body, JSON)

@@ -9,7 +9,14 @@ from asyncio import Event, Lock, sleep, timeout
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["Background", "Bell", "Ending", "Lock", "called", "sleep"]
+from tidegate.errors import RequestInvalid
+
+__all__ = ["Background", "Bell", "Ending", "Lock", "called", "check_function", "sleep"]
+
+NO_WORK = (
+    (inspect.isgeneratorfunction, "a generator", "Return one answer instead of yielding."),
+    (inspect.isasyncgenfunction, "a generator", "Return one answer instead of yielding."),
+)
 
 
 class Ending:
@@ -77,6 +84,13 @@ class Background:
         """Break it off, and wait until it is."""
         self._task.cancel()
         await asyncio.wait([self._task])
+
+
+def check_function(function: Callable[..., Any]) -> None:
+    """Refuse a function whose call does not do its work: the message would be acknowledged undone."""
+    for test, what, hint in NO_WORK:
+        if test(function):
+            raise RequestInvalid(reason=f"The function of an agent is {what}.", hint=hint)
 
 
 async def called(function: Callable[..., Any], argument: object) -> Any:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tidegate.errors import IdempotencyKeyReused, RequestInvalid
+from tidegate.errors import Forbidden, IdempotencyKeyReused, NotFound, RequestInvalid, TokenWrong
 from tidegate.sdk.agents import WORKERS_MAX, Asking, Reject, answer_request, reason_of
 from tidegate.sdk.requests import get, quoted
 from tidegate.sdk.retries import Vigil
@@ -19,7 +19,7 @@ from tidegate.sdk.shapes import Message
 from tidegate.sdk.signals import stopped_by_signals
 from tidegate.sdk.synchronous.intake import Intake
 from tidegate.sdk.synchronous.transport import Transport
-from tidegate.sdk.synchronous.waiting import Background, called
+from tidegate.sdk.synchronous.waiting import Background, called, check_function
 
 logger = logging.getLogger("tidegate.agent")
 
@@ -42,6 +42,22 @@ class Duty:
             raise RequestInvalid(reason=reason, hint="Run it several times for more.")
 
 
+class NotAnswerable(Exception):
+    """The answers cannot be published, whatever the message."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def place_of(message: Message) -> str:
+    """Name a message in the log as the command line finds it again."""
+    return (
+        f"{message['topic']} {message['partition']}:{message['offset']}"
+        f" (message {message['messageId']}, delivery {message['deliveries']})"
+    )
+
+
 class Agent:
     """Works on the messages of a group, several at once; runs until it is stopped."""
 
@@ -51,6 +67,7 @@ class Agent:
         self._function: Work | None = None
         self._intake: Intake | None = None
         self._is_stopped = False
+        self._answers_made = ""
 
     def on(self, function: F) -> F:
         """Name the function to run, as a decorator: takes a message, gives an answer or None."""
@@ -75,9 +92,11 @@ class Agent:
             raise RequestInvalid(
                 reason="The agent has no function.", hint="Give one to run(), or use @agent.on."
             )
+        check_function(function)
         duty = self._duty
         if duty.answers is not None:
-            self._transport.call(get(f"/topics/{quoted(duty.answers)}"))
+            found = self._transport.call(get(f"/topics/{quoted(duty.answers)}"))
+            self._answers_made = str(found["createdAt"])
         intake = self._intake = Intake(self._transport, duty.path, duty.asking)
         with stopped_by_signals(self.stop):
             if self._is_stopped:
@@ -115,11 +134,15 @@ class Agent:
             answer = called(function, message)
             if answer is not None and self._duty.answers is not None:
                 self._publish(intake, message, answer)
+        except NotAnswerable as problem:
+            # No fault of the message: each one would end as a dead letter.
+            intake.give_back({"leases": [str(message["lease"])], "release": True})
+            raise problem.cause from None
         except Reject as refusal:
-            logger.warning("message %s is rejected: %s", message["messageId"], reason_of(refusal))
+            logger.warning("%s is rejected: %s", place_of(message), reason_of(refusal))
             intake.failed(message, refusal)
         except Exception as problem:
-            logger.warning("message %s failed", message["messageId"], exc_info=True)
+            logger.warning("%s failed", place_of(message), exc_info=True)
             intake.failed(message, problem)
         else:
             intake.done([str(message["lease"])])
@@ -127,9 +150,11 @@ class Agent:
     def _publish(self, intake: Intake, message: Message, answer: object) -> None:
         """Store an answer, and no second one for the same message."""
         path = f"/topics/{quoted(str(self._duty.answers))}/publish"
-        request = answer_request(path, self._duty.asking.group, message, answer)
+        request = answer_request(path, (self._duty.asking.group, self._answers_made), message, answer)
         course = Vigil(self._transport.retrying, request, intake.is_stopped)
         try:
             self._transport.send(request, course)
         except IdempotencyKeyReused:
-            logger.info("message %s was answered before; that answer stays", message["messageId"])
+            logger.warning("%s was answered before; that answer stays", place_of(message))
+        except (Forbidden, NotFound, TokenWrong) as problem:
+            raise NotAnswerable(problem) from problem

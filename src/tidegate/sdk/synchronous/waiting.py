@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread
 from time import sleep
 from typing import Any
 
+from tidegate.errors import RequestInvalid
+
 # Signal handlers run in the main thread, and only when it wakes: a signal may reach another thread.
 WAKE_SECONDS = 1.0
 
-__all__ = ["Background", "Bell", "Ending", "Lock", "called", "sleep"]
+__all__ = ["Background", "Bell", "Ending", "Lock", "called", "check_function", "sleep"]
+
+NO_WORK = (
+    (inspect.iscoroutinefunction, "an `async def`", "Take connect_async() for it, or write a plain `def`."),
+    (inspect.isgeneratorfunction, "a generator", "Return one answer instead of yielding."),
+    (inspect.isasyncgenfunction, "a generator", "Return one answer instead of yielding."),
+)
 
 
 class Ending:
@@ -82,6 +91,16 @@ class Background:
             self._problem = problem
 
 
+def check_function(function: Callable[..., Any]) -> None:
+    """Refuse a function whose call does not do its work: the message would be acknowledged undone."""
+    for test, what, hint in NO_WORK:
+        if test(function):
+            raise RequestInvalid(reason=f"The function of an agent is {what}.", hint=hint)
+
+
 def called(function: Callable[..., Any], argument: object) -> Any:
-    """Call a function."""
-    return function(argument)
+    """Call a function; one that gives something to await has not done its work."""
+    result = function(argument)
+    if inspect.isawaitable(result):
+        raise RequestInvalid(reason="The function gave something to await.", hint="Take connect_async().")
+    return result
