@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pyarrow as pa
+import pytest
 
 from tests.server.sql_client import Client, person
 from tests.server.topic_client import admin, orders, told, topic
@@ -254,3 +256,16 @@ def test_system_tables_show_topics_groups_and_sources(admin: Client, topic: str,
         ]
         >= 1
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["SELECT * FROM {topic}", "INSERT INTO {topic} VALUES (1)", "DELETE FROM {topic}", "DESCRIBE {topic}"],
+)
+def test_a_topic_that_is_taken_for_a_table_is_told(
+    http: httpx.Client, new_topic: Callable[..., str], text: str
+) -> None:
+    topic = new_topic()
+    answer = http.post("/api/v1/sql", json={"sql": text.format(topic=topic)})
+    assert answer.status_code == 404, answer.text
+    assert f"'{topic}' is a topic: CONSUME FROM {topic} reads it" in answer.json()["error"]["hint"]

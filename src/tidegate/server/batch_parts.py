@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import msgspec
 from starlette.responses import Response
 
-from tidegate.errors import ContentTypeUnsupported, RequestInvalid
+from tidegate.errors import ContentTypeUnsupported, RequestInvalid, TidegateError
 from tidegate.ingest.parts import PART_MESSAGES_MAX, BatchParts, check_partitions, stage_old
 from tidegate.ingest.publish import Messages
 from tidegate.model.names import shorten
@@ -22,6 +23,8 @@ QUERY = ("writer", "batch", "topicId")
 # A batch of the largest size in parts of a few messages each; more ids than this are a mistake.
 PARTS_MAX = 100_000
 _NUMBER_CHARS_MAX = 19
+
+log = logging.getLogger(__name__)
 
 
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -118,9 +121,12 @@ async def abort_batch(call: Call) -> Response:
 
 async def remove_old_parts(running: Running) -> None:
     """Remove parts that waited for a day, and what is known of writers that never come again."""
-    for topic in running.topics:
-        for old in await running.threads.upkeep(_parts(running).old, topic):
-            await running.committer.commit(partial(stage_old, old=old))
+    for topic in list(running.topics):
+        try:
+            for old in await running.threads.upkeep(_parts(running).old, topic):
+                await running.committer.commit(partial(stage_old, old=old))
+        except TidegateError as problem:
+            log.error("topics: parts: '%s': %s: %s", topic.name, problem.code, problem)
 
 
 def _parts(running: Running) -> BatchParts:

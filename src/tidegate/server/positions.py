@@ -9,7 +9,7 @@ from tidegate.model.names import shorten
 from tidegate.model.timeranges import parse_time
 from tidegate.topics.reading import Start
 
-HINT = 'Say "earliest", "latest", {"offset": n}, {"after": n} or {"timestamp": "…"}.'
+HINT = 'Say "earliest", "latest", {"offset": n}, {"after": n}, {"timestamp": "…"} or {"offsets": {"0": n}}.'
 
 
 class FromBody(msgspec.Struct, forbid_unknown_fields=True):

@@ -11,7 +11,15 @@ import pyarrow as pa
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from tidegate.errors import ContentTypeUnsupported, RequestInvalid, RequestRefused, SqlInvalid, TidegateError
+from tidegate.errors import (
+    ContentTypeUnsupported,
+    NamespaceNotFound,
+    RequestInvalid,
+    RequestRefused,
+    SqlInvalid,
+    TableNotFound,
+    TidegateError,
+)
 from tidegate.ingest.answers import Answer, Once, stage_once
 from tidegate.model.tables import Table
 from tidegate.query.filling import STATEMENT_ROWS_MAX
@@ -22,7 +30,8 @@ from tidegate.server.arrow_bodies import plain_table
 from tidegate.server.bodies import ready_answer
 from tidegate.server.call import ARROW_STREAM, JSON, Call, decode_json
 from tidegate.server.consuming import consumed
-from tidegate.sql import Delete, ExecuteAs, Insert, Select, Statement, TopicStatement, Update
+from tidegate.server.running import Running
+from tidegate.sql import Delete, DescribeTable, ExecuteAs, Insert, Select, Statement, TopicStatement, Update
 from tidegate.sql.topic_statements import Publish
 from tidegate.storage.commit import Staging
 
@@ -80,6 +89,7 @@ async def run_sql(call: Call) -> Response:
             step = await run.planned(statement, params, is_long=is_long)
             last = await run.done(step, alone=len(statements) == 1)
         except TidegateError as problem:
+            _tell_of_topics(running, call.tenant, statement, problem)
             with told_which(body.sql, statements, number):
                 raise problem
         if isinstance(last, Response):
@@ -87,6 +97,25 @@ async def run_sql(call: Call) -> Response:
         parts.append(last)
     took_ms = round((running.clock.monotonic_seconds() - began) * 1000, 3)
     return ready_answer(_joined(parts, took_ms), JSON, held=running.answers)
+
+
+def _tell_of_topics(running: Running, tenant: str, statement: Statement, problem: TidegateError) -> None:
+    """Say what a name is that was taken for a table, where it is a topic."""
+    if not isinstance(problem, TableNotFound | NamespaceNotFound):
+        return
+    if isinstance(statement, Select):
+        names = [table.full_name for table in statement.tables]
+    elif isinstance(statement, Insert | Update | Delete | DescribeTable):
+        names = [statement.table.full_name]
+    else:
+        return
+    known = {topic.name for topic in running.topics.of(tenant)}
+    for name in names:
+        if name in known:
+            problem.hint = (
+                f"'{name}' is a topic: CONSUME FROM {name} reads it, PUBLISH INTO {name} writes into it, "
+                f"DESCRIBE TOPIC {name} shows it."
+            )
 
 
 def _check_accept(call: Call, statements: Sequence[Statement]) -> None:
