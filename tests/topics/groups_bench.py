@@ -78,7 +78,7 @@ class GroupsBench:
         asked = Take(group, member, start, partition, limit, lease_ms)
         return self.commit(lambda s: self.groups.stage_take(s, topic, asked))
 
-    def ack(self, topic: Topic, leases: Sequence[str], group: str = "g", member: str = "a") -> Acked:
+    def ack(self, topic: Topic, leases: Sequence[str], group: str = "g", member: str | None = None) -> Acked:
         return self.commit(lambda s: self.groups.stage_ack(s, topic, Acks(group, member, leases)))
 
     def upto(
@@ -96,12 +96,15 @@ class GroupsBench:
         *,
         release: bool = False,
         dead: bool = False,
+        member: str | None = None,
     ) -> Nacked:
-        asked = Nack("g", "a", leases, delay_ms, reason, release, dead)
+        asked = Nack("g", member, leases, delay_ms, reason, release, dead)
         return self.commit(lambda s: self.groups.stage_nack(s, topic, asked))
 
-    def extend(self, topic: Topic, leases: Sequence[str], lease_ms: int | None = None) -> Extended:
-        asked = Extend("g", "a", leases, lease_ms)
+    def extend(
+        self, topic: Topic, leases: Sequence[str], lease_ms: int | None = None, member: str | None = None
+    ) -> Extended:
+        asked = Extend("g", member, leases, lease_ms)
         return self.commit(lambda s: self.groups.stage_extend(s, topic, asked))
 
     def expire(self, topic: Topic, group: str = "g") -> Expired:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from tests.topics.groups_bench import leases, offsets
@@ -25,8 +26,10 @@ class World(Ground):
         if number is not None:
             number %= topic.partitions
         kind: Any = start
-        asked = Take(group, member, Start(kind), number, limit)
         chosen = range(topic.partitions) if number is None else [number]
+        # From offset 0, which may be gone from the log.
+        offsets = dict.fromkeys(chosen, 0) if kind == "offsets" else {}
+        asked = Take(group, member, Start(kind, offsets=offsets), number, limit)
         self.acts.append(
             Act(
                 lambda s: self.bench.groups.stage_take(s, topic, asked),
@@ -39,7 +42,7 @@ class World(Ground):
         reference = self.known.setdefault(asked.group, Reference(LIMITS.deliveries_max, LIMITS.in_flight_max))
         now_us, logs = self.steady_us, {number: self.log(number) for number in chosen}
         for number in chosen:
-            begin = logs[number][asked.start.kind == "latest"]
+            begin = {"earliest": logs[number][0], "latest": logs[number][1]}.get(asked.start.kind, 0)
             part = reference.partitions.setdefault(number, Partition(begin))
             part.settle(logs[number][0], now_us)
         missed = {n: reference.partitions[n].untold for n in chosen if reference.partitions[n].untold}
@@ -73,18 +76,20 @@ class World(Ground):
                     part.given[offset] = Message(grant.deliveries, text, ends_us, True, asked.member)
         self.leases[asked.group] += leases(given)
 
-    def ack(self, group: str, texts: list[str]) -> None:
+    def ack(self, group: str, texts: list[str], member: str | None = None) -> None:
         if group not in self.known:
             return
-        topic, asked = self.topic, Acks(group, "a", texts)
+        topic, asked = self.topic, Acks(group, member, texts)
 
         def mirror(done: Any) -> None:
-            held = self._held(group, texts)
+            held = self._held(group, texts, member)
             for number, offset in held.values():
                 part = self.known[group].partitions[number]
                 del part.given[offset]
                 part.acked.add(offset)
             assert done.acked == len(held)
+            counts = Counter(number for number, _ in held.values())
+            assert done.by_partition == {number: counts[number] for number in done.position}
             assert sorted(done.lost) == sorted(set(texts) - held.keys())
             for number, at in done.position.items():
                 part = self.known[group].partitions[number]
@@ -112,14 +117,14 @@ class World(Ground):
 
         self.acts.append(Act(lambda s: self.bench.groups.stage_ack(s, topic, asked), mirror))
 
-    def nack(self, group: str, texts: list[str], delay_ms: int, kind: str) -> None:
+    def nack(self, group: str, texts: list[str], delay_ms: int, kind: str, member: str | None) -> None:
         if group not in self.known:
             return
         topic = self.topic
-        asked = Nack(group, "a", texts, delay_ms, "it broke", kind == "release", kind == "dead")
+        asked = Nack(group, member, texts, delay_ms, "it broke", kind == "release", kind == "dead")
 
         def mirror(done: Any) -> None:
-            held = self._held(group, texts)
+            held = self._held(group, texts, member)
             dead = 0
             for number, offset in held.values():
                 part = self.known[group].partitions[number]
@@ -143,13 +148,13 @@ class World(Ground):
 
         self.acts.append(Act(lambda s: self.bench.groups.stage_nack(s, topic, asked), mirror))
 
-    def extend(self, group: str, texts: list[str], lease_ms: int) -> None:
+    def extend(self, group: str, texts: list[str], lease_ms: int, member: str | None) -> None:
         if group not in self.known:
             return
-        topic, asked = self.topic, Extend(group, "a", texts, lease_ms)
+        topic, asked = self.topic, Extend(group, member, texts, lease_ms)
 
         def mirror(done: Any) -> None:
-            held = self._held(group, texts)
+            held = self._held(group, texts, member)
             for number, offset in held.values():
                 message = self.known[group].partitions[number].given[offset]
                 message.ends_us = self.steady_us + lease_ms * 1000
@@ -197,14 +202,15 @@ class World(Ground):
             self.bench.delete_group(self.topic, group)
             del self.known[group]
 
-    def _held(self, group: str, texts: list[str]) -> dict[str, tuple[int, int]]:
-        """Give the leases that still hold something, with partition and offset."""
+    def _held(self, group: str, texts: list[str], member: str | None) -> dict[str, tuple[int, int]]:
+        """Give the leases that still hold something, for a member if one is named: partition and offset."""
         held = {}
         for text in texts:
-            (named,) = read_leases([text])
-            offset = named.ranges[0][0]
-            if self.known[group].holder(named.partition, offset, text, self.steady_us):
-                held[text] = (named.partition, offset)
+            for named in read_leases([text])[0]:
+                offset = named.ranges[0][0]
+                message = self.known[group].holder(named.partition, offset, text, self.steady_us)
+                if message and member in (None, message.member):
+                    held[text] = (named.partition, offset)
         return held
 
     # What must hold after every step

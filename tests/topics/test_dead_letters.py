@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -10,10 +10,15 @@ import pytest
 
 from tests.topics.groups_bench import LIMITS, GroupsBench, broken_disk, build, leases, offsets
 from tidegate.errors import StorageFailed, TopicNotFound
+from tidegate.model.tables import Table, TableColumn, TableKind
+from tidegate.storage.commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
+from tidegate.topics import keys
+from tidegate.topics.batches import Origin
 from tidegate.topics.definitions import Topic
 from tidegate.topics.groups import GroupLimits
+from tidegate.topics.payloads import CODEC_FULL, encode_full
 
 
 @pytest.fixture
@@ -176,6 +181,114 @@ def test_many_dead_letters_are_written_in_parts(groups: GroupsBench) -> None:
     assert rounds == [1000, 1000, 500]
     assert [letter["origin"]["offset"] for letter in letters(big, topic)] == list(range(2500))
     big.committer.close()
+
+
+def test_many_rejected_messages_become_dead_letters_in_parts(groups: GroupsBench) -> None:
+    big = build(MemoryEngine(), groups.clock, GroupLimits(deliveries_max=9))
+    topic = big.create()
+    big.publish(topic, 500)
+    big.publish(topic, 2200)
+    held = leases(big.take(topic, limit=2700))
+    big.trim(topic, 500)
+    # The first 500 are gone from the log.
+    done = big.nack(topic, held[:2500], reason="no such thing", dead=True)
+    assert (done.nacked, done.dead, done.lost) == (2500, 1000, [])
+    shape = big.shape(topic)
+    assert (shape.in_flight, shape.waiting, shape.missed) == (200, 1000, 500)
+    assert big.ack(topic, held[2000:2001]).lost == held[2000:2001]
+    assert big.upto(topic, 2499).acked == 0, "what was given back is nobody's"
+    rounds = []
+    while big.groups.overdue(groups.clock.now_us()):
+        rounds.append(big.expire(topic).dead)
+    assert rounds == [1000]
+    found = letters(big, topic)
+    assert [letter["origin"]["offset"] for letter in found] == list(range(500, 2500))
+    assert {letter["reason"] for letter in found} == {"no such thing"}
+    assert (big.groups.tallies.dead, big.groups.tallies.expired) == (2000, 0)
+    assert offsets(big.take(topic)) == []
+    big.committer.close()
+
+
+def test_what_a_rejected_message_waits_for_is_a_grave_also_for_a_take(groups: GroupsBench) -> None:
+    topic = groups.create(partitions=2)
+    big = build(groups.engine, groups.clock, GroupLimits(deliveries_max=9))
+    big.publish(topic, 600, 0)
+    big.publish(topic, 600, 1)
+    held = leases(big.take(topic, limit=1200))
+    assert big.nack(topic, held, reason="no", dead=True).dead == 1000
+    assert offsets(big.take(topic)) == []
+    assert [len(letters(big, topic, number)) for number in (0, 1)] == [600, 600]
+    assert big.groups.lag(topic, "g") == 0
+    big.committer.close()
+
+
+def damage(groups: GroupsBench, topic: Topic, base: int) -> None:
+    """Turn a bit of a record batch over."""
+    key = keys.record_key(topic.id, 0, base)
+    stored = groups.engine.get(key)
+    assert stored is not None
+    batch = groups.engine.batch()
+    batch.put(key, stored[:-3] + bytes([stored[-3] ^ 1]) + stored[-2:])
+    groups.engine.write(batch, sync=True)
+
+
+def remove(groups: GroupsBench, topic: Topic, base: int) -> None:
+    """Lose a record batch."""
+    batch = groups.engine.batch()
+    batch.delete(keys.record_key(topic.id, 0, base))
+    groups.engine.write(batch, sync=True)
+
+
+@pytest.mark.parametrize("harm", [damage, remove])
+@pytest.mark.parametrize("way", ["expire", "take", "nack"])
+def test_a_damaged_message_is_a_dead_letter_without_payload_and_the_group_goes_on(
+    groups: GroupsBench, harm: Callable[[GroupsBench, Topic, int], None], way: str, caplog: Any
+) -> None:
+    topic = groups.create()
+    for count in (2, 3, 2, 2):
+        groups.publish(topic, count)
+    fail(groups, topic, LIMITS.deliveries_max - 1)
+    held = leases(groups.take(topic, "worker"))
+    harm(groups, topic, 2)
+    harm(groups, topic, 5)
+    if way == "nack":
+        assert groups.nack(topic, held, reason="no").dead == 9
+    else:
+        groups.clock.advance(30)
+        assert (groups.expire(topic).dead if way == "expire" else groups.take(topic, "b").grants) in (9, [])
+    groups.publish(topic, 1)
+    assert offsets(groups.take(topic, "b")) == [9]
+    found = letters(groups, topic)
+    assert [letter["origin"]["offset"] for letter in found] == list(range(9))
+    assert [letter["payload"] for letter in found] == [
+        {"n": number} if number in (0, 1, 7, 8) else None for number in range(9)
+    ]
+    why = "no" if way == "nack" else "the lease ran out"
+    assert found[0]["reason"] == why
+    assert found[3]["reason"] == f"the message could not be read (partition 0, offset 3); before that: {why}"
+    assert (found[3]["origin"]["messageId"], found[3]["origin"]["member"]) == (None, "worker")
+    assert "5 messages became dead letters" in caplog.text
+
+
+def test_one_payload_that_is_not_what_its_schema_says_leaves_the_others_readable(groups: GroupsBench) -> None:
+    topic = groups.create()
+    table = Table(7, "default", "app", "users", TableKind.SHARED, (TableColumn("id", "BIGINT"),), ("id",), 0)
+    schemas = groups.log._schemas
+
+    def publish(staging: Staging) -> None:
+        number = schemas.stage_number(staging, topic.id, table, 0)
+        payloads = [*encode_full([(1,)]), b"\xc1", *encode_full([(3,)])]
+        origin = Origin(op="INSERT", source="app.users", codec=CODEC_FULL, schema=number)
+        groups.log.stage_append(staging, topic, 0, ["1", "2", "3"], payloads, origin)
+
+    groups.commit(publish)
+    assert groups.nack(topic, leases(groups.take(topic)), dead=True).dead == 3
+    found = letters(groups, topic)
+    assert [letter["payload"] for letter in found] == [{"id": 1}, None, {"id": 3}]
+    assert "offset 1" in found[1]["reason"]
+    assert [(letter["origin"]["op"], letter["origin"]["source"]) for letter in found] == 3 * [
+        ("INSERT", "app.users")
+    ]
 
 
 def test_groups_bury_for_themselves(groups: GroupsBench) -> None:

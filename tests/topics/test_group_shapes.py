@@ -120,7 +120,7 @@ def test_an_extension_without_leases_is_a_sign_of_life(groups: GroupsBench) -> N
     topic = groups.create()
     groups.take(topic, "b")
     groups.clock.advance(50)
-    assert groups.extend(topic, []).extended == 0
+    assert groups.extend(topic, [], member="a").extended == 0
     groups.clock.advance(20)
     assert [member.member for member in groups.shape(topic).members] == ["a"]
 

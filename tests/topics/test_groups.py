@@ -15,7 +15,7 @@ from tidegate.errors import (
 )
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.groups import Grant, GroupLimits, Ready
+from tidegate.topics.groups import Acks, Grant, GroupLimits, Ready
 from tidegate.topics.reading import Start
 
 LATEST = Start("latest")
@@ -44,6 +44,37 @@ def test_case_18_an_ack_never_drops_what_another_holds(groups: GroupsBench) -> N
     done = groups.upto(topic, 5, member="b")
     assert (done.acked, done.position) == (3, {0: 0})
     assert groups.upto(topic, 5, member="a").position == {0: 6}
+
+
+def test_case_18_a_lease_is_of_no_use_to_a_member_that_does_not_hold_it(groups: GroupsBench) -> None:
+    topic = groups.create()
+    groups.publish(topic, 3)
+    held = leases(groups.take(topic, "a"))
+    before = groups.shape(topic).partitions
+    assert (groups.ack(topic, held, member="b").acked, groups.ack(topic, held, member="b").lost) == (0, held)
+    assert groups.nack(topic, held, member="b", dead=True).lost == held
+    assert groups.extend(topic, held, 60_000, member="b").lost == held
+    assert groups.shape(topic).partitions == before
+    assert groups.extend(topic, held[:1], member="a").extended == 1
+    assert groups.nack(topic, held[:1], member="a").nacked == 1
+    assert groups.ack(topic, held[1:2], member="a").acked == 1
+    # Nobody is named: whoever has the lease may.
+    assert groups.ack(topic, held[2:]).acked == 1
+    with pytest.raises(RequestInvalid, match="one member"):
+        groups.commit(lambda s: groups.groups.stage_ack(s, topic, Acks("g", None, upto={0: 2})))
+
+
+def test_a_text_that_is_no_lease_is_lost_and_the_others_are_done(groups: GroupsBench) -> None:
+    topic = groups.create(partitions=2)
+    groups.publish(topic, 3, 0)
+    groups.publish(topic, 3, 1)
+    held = leases(groups.take(topic))
+    assert groups.extend(topic, ["", *held]).lost == [""]
+    nacked = groups.nack(topic, ["what", held[0]])
+    assert (nacked.nacked, nacked.lost) == (1, ["what"])
+    done = groups.ack(topic, [*held[1:], "0.1.2", "0.1.2"])
+    assert (done.acked, done.lost) == (5, ["0.1.2"])
+    assert done.by_partition == {0: 2, 1: 3}
 
 
 def test_case_18_what_a_dead_member_had_comes_again_and_is_counted(groups: GroupsBench) -> None:

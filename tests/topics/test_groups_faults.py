@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.topics.groups_bench import GroupsBench, broken_disk, build, leases, offsets
-from tidegate.errors import GroupNotFound, RequestInvalid, StorageCorrupt, StorageFailed, TopicNotFound
+from tidegate.errors import (
+    GroupNotFound,
+    OffsetOutOfRange,
+    RequestInvalid,
+    StorageCorrupt,
+    StorageFailed,
+    TopicNotFound,
+)
 from tidegate.storage.commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.storage.rocks import RocksEngine
@@ -161,6 +168,31 @@ def test_case_20_a_group_that_retention_overtook_is_told_once_what_it_missed(gro
     assert late.missed == {0: 6}
     assert offsets(late) == list(range(30, 50))
     assert again.shape(topic).missed == 26
+    again.committer.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "missed"),
+    [(Start("offset", 3), 7), (Start("after", 3), 6), (Start("offsets", offsets={0: 0}), 10)],
+)
+def test_case_20_a_group_that_begins_below_the_log_is_told_once_what_it_missed(
+    groups: GroupsBench, start: Start, missed: int
+) -> None:
+    topic = groups.create()
+    groups.publish(topic, 10)
+    groups.publish(topic, 4)
+    groups.trim(topic, 10)
+    given = groups.take(topic, start=start, limit=2)
+    assert (given.missed, offsets(given)) == ({0: missed}, [10, 11])
+    again = crashed(groups)
+    later = again.take(topic, start=start)
+    assert (later.missed, offsets(later)) == ({}, [12, 13])
+    assert again.shape(topic).missed == missed
+    for beyond in (Start("offset", 15), Start("offset", -1)):
+        with pytest.raises(OffsetOutOfRange):
+            again.take(topic, group="h", start=beyond)
+    with pytest.raises(OffsetOutOfRange):
+        again.reset(topic, Start("offset", 3))
     again.committer.close()
 
 

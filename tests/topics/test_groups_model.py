@@ -12,6 +12,8 @@ from tests.topics.groups_ground import GROUPS, MEMBERS
 from tests.topics.groups_world import World
 
 GROUP, MEMBER = st.sampled_from(GROUPS), st.sampled_from(MEMBERS)
+# Who says that it is the holder, mostly nobody: the lease alone decides then.
+NAMED = st.sampled_from([None, None, *MEMBERS])
 NUMBER = st.integers(0, 3)
 # Most acts go well: a fault in every second commit would leave little to fail.
 FAULT = st.sampled_from(["none"] * 6 + ["write", "sync lost", "sync kept", "raises"])
@@ -34,7 +36,7 @@ class GroupsMachine(RuleBasedStateMachine):
         member=MEMBER,
         limit=st.integers(1, 9),
         number=st.none() | NUMBER,
-        start=st.sampled_from(["earliest", "latest"]),
+        start=st.sampled_from(["earliest", "latest", "offsets"]),
     )
     def take(self, group: str, member: str, limit: int, number: int | None, start: str) -> None:
         self.world.take(group, member, limit, number, start)
@@ -51,9 +53,9 @@ class GroupsMachine(RuleBasedStateMachine):
         self.world.commit()
         self.world.pass_time(seconds)
 
-    @rule(group=GROUP, pick=st.data())
-    def ack(self, group: str, pick: Any) -> None:
-        self.world.ack(group, self.chosen(group, pick))
+    @rule(group=GROUP, pick=st.data(), member=NAMED)
+    def ack(self, group: str, pick: Any, member: str | None) -> None:
+        self.world.ack(group, self.chosen(group, pick), member)
 
     @rule(group=GROUP, member=MEMBER, number=NUMBER, part=st.floats(0, 1))
     def upto(self, group: str, member: str, number: int, part: float) -> None:
@@ -64,13 +66,14 @@ class GroupsMachine(RuleBasedStateMachine):
         pick=st.data(),
         delay_ms=st.sampled_from([0, 3000, 20_000]),
         kind=st.sampled_from(["", "", "release", "dead"]),
+        member=NAMED,
     )
-    def nack(self, group: str, pick: Any, delay_ms: int, kind: str) -> None:
-        self.world.nack(group, self.chosen(group, pick), delay_ms, kind)
+    def nack(self, group: str, pick: Any, delay_ms: int, kind: str, member: str | None) -> None:
+        self.world.nack(group, self.chosen(group, pick), delay_ms, kind, member)
 
-    @rule(group=GROUP, pick=st.data(), lease_ms=st.sampled_from([1000, 25_000]))
-    def extend(self, group: str, pick: Any, lease_ms: int) -> None:
-        self.world.extend(group, self.chosen(group, pick), lease_ms)
+    @rule(group=GROUP, pick=st.data(), lease_ms=st.sampled_from([1000, 25_000]), member=NAMED)
+    def extend(self, group: str, pick: Any, lease_ms: int, member: str | None) -> None:
+        self.world.extend(group, self.chosen(group, pick), lease_ms, member)
 
     @rule(group=GROUP)
     def expire(self, group: str) -> None:
@@ -127,7 +130,7 @@ class GroupsMachine(RuleBasedStateMachine):
         known = self.world.leases[group]
         if not known:
             return []
-        recent = st.lists(st.sampled_from(known[-12:]), max_size=8)
+        recent = st.lists(st.sampled_from([*known[-12:], "no lease"]), max_size=8)
         return list(pick.draw(recent | st.lists(st.sampled_from(known), max_size=4)))
 
 

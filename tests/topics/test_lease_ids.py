@@ -1,4 +1,4 @@
-"""Lease ids: what is written is read back, by grant and range; what is none is refused."""
+"""Lease ids: what is written is read back, by grant and range; what is none is told apart."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.errors import RequestInvalid
 from tidegate.model.ids import SNOWFLAKE_MAX
-from tidegate.topics.lease_ids import LEASE_CHARS_MAX, lease_id, lease_prefix, read_leases
+from tidegate.topics.lease_ids import ECHO_CHARS_MAX, LEASE_CHARS_MAX, lease_id, lease_prefix, read_leases
 
 LEASES = st.tuples(
     st.integers(0, 2**32 - 1), st.integers(0, SNOWFLAKE_MAX), st.integers(0, 2**63 - 1) | st.integers(0, 9)
@@ -24,7 +23,8 @@ def test_a_lease_reads_well() -> None:
 def test_leases_are_read_as_they_were_written_each_once(parts: list[tuple[int, int, int]]) -> None:
     texts = [lease_id(*part) for part in parts]
     assert all(len(text) <= LEASE_CHARS_MAX for text in texts)
-    named = read_leases(texts)
+    named, strange = read_leases(texts)
+    assert strange == []
     found = [
         (one.partition, one.grant, offset)
         for one in named
@@ -40,7 +40,7 @@ def test_leases_are_read_as_they_were_written_each_once(parts: list[tuple[int, i
 
 
 def test_leases_of_one_grant_become_one_range() -> None:
-    (named,) = read_leases([lease_id(3, 77, offset) for offset in reversed(range(1000))])
+    ((named,), _) = read_leases([lease_id(3, 77, offset) for offset in reversed(range(1000))])
     assert (named.partition, named.grant, named.ranges) == (3, 77, [(0, 1000)])
 
 
@@ -62,6 +62,10 @@ def test_leases_of_one_grant_become_one_range() -> None:
         "0.1f3c9a0b2c4d1000.1\n0.1f3c9a0b2c4d1000.2",
     ],
 )
-def test_a_text_that_is_no_lease_is_refused_by_name(text: str) -> None:
-    with pytest.raises(RequestInvalid, match="is not a lease"):
-        read_leases([lease_id(0, 1, 1), text])
+def test_a_text_that_is_no_lease_is_named_once_and_the_others_are_read(text: str) -> None:
+    ((named,), strange) = read_leases([text, lease_id(0, 1, 1), text, lease_id(0, 1, 2)])
+    assert (named.ranges, strange) == ([(1, 3)], [text])
+
+
+def test_a_long_text_that_is_no_lease_is_cut_where_it_is_named() -> None:
+    assert read_leases(["x" * 10_000]) == ([], ["x" * ECHO_CHARS_MAX])

@@ -204,7 +204,8 @@ def difference(table: Table, change: Change) -> dict[str, Any]:
     for place, column in enumerate(table.columns):
         old = None if change.old is None else change.old[place]
         new = None if change.new is None else change.new[place]
-        if change.op != "update" or encode_values([old]) != encode_values([new]):
+        # A column that is NULL on both sides has not changed, whatever happened to the row.
+        if encode_values([old]) != encode_values([new]):
             changed[column.name] = {"old": shown(old, column.type), "new": shown(new, column.type)}
     return {"key": key, "changed": changed}
 

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from tests.topics.bench import NOW_US, Bench, build
 from tidegate.errors import RequestInvalid
+from tidegate.storage.keys import I64_MAX
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import keys
-from tidegate.topics.batches import Origin
+from tidegate.topics.batches import LIMITED_BATCH_BYTES_MIN, Origin
 from tidegate.topics.definitions import Retention, Topic
 from tidegate.topics.log import TopicLog
 
@@ -92,6 +93,28 @@ def test_case_22_by_bytes_the_oldest_go_until_the_rest_fits(bench: Bench) -> Non
         ).result(5)
         starts[limit] = bench.log.retained_start(changed, 0, NOW_US)
     assert list(starts.values()) == [0, 2, 2, 4, 6, 6, 6], "the newest batch stays, however large it is"
+
+
+@pytest.mark.parametrize(("count", "bytes_each"), [(100, 1_000), (5_000, 10)])
+def test_case_22_by_bytes_one_large_publish_is_cut_to_about_the_limit(
+    bench: Bench, count: int, bytes_each: int
+) -> None:
+    topic = bench.create(retention=Retention(max_bytes=20_000))
+    publish_at(bench, topic, 0, count=count, bytes_each=bytes_each)
+    assert max(batch_bytes(bench, topic)) <= LIMITED_BATCH_BYTES_MIN + 2_048, "with the head of a batch"
+    start = kept_from(bench, topic, 1)
+    assert bench.trim(topic, start) == start
+    assert 20_000 - LIMITED_BATCH_BYTES_MIN - 2_048 < sum(batch_bytes(bench, topic)) <= 20_000
+    assert len(bench.payloads(topic)) == count - start
+
+
+def test_without_a_limit_in_bytes_a_publish_is_one_batch(bench: Bench) -> None:
+    topic = bench.create(retention=Retention(seconds=10))
+    publish_at(bench, topic, 0, count=100, bytes_each=1_000)
+    assert len(batch_bytes(bench, topic)) == 1
+    roomy = bench.create("app.roomy", retention=Retention(max_bytes=I64_MAX))
+    publish_at(bench, roomy, 0, count=100, bytes_each=1_000)
+    assert len(batch_bytes(bench, roomy)) == 1
 
 
 def test_one_giant_batch_stays_until_there_is_a_newer_one(bench: Bench) -> None:

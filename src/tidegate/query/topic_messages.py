@@ -108,38 +108,26 @@ class TopicMessages:
     def ack(self, statement: Ack, bound: Bound, caller: Caller) -> Step:
         """Plan ACK; leases that are no longer held are an error, once the others are done."""
         topic, group, member = self._member(statement, bound, caller)
+        # A lease says whose it is; a member that is named has to be its holder.
+        named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound) if statement.leases else None
         upto = None if leases is not None else _upto(topic, statement.upto, bound)
-        acks = groups.Acks(group, member, leases, upto)
-
-        def change(staging: Staging) -> tuple[groups.Acked, dict[int, int]]:
-            before = self._lags(topic, group)
-            done = self._topics.groups.stage_ack(staging, topic, acks)
-            after = self._lags(topic, group)
-            return done, {number: before.get(number, 0) - after.get(number, 0) for number in done.position}
+        acks = groups.Acks(group, named if leases is not None else member, leases, upto)
 
         def work() -> Outcome:
-            counts: Mapping[int, int]
-            if upto is not None and len(upto) > 1:
-                done, counts = self._commit(change)
-            else:
-                done = self._commit(lambda staging: self._topics.groups.stage_ack(staging, topic, acks))
-                counts = _counts(leases, done)
+            done = self._commit(lambda staging: self._topics.groups.stage_ack(staging, topic, acks))
             _check_lost(done.lost, {"acked": done.acked})
             return found(
-                _ACKED, [(number, counts.get(number, 0), at) for number, at in sorted(done.position.items())]
+                _ACKED,
+                [(number, done.by_partition[number], at) for number, at in sorted(done.position.items())],
             )
 
         return Step("ack", work=work, is_short=True)
 
-    def _lags(self, topic: Topic, group: str) -> dict[int, int]:
-        """Give what is not acknowledged in each partition, with what is not durable yet."""
-        shapes = [shape for shape in self._topics.groups.describe(topic) if shape.group == group]
-        return {part.partition: part.lag for shape in shapes for part in shape.partitions}
-
     def nack(self, statement: Nack, bound: Bound, caller: Caller) -> Step:
         """Plan NACK."""
-        topic, group, member = self._member(statement, bound, caller)
+        topic, group, _ = self._member(statement, bound, caller)
+        named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound)
         delay_ms = 0
         if statement.delay is not None:
@@ -148,7 +136,7 @@ class TopicMessages:
         if reason is not None and len(reason) > REASON_CHARS_MAX:
             said = f"REASON has {len(reason)} characters, and {REASON_CHARS_MAX} is the most."
             raise SqlInvalid(reason=said, hint="Say it shorter; the log of the consumer has room.")
-        given_back = groups.Nack(group, member, leases, delay_ms, reason)
+        given_back = groups.Nack(group, named, leases, delay_ms, reason)
 
         def work() -> Outcome:
             done = self._commit(lambda staging: self._topics.groups.stage_nack(staging, topic, given_back))
@@ -159,9 +147,10 @@ class TopicMessages:
 
     def extend(self, statement: Extend, bound: Bound, caller: Caller) -> Step:
         """Plan EXTEND."""
-        topic, group, member = self._member(statement, bound, caller)
+        topic, group, _ = self._member(statement, bound, caller)
+        named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound)
-        longer = groups.Extend(group, member, leases, self._lease_ms(statement, bound))
+        longer = groups.Extend(group, named, leases, self._lease_ms(statement, bound))
 
         def work() -> Outcome:
             done = self._commit(lambda staging: self._topics.groups.stage_extend(staging, topic, longer))
@@ -200,7 +189,7 @@ class TopicMessages:
 
 def lost_leases(lost: Sequence[str], done: Mapping[str, Any]) -> LeaseLost:
     """Give the error that names leases which are no longer held, and what was done with the others."""
-    hint = "They ran out, or were acknowledged before: those messages are or were given again. "
+    hint = "They ran out, were acknowledged or given back before, are another member's, or are no leases. "
     return LeaseLost(**done, leases=list(lost), hint=f"{hint}The others are done.")
 
 

@@ -36,6 +36,10 @@ CONSUME_LIMIT = 100
 ALIVE_STEP_SECONDS = 2.0
 # A group whose messages retention takes away between lease and read tries again; each try moves its start.
 TRIES_MAX = 5
+# A reader that names no offset looks again so often when the log is cut before it has read: cuts are rare.
+# What is removed is out of reach some milliseconds before it is durably gone.
+CUT_TRIES_MAX = 50
+CUT_SECONDS = 0.004
 # What becomes due is looked at after this at the earliest: a clock that is set may never bring a spin.
 DUE_SECONDS_MIN = 0.005
 LEASED_SCHEMA = MESSAGE_SCHEMA.append(pa.field("lease", pa.string())).append(
@@ -110,12 +114,13 @@ def check_lease_ms(lease_ms: int | None, most: int) -> None:
 
 async def _without_group(call: Call, ask: ConsumeAsk, limit: int, deadline: float) -> Consumed:
     """Read from where the caller says; one who names no offset is not told that the log was cut meanwhile."""
-    for _ in range(TRIES_MAX):
+    for _ in range(CUT_TRIES_MAX):
         try:
             return await _from_start(call, ask, limit, deadline)
         except OffsetOutOfRange:
             if ask.start.kind not in ("earliest", "latest", "timestamp"):
                 raise
+            await asyncio.sleep(CUT_SECONDS)
     return await _from_start(call, ask, limit, deadline)
 
 

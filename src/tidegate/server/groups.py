@@ -104,8 +104,8 @@ async def ack(call: Call) -> Response:
     _check_leases(call, leases or [])
     member = _seen(call, topic, body.group, body.member)
     groups = call.running.topic.groups
-    asked = Acks(body.group, member, leases, upto)
-
+    # A lease says whose it is; a member that is named has to be its holder.
+    asked = Acks(body.group, body.member if upto is None else member, leases, upto)
     done = await call.running.committer.commit(lambda staging: groups.stage_ack(staging, topic, asked))
     answer = {"acked": done.acked, "position": by_name(done.position)}
     _check_lost(done.lost, answer)
@@ -126,9 +126,9 @@ async def nack(call: Call) -> Response:
         said = "What is released was not worked on: it comes again at once, and is no dead letter."
         raise RequestInvalid(reason=said, hint="Leave delayMs and dead away.")
     _check_leases(call, body.leases)
-    member = _seen(call, topic, body.group, body.member)
+    _seen(call, topic, body.group, body.member)
     groups = call.running.topic.groups
-    asked = Nack(body.group, member, body.leases, body.delay_ms, reason, body.release, body.dead)
+    asked = Nack(body.group, body.member, body.leases, body.delay_ms, reason, body.release, body.dead)
     done = await call.running.committer.commit(lambda staging: groups.stage_nack(staging, topic, asked))
     answer = {"nacked": done.nacked, "dead": done.dead}
     _check_lost(done.lost, answer)
@@ -140,9 +140,9 @@ async def extend(call: Call) -> Response:
     topic, body = _topic(call), await call.json(_extend)
     check_lease_ms(body.lease_ms, call.running.settings.topics.lease_ms_max)
     _check_leases(call, body.leases)
-    member = _seen(call, topic, body.group, body.member)
+    _seen(call, topic, body.group, body.member)
     groups = call.running.topic.groups
-    asked = Extend(body.group, member, body.leases, body.lease_ms)
+    asked = Extend(body.group, body.member, body.leases, body.lease_ms)
     done = await call.running.committer.commit(lambda staging: groups.stage_extend(staging, topic, asked))
     answer = {"extended": done.extended, "expiresAt": format_time(done.expires_us)}
     _check_lost(done.lost, answer)

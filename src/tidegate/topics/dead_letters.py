@@ -5,24 +5,34 @@ A dead letter has the key of its message, the operation DEAD, the topic as its s
     {"reason": "…", "origin": {"topic": …, "partition": …, "offset": …, …}, "payload": the message's own}
 
 It is appended in the write batch that takes the message from its group: a message is in exactly one of both.
+One that is damaged in the log becomes a dead letter without a payload, and its reason says so: it must not
+hold up the messages behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
+from tidegate.errors import StorageCorrupt
 from tidegate.model.timeranges import format_time
 from tidegate.storage.commit import Staging
-from tidegate.topics.batches import Origin
+from tidegate.topics.batches import Origin, StoredBatch
 from tidegate.topics.definitions import Topic, TopicDirectory
 from tidegate.topics.logs import Log
 
 OP = "DEAD"
 _encode = msgspec.json.Encoder().encode
+_COLUMNS = ("offset", "message_id", "ts", "op", "source", "payload_mode", "user")
+
+log = logging.getLogger(__name__)
+
+Letter = tuple[str | None, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +53,19 @@ class Lost:
 
 
 class LetterOrigin(msgspec.Struct, rename="camel"):
-    """Where a dead letter comes from, and what happened to it there."""
+    """Where a dead letter comes from, and what happened to it there; None is also what could not be read."""
 
     topic: str
     partition: int
     offset: int
-    message_id: str
+    message_id: str | None
     group: str
     member: str | None
     deliveries: int
-    op: str
-    ts: str
+    op: str | None
+    ts: str | None
     source: str | None
-    payload_mode: str
+    payload_mode: str | None
     user: str | None
 
 
@@ -77,44 +87,115 @@ class DeadLetters:
         for one in lost:
             by_partition.setdefault(one.partition, []).append(one)
         for partition, parts in by_partition.items():
-            message_keys: list[str | None] = []
-            payloads: list[bytes] = []
+            letters: list[Letter] = []
             for part in parts:
-                for key, payload in self._letters(topic, group, part):
-                    message_keys.append(key)
-                    payloads.append(payload)
+                letters += _Burial(self._log, topic, group, part).letters()
+            message_keys, payloads = [key for key, _ in letters], [payload for _, payload in letters]
             self._log.stage_append(staging, dead, partition % dead.partitions, message_keys, payloads, origin)
             count += len(payloads)
         return count
 
-    def _letters(self, topic: Topic, group: str, lost: Lost) -> Iterator[tuple[str | None, bytes]]:
-        reason = _encode(lost.reason)
-        for stored in self._log.read(topic, lost.partition, lost.start, lost.stop):
-            batch = self._log.arrow(topic, stored, lost.start, lost.stop)
-            times = batch.column("ts").cast("int64").to_pylist()
-            payloads = batch.column("payload").cast(pa.binary()).to_pylist()
-            names = ("offset", "message_id", "op", "source", "payload_mode", "key", "user")
-            columns = [batch.column(name).to_pylist() for name in names]
-            for time_us, payload, offset, message_id, op, source, mode, key, user in zip(
-                times, payloads, *columns, strict=True
-            ):
-                origin = LetterOrigin(
-                    topic.name,
-                    lost.partition,
-                    offset,
-                    str(message_id),
-                    group,
-                    lost.member or None,
-                    lost.deliveries,
-                    op,
-                    format_time(time_us),
-                    source,
-                    mode,
-                    user,
-                )
-                yield (
-                    key,
-                    b"".join(
-                        (b'{"reason":', reason, b',"origin":', _encode(origin), b',"payload":', payload, b"}")
-                    ),
-                )
+
+class _Burial:
+    """Makes the dead letters of one range of messages."""
+
+    def __init__(self, messages: Log, topic: Topic, group: str, lost: Lost) -> None:
+        self._log = messages
+        self._topic = topic
+        self._group = group
+        self._lost = lost
+        self._damage: StorageCorrupt | None = None
+        self._damaged = 0
+
+    def letters(self) -> list[Letter]:
+        """Give a letter for each message, in their order; damage is logged once."""
+        found: list[Letter] = []
+        at, stop = self._lost.start, self._lost.stop
+        while at < stop:
+            try:
+                for stored in self._log.read(self._topic, self._lost.partition, at, stop):
+                    until = min(stored.stop_offset, stop)
+                    found += self._of_batch(stored, at, until)
+                    at = until
+                break
+            except StorageCorrupt as damage:
+                until = self._damage_stop(at, damage)
+                found += [self._unread(offset, damage) for offset in range(at, until)]
+                at = until
+        if self._damage is not None:
+            log.error(
+                "%d messages became dead letters of group '%s' without their payloads: %s",
+                self._damaged,
+                self._group,
+                self._damage.message,
+            )
+        return found
+
+    def _of_batch(self, stored: StoredBatch, start: int, stop: int) -> list[Letter]:
+        """Give the letters of a record batch; one payload that is damaged leaves the others alone."""
+        try:
+            batch = self._log.arrow(self._topic, stored, start, stop)
+        except StorageCorrupt as damage:
+            if stop - start > 1:
+                middle = (start + stop) // 2
+                return self._of_batch(stored, start, middle) + self._of_batch(stored, middle, stop)
+            reason = self._noted(start, damage)
+            batch = stored.arrow().slice(start - stored.base_offset, 1)
+            return self._of_rows(batch, [b"null"], reason)
+        return self._of_rows(batch, batch.column("payload").cast(pa.binary()).to_pylist(), self._lost.reason)
+
+    def _of_rows(self, batch: pa.RecordBatch, payloads: Iterable[bytes], reason: str) -> list[Letter]:
+        times = batch.column("ts").cast("int64").to_pylist()
+        columns = [times if name == "ts" else batch.column(name).to_pylist() for name in _COLUMNS]
+        keys = batch.column("key").to_pylist()
+        found: list[Letter] = []
+        for key, payload, (offset, message_id, time_us, *rest) in zip(
+            keys, payloads, zip(*columns, strict=True), strict=True
+        ):
+            origin = self._origin(offset, str(message_id), format_time(time_us), *rest)
+            found.append((key, _letter(reason, origin, payload)))
+        return found
+
+    def _unread(self, offset: int, damage: StorageCorrupt) -> Letter:
+        origin = self._origin(offset, None, None, None, None, None, None)
+        return None, _letter(self._noted(offset, damage), origin, b"null")
+
+    def _origin(self, offset: int, message_id: str | None, ts: str | None, *rest: str | None) -> LetterOrigin:
+        op, source, mode, user = rest
+        lost, topic = self._lost, self._topic.name
+        member, given = lost.member or None, lost.deliveries
+        return LetterOrigin(
+            topic, lost.partition, offset, message_id, self._group, member, given, op, ts, source, mode, user
+        )
+
+    def _noted(self, offset: int, damage: StorageCorrupt) -> str:
+        self._damage = self._damage or damage
+        self._damaged += 1
+        place = f"partition {self._lost.partition}, offset {offset}"
+        return f"the message could not be read ({place}); before that: {self._lost.reason}"
+
+    def _damage_stop(self, at: int, damage: StorageCorrupt) -> int:
+        """Give where the damage ends that begins at an offset.
+
+        Of one record batch all offsets fail in the same words, so that few of them have to be tried.
+        """
+        low, high = at + 1, self._lost.stop
+        while low < high:
+            middle = (low + high) // 2
+            if self._fault(middle) == damage.values:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _fault(self, offset: int) -> dict[str, Any] | None:
+        try:
+            next(self._log.read(self._topic, self._lost.partition, offset, offset + 1), None)
+        except StorageCorrupt as damage:
+            return damage.values
+        return None
+
+
+def _letter(reason: str, origin: LetterOrigin, payload: bytes) -> bytes:
+    parts = (b'{"reason":', _encode(reason), b',"origin":', _encode(origin), b',"payload":', payload, b"}")
+    return b"".join(parts)

@@ -77,29 +77,40 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Acks:
-    """What a member is done with: leases, or all that it was given up to an offset of a partition (in)."""
+    """What a member is done with: leases, or all that it was given up to an offset of a partition (in).
+
+    Offsets need a member. Leases of another than the one that is named are lost; without a name the lease
+    alone decides.
+    """
 
     group: str
-    member: str
+    member: str | None
     leases: Sequence[str] | None = None
     upto: Mapping[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Acked:
-    """How many messages were acknowledged, the position after it, and leases that are no longer held."""
+    """How many messages were acknowledged, the position after it, and leases that are no longer held.
+
+    `by_partition` says how many in each; it has the partitions of `position`.
+    """
 
     acked: int
     position: dict[int, int]
     lost: list[str]
+    by_partition: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """What a member gives back: it failed, (`release`) was not worked on, or (`dead`) never can succeed."""
+    """What a member gives back: it failed, (`release`) was not worked on, or (`dead`) never can succeed.
+
+    Leases of another than the member that is named are lost; without a name the lease alone decides.
+    """
 
     group: str
-    member: str
+    member: str | None
     leases: Sequence[str]
     delay_ms: int = 0
     reason: str | None = None
@@ -109,7 +120,10 @@ class Nack:
 
 @dataclass(frozen=True, slots=True)
 class Nacked:
-    """How many messages were given back, how many of them are dead letters now, and leases no longer held."""
+    """How many messages were given back, how many of them are dead letters now, and leases no longer held.
+
+    Of very many that are to be dead letters, the rest becomes so with the next rounds of expiry.
+    """
 
     nacked: int
     dead: int
@@ -118,10 +132,13 @@ class Nacked:
 
 @dataclass(frozen=True, slots=True)
 class Extend:
-    """A member needs its leases for longer, counted from now."""
+    """A member needs its leases for longer, counted from now; those of another than it are lost.
+
+    Without a name the lease alone decides.
+    """
 
     group: str
-    member: str
+    member: str | None
     leases: Sequence[str]
     lease_ms: int | None = None
 

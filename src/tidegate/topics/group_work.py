@@ -39,9 +39,9 @@ from tidegate.topics.ledger import Draft, Ledger
 from tidegate.topics.ledger_steps import Lease, Rules, Took, Window
 from tidegate.topics.logs import Log
 from tidegate.topics.members import Members, SteadyTime
-from tidegate.topics.reading import shared, start_offsets
+from tidegate.topics.reading import Start, shared, start_offsets
 
-# Of one take or one round of expiry: more would hold up the writes of others.
+# Of one take, nack or round of expiry: more would hold up the writes of others.
 DEAD_AT_ONCE_MAX = 1000
 EXPIRED_AT_ONCE_MAX = 1000
 
@@ -107,10 +107,8 @@ class GroupWork:
 
     def stage_ack(self, staging: Staging, topic: Topic, acks: Acks) -> Acked:
         """Note what a member is done with; it never comes again to the group."""
-        check_member_name(acks.member)
-        if (acks.leases is None) == (acks.upto is None):
-            raise RequestInvalid(reason="An ack has either leases or offsets.", hint="Send two requests.")
-        named = read_leases(acks.leases or ())
+        _check_acks(acks)
+        named, strange = read_leases(acks.leases or ())
         upto = acks.upto or {}
         for partition, offset in upto.items():
             self._check_offset(topic, partition, offset)
@@ -119,11 +117,11 @@ class GroupWork:
             group = self._book.get(staging, topic, acks.group, partitions)
             rules, drafts = self._rules(topic), _drafts(group, partitions)
             was_full = any(one.ledger.outstanding >= self._limits.in_flight_max for one in drafts.values())
-            acked, lost = ledger_steps.ack_named(drafts, named, rules)
+            counts, lost = ledger_steps.ack_named(drafts, named, rules, acks.member)
             for partition, offset in upto.items():
-                if partition in drafts:
+                if partition in drafts and acks.member is not None:
                     draft = drafts[partition]
-                    acked += ledger_steps.ack_upto(draft, acks.member, offset, rules.wall_us)
+                    counts[partition] = ledger_steps.ack_upto(draft, acks.member, offset, rules.wall_us)
             self._book.stage(staging, group, drafts)
             position = {
                 partition: draft.ledger.position_offset(
@@ -131,34 +129,35 @@ class GroupWork:
                 )
                 for partition, draft in drafts.items()
             }
-            self._members.seen(topic.id, acks.group, acks.member)
+            self._heard(topic, acks.group, acks.member)
+        acked = sum(counts.values())
         if acked:
             staging.when_durable(lambda: self._count_acked(topic, acks.group, acked, was_full))
-        return Acked(acked, position, lost)
+        return Acked(acked, position, strange + lost, counts)
 
     def stage_nack(self, staging: Staging, topic: Topic, nack: Nack) -> Nacked:
         """Give messages back: again after a pause, at once and uncounted, or never (a dead letter)."""
-        check_member_name(nack.member)
-        named = read_leases(nack.leases)
+        _check_member(nack.member)
+        named, strange = read_leases(nack.leases)
         partitions = _named_partitions(topic, named)
         with self._lock:
             group = self._book.get(staging, topic, nack.group, partitions)
             rules, drafts = self._rules(topic), _drafts(group, partitions)
             took = {partition: Took() for partition in drafts}
             windows = self._windows(topic, list(drafts))
-            nacked, lost = 0, []
+            nacked, lost, dead_room = 0, strange, DEAD_AT_ONCE_MAX
             for one in named:
-                found = ledger_steps.found(drafts, one, rules)
+                found = ledger_steps.found(drafts, one, rules, nack.member)
                 nacked += ledger_steps.count_of(found)
                 lost += ledger_steps.lost_leases(one, found)
                 for entry, parts in found:
                     draft, start = drafts[one.partition], windows[one.partition].start
-                    took[one.partition].doomed += ledger_steps.give_back(
-                        draft, entry, parts, nack, rules, start
-                    )
+                    doomed = ledger_steps.give_back(draft, entry, parts, nack, rules, start, dead_room)
+                    dead_room -= sum(each.entry.count for each in doomed)
+                    took[one.partition].doomed += doomed
             dead = self._bury(staging, topic, group, took)
             self._book.stage(staging, group, drafts)
-            self._members.seen(topic.id, nack.group, nack.member)
+            self._heard(topic, nack.group, nack.member)
         if nacked:
             failed = 0 if nack.release else nacked
             staging.when_durable(lambda: self._count_failed(topic, nack.group, failed, 0, dead))
@@ -166,26 +165,26 @@ class GroupWork:
 
     def stage_extend(self, staging: Staging, topic: Topic, extend: Extend) -> Extended:
         """Let leases end later, counted from now; without leases only the group is looked for."""
-        check_member_name(extend.member)
-        named = read_leases(extend.leases)
+        _check_member(extend.member)
+        named, lost = read_leases(extend.leases)
         partitions = _named_partitions(topic, named)
         span_us = self._span_us(extend.lease_ms)
         with self._lock:
             group = self._book.get(staging, topic, extend.group, partitions)
             rules, drafts = self._rules(topic), _drafts(group, partitions)
-            count, lost = 0, []
+            count = 0
 
             def longer(entry: Entry, start: int, stop: int) -> Entry:
                 return ledger_steps.extended(entry, start, stop, rules.now_us, span_us)
 
             for one in named:
-                found = ledger_steps.found(drafts, one, rules)
+                found = ledger_steps.found(drafts, one, rules, extend.member)
                 count += ledger_steps.count_of(found)
                 lost += ledger_steps.lost_leases(one, found)
                 for entry, parts in found:
                     drafts[one.partition].replace(entry, parts, longer)
             self._book.stage(staging, group, drafts)
-            self._members.seen(topic.id, extend.group, extend.member)
+            self._heard(topic, extend.group, extend.member)
         return Extended(count, rules.wall_us + span_us, lost)
 
     def stage_release(
@@ -203,11 +202,7 @@ class GroupWork:
                 return ledger_steps.released(entry, start, stop, rules.now_us)
 
             for one in named:
-                found = [
-                    (entry, parts)
-                    for entry, parts in ledger_steps.found(drafts, one, rules)
-                    if entry.member == member
-                ]
+                found = ledger_steps.found(drafts, one, rules, member)
                 count += ledger_steps.count_of(found)
                 for entry, parts in found:
                     drafts[one.partition].replace(entry, parts, back)
@@ -243,12 +238,9 @@ class GroupWork:
     def _begun(self, topic: Topic, group: Group, take: Take, partitions: Sequence[int]) -> dict[int, Draft]:
         """Give a draft a partition; where the group has no position yet, it begins where the take says."""
         unknown = [partition for partition in partitions if partition not in group.ledgers]
-        begin: dict[int, int] = {}
-        if unknown and take.partition is None and take.start.kind in ("offset", "after"):
-            begin = start_offsets(self._log, topic, take.start, None)
-        for partition in unknown:
-            if partition not in begin:
-                begin |= start_offsets(self._log, topic, take.start, partition)
+        if unknown and len(partitions) > 1 and take.start.kind in ("offset", "after"):
+            start_offsets(self._log, topic, take.start, None)  # says that an offset belongs to one partition
+        begin = {partition: _begin(self._log, topic, take.start, partition) for partition in unknown}
         return {
             partition: Draft(
                 Ledger(Position(begin[partition])) if partition in unknown else group.ledgers[partition]
@@ -294,6 +286,10 @@ class GroupWork:
             for one in found.doomed
         ]
         return self._letters.stage(staging, topic, group.name, lost, self._clock.now_us())
+
+    def _heard(self, topic: Topic, group: str, member: str | None) -> None:
+        if member is not None:
+            self._members.seen(topic.id, group, member)
 
     def _rules(self, topic: Topic) -> Rules:
         # Dead letters of dead letters would never end: those are given again for as long as they are kept.
@@ -352,6 +348,31 @@ class GroupWork:
 def chosen_partitions(topic: Topic, partition: int | None) -> Sequence[int]:
     """Give the one partition that is named, or all of a topic."""
     return range(topic.partitions) if partition is None else [topic.check_partition(partition)]
+
+
+def _begin(log: Log, topic: Topic, start: Start, partition: int) -> int:
+    """Give where a group begins; one that is below the log is told at once what it missed."""
+    try:
+        return start_offsets(log, topic, start, partition)[partition]
+    except OffsetOutOfRange as refused:
+        offset = int(refused.values["offset"])
+        if 0 <= offset < int(refused.values["earliest"]):
+            return offset
+        raise
+
+
+def _check_member(member: str | None) -> None:
+    if member is not None:
+        check_member_name(member)
+
+
+def _check_acks(acks: Acks) -> None:
+    _check_member(acks.member)
+    if (acks.leases is None) == (acks.upto is None):
+        raise RequestInvalid(reason="An ack has either leases or offsets.", hint="Send two requests.")
+    if acks.upto is not None and acks.member is None:
+        reason = "An ack up to an offset is of what one member was given."
+        raise RequestInvalid(reason=reason, hint="Name the member.")
 
 
 def _named_partitions(topic: Topic, named: Sequence[Named]) -> list[int]:

@@ -12,10 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tidegate.errors import RequestInvalid
-from tidegate.model.names import shorten
-
 LEASE_CHARS_MAX = 48  # partition, grant and offset at their longest, and two dots
+ECHO_CHARS_MAX = 200  # of a text that is no lease, when it is named to whoever sent it
 _LEASE = r"(?:0|[1-9][0-9]{0,9})\.[0-9a-f]{16}\.(?:0|[1-9][0-9]{0,18})"
 _ONE = re.compile(_LEASE)
 # One match for all of them: thousands of leases come in one request.
@@ -46,9 +44,17 @@ class Named:
         return sum(stop - start for start, stop in self.ranges)
 
 
-def read_leases(leases: Sequence[str]) -> list[Named]:
-    """Give what leases name, by grant; refuse a text that is none. One that is named twice counts once."""
-    _check(leases)
+def read_leases(leases: Sequence[str]) -> tuple[list[Named], list[str]]:
+    """Give what leases name, by grant, and the texts that are none. One that is there twice counts once."""
+    strange: list[str] = []
+    if not _are_all(leases):
+        wrong = dict.fromkeys(text for text in leases if not _ONE.fullmatch(text))
+        strange = [text[:ECHO_CHARS_MAX] for text in wrong]
+        leases = [text for text in leases if text not in wrong]
+    return _by_grant(leases), strange
+
+
+def _by_grant(leases: Sequence[str]) -> list[Named]:
     offsets_of: dict[str, list[int]] = {}
     for text in leases:
         head, _, offset = text.rpartition(".")
@@ -74,13 +80,8 @@ def _ranges(offsets: list[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _check(leases: Sequence[str]) -> None:
+def _are_all(leases: Sequence[str]) -> bool:
     text = "\n".join(leases)
     # A line break inside a text would pass as two leases.
-    if _ALL.fullmatch(text + "\n" if leases else "") and text.count("\n") == max(0, len(leases) - 1):
-        return
-    wrong = next((lease for lease in leases if not _ONE.fullmatch(lease)), "")
-    raise RequestInvalid(
-        reason=f"'{shorten(wrong)}' is not a lease.",
-        hint='A lease is the text in "lease" of a message, as 0.1f3c9a0b2c4d1000.17.',
-    )
+    is_counted = text.count("\n") == max(0, len(leases) - 1)
+    return is_counted and _ALL.fullmatch(text + "\n" if leases else "") is not None

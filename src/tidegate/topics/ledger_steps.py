@@ -131,14 +131,14 @@ def _doom(draft: Draft, entry: Entry, took: Took, room: int) -> int:
     if stop == entry.start:
         return 0
     draft.replace(entry, [(entry.start, stop)])
-    if entry.kind == HELD:
+    if entry.kind == HELD and not entry.reason:
         took.expired += stop - entry.start
     took.doomed.append(Doomed(entry.part(entry.start, stop), _why(entry)))
     return stop - entry.start
 
 
 def _why(entry: Entry) -> str:
-    return RAN_OUT if entry.kind == HELD else entry.reason or GIVEN_BACK
+    return entry.reason or (RAN_OUT if entry.kind == HELD else GIVEN_BACK)
 
 
 def expire(draft: Draft, rules: Rules, entries_max: int, doomed_max: int) -> Took:
@@ -178,12 +178,14 @@ def _lapsed(entry: Entry, start: int, stop: int) -> Entry:
 Found = list[tuple[Entry, list[tuple[int, int]]]]
 
 
-def held_parts(draft: Draft, named: Named, now_us: int) -> Found:
-    """Give the parts of entries that leases of one grant still hold."""
+def held_parts(draft: Draft, named: Named, now_us: int, member: str | None) -> Found:
+    """Give the parts of entries that leases of one grant still hold, of a member where one is named."""
     return [
         (entry, parts)
         for entry, parts in draft.ledger.clipped(named.ranges)
-        if entry.grant == named.grant and draft.ledger.is_held(entry, now_us)
+        if entry.grant == named.grant
+        and member in (None, entry.member)
+        and draft.ledger.is_held(entry, now_us)
     ]
 
 
@@ -263,48 +265,90 @@ def extended(entry: Entry, start: int, stop: int, now_us: int, span_us: int) -> 
     )
 
 
-def found(drafts: Mapping[int, Draft], named: Named, rules: Rules) -> Found:
-    """Give the parts of entries that leases of one grant still hold, of any partition."""
+def found(drafts: Mapping[int, Draft], named: Named, rules: Rules, member: str | None) -> Found:
+    """Give the parts of entries that leases of one grant still hold, of any partition, as `held_parts`."""
     draft = drafts.get(named.partition)
-    return [] if draft is None else held_parts(draft, named, rules.now_us)
+    return [] if draft is None else held_parts(draft, named, rules.now_us, member)
 
 
-def ack_named(drafts: Mapping[int, Draft], named: Sequence[Named], rules: Rules) -> tuple[int, list[str]]:
-    """Take out what leases hold; give the number of messages, and the leases that hold nothing."""
-    acked, lost = 0, []
+def ack_named(
+    drafts: Mapping[int, Draft], named: Sequence[Named], rules: Rules, member: str | None
+) -> tuple[dict[int, int], list[str]]:
+    """Take out what leases hold; give the messages in each partition, and the leases that hold nothing."""
+    acked, lost = dict.fromkeys(drafts, 0), []
     for one in named:
-        mine = found(drafts, one, rules)
-        acked += count_of(mine)
+        mine = found(drafts, one, rules, member)
         lost += lost_leases(one, mine)
         for entry, parts in mine:
             drafts[one.partition].replace(entry, parts)
         if mine:
+            acked[one.partition] += count_of(mine)
             last = mine[-1][1][-1][1] - 1
             note_acked(drafts[one.partition], last, rules.wall_us)
     return acked, lost
 
 
 def give_back(
-    draft: Draft, entry: Entry, parts: Sequence[tuple[int, int]], nack: Nack, rules: Rules, log_start: int
+    draft: Draft,
+    entry: Entry,
+    parts: Sequence[tuple[int, int]],
+    nack: Nack,
+    rules: Rules,
+    log_start: int,
+    doomed_max: int,
 ) -> list[Doomed]:
-    """Let parts of an entry wait to be given again; give those that never are."""
-    most = rules.deliveries_max
+    """Let parts of an entry wait to be given again; give those that never are, up to a number of messages."""
+    most, reason = rules.deliveries_max, (nack.reason or GIVEN_BACK)[:REASON_CHARS_MAX]
     if most is not None and not nack.release and (nack.dead or entry.deliveries >= most):
-        draft.replace(entry, parts)
-        draft.miss(sum(max(0, min(stop, log_start) - start) for start, stop in parts))
-        reason = (nack.reason or GIVEN_BACK)[:REASON_CHARS_MAX]
-        kept = [(max(start, log_start), stop) for start, stop in parts if stop > log_start]
-        return [Doomed(entry.part(start, stop), reason) for start, stop in kept]
+        return _give_up(
+            draft, entry, parts, (log_start, doomed_max), given_up(entry, rules.now_us, most, reason)
+        )
 
     def back(held: Entry, start: int, stop: int) -> Entry:
         if nack.release:
             return released(held, start, stop, rules.now_us)
         delay_us = nack.delay_ms * 1000
-        due_us, reason = rules.now_us + delay_us, nack.reason or GIVEN_BACK
-        return waiting(held, start, stop, due_us, delay_us, reason)
+        return waiting(held, start, stop, rules.now_us + delay_us, delay_us, reason)
 
     draft.replace(entry, parts, back)
     return []
+
+
+def given_up(entry: Entry, now_us: int, deliveries_max: int, reason: str) -> Entry:
+    """Give a held entry as one whose lease ended and that failed too often: expiry makes it dead letters.
+
+    It has no member: nobody may acknowledge by offset what was given back.
+    """
+    deliveries = max(entry.deliveries, deliveries_max)
+    return replace(entry, deliveries=deliveries, ends_us=now_us, span_us=0, member="", reason=reason)
+
+
+def _give_up(
+    draft: Draft,
+    entry: Entry,
+    parts: Sequence[tuple[int, int]],
+    limits: tuple[int, int],
+    later: Entry,
+) -> list[Doomed]:
+    """Doom parts of an entry, as many as allowed; `later` stands for the others. What is gone is missed."""
+    log_start, room = limits
+    cuts: list[tuple[int, int]] = []
+    doomed: list[Doomed] = []
+    put: set[int] = set()
+    for start, stop in parts:
+        kept = min(max(start, log_start), stop)
+        cut = min(kept + room, stop)
+        room -= cut - kept
+        draft.miss(kept - start)
+        if kept < cut:
+            doomed.append(Doomed(entry.part(kept, cut), later.reason))
+        if start < cut:
+            cuts.append((start, cut))
+        if cut < stop:
+            cuts.append((cut, stop))
+            put.add(cut)
+    draft.replace(entry, cuts, lambda _held, start, stop: later.part(start, stop) if start in put else None)
+    return doomed
 
 
 def told(drafts: Mapping[int, Draft]) -> dict[int, int]:
