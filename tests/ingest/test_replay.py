@@ -34,6 +34,7 @@ COLUMNS = (
     column("j", "JSON"),
     column("b", "BYTES"),
 )
+NAMES = [each.name for each in COLUMNS]
 KEY = ("id", "g")
 USERS = {TableKind.SHARED: [""], TableKind.USER: ["ada", "bob"]}
 
@@ -116,7 +117,9 @@ def by_json(bench: Bench, topic: Topic, payload: Payload) -> dict[Key, Any]:
         else:
             changed = {name: both["new"] for name, both in said["changed"].items()}
             assert all(found.get(key, {}).get(name) == said["changed"][name]["old"] for name in changed)
-            found[key] = {**found.get(key, {}), **changed}
+            assert message["op"] == "UPDATE" or key not in found
+            # A column that was never told is NULL.
+            found[key] = {**found.get(key, dict.fromkeys(NAMES)), **changed}
     return found
 
 

@@ -16,7 +16,7 @@ from tidegate.errors import (
     SqlUnsupported,
     TidegateError,
 )
-from tidegate.ingest.routing import check_route
+from tidegate.ingest.routing import WHERE_CHARS_MAX, check_route
 from tidegate.model.tables import Row, Table, TableKind
 
 COLUMNS = (column("id"), column("text", "TEXT"), column("n", "INT"))
@@ -147,6 +147,42 @@ def test_route_that_could_not_work_is_refused(
     table = Table(1, "default", "app", "things", TableKind.SHARED, COLUMNS, ("id",), 0)
     with pytest.raises(error):
         check_route(table, where, by, payload)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "id IN (SELECT 1)",
+        "unheard(id) = 1",
+        "id + true > 3",
+        "CAST(id AS BLOB) = 'a'",
+        "other.id = 3",
+        "id = $1",
+        "x'00' = 'a'",
+        "id = ",
+    ],
+)
+def test_a_where_that_cannot_be_compiled_is_refused_in_the_words_of_a_source(where: str) -> None:
+    table = Table(1, "default", "app", "things", TableKind.SHARED, COLUMNS, ("id",), 0)
+    with pytest.raises((SqlInvalid, SqlUnsupported)) as caught:
+        check_route(table, where, [], "key")
+    said = f"{caught.value.message} {caught.value.hint}".lower()
+    assert "live quer" not in said
+    assert "line 1" not in said, "of a text that nobody wrote"
+
+
+def test_a_where_with_a_subquery_says_that_a_source_has_none() -> None:
+    table = Table(1, "default", "app", "things", TableKind.SHARED, COLUMNS, ("id",), 0)
+    with pytest.raises(SqlUnsupported, match=r"^The WHERE of a source has no subqueries"):
+        check_route(table, "id IN (SELECT 1)", [], "key")
+
+
+def test_a_where_is_not_longer_than_its_limit() -> None:
+    table = Table(1, "default", "app", "things", TableKind.SHARED, COLUMNS, ("id",), 0)
+    longest = "id = 1".ljust(WHERE_CHARS_MAX)
+    check_route(table, longest, [], "key")
+    with pytest.raises(SqlInvalid, match="has 4,001 characters, and 4,000 is the most"):
+        check_route(table, longest + " ", [], "key")
 
 
 def test_columns_of_partition_by_are_spelled_as_the_table_does() -> None:

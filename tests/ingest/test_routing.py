@@ -63,6 +63,20 @@ def test_key_and_diff_say_what_they_promise(bench: Bench) -> None:
     ]
 
 
+def test_diff_leaves_out_what_is_null_before_and_after(bench: Bench) -> None:
+    """Case 16: of a row that came or went, a column that is NULL has not changed."""
+    table, topic = bench.table(COLUMNS), bench.topic()
+    bench.route(topic, table, "diff")
+    bench.insert(table, [(1, None, 10)])
+    replaced(bench, table, ((1, None, 10), (1, None, None)))
+    replaced(bench, table, ((1, None, None), None))
+    assert [payload["changed"] for payload in bench.payloads(topic)] == [
+        {"id": {"old": None, "new": 1}, "n": {"old": None, "new": 10}},
+        {"n": {"old": 10, "new": None}},
+        {"id": {"old": 1, "new": None}},
+    ]
+
+
 def test_only_the_operations_that_were_asked_for_are_sent(bench: Bench) -> None:
     table, topic = bench.table(COLUMNS), bench.topic()
     bench.route(topic, table, "full", ops=["insert"])

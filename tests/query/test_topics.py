@@ -12,7 +12,14 @@ import pytest
 
 from tests.query.bench import Bench
 from tests.query.topic_bench import TopicBench
-from tidegate.errors import NameInvalid, RouteNotFound, TopicNotFound
+from tidegate.errors import (
+    NameInvalid,
+    RequestInvalid,
+    RouteNotFound,
+    SqlInvalid,
+    SqlUnsupported,
+    TopicNotFound,
+)
 from tidegate.model.access import Operation
 from tidegate.model.tables import TableKind
 from tidegate.query.runner import kind_of
@@ -20,8 +27,9 @@ from tidegate.query.steps import ConsumeAsk
 from tidegate.query.topics import CONSUMED, consumed_outcome
 from tidegate.sql import parse
 from tidegate.storage.commit import Staging
+from tidegate.storage.keys import I64_MAX
 from tidegate.topics.batches import MESSAGE_SCHEMA
-from tidegate.topics.definitions import Retention
+from tidegate.topics.definitions import RETENTION_SECONDS_MAX, Retention
 from tidegate.topics.groups import Take
 from tidegate.topics.reading import Start
 
@@ -44,6 +52,37 @@ def test_consume_asks_for_what_the_statement_says(topics: TopicBench) -> None:
     assert ask == ConsumeAsk(topic, "g", "root", Start("after", 7), 1, 10, 1_500, 120_000)
     ask = topics.step("CONSUME FROM app.t GROUP 'g' MEMBER 'm' FROM TIMESTAMP ?", "1970-01-01").consume
     assert ask == ConsumeAsk(topic, "g", "m", Start("timestamp", 0))
+
+
+def test_after_the_offset_before_the_first_is_from_the_first_on(topics: TopicBench) -> None:
+    topics.run("PUBLISH INTO app.t PARTITION 0 VALUES ('1'), ('2')")
+    for text, params in (("AFTER -1", []), ("AFTER ?", [-1])):
+        ask = topics.step(f"CONSUME FROM app.t PARTITION 0 FROM {text}", *params).consume
+        assert ask is not None
+        assert ask.start == Start("after", -1)
+    with pytest.raises(SqlInvalid, match="AFTER is a whole number of -1 or more, not -2"):
+        topics.step("CONSUME FROM app.t PARTITION 0 FROM AFTER ?", -2)
+    with pytest.raises(SqlUnsupported, match="has 2 partitions: an offset is of one"):
+        topics.run("RESET CONSUMER GROUP 'g' ON app.t TO AFTER -1")
+
+
+@pytest.mark.parametrize(("text", "params"), [("LIMIT 10000000", []), ("LIMIT ?", [10_000_000])])
+def test_a_number_out_of_its_bounds_says_what_to_write(
+    topics: TopicBench, text: str, params: list[Any]
+) -> None:
+    with pytest.raises(SqlInvalid, match=r"LIMIT is a whole number from 1 to .*, not 10000000") as caught:
+        topics.step(f"CONSUME FROM app.t {text}", *params)
+    assert caught.value.hint.startswith("Write or bind a whole number from 1 to ")
+
+
+@pytest.mark.parametrize("text", ["WITH (retention_seconds = {})", "WITH (retention_max_bytes = {})"])
+def test_retention_has_the_limits_that_a_topic_has(topics: TopicBench, text: str) -> None:
+    most = RETENTION_SECONDS_MAX if "seconds" in text else I64_MAX
+    topics.run(f"CREATE TOPIC app.most {text.format(most)}")
+    kept = topics.topics.directory.get("default", "app.most").retention
+    assert most in (kept.seconds, kept.max_bytes)
+    with pytest.raises(RequestInvalid, match=f"1 to {most}"):
+        topics.run(f"CREATE TOPIC app.more {text.format(most + 1)}")
 
 
 @pytest.mark.parametrize(

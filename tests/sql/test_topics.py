@@ -133,6 +133,10 @@ READ = [
         ResetGroup("g", T, 1, StartAt("offset", 5)),
     ),
     (
+        "RESET CONSUMER GROUP 'g' ON app.t PARTITION 1 TO AFTER -1",
+        ResetGroup("g", T, 1, StartAt("after", -1)),
+    ),
+    (
         "RESET CONSUMER GROUP ? ON app.t TO TIMESTAMP ?",
         ResetGroup(Param(1), T, None, StartAt("timestamp", Param(2)), parameter_count=2),
     ),

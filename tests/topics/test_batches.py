@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import StorageCorrupt
+from tidegate.topics import batches
 from tidegate.topics.batches import MESSAGE_SCHEMA, Origin, Place, Run, decode_batch, encode_runs, joined_runs
 
 GOLDEN_V1 = Path(__file__).with_name("record_batch_v1.bin")
@@ -125,6 +126,36 @@ _origins = st.builds(
     schema=st.integers(0, 2),
     user=st.sampled_from([None, "", "ada", "bob"]),
 )
+
+
+_messages = st.lists(
+    st.tuples(st.none() | st.text(st.characters(exclude_categories=["Cs"])), st.binary(max_size=9)),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(st.lists(st.tuples(_origins, _messages), min_size=1, max_size=4), st.integers(0, 2**40))
+def test_few_messages_lie_as_arrow_would_write_them(
+    wanted: list[tuple[Origin, list[tuple[str | None, bytes]]]], base: int
+) -> None:
+    assert batches._TEMPLATE is not None, "this version of Arrow writes what is expected of it"
+    runs, offset = [], base
+    for origin, messages in wanted:
+        like = replace(origin, source=wanted[0][0].source, payload_mode="full")
+        keys, payloads = [key for key, _ in messages], [payload for _, payload in messages]
+        ids = np.arange(offset, offset + len(messages), dtype=np.int64) * 3
+        runs.append(Run(Place(7, offset, offset + 5), like, ids, keys, payloads))
+        offset += len(messages)
+    few = pa.ipc.read_record_batch(
+        pa.py_buffer(batches._small_body(batches._TEMPLATE, runs, offset - base)), MESSAGE_SCHEMA
+    )
+    by_arrow = pa.ipc.read_record_batch(batches._large_body(runs, offset - base), MESSAGE_SCHEMA)
+    as_bytes = [column.view(pa.binary()) if column.type == pa.string() else column for column in few.columns]
+    for column, written, expected in zip(as_bytes, few.columns, by_arrow.columns, strict=True):
+        column.validate(full=True)
+        assert written.null_count == expected.null_count
+        assert column.equals(expected.view(column.type))
 
 
 @given(st.lists(st.tuples(_origins, st.integers(1, 3)), min_size=1, max_size=12))

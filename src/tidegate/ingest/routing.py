@@ -11,6 +11,7 @@ array.
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
@@ -37,6 +38,16 @@ from tidegate.topics.routes import Route, RouteDirectory
 from tidegate.topics.schemas import PayloadSchemas
 
 USER_COLUMN = "_user"
+# It is compiled for every route, some of that on the committer's thread, where all writers wait.
+WHERE_CHARS_MAX = 4_000
+_SOURCE_WORDS = (
+    ("the WHERE of a source does", re.compile(r"\blive queries do\b", re.IGNORECASE)),
+    ("this source", re.compile(r"\bthis live query\b", re.IGNORECASE)),
+    ("the WHERE of a source", re.compile(r"\b(a|the) live query\b", re.IGNORECASE)),
+    # A route has no parameters, and places are those of a text that nobody wrote.
+    ("Write it another way.", re.compile(r"\bBind a parameter\.")),
+    ("", re.compile(r" \(line \d+, column \d+\)")),
+)
 _op: Callable[[Change], Op] = itemgetter(0)
 _old: Callable[[Change], Any] = itemgetter(1)
 
@@ -55,13 +66,32 @@ def check_route(
     if payload not in CODECS:
         raise SqlInvalid(reason=f"payload is 'key', 'full' or 'diff', not '{shorten(payload)}'.")
     if where is not None:
-        compile_filter(where, RowShape(table.shown_columns), ())
+        _check_where(table, where)
     names = tuple(_spelled(table, name) for name in partition_by)
     if len(set(names)) < len(names):
         raise SqlInvalid(reason="PARTITION BY names a column twice.")
     if len(names) > KEY_COLUMNS_MAX:
         raise SqlInvalid(reason=f"PARTITION BY has {len(names)} columns, and {KEY_COLUMNS_MAX} is the most.")
     return names
+
+
+def _check_where(table: Table, where: str) -> None:
+    """Refuse a WHERE that no route can have."""
+    if len(where) > WHERE_CHARS_MAX:
+        reason = f"the WHERE of a source has {len(where):,} characters, and {WHERE_CHARS_MAX:,} is the most."
+        raise SqlInvalid(reason=reason, hint="Send more rows, and let the reader choose; IN takes a list.")
+    try:
+        compile_filter(where, RowShape(table.shown_columns), ())
+    except (SqlInvalid, SqlUnsupported) as problem:
+        reason = _about_source(str(problem.values["reason"]))
+        raise type(problem)(reason=reason, hint=_about_source(problem.hint)) from problem
+
+
+def _about_source(words: str) -> str:
+    """Give what is said of live queries, which have the same language, in the words of a source."""
+    for ours, theirs in _SOURCE_WORDS:
+        words = theirs.sub(ours, words)
+    return words[:1].upper() + words[1:] if words.startswith("the WHERE") else words
 
 
 class TopicRouter:
@@ -233,7 +263,7 @@ def _compiled(where: str, table: Table) -> LiveFilter:
             f"'{table.full_name}' feeds a topic by WHERE {shorten(where)}, which this version cannot read"
         )
         hint = "Drop that source (ALTER TOPIC … DROP SOURCE …), and add it anew."
-        raise SqlUnsupported(reason=f"{reason}: {problem}", hint=hint) from problem
+        raise SqlUnsupported(reason=f"{reason}: {_about_source(str(problem))}", hint=hint) from problem
 
 
 class _KeyTexts:

@@ -13,7 +13,7 @@ from tidegate.errors import SqlInvalid
 from tidegate.model.durations import Duration, parse_duration
 from tidegate.model.names import shorten
 from tidegate.model.timeranges import parse_time
-from tidegate.sql.bindings import NUMBER_MAX
+from tidegate.sql.bindings import AFTER_LEAST, NUMBER_MAX, number_text
 from tidegate.sql.statements import Literal, Param
 from tidegate.sql.topic_statements import Number, Span, StartAt, Text
 from tidegate.topics.reading import Start
@@ -50,8 +50,7 @@ class Bound:
         """Give a whole number between two, both in."""
         given = self._params[value.number - 1] if isinstance(value, Param) else value
         if type(given) is not int or not least <= given <= most:
-            bounds = f"of {least} or more" if most == NUMBER_MAX else f"from {least} to {most}"
-            raise _wrong(clause, f"a whole number {bounds}", given)
+            raise _wrong(clause, number_text(least, most, given), given)
         return given
 
     def optional_number(self, value: Number | None, clause: str) -> int | None:
@@ -73,7 +72,8 @@ class Bound:
     def start(self, start: StartAt) -> Start:
         """Give where reading begins."""
         if start.kind != "timestamp":
-            return Start(start.kind, self.number(start.value, start.kind.upper()))
+            least = AFTER_LEAST if start.kind == "after" else 0
+            return Start(start.kind, self.number(start.value, start.kind.upper(), least))
         if isinstance(start.value, Param):
             given = self._params[start.value.number - 1]
             if not isinstance(given, str):
@@ -112,4 +112,4 @@ class Bound:
 
 def _wrong(clause: str, wanted: str, given: object) -> SqlInvalid:
     shown = shorten(json.dumps(given, default=str, ensure_ascii=False))
-    return SqlInvalid(reason=f"{clause} is {wanted}, not {shown}.", hint="This is the value of a parameter.")
+    return SqlInvalid(reason=f"{clause} is {wanted}, not {shown}.", hint=f"Write or bind {wanted}.")

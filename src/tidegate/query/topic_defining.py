@@ -85,12 +85,15 @@ class TopicDefining:
         caller.check(Operation.TOPIC_CHANGE)
         where = None if statement.where is None else statement.where.sql
         # Once before it is staged: what it takes to compile a WHERE must not hold up the writers.
-        check_route(self._source(statement.table, caller), where, statement.partition_by, statement.payload)
+        checked = self._source(statement.table, caller)
+        checked_columns = check_route(checked, where, statement.partition_by, statement.payload)
 
         def change(staging: Staging) -> None:
             topic = self._get(statement.topic, caller)
             table = self._source(statement.table, caller)
-            columns = check_route(table, where, statement.partition_by, statement.payload)
+            columns = checked_columns
+            if table is not checked:  # it was changed, or made again, since
+                columns = check_route(table, where, statement.partition_by, statement.payload)
             now_us = self._topics.clock.now_us()
             for op in _ops(statement.operations):
                 route = Route(
@@ -202,10 +205,10 @@ class TopicDefining:
 
         def change(staging: Staging) -> dict[int, int]:
             topic = self._get(statement.topic, caller)
-            if start.kind == "offset" and partition is None and topic.partitions > 1:
+            if start.kind in ("offset", "after") and partition is None and topic.partitions > 1:
                 raise SqlUnsupported(
                     reason=f"Topic '{topic.name}' has {topic.partitions} partitions: an offset is of one.",
-                    hint="Say which: RESET CONSUMER GROUP … PARTITION n TO OFFSET n.",
+                    hint=f"Say which: RESET CONSUMER GROUP … PARTITION n TO {start.kind.upper()} n.",
                 )
             return self._topics.groups.stage_reset(staging, topic, group, start, partition)
 

@@ -15,6 +15,8 @@ from tidegate.sql.tokens import NUMBER, PARAM, QUOTED, STRING, WORD, name_of, nu
 from tidegate.sql.topic_statements import Number, Span, StartAt, Text, TopicName
 
 NUMBER_MAX = 2**63 - 1  # offsets, sequences and sizes are 64-bit numbers at rest
+AFTER_LEAST = -1  # after -1 is from the first offset on: where a reader stands that has seen none
+_STARTS = ("EARLIEST", "LATEST", "OFFSET", "AFTER", "TIMESTAMP")
 _DURATIONS = "'5 s', '250 ms', '15 min'"
 
 
@@ -81,10 +83,17 @@ def plain_number(cursor: Cursor, clause: str, *, least: int = 0, most: int = NUM
     written = f"{'-' if first.key == '-' else ''}{digits}"
     value = number_of(written)
     if value is None or not isinstance(value, int) or not least <= value <= most:
-        bounds = f"of {least} or more" if most == NUMBER_MAX else f"from {least} to {most}"
-        raise cursor.error(f"{clause} is a whole number {bounds}, not {shorten(written)}", first.start)
+        wanted = number_text(least, most, value)
+        raise cursor.error(f"{clause} is {wanted}, not {shorten(written)}", first.start)
     cursor.advance()
     return value
+
+
+def number_text(least: int, most: int, given: object) -> str:
+    """Give what a clause takes, in words; the most where something is nearer to it than to the least."""
+    if most == NUMBER_MAX and not (isinstance(given, int) and given > most):
+        return f"a whole number of {least} or more"
+    return f"a whole number from {least} to {most}"
 
 
 def duration(cursor: Cursor, clause: str) -> Span:
@@ -125,15 +134,17 @@ def moment(cursor: Cursor) -> Number:
     return found
 
 
-def start_at(cursor: Cursor, *words: str) -> StartAt:
-    """Step over EARLIEST, LATEST, OFFSET n, AFTER n or TIMESTAMP '…', as far as these words allow."""
+def start_at(cursor: Cursor) -> StartAt:
+    """Step over EARLIEST, LATEST, OFFSET n, AFTER n or TIMESTAMP '…'."""
     if cursor.token.kind == NUMBER:
-        raise cursor.expected(words, hint=f"An offset is written OFFSET n. {cursor.syntax}")
-    word = cursor.expect(*words)
+        raise cursor.expected(_STARTS, hint=f"An offset is written OFFSET n. {cursor.syntax}")
+    word = cursor.expect(*_STARTS)
     if word == "TIMESTAMP":
         return StartAt("timestamp", moment(cursor))
-    if word in ("OFFSET", "AFTER"):
-        return StartAt("offset" if word == "OFFSET" else "after", number(cursor, word))
+    if word == "AFTER":
+        return StartAt("after", number(cursor, word, least=AFTER_LEAST))
+    if word == "OFFSET":
+        return StartAt("offset", number(cursor, word))
     return StartAt("earliest" if word == "EARLIEST" else "latest")
 
 

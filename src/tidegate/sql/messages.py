@@ -30,7 +30,6 @@ NACK_SYNTAX = (
 )
 EXTEND_SYNTAX = "Syntax: EXTEND topic GROUP 'group' [MEMBER 'member'] LEASES ('lease', …) [LEASE '30 s']"
 
-_STARTS = ("EARLIEST", "LATEST", "OFFSET", "AFTER", "TIMESTAMP")
 _JSON_HINT = "A payload is a text with JSON, such as '{\"a\": 1}', or a parameter."
 
 Readers = Mapping[str, Callable[[Cursor], Any]]
@@ -56,7 +55,7 @@ _CONSUME: Readers = {
     "GROUP": _text("GROUP"),
     "MEMBER": _text("MEMBER"),
     "PARTITION": lambda cursor: number(cursor, "PARTITION"),
-    "FROM": lambda cursor: start_at(cursor, *_STARTS),
+    "FROM": start_at,
     "LIMIT": lambda cursor: number(cursor, "LIMIT", least=1),
     "WAIT": lambda cursor: duration(cursor, "WAIT"),
     "LEASE": lambda cursor: duration(cursor, "LEASE"),

@@ -59,7 +59,7 @@ SHOW_GROUPS_SYNTAX = "Syntax: SHOW CONSUMER GROUPS ON topic"
 DROP_GROUP_SYNTAX = "Syntax: DROP CONSUMER GROUP [IF EXISTS] 'group' ON topic"
 RESET_SYNTAX = (
     "Syntax: RESET CONSUMER GROUP 'group' ON topic [PARTITION n] "
-    "TO EARLIEST|LATEST|OFFSET n|TIMESTAMP '2026-01-31 12:00'"
+    "TO EARLIEST|LATEST|OFFSET n|AFTER n|TIMESTAMP '2026-01-31 12:00'"
 )
 # Both spellings of a limit: in WITH it says what it is, behind RETENTION that is known.
 _LIMITS = {
@@ -68,9 +68,6 @@ _LIMITS = {
     "seconds": "seconds",
     "max_bytes": "max_bytes",
 }
-# A longer time does not fit into 64-bit microseconds.
-_SECONDS_MAX = (2**63 - 1) // 1_000_000
-_BYTES_MAX = 2**62
 
 Reader = Callable[[Cursor, str], Any]
 
@@ -221,8 +218,8 @@ def _limit(cursor: Cursor, name: str) -> int | None:
     if cursor.token.kind == STRING and _LIMITS[name] == "seconds":
         hint = "Write the number of seconds, or ALTER TOPIC topic SET RETENTION '7 days'."
         raise cursor.expected(f"a whole number behind {name}", hint=hint)
-    most = _SECONDS_MAX if _LIMITS[name] == "seconds" else _BYTES_MAX
-    return plain_number(cursor, name, least=1, most=most)
+    # How large it may be is the topic's to say: HTTP and SQL refuse the same.
+    return plain_number(cursor, name, least=1)
 
 
 def _options(cursor: Cursor, readers: Mapping[str, Reader]) -> dict[str, Any]:
@@ -294,5 +291,4 @@ def reset_group(cursor: Cursor) -> ResetGroup:
     if not cursor.is_at("TO"):
         raise cursor.expected(["PARTITION", "TO"] if partition is None else ["TO"])
     cursor.advance()
-    start = start_at(cursor, "EARLIEST", "LATEST", "OFFSET", "TIMESTAMP")
-    return ResetGroup(group, topic, partition, start)
+    return ResetGroup(group, topic, partition, start_at(cursor))

@@ -20,12 +20,15 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import StorageCorrupt
+from tidegate.topics import small_batches
+from tidegate.topics.small_batches import SmallColumn, Template, repeated_text, template_of
 
 T = TypeVar("T")
 
@@ -37,6 +40,14 @@ _HEADER_BEFORE_CRC = HEADER.size - 4
 # hold much. A message that is larger by itself has a record batch of its own.
 BATCH_MESSAGES_MAX = 8192
 BATCH_BYTES_MAX = 1024 * 1024
+# Retention by bytes removes whole record batches and keeps the newest: where there is a limit, none is more
+# than a part of it. Below the least, the head of a record batch (about 1 KiB) would be most of what is kept.
+LIMITED_BATCH_BYTES_MIN = 4 * 1024
+LIMITED_BATCH_PARTS = 8
+# What a message takes besides its key and payload, about: its other columns.
+MESSAGE_HEAD_BYTES = 80
+# Up to so many messages are written without Arrow's arrays, whose making would be most of the time.
+SMALL_MESSAGES_MAX = 64
 # Ends an Arrow IPC stream.
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -56,6 +67,7 @@ MESSAGE_SCHEMA = pa.schema(
         pa.field("user", pa.string()),
     ]
 )
+_TEMPLATE = template_of(MESSAGE_SCHEMA)
 _SCHEMA_WITHOUT_USER = pa.schema(list(MESSAGE_SCHEMA)[:-1])
 STREAM_START: bytes = MESSAGE_SCHEMA.serialize().to_pybytes()
 
@@ -81,8 +93,7 @@ class Origin:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True, gc=False):
     """Where a run of messages goes: its partition, first offset and time."""
 
     partition: int
@@ -125,8 +136,7 @@ class StoredBatch:
         return pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(msgspec.Struct, frozen=True):
     """Messages of one partition that follow each other; payloads are as the origin's codec says, checked."""
 
     place: Place
@@ -147,53 +157,118 @@ class Run:
         return Run(place, self.origin, self.ids[chosen], self.keys[chosen], self.payloads[chosen])
 
 
+class BatchLimits(NamedTuple):
+    """How much may be in one record batch; a message counts as its key, its payload and `head_bytes`."""
+
+    bytes_max: int = BATCH_BYTES_MAX
+    head_bytes: int = 0
+
+    @classmethod
+    def of(cls, retention_max_bytes: int | None) -> BatchLimits:
+        """Give the limits for a topic, by the bytes that it keeps of a partition."""
+        if retention_max_bytes is None:
+            return _UNLIMITED
+        part_bytes = max(LIMITED_BATCH_BYTES_MIN, retention_max_bytes // LIMITED_BATCH_PARTS)
+        return cls(min(part_bytes, BATCH_BYTES_MAX), MESSAGE_HEAD_BYTES)
+
+
+_UNLIMITED = BatchLimits()
+
+
 def message_bytes(keys: Sequence[str | None], payloads: Sequence[bytes]) -> int:
     """Count the bytes of messages, with their keys."""
+    if len(payloads) == 1:
+        return len(payloads[0]) + len((keys[0] or "").encode())
     # One text of all keys is counted several times as quickly as each by itself.
     return sum(map(len, payloads)) + len("".join(filter(None, keys)).encode())
 
 
-def joined_runs(runs: Sequence[Run]) -> Iterator[list[Run]]:
+def joined_runs(runs: Sequence[Run], limits: BatchLimits = _UNLIMITED) -> Iterator[list[Run]]:
     """Divide runs that follow each other into those that share a record batch: like origins, not too long.
 
     A run that is too long for one record batch is cut.
     """
     joined: list[Run] = []
     count = size_bytes = 0
-    for run, run_bytes in _cut_runs(runs):
-        over = count + run.count > BATCH_MESSAGES_MAX or size_bytes + run_bytes > BATCH_BYTES_MAX
+    for run, run_bytes in _cut_runs(runs, limits):
+        run_count = len(run.payloads)
+        over = count + run_count > BATCH_MESSAGES_MAX or size_bytes + run_bytes > limits.bytes_max
         if joined and (over or not run.origin.shares_batch_with(joined[0].origin)):
             yield joined
             joined, count, size_bytes = [], 0, 0
         joined.append(run)
-        count += run.count
+        count += run_count
         size_bytes += run_bytes
     if joined:
         yield joined
 
 
-def _cut_runs(runs: Sequence[Run]) -> Iterator[tuple[Run, int]]:
+def _cut_runs(runs: Sequence[Run], limits: BatchLimits) -> Iterator[tuple[Run, int]]:
     """Give runs that each fit into a record batch, with their bytes."""
+    bytes_max, head_bytes = limits
     for run in runs:
-        size_bytes = message_bytes(run.keys, run.payloads)
-        if run.count == 1 or (run.count <= BATCH_MESSAGES_MAX and size_bytes <= BATCH_BYTES_MAX):
+        count = len(run.payloads)
+        size_bytes = message_bytes(run.keys, run.payloads) + count * head_bytes
+        if count == 1 or (count <= BATCH_MESSAGES_MAX and size_bytes <= bytes_max):
             yield run, size_bytes
             continue
         start = part_bytes = 0
         for index, (key, payload) in enumerate(zip(run.keys, run.payloads, strict=True)):
-            one_bytes = len(payload) + (len(key.encode()) if key else 0)
-            full = index - start == BATCH_MESSAGES_MAX or part_bytes + one_bytes > BATCH_BYTES_MAX
+            one_bytes = len(payload) + head_bytes + (len(key.encode()) if key else 0)
+            full = index - start == BATCH_MESSAGES_MAX or part_bytes + one_bytes > bytes_max
             if full and index > start:
                 yield run.part(start, index), part_bytes
                 start, part_bytes = index, 0
             part_bytes += one_bytes
-        yield run.part(start, run.count), part_bytes
+        yield run.part(start, count), part_bytes
 
 
 def encode_runs(runs: Sequence[Run]) -> bytes:
     """Give the bytes that store these messages as one record batch."""
     place, origin, last_us = runs[0].place, runs[0].origin, runs[-1].place.ts_us
-    count = sum(run.count for run in runs)
+    count = runs[-1].place.base_offset + len(runs[-1].payloads) - place.base_offset
+    if count <= SMALL_MESSAGES_MAX and _TEMPLATE is not None:
+        body: bytes | pa.Buffer = _small_body(_TEMPLATE, runs, count)
+    else:
+        body = _large_body(runs, count)
+    counts = (VERSION, origin.codec, origin.schema, count)
+    head = HEADER.pack(*counts, place.ts_us, last_us, 0)[:_HEADER_BEFORE_CRC]
+    checksum = zlib.crc32(body, zlib.crc32(head))
+    return b"".join((head, checksum.to_bytes(4, "big"), body))
+
+
+def _small_body(template: Template, runs: Sequence[Run], count: int) -> bytes:
+    """Give the Arrow message of few messages; what `_large_body` gives, for less."""
+    place, origin = runs[0].place, runs[0].origin
+    of_message = runs if len(runs) == count else [run for run in runs for _ in run.payloads]
+    ops = {run.origin.op for run in runs}
+    users = {run.origin.user for run in runs}
+    keys = [key if key is None else key.encode() for run in runs for key in run.keys]
+    return template.message(
+        count,
+        (
+            small_batches.numbers([place.partition] * count, "i"),
+            small_batches.numbers(range(place.base_offset, place.base_offset + count)),
+            SmallColumn(0, (b"", b"".join([run.ids.tobytes() for run in runs]))),
+            small_batches.numbers([run.place.ts_us for run in of_message]),
+            _few_by_run(ops, [run.origin.op for run in of_message]),
+            repeated_text(origin.source, count),
+            repeated_text(origin.payload_mode, count),
+            small_batches.texts(keys),
+            small_batches.texts(_joined([run.payloads for run in runs])),
+            _few_by_run(users, [run.origin.user for run in of_message]),
+        ),
+    )
+
+
+def _few_by_run(kinds: set[Any], values: Sequence[str | None]) -> SmallColumn:
+    if len(kinds) == 1:
+        return repeated_text(values[0], len(values))
+    return small_batches.texts([value if value is None else value.encode() for value in values])
+
+
+def _large_body(runs: Sequence[Run], count: int) -> pa.Buffer:
+    place, origin = runs[0].place, runs[0].origin
     batch = pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(place.partition, pa.int32()), count),
@@ -209,7 +284,7 @@ def encode_runs(runs: Sequence[Run]) -> bytes:
         ],
         schema=MESSAGE_SCHEMA,
     )
-    return _framed(batch, origin, place.ts_us, last_us)
+    return batch.serialize()
 
 
 def _joined(parts: list[Sequence[T]]) -> Sequence[T]:
@@ -231,14 +306,6 @@ def _times(runs: Sequence[Run]) -> pa.Array:
         return pa.repeat(pa.scalar(runs[0].place.ts_us, kind), runs[0].count)
     times = np.repeat([run.place.ts_us for run in runs], [run.count for run in runs])
     return pa.array(times.astype(np.int64)).view(kind)
-
-
-def _framed(batch: pa.RecordBatch, origin: Origin, first_us: int, last_us: int) -> bytes:
-    body = batch.serialize()
-    counts = (VERSION, origin.codec, origin.schema, batch.num_rows)
-    head = HEADER.pack(*counts, first_us, last_us, 0)[:_HEADER_BEFORE_CRC]
-    checksum = zlib.crc32(body, zlib.crc32(head))
-    return b"".join((head, checksum.to_bytes(4, "big"), body))
 
 
 def decode_batch(stored: bytes, base_offset: int, place: str) -> StoredBatch:

@@ -26,6 +26,7 @@ from tidegate.storage.commit import StageLater, Staging
 from tidegate.storage.engine import Engine
 from tidegate.topics import keys, searching
 from tidegate.topics.batches import (
+    BatchLimits,
     Origin,
     Place,
     Run,
@@ -46,6 +47,26 @@ __all__ = ["Appended", "Counters", "TopicLog"]
 
 # Removed bytes that are worth a compaction; of less, RocksDB takes care when it comes by.
 TIDY_BYTES_MIN = 64 * 1024 * 1024
+
+
+class _Tail(bytes):
+    """Where a partition ends after an append that is not written yet; stands for its counters in a group.
+
+    Its bytes are none, so it is never taken for stored counters. These are only known once the record batches
+    are: `group` is what the group found.
+    """
+
+    group: Counters
+    end: int
+    last_us: int
+    last_id: int
+
+    @classmethod
+    def at(cls, group: Counters, end: int, last_us: int, last_id: int) -> _Tail:
+        """Give the end of a partition."""
+        tail = cls()
+        tail.group, tail.end, tail.last_us, tail.last_id = group, end, last_us, last_id
+        return tail
 
 
 class TopicLog:
@@ -69,6 +90,8 @@ class TopicLog:
         self._seen: dict[tuple[int, int], Counters] = {}
         # Counters as the last finished append leaves them, durable or not.
         self._finished: dict[tuple[int, int], Counters] = {}
+        # Keys of the counters that appends ask for.
+        self._counter_keys: dict[tuple[int, int], bytes] = {}
         # What `retained_start` counted: the bytes before the offset it gave. The trim need not count again.
         self._bytes_before: dict[tuple[int, int], tuple[int, int]] = {}
         # Bytes removed from each partition when the disk got its room back, and topics that are gone since.
@@ -107,34 +130,41 @@ class TopicLog:
         origin: Origin,
     ) -> Appended:
         """Add messages to the end of a partition; what one group of writes adds shares record batches."""
+        place = (topic.id, partition)
+        counter_key = self._counter_keys.get(place) or self._counter_key(topic, partition)
+        before = self._tail(staging, topic, partition, counter_key)
+        ts_us = max(self._clock.now_us(), before.last_us)
         count = len(payloads)
+        ids = self._ids.take_many(count) if count > 1 else np.array((self._ids.take(),), np.int64)
+        run = Run(Place(partition, before.end, ts_us), origin, ids, message_keys, payloads)
+        tail = _Tail.at(before.group, before.end + count, ts_us, int(ids[-1]))
+        staging.foresee(counter_key, tail)
+        size_bytes = message_bytes(message_keys, payloads)
+        staging.gather(("append", *place), (topic, before, run), size_bytes, self._finish_runs)
+        return Appended(partition, before.end, ids)
+
+    def _counter_key(self, topic: Topic, partition: int) -> bytes:
+        key = keys.counter_key(topic.id, topic.check_partition(partition))
+        self._counter_keys[topic.id, partition] = key
+        return key
+
+    def _tail(self, staging: Staging, topic: Topic, partition: int, counter_key: bytes) -> _Tail:
+        """Give where a partition ends after what the group has appended so far."""
+        stored = staging.get(counter_key)
+        if isinstance(stored, _Tail):
+            # An append before this one in the group left it, and a topic that goes takes it along: so the
+            # topic is there.
+            return stored
         if staging.get(keys.definition_key(topic.id)) is None:
             # Deleted since the request came in: what went into it now could never be read.
             raise TopicNotFound(topic=topic.name)
         # The first look also remembers the durable counters, before this change can be seen in the engine.
         self.counters(topic, partition)
-        counter_key = keys.counter_key(topic.id, partition)
-        before = Counters.decode(staging.get(counter_key), place_of(topic, partition))
-        ts_us = max(self._clock.now_us(), before.last_us)
-        ids = self._ids.take_many(count)
-        run = Run(Place(partition, before.end, ts_us), origin, ids, message_keys, payloads)
-        after = Counters(
-            before.end + count,
-            before.start,
-            ts_us,
-            int(ids[-1]),
-            before.stored_bytes,
-            before.appended_bytes,
-            before.indexed_bytes,
-        )
-        staging.foresee(counter_key, after.encode())
-        name = ("append", topic.id, partition)
-        size_bytes = message_bytes(message_keys, payloads)
-        staging.gather(name, (topic, before, run), size_bytes, self._finish_runs)
-        return Appended(partition, before.end, ids)
+        held = Counters.decode(stored, place_of(topic, partition))
+        return _Tail.at(held, held.end, held.last_us, held.last_id)
 
     def _finish_runs(
-        self, parts: list[tuple[Topic, Counters, Run]]
+        self, parts: list[tuple[Topic, _Tail, Run]]
     ) -> tuple[list[tuple[bytes, bytes]], Callable[[], None]]:
         """Give the record batches of what a group appends to one partition, and the counters after it."""
         topic, before, first = parts[0]
@@ -142,10 +172,11 @@ class TopicLog:
         puts: list[tuple[bytes, bytes]] = []
         # A change that closes its group is finished apart from those before it, and foresaw the counters
         # before their bytes were known.
-        finished = self._finished.get((topic.id, partition), before)
-        counted = finished if finished.last_id == before.last_id else before
+        finished = self._finished.get((topic.id, partition), before.group)
+        counted = finished if finished.last_id == before.last_id else before.group
         appended_bytes, indexed_bytes = counted.appended_bytes, counted.indexed_bytes
-        for runs in joined_runs([run for _, _, run in parts]):
+        limits = BatchLimits.of(topic.retention_max_bytes)
+        for runs in joined_runs([run for _, _, run in parts], limits):
             base, first_us = runs[0].place.base_offset, runs[0].place.ts_us
             if appended_bytes - indexed_bytes >= INDEX_EVERY_BYTES:
                 entry = IndexEntry(first_us, base, appended_bytes)
@@ -156,10 +187,10 @@ class TopicLog:
             puts.append((keys.record_key(topic.id, partition, base), stored))
         after = Counters(
             last.place.base_offset + last.count,
-            before.start,
+            before.group.start,
             last.place.ts_us,
             int(last.ids[-1]),
-            appended_bytes - before.removed_bytes,
+            appended_bytes - before.group.removed_bytes,
             appended_bytes,
             indexed_bytes,
         )
@@ -330,6 +361,7 @@ class TopicLog:
             seen = self._seen.pop(place, None)
             left_bytes += seen.appended_bytes - self._tidied.pop(place, 0) if seen else 0
             self._finished.pop(place, None)
+            self._counter_keys.pop(place, None)
             self._bytes_before.pop(place, None)
         if left_bytes >= TIDY_BYTES_MIN:
             self._gone.append(topic.id)

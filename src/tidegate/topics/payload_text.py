@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from itertools import repeat
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET
 
 from tidegate.model.schemas import ColumnType
 from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN, format_time
@@ -78,7 +78,7 @@ class TextWriter:
         rows = _decode_loose(packed)
         for row in rows:
             if len(row) == width:
-                row.append(msgspec.UNSET)
+                row.append(UNSET)
             elif len(row) != width + 1:
                 raise ValueError(f"a key has {width} values and not {len(row)}")
         previews = [row.pop() for row in rows]
@@ -103,16 +103,21 @@ class TextWriter:
 
     def _inserted(self, messages: Sequence[Sequence[Any]]) -> list[Any]:
         columns = self._row_columns(messages)
-        return self._whole(columns, [map(_Both, repeat(None), column) for column in columns])
+        return self._whole(
+            columns, [[UNSET if new is None else _Both(None, new) for new in column] for column in columns]
+        )
 
     def _deleted(self, messages: Sequence[Sequence[Any]]) -> list[Any]:
         columns = self._row_columns(messages)
-        return self._whole(columns, [map(_Both, column, repeat(None)) for column in columns])
+        return self._whole(
+            columns, [[UNSET if old is None else _Both(old, None) for old in column] for column in columns]
+        )
 
     def _row_columns(self, messages: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
         return _shown_columns(zip(*[row for (row,) in messages], strict=True), self._columns)
 
     def _whole(self, columns: Sequence[Sequence[Any]], both: Sequence[Iterable[Any]]) -> list[Any]:
+        """Give whole rows as differences; a column that is NULL before and after has not changed."""
         keys = map(self._key_row, *[columns[place] for place in self._key_places])
         return list(map(_Difference, keys, map(self._row, *both)))
 
@@ -153,7 +158,7 @@ def _maker(names: Sequence[str]) -> Callable[..., Any]:
     if any(char in name for name in names for char in '"\\'):
         # A struct writes the names of its fields as they are.
         return lambda *values: {
-            name: value for name, value in zip(names, values, strict=True) if value is not msgspec.UNSET
+            name: value for name, value in zip(names, values, strict=True) if value is not UNSET
         }
     return msgspec.defstruct("Shown", fields, rename=spelled, gc=False)
 
