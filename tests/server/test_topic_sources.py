@@ -32,7 +32,7 @@ def test_rows_of_a_table_become_messages(admin: Client, topic: str, orders: str)
         {"id": 1},
     ]
     facts = {row["property"]: row["value"] for row in told(admin, f"DESCRIBE TOPIC {topic}")}
-    assert facts["partition 0"].startswith("offsets 0 to 3, ")
+    assert facts["partition 0"].startswith("earliest 0, next 3, ")
     assert facts["schema 1"] == f"{orders} (id INT, customer TEXT, total DOUBLE)"
     sources = [row for row in told(admin, f"DESCRIBE TOPIC {topic}") if row["property"] == f"source {orders}"]
     written = [row["value"] for row in sources]
@@ -78,3 +78,23 @@ def test_a_dropped_table_takes_its_routes_along_and_says_so(admin: Client, topic
     admin.run(f"INSERT INTO {orders} VALUES (1)")
     assert told(admin, f"CONSUME FROM {topic}") == []
     assert "warnings" not in admin.run(f"DROP TABLE {orders}")
+
+
+def test_rows_that_a_table_has_already_are_said_not_to_be_sent(admin: Client, topic: str) -> None:
+    told(admin, "CREATE NAMESPACE IF NOT EXISTS older")
+    told(admin, f"CREATE SHARED TABLE older.{topic.replace('.', '_')} (id BIGINT PRIMARY KEY, v TEXT)")
+    table = f"older.{topic.replace('.', '_')}"
+    told(admin, f"INSERT INTO {table} VALUES (1, 'a'), (2, 'b')")
+    route = f"ALTER TOPIC {topic} ADD SOURCE {table} ON UPDATE WITH (payload = 'full')"
+    (warning,) = admin.run(route)["warnings"]
+    assert "The 2 rows" in warning
+    told(admin, f"UPSERT INTO {table} SELECT * FROM {table}")
+    payloads = [row["payload"] for row in told(admin, f"CONSUME FROM {topic}")]
+    assert payloads == ['{"id":1,"v":"a"}', '{"id":2,"v":"b"}']
+
+
+def test_a_nack_may_make_a_dead_letter(admin: Client, topic: str) -> None:
+    told(admin, f"PUBLISH INTO {topic} VALUES ('1')")
+    (message,) = told(admin, f"CONSUME FROM {topic} GROUP 'g'")
+    (nacked,) = told(admin, f"NACK {topic} GROUP 'g' LEASES (?) DEAD REASON 'no'", [message["lease"]])
+    assert nacked == {"nacked": 1, "dead": 1}

@@ -123,6 +123,7 @@ READ = [
         Nack(T, "g", None, ("0.a.1",), span("5 s"), "no luck"),  # type: ignore[arg-type]
     ),
     ("NACK app.t GROUP 'g' LEASES ('0.a.1')", Nack(T, "g", None, ("0.a.1",), None, None)),
+    ("NACK app.t GROUP 'g' LEASES ('0.a.1') DEAD", Nack(T, "g", None, ("0.a.1",), None, None, dead=True)),
     (
         "EXTEND app.t GROUP 'g' MEMBER 'm' LEASES ('0.a.1') LEASE '30 s'",
         Extend(T, "g", "m", ("0.a.1",), span("30 s")),  # type: ignore[arg-type]

@@ -51,9 +51,10 @@ T = TypeVar("T")
 class TopicDefining:
     """Plans statements that make, change and drop topics; any thread may ask."""
 
-    def __init__(self, topics: TopicParts, tables: TableDirectory) -> None:
+    def __init__(self, topics: TopicParts, tables: TableDirectory, rows_of: Callable[[Table], int]) -> None:
         self._topics = topics
         self._tables = tables
+        self._rows_of = rows_of
 
     def create(self, statement: CreateTopic, _bound: Bound, caller: Caller) -> Step:
         """Plan CREATE TOPIC."""
@@ -108,7 +109,16 @@ class TopicDefining:
                 )
                 self._topics.routes.stage_add(staging, topic, table, route)
 
-        return self._changing(change, Operation.TOPIC_CHANGE, statement.topic)
+        def work() -> Outcome:
+            self._commit(change)
+            count, name = self._rows_of(checked), checked.full_name
+            if not count:
+                return Outcome()
+            again = f"UPSERT INTO {name} SELECT * FROM {name}"  # noqa: S608 - for people to read
+            said = f"The {count} rows that '{name}' has already are not sent. With ON UPDATE and payload "
+            return Outcome(warnings=[f"{said}'full' or 'key', {again} sends them as updates."])
+
+        return _ddl(work, Operation.TOPIC_CHANGE, statement.topic)
 
     def _source(self, name: TableName, caller: Caller) -> Table:
         """Give the table that feeds a topic, or say why there is none."""

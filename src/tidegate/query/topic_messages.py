@@ -136,7 +136,7 @@ class TopicMessages:
         if reason is not None and len(reason) > REASON_CHARS_MAX:
             said = f"REASON has {len(reason)} characters, and {REASON_CHARS_MAX} is the most."
             raise SqlInvalid(reason=said, hint="Say it shorter; the log of the consumer has room.")
-        given_back = groups.Nack(group, named, leases, delay_ms, reason)
+        given_back = groups.Nack(group, named, leases, delay_ms, reason, dead=statement.dead)
 
         def work() -> Outcome:
             done = self._commit(lambda staging: self._topics.groups.stage_nack(staging, topic, given_back))

@@ -79,7 +79,7 @@ class TopicShowing:
             ("retention_max_bytes", _limit(topic.retention_max_bytes)),
         ]
         rows += [
-            (f"partition {number}", f"offsets {held.start} to {held.end}, {held.stored_bytes} bytes")
+            (f"partition {number}", f"earliest {held.start}, next {held.end}, {held.stored_bytes} bytes")
             for number, held in enumerate(counters)
         ]
         rows += [

@@ -40,7 +40,8 @@ _ARROW = {_TEXT: pa.string(), _INT: pa.int32(), _BIGINT: pa.int64()}
 class TopicStatements:
     """Plans statements about topics; any thread may ask.
 
-    `published` is told the tenant and how many messages a PUBLISH stored.
+    `published` is told the tenant and how many messages a PUBLISH stored; `rows_of` gives how many rows a
+    table has.
     """
 
     def __init__(
@@ -48,8 +49,9 @@ class TopicStatements:
         topics: TopicParts,
         tables: TableDirectory,
         published: Callable[[str, int], None] = lambda _tenant, _count: None,
+        rows_of: Callable[[Table], int] = lambda _table: 0,
     ) -> None:
-        defining, showing = TopicDefining(topics, tables), TopicShowing(topics, tables)
+        defining, showing = TopicDefining(topics, tables, rows_of), TopicShowing(topics, tables)
         messages = TopicMessages(topics, published)
         self._defining = defining
         self._plans: dict[type[sql.TopicStatement], Callable[[Any, Bound, Caller], Step]] = {

@@ -156,7 +156,9 @@ def open_tables(
     rows = RowWriter(store, [topics.router, follower])
     appends = StreamWriter(streams, [follower], metrics.count_stream_append)
     writing = Writing(directory, rows, appends, selecting, committer, sources)
-    statements = TopicStatements(topics, directory, metrics.count_published)
+    statements = TopicStatements(
+        topics, directory, metrics.count_published, lambda table: store.counts(table).rows
+    )
     watchers = _LiveWatchers(hub)
     defining = Defining(directory, streams, committer, sources, watchers, statements.stage_drop_routes)
     showing = Showing(directory, _lake_names(ground.lakes))

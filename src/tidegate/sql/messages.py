@@ -26,7 +26,8 @@ ACK_SYNTAX = (
     "… UPTO (PARTITION n OFFSET n, …) or … LEASES ('lease', …)"
 )
 NACK_SYNTAX = (
-    "Syntax: NACK topic GROUP 'group' [MEMBER 'member'] LEASES ('lease', …) [DELAY '5 s'] [REASON 'reason']"
+    "Syntax: NACK topic GROUP 'group' [MEMBER 'member'] LEASES ('lease', …) "
+    "[DELAY '5 s' | DEAD] [REASON 'reason']"
 )
 EXTEND_SYNTAX = "Syntax: EXTEND topic GROUP 'group' [MEMBER 'member'] LEASES ('lease', …) [LEASE '30 s']"
 
@@ -131,6 +132,7 @@ _NACK: Readers = {
     "MEMBER": _text("MEMBER"),
     "LEASES": _leases,
     "DELAY": lambda cursor: duration(cursor, "DELAY"),
+    "DEAD": lambda _cursor: True,
     "REASON": _text("REASON"),
 }
 
@@ -143,8 +145,18 @@ def nack(cursor: Cursor) -> Nack:
     _check_group(cursor, found)
     if "LEASES" not in found:
         raise missing(cursor, "LEASES")
-    words = ("GROUP", "MEMBER", "LEASES", "DELAY", "REASON")
-    return Nack(topic, *(found.get(word) for word in words))  # type: ignore[arg-type]
+    if "DEAD" in found and "DELAY" in found:
+        hint = "A dead letter is not given again: say DEAD or DELAY."
+        raise cursor.error("DEAD and DELAY do not go together", cursor.token.start, hint)
+    return Nack(
+        topic,
+        found["GROUP"],
+        found.get("MEMBER"),
+        found["LEASES"],
+        found.get("DELAY"),
+        found.get("REASON"),
+        dead="DEAD" in found,
+    )
 
 
 _EXTEND: Readers = {

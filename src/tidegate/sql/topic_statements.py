@@ -179,7 +179,7 @@ class Ack(TopicStatement):
 
 @dataclass(frozen=True, slots=True)
 class Nack(TopicStatement):
-    """NACK … LEASES (…) [DELAY '5 s'] [REASON '…']."""
+    """NACK … LEASES (…) [DELAY '5 s' | DEAD] [REASON '…']."""
 
     topic: TopicName
     group: Text
@@ -187,6 +187,7 @@ class Nack(TopicStatement):
     leases: tuple[Text, ...]
     delay: Span | None
     reason: Text | None
+    dead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

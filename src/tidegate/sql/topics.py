@@ -158,6 +158,9 @@ def _operations(cursor: Cursor) -> tuple[str, ...]:
     found: dict[str, None] = {}
     while True:
         position = cursor.token.start
+        if cursor.is_at("UPSERT"):
+            hint = "Write ON INSERT, UPDATE."
+            raise cursor.error("an UPSERT is an INSERT or an UPDATE of each of its rows", position, hint)
         word = cursor.expect(*_OPERATIONS)
         if word.lower() in found:
             raise cursor.error(f"{word} is there twice", position, "Name each operation once.")
@@ -188,7 +191,7 @@ def _payload(cursor: Cursor) -> dict[str, Any]:
 
 def _payload_value(cursor: Cursor, _name: str) -> str:
     position = cursor.token.start
-    value = cursor.text_value("'key', 'full' or 'diff'")
+    value = cursor.text_value("'key', 'full' or 'diff', in quotes,")
     if value not in PAYLOADS:
         near = get_close_matches(value.lower(), PAYLOADS, n=1)
         hint = (
