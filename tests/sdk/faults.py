@@ -55,6 +55,20 @@ class FaultyServer:
         return "through" if self.upstream else Say()
 
 
+class Chosen(list[Fault]):
+    """A script that lets everything through, but for the first requests of one kind."""
+
+    def __init__(self, faulty: FaultyServer, verb: str, *faults: Fault) -> None:
+        super().__init__(faults)
+        self._faulty = faulty
+        self._verb = verb
+
+    def pop(self, _index: object = 0) -> Fault:
+        if self._faulty.seen[-1].path.endswith(f"/{self._verb}"):
+            return super().pop(0)
+        return "through"
+
+
 @contextlib.contextmanager
 def faulty_server(
     *script: Fault, upstream: str | None = None, context: ssl.SSLContext | None = None

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
 import signal
-import subprocess
-import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,36 +14,12 @@ import pytest
 import tidegate
 from tests.sdk.consuming import group_of, payloads, wait_until
 from tests.sdk.faults import faulty_server
+from tests.sdk.running import BOTH, Count, Run, program, run_blocking
 from tidegate.errors import RequestInvalid, TopicNotFound
 from tidegate.sdk.shapes import Message
 from tidegate.testing.server import RunningServer
 
 QUICK = tidegate.Retry(attempts=3, first_ms=0)
-Work = Callable[[Any, Message], object]
-
-
-def run_blocking(server: RunningServer, topic: str, work: Work, **options: Any) -> None:
-    with tidegate.connect(server.url, token=server.token) as client:
-        agent = client.topic(topic).agent("ai", **options)
-        agent.run(lambda message: work(agent, message))
-
-
-def run_async(server: RunningServer, topic: str, work: Work, **options: Any) -> None:
-    async def run() -> None:
-        async with tidegate.connect_async(server.url, token=server.token) as client:
-            agent = client.topic(topic).agent("ai", **options)
-
-            @agent.on
-            async def answer(message: Message) -> object:
-                return await asyncio.to_thread(work, agent, message)
-
-            await agent.run()
-
-    asyncio.run(run())
-
-
-BOTH = pytest.mark.parametrize("run", [run_blocking, run_async], ids=["blocking", "asyncio"])
-Run = Callable[..., None]
 
 
 @pytest.fixture
@@ -57,22 +29,6 @@ def topic(client: tidegate.Client) -> str:
     client.topics.create(f"{name}_answers")
     client.topic(name).publish([{"payload": number, "key": f"k{number}"} for number in range(8)])
     return name
-
-
-class Count:
-    """Stops an agent when it has seen so many messages."""
-
-    def __init__(self, count: int) -> None:
-        self._left = count
-        self._guard = threading.Lock()
-        self.seen: list[tuple[Any, Any]] = []
-
-    def __call__(self, agent: Any, message: Message) -> None:
-        with self._guard:
-            self.seen.append((message["payload"], message["deliveries"]))
-            self._left -= 1
-            if self._left == 0:
-                agent.stop()
 
 
 @BOTH
@@ -184,38 +140,15 @@ def test_a_lost_answer_of_the_server_publishes_nothing_twice(
     assert payloads(client.topic(f"{topic}_answers").consume()["messages"]) == ["once"]
 
 
-PROGRAM = """
-import faulthandler, sys, time, tidegate
-faulthandler.dump_traceback_later(45, exit=True)
-client = tidegate.connect(sys.argv[1], token=sys.argv[2])
-agent = client.topic(sys.argv[3]).agent("ai", answers=sys.argv[3] + "_answers", workers=2, lease_ms=1000)
-@agent.on
-def answer(message):
-    print(message["payload"], flush=True)
-    time.sleep(float(sys.argv[4]))
-    return message["payload"]
-agent.run()
-print("ended", flush=True)
-"""
-
-
-def program(server: RunningServer, topic: str, seconds: float) -> subprocess.Popen[str]:
-    arguments = [server.url, server.token, topic, str(seconds)]
-    command = [sys.executable, "-c", PROGRAM, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_when_the_messages_in_work_are_done(
     server: RunningServer, client: tidegate.Client, topic: str, number: signal.Signals
 ) -> None:
-    child = program(server, topic, 0.3)
-    assert child.stdout is not None
-    first = child.stdout.readline()
-    child.send_signal(number)
-    said = child.stdout.read().split()
-    assert child.wait() == 0
-    child.stdout.close()
+    with program(server, topic, 0.3) as (child, output):
+        first = output.readline()
+        child.send_signal(number)
+        said = output.read().split()
+        assert child.wait() == 0
     assert said[-1] == "ended"
     done = {int(first), *map(int, said[:-1])}
     answers = client.topic(f"{topic}_answers").consume()["messages"]
@@ -228,12 +161,8 @@ def test_what_a_killed_agent_had_comes_again_to_another(
     server: RunningServer, client: tidegate.Client, topic: str
 ) -> None:
     """Case 18: A dies, its messages come again after the lease."""
-    child = program(server, topic, 3600)
-    assert child.stdout is not None
-    begun = {int(child.stdout.readline()), int(child.stdout.readline())}
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    with program(server, topic, 3600) as (_child, output):
+        begun = {int(output.readline()), int(output.readline())}
     count = Count(8)
 
     def work(agent: Any, message: Message) -> object:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import secrets
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import tidegate
-from tests.sdk.consuming import BOTH, Where, consume_blocking, group_of, payloads, wait_until
-from tests.sdk.faults import Fault, FaultyServer, Say, faulty_server
+from tests.sdk.consuming import (
+    BOTH,
+    SECONDS_MAX,
+    WAIT_MS,
+    Where,
+    consume_blocking,
+    group_of,
+    payloads,
+    wait_until,
+)
+from tests.sdk.faults import Chosen, FaultyServer, Say, faulty_server
 from tidegate.errors import ServerNotRunning, TopicNotFound
 from tidegate.sdk.shapes import Message
 from tidegate.testing.server import RunningServer, running_server
@@ -27,20 +38,6 @@ def topic(client: tidegate.Client) -> str:
     client.topics.create(name)
     client.topic(name).publish([{"payload": number} for number in range(10)])
     return name
-
-
-class Chosen(list[Fault]):
-    """A script that lets everything through, but for the first requests of one kind."""
-
-    def __init__(self, faulty: FaultyServer, verb: str, *faults: Fault) -> None:
-        super().__init__(faults)
-        self._faulty = faulty
-        self._verb = verb
-
-    def pop(self, _index: object = 0) -> Fault:
-        if self._faulty.seen[-1].path.endswith(f"/{self._verb}"):
-            return super().pop(0)
-        return "through"
 
 
 def sent(faulty: FaultyServer, verb: str) -> list[list[str]]:
@@ -117,6 +114,20 @@ def test_an_error_for_good_ends_the_loop(client: tidegate.Client, topic: str) ->
     assert seen[0] == 0
 
 
+@pytest.mark.parametrize("gone", ["topic", "group"])
+def test_what_is_said_of_messages_whose_topic_or_group_was_deleted_is_true(
+    client: tidegate.Client, topic: str, caplog: pytest.LogCaptureFixture, gone: str
+) -> None:
+    # It is not iterated: another question would make the group anew.
+    with caplog.at_level(logging.WARNING), client.topic(topic).consumer("g"):
+        if gone == "topic":
+            client.topics.delete(topic)
+        else:
+            client.topic(topic).delete_group("g")
+    assert "1 messages are held no more, there is nothing to nack" in caplog.text
+    assert "come again" not in caplog.text
+
+
 def test_a_server_that_is_not_there_at_the_start_is_told() -> None:
     with (
         tidegate.connect("http://127.0.0.1:1", token="t", retry_seconds=0.1) as client,
@@ -145,44 +156,45 @@ def test_consumers_go_on_over_a_kill_of_the_server(tmp_path: Path) -> None:
     """Case 18 and recovery: what was leased comes again, what was acknowledged does not."""
     home = tmp_path / "home"
     given: list[int] = []
-    answered = threading.Event()
-    with running_server(home) as first:
-        client = tidegate.connect(home=home, retry_seconds=20)
+    is_back = threading.Event()
+    with contextlib.ExitStack() as stack:
+        first = stack.enter_context(running_server(home))
+        client = stack.enter_context(tidegate.connect(home=home, retry_seconds=20))
         topic = client.topics.create("faults.killed")
         client.topics.create("faults.answers")
         topic.publish([{"payload": number} for number in range(40)])
-        agent = topic.agent("ai", answers="faults.answers", workers=2, lease_ms=3_000)
+        agent = topic.agent("ai", answers="faults.answers", workers=2, lease_ms=2_000)
+        consumer = topic.consumer("g", wait_ms=WAIT_MS, limit=5, lease_ms=2_000)
 
         def work(message: Message) -> object:
             if message["payload"] == 20:
-                answered.wait(60)  # the server is away while this is worked on
+                is_back.wait(SECONDS_MAX)  # the server is away while this is worked on
             return message["payload"]
 
-        running = threading.Thread(target=agent.run, args=(work,))
-        running.start()
-        consumer = topic.consumer("g", wait_ms=500, limit=5, lease_ms=3_000)
+        def end() -> None:
+            try:
+                assert is_back.wait(SECONDS_MAX)
+                wait_until(lambda: all(shown["lag"] == 0 for shown in topic.groups()))
+            finally:
+                consumer.stop()
+                agent.stop()
+
+        beside = stack.enter_context(ThreadPoolExecutor(2))
+        agent_run, ending = beside.submit(agent.run, work), beside.submit(end)
         with consumer:
             for message in consumer:
                 given.append(message["payload"])
-                if message["payload"] == 20 and not answered.is_set():
+                if message["payload"] == 20 and not is_back.is_set():
                     wait_until(lambda: group_of(client, "faults.killed")["partitions"][0]["position"] >= 20)
                     first.kill()
-                    second = running_server(home)
-                    second.__enter__()
-                    answered.set()
-                if len(set(given)) == 40:
-                    consumer.ack(message)
-                    break
-    try:
-        wait_until(lambda: group_of(client, "faults.killed", "ai")["lag"] == 0)
-        agent.stop()
-        running.join()
-        shown = group_of(client, "faults.killed")
-        assert (shown["lag"], shown["inFlight"]) == (0, 0)
+                    second = stack.enter_context(running_server(home))
+                    stack.callback(second.kill)  # quicker than an end in order, which others look at
+                    is_back.set()
+        ending.result()
+        agent_run.result()
+        assert [(shown["lag"], shown["inFlight"]) for shown in topic.groups()] == [(0, 0)] * 2
         assert given[:21] == list(range(21))
+        assert set(given) == set(range(40))
         assert not set(given[21:]) & set(range(20))
         answers = client.topic("faults.answers").consume(limit=1000)["messages"]
         assert sorted(payloads(answers)) == list(range(40))
-        client.close()
-    finally:
-        second.__exit__(None, None, None)

@@ -10,7 +10,7 @@ import pytest
 import tidegate
 from tests.sdk.consuming import group_of
 from tests.sdk.faults import Say, faulty_server
-from tidegate.errors import GroupNotFound, LeaseLost, OffsetOutOfRange
+from tidegate.errors import GroupNotFound, LeaseLost, OffsetOutOfRange, TopicExists
 from tidegate.sdk.shapes import MessagePage
 from tidegate.testing.server import RunningServer
 
@@ -99,6 +99,26 @@ def test_the_same_calls_with_asyncio(server: RunningServer) -> None:
             assert await client.topics.clear("calls.tour") == 3
 
     asyncio.run(tour())
+
+
+def test_a_topic_that_is_there_is_taken_as_it_is_where_that_is_asked_for(
+    client: tidegate.Client, server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def again() -> None:
+        async with tidegate.connect_async(server.url, token=server.token) as other:
+            topic = await other.topics.create("calls.once", 3, retention_seconds=9, if_not_exists=True)
+            await topic.publish([{"payload": 1}])
+
+    made = client.topics.create("calls.once", 2, retention_seconds=60, if_not_exists=True)
+    with pytest.raises(TopicExists):
+        client.topics.create("calls.once", 2)
+    client.topics.create("calls.once", if_not_exists=True)
+    client.topics.create("calls.once", 2, retention_seconds=60, if_not_exists=True)
+    assert caplog.text == ""
+    asyncio.run(again())
+    assert "partitions is 2, not 3, retentionSeconds is 60, not 9" in caplog.text
+    assert len(made.consume()["messages"]) == 1
+    assert len(client.topics.show("calls.once")["partitions"]) == 2
 
 
 def test_only_what_is_given_is_sent() -> None:

@@ -6,10 +6,12 @@ import hashlib
 import os
 import secrets
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
-from tidegate.errors import RequestInvalid
+from tidegate.errors import LeaseLost, NotFound, RequestInvalid, TidegateError
+from tidegate.sdk.outgoing import OUTGOING
 from tidegate.sdk.requests import API, Request, encoded
 from tidegate.sdk.shapes import Message
 
@@ -20,7 +22,6 @@ LEASE_MS = 30_000
 WAIT_MS = 1_000
 LIMIT = 100
 WORKERS_MAX = 1_000
-OUTGOING = frozenset({"payload", "key", "partition"})
 
 
 class Reject(Exception):
@@ -131,6 +132,22 @@ def nack_body(problem: BaseException, message: Message, retry: Retry) -> dict[st
     if isinstance(problem, Reject) or retry.is_over(deliveries):
         return body | {"dead": True}
     return body | {"delayMs": retry.pause_ms(deliveries)}
+
+
+def what_next(
+    message: Message, body: Mapping[str, Any], told: Mapping[str, Any] | TidegateError | None
+) -> str:
+    """Say what becomes of a message that failed: `told` is what the server answered to its nack, if asked."""
+    if isinstance(told, NotFound):
+        return "its topic or its group is gone"
+    if told is None or isinstance(told, LeaseLost):
+        return "its lease is over, others may have it"
+    if isinstance(told, TidegateError):
+        return "again when its lease ends"
+    if told.get("dead"):
+        return f"it is a dead letter now, in {message['topic']}.dead"
+    pause_ms = int(body.get("delayMs", 0))
+    return f"again in {pause_ms / 1000:g} s" if pause_ms else "again at once"
 
 
 def answer_request(path: str, asked: tuple[str, str], message: Message, answer: object) -> Request:

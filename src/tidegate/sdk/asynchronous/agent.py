@@ -136,11 +136,11 @@ class Agent:
             await intake.give_back({"leases": [str(message["lease"])], "release": True})
             raise problem.cause from None
         except Reject as refusal:
-            logger.warning("%s is rejected: %s", place_of(message), reason_of(refusal))
-            await intake.failed(message, refusal)
+            follows = await intake.failed(message, refusal)
+            logger.warning("%s is rejected (%s): %s", place_of(message), reason_of(refusal), follows)
         except Exception as problem:
-            logger.warning("%s failed", place_of(message), exc_info=True)
-            await intake.failed(message, problem)
+            follows = await intake.failed(message, problem)
+            logger.warning("%s failed: %s", place_of(message), follows, exc_info=problem)
         else:
             intake.done([str(message["lease"])])
 

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tidegate.errors import LeaseLost, TidegateError
-from tidegate.sdk.agents import Asking, nack_body
+from tidegate.errors import LeaseLost, NotFound, TidegateError
+from tidegate.sdk.agents import Asking, nack_body, what_next
 from tidegate.sdk.arrow import ArrowPage, page_of
 from tidegate.sdk.asynchronous.transport import Transport
 from tidegate.sdk.asynchronous.waiting import Background, Bell, sleep
@@ -109,9 +109,12 @@ class Intake:
                 raise
             logger.debug("stopped while the server is away: the end tries to acknowledge once more")
 
-    async def failed(self, message: Message, problem: BaseException) -> None:
-        """Give a message back that failed, with the reason; where even that fails, its lease runs out."""
-        await self.give_back(nack_body(problem, message, self._asking.retry))
+    async def failed(self, message: Message, problem: BaseException) -> str:
+        """Give a message back that failed, with the reason, and say what becomes of it."""
+        body = nack_body(problem, message, self._asking.retry)
+        held = self._leases.dropped(body["leases"])
+        told = await self._tried("nack", body) if held else None
+        return what_next(message, body, told)
 
     async def give_back(self, body: Mapping[str, Any]) -> None:
         """Nack leases; what cannot be told now is told by their end."""
@@ -261,18 +264,27 @@ class Intake:
             return self._lost(verb, problem, course)
         return []
 
-    async def _tried(self, verb: str, body: dict[str, Any]) -> None:
+    async def _tried(self, verb: str, body: dict[str, Any]) -> Mapping[str, Any] | TidegateError:
         """Tell the server, or give up after the usual time: leases run out by themselves."""
         request = self._post(verb, body)
         course = self._transport.course_of(request)
+        count = len(body["leases"])
         try:
-            await self._transport.send(request, course)
+            reply = await self._transport.send(request, course)
         except LeaseLost as problem:
             self._lost(verb, problem, course)
+            return problem
+        except NotFound as problem:
+            # The topic or the group was deleted, and its leases with it.
+            logger.warning("%d messages are held no more, there is nothing to %s: %s", count, verb, problem)
+            return problem
         except TidegateError as problem:
             logger.warning(
-                "%s of %d messages failed, they come again: %s", verb, len(body["leases"]), problem
+                "%s of %d messages failed, they come again when their leases end: %s", verb, count, problem
             )
+            return problem
+        answer: Mapping[str, Any] = decoded(reply.content, request.path)
+        return answer
 
     def _lost(self, verb: str, problem: LeaseLost, course: Course) -> list[str]:
         leases = [str(lease) for lease in problem.values.get("leases", ())]

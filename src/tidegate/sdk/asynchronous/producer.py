@@ -11,6 +11,7 @@ from tidegate.sdk.arrow import stream_of
 from tidegate.sdk.asynchronous.transport import Transport
 from tidegate.sdk.asynchronous.waiting import Lock
 from tidegate.sdk.numbering import Numbering
+from tidegate.sdk.outgoing import message_list
 from tidegate.sdk.requests import API, ARROW_STREAM, Request, decoded, encoded
 from tidegate.sdk.shapes import Outgoing, Placed
 
@@ -43,7 +44,7 @@ class Producer:
 
     async def publish(self, messages: Iterable[Outgoing | dict[str, Any]]) -> list[Placed]:
         """Store messages exactly once; give each one's place once all are on the disk."""
-        listed = list(messages)
+        listed = message_list(messages)
         async with self._turn:
             number = {"producerId": self.producer_id, "sequence": self.sequence}
             content = encoded({"messages": listed, **number})

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import urlencode
 
 from msgspec import UNSET, UnsetType
 
+from tidegate.errors import TopicExists
 from tidegate.sdk.agents import LEASE_MS, Asking, Retry, Tuning, member_name
 from tidegate.sdk.arrow import ArrowPage, page_of, stream_of
 from tidegate.sdk.asynchronous.paging import listed
 from tidegate.sdk.asynchronous.producer import Producer
 from tidegate.sdk.asynchronous.transport import Transport
 from tidegate.sdk.numbering import Numbering, producer_name
+from tidegate.sdk.outgoing import lease_list, message_list
 from tidegate.sdk.requests import (
     API,
     ARROW_STREAM,
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
 
 Start = str | dict[str, Any]
 
+logger = logging.getLogger("tidegate.topics")
+
 
 class Topics:
     """All topics of a tenant."""
@@ -60,15 +65,27 @@ class Topics:
     async def create(
         self,
         name: str,
-        partitions: int = 1,
+        partitions: int | None = None,
         *,
         retention_seconds: int | None = None,
         retention_max_bytes: int | None = None,
+        if_not_exists: bool = False,
     ) -> Topic:
-        """Make a topic; messages older than its retention are removed, and the oldest beyond its bytes."""
+        """Make a topic, of 1 partition unless it says else; what is beyond its retention is removed.
+
+        With `if_not_exists` a topic of that name is taken as it is; what was asked for and differs is in the
+        log as a warning.
+        """
         limits = {"retentionSeconds": retention_seconds, "retentionMaxBytes": retention_max_bytes}
-        body = {"name": name, "partitions": partitions, **_given(limits)}
-        await self._transport.call(create("/topics", body))
+        asked = _given({"partitions": partitions, **limits})
+        try:
+            await self._transport.call(create("/topics", {"name": name, **asked}))
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            differences = _differences(await self.show(name), asked)
+            if differences:
+                logger.warning("topic '%s' is there already, and stays as it is: %s", name, differences)
         return Topic(self._transport, name)
 
     async def change(
@@ -120,7 +137,7 @@ class Topic:
         With a producer id and the sequence number of the first message, sending again what was lost on the
         way stores nothing twice, and is done here. `producer()` does the numbering.
         """
-        body: dict[str, Any] = {"messages": list(messages)}
+        body: dict[str, Any] = {"messages": message_list(messages)}
         if producer_id is not None:
             body["producerId"] = producer_id
         if sequence is not None:
@@ -218,7 +235,7 @@ class Topic:
         """
         body: dict[str, Any] = {"group": group, **_given({"member": member})}
         if leases is not None:
-            body["leases"] = list(leases)
+            body["leases"] = lease_list(leases)
         if upto is not None:
             body["acks"] = [{"partition": part, "uptoOffset": offset} for part, offset in upto.items()]
         acked: Acked = await self._transport.call(post(self._path("ack"), body, repeatable=True))
@@ -239,7 +256,7 @@ class Topic:
 
         `release` gives back what was not begun, and counts no delivery; `dead` makes dead letters at once.
         """
-        body: dict[str, Any] = {"group": group, "leases": list(leases), "delayMs": delay_ms}
+        body: dict[str, Any] = {"group": group, "leases": lease_list(leases), "delayMs": delay_ms}
         body |= _given({"member": member, "reason": reason})
         # Only what is meant is said: an older server knows fewer of these words.
         body |= {word: True for word, is_meant in (("release", release), ("dead", dead)) if is_meant}
@@ -255,7 +272,8 @@ class Topic:
         lease_ms: int | None = None,
     ) -> Extended:
         """Let leases run anew from now; without leases it only says that the member is there."""
-        body = {"group": group, "leases": list(leases), **_given({"member": member, "leaseMs": lease_ms})}
+        body: dict[str, Any] = {"group": group, "leases": lease_list(leases)}
+        body |= _given({"member": member, "leaseMs": lease_ms})
         extended: Extended = await self._transport.call(post(self._path("extend"), body, repeatable=True))
         return extended
 
@@ -325,6 +343,13 @@ class Topic:
 
 def _given(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def _differences(shown: TopicShown, asked: dict[str, Any]) -> str:
+    """Say what a topic has that was asked for otherwise."""
+    found = {**shown, "partitions": len(shown["partitions"])}
+    told = (f"{name} is {found[name]}, not {value}" for name, value in asked.items() if found[name] != value)
+    return ", ".join(told)
 
 
 def _question(start: Start, partition: int | None, limit: int, wait_ms: int) -> dict[str, Any]:

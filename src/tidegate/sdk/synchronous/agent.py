@@ -139,11 +139,11 @@ class Agent:
             intake.give_back({"leases": [str(message["lease"])], "release": True})
             raise problem.cause from None
         except Reject as refusal:
-            logger.warning("%s is rejected: %s", place_of(message), reason_of(refusal))
-            intake.failed(message, refusal)
+            follows = intake.failed(message, refusal)
+            logger.warning("%s is rejected (%s): %s", place_of(message), reason_of(refusal), follows)
         except Exception as problem:
-            logger.warning("%s failed", place_of(message), exc_info=True)
-            intake.failed(message, problem)
+            follows = intake.failed(message, problem)
+            logger.warning("%s failed: %s", place_of(message), follows, exc_info=problem)
         else:
             intake.done([str(message["lease"])])
 

@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 from tidegate.errors import TidegateError
 from tidegate.sdk.arrow import stream_of
 from tidegate.sdk.numbering import Numbering
+from tidegate.sdk.outgoing import message_list
 from tidegate.sdk.requests import API, ARROW_STREAM, Request, decoded, encoded
 from tidegate.sdk.shapes import Outgoing, Placed
 from tidegate.sdk.synchronous.transport import Transport
@@ -46,7 +47,7 @@ class Producer:
 
     def publish(self, messages: Iterable[Outgoing | dict[str, Any]]) -> list[Placed]:
         """Store messages exactly once; give each one's place once all are on the disk."""
-        listed = list(messages)
+        listed = message_list(messages)
         with self._turn:
             number = {"producerId": self.producer_id, "sequence": self.sequence}
             content = encoded({"messages": listed, **number})

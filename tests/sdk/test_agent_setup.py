@@ -1,0 +1,168 @@
+"""Agents whose set-up is wrong or was made anew, and what the log says of messages that fail."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tidegate
+from tests.sdk.consuming import payloads
+from tests.sdk.faults import Chosen, Say, faulty_server
+from tests.sdk.running import BOTH, Count, Run, run_blocking
+from tidegate.errors import Forbidden, RequestInvalid, TokenWrong, TopicNotFound
+from tidegate.sdk.agents import what_next
+from tidegate.sdk.shapes import Message
+from tidegate.testing.server import RunningServer
+
+# A message that fails once is a dead letter.
+ONCE = tidegate.Retry(attempts=1)
+
+
+@pytest.fixture
+def topic(client: tidegate.Client) -> str:
+    name = f"setup.t{secrets.token_hex(4)}"
+    client.topics.create(name)
+    client.topics.create(f"{name}_answers")
+    client.topic(name).publish([{"payload": number} for number in range(3)])
+    return name
+
+
+@pytest.fixture
+def reader(server: RunningServer, client: tidegate.Client) -> Iterator[tidegate.Client]:
+    name = f"u{secrets.token_hex(4)}"
+    client.users.add(name, roles=["reader"])
+    made = client.users.make_token(name, label="agent")
+    with tidegate.connect(server.url, token=made["token"]) as connected:
+        yield connected
+
+
+def answering(agent: Any) -> Callable[[Message], object]:
+    """Give a function that answers; an agent that comes to the last message ends without an error."""
+
+    def answer(message: Message) -> object:
+        if message["payload"] == 2:
+            agent.stop()
+        return message["payload"]
+
+    return answer
+
+
+def assert_all_given_back(client: tidegate.Client, topic: str) -> None:
+    page = client.topic(topic).consume(group="ai", member="other")
+    assert [(one["payload"], one["deliveries"]) for one in page["messages"]] == [(0, 1), (1, 1), (2, 1)]
+    assert f"{topic}.dead" not in [one["name"] for one in client.topics.list()]
+
+
+def test_answers_that_the_token_may_not_publish_end_the_agent_and_nothing_is_dead(
+    client: tidegate.Client, reader: tidegate.Client, topic: str
+) -> None:
+    agent = reader.topic(topic).agent("ai", answers=f"{topic}_answers", retry=ONCE, workers=1)
+    with pytest.raises(Forbidden):
+        agent.run(answering(agent))
+    assert_all_given_back(client, topic)
+
+
+@BOTH
+def test_a_topic_of_answers_that_is_deleted_ends_the_agent_and_nothing_is_dead(
+    run: Run, server: RunningServer, client: tidegate.Client, topic: str
+) -> None:
+    def work(agent: Any, message: Message) -> object:
+        if message["payload"] == 0:
+            client.topics.delete(f"{topic}_answers")
+        return answering(agent)(message)
+
+    with pytest.raises(TopicNotFound, match="_answers"):
+        run(server, topic, work, answers=f"{topic}_answers", retry=ONCE, workers=1)
+    assert_all_given_back(client, topic)
+
+
+def test_a_token_that_is_refused_at_the_answer_ends_the_agent_and_nothing_is_dead(
+    server: RunningServer, client: tidegate.Client, topic: str
+) -> None:
+    refusal = Say(401, b'{"error": {"code": "TOKEN_WRONG", "details": {}}}')
+    with faulty_server(upstream=server.url) as faulty:
+        faulty.script = Chosen(faulty, "publish", refusal)
+        with tidegate.connect(faulty.url, token=server.token) as through:
+            agent = through.topic(topic).agent("ai", answers=f"{topic}_answers", retry=ONCE, workers=1)
+            with pytest.raises(TokenWrong):
+                agent.run(answering(agent))
+    assert_all_given_back(client, topic)
+
+
+def test_a_topic_of_answers_that_is_made_anew_gets_answers_anew(
+    server: RunningServer, client: tidegate.Client, topic: str
+) -> None:
+    for _ in range(2):
+        count = Count(3)
+
+        def work(agent: Any, message: Message, count: Count = count) -> object:
+            count(agent, message)
+            return message["payload"]
+
+        run_blocking(server, topic, work, answers=f"{topic}_answers", workers=1)
+        answers = client.topic(f"{topic}_answers").consume()["messages"]
+        assert payloads(answers) == [0, 1, 2]
+        client.topics.delete(f"{topic}_answers")
+        client.topics.create(f"{topic}_answers")
+        client.topic(topic).reset("ai", "earliest")
+
+
+async def waits(_message: Message) -> None:
+    """Do what only the other client can run."""
+
+
+def yields(_message: Message) -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("function", "hint"), [(waits, "connect_async"), (yields, "Return")], ids=["coroutine", "generator"]
+)
+def test_a_function_whose_call_does_not_do_its_work_is_refused_before_a_message_is_taken(
+    client: tidegate.Client, topic: str, function: Callable[..., Any], hint: str
+) -> None:
+    agent = client.topic(topic).agent("ai")
+    agent.stop()  # it would end at once, without a word
+    with pytest.raises(RequestInvalid) as caught:
+        agent.run(function)
+    assert hint in str(caught.value.hint)
+    assert client.topic(topic).groups() == []
+
+
+def test_the_log_says_which_message_failed_and_what_becomes_of_it(
+    server: RunningServer, client: tidegate.Client, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = Count(4)
+
+    def work(agent: Any, message: Message) -> None:
+        count(agent, message)
+        if message["payload"] == 0:
+            raise ValueError("not now" if message["deliveries"] == 1 else "never")
+        if message["payload"] == 1:
+            raise tidegate.Reject("not for us")
+
+    with caplog.at_level(logging.WARNING):
+        run_blocking(server, topic, work, retry=tidegate.Retry(attempts=2, first_ms=50), workers=1)
+    dead = f"it is a dead letter now, in {topic}.dead"
+    ids = [message["messageId"] for message in client.topic(topic).consume()["messages"]]
+    said = [record.getMessage() for record in caplog.records if record.name == "tidegate.agent"]
+    assert sorted(said) == [
+        f"{topic} 0:0 (message {ids[0]}, delivery 1) failed: again in 0.05 s",
+        f"{topic} 0:0 (message {ids[0]}, delivery 2) failed: {dead}",
+        f"{topic} 0:1 (message {ids[1]}, delivery 1) is rejected (not for us): {dead}",
+    ]
+    assert "ValueError: never" in caplog.text
+
+
+def test_what_becomes_of_a_message_whose_failure_could_not_be_told(topic: str) -> None:
+    message: Any = {"topic": topic}
+    body = {"delayMs": 2_000}
+    assert what_next(message, body, {"dead": 0}) == "again in 2 s"
+    assert what_next(message, {}, {"dead": 0}) == "again at once"
+    assert what_next(message, body, TokenWrong()) == "again when its lease ends"
+    assert what_next(message, body, TopicNotFound(topic=topic)) == "its topic or its group is gone"
+    assert what_next(message, body, None) == "its lease is over, others may have it"
