@@ -82,8 +82,8 @@ def test_several_statements_answer_one_by_one(home: Path) -> None:
 def test_one_that_fails_ends_a_script_and_says_what_was_run(home: Path) -> None:
     script = "UPSERT INTO chat.messages (id) VALUES (50);\n  DELETE FROM chat.messages WHERE nothing = 1;\n"
     answer = tidegate_here("sql", f"{script}SELECT 1", home=home)
-    assert (answer.returncode, answer.stdout) == (1, "")
-    assert "Statement 1 was run" in answer.stderr
+    assert (answer.returncode, answer.stdout) == (1, "1 row written\n")
+    assert "This is statement 2 of 3. Statement 1 was run." in answer.stderr
     answer = tidegate_here("sql", "DELETE FROM chat.messages WHERE id = 50", home=home)
     assert answer.stdout.startswith("1 row deleted in ")
 

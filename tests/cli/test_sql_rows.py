@@ -67,6 +67,15 @@ def test_wide_letters_keep_the_columns_straight() -> None:
     assert lines[2:] == ["日本  x", "abcd  y"]
 
 
+def test_a_terminal_shows_what_a_file_gets() -> None:
+    for rows in (Rows(COLUMNS, ROWS), Rows(COLUMNS, ROWS, expanded=True)):
+        styled = Console(file=io.StringIO(), width=80, force_terminal=True, no_color=True, color_system=None)
+        with styled.capture() as captured:
+            rows.print(styled)
+        assert captured.get().splitlines() == drawn(rows, 80)
+    assert [len(line) for line in drawn(Rows(COLUMNS[1:2], [["a"], ["bcd"]]), 80)] == [4, 4, 1, 3]
+
+
 def test_many_rows_are_printed_in_order_and_bounded_where_asked() -> None:
     columns, rows = [{"name": "n", "type": "INT"}], [[n] for n in range(5001)]
     assert [int(line) for line in drawn(Rows(columns, rows), 80)[2:]] == list(range(5001))

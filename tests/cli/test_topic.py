@@ -206,8 +206,9 @@ def test_sql_answers_as_a_table_and_as_json(home: Path) -> None:
 def test_statements_from_a_pipe_end_at_the_first_that_fails(home: Path) -> None:
     answer = tidegate("sql", "--json", home=home, stdin="SELECT 1;\nSELECT nonsense;\nSELECT 3;")
     assert answer.returncode == 1
-    assert answer.stdout == ""
-    assert "Statement 1 was run" in json.loads(answer.stderr)["error"]["hint"]
+    assert [json.loads(line)["rows"] for line in answer.stdout.splitlines()] == [[[1]]]
+    assert json.loads(answer.stderr)["error"]["details"]["statement"] == 2
+    assert "This is statement 2 of 3. Statement 1 was run" in json.loads(answer.stderr)["error"]["hint"]
     assert json.loads(answer.stderr)["error"]["code"] == "SQL_INVALID"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -78,7 +79,18 @@ def test_without_ack_leases_are_printed_and_acknowledged_by_hand(home: Path) -> 
     again = tidegate_here("topic", "ack", "work.leased", "-g", "g", "--lease", lease, home=home)
     assert again.returncode == 1
     assert lease in again.stderr
-    assert "given again" in again.stderr
+    assert "acknowledged" in again.stderr
+
+
+def test_what_runs_out_at_once_comes_once_and_is_no_dead_letter(home: Path) -> None:
+    filled("work.brief", home)
+    words = ("topic", "consume", "work.brief", "--group", "g", "--limit", "50")
+    answer = tidegate_here(*words, "--lease", "1 ms", home=home)
+    assert answer.stdout.count(" lease ") == 3
+    assert answer.stderr == "Nothing was acknowledged; they come again in 1 ms. --ack acknowledges.\n"
+    assert "work.brief.dead" not in run("topic", "list", home=home)
+    said = tidegate_here(*words, home=home).stderr
+    assert re.fullmatch(r"Nothing was acknowledged; they come again at 2\S+ \S+ UTC\. --ack .*\n", said)
 
 
 def test_upto_names_the_partition_where_there_are_several(home: Path) -> None:
@@ -105,8 +117,20 @@ def test_what_is_given_back_comes_again_and_then_is_a_dead_letter(home: Path) ->
     lease = said.partition("lease ")[2].split()[0]
     said = run(*words, lease, "--reason", "no such customer", home=home)
     assert "1 went to work.failing.dead" in said
+    for verb in ("show", "groups"):
+        assert "dead letters: 1 in work.failing.dead" in run("topic", verb, "work.failing", home=home)
+        assert json.loads(run("topic", verb, "work.failing", "--json", home=home))["deadLetters"] == 1
     dead = json.loads(run("topic", "consume", "work.failing.dead", "--json", home=home))
     assert (dead["payload"]["reason"], dead["payload"]["payload"]) == ("no such customer", {"n": 0})
+
+
+def test_where_nothing_failed_no_topic_of_dead_letters_is_to_be_made(home: Path) -> None:
+    filled("work.fine", home, count=1)
+    answer = tidegate_here("topic", "consume", "work.fine.dead", home=home)
+    assert answer.returncode == 1
+    assert "No message of work.fine has failed for good yet." in answer.stderr
+    assert "create" not in answer.stderr
+    assert "dead letters" not in run("topic", "show", "work.fine", home=home)
 
 
 def test_a_delay_keeps_a_message_back(home: Path) -> None:
@@ -186,6 +210,7 @@ def test_wrong_usage_names_the_option_and_is_exit_code_2(
     answer = tidegate_here("topic", *words, home=tmp_path)
     assert answer.returncode == 2
     assert said in answer.stderr
+    assert f"See 'tidegate topic {words[0]} --help'." in answer.stderr
 
 
 def test_a_reader_that_leaves_early_gives_the_rest_back(home: Path) -> None:
@@ -256,6 +281,21 @@ def test_retention_and_partitions_are_set_and_changed(home: Path) -> None:
     assert "fewer" in fewer.stderr
 
 
+def test_a_topic_that_is_there_already_is_fine_where_that_is_said(home: Path) -> None:
+    words = ("topic", "create", "work.twice", "--if-not-exists")
+    assert run(*words, "--partitions", "2", "--retention", "7 days", home=home).startswith(
+        "Topic work.twice is there, with 2 partitions."
+    )
+    kept = "Topic work.twice is there already, with 2 partitions. Messages go after 7 d.\n"
+    assert run(*words, home=home) == kept
+    said = run(*words, "--partitions", "3", "--retention", "none", home=home)
+    assert said.startswith(kept)
+    assert "It has partitions 2 instead of 3, retention 7 d instead of none." in said
+    wire = json.loads(run(*words, "--max-bytes", "1GB", "--json", home=home))
+    assert (len(wire["partitions"]), "max-bytes none instead of 1.0 GB" in wire["notice"]) == (2, True)
+    assert tidegate_here(*words[:3], home=home).returncode == 1
+
+
 def test_a_producer_that_repeats_itself_stores_once(home: Path) -> None:
     run("topic", "create", "work.numbered", home=home)
     words = ("topic", "publish", "work.numbered", "1", "2", "--producer", "p", "--sequence", "0")
@@ -287,7 +327,7 @@ def test_a_topic_shows_its_sources_and_groups(home: Path) -> None:
     [
         (("consume", "--lease", "99 days"), "--lease is 1 ms to 12 h, not 99 days."),
         (("extend", "--lease", "0.1.0", "--for", "99 days"), "--for is 1 ms to 12 h, not 99 days."),
-        (("nack", "--lease", "0.1.0", "--delay", "99 days"), "--delay is 0 s to 7 days, not 99 days."),
+        (("nack", "--lease", "0.1.0", "--delay", "99 days"), "--delay is 0 s to 7 days"),
     ],
 )
 def test_limits_of_the_server_are_told_as_options_and_durations(

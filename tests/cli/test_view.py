@@ -246,6 +246,15 @@ def test_the_agent_shows_its_lag_and_the_newest_answers() -> None:
     shown = replace(picture(size=(100, 40)), exchanges=exchanges(5), lags=lags)
     text = draw(shown)
     assert "lag 11 · 2 in work" in line_with(text, "agent")
+    assert "asked – · answered –" in line_with(text, "agent")
+    assert "asked" not in summary_line(picture())
+    seen = status(3)
+    seen["topics"] = [{**seen["topics"][0], "name": ASKED_TOPIC}]
+    shown.history.add({**seen, "topics": []}, 1000.0)
+    shown.history.add({**seen, "topics": seen["topics"]}, 1001.0)
+    more = {**seen["topics"][0], "partitions": [{"partition": 0, "start": 0, "end": 612}]}
+    shown.history.add({**seen, "topics": [more]}, 1002.0)
+    assert "asked 12/s · answered –" in summary_line(shown)
     assert "ada: Who is in room 4?  →  Bob and Cleo.  0.4 s" in text
     assert "room 3" in text
     assert "room 2" not in text

@@ -29,6 +29,7 @@ class UsageRefused(typer.TyperException):
     """The words parse, and yet the command cannot be meant like this."""
 
     exit_code = EXIT_USAGE
+    ctx: typer.Context | None = None  # whose --help tells more; the command that is run sets it
 
 
 def advised(error: TidegateError, home_path: Path, *, elsewhere: bool) -> TidegateError:

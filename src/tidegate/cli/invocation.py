@@ -182,9 +182,13 @@ def command(
 
         @functools.wraps(function)
         def run(ctx: typer.Context, home: Path | None, as_json: bool, **options: Any) -> None:
-            call = _call_of(ctx, home, as_json, options.pop("tenant_name", None), takes_tenant=tenant)
+            tenant_name = options.pop("tenant_name", None)
             try:
+                call = _call_of(ctx, home, as_json, tenant_name, takes_tenant=tenant)
                 function(call, **options)
+            except UsageRefused as problem:
+                problem.ctx = ctx
+                raise
             except BrokenPipeError as problem:
                 leave_stdout()
                 raise typer.Exit(0) from problem  # the reader has what it wanted, as in `| head -1`

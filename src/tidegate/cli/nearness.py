@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidegate.cli.invocation import Invocation
     from tidegate.sdk.client import Client
 
+DEAD_SUFFIX = ".dead"  # the first message of a topic that nobody can work on makes the topic of this name
 
 # By kind of error: the value that holds the name, and who lists the names that are there.
 Lister = Callable[["Client"], Iterable[Mapping[str, Any]]]
@@ -47,6 +48,9 @@ def with_near_name(error: TidegateError, call: Invocation) -> TidegateError:
         from tidegate.cli.installed import installed_names
 
         names += installed_names(call.home_path)
+    origin = wanted.removesuffix(DEAD_SUFFIX)
+    if kind is TopicNotFound and origin != wanted and origin in names:
+        return kind(hint=f"No message of {origin} has failed for good yet.", **error.values)
     near = get_close_matches(wanted, names, n=1)
     if not near:
         return error

@@ -27,6 +27,8 @@ COLUMN_CELLS_MIN = 8
 ROWS_SHOWN_MAX = 1000
 # Rich keeps what it prints at once in memory, styled letter by letter.
 LINES_PRINTED_AT_ONCE = 2000
+# What is written on a line: texts and their styles.
+Line = Sequence[tuple[str, str]]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -65,10 +67,16 @@ class Rows:
 
     def print(self, out: Console) -> None:
         """Print the rows, some at a time; a line that is longer than the terminal is broken, never cut."""
-        for chunk in _chunks(self.lines(out.width)):
-            out.print(Text("\n").join(chunk), soft_wrap=True)
+        lines = self.lines(out.width)
+        while chunk := list(islice(lines, LINES_PRINTED_AT_ONCE)):
+            if out.is_terminal:
+                out.print(Text("\n").join(map(_styled, chunk)), soft_wrap=True)
+            else:
+                # Styles go nowhere here, and Rich takes its time over every letter.
+                out.file.write("".join(f"{plain(line)}\n" for line in chunk))
+        out.file.flush()
 
-    def lines(self, room: int) -> Iterator[Text]:
+    def lines(self, room: int) -> Iterator[Line]:
         """Give the lines for a terminal of so many columns."""
         texts = [[shown(value) for value in row] for row in self._rows]
         widths = None if self._expanded else self._widths(texts, room)
@@ -82,14 +90,14 @@ class Rows:
         ]
         return fitting(widths, self._right, room - len(GAP) * (len(widths) - 1))
 
-    def _grid(self, texts: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[Text]:
+    def _grid(self, texts: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[Line]:
         yield _joined(
             [
                 (fitted(name, width, right), "bold")
                 for name, width, right in zip(self._names, widths, self._right, strict=True)
             ]
         )
-        yield Text("─" * (sum(widths) + len(GAP) * (len(widths) - 1)), style="dim")
+        yield [("─" * (sum(widths) + len(GAP) * (len(widths) - 1)), "dim")]
         for values, row in zip(self._rows, texts, strict=True):
             yield _joined(
                 [
@@ -98,18 +106,18 @@ class Rows:
                 ]
             )
 
-    def _stacked(self, texts: Sequence[Sequence[str]]) -> Iterator[Text]:
+    def _stacked(self, texts: Sequence[Sequence[str]]) -> Iterator[Line]:
         margin = max(map(cell_len, self._names), default=0)
         for number, (values, row) in enumerate(zip(self._rows, texts, strict=True), start=1):
-            yield Text(f"── row {number}", style="dim")
+            yield [(f"── row {number}", "dim")]
             for name, value, text in zip(self._names, values, row, strict=True):
                 style = NULL_STYLE if value is None else ""
-                yield Text.assemble((fitted(name, margin, False), "bold"), GAP, (text, style))
+                yield [(fitted(name, margin, False), "bold"), (GAP, ""), (text, style)]
 
 
-def _chunks(lines: Iterator[Text]) -> Iterator[list[Text]]:
-    while chunk := list(islice(lines, LINES_PRINTED_AT_ONCE)):
-        yield chunk
+def plain(line: Line) -> str:
+    """Write a line without its styles."""
+    return "".join(text for text, _ in line)
 
 
 def fitting(widths: Sequence[int], right: Sequence[bool], room: int) -> list[int] | None:
@@ -132,11 +140,16 @@ def fitted(text: str, width: int, right: bool) -> str:
     return " " * -over + text if right else text + " " * -over
 
 
-def _joined(cells: Sequence[tuple[str, str]]) -> Text:
-    line = Text(end="\n")
-    for number, (text, style) in enumerate(cells):
-        if number:
-            line.append(GAP)
-        line.append(text, style or None)
-    line.rstrip()
+def _joined(cells: Line) -> Line:
+    """Set cells side by side, without blanks behind the last that has something."""
+    line = [part for cell in cells for part in ((GAP, ""), cell)][1:]
+    while line and not line[-1][0].rstrip():
+        line.pop()
+    if line:
+        text, style = line.pop()
+        line.append((text.rstrip(), style))
     return line
+
+
+def _styled(line: Line) -> Text:
+    return Text.assemble(*line)

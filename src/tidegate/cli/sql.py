@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +88,7 @@ def _no_constant(name: str) -> Any:
 
 
 def run_script(call: Invocation, client: Client, text: str, values: list[Any]) -> None:
-    r"""Run a text: all of it in one call, so that it is read before anything is run.
+    r"""Run a text: all of it is read before anything is run.
 
     Lines such as \d are run by themselves, and so are the statements between two of them.
     """
@@ -109,6 +109,10 @@ def run_text(
     call: Invocation, client: Client, text: Placed, values: list[Any], *, expanded: bool = False
 ) -> None:
     """Run one statement or several and print what each answers; an error shows the place it speaks of."""
+    single = [] if values else single_statements(text)
+    if len(single) > 1:
+        _run_each(call, client, single, expanded=expanded)
+        return
     try:
         answer = client.sql(text.text, values)
     except TidegateError as error:
@@ -118,6 +122,61 @@ def run_text(
             call.line(wire)
     else:
         show(answer, text.text, expanded=expanded)
+
+
+def single_statements(text: Placed) -> list[Placed]:
+    """Give the statements of a text that can be sent one by one; none where it has a mistake or parameters.
+
+    Such a text goes to the server whole, which says what is wrong with it before anything of it is run.
+    """
+    found = placed_statements(text.text)
+    if len(found) < 2:
+        return []
+    from tidegate.sql import parse
+
+    try:
+        parsed = parse(text.text)
+    except TidegateError:
+        return []
+    if len(parsed) != len(found) or any(one.parameter_count for one in parsed):
+        return []
+    return [
+        Placed(one.text, one.line + text.line - 1, one.column + (text.column - 1 if one.line == 1 else 0))
+        for one in found
+    ]
+
+
+def _run_each(call: Invocation, client: Client, statements: Sequence[Placed], *, expanded: bool) -> None:
+    """Run statements one after the other; what those before a mistake answered is shown."""
+    count, took_ms = len(statements), 0.0
+    for number, statement in enumerate(statements, start=1):
+        try:
+            answer = client.sql(statement.text)
+        except TidegateError as error:
+            raise told_which(pointed(error, statement, as_json=call.as_json), number, count) from error
+        took_ms += answer.took_ms
+        last = number == count
+        if call.as_json:
+            for wire in wires_of(answer):
+                call.line({**wire, "tookMs": took_ms} if last else _without_time(wire))
+        else:
+            took = f"; {count} statements in {took_ms:.0f} ms" if last else ""
+            for result in answer.results:
+                _show_one(result, statement.text, took, expanded=expanded)
+
+
+def _without_time(wire: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in wire.items() if name != "tookMs"}
+
+
+def told_which(error: TidegateError, number: int, count: int) -> TidegateError:
+    """Add to an error which statement of a text it is about, and what was run before it."""
+    done = {1: "Nothing was run", 2: "Statement 1 was run"}.get(
+        number, f"Statements 1 to {number - 1} were run"
+    )
+    error.values["statement"] = number
+    error.hint = f"{error.hint} This is statement {number} of {count}. {done}.".strip()
+    return error
 
 
 def run_short(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli import topic_groups, topic_messages, topic_work
+from tidegate.cli import topic_groups, topic_messages, topic_redrive, topic_work
 from tidegate.cli.advice import UsageRefused
 from tidegate.cli.invocation import Invocation, command, confirm
 from tidegate.cli.show import bytes_text, count_text, plural, seconds_text
@@ -17,6 +17,7 @@ from tidegate.cli.topic_words import (
     parse_retention,
     parse_size,
 )
+from tidegate.errors import TopicExists
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,28 +51,48 @@ def show_topic(call: Invocation, topic: TopicArgument) -> None:
     with call.client() as client:
         found = client.topics.show(topic)
         groups = [] if call.as_json else client.topic(topic).groups()
-    call.answer(found, lambda: topic_table(found, groups))
+        dead = topic_groups.dead_letters(client, topic)
+    call.answer({**found, "deadLetters": dead}, lambda: topic_table(found, groups, dead))
 
 
 @command(app, "create", tenant=True)
 def create_topic(
     call: Invocation,
     topic: NewTopicArgument,
-    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions; more can be added.")] = 1,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Number of partitions (1); more can be added.")
+    ] = None,
     retention: RetentionOption = None,
     max_bytes: MaxBytesOption = None,
+    if_not_exists: Annotated[
+        bool,
+        typer.Option("--if-not-exists", help="A topic that is there already is fine, and stays as it is."),
+    ] = False,
 ) -> None:
     """Create a topic."""
     seconds, size_bytes = parse_retention(retention), parse_size(max_bytes)
+    existed = False
     with call.client() as client:
-        client.topics.create(
-            topic, partitions=partitions, retention_seconds=seconds, retention_max_bytes=size_bytes
-        )
+        try:
+            client.topics.create(
+                topic, partitions=partitions or 1, retention_seconds=seconds, retention_max_bytes=size_bytes
+            )
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            existed = True
         made = client.topics.show(topic)
-    call.answer(
-        made,
-        lambda: f"Topic {topic} is there, with {plural(partitions, 'partition')}. {_kept_text(made)}",
-    )
+    wanted: dict[str, int | None] = {} if partitions is None else {"partitions": partitions}
+    wanted |= {} if retention is None else {"retentionSeconds": seconds}
+    wanted |= {} if max_bytes is None else {"retentionMaxBytes": size_bytes}
+    notice = _difference(made, wanted) if existed else ""
+
+    def sentence() -> str:
+        there = f"Topic {topic} is there{' already' if existed else ''}"
+        said = f"{there}, with {plural(len(made['partitions']), 'partition')}. {_kept_text(made)}"
+        return f"{said}\n{notice}" if notice else said
+
+    call.answer({**made, "notice": notice} if notice else made, sentence)
 
 
 @command(app, "change", tenant=True)
@@ -132,6 +153,7 @@ def delete_topic(call: Invocation, topic: TopicArgument, yes: YesOption = False)
 
 topic_messages.register(app)
 topic_work.register(app)
+topic_redrive.register(app)
 topic_groups.register(app)
 
 
@@ -150,8 +172,10 @@ def topics_table(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Listing(headings, rows, right=figures, whole=(0, *figures), spare=(2, 3))
 
 
-def topic_table(topic: Mapping[str, Any], groups: Sequence[Mapping[str, Any]] = ()) -> RenderableType:
-    """Draw a topic for people: its partitions, where its messages come from, who reads them."""
+def topic_table(
+    topic: Mapping[str, Any], groups: Sequence[Mapping[str, Any]] = (), dead: int | None = None
+) -> RenderableType:
+    """Draw a topic for people: its partitions, where its messages come from, who reads them, what failed."""
     from rich.console import Group
     from rich.text import Text
 
@@ -170,6 +194,8 @@ def topic_table(topic: Mapping[str, Any], groups: Sequence[Mapping[str, Any]] = 
         parts += ["", sources_table(topic["sources"])]
     if groups:
         parts += ["", topic_groups.brief_table(groups)]
+    if dead:
+        parts += ["", topic_groups.dead_line(topic["name"], dead)]
     return Group(*parts)
 
 
@@ -199,6 +225,26 @@ def _kept_text(topic: Mapping[str, Any]) -> str:
     age = "" if seconds is None else f" after {seconds_text(seconds)}"
     size = "" if size_bytes is None else f" beyond {bytes_text(size_bytes)} a partition"
     return f"Messages go{age}{' and' if age and size else ''}{size}."
+
+
+def _difference(topic: Mapping[str, Any], wanted: Mapping[str, int | None]) -> str:
+    """Say what of a topic that was there already is not as it was asked for; nothing where all is."""
+    found = {**topic, "partitions": len(topic["partitions"])}
+    words = {
+        "partitions": ("partitions", count_text),
+        "retentionSeconds": ("retention", lambda value: _limit_text(value, seconds_text)),
+        "retentionMaxBytes": ("max-bytes", lambda value: _limit_text(value, bytes_text)),
+    }
+    told = []
+    for field, value in wanted.items():
+        if found[field] != value:
+            word, text = words[field]
+            told.append(f"{word} {text(found[field])} instead of {text(value)}")
+    return f"It has {', '.join(told)}. 'tidegate topic change' changes that." if told else ""
+
+
+def _limit_text(value: float | None, text: Callable[[float | None], str]) -> str:
+    return "none" if value is None else text(value)
 
 
 def _changed_text(changed: Mapping[str, Any]) -> str:

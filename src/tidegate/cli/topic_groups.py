@@ -10,6 +10,7 @@ import typer
 
 from tidegate.cli.completion import complete_starts
 from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.nearness import DEAD_SUFFIX
 from tidegate.cli.show import count_text, plural, time_text
 from tidegate.cli.topic_words import (
     GroupOption,
@@ -19,9 +20,12 @@ from tidegate.cli.topic_words import (
     parse_start,
     places_text,
 )
+from tidegate.errors import Forbidden, TopicNotFound
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from tidegate.sdk.client import Client
 
 
 def register(app: typer.Typer) -> None:
@@ -35,8 +39,9 @@ def groups(call: Invocation, topic: TopicArgument) -> None:
     """Show the consumer groups: lag, position and last messages by partition, and who holds what."""
     with call.client() as client:
         found = client.topic(topic).groups()
+        dead = dead_letters(client, topic)
     today = datetime.now(UTC).date().isoformat()
-    call.answer({"groups": found}, lambda: groups_view(topic, found, today))
+    call.answer({"groups": found, "deadLetters": dead}, lambda: groups_view(topic, found, today, dead))
 
 
 def reset(
@@ -78,7 +83,24 @@ def forget(
     call.answer({"deleted": group}, lambda: f"Group {group} of {topic} is forgotten.")
 
 
-def groups_view(topic: str, found: Sequence[Mapping[str, Any]], today: str) -> RenderableType:
+def dead_letters(client: Client, topic: str) -> int | None:
+    """Give how many messages of a topic are dead letters; None where the caller may not know."""
+    try:
+        return int(client.topics.show(f"{topic}{DEAD_SUFFIX}")["messages"])
+    except TopicNotFound:
+        return 0
+    except Forbidden:
+        return None
+
+
+def dead_line(topic: str, count: int) -> str:
+    """Say how many dead letters there are, and where."""
+    return f"dead letters: {count_text(count)} in {topic}{DEAD_SUFFIX}"
+
+
+def groups_view(
+    topic: str, found: Sequence[Mapping[str, Any]], today: str, dead: int | None = None
+) -> RenderableType:
     """Draw groups for people; times of `today` (UTC) are written without their date."""
     from rich.console import Group
 
@@ -87,6 +109,8 @@ def groups_view(topic: str, found: Sequence[Mapping[str, Any]], today: str) -> R
     parts: list[RenderableType] = []
     for entry in found:
         parts += [*([""] if parts else []), *_group_parts(entry, today)]
+    if dead:
+        parts += ["", dead_line(topic, dead)]
     return Group(*parts)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +13,8 @@ from tidegate.cli.completion import complete_groups, complete_starts
 from tidegate.cli.interrupts import HeldInterrupts
 from tidegate.cli.invocation import Invocation, command, console
 from tidegate.cli.payloads import messages_of, parse_payload, read_batches, read_stdin
-from tidegate.cli.show import cell_text, plural
+from tidegate.cli.show import cell_text, plural, time_text
+from tidegate.cli.topic_pages import Membership, Patience, Reading, give_back, pages, settle, taken_pages
 from tidegate.cli.topic_words import (
     MemberOption,
     PartitionOption,
@@ -21,23 +22,14 @@ from tidegate.cli.topic_words import (
     check_one_partition,
     parse_milliseconds,
     parse_start,
-    worded,
 )
-from tidegate.errors import LeaseLost
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from tidegate.sdk.client import Client
 
 CONSUME_LIMIT = 100
-PAGE_MESSAGES = 1000  # messages asked for at a time
-FOLLOW_WAIT_MS = 5000  # how long the server holds a question that finds nothing; Ctrl-C ends it at once
-# In a group fewer: what is taken and not printed yet is held, and nobody else gets it meanwhile.
-GROUP_PAGE_MESSAGES = 100
-# In a group Ctrl-C waits for the answer under way, so that nothing is taken that nobody gives back.
-GROUP_WAIT_MS = 1000
 
 MembershipOption = Annotated[
     str | None,
@@ -102,28 +94,6 @@ def publish(
         typer.echo(f"Published {plural(count, 'message')} to {topic}.{follows}")
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What consume was asked for."""
-
-    topic: str
-    start: str
-    partition: int | None
-    limit: int | None
-    wait_ms: int
-    follow: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """As whom a group's messages are taken, and whether what was printed counts as done."""
-
-    group: str
-    member: str | None
-    lease_ms: int | None
-    ack: bool
-
-
 def consume(  # noqa: PLR0913 - one parameter for each option
     call: Invocation,
     *,
@@ -152,6 +122,7 @@ def consume(  # noqa: PLR0913 - one parameter for each option
         raise UsageRefused("--follow waits without end: leave out --wait.")
     if limit is None and not follow:
         limit = CONSUME_LIMIT
+    parse_start(start)  # what is wrong with it is said before a server is asked
     reading = Reading(topic, start, partition, limit, wait_ms, follow)
     if group is None:
         if member is not None or lease is not None or ack:
@@ -180,18 +151,25 @@ class Lines:
             return
         if self._out is None:
             self._out = console()
-        self._out.print(_message_line(message, with_lease=self._with_leases), soft_wrap=True)
+        parts = _message_parts(message, with_lease=self._with_leases)
+        if self._out.is_terminal:
+            from rich.text import Text
+
+            self._out.print(Text.assemble(*parts), soft_wrap=True)
+        else:
+            # Styles go nowhere here, and Rich takes longer over a line than the server does.
+            sys.stdout.write("".join(text for text, _ in parts) + "\n")
+            sys.stdout.flush()
 
 
 def _read(call: Invocation, reading: Reading) -> None:
     """Print messages from a place on; nothing is remembered."""
-    question = _question(reading)
     lines = Lines(call)
     shown = 0
     with call.client() as client:
         if reading.partition is None and reading.start.isdecimal():
             check_one_partition(client, reading.topic, "--from", reading.start)
-        for messages in _pages(client, reading, question):
+        for messages in pages(client, reading, Patience(call, follow=reading.follow)):
             shown += len(messages)
             for message in messages:
                 lines.show(message)
@@ -206,7 +184,9 @@ def _take(call: Invocation, reading: Reading, membership: Membership) -> None:
     with call.client() as client, HeldInterrupts() as stop:
         if reading.partition is None and reading.start.isdecimal():
             check_one_partition(client, reading.topic, "--from", reading.start)
-        for messages in _taken_pages(call, client, reading, membership, stop):
+        patience = Patience(call, follow=reading.follow, stop=stop)
+        for messages in taken_pages(call, client, reading, membership, patience):
+            leases = [message["lease"] for message in messages]
             printed = 0
             try:
                 for message in messages:
@@ -215,114 +195,44 @@ def _take(call: Invocation, reading: Reading, membership: Membership) -> None:
                     lines.show(message)
                     printed += 1
             finally:
-                _settle(client, reading, membership, messages, printed)
+                if leases[printed:]:
+                    give_back(client.topic(reading.topic), membership, leases[printed:])
+                if membership.ack and printed:
+                    settle(client, reading, membership, leases[:printed], patience)
             shown += printed
+        if shown and not membership.ack and not call.as_json:
+            typer.echo(f"Nothing was acknowledged; {_again(client, reading, membership, shown)}", err=True)
     if not shown and not call.as_json:
         typer.echo(f"Nothing to give to {membership.group} from {reading.topic} now.", err=True)
 
 
-def _settle(
-    client: Client,
-    reading: Reading,
-    membership: Membership,
-    messages: Sequence[Mapping[str, Any]],
-    printed: int,
-) -> None:
-    """Give back what was not printed, and acknowledge what was, if so asked."""
-    topic = client.topic(reading.topic)
-    leases = [message["lease"] for message in messages]
-    if leases[printed:]:
-        try:
-            topic.nack(membership.group, leases[printed:], release=True, member=membership.member)
-        except LeaseLost:
-            pass  # their time is over, which gives them back as well
-    if not membership.ack or not printed:
-        return
-    try:
-        topic.ack(membership.group, leases=leases[:printed], member=membership.member)
-    except LeaseLost as lost:
-        if not reading.follow:
-            raise
-        typer.echo(f"{lost.message} {lost.hint}", err=True)
+def _again(client: Client, reading: Reading, membership: Membership, count: int) -> str:
+    """Say when messages come again that are not acknowledged."""
+    if membership.lease_ms is not None:
+        from tidegate.model.durations import Duration
+
+        when = f"in {Duration(membership.lease_ms * 1000)}"
+    else:
+        # How long a lease is unless one says, the server knows; by its clock, whatever ours shows.
+        answer = client.topic(reading.topic).extend(membership.group, member=membership.member)
+        when = f"at {time_text(answer['expiresAt'])}"
+    return f"{'it comes' if count == 1 else 'they come'} again {when}. --ack acknowledges."
 
 
-def _question(reading: Reading) -> dict[str, Any]:
-    question: dict[str, Any] = {"start": parse_start(reading.start)}
-    if reading.partition is not None:
-        question["partition"] = reading.partition
-    return question
-
-
-def _pages(
-    client: Client, reading: Reading, question: dict[str, Any]
-) -> Iterator[Sequence[Mapping[str, Any]]]:
-    left = reading.limit
-    waited_ms = 0
-    while left is None or left > 0:
-        page = PAGE_MESSAGES if left is None else min(PAGE_MESSAGES, left)
-        step_ms = FOLLOW_WAIT_MS if reading.follow else min(FOLLOW_WAIT_MS, reading.wait_ms - waited_ms)
-        answer = client.topic(reading.topic).consume(**question, limit=page, wait_ms=step_ms)
-        messages = answer["messages"]
-        waited_ms = reading.wait_ms if messages else waited_ms + step_ms
-        if not messages and not reading.follow and waited_ms >= reading.wait_ms:
-            return
-        yield messages
-        left = None if left is None else left - len(messages)
-        question["start"] = {"offsets": answer["nextOffsets"]}
-
-
-def _taken_pages(
-    call: Invocation, client: Client, reading: Reading, membership: Membership, stop: HeldInterrupts
-) -> Iterator[Sequence[Mapping[str, Any]]]:
-    who = {"group": membership.group, "member": membership.member, "lease_ms": membership.lease_ms}
-    question = {**_question(reading), **who}
-    left = reading.limit
-    waited_ms = 0
-    while not stop.asked and (left is None or left > 0):
-        page = GROUP_PAGE_MESSAGES if left is None else min(GROUP_PAGE_MESSAGES, left)
-        step_ms = GROUP_WAIT_MS if reading.follow else min(GROUP_WAIT_MS, reading.wait_ms - waited_ms)
-        with worded("leaseMs", "--lease"):
-            answer = client.topic(reading.topic).consume(**question, limit=page, wait_ms=step_ms)
-        messages = answer["messages"]
-        _tell_missed(call, answer.get("missed") or {})
-        waited_ms = reading.wait_ms if messages else waited_ms + step_ms
-        if not messages and not reading.follow and waited_ms >= reading.wait_ms:
-            return
-        yield messages
-        left = None if left is None else left - len(messages)
-
-
-def _tell_missed(call: Invocation, missed: Mapping[str, int]) -> None:
-    """Say on stderr what the group can no longer get."""
-    if not any(missed.values()):
-        return
-    if call.as_json:
-        import json
-
-        typer.echo(json.dumps({"missed": dict(missed)}), err=True)
-        return
-    for partition, count in missed.items():
-        typer.echo(
-            f"Missed {plural(count, 'message')} of partition {partition}: removed before the group had them.",
-            err=True,
-        )
-
-
-def _message_line(message: Mapping[str, Any], *, with_lease: bool) -> Text:
-    from rich.text import Text
-
+def _message_parts(message: Mapping[str, Any], *, with_lease: bool) -> list[tuple[str, str]]:
+    """Give what is written on the line of a message: texts and their styles."""
     place = f"{message['partition']}:{message['offset']}"
     routed = f"{message['op']} {message['source']}  " if message["source"] is not None else ""
     deliveries = message.get("deliveries") or 1
-    return Text.assemble(
+    return [
         (f"{place:>8}  ", "cyan"),
         (f"{message['ts']}  ", "dim"),
         (f"lease {message['lease']}  " if with_lease else "", "magenta"),
         (f"delivery {deliveries}  " if deliveries > 1 else "", "red"),
         (routed, "green"),
         (f"{message['key']}  " if message["key"] is not None else "", "yellow"),
-        cell_text(message["payload"]),
-    )
+        (cell_text(message["payload"]), ""),
+    ]
 
 
 def _payload_batches(payloads: Sequence[str]) -> Iterator[list[Any]]:

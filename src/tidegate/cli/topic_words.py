@@ -167,11 +167,11 @@ def worded(field: str, option: str) -> Iterator[None]:
 def _milliseconds_said(message: str, field: str, option: str) -> str | None:
     from tidegate.model.durations import Duration
 
-    matched = re.fullmatch(rf"{field} is ([0-9]+) to ([0-9]+), not ([0-9]+)\.", message)
+    matched = re.fullmatch(rf"{field} is ([0-9]+) to ([0-9]+)(?:, not ([0-9]+)| \(.*\))\.", message)
     if matched is None:
         return None
-    least, most, given = (str(Duration(int(number) * 1000)) for number in matched.groups())
-    return f"{option} is {least} to {most}, not {given}."
+    least, most, given = (number and str(Duration(int(number) * 1000)) for number in matched.groups())
+    return f"{option} is {least} to {most}{f', not {given}' if given else ''}."
 
 
 def places_text(places: Mapping[str, int]) -> str:

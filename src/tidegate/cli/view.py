@@ -22,7 +22,7 @@ from tidegate.cli.lags import GroupLag, lag_of
 from tidegate.cli.presence import Person
 from tidegate.cli.show import bytes_text, count_text, rate_text, seconds_text
 from tidegate.cli.supervisor import ChildState
-from tidegate.cli.view_lines import agent_lines, agent_lines_shown, presence, traffic
+from tidegate.cli.view_lines import agent_lines, agent_lines_shown, agent_words, presence, traffic
 
 # Lines that are there whatever the tables hold: heading 1, panels 4, traffic 2, three table headings of 2.
 FIXED_LINES = 13
@@ -311,6 +311,7 @@ def summary_line(picture: Picture) -> str:
         f"messages in {rate_text(picture.history.message_rate())}",
         f"rows out {rate_text(picture.history.row_rate())}",
         f"lag {count_text(sum(lags)) if lags else '–'}",
+        *([] if picture.exchanges is None else agent_words(picture.history)),
         *(f"{group.topic} {group.group} lag {count_text(group.lag)}" for group in picture.lags[:GROUPS_TOLD]),
         f"batches {count_text(sum(line['batches'] or 0 for line in pipelines))}",
         *(_machine_words(status, worker) if status["pid"] is not None else [f"tenant {status['tenant']}"]),

@@ -99,8 +99,7 @@ def agent_lines(
     """Draw the demo's agent: how fast questions come and are answered, how far behind, the newest answers."""
     group = next((one for one in lags if (one.topic, one.group) == (ASKED_TOPIC, AGENT_GROUP)), None)
     head = Text("agent", no_wrap=True, overflow="ellipsis")
-    head.append(f"        asked {rate_text(history.topic_rate(ASKED_TOPIC))}")
-    head.append(f" · answered {rate_text(history.topic_rate(ANSWERS_TOPIC))}")
+    head.append(f"        {' · '.join(agent_words(history))}")
     if group is not None:
         behind = Text(f" · lag {count_text(group.lag)}", "bold yellow" if group.lag else "")
         head.append_text(behind)
@@ -109,6 +108,14 @@ def agent_lines(
     lines: list[RenderableType] = [head, *(_exchange(one) for one in exchanges[-wanted:])]
     # As many lines as were counted, so that nothing below jumps when the first answer comes.
     return [*lines, *(Text("") for _ in range(wanted + 1 - len(lines)))]
+
+
+def agent_words(history: History) -> list[str]:
+    """Say how fast questions come and how fast they are answered."""
+    return [
+        f"asked {rate_text(history.topic_rate(ASKED_TOPIC))}",
+        f"answered {rate_text(history.topic_rate(ANSWERS_TOPIC))}",
+    ]
 
 
 def _exchange(one: Exchange) -> Text:
