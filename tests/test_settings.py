@@ -68,7 +68,7 @@ UNITS: tuple[str, ...] = (
     "_bytes_max",
     "_bytes_min",
 )
-UNITS += ("_mb", "_hours", "_days_max", "_days_default", "_max")
+UNITS += ("_mb", "_hours", "_days_max", "_days_default", "_ms_default", "_max")
 
 
 def test_every_number_has_bounds_and_its_unit_in_its_name() -> None:

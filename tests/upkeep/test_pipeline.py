@@ -17,10 +17,10 @@ from tests.crash.workload import (
     TABLE,
     TOPIC,
     TopicToLake,
-    doubles,
     _table_rows,
-    topic_rows,
     differences,
+    doubles,
+    topic_rows,
 )
 
 BACKUPS = 2
