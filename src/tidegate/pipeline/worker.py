@@ -100,14 +100,21 @@ def run_worker(settings: Settings, home: Home, clock: Clock | None = None) -> in
 
 
 def memory_bytes(pid: int) -> int:
-    """Give the resident memory of a process and of all its descendants."""
+    """Give the resident memory of a process and of all its descendants.
+
+    A program that Java starts is Java itself for a moment, with the same pages: it is not counted twice.
+    """
     import psutil
 
-    total = 0
+    total, java = 0, set[int]()
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         for one in [root, *root.children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.NoSuchProcess), one.oneshot():
+                if one.name() == "java":
+                    if one.ppid() in java:
+                        continue
+                    java.add(one.pid)
                 total += one.memory_info().rss
     return total
 

@@ -10,11 +10,11 @@ from starlette.responses import Response
 
 from tidegate.errors import ContentTypeUnsupported, RequestInvalid, TidegateError
 from tidegate.ingest.parts import PART_MESSAGES_MAX, BatchParts, check_partitions, stage_old
-from tidegate.ingest.publish import Messages
 from tidegate.model.names import shorten
 from tidegate.server.arrow_bodies import messages_of
 from tidegate.server.bodies import json_answer
 from tidegate.server.call import ARROW_STREAM, Call
+from tidegate.server.publish import check_message_bytes
 from tidegate.server.running import Running
 from tidegate.topics.definitions import Topic
 from tidegate.topics.parts import BatchName
@@ -139,17 +139,9 @@ def _checked(running: Running, topic: Topic, content: bytes) -> int:
     messages = messages_of(content, PART_MESSAGES_MAX, limits.server.body_bytes_max)
     if not len(messages):
         raise RequestInvalid(reason="A part has at least one message.", hint="Leave an empty part out.")
-    _check_sizes(messages, limits.topics.message_bytes_max)
+    check_message_bytes(messages, limits.topics.message_bytes_max)
     check_partitions(topic, messages.partitions)
     return len(messages)
-
-
-def _check_sizes(messages: Messages, bytes_max: int) -> None:
-    for index, (key, payload) in enumerate(zip(messages.keys, messages.payloads, strict=True)):
-        size_bytes = len(payload) + len((key or "").encode())
-        if size_bytes > bytes_max:
-            reason = f"Message {index} has {size_bytes} bytes of key and payload; the most is {bytes_max}."
-            raise RequestInvalid(reason=reason, hint="Send less, or raise topics.message_bytes_max.")
 
 
 def _part_ids(given: list[str]) -> list[int]:

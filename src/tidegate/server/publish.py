@@ -122,7 +122,11 @@ def _check_sizes(limits: Settings, messages: Messages) -> None:
     if not 1 <= len(messages) <= count_max:
         reason = f"A publish takes 1 to {count_max} messages, not {len(messages)}."
         raise RequestInvalid(reason=reason, hint="Split the request, or raise server.messages_max.")
-    bytes_max = limits.topics.message_bytes_max
+    check_message_bytes(messages, limits.topics.message_bytes_max)
+
+
+def check_message_bytes(messages: Messages, bytes_max: int) -> None:
+    """Refuse a message whose key and payload are too large."""
     for index, (key, payload) in enumerate(zip(messages.keys, messages.payloads, strict=True)):
         size_bytes = len(payload) + len((key or "").encode())
         if size_bytes > bytes_max:
