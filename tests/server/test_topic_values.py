@@ -50,7 +50,7 @@ def test_a_wrong_value_is_named(admin: Client, sql: str, params: list[Any], reas
 def test_other_wrong_values_have_errors_of_their_own(admin: Client, topic: str) -> None:
     for sql, code in (
         (f"CONSUME FROM {topic} GROUP 'a\nb'", "NAME_INVALID"),
-        (f"ACK {topic} GROUP 'g' LEASES ('nonsense')", "REQUEST_INVALID"),
+        (f"ACK {topic} GROUP 'g' LEASES ('nonsense')", "GROUP_NOT_FOUND"),
         ("CREATE TOPIC shop.many PARTITIONS 100000", "REQUEST_INVALID"),
         ('CREATE TOPIC "a b"', "NAME_INVALID"),
         ("CONSUME FROM nowhere", "TOPIC_NOT_FOUND"),

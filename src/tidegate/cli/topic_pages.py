@@ -15,7 +15,7 @@ from tidegate.cli.interrupts import HeldInterrupts
 from tidegate.cli.invocation import Invocation
 from tidegate.cli.show import plural
 from tidegate.cli.topic_words import parse_start, worded
-from tidegate.errors import LeaseLost, NotReady, ServerNotRunning
+from tidegate.errors import LeaseLost, NotReady, ServerNotRunning, TidegateError
 
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client, Topic
@@ -92,10 +92,16 @@ class Patience:
                 away = True
                 time.sleep(AWAY_SECONDS)
                 continue
-            if away:
-                self.tell("The server is back.", {"event": "the server is back"})
+            except TidegateError:
+                self._tell_back(away)  # it refuses, so it is there
+                raise
+            self._tell_back(away)
             self._answered = True
             return answer
+
+    def _tell_back(self, away: bool) -> None:
+        if away:
+            self.tell("The server is back.", {"event": "the server is back"})
 
     def tell(self, sentence: str, wire: Mapping[str, Any]) -> None:
         """Say on stderr what happened meanwhile: a sentence to people, a line of JSON to machines."""
