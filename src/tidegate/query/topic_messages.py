@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -225,13 +224,3 @@ def _upto(topic: Topic, upto: Sequence[Upto], bound: Bound) -> dict[int, int]:
             raise SqlInvalid(reason=f"partition {partition} is there twice.", hint="Name it once.")
         found[partition] = bound.number(one.offset, "OFFSET")
     return found
-
-
-def _counts(leases: Sequence[str] | None, done: groups.Acked) -> Mapping[int, int]:
-    """Give how many messages were acknowledged in each partition: of leases, or in one partition.
-
-    A lease begins with its partition; when none is lost, each of them is a message.
-    """
-    if leases is None:
-        return dict.fromkeys(done.position, done.acked)
-    return Counter(int(lease.partition(".")[0]) for lease in set(leases))

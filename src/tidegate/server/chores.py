@@ -20,7 +20,7 @@ from tidegate.server.batch_parts import remove_old_parts
 from tidegate.server.running import Running
 from tidegate.storage.commit import Staging
 from tidegate.storage.highwater import KEEP_SECONDS, stage_high_water
-from tidegate.topics.definitions import Retention, Topic
+from tidegate.topics.definitions import Topic
 from tidegate.topics.groups import Groups
 
 SAMPLE_SECONDS = 1.0
@@ -99,7 +99,7 @@ async def keep_retention(running: Running) -> None:
     for topic in list(running.topics):
         for partition in range(topic.partitions):
             try:
-                if topic.retention != Retention():
+                if not topic.retention.is_endless:
                     await _trim(running, topic, partition)
                 await running.threads.upkeep(running.log.tidy, topic, partition)
             except TopicNotFound:

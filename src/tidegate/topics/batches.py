@@ -323,9 +323,3 @@ def decode_batch(stored: bytes, base_offset: int, place: str) -> StoredBatch:
     if version == VERSION_WITHOUT_USER:
         codec = schema = 0  # these bytes had no meaning then
     return StoredBatch(base_offset, count, first_us, last_us, view[HEADER.size :], codec, schema, version)
-
-
-def times_of(stored: bytes) -> tuple[int, int]:
-    """Give the first and last time in a stored record batch, from its header alone."""
-    _, _, _, _, first_us, last_us, _ = HEADER.unpack_from(stored)
-    return first_us, last_us
