@@ -24,7 +24,9 @@ TidegateError
 │   │   ├── SettingInvalid          422  a setting that is unknown, of a wrong type or out of bounds
 │   │   ├── SqlInvalid              422  the statement does not parse, bind or run
 │   │   ├── SqlUnsupported          422  a statement this version does not run
-│   │   └── ValueInvalid            422  a value that its column does not take
+│   │   ├── ValueInvalid            422  a value that its column does not take
+│   │   ├── StateInvalid            422  an operator or a state that cannot be
+│   │   └── StateOutsideKey         422  keyed state, used while there is no key
 │   ├── NotFound                    404
 │   │   ├── TopicNotFound           404
 │   │   ├── PartitionNotFound       404
@@ -39,7 +41,8 @@ TidegateError
 │   │   ├── UserNotFound            404
 │   │   ├── TokenNotFound           404
 │   │   ├── JobNotFound             404
-│   │   └── BackupNotFound          404
+│   │   ├── BackupNotFound          404
+│   │   └── StateNotFound           404
 │   ├── Conflict                    409
 │   │   ├── TopicExists             409  the name is taken
 │   │   ├── RouteExists             409  a source that the topic has already
@@ -63,7 +66,10 @@ TidegateError
 │   │   ├── LeaseLost               409  someone else has it now: what was meant to be written was not
 │   │   ├── JobStateWrong           409
 │   │   ├── IdempotencyKeyReused    409  a key of an earlier, other request
-│   │   └── IdempotencyAnswerHidden 409  done before; the answer held a secret
+│   │   ├── IdempotencyAnswerHidden 409  done before; the answer held a secret
+│   │   ├── StateMismatch           409  a checkpoint that the operator does not fit
+│   │   ├── PlanChanged             409  a batch that was done before with other offsets
+│   │   └── SavepointExists         409
 │   ├── OffsetOutOfRange            416  an offset that retention removed, or that is not there yet
 │   ├── RequestTimeout              408  the body did not arrive in time
 │   ├── HeadersTooLarge             431  more bytes of headers than the setting allows
@@ -76,8 +82,12 @@ TidegateError
 │   ├── SparkGone                   503  the Java half of the worker ended by itself
 │   ├── QueryTimeout                504  a statement ran longer than the setting allows
 │   ├── StorageFull                 507  no room on the disk; nothing was written
-│   └── StorageFailed               500  the disk refused a read or a write
+│   ├── StorageFailed               500  the disk refused a read or a write
+│   ├── BatchTaken                  503  another attempt of a task was first
+│   └── CheckpointUnusable          503  a checkpoint that cannot be read or written
 ├── StorageCorrupt                  500  bytes at rest do not match their checksum
+│   └── StateCorrupt                500  the same, inside an operator's state
+├── RowFailed                       500  an operator raised on a row
 ├── StartRefused                    a process cannot start here
 │   ├── PortInUse                   500
 │   ├── HomeLocked                  500
@@ -193,6 +203,18 @@ from tidegate.errors.start import (
     StartRefused,
     TlsUnusable,
 )
+from tidegate.errors.state import (
+    BatchTaken,
+    CheckpointUnusable,
+    PlanChanged,
+    RowFailed,
+    SavepointExists,
+    StateCorrupt,
+    StateInvalid,
+    StateMismatch,
+    StateNotFound,
+    StateOutsideKey,
+)
 from tidegate.errors.unavailable import (
     CatalogUnavailable,
     NotReady,
@@ -208,10 +230,12 @@ from tidegate.errors.unavailable import (
 __all__ = [
     "BackupNotFound",
     "BackupUnusable",
+    "BatchTaken",
     "BodyTooLarge",
     "CatalogTooNew",
     "CatalogUnavailable",
     "CatalogUnusable",
+    "CheckpointUnusable",
     "ColumnExists",
     "ColumnNotFound",
     "Conflict",
@@ -249,6 +273,7 @@ __all__ = [
     "PartitionNotFound",
     "PipelineInvalid",
     "PipelineNotFound",
+    "PlanChanged",
     "PortInUse",
     "QueryTimeout",
     "RequestInvalid",
@@ -259,6 +284,8 @@ __all__ = [
     "RouteExists",
     "RouteNotFound",
     "RowExists",
+    "RowFailed",
+    "SavepointExists",
     "SchemaInvalid",
     "SequenceGap",
     "SequenceReused",
@@ -270,6 +297,11 @@ __all__ = [
     "SqlInvalid",
     "SqlUnsupported",
     "StartRefused",
+    "StateCorrupt",
+    "StateInvalid",
+    "StateMismatch",
+    "StateNotFound",
+    "StateOutsideKey",
     "StorageCorrupt",
     "StorageFailed",
     "StorageFull",

@@ -1,0 +1,83 @@
+"""The backend: what keeps one partition's entries on this machine, and what it promises.
+
+A backend is a local copy: it may be lost or thrown away at any moment, and is made again from the checkpoint.
+It is used by one thread at a time. Keys and values are bytes; keys sort as bytes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Which committed batch a copy stands at: the epoch, the batch and the id of the head that did it."""
+
+    epoch: int
+    batch: int
+    head_id: str
+
+
+@dataclass(slots=True)
+class Changes:
+    """What one batch does to the entries: first the ranges go, then each entry is put, or deleted by None."""
+
+    ranges: list[tuple[bytes, bytes]] = field(default_factory=list)
+    entries: dict[bytes, bytes | None] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.ranges or self.entries)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large a copy is: bytes it takes here, and about how many entries it holds."""
+
+    size_bytes: int
+    entry_count: int
+
+
+class Backend(Protocol):
+    """One partition's entries on this machine."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """Give the value of a key."""
+        ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Give the values of keys, in their order; keys that come sorted are found faster."""
+        ...
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Give the entries of a half-open range in key order; nothing may be written meanwhile."""
+        ...
+
+    def version(self) -> Version | None:
+        """Give the version that the entries stand at; None for a copy that never took one."""
+        ...
+
+    def apply(self, changes: Changes, version: Version) -> None:
+        """Take the changes of a batch and its version, all or nothing."""
+        ...
+
+    def write_partly(self, changes: Changes) -> None:
+        """Take changes of a batch that is not over: no version until `apply`, also after a kill."""
+        ...
+
+    def snapshot(self, folder: Path) -> list[Path]:
+        """Write files into a new folder from which the entries and their version can be opened again.
+
+        A file that an earlier snapshot had, under the same name, has the same bytes.
+        """
+        ...
+
+    def sizes(self) -> Sizes:
+        """Say how large the copy is; an estimate that costs next to nothing."""
+        ...
+
+    def close(self) -> None:
+        """Let go of memory and locks; what was applied stays, or is noticed as missing at the next open."""
+        ...

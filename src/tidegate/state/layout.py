@@ -1,0 +1,89 @@
+"""The layout of state: takes key groups, states and keys, gives the bytes under which entries lie.
+
+Every entry of a key begins with its key group, so that a key group is one range of keys and can be moved
+whole. Version 1:
+
+    key group u16 | 0x01 | state u16 | key | sub-key           an entry of a keyed state
+    key group u16 | 0x02 | clock u8  | time i64 | key          a timer
+    key group u16 | 0x03 | state u16 | bucket i64 | key | sub  an entry of the index by which TTL is cleaned
+    0xfffe        | 0x01 | state u16 | sequence                an element of operator state
+    0xffff        | name                                       what the store knows of itself
+
+Numbers are big-endian; signed ones have their sign bit turned, so that bytes sort as numbers do. The key is
+self-delimiting: no encoded key is the beginning of another one.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tidegate.errors import InvariantBroken
+
+LAYOUT_VERSION = 1
+
+# A key group is a u16 below the two marks; Flink stops at the same number.
+PARALLELISM_MAX = 32_768
+STATES_MAX = 65_000
+
+SPACE_ENTRY = 0x01
+SPACE_TIMER = 0x02
+SPACE_EXPIRY = 0x03
+
+OPERATOR_GROUP = b"\xff\xfe"
+META_GROUP = b"\xff\xff"
+
+_ENTRY = struct.Struct(">HBH")
+_TIMER = struct.Struct(">HBBQ")
+_EXPIRY = struct.Struct(">HBHQ")
+_SIGN = 1 << 63
+
+ENTRY_PREFIX_BYTES = _ENTRY.size
+TIMER_PREFIX_BYTES = _TIMER.size
+EXPIRY_PREFIX_BYTES = _EXPIRY.size
+
+
+def instance_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
+    """Give the instance that owns a key group."""
+    return key_group * parallelism // max_parallelism
+
+
+def groups_of(instance: int, parallelism: int, max_parallelism: int) -> range:
+    """Give the key groups that an instance owns: one unbroken range."""
+    first = -(-instance * max_parallelism // parallelism)
+    stop = -(-(instance + 1) * max_parallelism // parallelism)
+    return range(first, stop)
+
+
+def group_range(groups: range) -> tuple[bytes, bytes]:
+    """Give the half-open range of keys that holds everything of these key groups."""
+    if groups.step != 1:
+        raise InvariantBroken(reason=f"key groups of an instance lie side by side, not {groups}")
+    return groups.start.to_bytes(2, "big"), groups.stop.to_bytes(2, "big")
+
+
+def entry_prefix(key_group: int, state: int) -> bytes:
+    """Give what stands before the key in every entry of a state."""
+    return _ENTRY.pack(key_group, SPACE_ENTRY, state)
+
+
+def timer_prefix(key_group: int, clock: int, at_ms: int) -> bytes:
+    """Give what stands before the key in a timer."""
+    return _TIMER.pack(key_group, SPACE_TIMER, clock, at_ms + _SIGN)
+
+
+def timer_time(entry: bytes) -> int:
+    """Give the time of a timer's entry."""
+    return int(_TIMER.unpack_from(entry)[3]) - _SIGN
+
+
+def expiry_prefix(key_group: int, state: int, bucket: int) -> bytes:
+    """Give what stands before key and sub-key in the TTL index."""
+    return _EXPIRY.pack(key_group, SPACE_EXPIRY, state, bucket + _SIGN)
+
+
+def after(prefix: bytes) -> bytes:
+    """Give the first bytes that sort after everything that begins with a prefix."""
+    stem = prefix.rstrip(b"\xff")
+    if not stem:
+        raise InvariantBroken(reason="nothing sorts after a prefix of nothing but 0xff")
+    return stem[:-1] + bytes([stem[-1] + 1])
