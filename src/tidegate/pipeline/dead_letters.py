@@ -1,0 +1,70 @@
+"""Dead letters: takes rows on which an operator failed, gives them a Delta table, each batch exactly once.
+
+The table is any folder; in a pipeline most often `ctx.lake("…")`, so that SQL reads it as `lake.…`. A task
+appends the rows of its partition in one commit that also names the batch as a Delta transaction of this
+operator's partition. A task that runs again sees that transaction and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidegate.errors import CheckpointUnusable
+
+DEAD_SCHEMA = pa.schema(
+    [
+        pa.field("operator", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("batch", pa.int64(), nullable=False),
+        pa.field("key", pa.string()),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("row", pa.string()),
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+    ]
+)
+# Partitions append to one table at once; whoever comes second commits on top of the first.
+CONFLICTS_MAX = 50
+
+
+def write_dead(path: str, source: str, partition: int, batch: int, batches: Iterable[pa.RecordBatch]) -> None:
+    """Append dead rows of one partition's batch, unless that was done before.
+
+    `source` names the operator and its query for ever: two queries that write one table have two of them.
+    """
+    from deltalake import DeltaTable, write_deltalake
+    from deltalake.exceptions import DeltaError
+    from deltalake.transaction import CommitProperties, Transaction
+
+    rows = _table(batches)
+    if not rows.num_rows:
+        return
+    place = _address(path)
+    writer = f"tidegate.dead.{source}.{partition}"
+    try:
+        if not DeltaTable.is_deltatable(place):
+            DeltaTable.create(place, schema=DEAD_SCHEMA, mode="ignore")
+        done = DeltaTable(place).transaction_version(writer)
+        if done is not None and done >= batch:
+            return
+        properties = CommitProperties(
+            app_transactions=[Transaction(writer, batch)], max_commit_retries=CONFLICTS_MAX
+        )
+        write_deltalake(place, rows, mode="append", commit_properties=properties)
+    except DeltaError as problem:
+        reason = f"dead letters cannot be written there: {problem}"
+        hint = "Give dead_letters a folder of its own."
+        raise CheckpointUnusable(path=path, reason=reason, hint=hint) from problem
+
+
+def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
+    taken: Sequence[pa.RecordBatch] = list(batches)
+    return pa.Table.from_batches(taken, DEAD_SCHEMA)
+
+
+def _address(path: str) -> str:
+    """Give a folder as delta-rs takes it, whatever signs are in its name."""
+    plain = path.removeprefix("file://").removeprefix("file:")
+    return Path(plain).absolute().as_uri()

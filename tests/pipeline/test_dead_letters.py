@@ -1,0 +1,74 @@
+"""Dead letters: each batch of a partition once, whoever writes beside it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tidegate.errors import CheckpointUnusable
+from tidegate.pipeline.dead_letters import DEAD_SCHEMA, write_dead
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def letters(partition: int, batch: int, count: int = 2) -> list[pa.RecordBatch]:
+    rows = [
+        {
+            **{"operator": "sessions", "partition": partition, "batch": batch, "key": "ada"},
+            **{"reason": f"ValueError: number {number}", "row": '{"n": 1}', "at": AT},
+        }
+        for number in range(count)
+    ]
+    return [pa.RecordBatch.from_pylist(rows, DEAD_SCHEMA)]
+
+
+def stored(path: Path) -> list[tuple[int, int, str]]:
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    return sorted((row["partition"], row["batch"], row["reason"]) for row in rows)
+
+
+def test_a_batch_that_is_written_again_is_there_once(tmp_path: Path) -> None:
+    table = tmp_path / "a folder of bad rows"
+    for _ in range(3):
+        write_dead(str(table), "query.sessions", 0, 7, letters(0, 7))
+    write_dead(str(table), "query.sessions", 1, 7, letters(1, 7))
+    write_dead(str(table), "query.sessions", 0, 8, letters(0, 8, count=1))
+    assert [row[:2] for row in stored(table)] == [(0, 7), (0, 7), (0, 8), (1, 7), (1, 7)]
+
+
+def test_partitions_that_write_at_once_all_get_through(tmp_path: Path) -> None:
+    table = tmp_path / "dead"
+    failures: list[BaseException] = []
+
+    def write(partition: int) -> None:
+        try:
+            for batch in range(4):
+                write_dead(str(table), "query.sessions", partition, batch, letters(partition, batch))
+        except BaseException as problem:
+            failures.append(problem)
+            raise
+
+    threads = [threading.Thread(target=write, args=(partition,)) for partition in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(stored(table)) == 4 * 4 * 2
+
+
+def test_nothing_is_written_where_no_row_failed(tmp_path: Path) -> None:
+    write_dead(str(tmp_path / "dead"), "query.sessions", 0, 0, [])
+    assert not (tmp_path / "dead").exists()
+
+
+def test_a_table_of_something_else_is_refused_by_its_path(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"n": [1]}))
+    with pytest.raises(CheckpointUnusable, match="dead letters") as refused:
+        write_dead(str(tmp_path), "query.sessions", 0, 0, letters(0, 0))
+    assert str(tmp_path) in str(refused.value)
