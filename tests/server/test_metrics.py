@@ -105,7 +105,12 @@ def test_an_engine_folder_that_is_gone_breaks_no_scrape(running: Running, tmp_pa
 
 
 def pipeline(name: str, state: str = "running", **more: object) -> dict[str, object]:
-    return {"name": name, "state": state, "batches": 3, "rows": 100, "restarts": 1, "offsets": {}, **more}
+    counts = {"batches": 3, "rows": 100, "restarts": 1, "offsets": {}, "operators": []}
+    return {"name": name, "state": state, **counts, **more}
+
+
+def operator(name: str) -> dict[str, object]:
+    return {"name": name, "entries": 10, "stateBytes": 400, "checkpointBytes": 900, "deadRows": 2}
 
 
 def report(pipelines: list[dict[str, object]]) -> dict[str, object]:
@@ -125,6 +130,16 @@ def test_pipelines_show_their_state_and_counts(running: Running) -> None:
     assert found["tidegate_pipeline_rows_total pipeline=orders"] == 100
     assert found["tidegate_pipeline_restarts_total pipeline=orders"] == 1
     assert "tidegate_pipeline_lag_messages pipeline=orders" not in found  # it is not known
+
+
+def test_the_state_of_all_operators_of_a_pipeline_is_added_up(running: Running) -> None:
+    said = report([pipeline("orders", operators=[operator("sessions"), operator("totals")])])
+    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
+    found = samples(render(running))
+    assert found["tidegate_pipeline_state_bytes pipeline=orders"] == 800
+    assert found["tidegate_pipeline_state_entries pipeline=orders"] == 20
+    assert found["tidegate_pipeline_checkpoint_bytes pipeline=orders"] == 1800
+    assert found["tidegate_pipeline_dead_rows_total pipeline=orders"] == 4
 
 
 def test_a_worker_that_fell_silent_is_not_up(running: Running) -> None:

@@ -171,6 +171,7 @@ WORKER = {
     "pipelines": [
         {"name": "meters", "state": "running", "topic": "shape.t", "offsets": {"shape.t": {"0": 1}}},
         {"name": "broken", "state": "failed", "error": "no such column"},
+        {"name": "keyed", "state": "running", "operators": [{"name": "sessions", "batch": 4, "entries": 7}]},
     ],
 }
 TOPIC = "/api/v1/topics/{topic}"

@@ -29,11 +29,12 @@ MODULE_PREFIX = "tidegate_pipeline_"
 
 
 class Context:
-    """What a pipeline function is given: the Spark session and the places of the home."""
+    """What a pipeline function is given: the Spark session, its checkpoint and the places of the home."""
 
-    def __init__(self, spark: SparkSession, home: Home) -> None:
+    def __init__(self, spark: SparkSession, home: Home, name: str = "pipeline") -> None:
         self.spark = spark
         self.home = home
+        self.checkpoint = str(home.checkpoints_path / check_pipeline_name(name))
         self._tables: list[str] = []
 
     def lake(self, name: str) -> str:

@@ -171,7 +171,7 @@ class Supervision:
                 f"line {pipeline.line}: it defines '{pipeline.name}', so the file must be {pipeline.name}.py."
             )
             raise PipelineInvalid(file=str(run.path), line=pipeline.line, reason=reason)
-        context = Context(own_session(self._spark), self._home)
+        context = Context(own_session(self._spark), self._home, run.name)
         writer = build_writer(pipeline, context)
         return writer, topics_of(writer), context.tables
 

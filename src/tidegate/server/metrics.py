@@ -175,6 +175,10 @@ def _pipelines(running: Running) -> Iterator[Metric]:
         "tidegate_pipeline_batches_total": {},
         "tidegate_pipeline_rows_total": {},
         "tidegate_pipeline_restarts_total": {},
+        "tidegate_pipeline_state_bytes": {},
+        "tidegate_pipeline_state_entries": {},
+        "tidegate_pipeline_checkpoint_bytes": {},
+        "tidegate_pipeline_dead_rows_total": {},
     }
 
     def add(name: str, labels: tuple[str, ...], value: float) -> None:
@@ -189,6 +193,11 @@ def _pipelines(running: Running) -> Iterator[Metric]:
             add("tidegate_pipeline_lag_messages", (name,), pipeline["lag"])
         for field in ("batches", "rows", "restarts"):
             add(f"tidegate_pipeline_{field}_total", (name,), pipeline[field])
+        for operator in pipeline["operators"]:
+            add("tidegate_pipeline_state_bytes", (name,), operator["stateBytes"])
+            add("tidegate_pipeline_state_entries", (name,), operator["entries"])
+            add("tidegate_pipeline_checkpoint_bytes", (name,), operator["checkpointBytes"])
+            add("tidegate_pipeline_dead_rows_total", (name,), operator["deadRows"])
     for name, samples in sums.items():
         yield _labelled(name, samples)
 

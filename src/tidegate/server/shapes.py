@@ -306,6 +306,22 @@ class Worker(_Shape):
     seen_seconds_ago: float
 
 
+class Operator(_Shape):
+    """The state of one operator as of its last whole batch; `next_timer` is the earliest that is set."""
+
+    name: str
+    backend: str
+    partitions: int
+    epoch: int
+    batch: int | None
+    entries: int
+    state_bytes: int
+    checkpoint_bytes: int
+    dead_rows: int
+    next_timer: str | None
+    snapshot_batch: int | None
+
+
 class Pipeline(_Shape):
     """A pipeline as the worker reported it last; `lag` is what it has not taken yet."""
 
@@ -320,6 +336,7 @@ class Pipeline(_Shape):
     topic: str | None
     table: str | None
     offsets: dict[str, dict[str, int]]
+    operators: list[Operator]
     lag: int | None
 
 

@@ -26,6 +26,22 @@ WORKER_SILENT_SECONDS = 10.0
 STATUS_TOPICS_MAX = 1_000
 
 
+class OperatorReport(msgspec.Struct, rename="camel"):
+    """What the worker says of one operator's state."""
+
+    name: str
+    backend: str = ""
+    partitions: int = 0
+    epoch: int = 0
+    batch: int | None = None
+    entries: int = 0
+    state_bytes: int = 0
+    checkpoint_bytes: int = 0
+    dead_rows: int = 0
+    next_timer: str | None = None
+    snapshot_batch: int | None = None
+
+
 class PipelineReport(msgspec.Struct, rename="camel"):
     """What the worker says of one pipeline."""
 
@@ -40,6 +56,7 @@ class PipelineReport(msgspec.Struct, rename="camel"):
     topic: str | None = None
     table: str | None = None
     offsets: dict[str, dict[int, int]] = {}
+    operators: list[OperatorReport] = []
 
 
 class WorkerBody(msgspec.Struct, rename="camel"):

@@ -259,6 +259,18 @@ _WORKER = (
     _counter("tidegate_pipeline_batches_total", "", "Micro-batches it finished.", (_PIPELINE,), "scrape"),
     _counter("tidegate_pipeline_rows_total", "", "Rows it read.", (_PIPELINE,), "scrape"),
     _counter("tidegate_pipeline_restarts_total", "", "Times it was started again.", (_PIPELINE,), "scrape"),
+    _gauge("tidegate_pipeline_state_bytes", "bytes", "Its keyed state, on local disks.", (_PIPELINE,)),
+    _gauge("tidegate_pipeline_state_entries", "", "Entries of its keyed state, about.", (_PIPELINE,)),
+    _gauge(
+        "tidegate_pipeline_checkpoint_bytes", "bytes", "Its state's part of the checkpoint.", (_PIPELINE,)
+    ),
+    _counter(
+        "tidegate_pipeline_dead_rows_total",
+        "",
+        "Rows that its operators set aside; counted from the first batch on.",
+        (_PIPELINE,),
+        "scrape",
+    ),
 )
 _PROGRAM = (
     _gauge("tidegate_process_memory_bytes", "bytes", "Resident memory of the server."),
