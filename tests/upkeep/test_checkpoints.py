@@ -243,3 +243,18 @@ def test_half_written_files_and_state_of_later_batches_stay_behind(tmp_path: Pat
         "state/0/0/6.changelog",
     }
     assert set(tree(tmp_path / "copy")) == set(names) - later
+
+
+def test_state_of_operators_is_kept_up_to_the_committed_batch(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    partition = "state/sessions/e0/1"
+    kept = ["schema.1.json", "savepoints/monday/v9.aa.changes"]
+    kept = [f"state/sessions/{name}" for name in kept]
+    kept += [f"{partition}/{name}" for name in ("v4.head", "v4.ab.changes", "v4.ab.out", "3.snapshot")]
+    kept += [f"{partition}/sst/000012.sst", "state/sessions/e0/epoch.json"]
+    later = [f"{partition}/{name}" for name in ("v5.head", "v5.ac.changes", "v5.ac.out", "5.snapshot")]
+    for name in [*kept, *later]:
+        (checkpoint / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkpoint / name).write_text(name)
+    copy_checkpoint(checkpoint, tmp_path / "copy", (5, 4))
+    assert sorted(tree(tmp_path / "copy")) == sorted(kept)

@@ -127,7 +127,8 @@ def _start_spark(settings: Settings, home: Home, lock_fd: int) -> SparkSession:
         master=settings.worker.spark_master,
         driver_memory_mb=settings.worker.driver_memory_mb,
         scratch=home.run_path / "spark",
-        environ={"TIDEGATE_HOME": str(home.path)},
+        # Local copies of state outlive the worker, so that the next one begins warm.
+        environ={"TIDEGATE_HOME": str(home.path), "TIDEGATE_STATE_DIR": str(home.run_path / "state")},
     )
     return build_session(wanted, keep_open_fds=(lock_fd,))
 

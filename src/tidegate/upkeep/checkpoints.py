@@ -11,6 +11,11 @@ on with n + 1; else it runs n again, and Delta skips it where the table has it. 
 So commits are looked at before the tables are copied, and offsets after. Where at most one batch began in
 between, all three hold. Where more did, the copy is cut at the batch that the table's own transaction names.
 
+State of our operators lies in the same folder, under `state/<operator>/e<epoch>/<partition>`, with a file
+`v<n>.head` for a batch that is done. A copy keeps what belongs to committed batches: a batch that runs again
+begins from the state before it. A head of a later batch would say that the batch is done, while what it gave
+out may be gone.
+
 A query that writes several tables may have got further in one than in another. One batch is no harm: it runs
 again, and is skipped where it is. More cannot be mended by any cut: the tables are copied again.
 """
@@ -28,6 +33,9 @@ from pathlib import Path
 from tidegate.storage.files import link_or_copy
 
 NONE_YET = -1
+KEYED_DEPTH = 4  # folders above a file of a keyed operator: state, operator, epoch, partition
+_EPOCH_FOLDER = re.compile(r"e\d+")
+_KEYED_VERSION = re.compile(r"v?(\d+)\..+")  # of a head, of what it names, or of a snapshot
 _STATE_VERSION = re.compile(r"(\d+)(_[\w-]+)?\.(delta|snapshot|changelog|zip)")
 
 
@@ -99,6 +107,9 @@ def _wanted(inside: Path, name: str, offsets: int, commits: int) -> bool:
     top = inside.parts[0] if inside.parts else ""
     if top in ("offsets", "commits") and name.isdecimal():
         return int(name) <= (offsets if top == "offsets" else commits)
+    if top == "state" and len(inside.parts) == KEYED_DEPTH and _EPOCH_FOLDER.fullmatch(inside.parts[2]):
+        version = _KEYED_VERSION.fullmatch(name)
+        return version is None or int(version[1]) <= commits
     if top == "state" and (match := _STATE_VERSION.fullmatch(name)):
         return int(match[1]) <= offsets + 1  # batch n reads version n and leaves n + 1
     return True
