@@ -1,5 +1,7 @@
-"""The public door for Spark: what a pipeline file imports as `tide`.
+"""The public door for Spark: what a pipeline file, or any PySpark job, imports as `tide`.
 
+`process` runs a `KeyedOperator` with state over a DataFrame, with or without a Tidegate server. States
+are `ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState` and `OperatorListState`.
 `pipeline` marks the function of a pipeline file, `Context` is what that function is given, `to_topic` writes
 micro-batches into a topic, and `register` adds `tidegate.topic` to a Spark session that is not ours.
 """
@@ -10,11 +12,50 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidegate.pipeline.definitions import Context, Pipeline, pipeline
+from tidegate.pipeline.keyed import process
+from tidegate.state.context import BatchContext, OpenContext, Timer
+from tidegate.state.context import Context as KeyedContext
+from tidegate.state.evolution import Migration
+from tidegate.state.list_state import ListState
+from tidegate.state.map_state import MapState
+from tidegate.state.moment import Moment
+from tidegate.state.operator import KeyedOperator
+from tidegate.state.operator_state import OperatorListState
+from tidegate.state.reducing_state import AggregateFunction, AggregatingState, ReducingState
+from tidegate.state.rocks_settings import RocksSettings
+from tidegate.state.serializers import JsonSerializer, Serializer
+from tidegate.state.ttl import Ttl
+from tidegate.state.value_state import ValueState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["Context", "Pipeline", "pipeline", "register", "to_topic"]
+__all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "BatchContext",
+    "Context",
+    "JsonSerializer",
+    "KeyedContext",
+    "KeyedOperator",
+    "ListState",
+    "MapState",
+    "Migration",
+    "Moment",
+    "OpenContext",
+    "OperatorListState",
+    "Pipeline",
+    "ReducingState",
+    "RocksSettings",
+    "Serializer",
+    "Timer",
+    "Ttl",
+    "ValueState",
+    "pipeline",
+    "process",
+    "register",
+    "to_topic",
+]
 
 
 def register(spark: SparkSession) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,5 +67,61 @@ def test_an_example_fills_its_table(
         assert {name: row[name] for name in case.expected} == case.expected
 
 
+CLICKS = [
+    ("ada", "map", "2026-01-01T10:00:00Z"),
+    ("ada", "chart", "2026-01-01T10:05:00Z"),
+    ("bob", "map", "2026-01-01T10:06:00Z"),
+    ("ada", "map", "2026-01-01T10:20:00Z"),
+]
+LATER = [("cleo", "map", "2026-01-01T12:00:00Z"), ("ada", "export", "2026-01-01T12:01:00Z")]
+LAST = [("dan", "map", "2026-01-01T14:00:00Z")]
+
+
+@pytest.mark.spark
+def test_the_sessions_of_a_plain_spark_job_go_on_over_restarts(spark: Any, tmp_path: Path) -> None:
+    sessions = load_example("sessions.py")
+    clicks, visits, checkpoint = (tmp_path / name for name in ("clicks", "visits", "checkpoint"))
+    clicks.mkdir()
+    # Each run has another number of partitions, and another file.
+    for partitions, rows in ((1, CLICKS), (3, LATER), (2, LAST)):
+        lines = [json.dumps(dict(zip(("user_id", "feature", "at"), row, strict=True))) for row in rows]
+        (clicks / f"{partitions}.json").write_text("\n".join(lines))
+        read = spark.readStream.schema("user_id string, feature string, at timestamp").json(str(clicks))
+        query = (
+            sessions.visits(read, str(checkpoint), partitions)
+            .writeStream.format("parquet")
+            .option("path", str(visits))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    found = sorted(
+        (row.user_id, row.seconds, row.clicks, [tuple(pair) for pair in row.top_features])
+        for row in spark.read.parquet(str(visits)).collect()
+    )
+    assert found == [
+        ("ada", 0.0, 1, [("export", 1)]),
+        ("ada", 1200.0, 3, [("map", 2), ("chart", 1)]),
+        ("bob", 0.0, 1, [("map", 1)]),
+        ("cleo", 0.0, 1, [("map", 1)]),
+    ]
+
+
+def load_example(name: str) -> Any:
+    """Import an example by its path, as a module whose classes Spark's workers get by value."""
+    from pyspark import cloudpickle
+
+    spec = importlib.util.spec_from_file_location(f"example_{Path(name).stem}", EXAMPLES / name)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    cloudpickle.register_pickle_by_value(module)
+    spec.loader.exec_module(module)
+    return module
+
+
 def test_no_example_is_left_out() -> None:
-    assert [case.file for case in CASES if case.file.parent == EXAMPLES] == sorted(EXAMPLES.glob("*.py"))
+    tested = [*(case.file for case in CASES if case.file.parent == EXAMPLES), EXAMPLES / "sessions.py"]
+    assert sorted(tested) == sorted(EXAMPLES.glob("*.py"))

@@ -1,4 +1,4 @@
-"""The demo of `tidegate up --demo`: readings for a pipeline, people who type, and questions for an agent."""
+"""The demo of `tidegate up --demo`: readings, people who type and click, and questions for an agent."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tidegate.cli.exchanges import (
 )
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.presence import DEMO_TOPIC, PRESENCE_DEFINITION
+from tidegate.cli.visits import CLICKS_TOPIC, SESSIONS_TOPIC
 from tidegate.errors import RouteExists, TopicExists, Unavailable
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tidegate.storage.home import Home
 
 DEMO_PARTITIONS = 2
-DEMO_FILE = Path(__file__).with_name("demo_pipeline.py")
+DEMO_FILES = tuple(Path(__file__).with_name(name) for name in ("demo_pipeline.py", "demo_sessions.py"))
 METER_COUNT = 40
 READINGS_PER_SECOND = 200
 REQUESTS_PER_SECOND = 10
@@ -45,6 +46,11 @@ QUESTION_SHARE = 0.08  # of the steps of a tenth of a second bring a question
 BURST_SHARE = 0.004  # of the steps bring many at once, which the agent works off: its lag rises and falls
 BURST_QUESTIONS = 12
 QUESTIONS = ("Who is in {room}?", "How many are in {room}?", "Who types in {room}?")
+FEATURES = ("map", "chart", "search", "alerts", "export")
+VISITORS_MAX = 5  # who click at one time
+CLICK_SHARE = 0.08  # of the steps in which someone who visits clicks: about once a second
+COME_SHARE = 0.03
+GO_SHARE = 0.006
 RETRY_SECONDS = 0.5
 US = 1_000_000
 
@@ -60,11 +66,11 @@ def demo_source(
     rate: Annotated[int, typer.Option(min=1, max=100_000, help="Readings per second.")] = READINGS_PER_SECOND,
     with_parent: StopWithParentOption = False,
 ) -> None:
-    """Publish meter readings, and who is there, types and asks, until Ctrl-C or SIGTERM."""
+    """Publish meter readings, and who is there, types, clicks and asks, until Ctrl-C or SIGTERM."""
     if with_parent:
         stop_with_parent(1.0)
     batches = _paced_batches(meter_readings(seed, rate, time.time_ns() // 1000), rate)
-    people, asked = presences(seed), questions(seed)
+    people, asked, clicked = presences(seed), questions(seed), clicks(seed)
     unsent: list[dict[str, Any]] = []
     while True:
         try:
@@ -78,19 +84,22 @@ def demo_source(
                     rows = next(asked)
                     if rows:
                         client.sql(QUESTION_INSERT, rows)
+                    _publish_clicks(client, next(clicked))
         except Unavailable as error:
             typer.echo(f"waiting for the server: {error.message}", err=True)
             time.sleep(RETRY_SECONDS)
 
 
 def prepare_demo(client: Client, home: Home) -> None:
-    """Create the demo's topics, tables and route and install its pipeline, unless they are there."""
+    """Create the demo's topics, tables and route and install its pipelines, unless they are there."""
     from tidegate.cli.pipeline import install_pipeline
 
     for topic, kept_seconds in (
         (DEMO_TOPIC, None),
         (ASKED_TOPIC, KEPT_SECONDS),
         (ANSWERS_TOPIC, KEPT_SECONDS),
+        (CLICKS_TOPIC, KEPT_SECONDS),
+        (SESSIONS_TOPIC, KEPT_SECONDS),
     ):
         try:
             client.topics.create(topic, partitions=DEMO_PARTITIONS, retention_seconds=kept_seconds)
@@ -101,7 +110,8 @@ def prepare_demo(client: Client, home: Home) -> None:
         client.sql(QUESTIONS_ROUTE)
     except RouteExists:
         pass  # from the demo before
-    install_pipeline(home, DEMO_FILE)
+    for file in DEMO_FILES:
+        install_pipeline(home, file)
 
 
 def meter_readings(seed: int, rate: int, start_us: int) -> Iterator[dict[str, Any]]:
@@ -155,6 +165,31 @@ def questions(seed: int) -> Iterator[list[list[Any]]]:
             [chance.choice(PEOPLE), chance.choice(QUESTIONS).format(room=chance.choice(ROOMS))]
             for _ in range(count)
         ]
+
+
+def clicks(seed: int) -> Iterator[list[tuple[str, str]]]:
+    """Give who clicks what in each step: people come, click about once a second, and stay away again."""
+    chance = random.Random(seed)
+    here: set[str] = set()
+    while True:
+        if len(here) < VISITORS_MAX and chance.random() < COME_SHARE:
+            here.add(chance.choice(PEOPLE))
+        made = [
+            (who, chance.choice(FEATURES[: 2 + len(who) % 4]))
+            for who in sorted(here)
+            if chance.random() < CLICK_SHARE
+        ]
+        here -= {who for who in sorted(here) if chance.random() < GO_SHARE}
+        yield made
+
+
+def _publish_clicks(client: Client, made: list[tuple[str, str]]) -> None:
+    from tidegate.model.timeranges import format_time
+
+    at = format_time(time.time_ns() // 1000)
+    messages = [{"key": who, "payload": {"who": who, "feature": feature, "at": at}} for who, feature in made]
+    if messages:
+        client.topic(CLICKS_TOPIC).publish(messages)
 
 
 def _paced_batches(source: Iterator[dict[str, Any]], rate: int) -> Iterator[list[dict[str, Any]]]:

@@ -1,4 +1,4 @@
-"""What moves in the demo beside the status: who is here, and what the agent answers; for any console view."""
+"""What moves in the demo beside the status: who is here, who visits, what the agent answers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.cli.exchanges import ANSWERS_TOPIC, ExchangeFeed
 from tidegate.cli.presence import PresenceFeed
+from tidegate.cli.visits import VisitFeed
 
 if TYPE_CHECKING:
     from tidegate.cli.view import Picture
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class DemoFeeds:
-    """Follows both from the first picture of a demo on; one thread calls it."""
+    """Follows all of it from the first picture of a demo on; one thread calls it."""
 
     def __init__(self, connect: Callable[[], Client], clock: Clock) -> None:
         self._presence = PresenceFeed(connect, clock)
         self._exchanges = ExchangeFeed(connect)
+        self._visits = VisitFeed(connect)
         self._is_started = False
 
     def drawn(self, picture: Picture) -> Picture:
@@ -31,13 +33,20 @@ class DemoFeeds:
             self._is_started = True
             self._presence.start()
             self._exchanges.start()
-        return replace(picture, people=self._presence.here(), exchanges=self._exchanges.newest())
+            self._visits.start()
+        return replace(
+            picture,
+            people=self._presence.here(),
+            exchanges=self._exchanges.newest(),
+            visits=self._visits.now(),
+        )
 
     def stop(self) -> None:
         """Follow no more."""
         if self._is_started:
             self._presence.stop()
             self._exchanges.stop()
+            self._visits.stop()
 
 
 def is_demo(status: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ from tidegate.cli import (
     pipeline,
     serve,
     sql,
+    state,
     status,
     subscribe,
     tenant,
@@ -57,7 +58,7 @@ app = typer.Typer(
 )
 for _noun in (up, serve, worker, status, doctor, opening, sql, subscribe, audit, backup, demo, demo_agent):
     _noun.register(app)
-for _group in (topic, pipeline, user, tenant, job):
+for _group in (topic, pipeline, state, user, tenant, job):
     app.add_typer(_group.app, cls=PlainGroup)
 
 

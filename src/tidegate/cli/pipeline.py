@@ -165,11 +165,15 @@ def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    table = pipelines_table([line], full=True)
-    if not line["error"]:
-        return table
-    again = plural(line["restarts"], "time")
-    return Group(table, Text(f"Started again {again}. Last error:"), Text(line["error"], style="red"))
+    parts: list[RenderableType] = [pipelines_table([line], full=True)]
+    if line.get("operators"):
+        from tidegate.cli.state import operators_table
+
+        parts.append(operators_table([{"pipeline": line["name"], **one} for one in line["operators"]]))
+    if line["error"]:
+        parts.append(Text(f"Started again {plural(line['restarts'], 'time')}. Last error:"))
+        parts.append(Text(line["error"], style="red"))
+    return Group(*parts)
 
 
 def _installed(call: Invocation) -> list[str]:

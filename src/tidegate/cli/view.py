@@ -22,7 +22,16 @@ from tidegate.cli.lags import GroupLag, lag_of
 from tidegate.cli.presence import Person
 from tidegate.cli.show import bytes_text, count_text, rate_text, seconds_text
 from tidegate.cli.supervisor import ChildState
-from tidegate.cli.view_lines import agent_lines, agent_lines_shown, agent_words, presence, traffic
+from tidegate.cli.view_lines import (
+    agent_lines,
+    agent_lines_shown,
+    agent_words,
+    presence,
+    session_line,
+    session_words,
+    traffic,
+)
+from tidegate.cli.visits import Visits
 
 # Lines that are there whatever the tables hold: heading 1, panels 4, traffic 2, three table headings of 2.
 FIXED_LINES = 13
@@ -61,6 +70,7 @@ class Picture:
     trouble: str = ""
     people: Sequence[Person] | None = None
     exchanges: Sequence[Exchange] | None = None
+    visits: Visits | None = None
     lags: Sequence[GroupLag] = ()
     size: tuple[int, int] = field(default=(100, 40))
 
@@ -76,6 +86,8 @@ def render(picture: Picture) -> RenderableType:
         parts.append(traffic(picture.history, status, picture.size[0]))
         if picture.people is not None:
             parts.append(presence(picture.people, picture.size[0]))
+        if picture.visits is not None:
+            parts.append(session_line(picture.visits, picture.size[0]))
         if picture.exchanges is not None:
             parts.extend(agent_lines(picture.exchanges, picture.lags, picture.history, picture.size))
         for table in _tables(picture, status, rows_max):
@@ -97,6 +109,7 @@ def _rows_that_fit(picture: Picture, status: Mapping[str, Any]) -> tuple[int, bo
     footer = sum(-(-(len(line) + 2) // width) for line in picture.commands) + (1 if picture.commands else 0)
     left = height - FIXED_LINES - footer - len(picture.notes[-NOTES_SHOWN:])
     left -= 0 if picture.people is None else 1
+    left -= 0 if picture.visits is None else 1
     left -= 0 if picture.exchanges is None else agent_lines_shown(height)
     most = max(ROOMY_ROWS_MIN, *(len(status[part]) for part in ("topics", "pipelines", "tables")))
     for roomy in (True, False):
@@ -312,6 +325,7 @@ def summary_line(picture: Picture) -> str:
         f"rows out {rate_text(picture.history.row_rate())}",
         f"lag {count_text(sum(lags)) if lags else '–'}",
         *([] if picture.exchanges is None else agent_words(picture.history)),
+        *([] if picture.visits is None else [session_words(picture.visits)]),
         *(f"{group.topic} {group.group} lag {count_text(group.lag)}" for group in picture.lags[:GROUPS_TOLD]),
         f"batches {count_text(sum(line['batches'] or 0 for line in pipelines))}",
         *(_machine_words(status, worker) if status["pid"] is not None else [f"tenant {status['tenant']}"]),

@@ -15,6 +15,7 @@ from tidegate.cli.feed import History
 from tidegate.cli.lags import GroupLag
 from tidegate.cli.presence import Person
 from tidegate.cli.show import count_text, rate_text, seconds_text
+from tidegate.cli.visits import Visit, Visits
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARKS_ASCII = "_.-=+*#@"
@@ -86,6 +87,30 @@ def presence(people: Sequence[Person], width: int) -> RenderableType:
     if not people:
         line.append("  nobody", "dim")
     return line
+
+
+def session_words(visits: Visits) -> str:
+    """Say how many sessions are open, and how many were closed."""
+    return f"sessions {count_text(len(visits.open))} open, {count_text(visits.closed)} closed"
+
+
+def session_line(visits: Visits, width: int) -> RenderableType:
+    """Draw the sessions that the state of the demo's pipeline holds, the longest first, as many as fit."""
+    head = f"sessions     {count_text(len(visits.open))} open, {count_text(visits.closed)} closed"
+    line = Text(head, no_wrap=True, overflow="ellipsis")
+    for visit in visits.open:
+        one = _visit(visit)
+        if line.cell_len + one.cell_len > width:
+            break
+        line.append_text(one)
+    return line
+
+
+def _visit(visit: Visit) -> Text:
+    most = f", {visit.feature} most" if visit.feature else ""
+    return Text.assemble(
+        (" · ", "dim"), (visit.who, "cyan"), f" {visit.clicks} in {seconds_text(visit.seconds)}{most}"
+    )
 
 
 def agent_lines_shown(height: int) -> int:

@@ -18,6 +18,7 @@ from tidegate.model.clock import Clock
 from tidegate.pipeline.definitions import Context, build_writer, line_in, load_pipeline
 from tidegate.pipeline.failures import full_reason, java_failure, short_reason
 from tidegate.pipeline.progress import ProgressCounter, committed_offsets
+from tidegate.pipeline.state_reports import StateReports
 from tidegate.storage.home import Home
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class PipelineRun:
     path: Path
     stamp: Stamp
     counter: ProgressCounter
+    states: StateReports
     state: str = "starting"
     error: str | None = None
     restarts: int = 0
@@ -84,6 +86,7 @@ class PipelineRun:
             "topic": self.topics[0] if self.topics else None,
             "table": self.tables[0] if self.tables else None,
             "offsets": {topic: reached for topic, reached in paired if reached},
+            "operators": self.states.reports,
         }
 
 
@@ -134,7 +137,8 @@ class Supervision:
             if stamp is None or (run is not None and run.stamp == stamp):
                 continue
             if run is None:
-                run = PipelineRun(name, path, stamp, ProgressCounter(self._clock))
+                states = StateReports(self._home.checkpoints_path / name)
+                run = PipelineRun(name, path, stamp, ProgressCounter(self._clock), states)
                 with self._lock:
                     self._runs[name] = run
             else:
@@ -177,6 +181,7 @@ class Supervision:
 
     def _watch(self, run: PipelineRun, query: StreamingQuery) -> None:
         run.counter.look(query)
+        run.states.look(run.counter.totals().batches)
         if query.isActive:
             if run.state == "starting" and _has_worked(query):
                 run.state, run.error = "running", None

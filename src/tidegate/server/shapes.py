@@ -310,7 +310,6 @@ class Operator(_Shape):
     """The state of one operator as of its last whole batch; `next_timer` is the earliest that is set."""
 
     name: str
-    backend: str
     partitions: int
     epoch: int
     batch: int | None

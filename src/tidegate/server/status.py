@@ -30,7 +30,6 @@ class OperatorReport(msgspec.Struct, rename="camel"):
     """What the worker says of one operator's state."""
 
     name: str
-    backend: str = ""
     partitions: int = 0
     epoch: int = 0
     batch: int | None = None

@@ -64,7 +64,10 @@ class Backend(Protocol):
         ...
 
     def write_partly(self, changes: Changes) -> None:
-        """Take changes of a batch that is not over: no version until `apply`, also after a kill."""
+        """Take changes of a batch that is not over: no version until `apply`.
+
+        After a kill there is none either, or an older one whose entries are whole.
+        """
         ...
 
     def snapshot(self, folder: Path) -> list[Path]:

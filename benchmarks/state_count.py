@@ -1,0 +1,97 @@
+"""Count per key: ours, vectorised and row by row, beside every peer; at many keys beside itself at fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import state_others, state_peers
+from benchmarks.state_stream import Query, Sizes, Stream, counted
+from benchmarks.table import Row, per_second, times
+
+Rate = float | str  # rows a second, or why there is no figure
+OURS_TARGETS = {"vectorised": "≥ 200 k/s", "row form": "≥ 80 k/s"}
+
+
+def measure(spark: Any, folder: Path, sizes: Sizes) -> list[Row]:
+    """Measure ours once in each form, every peer once, and give a row for each pair."""
+    ours = {form: _rate(spark, folder, sizes, query) for form, query in forms().items()}
+    peers = _peers(spark, folder, sizes)
+    rows = []
+    for form, rate in ours.items():
+        for peer, (peer_rate, target) in peers.items():
+            name = f"count per key, {sizes.keys:,} keys, {form}; peer: {peer}"
+            rows.append(_row(name, rate, peer_rate, target if form == "vectorised" else "–"))
+        rows.append(_row(f"the same, {form}; floor", rate, "–", OURS_TARGETS[form]))
+    return rows
+
+
+def measure_large(spark: Any, folder: Path, sizes: Sizes) -> list[Row]:
+    """Measure the rate at many keys beside that at fewer, ours and Spark's aggregate."""
+    rows = []
+    queries = {**forms(), "Spark's JVM aggregate, for comparison": state_peers.jvm_count}
+    for name, query in queries.items():
+        few = _rate(spark, folder, sizes, query)
+        many = _rate(spark, folder, sizes, query, loaded_keys=sizes.large_keys)
+        target = "–" if query is state_peers.jvm_count else "≥ 0.7 ×"
+        title = f"count per key, {sizes.large_keys:,} keys, {name}; peer: {sizes.keys:,} keys"
+        rows.append(_row(title, many, few, target))
+    return rows
+
+
+def forms() -> dict[str, Query]:
+    """Give our two ways to count."""
+    from benchmarks.state_ours import Count, CountRows, ours
+
+    return {"vectorised": ours(Count()), "row form": ours(CountRows())}
+
+
+def _peers(spark: Any, folder: Path, sizes: Sizes) -> dict[str, tuple[Rate, str]]:
+    no_protobuf = state_peers.missing_protobuf()
+
+    def slow(query: Query) -> Rate:
+        return _rate(spark, folder, sizes, query, slow=True)
+
+    def needs_protobuf(query: Query) -> Rate:
+        return no_protobuf or slow(query)
+
+    asked: dict[str, tuple[Callable[[], Rate], str]] = {
+        "Spark's JVM groupBy().count()": (
+            lambda: _rate(spark, folder, sizes, state_peers.jvm_count),
+            "≥ 1 ×",
+        ),
+        "transformWithState, rows": (lambda: needs_protobuf(state_peers.tws_rows), "≥ 25 ×"),
+        "transformWithState, pandas": (lambda: needs_protobuf(state_peers.tws_pandas), "–"),
+        "applyInPandasWithState": (lambda: slow(state_peers.apply_in_pandas), "–"),
+        "PyFlink, RocksDB": (lambda: state_others.flink_rate(sizes), "–"),
+        "Bytewax, in memory, no recovery": (lambda: state_others.bytewax_rate(sizes), "–"),
+    }
+    found = {}
+    for name, (ask, target) in asked.items():
+        print(f"  … {name}", flush=True)
+        found[name] = (ask(), target)
+    return found
+
+
+def _rate(
+    spark: Any, folder: Path, sizes: Sizes, query: Query, *, slow: bool = False, loaded_keys: int = 0
+) -> float:
+    warm, batches = (1, sizes.slow_batches) if slow else (sizes.warm_batches, sizes.batches)
+    stream = Stream(spark, folder / "count", query)
+    try:
+        if loaded_keys:
+            stream.load(loaded_keys, sizes.load_rows)
+        stream.add_drawn(loaded_keys or sizes.keys, sizes.batch_rows, warm + batches)
+        return sizes.batch_rows / counted(stream.run(), warm)
+    finally:
+        stream.forget()
+
+
+def _row(name: str, ours: Rate, peer: Rate, target: str) -> Row:
+    ratio = times(ours, peer) if isinstance(ours, float) and isinstance(peer, float) else "–"
+    return Row(name, _text(ours), _text(peer), ratio, target)
+
+
+def _text(rate: Rate) -> str:
+    return rate if isinstance(rate, str) else per_second(rate, 1)

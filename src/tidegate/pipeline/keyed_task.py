@@ -1,0 +1,258 @@
+"""The task of a keyed operator: takes one partition's rows of a batch, gives what comes out of them.
+
+Nothing is given out before the batch is published: a task that is stopped early by what stands behind it, or
+that loses the race against another attempt, has given out nothing that was not stored. A partition that was
+published before, by whatever attempt, is read back and not worked on again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import BatchTaken, StateInvalid, TidegateError
+from tidegate.model.clock import Clock, SystemClock
+from tidegate.pipeline.planned import (
+    Planned,
+    Task,
+    check_query,
+    check_streaming_task,
+    current_task,
+    read_planned,
+)
+from tidegate.pipeline.wire import hinted
+from tidegate.state.backends import open_backend
+from tidegate.state.batch import Asked, Opened, StateSettings, open_batch
+from tidegate.state.depot import Depot, checkpoint_path, operator_depot, partition_folder
+from tidegate.state.heads import Head
+from tidegate.state.instance import GROUP_COLUMN, BatchTimes, OperatorInstance, Place
+from tidegate.state.layout import groups_of
+from tidegate.state.local import default_root
+from tidegate.state.operator import KeyedOperator
+from tidegate.state.outputs import read_output
+from tidegate.state.plans import OperatorPlan, checked
+from tidegate.state.schemas import OperatorSchema, Wanted, resolve_schema
+from tidegate.state.stage import Stage
+
+# Output held in memory until it is published; beyond it, it is read back from the file it was written to.
+HELD_BYTES_MAX = 32 * 1024 * 1024
+
+_MOVED = (
+    "what follows the operator moves its partitions together or behind others (coalesce, union); "
+    "put .repartition(n) between them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedTask:
+    """What runs in every task, made once on the driver and the same for all batches of a query."""
+
+    operator: KeyedOperator[Any, Any]
+    wanted: Wanted
+    parallelism: int
+    settings: StateSettings
+    # None: the state lives as long as the task.
+    checkpoint: str | None
+    seen_epoch: int | None = None
+    savepoint: str | None = None
+    # A batch job has one batch, planned on the driver; a query's are read from Spark's log.
+    planned: Planned | None = None
+    event_time: str | None = None
+    # None: Spark keeps the watermark.
+    lateness_ms: int | None = None
+    dead_letters: str | None = None
+    ordered: bool = False
+    # The names of the columns, where Spark could not be given them.
+    columns: tuple[str, ...] | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give the output of one partition of one batch."""
+        try:
+            yield from self._given(current_task(), batches, SystemClock())
+        except TidegateError as problem:
+            hinted(problem)
+            raise
+
+    def _given(self, task: Task, batches: Iterator[pa.RecordBatch], clock: Clock) -> Iterator[pa.RecordBatch]:
+        if task.partition >= self.parallelism:
+            raise StateInvalid(operator=self._name, reason=_MOVED)
+        rows = self._placed(task.partition, batches)
+        if self.ordered:
+            rows = in_order(rows, self.event_time)
+        if self.checkpoint is None:
+            yield from self._passing(task, rows, clock)
+            return
+        checkpoint = checkpoint_path(self.checkpoint)
+        planned = self._plan(task, checkpoint)
+        asked = self._asked(task, planned)
+        try:
+            yield from self._published(asked, planned, rows, clock)
+        except BatchTaken:
+            # Another attempt was first, and nothing of ours was given out: what it made holds.
+            yield from self._published(asked, planned, rows, clock)
+
+    @property
+    def _name(self) -> str:
+        return self.wanted.operator
+
+    def _plan(self, task: Task, checkpoint: Path) -> Planned:
+        """Give the batch that this task works for, from the driver or from Spark's log."""
+        if self.planned is not None:
+            return self.planned
+        number = check_streaming_task(task, self._name)
+        check_query(checkpoint, task.query_id, self._name)
+        return read_planned(checkpoint, number, self._name)
+
+    def _asked(self, task: Task, planned: Planned) -> Asked:
+        return Asked(
+            checkpoint=str(self.checkpoint),
+            operator=self._name,
+            partition=task.partition,
+            parallelism=self.parallelism,
+            max_parallelism=self.wanted.max_parallelism,
+            number=planned.number,
+            plan_id=planned.plan_id,
+            attempt=task.attempt,
+            savepoint=self.savepoint,
+            seen_epoch=self.seen_epoch,
+        )
+
+    def _published(
+        self, asked: Asked, planned: Planned, rows: Iterator[pa.RecordBatch], clock: Clock
+    ) -> Iterator[pa.RecordBatch]:
+        """Do the batch and publish it, or read back what was published; then give it out."""
+        with open_batch(asked, self.settings, clock) as opened:
+            held: list[pa.RecordBatch] | None = None
+            if opened.replayed:
+                for _ in rows:  # Spark throws a worker away that leaves rows unread
+                    pass
+            else:
+                held = self._work(asked, planned, opened, rows)
+            if self.dead_letters is not None:
+                self._set_aside(planned, opened)
+            if held is None:
+                yield from opened.outputs()
+                return
+        # By now the copy of the state is free again, however slowly the rows are taken.
+        yield from held
+
+    def _work(
+        self, asked: Asked, planned: Planned, opened: Opened, rows: Iterator[pa.RecordBatch]
+    ) -> list[pa.RecordBatch] | None:
+        """Run the operator and publish what it did; give its output, or None where it is too large."""
+        schema = resolve_schema(operator_depot(asked.checkpoint, asked.operator), self.wanted)
+        before_ms = opened.newest_event_ms
+        watermark_ms = planned.watermark_ms
+        if self.lateness_ms is not None:
+            watermark_ms = None if before_ms is None else before_ms - self.lateness_ms
+        order = opened.epoch.order_of(asked.number)
+        times = BatchTimes(order, watermark_ms, planned.batch_time_ms, opened.snapshot_due)
+        stage = Stage(opened.backend, stage_bytes_max=self.settings.stage_bytes_max, spill=opened.spill)
+        instance = self._instance(schema, asked.partition)
+        dead = opened.write_dead if self.dead_letters is not None else None
+        held: list[pa.RecordBatch] | None = []
+        held_bytes = 0
+        for batch in instance.run(stage, rows, times, dead):
+            opened.write_out(batch)
+            held_bytes += batch.nbytes
+            if held is not None and held_bytes > HELD_BYTES_MAX:
+                held = None
+            if held is not None:
+                held.append(batch)
+        facts = instance.facts()
+        # Of all batches so far, so that the next batch need read no more than one head of each partition.
+        seen = [at_ms for at_ms in (before_ms, facts.newest_event_ms) if at_ms is not None]
+        facts = replace(facts, newest_event_ms=max(seen, default=None), schema=schema.number)
+        opened.publish(stage.take(), facts)
+        return held
+
+    def _passing(self, task: Task, rows: Iterator[pa.RecordBatch], clock: Clock) -> Iterator[pa.RecordBatch]:
+        """Run the operator on state that begins empty and is gone afterwards."""
+        planned = self.planned or Planned(0, "", None, clock.now_us() // 1000)
+        with _passing_folder(self.settings) as folder:
+            schema = resolve_schema(Depot(folder / "schema"), self.wanted)
+            backend = open_backend(self.settings.backend, folder / "copy", self.settings.rocks)
+            try:
+                stage = Stage(
+                    backend, stage_bytes_max=self.settings.stage_bytes_max, spill=backend.write_partly
+                )
+                times = BatchTimes(planned.number, None, planned.batch_time_ms)
+                yield from self._instance(schema, task.partition).run(stage, rows, times)
+            finally:
+                backend.close()
+
+    def _instance(self, schema: OperatorSchema, partition: int) -> OperatorInstance:
+        plan: OperatorPlan = checked(self.operator, self._name)
+        return OperatorInstance(plan, schema, Place(partition, self.parallelism, self.event_time))
+
+    def _placed(self, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Give rows on; refuse those of another instance, which would be remembered in the wrong place."""
+        groups = groups_of(partition, self.parallelism, self.wanted.max_parallelism)
+        for batch in batches:
+            if batch.num_rows:
+                if self.columns is not None:
+                    batch = batch.rename_columns(list(self.columns))  # noqa: PLW2901 - the same rows
+                ends = pc.min_max(batch.column(GROUP_COLUMN)).as_py()
+                if ends["min"] not in groups or ends["max"] not in groups:
+                    raise StateInvalid(operator=self._name, reason=_MOVED)
+                yield batch
+
+    def _set_aside(self, planned: Planned, opened: Opened) -> None:
+        """Write the rows that failed into their table, once for whoever made them."""
+        from tidegate.pipeline.dead_letters import write_dead
+
+        for head in opened.heads:
+            if head.dead is not None:
+                folder = partition_folder(head.epoch, head.partition)
+                failed = list(read_output(opened.depot, folder, head.dead))
+                source = f"{opened.depot.root}/e{head.epoch}"
+                letters = [_letters(batch, self._name, head, planned) for batch in failed]
+                write_dead(str(self.dead_letters), source, head.partition, head.batch, letters)
+
+
+def in_order(rows: Iterator[pa.RecordBatch], event_time: str | None) -> Iterator[pa.RecordBatch]:
+    """Give rows by time, then by every column that can be compared: the same order in each attempt.
+
+    Holds the partition's rows of the batch in memory.
+    """
+    held = list(rows)
+    if held:
+        table = pa.Table.from_batches(held)
+        plain = [one.name for one in table.schema if not pa.types.is_nested(one.type)]
+        first = [event_time] if event_time is not None else []
+        names = first + [name for name in plain if name not in first]
+        yield from table.sort_by([(name, "ascending") for name in names]).to_batches()
+
+
+def _letters(failed: pa.RecordBatch, operator: str, head: Head, planned: Planned) -> pa.RecordBatch:
+    """Give rows that failed as the table of dead letters has them."""
+    from tidegate.pipeline.dead_letters import DEAD_SCHEMA
+
+    count = failed.num_rows
+    reasons = pc.binary_join_element_wise(failed["error"], failed["reason"], ": ")
+    at = pa.scalar(planned.batch_time_ms * 1000, pa.timestamp("us", tz="UTC"))
+    columns = {
+        "operator": pa.repeat(operator, count),
+        "partition": pa.repeat(pa.scalar(head.partition, pa.int32()), count),
+        "batch": pa.repeat(pa.scalar(head.batch, pa.int64()), count),
+        "key": failed["key"],
+        "reason": reasons,
+        "row": failed["row"],
+        "at": pa.repeat(at, count),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=DEAD_SCHEMA)
+
+
+@contextmanager
+def _passing_folder(settings: StateSettings) -> Iterator[Path]:
+    root = Path(settings.local_root) if settings.local_root else default_root()
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="passing-", dir=root) as folder:
+        yield Path(folder)

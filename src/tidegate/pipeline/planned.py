@@ -1,0 +1,149 @@
+"""Planned batches: takes a query's checkpoint folder, gives what Spark wrote down of a batch; keeps nothing.
+
+Spark writes `offsets/<batch>` before a batch runs and `commits/<batch>` after it. What driver and tasks must
+agree on is read from there: properties that the driver sets stay as they were at the start of a query.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import CheckpointUnusable, InvariantBroken, StateInvalid, StateMismatch
+
+BATCH_PROPERTY = "streaming.sql.batchId"
+QUERY_PROPERTY = "sql.streaming.queryId"
+APPLICATION_PROPERTY = "spark.app.id"
+RUN_PROPERTY = "spark.jobGroup.id"
+
+# A plan id tells two plans of one batch apart; 128 bits never meet by chance.
+PLAN_ID_BYTES = 16
+
+_NOT_THE_QUERYS = "Give process the query's own checkpointLocation."
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One batch as it was planned: its number, the id of its plan, and the times that hold for it."""
+
+    number: int
+    plan_id: str
+    watermark_ms: int | None
+    batch_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The newest batch that Spark committed, and the watermark that the next one begins with."""
+
+    number: int
+    next_watermark_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Where this code runs: which partition of a stage, which attempt, which batch of which query."""
+
+    partition: int
+    attempt: str
+    batch: int | None
+    query_id: str | None
+
+
+def current_task() -> Task:
+    """Give the Spark task that runs this; a batch and a query it has in a streaming query alone."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise InvariantBroken(reason="this runs in a task of Spark alone")
+    batch = context.getLocalProperty(BATCH_PROPERTY)
+    # Attempts are numbered anew in each application, and an application may run many queries.
+    marks = (context.getLocalProperty(name) or "-" for name in (APPLICATION_PROPERTY, RUN_PROPERTY))
+    return Task(
+        partition=context.partitionId(),
+        attempt="/".join((*marks, str(context.taskAttemptId()))),
+        batch=None if batch is None else int(batch),
+        query_id=context.getLocalProperty(QUERY_PROPERTY),
+    )
+
+
+def read_planned(checkpoint: Path, number: int, operator: str) -> Planned:
+    """Give a batch as Spark's offset log has it; StateMismatch when it is not there."""
+    path = checkpoint / "offsets" / str(number)
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        reason = f"it has no offsets of batch {number}, which is running now"
+        raise StateMismatch(operator=operator, reason=reason, hint=_NOT_THE_QUERYS) from None
+    lines = text.decode("utf-8").splitlines()
+    facts = _parsed(path, lines[1] if len(lines) > 1 else "")
+    return Planned(
+        number=number,
+        plan_id=hashlib.blake2b(text, digest_size=PLAN_ID_BYTES).hexdigest(),
+        watermark_ms=_watermark(facts.get("batchWatermarkMs")),
+        batch_time_ms=int(facts["batchTimestampMs"]),
+    )
+
+
+def check_query(checkpoint: Path, query_id: str | None, operator: str) -> None:
+    """Refuse a checkpoint that belongs to another query than the one that runs."""
+    path = checkpoint / "metadata"
+    try:
+        stored = _parsed(path, path.read_text(encoding="utf-8")).get("id")
+    except FileNotFoundError:
+        reason = "no query has begun there, and this one runs"
+        raise StateMismatch(operator=operator, reason=reason, hint=_NOT_THE_QUERYS) from None
+    if stored != query_id:
+        reason = f"it belongs to the query {stored}, and this is {query_id}"
+        raise StateMismatch(operator=operator, reason=reason, hint=_NOT_THE_QUERYS)
+
+
+def newest_committed(checkpoint: Path) -> Committed | None:
+    """Give the newest batch that Spark committed; None before the first."""
+    number = _newest(checkpoint / "commits")
+    if number is None:
+        return None
+    path = checkpoint / "commits" / str(number)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    facts = _parsed(path, lines[1] if len(lines) > 1 else "{}")
+    return Committed(number, _watermark(facts.get("nextBatchWatermarkMs")))
+
+
+def newest_offsets(checkpoint: Path) -> list[str] | None:
+    """Give the offsets of the newest planned batch, a line for each source; None before the first."""
+    number = _newest(checkpoint / "offsets")
+    if number is None:
+        return None
+    return (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()[2:]
+
+
+def check_streaming_task(task: Task, operator: str) -> int:
+    """Give the number of the batch that a task works for; StateInvalid outside a streaming query."""
+    if task.batch is None:
+        reason = "a streaming DataFrame was evaluated outside its query, or in a thread that knows no query"
+        hint = "In foreachBatch start threads as pyspark.InheritableThread."
+        raise StateInvalid(operator=operator, reason=reason, hint=hint)
+    return task.batch
+
+
+def _newest(folder: Path) -> int | None:
+    try:
+        return max((int(path.name) for path in folder.iterdir() if path.name.isdecimal()), default=None)
+    except FileNotFoundError:
+        return None
+
+
+def _watermark(written_ms: Any) -> int | None:
+    """Spark writes 0 for a watermark that no row has set yet."""
+    return int(written_ms) if written_ms else None
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as problem:
+        raise CheckpointUnusable(path=str(path), reason="it is not as Spark writes it") from problem

@@ -1,0 +1,69 @@
+"""What a task asks of state: which batch of which partition, and how state is kept on its machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.model.clock import Clock
+from tidegate.state.backend import Backend
+from tidegate.state.backends import open_backend
+from tidegate.state.local import Place, default_root
+from tidegate.state.rocks_settings import RocksSettings
+from tidegate.state.snapshotting import SnapshotRules
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a task asks for: one batch of one partition of an operator.
+
+    `attempt` is a text that no other attempt ever has, in this run of the query or in another one. `plan_id`
+    says which rows the batch is made of. `seen_epoch` is the newest epoch when the query was planned.
+    """
+
+    checkpoint: str
+    operator: str
+    partition: int
+    parallelism: int
+    max_parallelism: int
+    number: int
+    plan_id: str
+    attempt: str
+    savepoint: str | None = None
+    seen_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings:
+    """How state is kept on this machine and how often it is put into the checkpoint whole."""
+
+    backend: str = "rocksdb"
+    rocks: RocksSettings | None = None
+    local_root: str | None = None
+    snapshot_every_batches: int = 10
+    snapshot_changes_bytes_max: int = 64 * MIB
+    snapshots_kept: int = 3
+    snapshot_in_background: bool = True
+    stage_bytes_max: int = 256 * MIB
+    keep_open: bool = True
+    lock_wait_ms_max: int = 2_000
+
+    def place(self, clock: Clock) -> Place:
+        """Give where copies lie on this machine under these settings."""
+        root = Path(self.local_root) if self.local_root else default_root()
+        return Place(root, self.backend, self.open_backend, self.keep_open, self.lock_wait_ms_max, clock)
+
+    def open_backend(self, folder: Path) -> Backend:
+        """Open a backend in a folder as these settings say."""
+        return open_backend(self.backend, folder, self.rocks)
+
+    def snapshot_rules(self) -> SnapshotRules:
+        """Give when snapshots are taken and how many are kept."""
+        return SnapshotRules(
+            self.snapshot_every_batches,
+            self.snapshot_changes_bytes_max,
+            self.snapshots_kept,
+            self.snapshot_in_background,
+        )

@@ -1,0 +1,163 @@
+"""Change files: every put and delete of one batch of one partition, by columns. Together they are the log.
+
+`v<batch>.<id>.changes` is written whole and synced before a head names it, and never changed. Format 1:
+
+    "TGCHANGE" | format u16
+    section*:    kind u8 = 1 | length u64 | Arrow IPC stream (zstd) of (key, value): null deletes the key
+                 kind u8 = 2 | length u64 | Arrow IPC stream (zstd) of (start, stop): the half-open range goes
+    end:         kind u8 = 0 | entries u64 | digest u64 (xxh3 of all bytes before)
+
+Numbers are little-endian. Sections take effect in the order in which they stand: a batch that spills adds
+some sections each time, each time the ranges before the entries. The head knows the whole file's digest and
+size; the end lets a tool check a file without its head. Reading checks all of it before anything is
+applied.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import xxhash
+
+from tidegate.errors import StorageCorrupt, TidegateError
+from tidegate.state.backend import Changes
+from tidegate.state.depot import Depot, Writer, refusal
+from tidegate.state.heads import StoredFile
+
+MAGIC = b"TGCHANGE"
+CHANGES_FORMAT = 1
+# Entries in one section: bounds what is in memory beside the entries themselves while writing and reading.
+SECTION_ENTRIES_MAX = 1 << 20
+
+_HEADER = struct.Struct("<8sH")
+_SECTION = struct.Struct("<BQ")
+_END = struct.Struct("<BQQ")
+_KIND_END = 0
+_KIND_ENTRIES = 1
+_KIND_RANGES = 2
+_ENTRIES = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
+_RANGES = pa.schema([("start", pa.large_binary()), ("stop", pa.large_binary())])
+_OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+
+
+class ChangeWriter:
+    """Writes one change file: `add` as often as the batch spills, then `close`, which syncs it."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._check = xxhash.xxh3_64()
+        self._entries = 0
+        try:
+            self._write(_HEADER.pack(MAGIC, CHANGES_FORMAT))
+        except TidegateError:
+            writer.discard()
+            raise
+
+    def add(self, changes: Changes) -> None:
+        """Write one part of the batch's changes, after those before it."""
+        if changes.ranges:
+            starts, stops = zip(*changes.ranges, strict=True)
+            self._add_section(_KIND_RANGES, _RANGES, starts, stops)
+        keys, values = list(changes.entries), list(changes.entries.values())
+        for at in range(0, len(keys), SECTION_ENTRIES_MAX):
+            stop = at + SECTION_ENTRIES_MAX
+            self._add_section(_KIND_ENTRIES, _ENTRIES, keys[at:stop], values[at:stop])
+
+    def close(self) -> StoredFile:
+        """Write the end, put the file on the disk and say what a head says of it."""
+        head = _END.pack(_KIND_END, self._entries, 0)[:-8]
+        self._write(head)
+        self._writer.write(struct.pack("<Q", self._check.intdigest()))
+        self._writer.close()
+        name = self._writer.path.name
+        return StoredFile(name, self._writer.size_bytes, self._writer.digest, self._entries)
+
+    def discard(self) -> None:
+        """Remove the file: the batch is not published by it."""
+        self._writer.discard()
+
+    @property
+    def size_bytes(self) -> int:
+        """Give the bytes written so far."""
+        return self._writer.size_bytes
+
+    def _add_section(self, kind: int, schema: pa.Schema, left: object, right: object) -> None:
+        columns = [pa.array(side, type=pa.large_binary()) for side in (left, right)]
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, schema, options=_OPTIONS) as stream:
+            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        body = memoryview(sink.getvalue())
+        self._write(_SECTION.pack(kind, body.nbytes))
+        self._write(body)
+        self._entries += len(columns[0])
+
+    def _write(self, content: bytes | memoryview) -> None:
+        self._writer.write(content)
+        self._check.update(content)
+
+
+def read_changes(depot: Depot, folder: str, stored: StoredFile) -> Iterator[Changes]:
+    """Give the parts of a change file in order, after the whole file was checked against its head.
+
+    Cut, lengthened, changed or missing: StorageCorrupt that names the file, before the first part is given.
+    """
+    path = depot.path(f"{folder}/{stored.file}")
+    content = _content(path)
+    if len(content) != stored.size_bytes or xxhash.xxh3_128_hexdigest(content) != stored.digest:
+        raise StorageCorrupt(place=str(path), reason="its bytes are not those that the head names")
+    return parts(content, str(path))
+
+
+def read_change_file(path: Path) -> Iterator[Changes]:
+    """Give the parts of a change file in order, checked by its own end; for tools that have no head."""
+    return parts(_content(path), str(path))
+
+
+def parts(content: bytes, place: str) -> Iterator[Changes]:
+    """Give the parts of a change file's bytes in order; StorageCorrupt names the place."""
+    view = memoryview(content)
+    smallest_bytes = _HEADER.size + _END.size
+    if len(view) < smallest_bytes or view[:8] != MAGIC:
+        raise StorageCorrupt(place=place, reason="it is no change file, or it was cut")
+    _, version = _HEADER.unpack_from(view)
+    if version != CHANGES_FORMAT:
+        reason = f"its format is {version}, this version of Tidegate reads format {CHANGES_FORMAT}"
+        raise StorageCorrupt(
+            place=place, reason=reason, hint="Use the version that wrote it, or a newer one."
+        )
+    (check,) = struct.unpack("<Q", view[-8:])
+    if xxhash.xxh3_64_intdigest(view[:-8]) != check:
+        raise StorageCorrupt(place=place, reason="the checksum does not fit its bytes")
+    return _sections(view[_HEADER.size : -_END.size], place)
+
+
+def _sections(view: memoryview, place: str) -> Iterator[Changes]:
+    ranges: list[tuple[bytes, bytes]] = []
+    while view:
+        if len(view) < _SECTION.size:
+            raise StorageCorrupt(place=place, reason="a section is cut")
+        kind, length = _SECTION.unpack_from(view)
+        body, view = view[_SECTION.size : _SECTION.size + length], view[_SECTION.size + length :]
+        if kind not in (_KIND_RANGES, _KIND_ENTRIES):
+            raise StorageCorrupt(place=place, reason=f"a section of kind {kind} is not known")
+        with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+            left, right = (column.to_pylist() for column in stream.read_all().columns)
+        if kind == _KIND_RANGES:
+            ranges += zip(left, right, strict=True)
+        else:
+            yield Changes(ranges, dict(zip(left, right, strict=True)))
+            ranges = []
+    if ranges:
+        yield Changes(ranges)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as problem:
+        raise StorageCorrupt(place=str(path), reason="the file is missing") from problem
+    except OSError as problem:
+        raise refusal(path, problem) from problem

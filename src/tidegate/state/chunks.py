@@ -1,0 +1,186 @@
+"""Chunks: takes the record batches of a partition, gives larger pieces with their distinct keys and times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as kinds
+
+from tidegate.state.keys import KeyCodec, KeyType
+
+# The column with the key group that is added to every row: int32, never null.
+GROUP_COLUMN = "__tidegate_group"
+
+# Rows that are worked on at once: enough that one read serves many keys, few enough for the memory.
+CHUNK_ROWS_MAX = 65_536
+CHUNK_BYTES_MAX = 64 * 1024 * 1024
+
+_PER_MS = {"us": 1_000, "ns": 1_000_000}
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Rows with their distinct keys, which lie in the order in which they are stored."""
+
+    batch: pa.RecordBatch
+    codec: KeyCodec
+    # the distinct keys: an array of one column, or of structs
+    keys: pa.Array
+    # the same keys as they are stored, and their key groups
+    stored: list[bytes]
+    groups: list[int]
+    # row -> its key
+    key_index: Numbers
+    # row -> its event time; None without an event time column
+    times_ms: Numbers | None
+    # rows whose event time is null
+    timeless: Numbers
+
+    def newest_event_ms(self) -> Numbers:
+        """Give the newest event time of each key's rows."""
+        newest = np.full(len(self.stored), np.iinfo(np.int64).min, np.int64)
+        if self.times_ms is not None:
+            np.maximum.at(newest, self.key_index, self.times_ms)
+        return newest
+
+    def newest_ms(self) -> int | None:
+        """Give the newest event time of all rows; None where no row has one."""
+        if self.times_ms is None:
+            return None
+        known = np.delete(self.times_ms, self.timeless) if len(self.timeless) else self.times_ms
+        return int(known.max()) if len(known) else None
+
+    def key_values(self) -> list[Any]:
+        """Give the distinct keys as operators see them: a value, or a tuple of several columns' values."""
+        is_struct = kinds.is_struct(self.keys.type)
+        return self.codec.keys_of(self.keys.flatten() if is_struct else [self.keys])
+
+
+def part_of(chunk: Chunk, rows: Numbers) -> Chunk:
+    """Give some rows of a chunk, in their order, with the keys that they have."""
+    places, key_index = np.unique(chunk.key_index[rows], return_inverse=True)
+    numbers = {number: place for place, number in enumerate(rows.tolist())}
+    timeless = [numbers[number] for number in chunk.timeless.tolist() if number in numbers]
+    return Chunk(
+        batch=chunk.batch.take(pa.array(rows)),
+        codec=chunk.codec,
+        keys=chunk.keys.take(pa.array(places)),
+        stored=[chunk.stored[place] for place in places.tolist()],
+        groups=[chunk.groups[place] for place in places.tolist()],
+        key_index=key_index.astype(np.int64),
+        times_ms=None if chunk.times_ms is None else chunk.times_ms[rows],
+        timeless=np.array(timeless, np.int64),
+    )
+
+
+def joined(batches: Iterable[pa.RecordBatch], rows_max: int = CHUNK_ROWS_MAX) -> Iterator[pa.RecordBatch]:
+    """Join and cut batches so that each piece has up to `rows_max` rows and about CHUNK_BYTES_MAX."""
+    held: list[pa.RecordBatch] = []
+    rows = size_bytes = 0
+    for batch in batches:
+        for piece in _cut(batch, rows_max):
+            if held and (rows + piece.num_rows > rows_max or size_bytes + piece.nbytes > CHUNK_BYTES_MAX):
+                yield _one(held)
+                held, rows, size_bytes = [], 0, 0
+            held.append(piece)
+            rows += piece.num_rows
+            size_bytes += piece.nbytes
+    if held:
+        yield _one(held)
+
+
+def _cut(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
+    """Cut a batch that is too large; rows are taken as equally large."""
+    if not batch.num_rows:
+        return
+    row_bytes = max(1, batch.nbytes // batch.num_rows)
+    step = max(1, min(rows_max, CHUNK_BYTES_MAX // row_bytes))
+    for start in range(0, batch.num_rows, step):
+        yield batch.slice(start, step)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+class KeyFinder:
+    """Finds the distinct keys and the event times of batches."""
+
+    def __init__(self, key_type: KeyType, event_time: str | None) -> None:
+        self._codec = KeyCodec(key_type)
+        self._names = [column.name for column in key_type.columns]
+        self._event_time = event_time
+
+    def find(self, batch: pa.RecordBatch) -> Chunk:
+        """Give a batch's rows as a chunk; the column with the key group is taken off."""
+        columns = [_flat(batch.column(name)) for name in self._names]
+        codes, first = _distinct(columns)
+        groups = np.asarray(batch.column(GROUP_COLUMN))[first]
+        distinct = [column.take(pa.array(first)) for column in columns]
+        stored = self._codec.encode_array(distinct)
+        order = _stored_order(groups, stored)
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        keys = distinct[0] if len(distinct) == 1 else pa.StructArray.from_arrays(distinct, names=self._names)
+        times, timeless = self._times(batch)
+        return Chunk(
+            batch=batch.drop_columns([GROUP_COLUMN]),
+            codec=self._codec,
+            keys=keys.take(pa.array(order)),
+            stored=stored.take(pa.array(order)).to_pylist(),
+            groups=groups[order].tolist(),
+            key_index=places[codes],
+            times_ms=times,
+            timeless=timeless,
+        )
+
+    def _times(self, batch: pa.RecordBatch) -> tuple[Numbers | None, Numbers]:
+        if self._event_time is None:
+            return None, np.empty(0, np.int64)
+        column = batch.column(self._event_time)
+        timeless = np.empty(0, np.int64)
+        if column.null_count:
+            timeless = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).astype(np.int64)
+        if kinds.is_date(column.type):
+            column = column.cast(pa.timestamp("ms"))
+        times = column.cast(pa.int64()).fill_null(0).to_numpy()
+        if kinds.is_timestamp(column.type) and column.type.unit != "ms":
+            # Rounded down, before 1970 too: an event never lies after its own time.
+            times = times * 1_000 if column.type.unit == "s" else times // _PER_MS[column.type.unit]
+        return times, timeless
+
+
+def _flat(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if kinds.is_dictionary(column.type) else column
+
+
+def _stored_order(groups: npt.NDArray[np.int32], stored: pa.Array) -> Numbers:
+    """Give the order in which keys lie in the backend: by key group, then by their bytes."""
+    table = pa.table({"group": groups, "key": stored})
+    order = pc.sort_indices(table, sort_keys=[("group", "ascending"), ("key", "ascending")])
+    numbers: Numbers = order.to_numpy().astype(np.int64)
+    return numbers
+
+
+def _distinct(columns: Sequence[pa.Array]) -> tuple[Numbers, Numbers]:
+    """Give the number of every row's key, and for each number the first row that has it."""
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        found = encoded.indices.to_numpy().astype(np.int64)
+        codes = codes * len(encoded.dictionary) + found
+        if len(columns) > 1:
+            # Numbered anew after each column, so that the product never grows beyond 64 bits.
+            codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+    count = int(codes.max()) + 1 if len(codes) else 0
+    first = np.empty(count, np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
+    return codes, first

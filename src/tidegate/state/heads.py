@@ -1,0 +1,144 @@
+"""Heads: the commit point. Takes what a batch of one partition did, gives one small file that says so.
+
+`e<epoch>/<partition>/v<batch>.head` is put once, by whoever is first; from then on the batch is done, and
+every other attempt gives out what this one made. It names the change file and the output files with their
+digests, which are on the disk before the head is. Format 1 is a JSON document, one line, its last member
+the checksum:
+
+    {"format": 1, "epoch": …, …, "checksum": "<xxh3-64 of the document without this member>"}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import xxhash
+
+from tidegate.errors import StorageCorrupt
+from tidegate.state.depot import Depot, partition_folder
+
+HEAD_FORMAT = 1
+_HEAD_NAME = re.compile(r"^v(\d+)\.head$")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file that a head names: its name beside it, its size and digest, and the rows or entries in it."""
+
+    file: str
+    size_bytes: int
+    digest: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the run of a batch found out, beside its changes and its output."""
+
+    rows_in: int = 0
+    rows_out: int = 0
+    dead_rows: int = 0
+    newest_event_ms: int | None = None
+    next_event_timer_ms: int | None = None
+    next_processing_timer_ms: int | None = None
+    watermark_ms: int | None = None
+    batch_time_ms: int = 0
+    schema: int = 0
+    snapshot_wanted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What one batch of one partition did; there is one at most, whoever was first.
+
+    `size_bytes` and `entry_count` say how large the local copy was before the batch; `log_bytes` how long all
+    change files of the epoch are together, this one counted; `damaged` what its restore found and went round.
+    """
+
+    epoch: int
+    partition: int
+    batch: int
+    head_id: str
+    plan_id: str
+    attempt: str
+    changes: StoredFile
+    out: StoredFile | None
+    dead: StoredFile | None
+    rows_in: int
+    rows_out: int
+    dead_rows: int
+    newest_event_ms: int | None
+    next_event_timer_ms: int | None
+    next_processing_timer_ms: int | None
+    watermark_ms: int | None
+    batch_time_ms: int
+    schema: int
+    size_bytes: int
+    entry_count: int
+    log_bytes: int
+    published_at_ms: int
+    took_ms: int
+    damaged: tuple[str, ...] = ()
+    format: int = HEAD_FORMAT
+
+
+def head_name(epoch: int, partition: int, batch: int) -> str:
+    """Give the name of a head in the depot."""
+    return f"{partition_folder(epoch, partition)}/v{batch}.head"
+
+
+def encode_head(head: Head) -> bytes:
+    """Give the bytes of a head's file."""
+    return sealed(asdict(head))
+
+
+def decode_head(content: bytes, place: str) -> Head:
+    """Give the head that a file holds; StorageCorrupt when it is damaged or of another format."""
+    document = unsealed(content, place, HEAD_FORMAT)
+    try:
+        files = {name: document[name] for name in ("changes", "out", "dead")}
+        members: dict[str, Any] = document | {
+            name: None if found is None else StoredFile(**found) for name, found in files.items()
+        }
+        members["damaged"] = tuple(document["damaged"])
+        return Head(**members)
+    except (KeyError, TypeError) as problem:
+        raise StorageCorrupt(place=place, reason=f"it is no head of format {HEAD_FORMAT}") from problem
+
+
+def read_head(depot: Depot, epoch: int, partition: int, batch: int) -> Head | None:
+    """Give the head of a batch; None when that batch is not done."""
+    name = head_name(epoch, partition, batch)
+    content = depot.read(name)
+    return None if content is None else decode_head(content, str(depot.path(name)))
+
+
+def head_batches(depot: Depot, epoch: int, partition: int) -> list[int]:
+    """Give the batches that have a head, in order."""
+    names = depot.names(partition_folder(epoch, partition))
+    return sorted(int(match[1]) for match in map(_HEAD_NAME.match, names) if match)
+
+
+def sealed(document: dict[str, Any]) -> bytes:
+    """Give a JSON document with its checksum as the last member."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    checksum = xxhash.xxh3_64_hexdigest(text.encode())
+    return f'{text[:-1]},"checksum":"{checksum}"}}\n'.encode()
+
+
+def unsealed(content: bytes, place: str, format_max: int) -> dict[str, Any]:
+    """Give a document without its checksum; StorageCorrupt when that does not fit, or the format is newer."""
+    text, mark, tail = content.rpartition(b',"checksum":"')
+    text += b"}"
+    if not mark or tail != xxhash.xxh3_64_hexdigest(text).encode() + b'"}\n':
+        raise StorageCorrupt(place=place, reason="the checksum does not fit its bytes")
+    document: dict[str, Any] = json.loads(text)
+    if not 1 <= document.get("format", 0) <= format_max:
+        reason = f"its format is {document.get('format')}, this version of Tidegate reads up to {format_max}"
+        raise StorageCorrupt(
+            place=place, reason=reason, hint="Use the version that wrote it, or a newer one."
+        )
+    return document

@@ -1,0 +1,115 @@
+"""What lies in a checkpoint: takes its folder, gives operators, partitions, sizes and ages; changes nothing.
+
+The query may run meanwhile: everything is as of the newest complete batch, sizes are of the moment.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidegate.errors import StorageCorrupt
+from tidegate.state import epochs, savepoints
+from tidegate.state.depot import Depot, checkpoint_path, partition_folder
+from tidegate.state.epochs import Epoch
+from tidegate.state.heads import Head, read_head
+from tidegate.state.snapshots import read_manifest, snapshot_batches
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition of an operator; `head` is that of the last complete batch, None before the first one.
+
+    `snapshot_batch` and `snapshot_made_at_ms` are of its newest snapshot. `checkpoint_bytes` is what its
+    files take in the newest epoch.
+    """
+
+    partition: int
+    head: Head | None
+    snapshot_batch: int | None
+    snapshot_made_at_ms: int | None
+    checkpoint_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorState:
+    """One operator of a checkpoint; `last_batch` is the newest that every partition has done.
+
+    `checkpoint_bytes` has everything but the savepoints.
+    """
+
+    operator: str
+    epoch: Epoch
+    last_batch: int
+    checkpoint_bytes: int
+    partitions: tuple[PartitionState, ...]
+    savepoints: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Give the bytes of all local copies."""
+        return sum(one.head.size_bytes for one in self.partitions if one.head)
+
+    @property
+    def entry_count(self) -> int:
+        """Give about how many entries there are in all partitions."""
+        return sum(one.head.entry_count for one in self.partitions if one.head)
+
+
+def describe(checkpoint: str | Path) -> list[OperatorState]:
+    """Give the operators of a checkpoint in name order; none when there is no state in it."""
+    root = checkpoint_path(str(checkpoint)) / "state"
+    found = []
+    for name in Depot(root).names():
+        depot = Depot(root / name)
+        known = epochs.listed(depot)
+        if known:
+            found.append(_operator(str(checkpoint), name, depot, known[-1]))
+    return found
+
+
+def _operator(checkpoint: str, operator: str, depot: Depot, epoch: Epoch) -> OperatorState:
+    last_batch = epochs.last_complete(depot, epoch)
+    folders = [name for name in depot.names() if name != savepoints.SAVEPOINTS_FOLDER]
+    return OperatorState(
+        operator=operator,
+        epoch=epoch,
+        last_batch=last_batch,
+        checkpoint_bytes=sum(_bytes_below(depot.path(name)) for name in folders),
+        partitions=tuple(_partition(depot, epoch, number, last_batch) for number in range(epoch.parallelism)),
+        savepoints=tuple(made.name for made in savepoints.listing(checkpoint, operator)),
+    )
+
+
+def _partition(depot: Depot, epoch: Epoch, partition: int, batch: int) -> PartitionState:
+    batches = snapshot_batches(depot, epoch.number, partition)
+    return PartitionState(
+        partition=partition,
+        head=read_head(depot, epoch.number, partition, batch),
+        snapshot_batch=batches[-1] if batches else None,
+        snapshot_made_at_ms=_made_at_ms(depot, epoch, partition, batches[-1]) if batches else None,
+        checkpoint_bytes=_bytes_below(depot.path(partition_folder(epoch.number, partition))),
+    )
+
+
+def _made_at_ms(depot: Depot, epoch: Epoch, partition: int, batch: int) -> int | None:
+    try:
+        manifest = read_manifest(depot, epoch.number, partition, batch)
+    except StorageCorrupt:
+        return None  # restoring says so; here the rest is still worth showing
+    return None if manifest is None else manifest.made_at_ms
+
+
+def _bytes_below(path: Path) -> int:
+    """Give the bytes of a file, or of all files below a folder; what goes meanwhile does not count."""
+    if path.is_file():
+        return _file_bytes(path)
+    return sum(_file_bytes(Path(folder) / name) for folder, _, names in os.walk(path) for name in names)
+
+
+def _file_bytes(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

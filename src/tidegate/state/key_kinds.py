@@ -1,0 +1,340 @@
+"""Kinds of key columns: takes values of one SQL type, one or a column, gives ordered bytes and hashes.
+
+    boolean                         1 byte        date                        4 bytes: days since 1970
+    tinyint smallint int bigint     8 bytes       timestamp, timestamp_ntz    8 bytes: µs since 1970
+    string, binary                  as `ordered.py` has byte strings
+    decimal(p, s)                   its digits without the point, in 8 bytes up to 18 digits, else in 16
+
+Before each value stands 0x01; null is 0x00 alone, and sorts first.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import InvariantBroken
+from tidegate.state import hashing
+from tidegate.state.hashing import Hashes
+from tidegate.state.ordered import END, end_of_text, put_number, put_text, short, take_number, take_text
+
+NULL = b"\x00"
+VALUE = b"\x01"
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_DAY_OF_EPOCH = dt.date(1970, 1, 1).toordinal()
+
+
+class Kind(Protocol):
+    """What is known of one kind of key column; values are never None here."""
+
+    def put(self, value: Any) -> bytes:
+        """Give the bytes of a value; TypeError, ValueError or OverflowError for one of another type."""
+        ...
+
+    def take(self, stored: bytes, at: int) -> tuple[Any, int]:
+        """Give the value that begins at a place, and the place after it."""
+        ...
+
+    def end_of(self, stored: bytes, at: int) -> int:
+        """Give the place after the value that begins at a place."""
+        ...
+
+    def hashed(self, value: Any) -> bytes:
+        """Give what Spark hashes of a value."""
+        ...
+
+    def put_column(self, column: pa.Array) -> pa.Array:
+        """Give the tagged bytes of a whole column, without nulls."""
+        ...
+
+    def hash_column(self, column: pa.Array, seeds: Hashes) -> Hashes:
+        """Give the hashes of a whole column, each with its own seed; null gives its seed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Kinds whose values are integers inside: of `low` to `high`, in `width` bytes."""
+
+    width: int
+    low: int
+    high: int
+    to_number: Callable[[Any], int]
+    to_value: Callable[[int], Any]
+    numbers: Callable[[pa.Array], npt.NDArray[Any]]
+    is_long: bool
+
+    def put(self, value: Any) -> bytes:
+        """Give a tag-less integer of fixed width."""
+        return put_number(self._number(value), self.width)
+
+    def take(self, stored: bytes, at: int) -> tuple[Any, int]:
+        """Give the value and the place after it."""
+        number = take_number(stored, at, self.width)
+        if not self.low <= number <= self.high:
+            raise short(stored, at)
+        try:
+            return self.to_value(number), at + self.width
+        except (OverflowError, ValueError):
+            # SQL knows times that Python has no datetime for; they stay numbers.
+            return number, at + self.width
+
+    def end_of(self, stored: bytes, at: int) -> int:
+        """Give the place after the value."""
+        if at + self.width > len(stored):
+            raise short(stored, at)
+        return at + self.width
+
+    def hashed(self, value: Any) -> bytes:
+        """Give the integer as Spark hashes it."""
+        number = self._number(value)
+        if not self.is_long:
+            return hashing.int_bytes(number)
+        return hashing.long_bytes(number) if self.width == 8 else hashing.wide_bytes(number)
+
+    def put_column(self, column: pa.Array) -> pa.Array:
+        """Give tag and integer of a column."""
+        table = np.empty((len(column), 1 + self.width), np.uint8)
+        table[:, 0] = VALUE[0]
+        table[:, 1:] = _ordered_bytes(self.numbers(column), self.width)
+        return with_nulls(column, rows_as_binary(table))
+
+    def hash_column(self, column: pa.Array, seeds: Hashes) -> Hashes:
+        """Give the hashes of a column."""
+        numbers = self.numbers(column)
+        if self.width > 8:
+            texts = list(map(hashing.wide_bytes, wide_numbers(numbers)))
+            hashes = hashing.hash_texts(texts, seeds)
+        else:
+            hashes = (hashing.hash_longs if self.is_long else hashing.hash_ints)(numbers, seeds)
+        return hashing.keep_where_null(column, hashes, seeds)
+
+    def _number(self, value: Any) -> int:
+        number = value if type(value) is int and self.to_number is _integer else self.to_number(value)
+        if not self.low <= number <= self.high:
+            raise OverflowError(f"it is not from {self.low} to {self.high}")
+        return number
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Kinds whose values are byte strings inside."""
+
+    to_bytes: Callable[[Any], bytes]
+    to_value: Callable[[bytes], Any]
+
+    def put(self, value: Any) -> bytes:
+        """Give the byte string with its end."""
+        return put_text(self.to_bytes(value))
+
+    def take(self, stored: bytes, at: int) -> tuple[Any, int]:
+        """Give the value and the place after it."""
+        content, end = take_text(stored, at)
+        try:
+            return self.to_value(content), end
+        except UnicodeDecodeError as error:
+            raise short(stored, at) from error
+
+    def end_of(self, stored: bytes, at: int) -> int:
+        """Give the place after the value."""
+        return end_of_text(stored, at)
+
+    def hashed(self, value: Any) -> bytes:
+        """Give the bytes as Spark hashes them."""
+        return self.to_bytes(value)
+
+    def put_column(self, column: pa.Array) -> pa.Array:
+        """Give tag, bytes and end of a column."""
+        texts = _binary(column)
+        if _has_zero(texts):
+            texts = pc.replace_substring(texts, pattern=b"\x00", replacement=b"\x00\xff")
+        return with_nulls(column, pc.binary_join_element_wise(VALUE, texts, END, b""))
+
+    def hash_column(self, column: pa.Array, seeds: Hashes) -> Hashes:
+        """Give the hashes of a column."""
+        hashes = hashing.hash_texts(pc.fill_null(_binary(column), b"").to_pylist(), seeds)
+        return hashing.keep_where_null(column, hashes, seeds)
+
+
+def with_nulls(column: pa.Array, encoded: pa.Array) -> pa.Array:
+    """Give the encoded column with the null tag where the column is null."""
+    if not column.null_count:
+        return encoded
+    return pc.if_else(column.is_null(), pa.scalar(NULL, encoded.type), encoded)
+
+
+def rows_as_binary(table: npt.NDArray[np.uint8]) -> pa.Array:
+    """Give the rows of a table of bytes as an Arrow array of byte strings; nothing is copied."""
+    count, width = table.shape
+    offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(table)])
+
+
+def _ordered_bytes(numbers: npt.NDArray[Any], width: int) -> npt.NDArray[np.uint8]:
+    """Give integers as rows of bytes that sort as they do."""
+    if width == 1:
+        return (numbers.astype(np.uint8) ^ np.uint8(0x80)).reshape(-1, 1)
+    if width == 16:
+        high = (numbers["high"].astype(np.uint64) ^ np.uint64(1 << 63)).astype(">u8")
+        parts = [part.view(np.uint8).reshape(-1, 8) for part in (high, numbers["low"].astype(">u8"))]
+        return np.concatenate(parts, axis=1)
+    turned = numbers.astype(f"i{width}").view(f"u{width}") ^ np.array(1 << (8 * width - 1), f"u{width}")
+    found: npt.NDArray[np.uint8] = turned.astype(f">u{width}").view(np.uint8).reshape(-1, width)
+    return found
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _has_zero(texts: pa.Array) -> bool:
+    """Tell whether a byte 0x00 is anywhere in a column."""
+    _, offsets, content = texts.buffers()
+    if content is None or not len(texts):
+        return False
+    ends = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
+    held = np.frombuffer(content, np.uint8)[ends[0] : ends[-1]]
+    return not held.all()
+
+
+# ---- the kinds --------------------------------------------------------------------------------------------
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    raise TypeError("it is no integer")
+
+
+def _truth(value: Any) -> int:
+    if isinstance(value, bool | np.bool_):
+        return int(value)
+    raise TypeError("it is neither True nor False")
+
+
+def _days(value: Any) -> int:
+    if isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value.toordinal() - _DAY_OF_EPOCH
+    raise TypeError("it is no date")
+
+
+def _micros(value: Any) -> int:
+    """Give a time as µs since 1970; a naive one is taken as UTC, a number as what it is."""
+    if isinstance(value, dt.datetime):
+        return (value - (_EPOCH if value.tzinfo else _NAIVE_EPOCH)) // _MICROSECOND
+    return _integer(value)
+
+
+def _naive_micros(value: Any) -> int:
+    if isinstance(value, dt.datetime) and value.tzinfo:
+        raise TypeError("it has a time zone, and the column has none")
+    return _micros(value)
+
+
+def _day(days: int) -> dt.date:
+    return dt.date.fromordinal(days + _DAY_OF_EPOCH)
+
+
+def _instant(micros: int) -> dt.datetime:
+    return _EPOCH + dt.timedelta(microseconds=micros)
+
+
+def _naive(micros: int) -> dt.datetime:
+    return _NAIVE_EPOCH + dt.timedelta(microseconds=micros)
+
+
+def _text_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    raise TypeError("it is no text")
+
+
+def _own_bytes(value: Any) -> bytes:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise TypeError("it is no bytes")
+
+
+def _column_numbers(column: pa.Array) -> npt.NDArray[Any]:
+    """Give a column of integers, truth values, days or µs as numbers; 0 for null."""
+    if pa.types.is_timestamp(column.type) or pa.types.is_int64(column.type):
+        wide = column.cast(pa.int64())
+    else:
+        wide = column.cast(pa.int32())
+    found: npt.NDArray[Any] = (pc.fill_null(wide, 0) if wide.null_count else wide).to_numpy()
+    return found
+
+
+def _decimal_kind(precision: int, scale: int) -> Whole:
+    is_long = precision <= hashing.DECIMAL_LONG_DIGITS_MAX
+    arrow_type = pa.decimal128(precision, scale)
+    most = 10**precision - 1
+
+    def digits(value: Any) -> int:
+        if not isinstance(value, Decimal | int) or isinstance(value, bool):
+            raise TypeError("it is no Decimal")
+        with localcontext(prec=80):
+            unscaled = Decimal(value).scaleb(scale)
+            if unscaled != unscaled.to_integral_value():
+                raise ValueError(f"it has more than {scale} digits after the point")
+            return int(unscaled)
+
+    def value_of(number: int) -> Decimal:
+        with localcontext(prec=80):
+            return Decimal(number).scaleb(-scale)
+
+    def column_digits(column: pa.Array) -> npt.NDArray[Any]:
+        column = column if column.type == arrow_type else column.cast(arrow_type)
+        words = np.dtype([("low", "<u8"), ("high", "<i8")])
+        content = column.buffers()[1]
+        found = np.frombuffer(content, words, len(column), column.offset * 16) if len(column) else None
+        found = np.empty(0, words) if found is None else found
+        return found["low"].view(np.int64) if is_long else found
+
+    return Whole(8 if is_long else 16, -most, most, digits, value_of, column_digits, True)
+
+
+def wide_numbers(numbers: npt.NDArray[Any]) -> list[int]:
+    """Give integers of two words as Python's."""
+    pairs = zip(numbers["high"].tolist(), numbers["low"].tolist(), strict=True)
+    return [(high << 64) + low for high, low in pairs]
+
+
+def _whole(width: int, bits: int, convert: tuple[Callable[[Any], int], Callable[[int], Any]]) -> Whole:
+    edge = 1 << (bits - 1)
+    return Whole(width, -edge, edge - 1, *convert, _column_numbers, bits == 64)
+
+
+_KINDS: dict[str, Kind] = {
+    "boolean": Whole(1, 0, 1, _truth, bool, _column_numbers, False),
+    "tinyint": _whole(8, 8, (_integer, int)),
+    "smallint": _whole(8, 16, (_integer, int)),
+    "int": _whole(8, 32, (_integer, int)),
+    "bigint": _whole(8, 64, (_integer, int)),
+    "date": _whole(4, 32, (_days, _day)),
+    "timestamp": _whole(8, 64, (_micros, _instant)),
+    "timestamp_ntz": _whole(8, 64, (_naive_micros, _naive)),
+    "string": Text(_text_bytes, bytes.decode),
+    "binary": Text(_own_bytes, bytes),
+}
+
+
+def kind_named(name: str) -> Kind:
+    """Give what is known of a kind: `bigint`, `decimal(10,2)`."""
+    if name in _KINDS:
+        return _KINDS[name]
+    if name.startswith("decimal(") and name.endswith(")"):
+        precision, scale = map(int, name[8:-1].split(","))
+        return _decimal_kind(precision, scale)
+    raise InvariantBroken(reason=f"there is no kind of key '{name}'")

@@ -1,0 +1,233 @@
+"""Keys: takes key columns and keys, gives the bytes under which a key's state lies, and its key group.
+
+The bytes of a key are those of its columns, one after the other, as `key_kinds.py` has them. They sort as the
+keys do, column by column, null first; no key is the beginning of another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as at
+
+from tidegate.errors import StateInvalid, ValueInvalid
+from tidegate.state import hashing
+from tidegate.state.columns import Faults, converter
+from tidegate.state.key_kinds import NULL, VALUE, kind_named
+from tidegate.state.ordered import short
+from tidegate.state.signatures import PLAIN
+from tidegate.state.subkeys import SubKeyCodec
+
+__all__ = ["KeyCodec", "KeyColumn", "KeyType", "SubKeyCodec"]
+
+# Spark's own limit on grouping columns is far above; a key of more columns is a mistake.
+COLUMNS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """One column of a key: its name, and its kind as SQL writes it."""
+
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyType:
+    """The columns of a key, in order."""
+
+    columns: tuple[KeyColumn, ...]
+
+    @classmethod
+    def from_arrow(
+        cls, names: Iterable[str], schema: pa.Schema, *, operator: str = "(not named yet)"
+    ) -> KeyType:
+        """Give the key type of named columns; StateInvalid says what to do with one that is no key."""
+        columns = []
+        for name in names:
+            place = schema.get_field_index(name)
+            if place < 0:
+                reason = (
+                    f"the key '{name}' is no column, or more than one. There are: {', '.join(schema.names)}."
+                )
+                raise StateInvalid(operator=operator, reason=reason)
+            columns.append(KeyColumn(name, _kind_of(name, schema.field(place).type, operator)))
+        if not 0 < len(columns) <= COLUMNS_MAX:
+            reason = f"a key has 1 to {COLUMNS_MAX} columns, not {len(columns)}."
+            raise StateInvalid(operator=operator, reason=reason)
+        return cls(tuple(columns))
+
+    def to_json(self) -> list[list[str]]:
+        """Give the columns as JSON has them."""
+        return [[column.name, column.kind] for column in self.columns]
+
+    @classmethod
+    def from_json(cls, stored: list[list[str]]) -> KeyType:
+        """Give the key type that `to_json` gave."""
+        return cls(tuple(KeyColumn(name, kind) for name, kind in stored))
+
+    def __str__(self) -> str:
+        return ", ".join(f"{column.name} {column.kind}" for column in self.columns)
+
+
+class KeyCodec:
+    """Encodes and decodes the keys of one type; a key of several columns is a tuple."""
+
+    def __init__(self, key_type: KeyType) -> None:
+        self.key_type = key_type
+        self._kinds = [kind_named(column.kind) for column in key_type.columns]
+        self._single = self._kinds[0] if len(self._kinds) == 1 else None
+
+    def encode(self, key: Any) -> bytes:
+        """Give the bytes of one key; ValueInvalid for one that is not of the type."""
+        single = self._single
+        try:
+            if single is not None:
+                return NULL if key is None else VALUE + single.put(key)
+            parts = zip(self._kinds, self._parts(key), strict=True)
+            return b"".join([NULL if part is None else VALUE + kind.put(part) for kind, part in parts])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._refused(key, error) from error
+
+    def encode_columns(self, arrays: Sequence[pa.Array]) -> list[bytes]:
+        """Give the bytes of many keys, whole columns at a time."""
+        return self.encode_array(arrays).to_pylist()  # type: ignore[no-any-return]
+
+    def encode_array(self, arrays: Sequence[pa.Array]) -> pa.Array:
+        """Give the bytes of many keys as an Arrow array, to which prefixes can be joined."""
+        columns = [kind.put_column(_whole(array)) for kind, array in zip(self._kinds, arrays, strict=True)]
+        return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, b"")
+
+    def keys_of(self, arrays: Sequence[pa.Array]) -> list[Any]:
+        """Give many keys as Python values, as `decode` gives them."""
+        columns = []
+        for column, array in zip(self.key_type.columns, arrays, strict=True):
+            columns.append(_python_values(_whole(array), column))
+        return columns[0] if self._single is not None else list(zip(*columns, strict=True))
+
+    def decode(self, stored: bytes, at: int = 0) -> tuple[Any, int]:
+        """Give the key that begins at a place, and the place after it; StorageCorrupt for other bytes."""
+        parts: list[Any] = []
+        for kind in self._kinds:
+            tag = stored[at : at + 1]
+            if tag == VALUE:
+                part, at = kind.take(stored, at + 1)
+            elif tag == NULL:
+                part, at = None, at + 1
+            else:
+                raise short(stored, at)
+            parts.append(part)
+        return (parts[0] if self._single is not None else tuple(parts)), at
+
+    def end_of(self, stored: bytes, at: int = 0) -> int:
+        """Give the place after the key that begins at a place."""
+        for kind in self._kinds:
+            tag = stored[at : at + 1]
+            if tag == VALUE:
+                at = kind.end_of(stored, at + 1)
+            elif tag == NULL:
+                at += 1
+            else:
+                raise short(stored, at)
+        return at
+
+    def hash_of(self, key: Any) -> int:
+        """Give the hash of one key as Spark's xxhash64 gives it: signed."""
+        seed = hashing.SEED
+        try:
+            for kind, part in zip(self._kinds, self._parts(key), strict=True):
+                if part is not None:
+                    seed = hashing.hash_bytes(kind.hashed(part), seed)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._refused(key, error) from error
+        return hashing.signed(seed)
+
+    def group_of(self, key: Any, max_parallelism: int) -> int:
+        """Give the key group of one key."""
+        return self.hash_of(key) % max_parallelism
+
+    def groups_of(self, arrays: Sequence[pa.Array], max_parallelism: int) -> npt.NDArray[np.int32]:
+        """Give the key groups of many keys."""
+        return hashing.groups_of_hashes(self.hash_columns(arrays), max_parallelism)
+
+    def hash_columns(self, arrays: Sequence[pa.Array]) -> hashing.Hashes:
+        """Give the hashes of many keys, unsigned."""
+        hashes = np.full(len(arrays[0]), hashing.SEED, np.uint64)
+        for kind, array in zip(self._kinds, arrays, strict=True):
+            hashes = kind.hash_column(_whole(array), hashes)
+        return hashes
+
+    def _parts(self, key: Any) -> Sequence[Any]:
+        if self._single is not None:
+            return (key,)
+        if not isinstance(key, tuple | list) or len(key) != len(self._kinds):
+            raise TypeError(f"a tuple of {len(self._kinds)} is expected")
+        return key
+
+    def _refused(self, key: Any, error: Exception) -> ValueInvalid:
+        return ValueInvalid(place=f"the key {key!r} as ({self.key_type})", reason=str(error))
+
+
+def _whole(array: Any) -> pa.Array:
+    """Give a column as one array of plain values."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    return array.dictionary_decode() if at.is_dictionary(array.type) else array
+
+
+def _python_values(array: pa.Array, column: KeyColumn) -> list[Any]:
+    if not (at.is_timestamp(array.type) or at.is_date(array.type)):
+        return array.to_pylist()  # type: ignore[no-any-return]
+    kind = next(
+        kind for kind, name in PLAIN.items() if name == ("date" if at.is_date(array.type) else "datetime")
+    )
+    convert = converter(kind | None, array.type, column.name)
+    faults: Faults = {}
+    values = [] if convert is None else convert(array, None, faults)
+    if faults:
+        raise faults[min(faults)]
+    return values
+
+
+_ARROW_KINDS = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+    pa.date32(): "date",
+}
+
+
+def _kind_of(name: str, arrow_type: pa.DataType, operator: str) -> str:
+    if at.is_dictionary(arrow_type):
+        arrow_type = arrow_type.value_type
+    if arrow_type in _ARROW_KINDS:
+        return _ARROW_KINDS[arrow_type]
+    if at.is_timestamp(arrow_type) and arrow_type.unit == "us":
+        return "timestamp" if arrow_type.tz else "timestamp_ntz"
+    if at.is_decimal128(arrow_type):
+        return f"decimal({arrow_type.precision},{arrow_type.scale})"
+    raise StateInvalid(operator=operator, reason=_why_no_key(name, arrow_type))
+
+
+def _why_no_key(name: str, arrow_type: pa.DataType) -> str:
+    if at.is_floating(arrow_type):
+        return f"the key '{name}' is {arrow_type}, which rounds; cast it to decimal, bigint or string."
+    if at.is_struct(arrow_type):
+        return f"the key '{name}' is a struct; name its fields as several key columns."
+    if at.is_nested(arrow_type):
+        return f"the key '{name}' is {arrow_type}; use a string of it, for example to_json('{name}')."
+    return f"the key '{name}' is {arrow_type}, which is no key; cast it to string or bigint."

@@ -1,0 +1,307 @@
+"""Local copies: takes a partition, gives its copy on this machine, keeps it for the next batch.
+
+A copy is a folder `<root>/<hash of the checkpoint>/<operator>/e<epoch>/<partition>` with the backend's
+files in `db`. It is never the truth: whatever is wrong with it, it is removed and made again. One worker
+holds it at a time (claims.py); it stays open after a task, and is given up when another worker of this
+machine asks for it. Beside it lie, each with a lock of its own, private copies of attempts that could not
+wait (`<partition>.private.…`) and the files of snapshots on their way into the checkpoint
+(`<partition>.snapshot.…`); what a dead worker left of these is removed by the next one that opens the copy.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import shutil
+import tempfile
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from tidegate.errors import InvariantBroken, TidegateError
+from tidegate.model.clock import Clock
+from tidegate.state.backend import Backend
+from tidegate.state.claims import Claim, claim, sweep
+from tidegate.state.depot import Depot
+
+log = logging.getLogger(__name__)
+
+ROOT_VARIABLE = "TIDEGATE_STATE_DIR"
+# A copy that no task used for a week is of no use: catching it up costs as much as making it again.
+UNUSED_US_MAX = 7 * 24 * 3_600 * 1_000_000
+# Copies that one worker keeps open without using them; each holds file descriptors and a memtable.
+IDLE_COPIES_MAX = 16
+# Private copies of one worker for one partition; names are tried in turn.
+PRIVATE_COPIES_MAX = 1_000
+
+OpenBackend = Callable[[Path], Backend]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where copies are on this machine, and how one is opened and waited for."""
+
+    root: Path
+    kind: str
+    open_backend: OpenBackend
+    keep_open: bool
+    wait_ms_max: int
+    clock: Clock
+
+    def folder(self, depot: Depot, epoch: int, partition: int) -> Path:
+        """Give the folder of a partition's copy."""
+        address = xxhash.xxh3_64_hexdigest(str(depot.root.resolve()).encode())
+        return self.root / address / depot.root.name / f"e{epoch}" / str(partition)
+
+
+def default_root() -> Path:
+    """Give the folder for copies when the settings name none: from the environment, else a temporary one."""
+    named = os.environ.get(ROOT_VARIABLE)
+    return Path(named) if named else Path(tempfile.gettempdir()) / f"tidegate-state-{os.getuid()}"
+
+
+class LocalCopy:
+    """One partition's copy, held by this worker: a claimed folder and, when open, the backend in it."""
+
+    def __init__(self, held: Claim, place: Place, *, is_private: bool) -> None:
+        self.held = held
+        self.is_private = is_private
+        self._place = place
+        self._backend: Backend | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Give the copy's folder."""
+        return self.held.folder
+
+    @property
+    def kind(self) -> str:
+        """Give the kind of its backend; a copy is never opened by another kind."""
+        return self._place.kind
+
+    @property
+    def files(self) -> Path:
+        """Give the folder in which the backend keeps its files."""
+        return self.folder / f"db-{self.kind}"
+
+    @property
+    def backend(self) -> Backend:
+        """Give the open backend."""
+        if self._backend is None:
+            raise InvariantBroken(reason="the copy is not open")
+        return self._backend
+
+    def open(self) -> Backend | None:
+        """Open what is there; None when nothing is. Damage is StorageCorrupt, and the copy stays closed."""
+        if self._backend is None and self.files.is_dir():
+            self._backend = self._place.open_backend(self.files)
+        return self._backend
+
+    def open_beside(self, folder: Path) -> Backend:
+        """Open a backend in another folder, as this copy would be opened."""
+        return self._place.open_backend(folder)
+
+    def wipe(self) -> Path:
+        """Remove everything in the copy; give the folder in which the next one is made, not there yet."""
+        self.close()
+        for folder in (self.files, self._unfinished):
+            shutil.rmtree(folder, ignore_errors=True)
+        return self._unfinished
+
+    def adopt(self) -> Backend:
+        """Take the folder that `wipe` gave, now filled, as the copy, and open it.
+
+        The rename makes it the copy, whole; a kill before leaves a folder that the next `wipe` removes.
+        """
+        self._unfinished.rename(self.files)
+        self._backend = self._place.open_backend(self.files)
+        return self._backend
+
+    def close(self) -> None:
+        """Close the backend; the claim stays."""
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.close()
+
+    def give_up(self) -> None:
+        """Close the copy and let others have it; a private one is removed."""
+        try:
+            self.close()
+        finally:
+            if self.is_private:
+                self.held.remove()
+            else:
+                self.held.release()
+
+    @property
+    def _unfinished(self) -> Path:
+        return self.folder / "unfinished"
+
+
+def acquire(place: Place, folder: Path) -> LocalCopy:
+    """Give a partition's copy to this task: the one kept open, the one on the disk, or else a private one.
+
+    A holder that does not use it gives it up at once; one whose task runs still is waited for a short while,
+    and then a private copy is made from the checkpoint, so that no task waits for ever.
+    """
+    kept = pool().take(folder)
+    if kept is not None and kept.kind == place.kind:
+        kept.held.touch(place.clock.now_us())
+        return kept
+    if kept is not None:
+        kept.give_up()
+    held = claim(folder, wait_ms_max=place.wait_ms_max)
+    if held is not None:
+        sweep(folder.parent, f"{folder.name}.private.*")
+        sweep(folder.parent, f"{folder.name}.snapshot.*")
+        held.touch(place.clock.now_us())
+        return LocalCopy(held, place, is_private=False)
+    log.warning("the copy in %s is in use for long; a private one is made", folder)
+    return LocalCopy(claim_beside(folder, "private"), place, is_private=True)
+
+
+def claim_beside(folder: Path, purpose: str) -> Claim:
+    """Claim a new folder beside a copy."""
+    for number in range(PRIVATE_COPIES_MAX):
+        beside = folder.with_name(f"{folder.name}.{purpose}.{os.getpid()}.{number}")
+        if beside.exists():
+            continue
+        held = claim(beside)
+        if held is not None:
+            return held
+    raise InvariantBroken(reason=f"{PRIVATE_COPIES_MAX} folders for '{purpose}' lie beside {folder}")
+
+
+def put_back(place: Place, copy: LocalCopy) -> None:
+    """Give a copy back after a task: it stays open in this worker, or is closed."""
+    if place.keep_open and not copy.is_private:
+        pool().put(copy)
+    else:
+        copy.give_up()
+
+
+def drop(copy: LocalCopy) -> None:
+    """Remove a copy that is not to be trusted: its batch failed in the middle, or its bytes are damaged."""
+    try:
+        copy.wipe()
+    except TidegateError as problem:
+        log.warning("the copy in %s could not be closed: %s", copy.folder, problem)
+    copy.give_up()
+
+
+def remove_unused(place: Place) -> list[Path]:
+    """Remove the copies below a root that no task used for a week; give what went."""
+    before_us = place.clock.now_us() - UNUSED_US_MAX
+    return sweep(place.root, "*/*/*/*", before_us)
+
+
+class CopyPool:
+    """The copies that this worker keeps open while no task uses them; safe for any thread.
+
+    One thread listens for other workers' requests. It starts with the first copy that is put in, never at
+    import: workers are forked, and threads are not.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._idle: OrderedDict[Path, LocalCopy] = OrderedDict()
+        self._wake: tuple[int, int] | None = None
+
+    def take(self, folder: Path) -> LocalCopy | None:
+        """Give a copy that is kept open, to one task alone."""
+        with self._mutex:
+            return self._idle.pop(folder, None)
+
+    def put(self, copy: LocalCopy) -> None:
+        """Keep a copy open, unless somebody asked for it; of too many, the one unused longest goes."""
+        if copy.held.is_wanted():
+            copy.give_up()
+            return
+        extra = None
+        with self._mutex:
+            self._idle[copy.folder] = copy
+            if len(self._idle) > IDLE_COPIES_MAX:
+                _, extra = self._idle.popitem(last=False)
+            if self._wake is None:
+                self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+                threading.Thread(target=self._listen, name="state-copies", daemon=True).start()
+            wake = self._wake[1]
+        try:
+            os.write(wake, b"!")
+        except BlockingIOError:  # the listener has enough to wake it
+            pass
+        if extra is not None:
+            extra.give_up()
+
+    def close(self) -> None:
+        """Close all copies that are kept open."""
+        with self._mutex:
+            idle = list(self._idle.values())
+            self._idle.clear()
+        for copy in idle:
+            copy.give_up()
+
+    def abandon(self) -> None:
+        """Drop what a fork copied, without closing it: the parent has it open.
+
+        The copies stay referenced for the life of this worker, so that no destructor writes to their files.
+        """
+        self._mutex = threading.Lock()
+        for copy in self._idle.values():
+            copy.held.forget()
+        _ABANDONED.append(self)
+
+    def _listen(self) -> None:
+        while True:
+            asked = self._wait()
+            for folder in asked:
+                copy = self.take(folder)
+                if copy is not None:
+                    _give_up_kept(copy)
+
+    def _wait(self) -> list[Path]:
+        """Wait until a copy that is kept is asked for, or the set of kept ones changed."""
+        with self._mutex:
+            folders = {copy.held.request_fd: folder for folder, copy in self._idle.items()}
+            wake = self._wake[0] if self._wake else -1
+        poll = select.poll()
+        for fd in (wake, *folders):
+            poll.register(fd, select.POLLIN)
+        ready = [fd for fd, _ in poll.poll()]
+        if wake in ready:
+            os.read(wake, 4096)
+        return [folders[fd] for fd in ready if fd in folders]
+
+
+def _give_up_kept(copy: LocalCopy) -> None:
+    try:
+        copy.give_up()
+    except TidegateError as problem:
+        log.warning("the copy in %s was not closed well: %s", copy.folder, problem)
+
+
+_ABANDONED: list[CopyPool] = []
+_POOLS: list[CopyPool] = []
+_POOLS_MUTEX = threading.Lock()
+
+
+def pool() -> CopyPool:
+    """Give this worker's pool of open copies."""
+    with _POOLS_MUTEX:
+        if not _POOLS:
+            _POOLS.append(CopyPool())
+        return _POOLS[0]
+
+
+def _after_fork() -> None:
+    for old in _POOLS:
+        old.abandon()
+    _POOLS.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

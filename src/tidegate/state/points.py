@@ -1,0 +1,66 @@
+"""Named crash points: takes the name of a step, gives nothing, and ends the Python worker there when told to.
+
+Tests and drills set TIDEGATE_CRASH_POINT=<name>[:<partition>[:<batch>]] in the environment; the worker that
+gets to that step is killed as by the kernel (signal 9): nothing is flushed, closed or told to anyone. With
+TIDEGATE_CRASH_ONCE=<file> only the first one that gets there is killed: it makes that file.
+
+The points, in the order in which a batch gets to them:
+
+    opened             the epoch is known and there is no head for this batch yet
+    restored           the local copy stands at the batch before
+    worked             the operator has run; nothing of it is on the disk, unless it spilled
+    changes-written    the change file is on the disk
+    out-written        the output files are on the disk too; the head is not
+    head-linked        the batch is committed; the local copy is not told yet
+    applied            the local copy stands at this batch
+    snapshot-linked    a snapshot's files have a second name beside the local copy
+    snapshot-copied    they lie in the checkpoint, and no manifest names them
+    snapshot-written   the manifest is there
+    pruned             what no kept snapshot needs is gone
+    epoch-written      the record of a new epoch is there
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+POINT_VARIABLE = "TIDEGATE_CRASH_POINT"
+ONCE_VARIABLE = "TIDEGATE_CRASH_ONCE"
+
+POINTS = (
+    "opened",
+    "restored",
+    "worked",
+    "changes-written",
+    "out-written",
+    "head-linked",
+    "applied",
+    "snapshot-linked",
+    "snapshot-copied",
+    "snapshot-written",
+    "pruned",
+    "epoch-written",
+)
+
+
+def reached(name: str, partition: int | None = None, batch: int | None = None) -> None:
+    """End this worker here when the environment names this point; else do nothing."""
+    wanted = os.environ.get(POINT_VARIABLE)
+    if not wanted:
+        return
+    point, _, place = wanted.partition(":")
+    wanted_partition, _, wanted_batch = place.partition(":")
+    if point != name or not _fits(wanted_partition, partition) or not _fits(wanted_batch, batch):
+        return
+    once = os.environ.get(ONCE_VARIABLE)
+    if once:
+        try:
+            os.close(os.open(once, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fits(wanted: str, actual: int | None) -> bool:
+    return not wanted or (actual is not None and wanted == str(actual))

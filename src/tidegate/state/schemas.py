@@ -1,0 +1,372 @@
+"""Schemas: takes the states that code declares, gives the schema under which a checkpoint holds them.
+
+An operator's schema is the file `schema.<n>.json` in its folder of the checkpoint, put there once and never
+changed; the one with the highest number counts. It holds the key's type, max_parallelism, and of each state
+its number, its kind, and the signature and serializer of every version that ever wrote. A state keeps its
+number for ever, also when the code has dropped it. Format version 1: JSON, with a checksum over the rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import xxhash
+
+from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt
+from tidegate.state.evolution import (
+    VERSION_MAX,
+    VERSION_MIN,
+    Migration,
+    Named,
+    StoredForm,
+    chain,
+)
+from tidegate.state.keys import KeyType
+from tidegate.state.layout import PARALLELISM_MAX, STATES_MAX
+from tidegate.state.serializers import SERIALIZER_NAMES
+from tidegate.state.signatures import Signature, same_shape, shown, signature_of, signature_text
+
+FORMAT_VERSION = 1
+MAGIC = "tidegate state schema"
+
+KINDS = ("value", "list", "map", "reducing", "aggregating", "operator-list")
+
+# Tasks that start together write the same schema; one that loses so often meets something else.
+WRITES_MAX = 100
+
+
+class SchemaDepot(Protocol):
+    """The folder of one operator in a checkpoint, as far as schemas need it."""
+
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Write a file that is not there; False when it is."""
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """Give the bytes of a file; None when it is not there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """A state as code declares it.
+
+    `types` are the types of its parts, given as Python types or as signatures, kept as signatures: the
+    value's; for a map the sub-key's before it. `ttl` is whatever describes it for tools, as JSON has it.
+    """
+
+    name: str
+    kind: str
+    types: tuple[Signature, ...]
+    version: int = 1
+    serializer: str = ""
+    ttl: Any = None
+    redistribute: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "types", tuple(_signature(one, self.serializer) for one in self.types))
+
+
+def _signature(declared: Any, serializer: str) -> Signature:
+    """Give the signature of a type; one that only a serializer of its own knows is called by its name."""
+    if isinstance(declared, str | dict):
+        return declared
+    try:
+        return signature_of(declared)
+    except StateInvalid:
+        if serializer in SERIALIZER_NAMES or not serializer:
+            raise
+        return {"other": shown(declared)}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredState:
+    """A state as the checkpoint holds it: `versions` are all that ever wrote."""
+
+    number: int
+    kind: str
+    versions: Mapping[int, tuple[Signature, ...]]
+    serializers: Mapping[int, str]
+    ttl: Any = None
+    redistribute: str | None = None
+    dropped: bool = False
+
+    @property
+    def version(self) -> int:
+        """Give the newest version."""
+        return max(self.versions)
+
+    def forms(self) -> dict[int, StoredForm]:
+        """Give how the values of each version lie there."""
+        return {
+            version: StoredForm(types[-1], self.serializers[version])
+            for version, types in self.versions.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the state as JSON has it."""
+        versions = {
+            str(version): {"types": list(self.versions[version]), "serializer": self.serializers[version]}
+            for version in sorted(self.versions)
+        }
+        rest = {"ttl": self.ttl, "redistribute": self.redistribute, "dropped": self.dropped}
+        return {"number": self.number, "kind": self.kind, "versions": versions, **rest}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> StoredState:
+        """Give the state that `to_json` gave."""
+        versions = {int(version): form for version, form in stored["versions"].items()}
+        return cls(
+            number=stored["number"],
+            kind=stored["kind"],
+            versions={version: tuple(form["types"]) for version, form in versions.items()},
+            serializers={version: form["serializer"] for version, form in versions.items()},
+            ttl=stored["ttl"],
+            redistribute=stored["redistribute"],
+            dropped=stored["dropped"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorSchema:
+    """What a checkpoint holds of one operator; `number` is that of its file."""
+
+    operator: str
+    key: KeyType
+    max_parallelism: int
+    states: Mapping[str, StoredState]
+    number: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the schema as JSON has it, without the checksum."""
+        return {
+            "magic": MAGIC,
+            "format": FORMAT_VERSION,
+            "number": self.number,
+            "operator": self.operator,
+            "key": self.key.to_json(),
+            "max_parallelism": self.max_parallelism,
+            "states": {name: state.to_json() for name, state in self.states.items()},
+        }
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> OperatorSchema:
+        """Give the schema that `to_json` gave."""
+        return cls(
+            operator=stored["operator"],
+            key=KeyType.from_json(stored["key"]),
+            max_parallelism=stored["max_parallelism"],
+            states={name: StoredState.from_json(state) for name, state in stored["states"].items()},
+            number=stored["number"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What code asks of a checkpoint."""
+
+    operator: str
+    key: KeyType
+    max_parallelism: int
+    specs: tuple[StateSpec, ...]
+    migrations: Mapping[str, tuple[Migration, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChanges:
+    """What a new schema changes: names of states."""
+
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    migrated: tuple[str, ...]
+    returned: tuple[str, ...]
+
+
+def resolve_schema(depot: SchemaDepot, wanted: Wanted) -> OperatorSchema:
+    """Give the schema under which the code runs; the next file is written when something changed.
+
+    StateMismatch or StateInvalid when the code does not fit the checkpoint; nothing was written then.
+    """
+    for _ in range(WRITES_MAX):
+        stored = newest_schema(depot, wanted.operator)
+        planned = plan_schema(stored, wanted)
+        if planned is stored or depot.put_new(schema_name(planned.number), dump_schema(planned)):
+            return planned
+    reason = f"its schema was changed by others {WRITES_MAX} times while this one started."
+    raise StateMismatch(operator=wanted.operator, reason=reason)
+
+
+def check_schema(depot: SchemaDepot, wanted: Wanted) -> OperatorSchema:
+    """Give what `resolve_schema` would give, and write nothing."""
+    return plan_schema(newest_schema(depot, wanted.operator), wanted)
+
+
+def newest_schema(depot: SchemaDepot, operator: str) -> OperatorSchema | None:
+    """Give the schema that counts; None when there is none yet."""
+    newest, number = None, 1
+    while (content := depot.read(schema_name(number))) is not None:
+        newest, number = content, number + 1
+    return None if newest is None else load_schema(newest, f"{operator}/{schema_name(number - 1)}")
+
+
+def schema_name(number: int) -> str:
+    """Give the name of a schema's file."""
+    return f"schema.{number}.json"
+
+
+def dump_schema(schema: OperatorSchema) -> bytes:
+    """Give the bytes of a schema's file."""
+    content = schema.to_json()
+    return json.dumps({**content, "checksum": _checksum(content)}, indent=1, ensure_ascii=False).encode()
+
+
+def load_schema(content: bytes, place: str) -> OperatorSchema:
+    """Give the schema of a file's bytes; StorageCorrupt for damaged ones and for a format we do not know."""
+    try:
+        stored = json.loads(content)
+        checksum = stored.pop("checksum")
+        if stored["magic"] != MAGIC or stored["format"] != FORMAT_VERSION:
+            reason = (
+                f"it is '{stored['magic']}' of format {stored['format']}; this version reads {FORMAT_VERSION}"
+            )
+            raise StorageCorrupt(place=place, reason=reason, hint="Run a newer version of Tidegate.")
+        if checksum != _checksum(stored):
+            raise StorageCorrupt(place=place, reason="its checksum is wrong")
+        return OperatorSchema.from_json(stored)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StorageCorrupt(place=place, reason=f"it is no schema: {error}") from error
+
+
+def _checksum(content: dict[str, Any]) -> str:
+    plain = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return str(xxhash.xxh64_hexdigest(plain.encode()))
+
+
+def schema_changes(old: OperatorSchema | None, new: OperatorSchema) -> SchemaChanges:
+    """Say what a new schema changes."""
+    before = {} if old is None else old.states
+    both = [(name, before[name], state) for name, state in new.states.items() if name in before]
+    return SchemaChanges(
+        added=tuple(name for name in new.states if name not in before),
+        dropped=tuple(name for name, was, state in both if state.dropped and not was.dropped),
+        migrated=tuple(name for name, was, state in both if state.version > was.version),
+        returned=tuple(name for name, was, state in both if was.dropped and not state.dropped),
+    )
+
+
+def plan_schema(stored: OperatorSchema | None, wanted: Wanted) -> OperatorSchema:
+    """Give the schema that follows from the stored and the wanted one: the stored one if nothing changes."""
+    _check_wanted(wanted)
+    if stored is None:
+        states = {spec.name: _stored(spec, number) for number, spec in enumerate(wanted.specs, 1)}
+        return OperatorSchema(wanted.operator, wanted.key, wanted.max_parallelism, states, 1)
+    _check_same(stored, wanted)
+    states = dict(stored.states)
+    following = max((state.number for state in states.values()), default=0) + 1
+    for spec in wanted.specs:
+        if spec.name in states:
+            states[spec.name] = _continued(states[spec.name], spec, wanted)
+        else:
+            states[spec.name] = _stored(spec, following)
+            following += 1
+    names = {spec.name for spec in wanted.specs}
+    for name, state in states.items():
+        if name not in names and not state.dropped:
+            states[name] = replace(state, dropped=True)
+    if following > STATES_MAX + 1:
+        reason = f"it has had {following - 1} states; {STATES_MAX} is the most."
+        raise StateInvalid(operator=wanted.operator, reason=reason)
+    return stored if states == stored.states else replace(stored, states=states, number=stored.number + 1)
+
+
+def _stored(spec: StateSpec, number: int) -> StoredState:
+    versions, serializers = {spec.version: spec.types}, {spec.version: spec.serializer}
+    return StoredState(number, spec.kind, versions, serializers, spec.ttl, spec.redistribute)
+
+
+def _check_wanted(wanted: Wanted) -> None:
+    """Refuse what contradicts itself, whatever the checkpoint holds."""
+    operator = wanted.operator
+    repeated = [name for name, count in Counter(spec.name for spec in wanted.specs).items() if count > 1]
+    if repeated:
+        raise StateInvalid(operator=operator, reason=f"two of its states are named '{repeated[0]}'.")
+    if not 1 <= wanted.max_parallelism <= PARALLELISM_MAX:
+        reason = f"max_parallelism is {wanted.max_parallelism}; it must be 1 to {PARALLELISM_MAX}."
+        raise StateInvalid(operator=operator, reason=reason)
+    for spec in wanted.specs:
+        if spec.kind not in KINDS:
+            raise StateInvalid(
+                operator=operator, reason=f"state '{spec.name}' is of no known kind '{spec.kind}'."
+            )
+        if not VERSION_MIN <= spec.version <= VERSION_MAX:
+            reason = f"state '{spec.name}' has version {spec.version}, not {VERSION_MIN} to {VERSION_MAX}."
+            raise StateInvalid(operator=operator, reason=reason)
+        chain(wanted.migrations.get(spec.name, ()), (), spec.version, Named(operator, spec.name))
+    unknown = sorted(set(wanted.migrations) - {spec.name for spec in wanted.specs})
+    if unknown:
+        raise StateInvalid(
+            operator=operator, reason=f"there are migrations for '{unknown[0]}', which is no state."
+        )
+
+
+def _check_same(stored: OperatorSchema, wanted: Wanted) -> None:
+    """Refuse another key and another max_parallelism: every entry's place follows from them."""
+    if stored.key != wanted.key:
+        reason = f"its key is ({stored.key}), and the code has ({wanted.key}). Entries lie under their keys."
+        raise StateMismatch(operator=wanted.operator, reason=reason)
+    if stored.max_parallelism != wanted.max_parallelism:
+        reason = (
+            f"max_parallelism was fixed at {stored.max_parallelism} when it first started, and the code has "
+        )
+        reason += f"{wanted.max_parallelism}. Change `partitions` instead, up to that number."
+        raise StateMismatch(operator=wanted.operator, reason=reason)
+
+
+def _continued(state: StoredState, spec: StateSpec, wanted: Wanted) -> StoredState:
+    """Give a stored state as the code goes on with it, or say why it cannot."""
+    named = Named(wanted.operator, spec.name)
+    if state.kind != spec.kind:
+        reason = f"state '{spec.name}' is a {state.kind} state there and a {spec.kind} state in the code. "
+        raise StateMismatch(operator=wanted.operator, reason=f"{reason}Give the new one another name.")
+    old_keys = state.versions[state.version][:-1]
+    if not _same(old_keys, spec.types[:-1]):
+        reason = f"the keys of map '{spec.name}' are {_texts(old_keys)} there and {_texts(spec.types[:-1])} "
+        reason += "in the code, and keys cannot be migrated. Give the new map another name."
+        raise StateMismatch(operator=wanted.operator, reason=reason)
+    chain(wanted.migrations.get(spec.name, ()), state.versions, spec.version, named)
+    if spec.version not in state.versions:
+        versions = {**state.versions, spec.version: spec.types}
+        serializers = {**state.serializers, spec.version: spec.serializer}
+    else:
+        _check_version(state, spec, wanted.operator)
+        versions, serializers = dict(state.versions), dict(state.serializers)
+    return StoredState(
+        state.number, state.kind, versions, serializers, spec.ttl, spec.redistribute, dropped=False
+    )
+
+
+def _check_version(state: StoredState, spec: StateSpec, operator: str) -> None:
+    """Refuse a type or a serializer that changed while the version did not."""
+    was = state.versions[spec.version]
+    advice = f"Raise its version to {spec.version + 1} and add a Migration."
+    if not _same(was, spec.types):
+        reason = (
+            f"version {spec.version} of state '{spec.name}' is {_texts(was)} there and {_texts(spec.types)} "
+        )
+        raise StateMismatch(operator=operator, reason=f"{reason}in the code. {advice}")
+    if state.serializers[spec.version] != spec.serializer:
+        reason = f"version {spec.version} of state '{spec.name}' was written by the serializer "
+        reason += f"'{state.serializers[spec.version]}', and the code has '{spec.serializer}'. {advice}"
+        raise StateMismatch(operator=operator, reason=reason)
+
+
+def _same(one: tuple[Signature, ...], other: tuple[Signature, ...]) -> bool:
+    return len(one) == len(other) and all(map(same_shape, one, other))
+
+
+def _texts(types: tuple[Signature, ...]) -> str:
+    return " → ".join(map(signature_text, types))

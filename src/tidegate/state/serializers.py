@@ -1,0 +1,180 @@
+"""Serializers: takes values of a type, gives the bytes under which a state keeps them, and back.
+
+Format version 1, by type; never pickle:
+
+    int     8 bytes, little-endian, signed       datetime  u8 (1: with UTC, 0: naive) | i64 µs since 1970
+    float   8 bytes, IEEE 754, little-endian     date      i32 days since 1970, little-endian
+    bool    1 byte                               Decimal   its text
+    str     UTF-8                                ndarray   see `arrays.py`
+    bytes   as they are                          Arrow     an IPC stream
+
+Dataclasses, lists, dicts, tuples and Optional are MessagePack; a record is a map with the names of its
+fields, so that it can be read without the class. A value that its type does not take is refused when it is
+written (ValueInvalid); bytes that are not of the type are StorageCorrupt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.errors import InvariantBroken
+from tidegate.state.arrays import ArrowSerializer, NdarraySerializer
+from tidegate.state.packed import JsonSerializer, MsgpackSerializer
+from tidegate.state.scalars import (
+    BoolSerializer,
+    BytesSerializer,
+    DateSerializer,
+    DatetimeSerializer,
+    DecimalSerializer,
+    FloatSerializer,
+    IntSerializer,
+    TextSerializer,
+    number_payloads,
+    numbers_of,
+)
+from tidegate.state.signatures import Signature, signature_of, type_of, unwrapped
+
+__all__ = [
+    "JsonSerializer",
+    "MsgpackSerializer",
+    "Serializer",
+    "decode_all",
+    "encode_all",
+    "plain_decode",
+    "serializer_for",
+    "stored_serializer",
+]
+
+FORMAT_VERSION = 1
+
+T = TypeVar("T")
+
+
+class Serializer(Protocol[T]):
+    """What turns the values of one type into bytes and back; a state may be given one of one's own."""
+
+    @property
+    def name(self) -> str:
+        """The name that a checkpoint keeps: another one needs a new version of the state."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The numpy type of payloads that are one number of 8 bytes; None for all others."""
+        ...
+
+    def encode(self, value: T) -> bytes:
+        """Give the bytes of a value; ValueInvalid for one that the type does not take."""
+        ...
+
+    def decode(self, payload: bytes) -> T:
+        """Give the value of bytes; StorageCorrupt for bytes that are not of the type."""
+        ...
+
+    def encode_many(self, values: Sequence[T]) -> list[bytes]:
+        """Give the bytes of values, in order."""
+        ...
+
+    def decode_many(self, payloads: Sequence[bytes]) -> Sequence[T]:
+        """Give the values of bytes, in order: as a numpy array where there is a `dtype`."""
+        ...
+
+
+_SCALARS: dict[str, Callable[[], Any]] = {
+    "int": IntSerializer,
+    "float": FloatSerializer,
+    "bool": BoolSerializer,
+    "str": TextSerializer,
+    "bytes": BytesSerializer,
+    "datetime": DatetimeSerializer,
+    "date": DateSerializer,
+    "decimal": DecimalSerializer,
+    "ndarray": NdarraySerializer,
+}
+
+SERIALIZER_NAMES = frozenset(
+    {MsgpackSerializer.name, JsonSerializer.name, ArrowSerializer.name}
+    | {str(scalar().name) for scalar in _SCALARS.values()}
+)
+
+
+def serializer_for(python_type: Any, *, operator: str = "(not named yet)") -> Serializer[Any]:
+    """Give the serializer of a type; StateInvalid says what to use instead of a type that cannot be kept."""
+    signature = signature_of(python_type, operator=operator)
+    if not isinstance(signature, str):
+        return MsgpackSerializer(python_type)
+    if signature == "arrow":
+        return ArrowSerializer(pa.Table if unwrapped(python_type) is pa.Table else pa.RecordBatch)
+    return _SCALARS[signature]()  # type: ignore[no-any-return]
+
+
+def stored_serializer(signature: Signature, name: str, python_type: Any = None) -> Serializer[Any] | None:
+    """Give the serializer that reads what one of this name wrote; None when the name is not ours.
+
+    Without a `python_type` records come back as dicts.
+    """
+    if name not in SERIALIZER_NAMES:
+        return None
+    kind = type_of(signature) if python_type is None else python_type
+    if name == JsonSerializer.name:
+        return JsonSerializer(kind, signature)
+    if not isinstance(signature, str):
+        return MsgpackSerializer(kind, signature) if name == MsgpackSerializer.name else None
+    serializer = serializer_for(kind)
+    return serializer if serializer.name == name else None
+
+
+def encode_all(
+    serializer: Serializer[Any], values: Sequence[Any] | npt.NDArray[Any], prefix: bytes = b""
+) -> list[bytes]:
+    """Give the bytes of values, each behind the same prefix; numbers all at once."""
+    if serializer.dtype is not None:
+        return number_payloads(serializer, values, prefix)
+    payloads = serializer.encode_many(cast("Sequence[Any]", values))
+    return [prefix + payload for payload in payloads] if prefix else payloads
+
+
+def decode_all(serializer: Serializer[Any], payloads: Sequence[bytes], skip: int = 0) -> Any:
+    """Give the values of payloads that each begin with `skip` other bytes: numbers as a numpy array."""
+    if serializer.dtype is not None:
+        return numbers_of(serializer, payloads, skip)
+    return serializer.decode_many([payload[skip:] for payload in payloads] if skip else payloads)
+
+
+def plain_decode(signature: Signature, payload: bytes, *, serializer: str = "") -> Any:
+    """Give a value as JSON has it, by its signature alone: for tools that do not have the class.
+
+    Bytes become base64, times ISO 8601, Decimals text, tuples lists; a dict whose keys are no text becomes
+    a list of pairs.
+    """
+    name = serializer or _default_name(signature)
+    found = stored_serializer(signature, name)
+    if found is None:
+        raise InvariantBroken(reason=f"no serializer '{name}' reads {signature}")
+    return _jsonable(found.decode(payload))
+
+
+def _default_name(signature: Signature) -> str:
+    if not isinstance(signature, str):
+        return MsgpackSerializer.name
+    return ArrowSerializer.name if signature == "arrow" else str(_SCALARS[signature]().name)
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            return {key: _jsonable(one) for key, one in value.items()}
+        return [[_jsonable(key), _jsonable(one)] for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return [_jsonable(one) for one in value]
+    if isinstance(value, pa.RecordBatch | pa.Table):
+        return _jsonable(value.to_pylist())
+    if isinstance(value, np.ndarray):
+        return _jsonable(value.tolist())
+    return msgspec.to_builtins(value)

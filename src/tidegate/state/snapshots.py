@@ -1,0 +1,226 @@
+"""Snapshots: a partition's whole state after one batch, as files that are uploaded once and shared.
+
+`e<epoch>/<partition>/<batch>.snapshot` is the manifest: a sealed JSON record (as a head is) that names the
+files below `sst/`, each with its size and digest. A snapshot is there when its manifest is; the files are
+on the disk before. What a kill leaves:
+
+    before the manifest    files below `sst/` that no manifest names; pruning removes them later
+    after the manifest     a whole snapshot
+
+A file is uploaded once: one that the newest manifest names under the same name, with the same size, has
+the same bytes (backend.py) and is named again and not read, whichever copy it comes from. Only the newest
+manifest counts for that: pruning keeps it, and by the time it does not, newer snapshots are there and the
+one being made is pruned with it. A snapshot that a restore found damaged is marked by a file
+`<batch>.snapshot.damaged`, so that no later one shares its files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from tidegate.errors import StorageCorrupt
+from tidegate.state.depot import Depot, Writer, partition_folder, refusal
+from tidegate.state.heads import sealed, unsealed
+
+SNAPSHOT_FORMAT = 1
+FILES_FOLDER = "sst"
+DAMAGED_SUFFIX = ".damaged"
+# Read and written at a time while a file is copied and its digest taken.
+COPY_BYTES = 1 << 20
+# Uploads of one file name by one batch; more than one means that an attempt died with it.
+NAMES_MAX = 1_000
+
+_MANIFEST_NAME = re.compile(r"^(\d+)\.snapshot$")
+_STORED_NAME = re.compile(r"^(\d+)\.")
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotFile:
+    """A file of a snapshot: its name in a copy, and where it lies below the partition's folder."""
+
+    name: str
+    stored: str
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a snapshot is made of; it opens at Version(epoch, batch, head_id)."""
+
+    epoch: int
+    partition: int
+    batch: int
+    head_id: str
+    backend: str
+    files: tuple[SnapshotFile, ...]
+    made_at_ms: int
+    format: int = SNAPSHOT_FORMAT
+
+    @property
+    def size_bytes(self) -> int:
+        """Give the bytes of all its files."""
+        return sum(file.size_bytes for file in self.files)
+
+
+def manifest_name(epoch: int, partition: int, batch: int) -> str:
+    """Give the name of a manifest in the depot."""
+    return f"{partition_folder(epoch, partition)}/{batch}.snapshot"
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Give the bytes of a manifest's file."""
+    return sealed(asdict(manifest))
+
+
+def decode_manifest(content: bytes, place: str) -> Manifest:
+    """Give the manifest that a file holds; StorageCorrupt names the place when it is damaged."""
+    document: dict[str, Any] = unsealed(content, place, SNAPSHOT_FORMAT)
+    try:
+        files = tuple(SnapshotFile(**file) for file in document.pop("files"))
+        return Manifest(files=files, **document)
+    except (KeyError, TypeError) as problem:
+        raise StorageCorrupt(place=place, reason="fields are missing or unknown") from problem
+
+
+def read_manifest(depot: Depot, epoch: int, partition: int, batch: int) -> Manifest | None:
+    """Give the manifest of a snapshot; None when there is no snapshot of that batch."""
+    name = manifest_name(epoch, partition, batch)
+    content = depot.read(name)
+    return None if content is None else decode_manifest(content, str(depot.path(name)))
+
+
+def snapshot_batches(depot: Depot, epoch: int, partition: int) -> list[int]:
+    """Give the batches of which there is a snapshot, in order, without those marked as damaged."""
+    names = depot.names(partition_folder(epoch, partition))
+    found = [int(match[1]) for match in map(_MANIFEST_NAME.match, names) if match]
+    marked = set(names)
+    return sorted(batch for batch in found if f"{batch}.snapshot{DAMAGED_SUFFIX}" not in marked)
+
+
+def mark_damaged(depot: Depot, epoch: int, partition: int, batch: int) -> None:
+    """Mark a snapshot as damaged: none is restored from it, shares its files or counts it any more."""
+    depot.put_new(f"{manifest_name(epoch, partition, batch)}{DAMAGED_SUFFIX}", b"")
+
+
+def uploaded_in(stored: str) -> int | None:
+    """Give the batch whose snapshot uploaded a file, by its name below `sst/`."""
+    match = _STORED_NAME.match(stored)
+    return int(match[1]) if match else None
+
+
+def missing_files(depot: Depot, manifest: Manifest) -> Iterator[Path]:
+    """Give the files of a snapshot that are not there or have another size; their bytes are not read."""
+    folder = partition_folder(manifest.epoch, manifest.partition)
+    for file in manifest.files:
+        path = depot.path(f"{folder}/{file.stored}")
+        try:
+            if path.stat().st_size != file.size_bytes:
+                yield path
+        except OSError:
+            yield path
+
+
+def fetch(depot: Depot, manifest: Manifest, target: Path) -> None:
+    """Copy a snapshot's files into a new folder, each checked by its digest.
+
+    A file that is cut, changed or missing: StorageCorrupt that names it, and the folder is of no use.
+    """
+    folder = partition_folder(manifest.epoch, manifest.partition)
+    target.mkdir(parents=True)
+    for file in manifest.files:
+        place = target / file.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _fetch_file(depot.path(f"{folder}/{file.stored}"), place, file)
+
+
+def _fetch_file(source: Path, target: Path, file: SnapshotFile) -> None:
+    digest = xxhash.xxh3_128()
+    try:
+        with source.open("rb", 0) as old, target.open("wb", 0) as new:
+            while content := old.read(COPY_BYTES):
+                digest.update(content)
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[new.write(rest) :]
+    except FileNotFoundError as problem:
+        raise StorageCorrupt(place=str(source), reason="the file is missing") from problem
+    except OSError as problem:
+        raise refusal(target, problem) from problem
+    if digest.hexdigest() != file.digest:
+        raise StorageCorrupt(place=str(source), reason="its bytes are not those that the snapshot names")
+
+
+def upload(depot: Depot, manifest: Manifest, staged: Path, names: Sequence[str]) -> Manifest:
+    """Put a staged snapshot's files into the checkpoint, synced; give the manifest that names them.
+
+    The manifest given says whose snapshot it is and has no files yet. Failing midway leaves files that
+    nothing names; those written here are removed when this worker lives to do so.
+    """
+    shared = _shareable(depot, manifest)
+    files: list[SnapshotFile] = []
+    written: list[str] = []
+    try:
+        for name in sorted(names):
+            old = shared.get(name)
+            if old is not None and old.size_bytes == (staged / name).stat().st_size:
+                files.append(old)
+                continue
+            files.append(_upload_file(depot, manifest, staged / name, name))
+            written.append(files[-1].stored)
+        if written:
+            depot.sync(f"{partition_folder(manifest.epoch, manifest.partition)}/{written[0]}")
+    except BaseException:
+        remove_files(depot, manifest, written)
+        raise
+    return replace(manifest, files=tuple(files))
+
+
+def remove_files(depot: Depot, manifest: Manifest, stored: Sequence[str]) -> None:
+    """Remove files that were uploaded for a snapshot that is not to be."""
+    for name in stored:
+        depot.remove(f"{partition_folder(manifest.epoch, manifest.partition)}/{name}")
+
+
+def _shareable(depot: Depot, manifest: Manifest) -> dict[str, SnapshotFile]:
+    """Give the files that the newest manifest names, by their names; none when it is not whole."""
+    batches = snapshot_batches(depot, manifest.epoch, manifest.partition)
+    if not batches:
+        return {}
+    try:
+        newest = read_manifest(depot, manifest.epoch, manifest.partition, batches[-1])
+    except StorageCorrupt:
+        return {}
+    if newest is None or newest.backend != manifest.backend or any(missing_files(depot, newest)):
+        return {}
+    return {file.name: file for file in newest.files}
+
+
+def _upload_file(depot: Depot, manifest: Manifest, path: Path, name: str) -> SnapshotFile:
+    writer = _new_file(depot, manifest, name)
+    try:
+        with path.open("rb", 0) as source:
+            while content := source.read(COPY_BYTES):
+                writer.write(content)
+        writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+    return SnapshotFile(name, f"{FILES_FOLDER}/{writer.path.name}", writer.size_bytes, writer.digest)
+
+
+def _new_file(depot: Depot, manifest: Manifest, name: str) -> Writer:
+    folder = f"{partition_folder(manifest.epoch, manifest.partition)}/{FILES_FOLDER}"
+    plain = name.replace("/", "-")
+    for number in range(NAMES_MAX):
+        try:
+            return depot.writer(f"{folder}/{manifest.batch}.{manifest.head_id}.{number}.{plain}")
+        except FileExistsError:
+            continue
+    raise StorageCorrupt(place=str(depot.path(folder)), reason=f"{NAMES_MAX} uploads of one file lie there")

@@ -1,0 +1,230 @@
+"""Sub-keys: takes the keys of a map state, gives bytes that sort as they do and say where they end.
+
+    int    8 bytes            bool  1 byte        str, bytes  as `ordered.py` has byte strings
+    float  8 bytes            date  4 bytes       datetime    u8 (0: naive, 1: with UTC) | 8 bytes: µs
+    tuple  its members        X | None  u8 (0: None, 1: X follows)
+    Decimal  u8 (1 below, 2 at, 3 above zero) | exponent of its first digit, 4 bytes | digits + 1 | 0x00;
+             below zero every byte after the first is turned
+
+Keys that Python takes for one are one: 0.0 and -0.0, Decimal 1.0 and 1.00.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import struct
+import typing
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tidegate.errors import StateInvalid, ValueInvalid
+from tidegate.state.ordered import put_number, put_text, short, take_number, take_text
+from tidegate.state.signatures import optional_inner, shown, signature_of, unwrapped
+
+Put = Callable[[Any], bytes]
+Take = Callable[[bytes, int], tuple[Any, int]]
+
+_U64 = struct.Struct(">Q")
+_FLOAT = struct.Struct(">d")
+_SIGN = 1 << 63
+_ALL = (1 << 64) - 1
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_DAY_OF_EPOCH = dt.date(1970, 1, 1).toordinal()
+
+_TURNED = bytes(255 - byte for byte in range(256))
+_BELOW, _ZERO, _ABOVE = 1, 2, 3
+
+
+class SubKeyCodec:
+    """Encodes and decodes the keys of a map state of one type."""
+
+    def __init__(self, python_type: Any, *, operator: str = "(not named yet)") -> None:
+        self.python_type = python_type
+        self._put, self._take = _codec(python_type, operator)
+
+    def encode(self, value: Any) -> bytes:
+        """Give the bytes of a key; ValueInvalid for one that the type does not take."""
+        try:
+            return self._put(value)
+        except (TypeError, ValueError, OverflowError, struct.error, AttributeError) as error:
+            text = f"{value!r:.100} as a key of type {shown(self.python_type)}"
+            raise ValueInvalid(place=text, reason=str(error)) from error
+
+    def decode(self, stored: bytes, at: int = 0) -> Any:
+        """Give the key that fills the bytes from a place on; StorageCorrupt for other bytes."""
+        try:
+            value, end = self._take(stored, at)
+        except (IndexError, ValueError, OverflowError, struct.error) as error:
+            raise short(stored, at) from error
+        if end != len(stored):
+            raise short(stored, end)
+        return value
+
+    def take(self, stored: bytes, at: int) -> tuple[Any, int]:
+        """Give the key that begins at a place, and the place after it."""
+        try:
+            return self._take(stored, at)
+        except (IndexError, ValueError, OverflowError, struct.error) as error:
+            raise short(stored, at) from error
+
+    def encode_many(self, values: Sequence[Any] | npt.NDArray[Any]) -> list[bytes]:
+        """Give the bytes of many keys, in order."""
+        found = values.tolist() if isinstance(values, np.ndarray) else values
+        try:
+            return list(map(self._put, found))
+        except (TypeError, ValueError, OverflowError, struct.error, AttributeError):
+            return list(map(self.encode, found))  # the one that does not fit says so
+
+
+def _codec(python_type: Any, operator: str) -> tuple[Put, Take]:
+    python_type = unwrapped(python_type)
+    if python_type in _LEAVES:
+        return _LEAVES[python_type]
+    inner = optional_inner(python_type)
+    if inner is not None:
+        return _optional(*_codec(inner, operator))
+    if typing.get_origin(python_type) is tuple:
+        signature_of(python_type, operator=operator)
+        return _tuple([_codec(member, operator) for member in typing.get_args(python_type)])
+    reason = (
+        f"{shown(python_type)} is no key of a map state; use str, int, bool, bytes, float, date, datetime, "
+    )
+    raise StateInvalid(operator=operator, reason=f"{reason}Decimal or a tuple of them.")
+
+
+def _put_int(value: Any) -> bytes:
+    return _U64.pack(value + _SIGN)
+
+
+def _take_int(stored: bytes, at: int) -> tuple[int, int]:
+    return _U64.unpack_from(stored, at)[0] - _SIGN, at + 8
+
+
+def _put_bool(value: Any) -> bytes:
+    if value is True or value is False or isinstance(value, np.bool_):
+        return b"\x01" if value else b"\x00"
+    raise TypeError("it is neither True nor False")
+
+
+def _take_bool(stored: bytes, at: int) -> tuple[bool, int]:
+    if stored[at] > 1:
+        raise ValueError("neither 0 nor 1")
+    return stored[at] == 1, at + 1
+
+
+def _put_str(value: Any) -> bytes:
+    return put_text(str.encode(value))
+
+
+def _take_str(stored: bytes, at: int) -> tuple[str, int]:
+    content, end = take_text(stored, at)
+    return content.decode(), end
+
+
+def _put_bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError("it is no bytes")
+    return put_text(value)
+
+
+def _put_float(value: Any) -> bytes:
+    number = math.nan if value != value else value + 0.0  # noqa: PLR0124 - one NaN, and no -0.0
+    bits = _U64.unpack(_FLOAT.pack(number))[0]
+    return _U64.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
+
+
+def _take_float(stored: bytes, at: int) -> tuple[float, int]:
+    bits = _U64.unpack_from(stored, at)[0]
+    return _FLOAT.unpack(_U64.pack(bits ^ _SIGN if bits & _SIGN else bits ^ _ALL))[0], at + 8
+
+
+def _put_date(value: Any) -> bytes:
+    if isinstance(value, dt.datetime):
+        raise TypeError("it is a datetime, not a date")
+    return put_number(value.toordinal() - _DAY_OF_EPOCH, 4)
+
+
+def _take_date(stored: bytes, at: int) -> tuple[dt.date, int]:
+    return dt.date.fromordinal(take_number(stored, at, 4) + _DAY_OF_EPOCH), at + 4
+
+
+def _put_datetime(value: Any) -> bytes:
+    if value.tzinfo is None:
+        return b"\x00" + put_number((value - _NAIVE_EPOCH) // _MICROSECOND, 8)
+    return b"\x01" + put_number((value - _EPOCH) // _MICROSECOND, 8)
+
+
+def _take_datetime(stored: bytes, at: int) -> tuple[dt.datetime, int]:
+    epoch = (_NAIVE_EPOCH, _EPOCH)[stored[at]]
+    return epoch + dt.timedelta(microseconds=take_number(stored, at + 1, 8)), at + 9
+
+
+def _put_decimal(value: Any) -> bytes:
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise TypeError("it is no finite Decimal")
+    if not value:
+        return bytes([_ZERO])
+    sign, digits, _ = value.as_tuple()
+    shifted = bytes(digit + 1 for digit in digits).rstrip(b"\x01")  # zeros at the end change nothing
+    payload = put_number(value.adjusted(), 4) + shifted + b"\x00"
+    return bytes([_BELOW]) + payload.translate(_TURNED) if sign else bytes([_ABOVE]) + payload
+
+
+def _take_decimal(stored: bytes, at: int) -> tuple[Decimal, int]:
+    tag = stored[at]
+    if tag == _ZERO:
+        return Decimal(0), at + 1
+    if tag not in (_BELOW, _ABOVE):
+        raise ValueError("no sign")
+    end = stored.index(b"\x00" if tag == _ABOVE else b"\xff", at + 5)
+    payload = stored[at + 1 : end] if tag == _ABOVE else stored[at + 1 : end].translate(_TURNED)
+    digits = tuple(byte - 1 for byte in payload[4:])
+    exponent = take_number(payload, 0, 4) - len(digits) + 1
+    return Decimal((int(tag == _BELOW), digits, exponent)), end + 1
+
+
+_LEAVES: dict[Any, tuple[Put, Take]] = {
+    int: (_put_int, _take_int),
+    bool: (_put_bool, _take_bool),
+    str: (_put_str, _take_str),
+    bytes: (_put_bytes, take_text),
+    float: (_put_float, _take_float),
+    dt.date: (_put_date, _take_date),
+    dt.datetime: (_put_datetime, _take_datetime),
+    Decimal: (_put_decimal, _take_decimal),
+}
+
+
+def _optional(put: Put, take: Take) -> tuple[Put, Take]:
+    def take_optional(stored: bytes, at: int) -> tuple[Any, int]:
+        if stored[at] > 1:
+            raise ValueError("neither 0 nor 1")
+        return take(stored, at + 1) if stored[at] else (None, at + 1)
+
+    return lambda value: b"\x00" if value is None else b"\x01" + put(value), take_optional
+
+
+def _tuple(members: list[tuple[Put, Take]]) -> tuple[Put, Take]:
+    puts, takes = [put for put, _ in members], [take for _, take in members]
+
+    def put_tuple(value: Any) -> bytes:
+        if not isinstance(value, tuple):
+            raise TypeError("it is no tuple")
+        return b"".join([put(member) for put, member in zip(puts, value, strict=True)])
+
+    def take_tuple(stored: bytes, at: int) -> tuple[Any, int]:
+        values = []
+        for take in takes:
+            value, at = take(stored, at)
+            values.append(value)
+        return tuple(values), at
+
+    return put_tuple, take_tuple

@@ -1,0 +1,229 @@
+"""Timers: take a key and a time, give the keys whose time has come, in order of time.
+
+A timer lies at `key group | 0x02 | clock | time | key` (layout.py), one for each key, clock and time. Times
+of both clocks are ms since 1970. Used by one thread, for one batch.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from tidegate.errors import ValueInvalid
+from tidegate.state.layout import SPACE_TIMER, TIMER_PREFIX_BYTES, timer_prefix, timer_time
+
+if TYPE_CHECKING:
+    from tidegate.state.stage import Stage
+
+TimerClock = Literal["event", "processing"]
+CLOCKS: tuple[TimerClock, ...] = ("event", "processing")
+
+# How the clocks are written in the key of a timer.
+_NUMBERS: dict[TimerClock, int] = {"event": 0, "processing": 1}
+
+# The value of a timer says nothing but its own version.
+TIMER_VALUE = b"\x01"
+
+# Due timers of a key group that are read at once: memory stays small when millions are due, and a read is
+# shared by many.
+CHUNK_TIMERS = 512
+
+TIME_MS_MIN = -(2**63)
+TIME_MS_MAX = 2**63 - 1
+
+# Behind the key group stand the space and the clock: the prefix by which one clock's timers are scanned.
+_SCANNED_BYTES = 4
+_SCANNED = {clock: bytes((SPACE_TIMER, _NUMBERS[clock])) for clock in CLOCKS}
+
+
+class DueTimer(NamedTuple):
+    """A timer whose time has come; ordered by time, then by the stored key."""
+
+    at_ms: int
+    stored: bytes
+    clock: TimerClock
+    group: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NextTimers:
+    """The earliest timer of each clock that a batch left behind; None where there is none."""
+
+    event_ms: int | None
+    processing_ms: int | None
+
+
+class _Lane:
+    """The timers of one clock: up to when they are due, what was read of each key group, what comes next."""
+
+    __slots__ = ("known_ms", "limit_ms", "next_ms", "read_to")
+
+    def __init__(self, known_ms: int | None) -> None:
+        self.known_ms = known_ms
+        # Nothing is due before `due` is called.
+        self.limit_ms = TIME_MS_MIN - 1
+        self.next_ms: int | None = None
+        # Key groups that may have more due timers than were read, and the last entry that was read.
+        self.read_to: dict[bytes, bytes] = {}
+
+    def note(self, at_ms: int) -> None:
+        """Remember a timer that is not due."""
+        if self.next_ms is None or at_ms < self.next_ms:
+            self.next_ms = at_ms
+
+
+class Timers:
+    """The timers of the key groups of one instance, during one batch.
+
+    Order of a batch: rows set and cancel timers, then `due` is read to its end, then the next times are
+    asked.
+    """
+
+    __slots__ = (
+        "_fresh_ms",
+        "_groups",
+        "_heap",
+        "_is_firing",
+        "_known",
+        "_lanes",
+        "_stage",
+        "_touched",
+        "_waiting",
+    )
+
+    def __init__(self, stage: Stage, groups: range, known: NextTimers | None = None) -> None:
+        """`known`, what the batch before left behind, spares looking where nothing stored can be due."""
+        self._stage = stage
+        self._groups = groups
+        self._known = known
+        self._lanes: dict[TimerClock, _Lane] = {
+            "event": _Lane(known.event_ms if known else None),
+            "processing": _Lane(known.processing_ms if known else None),
+        }
+        # The earliest timer of each clock that was set in this batch.
+        self._fresh_ms: dict[TimerClock, int | None] = {"event": None, "processing": None}
+        self._heap: list[DueTimer] = []
+        # Entries in the heap, and those that were set or cancelled while timers fire: the stage has the
+        # truth.
+        self._waiting: set[bytes] = set()
+        self._touched: set[bytes] = set()
+        self._is_firing = False
+
+    def set(self, group: bytes, stored: bytes, clock: TimerClock, at_ms: int) -> None:
+        """Set a timer for a key; one that is there already stays as it is."""
+        if not TIME_MS_MIN <= at_ms <= TIME_MS_MAX:
+            raise ValueInvalid(place="time of a timer", reason=f"{at_ms} ms is beyond 64 bits")
+        entry = _entry(group, clock, at_ms, stored)
+        self._stage.put_sub(entry[:_SCANNED_BYTES], entry, TIMER_VALUE)
+        if self._is_firing:
+            self._set_while_firing(DueTimer(at_ms, stored, clock, group), entry)
+            return
+        fresh_ms = self._fresh_ms[clock]
+        if fresh_ms is None or at_ms < fresh_ms:
+            self._fresh_ms[clock] = at_ms
+
+    def set_many(
+        self, groups: Sequence[int], stored: Sequence[bytes], clock: TimerClock, ats_ms: Sequence[int]
+    ) -> None:
+        """Set a timer for each of many keys."""
+        for group, key, at_ms in zip(groups, stored, ats_ms, strict=True):
+            self.set(group.to_bytes(2, "big"), key, clock, at_ms)
+
+    def cancel(self, group: bytes, stored: bytes, clock: TimerClock, at_ms: int) -> None:
+        """Take a timer of a key back; nothing happens where there is none."""
+        if not TIME_MS_MIN <= at_ms <= TIME_MS_MAX:
+            return
+        entry = _entry(group, clock, at_ms, stored)
+        self._stage.delete_sub(entry[:_SCANNED_BYTES], entry)
+        if self._is_firing:
+            self._touched.add(entry)
+
+    def due(self, watermark_ms: int | None, processing_ms: int | None) -> Iterator[DueTimer]:
+        """Give the timers whose time has come, by time and then by key, and forget each as it is given.
+
+        Timers that are set meanwhile and are due come too, those that are cancelled do not. A timer is
+        forgotten before it is given, so undoing what is done for it leaves it forgotten.
+        """
+        for clock, limit_ms in zip(CLOCKS, (watermark_ms, processing_ms), strict=True):
+            lane = self._lanes[clock]
+            lane.limit_ms = TIME_MS_MIN - 1 if limit_ms is None else limit_ms
+            if self._may_be_due(clock):
+                self._fresh_ms[clock] = None
+                for group in self._groups:
+                    self._read(clock, group.to_bytes(2, "big"))
+            else:
+                lane.next_ms = lane.known_ms
+        self._is_firing = True
+        while self._heap:
+            timer = heapq.heappop(self._heap)
+            entry = _entry(timer.group, timer.clock, timer.at_ms, timer.stored)
+            self._waiting.discard(entry)
+            if entry not in self._touched or self._stage.get(entry) is not None:
+                self._stage.delete_sub(entry[:_SCANNED_BYTES], entry)
+                yield timer
+            self._read_on(timer, entry)
+        self._is_firing = False
+
+    def next_event_ms(self) -> int | None:
+        """Give the earliest event-time timer that is left, or an earlier time; after `due`."""
+        return self._next("event")
+
+    def next_processing_ms(self) -> int | None:
+        """Give the earliest processing-time timer that is left, or an earlier time; after `due`."""
+        return self._next("processing")
+
+    def _next(self, clock: TimerClock) -> int | None:
+        times = [at for at in (self._lanes[clock].next_ms, self._fresh_ms[clock]) if at is not None]
+        return min(times, default=None)
+
+    def _may_be_due(self, clock: TimerClock) -> bool:
+        if self._known is None:
+            return True
+        lane, fresh_ms = self._lanes[clock], self._fresh_ms[clock]
+        return any(at is not None and at <= lane.limit_ms for at in (lane.known_ms, fresh_ms))
+
+    def _set_while_firing(self, timer: DueTimer, entry: bytes) -> None:
+        lane = self._lanes[timer.clock]
+        self._touched.add(entry)
+        if timer.at_ms > lane.limit_ms:
+            lane.note(timer.at_ms)
+            return
+        if entry in self._waiting:
+            return
+        read_to = lane.read_to.get(timer.group)
+        # Behind what was read of a key group it is found by the next read.
+        if read_to is None or entry <= read_to:
+            self._waiting.add(entry)
+            heapq.heappush(self._heap, timer)
+
+    def _read(self, clock: TimerClock, group: bytes) -> None:
+        """Read the next due timers of a key group, and note the first that is not due."""
+        lane = self._lanes[clock]
+        prefix = group + _SCANNED[clock]
+        read_to = lane.read_to.pop(group, None)
+        start = None if read_to is None else read_to + b"\x00"
+        count = 0
+        for entry, _ in islice(self._stage.scan_sub(prefix, start), CHUNK_TIMERS):
+            at_ms = timer_time(entry)
+            if at_ms > lane.limit_ms:
+                lane.note(at_ms)
+                break
+            count += 1
+            read_to = entry
+            if entry not in self._waiting:
+                self._waiting.add(entry)
+                heapq.heappush(self._heap, DueTimer(at_ms, entry[TIMER_PREFIX_BYTES:], clock, group))
+        if count == CHUNK_TIMERS and read_to is not None:
+            lane.read_to[group] = read_to
+
+    def _read_on(self, timer: DueTimer, entry: bytes) -> None:
+        """Read more of a key group once the last timer that was read of it has come."""
+        if self._lanes[timer.clock].read_to.get(timer.group) == entry:
+            self._read(timer.clock, timer.group)
+
+
+def _entry(group: bytes, clock: TimerClock, at_ms: int, stored: bytes) -> bytes:
+    return timer_prefix(int.from_bytes(group, "big"), _NUMBERS[clock], at_ms) + stored

@@ -1,0 +1,126 @@
+"""TTL: how long an entry is remembered, what keeps it alive, who still sees it, and how it is cleaned up.
+
+An entry is expired when more than the TTL has passed since its time: at exactly the TTL it is still there.
+Its time is that of its last write, or of its last read too with `OnReadAndWrite`. With `clock="processing"`
+it is now what the batch's time says, so that a batch done again gives the same; with `clock="event"` what
+the row's time says, and the watermark for cleaning. Elements of a list and entries of a map expire one by
+one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, get_args
+
+from tidegate.errors import ValueInvalid
+from tidegate.model.durations import Duration, format_duration, parse_duration
+
+Update = Literal["OnCreateAndWrite", "OnReadAndWrite"]
+Visibility = Literal["NeverReturnExpired", "ReturnExpiredIfNotCleanedUp"]
+Cleanup = Literal["FullSnapshot", "IncrementalCleanup", "RocksdbCompaction"]
+TtlClock = Literal["processing", "event"]
+
+# What an access looks at with IncrementalCleanup; Flink takes the same number unless told.
+ENTRIES_PER_ACCESS = 5
+ENTRIES_PER_ACCESS_MAX = 10_000
+
+# The index by which entries are cleaned is coarse: a sixteenth of the TTL is kept longer at most, and an
+# entry that is written all the time costs an index entry only that often.
+BUCKETS_PER_TTL = 16
+BUCKET_MS_MIN = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ttl:
+    """How long entries of a state live: `Ttl("24 h")`, with the words of the state's configuration.
+
+    `duration` is text such as "24 h", a timedelta or a Duration; whole milliseconds, at least one.
+    `entries_per_access` counts for `IncrementalCleanup` alone.
+    """
+
+    duration: str | timedelta | Duration
+    update: Update = "OnCreateAndWrite"
+    visibility: Visibility = "NeverReturnExpired"
+    cleanup: Cleanup = "RocksdbCompaction"
+    clock: TtlClock = "processing"
+    entries_per_access: int = ENTRIES_PER_ACCESS
+
+    def __post_init__(self) -> None:
+        duration = _as_duration(self.duration)
+        if duration.us % 1_000 or duration.us == 0:
+            raise ValueInvalid(
+                place="Ttl duration", reason=f"'{duration}' is not one or more whole milliseconds"
+            )
+        object.__setattr__(self, "duration", format_duration(duration))
+        for name, kind in (
+            ("update", Update),
+            ("visibility", Visibility),
+            ("cleanup", Cleanup),
+            ("clock", TtlClock),
+        ):
+            if getattr(self, name) not in get_args(kind):
+                words = ", ".join(get_args(kind))
+                raise ValueInvalid(place=f"Ttl {name}", reason=f"'{getattr(self, name)}' is none of {words}")
+        if not 1 <= self.entries_per_access <= ENTRIES_PER_ACCESS_MAX:
+            reason = f"{self.entries_per_access} is not between 1 and {ENTRIES_PER_ACCESS_MAX}"
+            raise ValueInvalid(place="Ttl entries_per_access", reason=reason)
+
+    @property
+    def duration_ms(self) -> int:
+        return _as_duration(self.duration).us // 1_000
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the settings as plain values; `from_json` takes them."""
+        return {
+            "duration": str(self.duration),
+            "update": self.update,
+            "visibility": self.visibility,
+            "cleanup": self.cleanup,
+            "clock": self.clock,
+            "entries_per_access": self.entries_per_access,
+        }
+
+    @staticmethod
+    def from_json(stored: dict[str, Any]) -> Ttl:
+        """Give back what `to_json` gave."""
+        return Ttl(**stored)
+
+
+class TtlRule:
+    """A TTL as the states work with it: plain numbers and answers."""
+
+    __slots__ = ("bucket_ms", "is_event", "is_indexed", "per_access", "refreshes", "shows_expired", "ttl_ms")
+
+    def __init__(self, ttl: Ttl) -> None:
+        self.ttl_ms = ttl.duration_ms
+        self.bucket_ms = max(self.ttl_ms // BUCKETS_PER_TTL, BUCKET_MS_MIN)
+        self.refreshes = ttl.update == "OnReadAndWrite"
+        self.shows_expired = ttl.visibility == "ReturnExpiredIfNotCleanedUp"
+        self.is_event = ttl.clock == "event"
+        self.is_indexed = ttl.cleanup != "IncrementalCleanup"
+        self.per_access = ttl.entries_per_access
+
+    def is_expired(self, time_ms: int, now_ms: int) -> bool:
+        """Say whether an entry of a time is expired: not yet when exactly the TTL has passed."""
+        return now_ms - time_ms > self.ttl_ms
+
+    def bucket_of(self, time_ms: int) -> int:
+        """Give the bucket in which the entry expires: the time at which the bucket begins."""
+        expires_ms = time_ms + self.ttl_ms
+        return expires_ms - expires_ms % self.bucket_ms
+
+    def due_stop(self, now_ms: int) -> int:
+        """Give the first bucket that is not over: everything in those before is expired, or was touched."""
+        return now_ms - self.bucket_ms + 1
+
+
+def _as_duration(given: str | timedelta | Duration) -> Duration:
+    if isinstance(given, Duration):
+        return given
+    if isinstance(given, timedelta):
+        us = given // timedelta(microseconds=1)
+        if us < 0:
+            raise ValueInvalid(place="Ttl duration", reason=f"{given} is negative")
+        return Duration(us)
+    return parse_duration(given)

@@ -1,0 +1,232 @@
+"""Types between Python and Arrow: takes dataclasses, gives Arrow schemas and the rows of a batch as records.
+
+    int           int64               str    string      list[X]         list<X>
+    float         double              bytes  binary      dict[K, V]      map<K, V>
+    bool          bool                date   date32      tuple[X, Y]     struct<_1: X, _2: Y>
+    datetime      timestamp[us, UTC]  Decimal decimal(38, 18)  dataclass  struct of its fields
+
+Optional[X] is a nullable X. How a row becomes a record is in `columns.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+from collections.abc import Callable, Iterable
+from decimal import Decimal
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidegate.errors import StateInvalid, ValueInvalid
+from tidegate.state.columns import Convert, Faults, converter
+from tidegate.state.signatures import (
+    Signature,
+    hints_of,
+    same_shape,
+    shown,
+    signature_of,
+    signature_text,
+    unwrapped,
+)
+
+__all__ = [
+    "RecordBuilder",
+    "Signature",
+    "arrow_schema_of",
+    "arrow_type_of",
+    "record_builder",
+    "same_shape",
+    "signature_of",
+    "signature_text",
+]
+
+Record = TypeVar("Record")
+
+# What Spark takes as its widest decimal, with as many digits before the point as after it, nearly.
+DECIMAL_TYPE = pa.decimal128(38, 18)
+
+_LEAVES: dict[Any, pa.DataType] = {
+    int: pa.int64(),
+    float: pa.float64(),
+    bool: pa.bool_(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    dt.datetime: pa.timestamp("us", tz="UTC"),
+    dt.date: pa.date32(),
+    Decimal: DECIMAL_TYPE,
+}
+
+
+def arrow_type_of(python_type: Any, *, operator: str = "(not named yet)") -> pa.DataType:
+    """Give the Arrow type in which values of a Python type travel; StateInvalid where there is none."""
+    return _arrow_type(signature_of(python_type, operator=operator), python_type, operator)
+
+
+def _arrow_type(signature: Signature, python_type: Any, operator: str) -> pa.DataType:
+    if isinstance(signature, str):
+        leaf = _LEAVES.get(unwrapped(python_type)) or _BY_NAME.get(signature)
+        if leaf is None:
+            reason = f"{shown(python_type)} is no type of a column; use list[float] or bytes."
+            raise StateInvalid(operator=operator, reason=reason)
+        return leaf
+    if "record" in signature:
+        return pa.struct([_field(name, kind, python_type, operator) for name, kind in signature["fields"]])
+    ((form, inner),) = signature.items()
+    match form:
+        case "optional":
+            return _arrow_type(inner, python_type, operator)
+        case "list":
+            return pa.list_(_field("element", inner, python_type, operator))
+        case "tuple":
+            return pa.struct([_field(f"_{n}", one, python_type, operator) for n, one in enumerate(inner, 1)])
+    key, value = (
+        _field(name, one, python_type, operator) for name, one in zip(("key", "value"), inner, strict=True)
+    )
+    return pa.map_(key.with_nullable(False), value)
+
+
+def _field(name: str, signature: Signature, python_type: Any, operator: str) -> pa.Field:
+    nullable = isinstance(signature, dict) and "optional" in signature
+    return pa.field(name, _arrow_type(signature, python_type, operator), nullable=nullable)
+
+
+_BY_NAME: dict[str, pa.DataType] = {
+    "int": _LEAVES[int],
+    "float": _LEAVES[float],
+    "bool": _LEAVES[bool],
+    "str": _LEAVES[str],
+    "bytes": _LEAVES[bytes],
+    "datetime": _LEAVES[dt.datetime],
+    "date": _LEAVES[dt.date],
+    "decimal": _LEAVES[Decimal],
+}
+
+
+def arrow_schema_of(record: type, *, operator: str = "(not named yet)") -> pa.Schema:
+    """Give the Arrow schema of a dataclass: its fields in order, nullable where they are Optional."""
+    if not dataclasses.is_dataclass(record):
+        reason = f"{shown(record)} is not a dataclass; rows are described by one."
+        raise StateInvalid(operator=operator, reason=reason)
+    return pa.schema(list(arrow_type_of(record, operator=operator)))
+
+
+class RecordBuilder(Generic[Record]):
+    """Turns the rows of Arrow batches of one schema into instances of a dataclass, columns at a time."""
+
+    def __init__(self, record: type[Record], schema: pa.Schema, *, operator: str = "(not named yet)") -> None:
+        if not dataclasses.is_dataclass(record):
+            reason = f"{shown(record)} is not a dataclass; rows are described by one."
+            raise StateInvalid(operator=operator, reason=reason)
+        self.record: type[Any] = record
+        self._inputs: list[_Input] = []
+        hints = hints_of(record, operator=operator)
+        for field in dataclasses.fields(record):
+            if field.init:
+                self._inputs.append(_input(field, hints[field.name], record, schema, operator))
+        self._make = self._maker()
+
+    def __call__(self, batch: pa.RecordBatch, faults: Faults | None = None) -> list[Record]:
+        """Give one record a row.
+
+        A row that does not fit raises ValueInvalid with its number and field. When `faults` is given, the
+        error is put there under the row's number instead, and the list has None in its place.
+        """
+        found: Faults = {}
+        records = self._built(batch, np.arange(batch.num_rows), found)
+        if found and faults is None:
+            raise found[min(found)]
+        if faults is not None:
+            faults.update(found)
+        return records
+
+    def _built(self, batch: pa.RecordBatch, rows: npt.NDArray[np.int64], faults: Faults) -> list[Any]:
+        """Give the records of a batch; rows that do not fit are left out, and the others built again."""
+        found: Faults = {}
+        try:
+            columns = [one.column(batch, rows, found) for one in self._inputs]
+            if not found:
+                return list(map(self._make, *columns)) if columns else [self._make() for _ in rows]
+        except Exception as error:  # noqa: BLE001 - constructors raise anything; it is kept with its row
+            if not found and len(rows) == 1:
+                faults[int(rows[0])] = self._refused(int(rows[0]), error)
+                return [None]
+            if not found:
+                half = len(rows) // 2
+                first = self._built(batch.slice(0, half), rows[:half], faults)
+                return first + self._built(batch.slice(half), rows[half:], faults)
+        faults.update(found)
+        good = ~np.isin(rows, list(found))
+        records = iter(self._built(batch.filter(pa.array(good)), rows[good], faults))
+        return [next(records) if is_good else None for is_good in good.tolist()]
+
+    def _refused(self, row: int, error: Exception) -> ValueInvalid:
+        reason = f"{self.record.__name__} cannot be made of it: {type(error).__name__}: {error}"
+        refused = ValueInvalid(place=f"row {row}", reason=reason, row=row, field=None)
+        refused.__cause__ = error
+        return refused
+
+    def _maker(self) -> Callable[..., Any]:
+        named = [one.name for one in self._inputs]
+        if not any(one.keyword_only for one in self._inputs):
+            return self.record
+        record = self.record
+        return lambda *values: record(**dict(zip(named, values, strict=True)))
+
+
+def record_builder(
+    record: type[Record], schema: pa.Schema, *, operator: str = "(not named yet)"
+) -> RecordBuilder[Record]:
+    """Give what turns batches of a schema into lists of records; StateInvalid when a column does not fit."""
+    return RecordBuilder(record, schema, operator=operator)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Input:
+    """Where a field of a record comes from: a column, or its default when the batch has no such column."""
+
+    name: str
+    index: int | None
+    convert: Convert | None
+    default: Callable[[], Any]
+    keyword_only: bool
+
+    def column(self, batch: pa.RecordBatch, rows: npt.NDArray[np.int64], faults: Faults) -> Iterable[Any]:
+        if self.index is None or self.convert is None:
+            return [self.default() for _ in range(batch.num_rows)]
+        column = batch.column(self.index)
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        return self.convert(column, rows, faults)
+
+
+def _input(
+    field: dataclasses.Field[Any], kind: Any, record: type, schema: pa.Schema, operator: str
+) -> _Input:
+    places = schema.get_all_field_indices(field.name)
+    place = f"field '{field.name}' of {record.__name__}"
+    if len(places) > 1:
+        raise StateInvalid(
+            operator=operator, reason=f"{place} is there as {len(places)} columns; rename one."
+        )
+    if places:
+        convert = converter(kind, schema.field(places[0]).type, field.name)
+        if convert is None:
+            column = schema.field(places[0]).type
+            reason = f"{place} is {shown(kind)}, but the column is {column}; cast one of them."
+            raise StateInvalid(operator=operator, reason=reason)
+        return _Input(field.name, places[0], convert, _no_default, bool(field.kw_only))
+    if field.default_factory is not dataclasses.MISSING:
+        return _Input(field.name, None, None, field.default_factory, bool(field.kw_only))
+    if field.default is not dataclasses.MISSING:
+        value = field.default
+        return _Input(field.name, None, None, lambda: value, bool(field.kw_only))
+    columns = ", ".join(schema.names)
+    reason = f"{place} has no default, and the rows have no such column. They have: {columns}."
+    raise StateInvalid(operator=operator, reason=reason)
+
+
+def _no_default() -> Any:
+    return None

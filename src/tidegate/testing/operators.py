@@ -1,0 +1,179 @@
+"""Operators without Spark: takes an operator, feeds it rows and times, gives what comes out.
+
+    harness = OperatorHarness(SessionTracker(), key="user_id", event_time="ts")
+    assert harness.feed([{"user_id": "a", "feature": "search", "ts": 1_000}]) == []
+    assert harness.advance(watermark=60_000) == [{"user_id": "a", "events": 1}]
+
+It runs the same code as a pipeline does, on one partition and with state in memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from tidegate.errors import ValueInvalid
+from tidegate.model.durations import parse_duration
+from tidegate.state.backend import Version
+from tidegate.state.ddl import schema_of_ddl
+from tidegate.state.heads import RunFacts
+from tidegate.state.heap import HeapBackend
+from tidegate.state.instance import GROUP_COLUMN, BatchTimes, OperatorInstance, Place
+from tidegate.state.keys import KeyCodec, KeyType
+from tidegate.state.moment import Moment, time_ms
+from tidegate.state.operator import KeyedOperator
+from tidegate.state.plans import checked
+from tidegate.state.schemas import OperatorSchema, plan_schema
+from tidegate.state.stage import Stage
+from tidegate.state.types import arrow_schema_of
+
+# As pipelines have it unless they say otherwise.
+MAX_PARALLELISM = 128
+
+START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
+
+Row = dict[str, Any]
+
+
+class OperatorHarness:
+    """One operator on one partition, in memory: each `feed` is a batch of its own."""
+
+    def __init__(
+        self,
+        operator: KeyedOperator[Any, Any],
+        *,
+        key: str | Sequence[str],
+        event_time: str | None = None,
+        columns: str | pa.Schema | None = None,
+        lateness: str = "0 s",
+        sets_aside: bool = False,
+    ) -> None:
+        """`columns` names the input's columns as DDL where neither a dataclass nor the rows say them.
+
+        With `sets_aside`, rows that fail are found in `dead` and undone; without, RowFailed is raised.
+        """
+        self.plan = checked(operator, type(operator).__name__)
+        # What came out of all batches so far, what was set aside, and what the newest batch did.
+        self.outputs: list[Row] = []
+        self.dead: list[Row] = []
+        self.facts: RunFacts | None = None
+        self.watermark: Moment | None = None
+        self.now = Moment(START_MS)
+        self._key = [key] if isinstance(key, str) else list(key)
+        self._event_time = event_time
+        self._columns = schema_of_ddl(columns) if isinstance(columns, str) else columns
+        self._lateness_ms = parse_duration(lateness).us // 1_000
+        self._sets_aside = sets_aside
+        self._newest_ms: int | None = None
+        self._batch = -1
+        self._schema: OperatorSchema | None = None
+        # The backend in memory writes when it is closed, which it never is here: the folder may go at once.
+        folder = Path(tempfile.mkdtemp(prefix="tidegate-harness-"))
+        self._backend = HeapBackend(folder)
+        folder.rmdir()
+
+    def feed(
+        self,
+        rows: Iterable[Any] | pa.Table | pa.RecordBatch,
+        *,
+        watermark: int | datetime | None = None,
+        now: int | datetime | None = None,
+    ) -> list[Row]:
+        """Work on rows as one batch; give the rows that come out.
+
+        Rows are dicts, instances of the input dataclass, or an Arrow table. The watermark is the newest event
+        time of the batches before, less `lateness`, unless it is given; the batch's time stays as it was. Of
+        a batch that fails nothing is kept.
+        """
+        batch = self._as_batch(rows)
+        if self._schema is None:
+            key = KeyType.from_arrow(self._key, batch.schema, operator=self.plan.name)
+            self._schema = plan_schema(None, self.plan.wanted(key, MAX_PARALLELISM))
+        codec = KeyCodec(self._schema.key)
+        groups = codec.groups_of([batch.column(name) for name in self._key], MAX_PARALLELISM)
+        return self._run([batch.append_column(GROUP_COLUMN, pa.array(groups, pa.int32()))], watermark, now)
+
+    def advance(
+        self, *, watermark: int | datetime | None = None, now: int | datetime | None = None
+    ) -> list[Row]:
+        """Let time pass in a batch without rows; give what the timers that came due give."""
+        if self._schema is None:
+            raise ValueInvalid(place="advance", reason="nothing was fed yet, so no key can have a timer")
+        return self._run([], watermark, now)
+
+    @contextmanager
+    def on(self, key: Any) -> Iterator[Any]:
+        """Give the operator standing on a key, to look at its states or to prepare them; changes are kept."""
+        if self._schema is None:
+            raise ValueInvalid(place="on", reason="nothing was fed yet, so the type of the key is not known")
+        stage = Stage(self._backend)
+        instance = self._instance(self._schema)
+        codec = KeyCodec(self._schema.key)
+        group = codec.group_of(key, MAX_PARALLELISM).to_bytes(2, "big")
+        self._batch += 1
+        with instance.standing(stage, self._times(), (group, codec.encode(key), key)) as operator:
+            yield operator
+        self._backend.apply(stage.take(), Version(0, self._batch, "harness"))
+
+    def _run(
+        self,
+        batches: list[pa.RecordBatch],
+        watermark: int | datetime | None,
+        now: int | datetime | None,
+    ) -> list[Row]:
+        if self._schema is None:
+            raise ValueInvalid(place="run", reason="nothing was fed yet")
+        if now is not None:
+            self.now = Moment(time_ms(now))
+        self._move_watermark(watermark)
+        stage, instance = Stage(self._backend), self._instance(self._schema)
+        dead: list[Row] = []
+        self._batch += 1
+        give = (lambda batch: dead.extend(batch.to_pylist())) if self._sets_aside else None
+        made = [row for out in instance.run(stage, batches, self._times(), give) for row in out.to_pylist()]
+        self._backend.apply(stage.take(), Version(0, self._batch, "harness"))
+        self.facts = instance.facts()
+        if self.facts.newest_event_ms is not None:
+            self._newest_ms = max(self.facts.newest_event_ms, self._newest_ms or self.facts.newest_event_ms)
+        self.outputs += made
+        self.dead += dead
+        return made
+
+    def _move_watermark(self, watermark: int | datetime | None) -> None:
+        if watermark is not None:
+            self.watermark = Moment(time_ms(watermark))
+        elif self._newest_ms is not None:
+            reached = Moment(self._newest_ms - self._lateness_ms)
+            self.watermark = reached if self.watermark is None else max(self.watermark, reached)
+
+    def _instance(self, schema: OperatorSchema) -> OperatorInstance:
+        return OperatorInstance(self.plan, schema, Place(0, 1, self._event_time))
+
+    def _times(self) -> BatchTimes:
+        return BatchTimes(self._batch, self.watermark, self.now)
+
+    def _as_batch(self, rows: Iterable[Any] | pa.Table | pa.RecordBatch) -> pa.RecordBatch:
+        if isinstance(rows, pa.RecordBatch):
+            return rows
+        if isinstance(rows, pa.Table):
+            return pa.RecordBatch.from_struct_array(rows.to_struct_array().combine_chunks())
+        plain = [dict(row) if isinstance(row, Mapping) else dataclasses.asdict(row) for row in rows]
+        columns = self._columns
+        if columns is None and self.plan.in_type is not None and self.plan.in_type is not dict:
+            columns = _loosened(arrow_schema_of(self.plan.in_type, operator=self.plan.name))
+        if columns is None:
+            columns = pa.Table.from_pylist(plain).schema
+            self._columns = columns
+        return pa.RecordBatch.from_pylist(plain, schema=columns)
+
+
+def _loosened(schema: pa.Schema) -> pa.Schema:
+    """Let every column be null, as columns of Spark may be."""
+    return pa.schema([field.with_nullable(True) for field in schema])

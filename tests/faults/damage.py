@@ -1,0 +1,74 @@
+"""What happens to files between two starts: bytes are flipped, folders are lost."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tests.faults.driver import load_case
+from tidegate.state.depot import operator_depot
+from tidegate.state.epochs import last_complete, listed
+from tidegate.state.heads import read_head
+from tidegate.state.snapshots import manifest_name, snapshot_batches
+
+OPERATOR = "ledger"
+ASIDE = ".aside"
+
+
+def lose_local(folder: Path) -> None:
+    """Lose every local copy, as another machine would begin."""
+    shutil.rmtree(load_case(folder).local(folder), ignore_errors=True)
+
+
+def damage_local(folder: Path) -> None:
+    """Flip bytes in every file of the local copies."""
+    for path in load_case(folder).local(folder).rglob("*.sst"):
+        _flip(path)
+
+
+def damage_snapshot(folder: Path) -> None:
+    """Flip a byte in the newest snapshot of each partition, or in one of its files; lose the local copies."""
+    depot = operator_depot(str(load_case(folder).checkpoint(folder)), OPERATOR)
+    epoch = listed(depot)[-1]
+    for partition in range(epoch.parallelism):
+        batches = snapshot_batches(depot, epoch.number, partition)
+        if not batches:
+            continue
+        manifest = depot.path(manifest_name(epoch.number, partition, batches[-1]))
+        stored = sorted((manifest.parent / "sst").glob("*"), key=lambda path: path.stat().st_mtime_ns)
+        _flip(stored[-1] if partition % 2 and stored else manifest)
+    lose_local(folder)
+
+
+def damage_changes(folder: Path) -> None:
+    """Flip a byte in the newest change file of each partition, the old one kept aside; lose the copies."""
+    depot = operator_depot(str(load_case(folder).checkpoint(folder)), OPERATOR)
+    epoch = listed(depot)[-1]
+    batch = last_complete(depot, epoch)
+    for partition in range(epoch.parallelism):
+        head = read_head(depot, epoch.number, partition, batch)
+        if head is None:
+            continue
+        path = depot.path(f"e{epoch.number}/{partition}/{head.changes.file}")
+        shutil.copy(path, path.with_name(path.name + ASIDE))
+        _flip(path)
+        # The snapshots from this batch on would do without the file.
+        for newer in snapshot_batches(depot, epoch.number, partition):
+            if newer >= batch:
+                depot.path(manifest_name(epoch.number, partition, newer)).unlink()
+    lose_local(folder)
+
+
+def mend_changes(folder: Path) -> None:
+    """Put the change files back."""
+    for aside in load_case(folder).checkpoint(folder).rglob("*" + ASIDE):
+        aside.replace(aside.with_name(aside.name.removesuffix(ASIDE)))
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    if content:
+        content[len(content) // 2] ^= 0x40
+        # A file may have a second name in a snapshot: only this one is damaged.
+        path.unlink()
+        path.write_bytes(content)

@@ -1,0 +1,132 @@
+"""The process that is killed: a Spark driver that runs one query for each folder, until all rows are through.
+
+    python -m tests.faults.driver FOLDER [FOLDER …]
+
+A folder holds what `run.prepare` wrote. What a batch gives goes to `out/<batch>.parquet`, a sink that may be
+asked twice for the same batch; each evaluation also leaves its rows in `seen/`, so that two of one batch can
+be compared. It ends with 0 when all is through, and with 3 when a query failed: `failed.txt` says why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.faults.rows import COLUMNS, FILES_PER_BATCH
+from tests.faults.standin import standin
+from tests.faults.strikes import Strikes, kill_tree
+
+FAILED = 3
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One query: who keeps the state, over how many partitions, on which Spark."""
+
+    keeper: str = "tide"  # or "heap", "careful", "careless"
+    partitions: int = 2
+    master: str = "local[2,4]"
+    snapshot_every: int = 2
+    volume: str = ""  # where checkpoint and local copies lie; empty: in the folder itself
+    conf: dict[str, str] = field(default_factory=dict)
+
+    def checkpoint(self, folder: Path) -> Path:
+        """Say where the checkpoint lies."""
+        return Path(self.volume or folder) / "checkpoint"
+
+    def local(self, folder: Path) -> Path:
+        """Say where local copies lie."""
+        return Path(self.volume or folder) / "local"
+
+
+def load_case(folder: Path) -> Case:
+    """Read what a folder is about."""
+    return Case(**json.loads((folder / "case.json").read_text()))
+
+
+def main() -> int:
+    """Run the queries of all folders."""
+    from pyspark.errors import PySparkException
+
+    from tidegate.pipeline.session import SessionSettings, build_session
+
+    folders = [Path(name) for name in sys.argv[1:]]
+    case = load_case(folders[0])
+    # Workers import this package; the executors of a cluster do not stand in this folder.
+    environ = {"PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+    # The first points come before an operator could set them.
+    Strikes.load(folders[-1] / "strikes").arm_start()
+    conf = {"spark.executorEnv.PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")]), **case.conf}
+    spark = build_session(SessionSettings(master=case.master, environ=environ, extra=conf))
+    spark.sparkContext.setLogLevel("ERROR")
+    for folder in folders:
+        if (folder / "done").exists():
+            continue
+        try:
+            _run(spark, folder)
+        except PySparkException as problem:
+            (folder / "failed.txt").write_text(str(problem))
+            return FAILED
+        (folder / "done").touch()
+    return 0
+
+
+def _run(spark: Any, folder: Path) -> None:
+    case, strikes = load_case(folder), Strikes.load(folder / "strikes")
+    checkpoint = str(case.checkpoint(folder))
+    raw = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", FILES_PER_BATCH)
+    rows = raw.parquet(str(folder / "rows"))
+    query = _query(case, rows, checkpoint, folder, strikes).writeStream
+    query = query.option("checkpointLocation", checkpoint).foreachBatch(_sink(folder, strikes))
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def _query(case: Case, rows: Any, checkpoint: str, folder: Path, strikes: Strikes) -> Any:
+    if case.keeper in ("careful", "careless"):
+        return standin(rows, checkpoint, strikes, careful=case.keeper == "careful")
+    from tests.faults.operators import kept
+
+    return kept(case, rows, checkpoint, case.local(folder), strikes)
+
+
+def _sink(folder: Path, strikes: Strikes) -> Callable[[Any, int], None]:
+    def write(frame: Any, batch: int) -> None:
+        if strikes.in_sink("before-sink", batch):
+            _die(batch)
+        if strikes.in_sink("twice", batch):
+            _leave(folder / "seen", f"{batch:06d}-{uuid.uuid4()}", frame.toArrow())
+        rows = frame.toArrow()
+        _leave(folder / "seen", f"{batch:06d}-{uuid.uuid4()}", rows)
+        if strikes.in_sink("in-sink", batch):
+            _die(batch)
+        _leave(folder / "out", f"{batch:06d}", rows)
+        if strikes.in_sink("after-sink", batch):
+            _die(batch)
+
+    return write
+
+
+def _leave(folder: Path, name: str, rows: pa.Table) -> None:
+    folder.mkdir(exist_ok=True)
+    hidden = folder / f".{name}"
+    pq.write_table(rows, hidden)
+    hidden.replace(folder / f"{name}.parquet")
+
+
+def _die(batch: int) -> None:
+    """Kill this driver and its JVM; every other time the Python workers have to find out by themselves."""
+    kill_tree(os.getpid(), spare_workers=batch % 2 == 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""One run: start a driver, let the strikes come, start it again until its query is through; then compare."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tests.faults.driver import FAILED, ROOT, Case, load_case
+from tests.faults.reading import Found, differences, found_in
+from tests.faults.rows import write_rows
+from tests.faults.strikes import Strike, Strikes, kill_tree
+
+BATCHES = 12
+BATCH_ROWS = 120
+STARTS_MAX = 40
+# A driver on a loaded machine takes a minute; one that hangs must not take the whole run with it.
+DRIVER_SECONDS_MAX = 240.0
+POLL_SECONDS = 0.005
+
+Between = Callable[[Path], None]
+
+
+@dataclass(slots=True)
+class Journal:
+    """What happened to one folder."""
+
+    lines: list[str] = field(default_factory=list)
+    starts: int = 0
+
+    def add(self, text: str) -> None:
+        """Note one thing."""
+        self.lines.append(text)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def prepare(
+    folder: Path, seed: int, case: Case, strikes: Sequence[Strike] = (), batches: int = BATCHES
+) -> Path:
+    """Write down what a driver needs to know."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_rows(folder / "rows", seed, batches, BATCH_ROWS)
+    (folder / "case.json").write_text(json.dumps(asdict(case)))
+    Strikes(folder / "strikes", strikes, case.volume).save()
+    return folder
+
+
+def run(
+    folders: Sequence[Path], between: Sequence[Between] = (), refusals: Mapping[str, Between] | None = None
+) -> Journal:
+    """Start drivers until every folder is through.
+
+    After each kill the next of `between` is done to the last folder. `refusals` maps words of an error to
+    what makes it go away; any other failure of a query is an error of the run.
+    """
+    journal, waiting = Journal(), list(between)
+    while not all((folder / "done").exists() for folder in folders):
+        journal.starts += 1
+        if journal.starts > STARTS_MAX:
+            raise AssertionError(f"not through after {STARTS_MAX} starts:\n{journal}")
+        code = _drive(folders, journal)
+        if code == FAILED:
+            _mend(folders[-1], refusals or {}, journal)
+        elif code != 0 and waiting:
+            action = waiting.pop(0)
+            journal.add(f"between two starts: {getattr(action, '__name__', action)}")
+            action(folders[-1])
+        elif code > 0:
+            raise AssertionError(f"the driver ended with {code}:\n{journal}\n{_log(folders[-1])}")
+    if waiting:
+        raise AssertionError(f"there were too few kills for what was planned between them:\n{journal}")
+    return journal
+
+
+def check(expected: Path, disturbed: Path) -> list[str]:
+    """Give every difference between two folders that took the same rows."""
+    return differences(_found(expected), _found(disturbed))
+
+
+def missed(disturbed: Path) -> list[str]:
+    """Give the strikes that did not come."""
+    return [strike.name for strike in Strikes.load(disturbed / "strikes").missed()]
+
+
+def _found(folder: Path) -> Found:
+    return found_in(folder, load_case(folder))
+
+
+def _drive(folders: Sequence[Path], journal: Journal) -> int:
+    """Run one driver to its end, and kill it when a strike says so."""
+    log = folders[-1] / "driver.log"
+    with log.open("ab") as opened:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.driver", *map(str, folders)],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=opened,
+            stderr=opened,
+            env=os.environ | {"TIDEGATE_HOME": str(folders[-1] / "home")},
+        )
+    strikes = [Strikes.load(folder / "strikes") for folder in folders]
+    due = [(plan, one) for plan in strikes for one in plan.planned if one.kind == "driver"]
+    due = [(plan, one) for plan, one in due if not plan.happened(one)]
+    deadline = time.monotonic() + DRIVER_SECONDS_MAX
+    try:
+        while (code := child.poll()) is None:
+            for plan, strike in due:
+                if plan.happened(strike):
+                    kill_tree(child.pid, spare_workers=strike.batch % 2 == 0)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"the driver hangs:\n{journal}\n{_log(folders[-1])}")
+            time.sleep(POLL_SECONDS)
+    finally:
+        if child.poll() is None:
+            kill_tree(child.pid, spare_workers=False)
+        child.wait()
+    journal.add(f"start {journal.starts} ended with {code}")
+    return code
+
+
+def _mend(folder: Path, refusals: Mapping[str, Between], journal: Journal) -> None:
+    said = (folder / "failed.txt").read_text()
+    (folder / "failed.txt").unlink()
+    for words, mend in refusals.items():
+        if words in said:
+            journal.add(f"refused with '{words}', mended")
+            mend(folder)
+            return
+    raise AssertionError(f"the query failed:\n{said[-4000:]}\n{journal}")
+
+
+def _log(folder: Path) -> str:
+    return (folder / "driver.log").read_text(errors="replace")[-4000:]

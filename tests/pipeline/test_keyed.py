@@ -1,0 +1,167 @@
+"""Keyed operators on Spark: restarts, another parallelism, savepoints, TTL, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from tests.pipeline.keyed_jobs import Counts, Forgetful, Shop, Tally, Totals, many_rows
+from tidegate.errors import CheckpointUnusable, StateInvalid, StateMismatch
+from tidegate.model.clock import SystemClock
+from tidegate.pipeline.keyed import process
+from tidegate.state import savepoints
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def shop(spark: Any, tmp_path: Path) -> Shop:
+    return Shop(spark, tmp_path / "shop")
+
+
+def totals(shop: Shop, **options: Any) -> Any:
+    given: dict[str, Any] = {
+        "name": "totals",
+        "key": "user",
+        "operator": Totals(),
+        "checkpoint": shop.checkpoint,
+        "partitions": 2,
+    }
+    return process(shop.stream(), **(given | options))
+
+
+def test_restart_continues_with_the_state_of_the_last_batch(shop: Shop) -> None:
+    shop.add(("a", 1, 0), ("b", 2, 1), (None, 3, 2), ("a", 1, 3))
+    shop.run(totals(shop))
+    shop.add(("a", 1, 4), (None, 3, 5))
+    shop.run(totals(shop))
+    assert shop.batches() == shop.expected()
+    assert shop.batches()[1] == [["a", 3, 3], [None, 2, 6]]
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
+def test_another_parallelism_at_restart_gives_the_same_results(shop: Shop, backend: str) -> None:
+    """Case 10: 1 → 3 → 2; a different max_parallelism is refused."""
+    for number, partitions in enumerate((1, 3, 2)):
+        shop.add(*many_rows(number, 60))
+        shop.run(totals(shop, partitions=partitions, backend=backend))
+    shop.add(*many_rows(9, 60))
+    shop.run(totals(shop, partitions=None, backend=backend))
+    assert shop.batches() == shop.expected()
+    state = shop.checkpoint / "state" / "totals"
+    assert sorted(path.name for path in state.glob("e*/*/v3.head")) == ["v3.head"] * 2
+    with pytest.raises(StateMismatch, match="max_parallelism"):
+        totals(shop, max_parallelism=64)
+
+
+def test_batch_without_checkpoint_forgets_its_state(spark: Any) -> None:
+    rows = spark.createDataFrame([("a",), ("b",), ("a",), (None,)], "user string")
+    for _ in range(2):
+        counted = process(rows, name="counts", key="user", operator=Counts(), partitions=3)
+        assert sorted(map(tuple, counted.collect()), key=repr) == [("a", 2), ("b", 1), (None, 1)]
+
+
+def test_batch_with_checkpoint_goes_on_where_the_last_one_ended(spark: Any, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([("a",), ("b",), ("a",)], "user string")
+
+    def count() -> Any:
+        return process(rows, name="counts", key="user", operator=Counts(), checkpoint=tmp_path, partitions=2)
+
+    first = count()
+    # Evaluated twice, counted once.
+    for _ in range(2):
+        assert sorted(map(tuple, first.collect())) == [("a", 2), ("b", 1)]
+    assert sorted(map(tuple, count().collect())) == [("a", 4), ("b", 2)]
+
+
+def test_batch_that_was_done_in_part_is_left_behind(spark: Any, tmp_path: Path) -> None:
+    rows = spark.range(40).selectExpr("cast(id as string) as user")
+
+    def count() -> Any:
+        return process(rows, name="counts", key="user", operator=Counts(), checkpoint=tmp_path, partitions=4)
+
+    assert len(count().limit(1).collect()) == 1  # stops before it has asked every partition
+    assert {row.n for row in count().collect()} == {1}
+    assert {row.n for row in count().collect()} == {2}
+
+
+def test_several_key_columns_with_any_names(spark: Any) -> None:
+    rows = spark.createDataFrame([("a", 1), ("a", 1), ("a", 2), (None, None)], "`the user` string, `a.b` int")
+    counted = process(rows, name="pairs", key=["the user", "a.b"], operator=Tally(), partitions=2)
+    assert sorted(row.n for row in counted.collect()) == [1, 1, 2]
+
+
+def test_state_expires_by_event_time(shop: Shop) -> None:
+    """Case 6: at exactly ttl it is still there, after it it is gone."""
+    shop.add(("a", 1, 0), ("b", 1, 0))
+    shop.add(("a", 1, 10), ("b", 1, 11))
+    shop.run(totals(shop, name="forgetful", operator=Forgetful(), event_time="at"))
+    assert shop.batches() == [[["a", 1, 0], ["b", 1, 0]], [["a", 2, 0], ["b", 1, 0]]]
+
+
+def test_new_checkpoint_begins_from_a_savepoint(shop: Shop, tmp_path: Path, spark: Any) -> None:
+    shop.add(*many_rows(1, 50))
+    shop.run(totals(shop))
+    savepoints.make(str(shop.checkpoint), "totals", "before", SystemClock())
+    other = Shop(spark, tmp_path / "other")
+    other.rows = []
+    other.add(*many_rows(2, 50))
+    path = savepoints.path_of(str(shop.checkpoint), "totals", "before")
+    other.run(totals(other, savepoint=path, partitions=3))
+    shop.rows += other.rows
+    assert other.batches() == shop.expected()[1:]
+
+
+def test_checkpoint_of_another_query_is_refused_in_the_first_batch(
+    shop: Shop, tmp_path: Path, spark: Any
+) -> None:
+    shop.add(("a", 1, 0))
+    with pytest.raises(StreamingQueryException, match="no query has begun there"):
+        shop.run(totals(shop, checkpoint=tmp_path / "elsewhere"))
+    other = Shop(spark, tmp_path / "other")
+    other.add(("a", 1, 0))
+    other.run(totals(other))
+    with pytest.raises(StreamingQueryException, match="it belongs to the query"):
+        shop.run(totals(shop, checkpoint=other.checkpoint))
+    # Nothing was written there.
+    other.add(("a", 1, 1))
+    other.run(totals(other))
+    assert other.batches() == other.expected()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"key": "nobody"}, "no column 'nobody'"),
+        ({"key": []}, "has no key"),
+        ({"name": "0"}, "begins with a letter"),
+        ({"name": "a/b"}, "begins with a letter"),
+        ({"checkpoint": None}, "needs checkpoint="),
+        ({"event_time": "amount"}, "cast it to a timestamp"),
+        ({"event_time": "never"}, "no column 'never'"),
+        ({"partitions": 129}, "partitions is 129"),
+        ({"partitions": 0}, "partitions is 0"),
+        ({"max_parallelism": 1 << 20}, "max_parallelism is"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_any_row(shop: Shop, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises(StateInvalid, match=reason):
+        totals(shop, **options)
+    assert not shop.checkpoint.exists()
+
+
+def test_checkpoint_that_is_no_folder_is_refused(shop: Shop) -> None:
+    with pytest.raises(CheckpointUnusable, match="s3a"):
+        totals(shop, checkpoint="s3a://bucket/checkpoint")
+
+
+@pytest.mark.parametrize("moved", ["coalesce", "union"])
+def test_steps_that_move_partitions_are_noticed(shop: Shop, moved: str) -> None:
+    shop.add(*many_rows(1, 50))
+    out = totals(shop)
+    spare = totals(shop, name="spare")
+    with pytest.raises(StreamingQueryException, match="repartition"):
+        shop.run(out.coalesce(1) if moved == "coalesce" else spare.union(out))

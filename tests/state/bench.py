@@ -1,0 +1,79 @@
+"""A workbench for states: bound states over a real backend, keys to stand on, batches that are committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from tidegate.state.backend import Backend, Version
+from tidegate.state.backends import open_backend
+from tidegate.state.cleanup import Cleaned, Cleaner, Moments
+from tidegate.state.cursor import Cursor, KeyBatch
+from tidegate.state.keys import KeyCodec, KeyColumn, KeyType
+from tidegate.state.stage import Stage
+from tidegate.state.states import Binding, State
+from tidegate.state.timers import NextTimers, Timers
+
+S = TypeVar("S", bound=State)
+
+GROUPS = 8
+
+
+class Bench:
+    """One partition with a backend; `batch` begins a batch and binds states, `commit` ends it."""
+
+    def __init__(self, kind: str, folder: Path, key: str = "string") -> None:
+        self.backend: Backend = open_backend(kind, folder)
+        self.codec = KeyCodec(KeyType((KeyColumn("k", key),)))
+        self.number = -1
+        self.states: list[State] = []
+
+    def batch(self, now_ms: int = 0, watermark_ms: int | None = None) -> Bench:
+        """Begin a batch at a time."""
+        self.number += 1
+        self.stage = Stage(self.backend)
+        self.cursor = Cursor("sessions", self.number, now_ms)
+        self.cursor.watermark_ms = watermark_ms
+        self.states = []
+        return self
+
+    def bind(self, state: S, number: int = 1) -> S:
+        """Bind a state to the batch that is open."""
+        if state._name is None:
+            state._name = f"s{number}"
+        bound = state.bind(Binding(number, self.stage, self.cursor, None))
+        self.states.append(bound)
+        return bound
+
+    def on(self, key: Any, event_ms: int | None = None) -> None:
+        """Stand on a key."""
+        group = self.codec.group_of(key, GROUPS).to_bytes(2, "big")
+        self.cursor.enter(group, self.codec.encode(key), key, event_ms)
+
+    def on_all(self, keys: Sequence[Any]) -> pa.Array:
+        """Stand on the keys of a batch, which have no event times."""
+        array = pa.array(keys)
+        stored = [self.codec.encode(key) for key in keys]
+        self.cursor.enter_keys(KeyBatch(array, [self.codec.group_of(key, GROUPS) for key in keys], stored))
+        return array
+
+    def timers(self, known: NextTimers | None = None) -> Timers:
+        """Give the timers of the batch."""
+        return Timers(self.stage, range(GROUPS), known)
+
+    def clean(self, now_ms: int, *, watermark_ms: int | None = None, snapshot: bool = False) -> Cleaned:
+        """Clean the states that are bound."""
+        cleaner = Cleaner(self.stage, range(GROUPS), self.states, self.codec.end_of)
+        return cleaner.clean(Moments(self.number, now_ms, watermark_ms, snapshot))
+
+    def commit(self) -> None:
+        """End the batch: its changes reach the backend."""
+        self.cursor.leave()
+        self.backend.apply(self.stage.take(), Version(0, self.number, "h"))
+
+    def entry_count(self) -> int:
+        """Count everything that is stored, the TTL index too; not the place where a sweep stopped."""
+        return sum(not key.endswith(b"sweep") for key, _ in self.backend.scan(b"", b"\xff\xfe"))

@@ -1,0 +1,158 @@
+"""Checkpoints for tests of epochs, rescaling and savepoints: batches done without Spark and without rows."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from tidegate.state import batch as state_batch
+from tidegate.state.asking import StateSettings
+from tidegate.state.backend import Changes
+from tidegate.state.depot import Depot, operator_depot
+from tidegate.state.heads import Head, RunFacts, StoredFile, encode_head, head_name
+from tidegate.state.layout import ENTRY_PREFIX_BYTES, META_GROUP, entry_prefix, instance_of
+from tidegate.testing.clock import ManualClock
+
+NO_FILE = StoredFile(file="none", size_bytes=0, digest="", rows=0)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a task says of itself."""
+
+    partition: int
+    parallelism: int
+    number: int
+    max_parallelism: int = 128
+    operator: str = "counts"
+    savepoint: str | None = None
+
+
+def put_head(depot: Depot, epoch: int, partition: int, batch: int, **facts: object) -> Head:
+    """Publish a head that changes nothing."""
+    head = Head(
+        epoch=epoch,
+        partition=partition,
+        batch=batch,
+        head_id=f"{epoch}-{partition}-{batch}",
+        plan_id=f"plan-{batch}",
+        attempt="a",
+        changes=NO_FILE,
+        out=None,
+        dead=None,
+        rows_in=0,
+        rows_out=0,
+        dead_rows=0,
+        newest_event_ms=None,
+        next_event_timer_ms=None,
+        next_processing_timer_ms=None,
+        watermark_ms=None,
+        batch_time_ms=0,
+        schema=1,
+        size_bytes=0,
+        entry_count=0,
+        log_bytes=0,
+        published_at_ms=0,
+        took_ms=0,
+    )
+    head = replace(head, **facts)  # type: ignore[arg-type]
+    assert depot.put_new(head_name(epoch, partition, batch), encode_head(head))
+    return head
+
+
+def put_heads(depot: Depot, epoch: int, parallelism: int, batch: int) -> None:
+    """Publish a batch in every partition of an epoch."""
+    for partition in range(parallelism):
+        put_head(depot, epoch, partition, batch)
+
+
+OPERATOR = "counts"
+MAX = 64
+
+
+class Job:
+    """Counts words without Spark: batches of one operator by any number of instances, each a real batch."""
+
+    def __init__(self, root: Path, *, checkpoint: str = "checkpoint", backend: str = "heap") -> None:
+        self.checkpoint = root / checkpoint
+        self.clock = ManualClock()
+        self.settings = StateSettings(
+            backend=backend,
+            local_root=str(root / "local"),
+            snapshot_every_batches=2,
+            snapshots_kept=2,
+            snapshot_in_background=False,
+            keep_open=False,
+        )
+        self.savepoint: str | None = None
+        self.attempts = 0
+
+    @property
+    def depot(self) -> Depot:
+        return operator_depot(str(self.checkpoint), OPERATOR)
+
+    def ask(self, partition: int, parallelism: int, batch: int, seen: int | None = None) -> state_batch.Asked:
+        self.attempts += 1
+        return state_batch.Asked(
+            checkpoint=str(self.checkpoint),
+            operator=OPERATOR,
+            partition=partition,
+            parallelism=parallelism,
+            max_parallelism=MAX,
+            number=batch,
+            plan_id=f"plan-{batch}",
+            attempt=f"attempt-{self.attempts}",
+            savepoint=self.savepoint,
+            seen_epoch=seen,
+        )
+
+    def task(self, asked: state_batch.Asked, words: list[str]) -> list[tuple[str, int]]:
+        """Do one partition of a batch, or give out what it gave before."""
+        with state_batch.open_batch(asked, self.settings, self.clock) as opened:
+            if not opened.replayed:
+                self.count(asked, opened, words)
+            return [
+                (word, count)
+                for rows in opened.outputs()
+                for word, count in zip(*(column.to_pylist() for column in rows.columns), strict=True)
+            ]
+
+    def run(self, batch: int, words: list[str], parallelism: int, seen: int | None = None) -> dict[str, int]:
+        """Do a whole batch; give the counts that it gave out, each once."""
+        found: list[tuple[str, int]] = []
+        for partition in range(parallelism):
+            found += self.task(self.ask(partition, parallelism, batch, seen), words)
+        assert len(dict(found)) == len(found), "a row was given out twice"
+        return dict(found)
+
+    def counts(self, parallelism: int, batch: int) -> dict[str, int]:
+        """Give all counts as the next batch would find them; nothing is done."""
+        found = {}
+        for partition in range(parallelism):
+            with state_batch.open_batch(
+                self.ask(partition, parallelism, batch), self.settings, self.clock
+            ) as opened:
+                assert not opened.replayed
+                for key, value in opened.backend.scan(b"", META_GROUP):
+                    assert instance_of(int.from_bytes(key[:2], "big"), parallelism, MAX) == partition
+                    found[key[ENTRY_PREFIX_BYTES:].decode()] = int(value)
+        return found
+
+    def count(self, asked: state_batch.Asked, opened: state_batch.Opened, words: list[str]) -> None:
+        """Count the words of an instance and publish."""
+        changes = Changes()
+        for word in words:
+            group = zlib.crc32(word.encode()) % MAX
+            if instance_of(group, asked.parallelism, MAX) == asked.partition:
+                key = entry_prefix(group, 1) + word.encode()
+                stored = changes.entries.get(key) or opened.backend.get(key) or b"0"
+                changes.entries[key] = str(int(stored) + 1).encode()
+        words_out = [key[ENTRY_PREFIX_BYTES:].decode() for key in changes.entries]
+        counts = [int(value or b"0") for value in changes.entries.values()]
+        if counts:
+            opened.write_out(pa.RecordBatch.from_pydict({"word": words_out, "count": counts}))
+        newest_ms = max([asked.number * 1_000, opened.newest_event_ms or 0])
+        opened.publish(changes, RunFacts(rows_in=len(words), rows_out=len(counts), newest_event_ms=newest_ms))

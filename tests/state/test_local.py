@@ -1,0 +1,231 @@
+"""Local copies: one holder at a time, kept open, handed over, or made privately when nobody can wait."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from tests.state.batches import Job, Rows, expected, settings
+from tidegate.errors import BatchTaken
+from tidegate.model.clock import SystemClock
+from tidegate.state import local
+from tidegate.state.batch import StateSettings, open_batch
+from tidegate.state.claims import claim, sweep
+from tidegate.state.depot import Depot
+from tidegate.state.local import UNUSED_US_MAX, acquire, default_root, drop, pool, put_back, remove_unused
+from tidegate.testing.clock import ManualClock
+
+
+@pytest.fixture(autouse=True)
+def closed_pool() -> Iterator[None]:
+    yield
+    pool().close()
+
+
+def test_a_folder_has_one_holder(tmp_path: Path) -> None:
+    held = claim(tmp_path / "a")
+    assert held is not None
+    assert claim(tmp_path / "a") is None
+    assert claim(tmp_path / "a", wait_ms_max=6) is None
+    assert held.is_wanted()
+    assert not held.is_wanted()
+    held.release()
+    again = claim(tmp_path / "a")
+    assert again is not None
+    assert not again.is_wanted()
+    again.release()
+
+
+def test_who_waits_gets_a_folder_that_is_released_meanwhile(tmp_path: Path) -> None:
+    held = claim(tmp_path / "a")
+    assert held is not None
+
+    def release_when_asked() -> None:
+        while not held.is_wanted():
+            pass
+        held.release()
+
+    thread = threading.Thread(target=release_when_asked)
+    thread.start()
+    second = claim(tmp_path / "a", wait_ms_max=10_000)
+    thread.join()
+    assert second is not None
+    second.release()
+
+
+def test_a_removed_folder_is_made_again_for_the_next_holder(tmp_path: Path) -> None:
+    held = claim(tmp_path / "a")
+    assert held is not None
+    held.remove()
+    assert not (tmp_path / "a").exists()
+    again = claim(tmp_path / "a")
+    assert again is not None
+    assert sweep(tmp_path, "*") == []
+    again.release()
+    assert sweep(tmp_path, "*") == [tmp_path / "a"]
+
+
+def place_of(root: Path, clock: SystemClock | ManualClock | None = None, **changed: object) -> local.Place:
+    return settings(root, **changed).place(clock or SystemClock())
+
+
+@pytest.mark.parametrize("kind", ["heap", "rocksdb"])
+def test_a_copy_is_kept_open_between_tasks(tmp_path: Path, kind: str) -> None:
+    """Case 13: warm without opening anything."""
+    job = Job(tmp_path, settings(tmp_path, backend=kind))
+    opened = []
+    for batch in range(3):
+        with open_batch(job.asked(batch), job.settings, SystemClock()) as task:
+            job.work(task, batch, 0)
+            opened.append(task.backend)
+    assert opened[0] is opened[1] is opened[2]
+    job.settings = settings(tmp_path, backend=kind, keep_open=False)
+    for batch in (3, 4):
+        with open_batch(job.asked(batch), job.settings, SystemClock()) as task:
+            job.work(task, batch, 0)
+            opened.append(task.backend)
+    assert opened[3] is opened[0]
+    assert opened[4] is not opened[3]
+
+
+def work_in_turns(root: str, kind: str, turns: Connection) -> None:
+    """Do each batch that comes through the pipe, and answer with its rows and how the copy was found."""
+    job = Job(Path(root), settings(Path(root), backend=kind, lock_wait_ms_max=20_000))
+    while True:
+        batch = turns.recv()
+        if batch is None:
+            return
+        with open_batch(job.asked(batch), job.settings, SystemClock()) as task:
+            way = task.report.way if task.report else None
+            job.work(task, batch, 0)
+            rows: Rows = [(r["key"], r["count"]) for part in task.outputs() for r in part.to_pylist()]
+        turns.send((rows, way))
+
+
+@pytest.mark.parametrize("kind", ["heap", "rocksdb"])
+def test_a_copy_that_is_kept_open_is_handed_over_to_another_worker(tmp_path: Path, kind: str) -> None:
+    """Case 8: partitions move between workers at will; the one that idles gives the copy up."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["tests.state.batches"])
+    pipes = []
+    for _ in range(2):
+        ours, theirs = forks.Pipe()
+        worker = forks.Process(target=work_in_turns, args=(str(tmp_path), kind, theirs), daemon=True)
+        worker.start()
+        pipes.append((ours, worker))
+    ways = []
+    for batch in range(6):
+        pipe = pipes[batch // 2 % 2][0]
+        pipe.send(batch)
+        rows, way = pipe.recv()
+        ways.append(way)
+        assert rows == [row for row in expected(batch + 1)[0][batch] if row[0] % 2 == 0]
+    for pipe, worker in pipes:
+        pipe.send(None)
+        worker.join()
+    assert ways == ["ground", *["local"] * 5]
+    assert not list((tmp_path / "local").rglob("*.private.*"))
+
+
+def test_who_cannot_wait_works_on_a_private_copy_that_goes_afterwards(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = Job(tmp_path, settings(tmp_path, lock_wait_ms_max=2))
+    job.drive(2)
+    with open_batch(job.asked(2), job.settings, SystemClock()) as first:
+        with caplog.at_level(logging.WARNING):
+            rows = job.do(2)
+        assert "private" in caplog.text
+        with pytest.raises(BatchTaken):
+            job.work(first, 2, 0)
+    assert rows == [row for row in expected(3)[0][2] if row[0] % 2 == 0]
+    assert not list((tmp_path / "local").rglob("*.private.*"))
+
+
+def test_what_dead_workers_left_beside_a_copy_is_removed(tmp_path: Path) -> None:
+    place = place_of(tmp_path)
+    folder = place.folder(Depot(tmp_path / "op"), 0, 3)
+    dead = [folder.with_name("3.private.99.0"), folder.with_name("3.snapshot.7.99.0")]
+    for path in dead:
+        held = claim(path)
+        assert held is not None
+        held.release()
+    put_back(place, acquire(place, folder))
+    assert [path for path in dead if path.exists()] == []
+
+
+def test_copies_that_nobody_used_for_a_week_are_removed(tmp_path: Path) -> None:
+    clock = ManualClock()
+    place = place_of(tmp_path, clock, keep_open=False)
+    depot = Depot(tmp_path / "op")
+    old, young, used = (place.folder(depot, 0, number) for number in range(3))
+    put_back(place, acquire(place, old))
+    in_use = acquire(place, used)
+    clock.advance(UNUSED_US_MAX / 1e6)
+    put_back(place, acquire(place, young))
+    assert remove_unused(place) == []
+    clock.advance(1)
+    assert remove_unused(place) == [old]
+    assert young.exists()
+    in_use.give_up()
+
+
+def test_a_copy_that_is_dropped_is_empty_for_the_next_one(tmp_path: Path) -> None:
+    place = place_of(tmp_path)
+    folder = place.folder(Depot(tmp_path / "op"), 0, 0)
+    copy = acquire(place, folder)
+    copy.wipe().mkdir()
+    copy.adopt()
+    drop(copy)
+    again = acquire(place, folder)
+    assert again.open() is None
+    again.give_up()
+
+
+def test_only_so_many_copies_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "IDLE_COPIES_MAX", 2)
+    place = place_of(tmp_path)
+    folders = [place.folder(Depot(tmp_path / "op"), 0, number) for number in range(3)]
+    for folder in folders:
+        put_back(place, acquire(place, folder))
+    assert pool().take(folders[0]) is None
+    for folder in folders[1:]:
+        kept = pool().take(folder)
+        assert kept is not None
+        kept.give_up()
+
+
+def test_a_forked_child_leaves_the_parents_copies_alone(tmp_path: Path) -> None:
+    place = place_of(tmp_path)
+    folder = place.folder(Depot(tmp_path / "op"), 0, 0)
+    copy = acquire(place, folder)
+    copy.wipe().mkdir()
+    copy.adopt()
+    put_back(place, copy)
+    child = os.fork()
+    if child == 0:
+        is_apart = pool().take(folder) is None and claim(folder) is None
+        os._exit(0 if is_apart else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    kept = pool().take(folder)
+    assert kept is copy
+    assert claim(folder) is None
+    kept.give_up()
+
+
+def test_the_root_comes_from_the_settings_the_environment_or_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TIDEGATE_STATE_DIR", raising=False)
+    assert default_root().name == f"tidegate-state-{os.getuid()}"
+    monkeypatch.setenv("TIDEGATE_STATE_DIR", str(tmp_path))
+    assert default_root() == tmp_path
+    assert StateSettings().place(SystemClock()).root == tmp_path
+    assert StateSettings(local_root="/elsewhere").place(SystemClock()).root == Path("/elsewhere")

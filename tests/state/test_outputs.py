@@ -1,0 +1,56 @@
+"""Output files: the same rows each time they are given out; every damage is noticed before the first row."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidegate.errors import StorageCorrupt
+from tidegate.state.depot import Depot
+from tidegate.state.heads import StoredFile
+from tidegate.state.outputs import TOGETHER_BYTES, OutputWriter, read_output
+
+FIRST = pa.record_batch({"key": ["a", None], "n": [1, 2]})
+SECOND = pa.record_batch({"key": ["b"], "n": [3]})
+
+
+@pytest.fixture
+def depot(tmp_path: Path) -> Depot:
+    return Depot(tmp_path)
+
+
+def written(depot: Depot, *batches: pa.RecordBatch) -> StoredFile:
+    writer = OutputWriter(depot.writer("p/v1.a.out"), batches[0].schema)
+    for batch in batches:
+        writer.write(batch)
+    return writer.close()
+
+
+def test_rows_come_back_batch_by_batch(depot: Depot) -> None:
+    stored = written(depot, FIRST, SECOND)
+    assert (stored.file, stored.rows) == ("v1.a.out", 3)
+    assert list(read_output(depot, "p", stored)) == [FIRST, SECOND]
+    assert list(read_output(depot, "p", None)) == []
+
+
+def test_rows_beyond_what_is_written_together_come_back_too(depot: Depot) -> None:
+    large = pa.record_batch({"n": pa.array([n * 7_919 % 104_729 for n in range(TOGETHER_BYTES)])})
+    assert list(read_output(depot, "p", written(depot, large, large))) == [large, large]
+
+
+def test_every_changed_or_cut_byte_is_noticed_and_the_file_named(depot: Depot) -> None:
+    stored = written(depot, FIRST)
+    path = depot.path("p/v1.a.out")
+    content = path.read_bytes()
+    for at in [*range(0, len(content), 17), len(content) - 1]:
+        changed = bytearray(content)
+        changed[at] ^= 0x10
+        for damaged in (bytes(changed), content[:at], content + b"x"):
+            path.write_bytes(damaged)
+            with pytest.raises(StorageCorrupt, match=r"v1\.a\.out"):
+                read_output(depot, "p", stored)
+    path.unlink()
+    with pytest.raises(StorageCorrupt, match="missing"):
+        read_output(depot, "p", stored)

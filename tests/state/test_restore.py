@@ -1,0 +1,286 @@
+"""Restoring: warm where the copy is current, else only what is missing; damage is gone round and named."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.state.batches import OPERATOR, Job, expected, settings
+from tidegate.errors import StateMismatch, StorageCorrupt
+from tidegate.model.clock import SystemClock
+from tidegate.state.backend import Changes, Version
+from tidegate.state.batch import open_batch
+from tidegate.state.depot import Depot, operator_depot
+from tidegate.state.heads import read_head
+from tidegate.state.local import pool
+from tidegate.state.restore import RestoreReport
+
+BATCHES = 7  # snapshots after batches 1, 3 and 5; the two newest are kept
+
+Damage = Callable[[Path], None]
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-5])
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x04
+    path.write_bytes(content)
+
+
+def lose(path: Path) -> None:
+    path.unlink()
+
+
+damages = pytest.mark.parametrize("damage", [cut, flip, lose])
+
+
+@pytest.fixture(autouse=True)
+def closed_pool() -> Iterator[None]:
+    yield
+    pool().close()
+
+
+@pytest.fixture(scope="module", params=["heap", "rocksdb"])
+def stopped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job that was stopped after some batches; nothing is open."""
+    root = tmp_path_factory.mktemp("stopped")
+    job = Job(root, settings(root, backend=request.param))
+    job.drive(BATCHES)
+    pool().close()
+    return job
+
+
+@pytest.fixture
+def job(stopped: Job, tmp_path: Path) -> Job:
+    """That job at another place, with all its files; its copies lie where that place has them."""
+    shutil.copytree(stopped.root, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("wanted"))
+    job = Job(tmp_path, settings(tmp_path, backend=stopped.settings.backend))
+    place, old = job.settings.place(SystemClock()), next((tmp_path / "local").glob("*"))
+    old.rename(place.folder(folder_depot(job), 0, 0).parents[2])
+    return job
+
+
+def folder_depot(job: Job) -> Depot:
+    return operator_depot(str(job.root / "checkpoint"), OPERATOR)
+
+
+def folder(job: Job) -> Path:
+    return job.root / "checkpoint" / "state" / OPERATOR / "e0" / "0"
+
+
+def copy_folder(job: Job) -> Path:
+    return next((job.root / "local").glob("*/*/e0/0"))
+
+
+def only(job: Job, pattern: str) -> Path:
+    (found,) = folder(job).glob(pattern)
+    return found
+
+
+def lose_copies(job: Job) -> None:
+    pool().close()
+    shutil.rmtree(job.root / "local")
+
+
+def report(job: Job, batch: int = BATCHES) -> RestoreReport:
+    with open_batch(job.asked(batch), job.settings, SystemClock()) as opened:
+        assert opened.report is not None
+        return opened.report
+
+
+def goes_on(job: Job) -> None:
+    """The state is right, the batches that follow give what they should, and their snapshots are whole."""
+    assert job.counts(BATCHES) == expected(BATCHES)[1]
+    job.drive(BATCHES + 3)
+    assert (job.sunk(), job.counts(BATCHES + 3)) == expected(BATCHES + 3)
+    lose_copies(job)
+    cold = report(job, BATCHES + 3)
+    assert (cold.way, cold.damaged) == ("snapshot", ())
+    assert cold.from_batch >= BATCHES
+
+
+def test_a_current_copy_is_used_as_it_is(job: Job) -> None:
+    """Case 13: warm where the local copy is current."""
+    found = report(job)
+    assert (found.way, found.from_batch, found.change_files, found.damaged) == ("local", BATCHES - 1, 0, ())
+    goes_on(job)
+
+
+def test_a_copy_that_is_behind_reads_only_what_is_missing(job: Job) -> None:
+    """Case 13: the copy of a host that saw two batches less."""
+    pool().close()
+    shutil.copytree(copy_folder(job), job.root / "old", ignore=shutil.ignore_patterns("wanted"))
+    job.drive(BATCHES + 2)
+    pool().close()
+    kept = copy_folder(job)
+    shutil.rmtree(kept)
+    (job.root / "old").rename(kept)
+    found = report(job, BATCHES + 2)
+    assert (found.way, found.from_batch, found.change_files) == ("local", BATCHES - 1, 2)
+    assert job.counts(BATCHES + 2) == expected(BATCHES + 2)[1]
+
+
+def test_without_a_copy_the_newest_snapshot_and_the_change_files_since_are_read(job: Job) -> None:
+    lose_copies(job)
+    found = report(job)
+    assert (found.way, found.from_batch, found.change_files) == ("snapshot", 5, 1)
+    assert found.snapshot_bytes > 0
+    goes_on(job)
+
+
+@pytest.mark.parametrize(
+    "version", [Version(0, BATCHES - 1, "another head"), Version(0, 99, "ahead"), Version(1, 3, "epoch")]
+)
+def test_a_copy_of_another_run_is_made_anew(job: Job, version: Version) -> None:
+    """Case 8: ahead, of another epoch or with another head's id: not to be trusted."""
+    backend = job.settings.open_backend(copy_folder(job) / f"db-{job.settings.backend}")
+    backend.apply(Changes(entries={b"\x00\x00": b"99"}), version)
+    backend.close()
+    assert report(job).way == "snapshot"
+    goes_on(job)
+
+
+def test_a_copy_that_took_part_of_a_batch_is_made_anew(job: Job) -> None:
+    backend = job.settings.open_backend(copy_folder(job) / f"db-{job.settings.backend}")
+    backend.write_partly(Changes(entries={b"\x00\x00": b"99"}))
+    backend.close()
+    assert report(job).way == "snapshot"
+    goes_on(job)
+
+
+def test_a_damaged_copy_is_made_anew(job: Job) -> None:
+    files = copy_folder(job) / f"db-{job.settings.backend}"
+    for path in files.iterdir():
+        if path.is_file() and path.stat().st_size > 10 and path.name != "LOCK":
+            cut(path)
+    assert report(job).way == "snapshot"
+    goes_on(job)
+
+
+@damages
+def test_a_damaged_manifest_is_gone_round_and_named(
+    job: Job, damage: Damage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case 12: damaged newest snapshot: the one before it plus the change files, and it says so."""
+    lose_copies(job)
+    damage(only(job, "5.snapshot"))
+    with caplog.at_level(logging.WARNING):
+        found = report(job)
+    assert (found.way, found.from_batch, found.change_files) == ("snapshot", 3, 3)
+    if damage is not lose:
+        assert "5.snapshot" in found.damaged[0]
+        assert "5.snapshot" in caplog.text
+    goes_on(job)
+
+
+@damages
+def test_a_damaged_file_of_the_newest_snapshot_is_gone_round_and_named(
+    job: Job, damage: Damage, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Case 12: damaged newest snapshot: the one before it plus the change files, and it says so."""
+    lose_copies(job)
+    largest = max(folder(job).glob("sst/5.*"), key=lambda path: path.stat().st_size)
+    damage(largest)
+    with caplog.at_level(logging.WARNING):
+        found = report(job)
+    assert (found.way, found.from_batch, found.change_files) == ("snapshot", 3, 3)
+    assert largest.name in found.damaged[0]
+    assert largest.name in caplog.text
+    goes_on(job)
+
+
+def test_the_next_head_says_what_the_restore_before_it_went_round(job: Job) -> None:
+    lose_copies(job)
+    cut(only(job, "5.snapshot"))
+    job.do(BATCHES)
+    head = read_head(folder_depot(job), 0, 0, BATCHES)
+    assert head is not None
+    assert "5.snapshot" in head.damaged[0]
+
+
+@damages
+def test_a_damaged_change_file_before_a_snapshot_is_not_needed(job: Job, damage: Damage) -> None:
+    lose_copies(job)
+    damage(only(job, "v5.*.changes"))
+    found = report(job)
+    assert (found.way, found.from_batch, found.damaged) == ("snapshot", 5, ())
+    goes_on(job)
+
+
+@damages
+def test_a_damaged_change_file_that_the_copy_has_taken_is_not_needed(job: Job, damage: Damage) -> None:
+    damage(only(job, "v6.*.changes"))
+    assert report(job).way == "local"
+    goes_on(job)
+
+
+@damages
+def test_a_change_file_without_a_way_round_is_named(job: Job, damage: Damage) -> None:
+    lose_copies(job)
+    path = only(job, "v6.*.changes")
+    damage(path)
+    with pytest.raises(StorageCorrupt, match=path.name):
+        report(job)
+
+
+@damages
+def test_a_copy_that_is_behind_a_damaged_change_file_goes_by_a_later_snapshot(
+    job: Job, damage: Damage
+) -> None:
+    lose_copies(job)
+    hidden = [only(job, name) for name in ("5.snapshot", "v6.head", "v5.head", "v4.head")]
+    for path in hidden:
+        path.rename(path.with_name(f"hidden.{path.name}"))
+    assert report(job, 4).from_batch == 3
+    pool().close()
+    for path in hidden:
+        path.with_name(f"hidden.{path.name}").rename(path)
+    damaged = only(job, "v5.*.changes")
+    damage(damaged)
+    found = report(job)
+    assert (found.way, found.from_batch) == ("snapshot", 5)
+    assert damaged.name in found.damaged[0]
+    goes_on(job)
+
+
+@pytest.mark.parametrize("damage", [cut, flip])
+def test_a_damaged_newest_head_is_named(job: Job, damage: Damage) -> None:
+    path = only(job, "v6.head")
+    damage(path)
+    with pytest.raises(StorageCorrupt, match=str(path)):
+        report(job)
+    with pytest.raises(StorageCorrupt, match=str(path)):
+        job.do(BATCHES - 1)
+
+
+@damages
+def test_damaged_output_is_named_and_not_given_out(job: Job, damage: Damage) -> None:
+    path = only(job, "v6.*.out")
+    damage(path)
+    with pytest.raises(StorageCorrupt, match=path.name):
+        job.do(BATCHES - 1)
+
+
+def test_another_backend_than_that_of_the_snapshots_is_refused(job: Job) -> None:
+    lose_copies(job)
+    other = "heap" if job.settings.backend == "rocksdb" else "rocksdb"
+    job.settings = settings(job.root, backend=other)
+    with pytest.raises(StateMismatch, match=f"not by {other}"):
+        report(job)
+
+
+def test_a_copy_found_damaged_while_it_is_read_is_made_anew_by_the_next_attempt(job: Job) -> None:
+    with (
+        pytest.raises(StorageCorrupt),
+        open_batch(job.asked(BATCHES), job.settings, SystemClock()),
+    ):
+        raise StorageCorrupt(place="a block", reason="as a read finds it")
+    assert report(job).way == "snapshot"
+    goes_on(job)
