@@ -49,8 +49,14 @@ class Visits(tide.KeyedOperator[Click, Summary]):
     visit = tide.ValueState(Visit)
     features = tide.MapState(str, int)
 
-    def process(self, event: Click, ctx: tide.KeyedContext) -> None:
-        visit = self.visit.value() or Visit(started_at=event.at, last_at=event.at)
+    def process(self, event: Click, ctx: tide.KeyedContext) -> Iterator[Summary]:
+        visit = self.visit.value()
+        if visit is not None and event.at > visit.last_at + QUIET:
+            # The watermark has not got to the end of this visit yet, and the next one begins already.
+            yield self._ended(ctx, visit)
+            visit = None
+        if visit is None:
+            visit = Visit(started_at=event.at, last_at=event.at)
         ctx.cancel_timer(visit.last_at + QUIET)
         visit.clicks += 1
         visit.last_at = max(visit.last_at, event.at)
@@ -61,12 +67,16 @@ class Visits(tide.KeyedOperator[Click, Summary]):
 
     def on_timer(self, timer: tide.Timer, ctx: tide.KeyedContext) -> Iterator[Summary]:
         visit = self.visit.value()
-        if visit is not None:
-            most = sorted(self.features.entries(), key=lambda entry: (-entry[1], entry[0]))[:3]
-            seconds = (visit.last_at - visit.started_at).total_seconds()
-            yield Summary(ctx.key, visit.started_at, seconds, visit.clicks, most)
+        if visit is not None and timer.at >= visit.last_at + QUIET:
+            yield self._ended(ctx, visit)
+
+    def _ended(self, ctx: tide.KeyedContext, visit: Visit) -> Summary:
+        most = sorted(self.features.entries(), key=lambda entry: (-entry[1], entry[0]))[:3]
+        seconds = (visit.last_at - visit.started_at).total_seconds()
+        ctx.cancel_timer(visit.last_at + QUIET)
         self.visit.clear()
         self.features.clear()
+        return Summary(ctx.key, visit.started_at, seconds, visit.clicks, most)
 
 
 def visits(clicks: DataFrame, checkpoint: str, partitions: int | None = None) -> DataFrame:

@@ -23,13 +23,8 @@ def shop(spark: Any, tmp_path: Path) -> Shop:
 
 
 def totals(shop: Shop, **options: Any) -> Any:
-    given: dict[str, Any] = {
-        "name": "totals",
-        "key": "user",
-        "operator": Totals(),
-        "checkpoint": shop.checkpoint,
-        "partitions": 2,
-    }
+    given: dict[str, Any] = {"name": "totals", "key": "user", "operator": Totals(), "partitions": 2}
+    given |= {"checkpoint": shop.checkpoint, "local_dir": shop.folder / "local"}
     return process(shop.stream(), **(given | options))
 
 
@@ -119,17 +114,37 @@ def test_checkpoint_of_another_query_is_refused_in_the_first_batch(
     shop: Shop, tmp_path: Path, spark: Any
 ) -> None:
     shop.add(("a", 1, 0))
-    with pytest.raises(StreamingQueryException, match="no query has begun there"):
-        shop.run(totals(shop, checkpoint=tmp_path / "elsewhere"))
     other = Shop(spark, tmp_path / "other")
     other.add(("a", 1, 0))
-    other.run(totals(other))
+    other.run(totals(other, partitions=1))
     with pytest.raises(StreamingQueryException, match="it belongs to the query"):
-        shop.run(totals(shop, checkpoint=other.checkpoint))
+        shop.run(totals(shop, checkpoint=other.checkpoint, partitions=1))
     # Nothing was written there.
     other.add(("a", 1, 1))
     other.run(totals(other))
     assert other.batches() == other.expected()
+
+
+def test_two_operators_of_one_query_keep_their_own_state(shop: Shop) -> None:
+    shop.add(("a", 1, 0), ("a", 1, 1), ("b", 2, 1))
+    shop.add(("a", 1, 2))
+    second: dict[str, Any] = {
+        "name": "counts",
+        "key": "user",
+        "operator": Counts(),
+        "local_dir": shop.folder / "local",
+    }
+    shop.run(process(totals(shop), checkpoint=shop.checkpoint, partitions=3, **second))
+    assert shop.batches() == [[["a", 2], ["b", 1]], [["a", 3]]]
+
+
+def test_ordered_rows_come_by_event_time(spark: Any) -> None:
+    rows = spark.createDataFrame(
+        [("a", n * 10, n) for n in (3, 1, 4, 2, 0)], "user string, amount long, at long"
+    )
+    rows = rows.selectExpr("user", "amount", "timestamp_seconds(at) as at").repartition(3)
+    out = process(rows, name="t", key="user", operator=Totals(), event_time="at", ordered=True, partitions=1)
+    assert [row.total for row in out.collect()] == [0, 10, 30, 60, 100]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,9 @@ WAIT_SECONDS_MAX = 180
 def test_killed_executor_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
     """Case 8: an executor killed in the middle of a batch; the checkpoint is shared, the disks are not."""
     shop = Shop(None, tmp_path / "shop")
-    for seed in range(4):
-        shop.add(*many_rows(seed, 300))
+    # The key at which the operator stops comes with the third batch: there is state to lose by then.
+    for seed, users in enumerate((7, 7, 40, 40)):
+        shop.add(*many_rows(seed, 300, users))
     with (
         Cluster(tmp_path / "cluster") as cluster,
         driver("tests.pipeline.keyed_cluster_driver", cluster.url, str(shop.folder)) as query,
@@ -38,3 +39,6 @@ def test_killed_executor_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
         (shop.folder / "go").touch()
         assert query.wait(WAIT_SECONDS_MAX) == 0
     assert shop.batches() == shop.expected()
+    # Both hosts had a part in it: copies lie on either disk.
+    disks = (tmp_path / "cluster").glob("disk-worker-*/*/totals")
+    assert len({copies.parents[1] for copies in disks}) == 2

@@ -25,7 +25,8 @@ def shop(spark: Any, tmp_path: Path) -> Shop:
 def faulty(shop: Shop, how: str, **options: Any) -> Any:
     operator = Faulty(str(shop.folder / "mark"), how)
     given: dict[str, Any] = {"name": "totals", "key": "user", "operator": operator, "partitions": 2}
-    return process(shop.stream(), checkpoint=shop.checkpoint, **(given | options))
+    given |= {"checkpoint": shop.checkpoint, "local_dir": shop.folder / "local"}
+    return process(shop.stream(), **(given | options))
 
 
 @pytest.mark.parametrize("how", ["exception", "kill"])

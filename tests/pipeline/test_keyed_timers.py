@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from tests.pipeline.keyed_jobs import Idle, Shop
+from tidegate.errors import StateMismatch
 from tidegate.pipeline.keyed import process
 
 pytestmark = pytest.mark.spark
@@ -32,7 +33,8 @@ def idle(
         "event_time": "at",
         "partitions": 4,
     }
-    return process(shop.stream(watermark), checkpoint=shop.checkpoint, **(given | options))
+    given |= {"checkpoint": shop.checkpoint, "local_dir": shop.folder / "local"}
+    return process(shop.stream(watermark), **(given | options))
 
 
 def fired(shop: Shop) -> list[list[Any]]:
@@ -61,6 +63,9 @@ def test_without_ticks_timers_wait_for_the_next_rows(shop: Shop) -> None:
     shop.add(("b", 1_000_000, 201))
     shop.run(idle(shop, "event", ticks=None))
     assert fired(shop) == [["a", 1, 101_000]]
+    # Spark adds no source to a checkpoint.
+    with pytest.raises(StateMismatch, match="began without ticks"):
+        idle(shop, "event")
 
 
 def test_processing_timers_fire_while_no_rows_come_and_idle_pipelines_run_no_batches(shop: Shop) -> None:
@@ -87,3 +92,7 @@ def test_timers_survive_a_restart_with_another_parallelism(shop: Shop) -> None:
     shop.add(("late", 1_000_000, 105))
     shop.run(idle(shop, "event", partitions=3))
     assert sorted(fired(shop)) == [[f"user-{n}", 1, 105_000] for n in range(8)]
+    # Nor does Spark take one away: ticks that are not wanted any more stay, asleep.
+    shop.add(("late", 1_000_000, 106))
+    shop.run(idle(shop, "event", ticks=None))
+    assert shop.batches()[-1] == []

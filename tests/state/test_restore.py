@@ -127,6 +127,22 @@ def test_a_copy_that_is_behind_reads_only_what_is_missing(job: Job) -> None:
     assert job.counts(BATCHES + 2) == expected(BATCHES + 2)[1]
 
 
+def test_a_copy_older_than_the_log_is_made_anew_without_an_alarm(job: Job) -> None:
+    for path in folder(job).glob("v[45].*"):
+        path.unlink()
+    only(job, "3.snapshot").unlink()
+    lose_copies(job)
+    assert report(job).way == "snapshot"
+    pool().close()
+    backend = job.settings.open_backend(copy_folder(job) / f"db-{job.settings.backend}")
+    head = read_head(folder_depot(job), 0, 0, 3)
+    assert head is not None
+    backend.apply(Changes(), Version(0, 3, head.head_id))
+    backend.close()
+    found = report(job)
+    assert (found.way, found.damaged) == ("snapshot", ())
+
+
 def test_without_a_copy_the_newest_snapshot_and_the_change_files_since_are_read(job: Job) -> None:
     lose_copies(job)
     found = report(job)

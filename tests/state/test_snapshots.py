@@ -156,7 +156,7 @@ def test_pruning_counts_whole_snapshots_alone(tmp_path: Path, depot: Depot) -> N
 
 
 def test_a_snapshot_of_another_run_does_not_count(tmp_path: Path, depot: Depot) -> None:
-    """An upload that outlived its checkpoint, which was removed and begun anew, puts its manifest too late."""
+    """An upload that outlived its checkpoint, which was removed and begun anew, comes too late."""
     job = Job(tmp_path, settings(tmp_path, snapshot_every_batches=100))
     job.drive(5)
     for batch in (3, 20):

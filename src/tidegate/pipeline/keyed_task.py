@@ -89,14 +89,24 @@ class KeyedTask:
         if self.checkpoint is None:
             yield from self._passing(task, rows, clock)
             return
-        checkpoint = checkpoint_path(self.checkpoint)
-        planned = self._plan(task, checkpoint)
+        planned = self._plan(task, checkpoint_path(self.checkpoint))
         asked = self._asked(task, planned)
         try:
-            yield from self._published(asked, planned, rows, clock)
+            with open_batch(asked, self.settings, clock) as opened:
+                held = self._published(asked, planned, opened, rows)
+                if held is None:
+                    yield from opened.outputs()
+                    return
         except BatchTaken:
             # Another attempt was first, and nothing of ours was given out: what it made holds.
-            yield from self._published(asked, planned, rows, clock)
+            with open_batch(asked, self.settings, clock) as opened:
+                if not opened.replayed:
+                    raise
+                self._set_aside(planned, opened)
+                yield from opened.outputs()
+                return
+        # By now the copy of the state is free again, however slowly the rows are taken.
+        yield from held
 
     @property
     def _name(self) -> str:
@@ -125,23 +135,17 @@ class KeyedTask:
         )
 
     def _published(
-        self, asked: Asked, planned: Planned, rows: Iterator[pa.RecordBatch], clock: Clock
-    ) -> Iterator[pa.RecordBatch]:
-        """Do the batch and publish it, or read back what was published; then give it out."""
-        with open_batch(asked, self.settings, clock) as opened:
-            held: list[pa.RecordBatch] | None = None
-            if opened.replayed:
-                for _ in rows:  # Spark throws a worker away that leaves rows unread
-                    pass
-            else:
-                held = self._work(asked, planned, opened, rows)
-            if self.dead_letters is not None:
-                self._set_aside(planned, opened)
-            if held is None:
-                yield from opened.outputs()
-                return
-        # By now the copy of the state is free again, however slowly the rows are taken.
-        yield from held
+        self, asked: Asked, planned: Planned, opened: Opened, rows: Iterator[pa.RecordBatch]
+    ) -> list[pa.RecordBatch] | None:
+        """Do the batch and publish it unless that was done before; give its output, or None: read it back."""
+        held: list[pa.RecordBatch] | None = None
+        if opened.replayed:
+            for _ in rows:  # Spark throws a worker away that leaves rows unread
+                pass
+        else:
+            held = self._work(asked, planned, opened, rows)
+        self._set_aside(planned, opened)
+        return held
 
     def _work(
         self, asked: Asked, planned: Planned, opened: Opened, rows: Iterator[pa.RecordBatch]
@@ -206,6 +210,8 @@ class KeyedTask:
 
     def _set_aside(self, planned: Planned, opened: Opened) -> None:
         """Write the rows that failed into their table, once for whoever made them."""
+        if self.dead_letters is None:
+            return
         from tidegate.pipeline.dead_letters import write_dead
 
         for head in opened.heads:
@@ -214,7 +220,7 @@ class KeyedTask:
                 failed = list(read_output(opened.depot, folder, head.dead))
                 source = f"{opened.depot.root}/e{head.epoch}"
                 letters = [_letters(batch, self._name, head, planned) for batch in failed]
-                write_dead(str(self.dead_letters), source, head.partition, head.batch, letters)
+                write_dead(self.dead_letters, source, head.partition, head.batch, letters)
 
 
 def in_order(rows: Iterator[pa.RecordBatch], event_time: str | None) -> Iterator[pa.RecordBatch]:

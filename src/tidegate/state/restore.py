@@ -168,13 +168,15 @@ def apply_parts(backend: Backend, parts: Iterable[Changes], version: Version) ->
     backend.apply(before or Changes(), version)
 
 
+def _has_head(partition: Partition, batch: int) -> bool:
+    return partition.depot.exists(head_name(partition.epoch.number, partition.number, batch))
+
+
 def _check_done(partition: Partition, batch: int) -> None:
     first = partition.epoch.first_batch
     if batch < first - 1:
         reason = f"batch {batch} is older than its epoch, which begins with batch {first}."
-    elif batch >= first and not partition.depot.exists(
-        head_name(partition.epoch.number, partition.number, batch)
-    ):
+    elif batch >= first and not _has_head(partition, batch):
         reason = (
             f"batch {batch} of partition {partition.number} was never done, and the next one needs it. Every "
             "partition of every batch must run: nothing between the operator and the sink may skip some."
@@ -196,7 +198,9 @@ def _local_start(copy: LocalCopy, partition: Partition, batch: int, findings: _F
         else:
             head = partition.head(version.batch)
             is_same = head is not None and head.head_id == version.head_id
-        return version.batch if is_same else None
+        if not is_same or (version.batch < batch and not _has_head(partition, version.batch + 1)):
+            return None  # of another run, or so old that the log since is pruned
+        return version.batch
     except StorageCorrupt as problem:
         findings.note(problem)
         return None
@@ -262,8 +266,7 @@ def _mark_damaged(partition: Partition, findings: _Findings) -> None:
 def _is_ground_open(partition: Partition, batch: int, findings: _Findings) -> bool:
     if findings.closed_batch is not None:
         return False
-    first, epoch = partition.epoch.first_batch, partition.epoch.number
-    return first > batch or partition.depot.exists(head_name(epoch, partition.number, first))
+    return partition.epoch.first_batch > batch or _has_head(partition, partition.epoch.first_batch)
 
 
 def _try_way(
