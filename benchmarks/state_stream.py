@@ -91,7 +91,8 @@ QUICK = Sizes(
 @contextmanager
 def session(scratch: Path, **extra: str) -> Iterator[Any]:
     """Give a Spark session whose own state is in RocksDB; its workers find this package."""
-    os.environ.pop("TIDEGATE_STATE_DIR", None)
+    # Local copies go with the rest when the run is over.
+    os.environ["TIDEGATE_STATE_DIR"] = str(scratch.parent / "copies")
     settings = SessionSettings(
         master=f"local[{CORES},4]",
         driver_memory_mb=4096,

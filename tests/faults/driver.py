@@ -4,7 +4,8 @@
 
 A folder holds what `run.prepare` wrote. What a batch gives goes to `out/<batch>.parquet`, a sink that may be
 asked twice for the same batch; each evaluation also leaves its rows in `seen/`, so that two of one batch can
-be compared. It ends with 0 when all is through, and with 3 when a query failed: `failed.txt` says why.
+be compared. It ends with 0 when all is through. When a query fails, it leaves the reason in `failed.txt`, and
+starts the query again when that file is gone; with 3 it ends when nobody took it away.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +28,7 @@ from tests.faults.standin import standin
 from tests.faults.strikes import Strikes, kill_tree
 
 FAILED = 3
+MEND_SECONDS_MAX = 30.0
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -72,13 +75,25 @@ def main() -> int:
     for folder in folders:
         if (folder / "done").exists():
             continue
-        try:
-            _run(spark, folder)
-        except PySparkException as problem:
-            (folder / "failed.txt").write_text(str(problem))
-            return FAILED
-        (folder / "done").touch()
+        while not (folder / "done").exists():
+            try:
+                _run(spark, folder)
+                (folder / "done").touch()
+            except PySparkException as problem:
+                if not _mended(folder, str(problem)):
+                    return FAILED
     return 0
+
+
+def _mended(folder: Path, reason: str) -> bool:
+    """Leave the reason, and wait until somebody has mended what it names."""
+    said, hidden = folder / "failed.txt", folder / ".failed.txt"
+    hidden.write_text(reason)
+    hidden.replace(said)
+    deadline = time.monotonic() + MEND_SECONDS_MAX
+    while said.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not said.exists()
 
 
 def _run(spark: Any, folder: Path) -> None:

@@ -82,6 +82,20 @@ class Faulty(Totals):
         yield from super().process(event, ctx)
 
 
+class Torn(Faulty):
+    """Totals that always fail at an amount of 13, and that have no memory in one partition of one batch."""
+
+    def __init__(self, partition: int | None, batch: int) -> None:
+        super().__init__("", "always")
+        self.partition = partition
+        self.batch = batch
+
+    def process(self, event: Paid, ctx: Context) -> Iterator[Total]:
+        if (ctx.partition, ctx.batch) == (self.partition, self.batch):
+            raise MemoryError("told to fail")
+        yield from super().process(event, ctx)
+
+
 class Paused(Totals):
     """Totals that stop in the middle once, at the first event with an amount of 13, until told to go on."""
 

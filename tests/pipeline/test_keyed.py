@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.pipeline.keyed_jobs import Counts, Forgetful, Shop, Tally, Totals, many_rows
+from tests.pipeline.keyed_jobs import Counts, Forgetful, Idle, Shop, Tally, Totals, many_rows
 from tidegate.errors import CheckpointUnusable, StateInvalid, StateMismatch
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline.keyed import process
@@ -138,6 +138,15 @@ def test_two_operators_of_one_query_keep_their_own_state(shop: Shop) -> None:
     assert shop.batches() == [[["a", 2], ["b", 1]], [["a", 3]]]
 
 
+def test_timers_that_are_left_at_the_end_of_a_batch_job_come_all(spark: Any) -> None:
+    """The event time is a bigint of milliseconds here."""
+    rows = spark.createDataFrame(
+        [("a", 1_000, 10_000), ("a", 500, 20_000), ("b", 7, 90_000)], "user string, amount long, ms long"
+    ).selectExpr("*", "timestamp_millis(ms) as at")
+    out = process(rows, name="idle", key="user", operator=Idle("event"), event_time="ms", partitions=2)
+    assert sorted(map(tuple, out.collect())) == [("a", 2, 20_500), ("b", 1, 90_007)]
+
+
 def test_ordered_rows_come_by_event_time(spark: Any) -> None:
     rows = spark.createDataFrame(
         [("a", n * 10, n) for n in (3, 1, 4, 2, 0)], "user string, amount long, at long"
@@ -155,7 +164,9 @@ def test_ordered_rows_come_by_event_time(spark: Any) -> None:
         ({"name": "0"}, "begins with a letter"),
         ({"name": "a/b"}, "begins with a letter"),
         ({"checkpoint": None}, "needs checkpoint="),
-        ({"event_time": "amount"}, "cast it to a timestamp"),
+        ({"event_time": "user"}, "must be a timestamp, or a bigint"),
+        ({"snapshot_every": 0}, "snapshot_every is 0"),
+        ({"backend": "redis"}, "'rocksdb' or 'heap'"),
         ({"event_time": "never"}, "no column 'never'"),
         ({"partitions": 129}, "partitions is 129"),
         ({"partitions": 0}, "partitions is 0"),

@@ -212,7 +212,7 @@ def _partitions(operator: OperatorState) -> list[dict[str, Any]]:
                 "stateBytes": head.size_bytes,
                 "rowsIn": head.rows_in,
                 "rowsOut": head.rows_out,
-                "deadRows": head.dead_rows,
+                "deadRows": head.dead_rows_total,
                 "newestEvent": _time(head.newest_event_ms),
                 "watermark": _time(head.watermark_ms),
                 "nextTimer": _time(min((at for at in timers if at is not None), default=None)),

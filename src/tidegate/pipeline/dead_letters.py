@@ -46,17 +46,28 @@ def write_dead(path: str, source: str, partition: int, batch: int, batches: Iter
     try:
         if not DeltaTable.is_deltatable(place):
             DeltaTable.create(place, schema=DEAD_SCHEMA, mode="ignore")
-        done = DeltaTable(place).transaction_version(writer)
-        if done is not None and done >= batch:
+        if _is_done(place, writer, batch):
             return
         properties = CommitProperties(
             app_transactions=[Transaction(writer, batch)], max_commit_retries=CONFLICTS_MAX
         )
         write_deltalake(place, rows, mode="append", commit_properties=properties)
     except DeltaError as problem:
+        if _is_done(place, writer, batch):
+            return  # another attempt wrote the same at the same time
         reason = f"dead letters cannot be written there: {problem}"
         hint = "Give dead_letters a folder of its own."
         raise CheckpointUnusable(path=path, reason=reason, hint=hint) from problem
+
+
+def _is_done(place: str, writer: str, batch: int) -> bool:
+    """Say whether a batch of a writer is in the table; what is no table has none."""
+    from deltalake import DeltaTable
+
+    if not DeltaTable.is_deltatable(place):
+        return False
+    done = DeltaTable(place).transaction_version(writer)
+    return done is not None and done >= batch
 
 
 def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:

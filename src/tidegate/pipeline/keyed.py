@@ -50,6 +50,8 @@ log = logging.getLogger("tidegate.keyed")
 
 # Flink's default too: enough to grow to, few enough that a key group is worth moving.
 MAX_PARALLELISM_DEFAULT = 128
+# For caches and write buffers of all partitions of an executor; taken as they are needed.
+MEMORY_BYTES_DEFAULT = 1 << 30
 
 # A name is a folder beside those of Spark's own operators, which are numbers.
 NAME_CHARS_MAX = 63
@@ -110,7 +112,7 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
     """
     settings = StateSettings(
         backend=backend,
-        rocks=rocks or RocksSettings(),
+        rocks=rocks or RocksSettings.production(memory_bytes_max=MEMORY_BYTES_DEFAULT),
         local_root=_local_root(df, local_dir),
     )
     if snapshot_every is not None:
@@ -230,8 +232,9 @@ def _max_parallelism(options: KeyedOptions) -> int:
 
 def _check(df: DataFrame, options: KeyedOptions, max_parallelism: int) -> None:
     """Refuse what cannot run."""
-    from pyspark.sql.types import TimestampNTZType, TimestampType
+    from pyspark.sql.types import LongType, TimestampNTZType, TimestampType
 
+    _check_settings(options)
     if not _NAME.fullmatch(options.name) or len(options.name) > NAME_CHARS_MAX:
         reason = f"its name has letters, digits, '_' and '-', begins with a letter, {NAME_CHARS_MAX} at most"
         raise _invalid(options, reason)
@@ -262,9 +265,21 @@ def _check(df: DataFrame, options: KeyedOptions, max_parallelism: int) -> None:
         reason = f"there is no column '{options.event_time}' to be its event time; there are {df.columns}"
         raise _invalid(options, reason)
     kind = df.schema[options.event_time].dataType
-    if not isinstance(kind, TimestampType | TimestampNTZType):
-        reason = f"event time '{options.event_time}' is {kind.simpleString()}; cast it to a timestamp"
+    if not isinstance(kind, TimestampType | TimestampNTZType | LongType):
+        reason = (
+            f"event time '{options.event_time}' is {kind.simpleString()}; it must be a timestamp, or a "
+            "bigint of milliseconds since 1970"
+        )
         raise _invalid(options, reason)
+
+
+def _check_settings(options: KeyedOptions) -> None:
+    """Refuse settings of the state that cannot be."""
+    settings = options.settings
+    if settings.backend not in ("rocksdb", "heap"):
+        raise _invalid(options, f"backend is {settings.backend!r}; it is 'rocksdb' or 'heap'")
+    if settings.snapshot_every_batches < 1:
+        raise _invalid(options, f"snapshot_every is {settings.snapshot_every_batches}; it is 1 or more")
 
 
 def _check_events(df: DataFrame, plan: OperatorPlan) -> None:

@@ -28,10 +28,11 @@ from tidegate.pipeline.planned import (
     read_planned,
 )
 from tidegate.pipeline.wire import hinted
+from tidegate.state import epochs
 from tidegate.state.backends import open_backend
 from tidegate.state.batch import Asked, Opened, StateSettings, open_batch
 from tidegate.state.depot import Depot, checkpoint_path, operator_depot, partition_folder
-from tidegate.state.heads import Head
+from tidegate.state.heads import Head, read_head
 from tidegate.state.instance import GROUP_COLUMN, BatchTimes, OperatorInstance, Place
 from tidegate.state.layout import groups_of
 from tidegate.state.local import default_root
@@ -91,9 +92,12 @@ class KeyedTask:
             return
         planned = self._plan(task, checkpoint_path(self.checkpoint))
         asked = self._asked(task, planned)
+        # A query keeps its id wherever its checkpoint is moved to; a batch job has none.
+        writer = f"{task.query_id or self.checkpoint}/{self._name}"
         try:
             with open_batch(asked, self.settings, clock) as opened:
                 held = self._published(asked, planned, opened, rows)
+                self._set_aside(planned, opened, writer)
                 if held is None:
                     yield from opened.outputs()
                     return
@@ -102,7 +106,7 @@ class KeyedTask:
             with open_batch(asked, self.settings, clock) as opened:
                 if not opened.replayed:
                     raise
-                self._set_aside(planned, opened)
+                self._set_aside(planned, opened, writer)
                 yield from opened.outputs()
                 return
         # By now the copy of the state is free again, however slowly the rows are taken.
@@ -144,7 +148,6 @@ class KeyedTask:
                 pass
         else:
             held = self._work(asked, planned, opened, rows)
-        self._set_aside(planned, opened)
         return held
 
     def _work(
@@ -187,7 +190,7 @@ class KeyedTask:
                 stage = Stage(
                     backend, stage_bytes_max=self.settings.stage_bytes_max, spill=backend.write_partly
                 )
-                times = BatchTimes(planned.number, None, planned.batch_time_ms)
+                times = BatchTimes(planned.number, None, planned.batch_time_ms, is_last=True)
                 yield from self._instance(schema, task.partition).run(stage, rows, times)
             finally:
                 backend.close()
@@ -208,19 +211,36 @@ class KeyedTask:
                     raise StateInvalid(operator=self._name, reason=_MOVED)
                 yield batch
 
-    def _set_aside(self, planned: Planned, opened: Opened) -> None:
-        """Write the rows that failed into their table, once for whoever made them."""
+    def _set_aside(self, planned: Planned, opened: Opened, writer: str) -> None:
+        """Write the rows of all partitions that failed into their table, once the whole batch is published.
+
+        A batch that is published in part may be done again by another number of instances; a whole one never
+        is. Whoever publishes the last partition finds it whole. If it dies before it wrote, the batch is not
+        committed, and whoever repeats it finds it whole, too.
+        """
         if self.dead_letters is None:
             return
         from tidegate.pipeline.dead_letters import write_dead
 
-        for head in opened.heads:
+        for head in whole_batch(opened):
             if head.dead is not None:
                 folder = partition_folder(head.epoch, head.partition)
                 failed = list(read_output(opened.depot, folder, head.dead))
-                source = f"{opened.depot.root}/e{head.epoch}"
                 letters = [_letters(batch, self._name, head, planned) for batch in failed]
-                write_dead(self.dead_letters, source, head.partition, head.batch, letters)
+                write_dead(self.dead_letters, writer, head.partition, head.batch, letters)
+
+
+def whole_batch(opened: Opened) -> list[Head]:
+    """Give the heads of all partitions of a batch; none while one is missing."""
+    head = opened.head
+    epoch = epochs.read(opened.depot, head.epoch) if head is not None else None
+    if head is None or epoch is None:
+        return []
+    found = [
+        read_head(opened.depot, epoch.number, partition, head.batch) for partition in range(epoch.parallelism)
+    ]
+    heads = [one for one in found if one is not None]
+    return heads if len(heads) == len(found) else []
 
 
 def in_order(rows: Iterator[pa.RecordBatch], event_time: str | None) -> Iterator[pa.RecordBatch]:
@@ -242,7 +262,8 @@ def _letters(failed: pa.RecordBatch, operator: str, head: Head, planned: Planned
     from tidegate.pipeline.dead_letters import DEAD_SCHEMA
 
     count = failed.num_rows
-    reasons = pc.binary_join_element_wise(failed["error"], failed["reason"], ": ")
+    places = pc.binary_join_element_wise(" (", pc.fill_null(failed["place"], "no line of yours"), ")", "")
+    reasons = pc.binary_join_element_wise(failed["error"], ": ", failed["reason"], places, "")
     at = pa.scalar(planned.batch_time_ms * 1000, pa.timestamp("us", tz="UTC"))
     columns = {
         "operator": pa.repeat(operator, count),

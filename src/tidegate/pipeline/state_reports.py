@@ -62,7 +62,7 @@ def operator_report(operator: OperatorState) -> dict[str, Any]:
         "entries": operator.entry_count,
         "stateBytes": operator.size_bytes,
         "checkpointBytes": operator.checkpoint_bytes,
-        "deadRows": sum(head.dead_rows for head in heads),
+        "deadRows": sum(head.dead_rows_total for head in heads),
         "nextTimer": format_time(min(timers) * US_PER_MS) if timers else None,
         # The batch from which a restore goes on: the oldest of the partitions' newest.
         "snapshotBatch": min(known) if known and len(known) == len(snapshots) else None,

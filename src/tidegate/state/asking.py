@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate.errors import InvariantBroken
 from tidegate.model.clock import Clock
 from tidegate.state.backend import Backend
 from tidegate.state.backends import open_backend
@@ -13,6 +14,8 @@ from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.snapshotting import SnapshotRules
 
 MIB = 1 << 20
+# Of the newest one the batch may be done in part only, and left behind by another number of instances.
+SNAPSHOTS_KEPT_MIN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,11 @@ class StateSettings:
     stage_bytes_max: int = 256 * MIB
     keep_open: bool = True
     lock_wait_ms_max: int = 2_000
+
+    def __post_init__(self) -> None:
+        if self.snapshots_kept < SNAPSHOTS_KEPT_MIN:
+            reason = f"snapshots_kept is {self.snapshots_kept}; a torn batch needs the state before it"
+            raise InvariantBroken(reason=reason)
 
     def place(self, clock: Clock) -> Place:
         """Give where copies lie on this machine under these settings."""

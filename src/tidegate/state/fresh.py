@@ -194,6 +194,7 @@ class Fresh(Opened):
             published_at_ms=now_us // 1_000,
             took_ms=max(0, now_us - self._began_us) // 1_000,
             damaged=around.report.damaged[:DAMAGED_SHOWN_MAX],
+            dead_rows_total=facts.dead_rows + (around.before.dead_rows_total if around.before else 0),
         )
 
 

@@ -82,6 +82,8 @@ class Head:
     published_at_ms: int
     took_ms: int
     damaged: tuple[str, ...] = ()
+    # Of all batches of the epoch, so that a reader need not have seen every one.
+    dead_rows_total: int = 0
     format: int = HEAD_FORMAT
 
 

@@ -49,6 +49,8 @@ class BatchTimes:
     `number` rises with every batch in the whole life of the state, also across savepoints: elements of lists
     lie in its order. `is_snapshot_due` lets states with `FullSnapshot` be cleaned in this batch.
     `known_timers`, from the head of the batch before, spares looking for timers where none can be due.
+    `is_last` says that nothing comes after this batch: timers that are left when its rows are done come all,
+    and those that they set come up to the latest of them.
     """
 
     number: int
@@ -56,6 +58,7 @@ class BatchTimes:
     batch_time_ms: int
     is_snapshot_due: bool = False
     known_timers: NextTimers | None = None
+    is_last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,13 @@ class OperatorInstance:
     def _due(self, running: Running, times: BatchTimes) -> Iterator[Due]:
         """Give due timers with their keys, as operators see both."""
         codec = KeyCodec(self._schema.key)
-        for due in running.timers.due(times.watermark_ms, times.batch_time_ms):
+        timers = running.timers
+        watermark_ms, now_ms = times.watermark_ms, times.batch_time_ms
+        if times.is_last:
+            last_ms = timers.last_ms("processing")
+            watermark_ms = timers.last_ms("event")
+            now_ms = now_ms if last_ms is None else max(now_ms, last_ms)
+        for due in timers.due(watermark_ms, now_ms):
             key, _ = codec.decode(due.stored)
             yield due.group, due.stored, key, Timer(Moment(due.at_ms), due.clock)
 

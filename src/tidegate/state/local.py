@@ -236,7 +236,7 @@ class CopyPool:
         except BlockingIOError:  # the listener has enough to wake it
             pass
         if extra is not None:
-            extra.give_up()
+            _give_up_kept(extra)
 
     def close(self) -> None:
         """Close all copies that are kept open."""
@@ -244,7 +244,7 @@ class CopyPool:
             idle = list(self._idle.values())
             self._idle.clear()
         for copy in idle:
-            copy.give_up()
+            _give_up_kept(copy)
 
     def abandon(self) -> None:
         """Drop what a fork copied, without closing it: the parent has it open.

@@ -167,6 +167,15 @@ class Timers:
             self._read_on(timer, entry)
         self._is_firing = False
 
+    def last_ms(self, clock: TimerClock) -> int | None:
+        """Give the latest timer of a clock; reads all of them, so it is for last batches alone."""
+        found = None
+        for group in self._groups:
+            for entry, _ in self._stage.scan_sub(group.to_bytes(2, "big") + _SCANNED[clock], None):
+                at_ms = timer_time(entry)
+                found = at_ms if found is None else max(found, at_ms)
+        return found
+
     def next_event_ms(self) -> int | None:
         """Give the earliest event-time timer that is left, or an earlier time; after `due`."""
         return self._next("event")

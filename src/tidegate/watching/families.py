@@ -267,7 +267,7 @@ _WORKER = (
     _counter(
         "tidegate_pipeline_dead_rows_total",
         "",
-        "Rows that its operators set aside; counted from the first batch on.",
+        "Rows that its operators set aside, since their number of partitions changed last.",
         (_PIPELINE,),
         "scrape",
     ),
