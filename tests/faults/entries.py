@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import struct
+from collections import Counter
 from pathlib import Path
 
 from tidegate.model.clock import SystemClock
 from tidegate.state.backend import Backend
 from tidegate.state.backends import open_backend
-from tidegate.state.depot import operator_depot
+from tidegate.state.depot import Depot, operator_depot
 from tidegate.state.epochs import last_complete, listed
-from tidegate.state.layout import META_GROUP
+from tidegate.state.layout import META_GROUP, SPACE_ENTRY
 from tidegate.state.local import Place
 from tidegate.state.restore import bringing
 from tidegate.state.rocks_settings import RocksSettings
+from tidegate.state.schemas import newest_schema
 
 WAIT_MS_MAX = 1_000
+# An element of a list ends with its batch (8 bytes) and a number that its instance counts (4 bytes).
+COUNTER_BYTES = 4
 
 
 def read_entries(checkpoint: Path, folder: Path, kind: str) -> dict[tuple[str, bytes], bytes]:
@@ -33,7 +38,28 @@ def read_entries(checkpoint: Path, folder: Path, kind: str) -> dict[tuple[str, b
         batch = last_complete(depot, epoch)
         for partition in range(epoch.parallelism):
             with bringing(place)(depot, epoch, partition, batch) as backend:
-                for key, value in backend.scan(b"", META_GROUP):
-                    entries[operator, key] = value
+                _add(entries, operator, backend, _lists(depot, operator))
     shutil.rmtree(folder)
     return entries
+
+
+def _add(entries: dict[tuple[str, bytes], bytes], operator: str, backend: Backend, lists: set[int]) -> None:
+    """Add a partition's entries; elements of a list are counted anew for each key and batch.
+
+    With another number of partitions an instance counts other elements: their order and values must be the
+    same, their numbers need not.
+    """
+    ranks: Counter[bytes] = Counter()
+    for key, value in backend.scan(b"", META_GROUP):
+        stored = key
+        if key[2] == SPACE_ENTRY and struct.unpack_from(">H", key, 3)[0] in lists:
+            front = key[:-COUNTER_BYTES]
+            stored = front + ranks[front].to_bytes(COUNTER_BYTES, "big")
+            ranks[front] += 1
+        entries[operator, stored] = value
+
+
+def _lists(depot: Depot, operator: str) -> set[int]:
+    schema = newest_schema(depot, operator)
+    assert schema is not None, f"operator '{operator}' has no schema"
+    return {state.number for state in schema.states.values() if state.kind == "list"}
