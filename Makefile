@@ -37,13 +37,16 @@ bench: setup  ## the benchmark table
 crash: setup  ## kill and restart under load for CRASH_MINUTES (5), then count
 	$(BIN)/python -m tests.crash.loop --minutes $(CRASH_MINUTES)
 
-soak: setup  ## the same for SOAK_MINUTES (60), then random requests and statements, then kills of backups and streams
+soak: setup  ## the same for SOAK_MINUTES (60), then random requests, statements and state, then kills of backups and streams
 	$(BIN)/python -m tests.crash.loop --minutes $(SOAK_MINUTES)
 	$(BIN)/python -m tests.server.fuzz --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.sql.fuzz --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.sql.differential --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.query.differential --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.topics.groups_soak --minutes $(FUZZ_MINUTES)
+	$(BIN)/python -m tests.contract.state_walk --minutes $(FUZZ_MINUTES)
+	$(BIN)/python -m tests.state.rescale_walk --seeds $(KILL_ROUNDS)
+	$(BIN)/python -m tests.faults.soak --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.server.live_soak $$(( $(FUZZ_MINUTES) * 60 ))
 	$(BIN)/python -m tests.upkeep.kills --rounds $(KILL_ROUNDS)
 	$(BIN)/python -m tests.streams.kills --rounds $(KILL_ROUNDS)

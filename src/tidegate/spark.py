@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.pipeline.definitions import Context, Pipeline, pipeline
 from tidegate.pipeline.keyed import process
+from tidegate.state.aggregates import AggregateFunction
 from tidegate.state.context import BatchContext, OpenContext, Timer
 from tidegate.state.context import Context as KeyedContext
 from tidegate.state.evolution import Migration
@@ -21,7 +22,7 @@ from tidegate.state.map_state import MapState
 from tidegate.state.moment import Moment
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.operator_state import OperatorListState
-from tidegate.state.reducing_state import AggregateFunction, AggregatingState, ReducingState
+from tidegate.state.reducing_state import AggregatingState, ReducingState
 from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.serializers import JsonSerializer, Serializer
 from tidegate.state.ttl import Ttl

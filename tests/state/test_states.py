@@ -227,14 +227,6 @@ def test_reducing_and_aggregating_fold_what_is_added(bench: Bench) -> None:
     assert average.get() is None
 
 
-def test_an_aggregate_without_an_accumulator_type_is_refused() -> None:
-    class Nameless(AggregateFunction[int, int, int]):
-        pass
-
-    with pytest.raises(ValueInvalid, match="accumulator"):
-        AggregatingState(Nameless())
-
-
 def test_operator_state_needs_no_key(bench: Bench) -> None:
     """Case 2: operator state beside keyed state."""
     declared = OperatorListState(str, redistribute="union")

@@ -53,40 +53,17 @@ MAX_PARALLELISM_DEFAULT = 128
 # For caches and write buffers of all partitions of an executor; taken as they are needed.
 MEMORY_BYTES_DEFAULT = 1 << 30
 
-# A name is a folder beside those of Spark's own operators, which are numbers.
-NAME_CHARS_MAX = 63
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-
 _WATERMARK_MARK = "spark.watermarkDelayMs"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedOptions:
-    """How a keyed operator runs; what `process` takes, checked one by one."""
-
-    name: str
-    key: tuple[str, ...]
-    event_time: str | None = None
-    checkpoint: str | None = None
-    partitions: int | None = None
-    max_parallelism: int | None = None
-    lateness_ms: int = 0
-    # None: no ticks.
-    tick_ms: int | None = LOOK_MS_DEFAULT
-    dead_letters: str | None = None
-    savepoint: str | None = None
-    ordered: bool = False
-    settings: StateSettings = field(default_factory=StateSettings)
 
 
 def process(  # noqa: PLR0913 - the one call of the public door: keywords, each with a default
     df: DataFrame,
-    *,
     name: str,
     key: str | Sequence[str],
     operator: KeyedOperator[Any, Any],
     event_time: str | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
+    *,
     partitions: int | None = None,
     max_parallelism: int | None = None,
     lateness: str = "0 s",
@@ -139,13 +116,13 @@ def keyed_rows(
 ) -> DataFrame:
     """Give the DataFrame of what comes out of an operator; see `process`."""
     if not hasattr(df, "_jdf"):
-        raise _invalid(
+        raise invalid(
             options, "its DataFrame is one of Spark Connect; state needs a session of its own driver"
         )
     plan = checked(operator, options.name)
-    _check_events(df, plan)
+    check_events(df, plan)
     wanted = _wanted(df, plan, options)
-    _check(df, options, wanted.max_parallelism)
+    check_options(df, options, wanted.max_parallelism)
     start = _start(wanted, options)
     parallelism = _parallelism(df, start, wanted)
     delay = _watermark_delay_ms(df, options)
@@ -197,12 +174,12 @@ def _wanted(df: DataFrame, plan: OperatorPlan, options: KeyedOptions) -> Wanted:
     from pyspark.sql.types import StructType
 
     if not options.key:
-        raise _invalid(options, "it has no key; name one column or several")
+        raise invalid(options, "it has no key; name one column or several")
     for column in options.key:
         if column not in df.columns:
-            raise _invalid(options, f"there is no column '{column}' to be its key; there are {df.columns}")
+            raise invalid(options, f"there is no column '{column}' to be its key; there are {df.columns}")
     if len(set(options.key)) < len(options.key):
-        raise _invalid(options, "a column stands in its key twice")
+        raise invalid(options, "a column stands in its key twice")
     keys = to_arrow_schema(StructType([df.schema[column] for column in options.key]), timezone="UTC")
     return Wanted(
         operator=options.name,
@@ -228,70 +205,6 @@ def _max_parallelism(options: KeyedOptions) -> int:
     if options.savepoint is not None:
         return read_savepoint(Path(options.savepoint)).max_parallelism
     return MAX_PARALLELISM_DEFAULT
-
-
-def _check(df: DataFrame, options: KeyedOptions, max_parallelism: int) -> None:
-    """Refuse what cannot run."""
-    from pyspark.sql.types import LongType, TimestampNTZType, TimestampType
-
-    _check_settings(options)
-    if not _NAME.fullmatch(options.name) or len(options.name) > NAME_CHARS_MAX:
-        reason = f"its name has letters, digits, '_' and '-', begins with a letter, {NAME_CHARS_MAX} at most"
-        raise _invalid(options, reason)
-    if df.isStreaming and options.checkpoint is None:
-        reason = "a streaming query needs checkpoint=, the same folder as its checkpointLocation"
-        raise _invalid(options, reason)
-    if len(set(df.columns)) < len(df.columns):
-        raise _invalid(options, "two columns have one name")
-    if GROUP_COLUMN in df.columns:
-        raise _invalid(options, f"'{GROUP_COLUMN}' is a column of ours; drop it")
-    if not 1 <= max_parallelism <= PARALLELISM_MAX:
-        reason = f"max_parallelism is {max_parallelism}; it lies between 1 and {PARALLELISM_MAX}"
-        raise _invalid(options, reason)
-    if options.partitions is not None and not 1 <= options.partitions <= max_parallelism:
-        reason = (
-            f"partitions is {options.partitions}; it lies between 1 and {max_parallelism} (max_parallelism)"
-        )
-        raise _invalid(options, reason)
-    if options.checkpoint is None and options.savepoint is not None:
-        raise _invalid(options, "a savepoint is where a checkpoint begins, and there is no checkpoint=")
-    if options.checkpoint is None and options.dead_letters is not None:
-        raise _invalid(
-            options, "dead letters are written once for each batch of a checkpoint=, which is missing"
-        )
-    if options.event_time is None:
-        return
-    if options.event_time not in df.columns:
-        reason = f"there is no column '{options.event_time}' to be its event time; there are {df.columns}"
-        raise _invalid(options, reason)
-    kind = df.schema[options.event_time].dataType
-    if not isinstance(kind, TimestampType | TimestampNTZType | LongType):
-        reason = (
-            f"event time '{options.event_time}' is {kind.simpleString()}; it must be a timestamp, or a "
-            "bigint of milliseconds since 1970"
-        )
-        raise _invalid(options, reason)
-
-
-def _check_settings(options: KeyedOptions) -> None:
-    """Refuse settings of the state that cannot be."""
-    settings = options.settings
-    if settings.backend not in ("rocksdb", "heap"):
-        raise _invalid(options, f"backend is {settings.backend!r}; it is 'rocksdb' or 'heap'")
-    if settings.snapshot_every_batches < 1:
-        raise _invalid(options, f"snapshot_every is {settings.snapshot_every_batches}; it is 1 or more")
-
-
-def _check_events(df: DataFrame, plan: OperatorPlan) -> None:
-    """Refuse columns from which the operator's events cannot be built."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    if plan.form != "rows" or plan.in_type is None or plan.in_type is dict:
-        return
-    names = {one.name for one in fields(plan.in_type)}
-    columns = StructType([one for one in df.schema.fields if one.name in names])
-    record_builder(plan.in_type, to_arrow_schema(columns, timezone="UTC"), operator=plan.name)
 
 
 def _start(wanted: Wanted, options: KeyedOptions) -> StartPlan | None:
@@ -391,7 +304,3 @@ def _local_root(df: DataFrame, given: str | os.PathLike[str] | None) -> str | No
         return os.fspath(given)
     is_here = df.sparkSession.sparkContext.master.startswith("local")
     return os.environ.get(ROOT_VARIABLE) if is_here else None
-
-
-def _invalid(options: KeyedOptions, reason: str) -> StateInvalid:
-    return StateInvalid(operator=options.name, reason=reason)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from tidegate.errors import ValueInvalid
+from tidegate.state.aggregates import IN, OUT, AggregateFunction, adapted
 from tidegate.state.cells import GONE, Cells
 from tidegate.state.folding import fold_many, reduce_numbers
 from tidegate.state.states import Binding, Options, State, StateKind
@@ -24,9 +25,8 @@ if TYPE_CHECKING:
     from tidegate.state.serializers import Serializer
 
 T = TypeVar("T")
-IN = TypeVar("IN")
-ACC = TypeVar("ACC")
-OUT = TypeVar("OUT")
+
+__all__ = ["AggregateFunction", "AggregatingState", "ReducingState"]
 
 # Python's own operators for single values: quicker than numpy's, and exact beyond 64 bits.
 _PLAIN_REDUCERS: dict[Any, Callable[[Any, Any], Any]] = {
@@ -88,32 +88,6 @@ class ReducingState(State, Generic[T]):
         return bound  # type: ignore[no-any-return]
 
 
-class AggregateFunction(Generic[IN, ACC, OUT]):
-    """How an AggregatingState folds: values go into an accumulator, from which the result is made.
-
-    `accumulator` is the accumulator's type, by which it is stored. `add` may change the accumulator that it
-    is given, or make another.
-    """
-
-    accumulator: ClassVar[Any]
-
-    def create(self) -> ACC:
-        """Give an accumulator in which nothing is yet."""
-        raise NotImplementedError
-
-    def add(self, accumulator: ACC, value: IN) -> ACC:
-        """Fold a value in and give the accumulator."""
-        raise NotImplementedError
-
-    def result(self, accumulator: ACC) -> OUT:
-        """Give the result of what was added."""
-        raise NotImplementedError
-
-    def merge(self, first: ACC, second: ACC) -> ACC:
-        """Give the accumulator of what was added to either."""
-        raise NotImplementedError
-
-
 class AggregatingState(State, Generic[IN, OUT]):
     """Keeps an accumulator for each key: `get` gives its result, `add` folds a value in, `clear` forgets."""
 
@@ -129,12 +103,8 @@ class AggregatingState(State, Generic[IN, OUT]):
         serializer: Serializer[Any] | None = None,
         migrations: Sequence[Migration] = (),
     ) -> None:
-        accumulator = getattr(function, "accumulator", None)
-        if accumulator is None:
-            reason = f"{type(function).__name__} does not say `accumulator = …`, the type of its accumulator"
-            raise ValueInvalid(place="function of an AggregatingState", reason=reason)
+        self.function, accumulator = adapted(function)
         super().__init__((accumulator,), Options(ttl, name, version, serializer, migrations))
-        self.function = function
 
     def get(self) -> OUT | None:
         """Give the result of what was added; None where nothing was, or it is expired."""

@@ -1,0 +1,117 @@
+"""What a keyed operator is asked to do: takes options and a DataFrame, gives a refusal of what cannot run.
+
+Nothing is written, in the checkpoint or elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidegate.errors import StateInvalid, StateMismatch
+from tidegate.pipeline.ticks import LOOK_MS_DEFAULT
+from tidegate.state import epochs
+from tidegate.state.batch import StateSettings
+from tidegate.state.depot import operator_depot
+from tidegate.state.instance import GROUP_COLUMN
+from tidegate.state.layout import PARALLELISM_MAX
+from tidegate.state.plans import OperatorPlan
+from tidegate.state.types import record_builder
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# A name is a folder beside those of Spark's own operators, which are numbers.
+NAME_CHARS_MAX = 63
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedOptions:
+    """How a keyed operator runs; what `process` takes, checked one by one."""
+
+    name: str
+    key: tuple[str, ...]
+    event_time: str | None = None
+    checkpoint: str | None = None
+    partitions: int | None = None
+    max_parallelism: int | None = None
+    lateness_ms: int = 0
+    # None: no ticks.
+    tick_ms: int | None = LOOK_MS_DEFAULT
+    dead_letters: str | None = None
+    savepoint: str | None = None
+    ordered: bool = False
+    settings: StateSettings = field(default_factory=StateSettings)
+
+
+def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) -> None:
+    """Refuse what cannot run."""
+    from pyspark.sql.types import LongType, TimestampNTZType, TimestampType
+
+    _check_settings(options)
+    if not _NAME.fullmatch(options.name) or len(options.name) > NAME_CHARS_MAX:
+        reason = f"its name has letters, digits, '_' and '-', begins with a letter, {NAME_CHARS_MAX} at most"
+        raise invalid(options, reason)
+    if df.isStreaming and options.checkpoint is None:
+        reason = "a streaming query needs checkpoint=, the same folder as its checkpointLocation"
+        raise invalid(options, reason)
+    if len(set(df.columns)) < len(df.columns):
+        raise invalid(options, "two columns have one name")
+    if GROUP_COLUMN in df.columns:
+        raise invalid(options, f"'{GROUP_COLUMN}' is a column of ours; drop it")
+    if not 1 <= max_parallelism <= PARALLELISM_MAX:
+        reason = f"max_parallelism is {max_parallelism}; it lies between 1 and {PARALLELISM_MAX}"
+        raise invalid(options, reason)
+    if options.partitions is not None and not 1 <= options.partitions <= max_parallelism:
+        reason = (
+            f"partitions is {options.partitions}; it lies between 1 and {max_parallelism} (max_parallelism)"
+        )
+        raise invalid(options, reason)
+    if options.checkpoint is None and options.savepoint is not None:
+        raise invalid(options, "a savepoint is where a checkpoint begins, and there is no checkpoint=")
+    if options.checkpoint is None and options.dead_letters is not None:
+        raise invalid(
+            options, "dead letters are written once for each batch of a checkpoint=, which is missing"
+        )
+    if options.event_time is None:
+        return
+    if options.event_time not in df.columns:
+        reason = f"there is no column '{options.event_time}' to be its event time; there are {df.columns}"
+        raise invalid(options, reason)
+    kind = df.schema[options.event_time].dataType
+    if not isinstance(kind, TimestampType | TimestampNTZType | LongType):
+        reason = (
+            f"event time '{options.event_time}' is {kind.simpleString()}; it must be a timestamp, or a "
+            "bigint of milliseconds since 1970"
+        )
+        raise invalid(options, reason)
+
+
+def _check_settings(options: KeyedOptions) -> None:
+    """Refuse settings of the state that cannot be."""
+    settings = options.settings
+    if settings.backend not in ("rocksdb", "heap"):
+        raise invalid(options, f"backend is {settings.backend!r}; it is 'rocksdb' or 'heap'")
+    if settings.snapshot_every_batches < 1:
+        raise invalid(options, f"snapshot_every is {settings.snapshot_every_batches}; it is 1 or more")
+
+
+def check_events(df: DataFrame, plan: OperatorPlan) -> None:
+    """Refuse columns from which the operator's events cannot be built."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    if plan.form != "rows" or plan.in_type is None or plan.in_type is dict:
+        return
+    names = {one.name for one in fields(plan.in_type)}
+    columns = StructType([one for one in df.schema.fields if one.name in names])
+    record_builder(plan.in_type, to_arrow_schema(columns, timezone="UTC"), operator=plan.name)
+
+
+def invalid(options: KeyedOptions, reason: str) -> StateInvalid:
+    """Give the refusal of an operator."""
+    return StateInvalid(operator=options.name, reason=reason)
