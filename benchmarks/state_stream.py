@@ -55,6 +55,7 @@ class Sizes:
     load_rows: int = 1_000_000
     warm_batches: int = 3
     batches: int = 10
+    turns: int = 3  # of queries that are measured side by side
     slow_batches: int = 2  # of peers that take half a minute for one
     flink_rows: int = 200_000
     state_sizes: tuple[int, ...] = (100_000, 1_000_000, 10_000_000)
@@ -76,6 +77,7 @@ QUICK = Sizes(
     load_rows=50_000,
     warm_batches=1,
     batches=3,
+    turns=1,
     slow_batches=1,
     flink_rows=2_000,
     state_sizes=(10_000, 100_000),

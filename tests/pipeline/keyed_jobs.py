@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from tidegate.state.context import BatchContext, Context, Timer
+from tidegate.state.evolution import Migration
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.ttl import Ttl
 from tidegate.state.value_state import ValueState
@@ -156,6 +157,45 @@ class Idle(KeyedOperator[Paid, Total]):
 
     def on_timer(self, timer: Timer, ctx: Context) -> Iterator[Total]:
         yield Total(ctx.key, self.n.value(), int(timer.at))
+
+
+@dataclass
+class Priced:
+    """An event some of whose columns may be missing."""
+
+    user: str
+    currency: str = "EUR"
+    tags: list[str] = field(default_factory=lambda: ["none"])
+
+
+@dataclass
+class Label:
+    text: str
+
+
+@dataclass
+class NewLabel:
+    text: str
+    size: int
+
+
+class Labels(KeyedOperator[Priced, Label]):
+    """Gives what is remembered of a key, and remembers its event."""
+
+    label = ValueState(Label)
+
+    def process(self, event: Priced, ctx: Context) -> Iterator[Label]:  # noqa: ARG002
+        self.label.update(Label(f"{event.user} {event.currency} {event.tags}"))
+        yield self.label.value() or Label("")
+
+
+class NewLabels(KeyedOperator[Priced, Label]):
+    """The same with a newer label, and a migration to it that forgets a field."""
+
+    label = ValueState(NewLabel, version=2, migrations=[Migration(1, 2, lambda old: old)])
+
+    def process(self, event: Priced, ctx: Context) -> Iterator[Label]:  # noqa: ARG002
+        yield Label(repr(self.label.value()))
 
 
 class Forgetful(KeyedOperator[Paid, Total]):

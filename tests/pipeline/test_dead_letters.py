@@ -72,3 +72,20 @@ def test_a_table_of_something_else_is_refused_by_its_path(tmp_path: Path) -> Non
     with pytest.raises(CheckpointUnusable, match="dead letters") as refused:
         write_dead(str(tmp_path), "query.sessions", 0, 0, letters(0, 0))
     assert str(tmp_path) in str(refused.value)
+
+
+def test_attempts_at_one_batch_at_once_write_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other attempt commits after this one has looked, and before it writes."""
+    table = tmp_path / "dead"
+    write_dead(str(table), "query.sessions", 0, 6, letters(0, 6))
+    look, others = DeltaTable.transaction_version, [7]
+
+    def looked_before(self: DeltaTable, writer: str) -> int | None:
+        found: int | None = look(self, writer)
+        if others:
+            write_dead(str(table), "query.sessions", 0, others.pop(), letters(0, 7))
+        return found
+
+    monkeypatch.setattr(DeltaTable, "transaction_version", looked_before)
+    write_dead(str(table), "query.sessions", 0, 7, letters(0, 7))
+    assert [row[:2] for row in stored(table)] == [(0, 6), (0, 6), (0, 7), (0, 7)]

@@ -6,9 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
-from tests.pipeline.keyed_jobs import Counts, Forgetful, Idle, Shop, Tally, Totals, many_rows
+from tests.pipeline.keyed_jobs import (
+    Counts,
+    Forgetful,
+    Idle,
+    Labels,
+    NewLabels,
+    Shop,
+    Tally,
+    Totals,
+    many_rows,
+)
 from tidegate.errors import CheckpointUnusable, StateInvalid, StateMismatch
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline.keyed import process
@@ -65,10 +75,12 @@ def test_batch_with_checkpoint_goes_on_where_the_last_one_ended(spark: Any, tmp_
     def count() -> Any:
         return process(rows, name="counts", key="user", operator=Counts(), checkpoint=tmp_path, partitions=2)
 
-    first = count()
+    first, other = count(), count()
     # Evaluated twice, counted once.
     for _ in range(2):
         assert sorted(map(tuple, first.collect())) == [("a", 2), ("b", 1)]
+    with pytest.raises(PythonException, match="Two batch jobs were planned on this checkpoint at once"):
+        other.collect()
     assert sorted(map(tuple, count().collect())) == [("a", 4), ("b", 2)]
 
 
@@ -138,6 +150,56 @@ def test_two_operators_of_one_query_keep_their_own_state(shop: Shop) -> None:
     assert shop.batches() == [[["a", 2], ["b", 1]], [["a", 3]]]
 
 
+def test_two_operators_of_one_name_in_a_row_are_refused_before_any_row(
+    shop: Shop, spark: Any, tmp_path: Path
+) -> None:
+    totals(shop).createOrReplaceTempView("totals_view")
+    with pytest.raises(StateInvalid, match="operator of the same name"):
+        process(spark.table("totals_view"), "totals", "user", Counts(), checkpoint=shop.checkpoint)
+    # A name that only begins like it is another one, and so is the same name elsewhere.
+    process(spark.table("totals_view"), "total", "user", Counts(), checkpoint=shop.checkpoint)
+    rows = spark.createDataFrame([("a",)], "user string")
+    for folder in ("first", "second"):
+        rows = process(rows, "counts", "user", Counts(), checkpoint=tmp_path / folder)
+
+
+def test_two_operators_of_one_name_side_by_side_give_nothing_out(shop: Shop) -> None:
+    shop.add(*many_rows(1, 20))
+    # Spark says it while it plans, where it is told of both; the tasks say it otherwise.
+    refused = "two operators of one query have this name|metric name is not unique: tidegate.totals"
+    with pytest.raises((AnalysisException, StreamingQueryException), match=refused):
+        shop.run(totals(shop).repartition(1).union(totals(shop).repartition(1)))
+    assert not shop.batches()
+    # One operator whose output is used twice is one.
+    out = totals(shop)
+    shop.run(out.filter("n = 1").repartition(1).union(out.filter("n > 1").repartition(1)))
+    assert shop.batches() == shop.expected()
+
+
+def test_stream_and_batch_job_do_not_share_a_checkpoint(shop: Shop, spark: Any, tmp_path: Path) -> None:
+    shop.add(("a", 1, 0))
+    shop.run(totals(shop, name="counts", operator=Counts()))
+    rows = spark.createDataFrame([("a",)], "user string")
+    with pytest.raises(StateMismatch, match="it belongs to a streaming query"):
+        process(rows, "counts", "user", Counts(), checkpoint=shop.checkpoint)
+    process(rows, "counts", "user", Counts(), checkpoint=tmp_path, partitions=1).collect()
+    with pytest.raises(StateMismatch, match="it belongs to a batch job") as refused:
+        totals(shop, name="counts", operator=Counts(), checkpoint=tmp_path)
+    assert "savepoint" in refused.value.hint
+
+
+def test_classes_that_travel_by_value_keep_what_has_a_default(spark: Any, tmp_path: Path) -> None:
+    rows = spark.createDataFrame([("a",)], "user string")
+
+    def label(operator: Any) -> list[Any]:
+        out = process(rows, "labels", "user", operator, checkpoint=tmp_path, partitions=1)
+        return [row.text for row in out.collect()]
+
+    assert label(Labels()) == ["a EUR ['none']"]
+    with pytest.raises(PythonException, match="missing required field `size`"):
+        label(NewLabels())
+
+
 def test_timers_that_are_left_at_the_end_of_a_batch_job_come_all(spark: Any) -> None:
     """The event time is a bigint of milliseconds here."""
     rows = spark.createDataFrame(
@@ -152,7 +214,7 @@ def test_ordered_rows_come_by_event_time(spark: Any) -> None:
         [("a", n * 10, n) for n in (3, 1, 4, 2, 0)], "user string, amount long, at long"
     )
     rows = rows.selectExpr("user", "amount", "timestamp_seconds(at) as at").repartition(3)
-    out = process(rows, name="t", key="user", operator=Totals(), event_time="at", ordered=True, partitions=1)
+    out = process(rows, "t", "user", Totals(), "at", None, ordered=True, partitions=1)
     assert [row.total for row in out.collect()] == [0, 10, 30, 60, 100]
 
 
@@ -164,6 +226,8 @@ def test_ordered_rows_come_by_event_time(spark: Any) -> None:
         ({"name": "0"}, "begins with a letter"),
         ({"name": "a/b"}, "begins with a letter"),
         ({"checkpoint": None}, "needs checkpoint="),
+        ({"checkpoint": ""}, "checkpoint is empty"),
+        ({"dead_letters": " "}, "dead_letters is empty"),
         ({"event_time": "user"}, "must be a timestamp, or a bigint"),
         ({"snapshot_every": 0}, "snapshot_every is 0"),
         ({"backend": "redis"}, "'rocksdb' or 'heap'"),
@@ -179,9 +243,10 @@ def test_what_cannot_run_is_refused_before_any_row(shop: Shop, options: dict[str
     assert not shop.checkpoint.exists()
 
 
-def test_checkpoint_that_is_no_folder_is_refused(shop: Shop) -> None:
-    with pytest.raises(CheckpointUnusable, match="s3a"):
-        totals(shop, checkpoint="s3a://bucket/checkpoint")
+@pytest.mark.parametrize("scheme", ["s3a", "hdfs"])
+def test_checkpoint_that_is_no_folder_is_refused(shop: Shop, scheme: str) -> None:
+    with pytest.raises(CheckpointUnusable, match=f"not '{scheme}:'"):
+        totals(shop, checkpoint=f"{scheme}://bucket/checkpoint")
 
 
 @pytest.mark.parametrize("moved", ["coalesce", "union"])

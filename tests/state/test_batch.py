@@ -23,6 +23,7 @@ from tidegate.errors import (
     PlanChanged,
     StateInvalid,
     StateMismatch,
+    StorageFailed,
     StorageFull,
     TidegateError,
 )
@@ -107,7 +108,7 @@ def test_a_batch_that_spills_equals_one_that_does_not(job: Job) -> None:
 
 def test_another_plan_is_refused(job: Job) -> None:
     job.do(0)
-    with pytest.raises(PlanChanged, match="other offsets"), opened_with(job, plan_id="another"):
+    with pytest.raises(PlanChanged, match="another plan"), opened_with(job, plan_id="another"):
         pass
 
 
@@ -117,6 +118,21 @@ def test_one_task_with_two_partitions_is_refused(job: Job) -> None:
     assert head is not None
     with pytest.raises(StateInvalid, match="coalesce"), opened_with(job, attempt=head.attempt):
         pass
+
+
+def test_another_operator_in_the_same_run_is_refused_and_after_a_restart_it_is_the_same(job: Job) -> None:
+    with opened_with(job, run="run 1", call="call 1") as opened:
+        job.work(opened, 0, 0)
+        won = given_out(opened)
+    with (
+        pytest.raises(StateInvalid, match="two operators of one query"),
+        opened_with(job, run="run 1", call="call 2"),
+    ):
+        pass
+    # Another attempt, a restart, and a caller that knows no run.
+    for run, call in (("run 1", "call 1"), ("run 2", "call 2"), (None, "call 3")):
+        with opened_with(job, run=run, call=call) as opened:
+            assert given_out(opened) == won
 
 
 def opened_with(job: Job, **changed: object) -> AbstractContextManager[Opened]:
@@ -309,3 +325,27 @@ def test_output_goes_when_the_next_batch_is_published_and_event_times_are_shared
     with open_batch(job.asked(2), job.settings, SystemClock()) as opened:
         assert opened.newest_event_ms == 1
         assert not opened.replayed
+
+
+@pytest.mark.parametrize("slow", [0, 4])
+def test_a_slow_attempt_at_a_batch_that_was_pruned_meanwhile_is_refused(tmp_path: Path, slow: int) -> None:
+    """Its head's name is free again: what it would publish is another run of a batch that Spark has."""
+    job = Job(tmp_path, settings(tmp_path))
+    late = Job(tmp_path, settings(tmp_path, local_root=str(tmp_path / "another host")))
+    job.drive(slow)
+    depot = operator_depot(str(tmp_path / "checkpoint"), batches.OPERATOR)
+    with pytest.raises(BatchTaken), open_batch(late.asked(slow), late.settings, SystemClock()) as opened:
+        job.drive(slow + 4)
+        assert read_head(depot, 0, 0, slow) is None
+        late.work(opened, slow, 0)
+    assert read_head(depot, 0, 0, slow) is None
+    with pytest.raises(StateMismatch, match="committed long ago"):
+        late.do(slow)
+
+
+def test_a_folder_for_copies_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    job = Job(tmp_path, settings(tmp_path, local_root=str(tmp_path / "taken")))
+    with pytest.raises(StorageFailed, match="taken") as caught:
+        job.do(0)
+    assert "TIDEGATE_STATE_DIR" in caught.value.hint

@@ -46,6 +46,8 @@ def test_joining_and_cutting_keeps_every_row_in_order(sizes: list[int], rows_max
 COLUMNS = {
     "text": pa.array(["b", None, "a", "b", "", None, "ü"]),
     "whole": pa.array([3, None, -1, 3, 0, None, 2**40]),
+    "dense": pa.array([3, -(2**63), -1, 3, 0, 2**63 - 1, 2**40]),
+    "small": pa.array([3, -128, -1, 3, 0, 127, 7], pa.int8()),
     "flag": pa.array([True, None, False, True, False, None, True]),
     "raw": pa.array([b"\x00", None, b"", b"\x00", b"a\x00", None, b"\xff"]),
     "day": pa.array(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import shutil
 import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -15,9 +16,9 @@ import pytest
 from tests.state.batches import Job, Rows, expected, settings
 from tidegate.errors import BatchTaken
 from tidegate.model.clock import SystemClock
-from tidegate.state import local
+from tidegate.state import claims, local
 from tidegate.state.batch import StateSettings, open_batch
-from tidegate.state.claims import claim, sweep
+from tidegate.state.claims import Claim, claim, sweep
 from tidegate.state.depot import Depot
 from tidegate.state.local import UNUSED_US_MAX, acquire, default_root, drop, pool, put_back, remove_unused
 from tidegate.testing.clock import ManualClock
@@ -229,3 +230,58 @@ def test_the_root_comes_from_the_settings_the_environment_or_the_temporary_folde
     assert default_root() == tmp_path
     assert StateSettings().place(SystemClock()).root == tmp_path
     assert StateSettings(local_root="/elsewhere").place(SystemClock()).root == Path("/elsewhere")
+
+
+def test_a_folder_that_is_removed_is_free_for_the_next_holder_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removing takes time: the next holder does not share its folder with what is going."""
+    held = claim(tmp_path / "a")
+    assert held is not None
+    (tmp_path / "a" / "old").write_text("")
+    later: list[Claim] = []
+    remove = shutil.rmtree
+
+    def slow(path: Path, *, ignore_errors: bool) -> None:
+        found = claim(tmp_path / "a")
+        assert found is not None
+        (tmp_path / "a" / "new").write_text("")
+        later.append(found)
+        remove(path, ignore_errors=ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", slow)
+    held.remove()
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["lock", "new", "wanted"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    later[0].release()
+
+
+def test_what_is_left_of_a_removal_that_was_cut_off_goes(tmp_path: Path) -> None:
+    place = place_of(tmp_path)
+    folder = place.folder(Depot(tmp_path / "op"), 0, 3)
+    left = folder.with_name("3.private.9.0.gone.9.4")
+    left.mkdir(parents=True)
+    put_back(place, acquire(place, folder))
+    assert not left.exists()
+
+
+def test_a_folder_that_was_used_just_before_it_is_swept_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = claim(tmp_path / "a")
+    assert held is not None
+    held.touch(1)
+    held.release()
+    take = claims._try
+
+    def used_before(folder: Path) -> Claim | None:
+        user = take(folder)
+        assert user is not None
+        user.touch(100)
+        user.release()
+        return take(folder)
+
+    monkeypatch.setattr(claims, "_try", used_before)
+    assert sweep(tmp_path, "*", 50) == []
+    monkeypatch.undo()
+    assert sweep(tmp_path, "*", 101) == [tmp_path / "a"]

@@ -15,9 +15,10 @@ from tidegate.model.clock import SystemClock
 from tidegate.state.backend import Changes, Version
 from tidegate.state.batch import open_batch
 from tidegate.state.depot import Depot, operator_depot
+from tidegate.state.epochs import GROUND_HEAD_ID
 from tidegate.state.heads import read_head
 from tidegate.state.local import pool
-from tidegate.state.restore import RestoreReport
+from tidegate.state.restore import RestoreReport, apply_parts
 
 BATCHES = 7  # snapshots after batches 1, 3 and 5; the two newest are kept
 
@@ -300,3 +301,34 @@ def test_a_copy_found_damaged_while_it_is_read_is_made_anew_by_the_next_attempt(
         raise StorageCorrupt(place="a block", reason="as a read finds it")
     assert report(job).way == "snapshot"
     goes_on(job)
+
+
+def test_a_copy_at_the_beginning_of_another_checkpoint_is_made_anew(tmp_path: Path) -> None:
+    """A checkpoint that was removed and begun anew under the same path begins with nothing."""
+    job = Job(tmp_path, settings(tmp_path))
+    with open_batch(job.asked(0), job.settings, SystemClock()) as opened:
+        opened.backend.apply(Changes(entries={b"\x00\x00": b"99"}), Version(0, -1, GROUND_HEAD_ID))
+    pool().close()
+    assert report(job, 0).way == "local"
+    pool().close()
+    shutil.rmtree(job.root / "checkpoint")
+    with open_batch(job.asked(0), job.settings, SystemClock()) as opened:
+        assert opened.backend.get(b"\x00\x00") is None
+        assert opened.report is not None
+        assert opened.report.way == "ground"
+
+
+def test_a_copy_has_a_version_after_the_last_part_of_a_batch_alone(tmp_path: Path) -> None:
+    backend = settings(tmp_path).open_backend(tmp_path / "copy")
+    backend.apply(Changes(), Version(0, 0, "first"))
+    seen = []
+
+    def parts() -> Iterator[Changes]:
+        for number in range(3):
+            yield Changes(entries={b"\x00\x00%d" % number: b"1"})
+            seen.append(backend.version())
+
+    apply_parts(backend, parts(), Version(0, 1, "second"))
+    assert seen == [Version(0, 0, "first"), None, None]
+    assert backend.version() == Version(0, 1, "second")
+    backend.close()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import RowFailed, StateInvalid, StorageFull
-from tidegate.state.context import Context, Timer
+from tidegate.state.context import BatchContext, Context, Timer
 from tidegate.state.list_state import ListState
 from tidegate.state.map_state import MapState
 from tidegate.state.operator import KeyedOperator
@@ -289,6 +289,36 @@ def test_a_full_disk_is_not_the_rows_fault() -> None:
     with pytest.raises(StorageFull):
         harness.feed([{"user_id": "a"}])
     assert harness.dead == []
+
+
+class SetsTimer(KeyedOperator):
+    """Sets a timer that nobody waits for."""
+
+    output = "n long"
+
+    def process(self, event: Any, ctx: Context) -> Any:
+        ctx.timer(1, "processing")
+        yield (1,)
+
+
+class SetsTimers(KeyedOperator):
+    """The same for a batch of rows."""
+
+    output = "n long"
+
+    def process_batch(self, batch: Any, ctx: BatchContext) -> Any:
+        ctx.timer_many(ctx.keys, 1, "processing")
+        yield {"n": [1]}
+
+
+@pytest.mark.parametrize("operator", [SetsTimer(), SetsTimers()])
+def test_an_operator_that_is_wrong_on_every_row_ends_the_batch_and_sets_none_aside(
+    operator: KeyedOperator[Any, Any],
+) -> None:
+    harness = OperatorHarness(operator, key="user_id", sets_aside=True)
+    with pytest.raises(StateInvalid, match="it sets a timer and has no on_timer"):
+        harness.feed([{"user_id": "a"}, {"user_id": "b"}])
+    assert not harness.dead
 
 
 def test_more_rows_than_one_batch_of_output_come_out_in_order() -> None:

@@ -267,3 +267,24 @@ def test_change_files_beyond_a_size_bring_a_snapshot_early(tmp_path: Path, depot
     head = read_head(depot, 0, 0, 3)
     assert head is not None
     assert head.log_bytes > head.changes.size_bytes
+
+
+def test_with_fewer_snapshots_than_are_kept_nothing_of_the_log_goes(tmp_path: Path, depot: Depot) -> None:
+    job = Job(tmp_path, settings(tmp_path, snapshots_kept=3))
+    job.drive(5)
+    assert snapshot_batches(depot, 0, 0) == [1, 3]
+    prune(depot, 0, 0, 3)
+    assert snapshot_batches(depot, 0, 0) == [1, 3]
+    assert head_batches(depot, 0, 0) == [0, 1, 2, 3, 4]
+    prune(depot, 0, 0, 2)
+    assert head_batches(depot, 0, 0) == [1, 2, 3, 4]
+
+
+def test_files_are_shared_with_a_whole_snapshot_alone(depot: Depot, tmp_path: Path) -> None:
+    """A snapshot that lacks one file does not count: its other files go with it, when it is pruned."""
+    empty = replace(MANIFEST, files=())
+    first = upload(depot, empty, staged(tmp_path / "1", a=b"aaa", b=b"bbb"), ["a", "b"])
+    depot.put_new(manifest_name(0, 1, 20), encode_manifest(first))
+    depot.remove(f"e0/1/{first.files[1].stored}")
+    second = upload(depot, replace(empty, batch=30), staged(tmp_path / "2", a=b"aaa"), ["a"])
+    assert second.files[0].stored != first.files[0].stored

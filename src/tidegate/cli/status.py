@@ -178,12 +178,12 @@ def _printed_width() -> int:
 def _watch(call: Invocation, client: Client) -> None:
     from tidegate.cli.demo_feeds import DemoFeeds
     from tidegate.cli.feed import StatusFeed
-    from tidegate.cli.screen import can_draw, show_live
+    from tidegate.cli.screen import show_live
     from tidegate.model.clock import SystemClock
 
     clock = SystemClock()
     feed = StatusFeed(client.status, clock, lambda: group_lags(client))
-    demo, drawing = DemoFeeds(call.connect, clock), can_draw(call)
+    demo = DemoFeeds(call.connect, clock)
     feed.start()
 
     def draw() -> Picture:
@@ -192,7 +192,7 @@ def _watch(call: Invocation, client: Client) -> None:
         trouble = f"{known.message} {known.hint}" if known else "asking the server"
         picture = picture_of(call, client.url, seen)
         picture = replace(picture, history=history, trouble=trouble, lags=feed.lags())
-        return demo.drawn(picture) if drawing else picture
+        return demo.drawn(picture)
 
     try:
         show_live(call, draw, lambda: time.sleep(WATCH_DRAW_SECONDS))

@@ -210,7 +210,7 @@ class Launch:
             trouble=trouble,
             lags=self._feed.lags(),
         )
-        return self._demo_feeds.drawn(drawn) if self._demo and self._drawing else drawn
+        return self._demo_feeds.drawn(drawn) if self._demo else drawn
 
     def _tell(self, text: str) -> None:
         self._notes = [*self._notes[-NOTES_KEPT:], f"{time.strftime('%H:%M:%S')} {text}"]

@@ -68,7 +68,7 @@ TidegateError
 │   │   ├── IdempotencyKeyReused    409  a key of an earlier, other request
 │   │   ├── IdempotencyAnswerHidden 409  done before; the answer held a secret
 │   │   ├── StateMismatch           409  a checkpoint that the operator does not fit
-│   │   ├── PlanChanged             409  a batch that was done before with other offsets
+│   │   ├── PlanChanged             409  a batch that was done before under another plan
 │   │   └── SavepointExists         409
 │   ├── OffsetOutOfRange            416  an offset that retention removed, or that is not there yet
 │   ├── RequestTimeout              408  the body did not arrive in time

@@ -28,7 +28,7 @@ class StateMismatch(Conflict):
 class PlanChanged(Conflict):
     code = "PLAN_CHANGED"
     template = (
-        "Batch {batch} of operator '{operator}', partition {partition}, was done before with other offsets."
+        "Batch {batch} of operator '{operator}', partition {partition}, was done before under another plan."
     )
     default_hint = "Spark's offsets of this batch were changed or removed; put them back, or start anew."
 

@@ -34,9 +34,8 @@ def write_dead(path: str, source: str, partition: int, batch: int, batches: Iter
 
     `source` names the operator and its query for ever: two queries that write one table have two of them.
     """
-    from deltalake import DeltaTable, write_deltalake
+    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
-    from deltalake.transaction import CommitProperties, Transaction
 
     rows = _table(batches)
     if not rows.num_rows:
@@ -46,28 +45,37 @@ def write_dead(path: str, source: str, partition: int, batch: int, batches: Iter
     try:
         if not DeltaTable.is_deltatable(place):
             DeltaTable.create(place, schema=DEAD_SCHEMA, mode="ignore")
-        if _is_done(place, writer, batch):
-            return
-        properties = CommitProperties(
-            app_transactions=[Transaction(writer, batch)], max_commit_retries=CONFLICTS_MAX
-        )
-        write_deltalake(place, rows, mode="append", commit_properties=properties)
+        _append_once(place, writer, batch, rows)
     except DeltaError as problem:
-        if _is_done(place, writer, batch):
-            return  # another attempt wrote the same at the same time
         reason = f"dead letters cannot be written there: {problem}"
         hint = "Give dead_letters a folder of its own."
         raise CheckpointUnusable(path=path, reason=reason, hint=hint) from problem
 
 
-def _is_done(place: str, writer: str, batch: int) -> bool:
-    """Say whether a batch of a writer is in the table; what is no table has none."""
-    from deltalake import DeltaTable
+def _append_once(place: str, writer: str, batch: int, rows: pa.Table) -> None:
+    """Append rows on top of what was looked at, and look again after a conflict.
 
-    if not DeltaTable.is_deltatable(place):
-        return False
-    done = DeltaTable(place).transaction_version(writer)
-    return done is not None and done >= batch
+    An attempt at the same batch that is first is such a conflict; so is another one that makes the table.
+    """
+    from deltalake import DeltaTable, write_deltalake
+    from deltalake.exceptions import CommitFailedError
+    from deltalake.transaction import CommitProperties, Transaction
+
+    for conflicts in range(CONFLICTS_MAX):
+        table = DeltaTable(place)
+        done = table.transaction_version(writer)
+        if done is not None and done >= batch:
+            return
+        properties = CommitProperties(
+            app_transactions=[Transaction(writer, batch)], max_commit_retries=CONFLICTS_MAX
+        )
+        try:
+            write_deltalake(table, rows, mode="append", commit_properties=properties)
+        except CommitFailedError:
+            if conflicts == CONFLICTS_MAX - 1:
+                raise
+        else:
+            return
 
 
 def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:

@@ -11,19 +11,20 @@ Rows are brought to the instance that owns their key group, and each instance wo
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidegate.errors import StateInvalid, StateMismatch
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.model.durations import parse_duration
+from tidegate.pipeline.keyed_checks import KeyedOptions, check_events, check_options, invalid
 from tidegate.pipeline.keyed_task import KeyedTask
-from tidegate.pipeline.planned import PLAN_ID_BYTES, Planned
+from tidegate.pipeline.planned import PLAN_ID_BYTES, Planned, newest_committed
 from tidegate.pipeline.ticks import LOOK_MS_DEFAULT, TickSettings, ticked_before, with_ticks
 from tidegate.pipeline.travelling import prepare_to_travel
 from tidegate.state.batch import StateSettings
@@ -32,14 +33,12 @@ from tidegate.state.depot import checkpoint_path, operator_depot
 from tidegate.state.epochs import begin_anew
 from tidegate.state.instance import GROUP_COLUMN
 from tidegate.state.keys import KeyType
-from tidegate.state.layout import PARALLELISM_MAX
 from tidegate.state.local import ROOT_VARIABLE
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.plans import OperatorPlan, checked
 from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.savepoint_record import read_savepoint
 from tidegate.state.schemas import Wanted, newest_schema
-from tidegate.state.types import record_builder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +51,10 @@ log = logging.getLogger("tidegate.keyed")
 MAX_PARALLELISM_DEFAULT = 128
 # For caches and write buffers of all partitions of an executor; taken as they are needed.
 MEMORY_BYTES_DEFAULT = 1 << 30
+
+# A call is told apart from those of the same run alone.
+CALL_BYTES = 8
+_CALLS = itertools.count()
 
 _WATERMARK_MARK = "spark.watermarkDelayMs"
 
@@ -98,13 +101,13 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
         name=name,
         key=(key,) if isinstance(key, str) else tuple(key),
         event_time=event_time,
-        checkpoint=_location(checkpoint),
+        checkpoint=_location(name, "checkpoint", checkpoint),
         partitions=partitions,
         max_parallelism=max_parallelism,
         lateness_ms=parse_duration(lateness).us // 1000,
         tick_ms=_tick_ms(ticks),
-        dead_letters=_location(dead_letters),
-        savepoint=_location(savepoint),
+        dead_letters=_location(name, "dead_letters", dead_letters),
+        savepoint=_location(name, "savepoint", savepoint),
         ordered=ordered,
         settings=settings,
     )
@@ -123,11 +126,12 @@ def keyed_rows(
     check_events(df, plan)
     wanted = _wanted(df, plan, options)
     check_options(df, options, wanted.max_parallelism)
-    start = _start(wanted, options)
+    start = _start(df, wanted, options)
     parallelism = _parallelism(df, start, wanted)
     delay = _watermark_delay_ms(df, options)
     task = KeyedTask(
         operator=operator,
+        call=_call_mark(df, clock),
         wanted=wanted,
         parallelism=parallelism,
         settings=_shared_out(df, options.settings),
@@ -143,7 +147,7 @@ def keyed_rows(
         df = _ticking(df, plan, options, task.lateness_ms)
     else:
         task = _planned_here(df, task, start, clock)
-    placed = _placed(df, options, wanted.max_parallelism, parallelism)
+    placed = _placed(df, options, task)
     # Spark takes a dot in a name for a step into a struct here: such columns go by number.
     if any(set(column) & set(".`") for column in placed.columns):
         task = replace(task, columns=tuple(placed.columns))
@@ -207,14 +211,26 @@ def _max_parallelism(options: KeyedOptions) -> int:
     return MAX_PARALLELISM_DEFAULT
 
 
-def _start(wanted: Wanted, options: KeyedOptions) -> StartPlan | None:
+def _start(df: DataFrame, wanted: Wanted, options: KeyedOptions) -> StartPlan | None:
     """Ask the checkpoint how the operator may begin; nothing is changed in it."""
     if options.checkpoint is None:
         return None
     start = check_start(options.checkpoint, wanted, options.partitions, options.savepoint)
     for change in start.changes:
         log.info("operator=%s %s", options.name, change)
-    return start
+    return _left_behind(df, options.checkpoint, wanted, start)
+
+
+def _left_behind(df: DataFrame, checkpoint: str, wanted: Wanted, start: StartPlan) -> StartPlan:
+    """Begin an epoch with a batch whose rows came to the wrong instances: nothing counts of what it did."""
+    if not df.isStreaming or not start.moved:
+        return start
+    done = newest_committed(checkpoint_path(checkpoint))
+    batch = start.moved[-1]
+    if done is not None and batch <= done.number:
+        return start
+    epoch = begin_anew(operator_depot(checkpoint, wanted.operator), wanted.operator, batch)
+    return replace(start, seen_epoch=epoch.number)
 
 
 def _parallelism(df: DataFrame, start: StartPlan | None, wanted: Wanted) -> int:
@@ -256,7 +272,7 @@ def _planned_here(df: DataFrame, task: KeyedTask, start: StartPlan | None, clock
     number, seen = 0, None
     if start is not None and task.checkpoint is not None:
         number, seen = start.next_batch, start.seen_epoch
-        if start.torn:
+        if start.torn or number in start.moved:
             depot = operator_depot(task.checkpoint, task.wanted.operator)
             seen = begin_anew(depot, task.wanted.operator, number).number
     marks = (df.sparkSession.sparkContext.applicationId, task.wanted.operator, number, now_us)
@@ -264,14 +280,26 @@ def _planned_here(df: DataFrame, task: KeyedTask, start: StartPlan | None, clock
     return replace(task, planned=Planned(number, plan_id, None, now_us // 1000), seen_epoch=seen)
 
 
-def _placed(df: DataFrame, options: KeyedOptions, max_parallelism: int, parallelism: int) -> DataFrame:
+def _call_mark(df: DataFrame, clock: Clock) -> str:
+    """Give a text that no other call of `process` has, in this driver or in another one."""
+    marks = (df.sparkSession.sparkContext.applicationId, next(_CALLS), clock.now_us())
+    return hashlib.blake2b(repr(marks).encode(), digest_size=CALL_BYTES).hexdigest()
+
+
+def _placed(df: DataFrame, options: KeyedOptions, task: KeyedTask) -> DataFrame:
     """Bring each row to the instance that owns its key group."""
     from pyspark.sql import functions as sql
 
+    parallelism, max_parallelism = task.parallelism, task.wanted.max_parallelism
     keys = [_quoted(column) for column in options.key]
     group = sql.pmod(sql.xxhash64(*keys), sql.lit(max_parallelism)).cast("int").alias(GROUP_COLUMN)
     instance = sql.expr(f"cast(`{GROUP_COLUMN}` * {parallelism} div {max_parallelism} as int)")
-    return df.select("*", group).repartitionById(parallelism, instance)
+    # Spark drops a shuffle of what it knows to be empty, and with it all tasks behind. It does not look
+    # through what is observed: every instance has its task in every batch, where timers fire, and whose state
+    # the next batch begins with.
+    label = options.name if df.isStreaming else f"{options.name}.{task.call}"
+    seen = df.select("*", group).observe(f"tidegate.{label}", sql.lit(True).alias("present"))
+    return seen.repartitionById(parallelism, instance)
 
 
 def _quoted(column: str) -> Column:
@@ -293,9 +321,14 @@ def _tick_ms(ticks: str | None) -> int | None:
     return max(1, parse_duration(ticks).us // 1000)
 
 
-def _location(path: str | os.PathLike[str] | None) -> str | None:
+def _location(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
     """Give an absolute path: tasks run in other folders than the driver."""
-    return None if path is None else str(checkpoint_path(os.fspath(path)).absolute())
+    if path is None:
+        return None
+    given = os.fspath(path)
+    if not given.strip():
+        raise StateInvalid(operator=name, reason=f"{option} is empty; it is the path of a folder, or None")
+    return str(checkpoint_path(given).absolute())
 
 
 def _local_root(df: DataFrame, given: str | os.PathLike[str] | None) -> str | None:

@@ -5,13 +5,13 @@ Nothing is written, in the checkpoint or elsewhere.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.errors import StateInvalid, StateMismatch
+from tidegate.pipeline.keyed_task import task_name
 from tidegate.pipeline.ticks import LOOK_MS_DEFAULT
 from tidegate.state import epochs
 from tidegate.state.batch import StateSettings
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 # A name is a folder beside those of Spark's own operators, which are numbers.
 NAME_CHARS_MAX = 63
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+
+_FROM_A_SAVEPOINT = (
+    "Make a savepoint of it (`tidegate state savepoint`), and begin a new checkpoint: savepoint=PATH."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,8 @@ def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) ->
     if not _NAME.fullmatch(options.name) or len(options.name) > NAME_CHARS_MAX:
         reason = f"its name has letters, digits, '_' and '-', begins with a letter, {NAME_CHARS_MAX} at most"
         raise invalid(options, reason)
+    if options.checkpoint is not None:
+        _check_checkpoint(df, options, options.checkpoint)
     if df.isStreaming and options.checkpoint is None:
         reason = "a streaming query needs checkpoint=, the same folder as its checkpointLocation"
         raise invalid(options, reason)
@@ -89,6 +95,20 @@ def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) ->
             "bigint of milliseconds since 1970"
         )
         raise invalid(options, reason)
+
+
+def _check_checkpoint(df: DataFrame, options: KeyedOptions, checkpoint: str) -> None:
+    """Refuse a checkpoint of the other kind of job, and one that an operator before has under this name."""
+    has_offsets = Path(checkpoint, "offsets").exists()
+    if has_offsets and not df.isStreaming:
+        reason = "it belongs to a streaming query, whose batches a batch job would break."
+        raise StateMismatch(operator=options.name, reason=reason, hint=_FROM_A_SAVEPOINT)
+    if df.isStreaming and not has_offsets and epochs.listed(operator_depot(checkpoint, options.name)):
+        reason = "it belongs to a batch job, and a streaming query begins with a batch 0 of its own."
+        raise StateMismatch(operator=options.name, reason=reason, hint=_FROM_A_SAVEPOINT)
+    # Spark shows in a plan what a step calls; views and everything else are in it.
+    if f"{task_name(options.name, checkpoint)}(" in df._jdf.queryExecution().analyzed().toString():
+        raise invalid(options, "its rows come from an operator of the same name; give each its own")
 
 
 def _check_settings(options: KeyedOptions) -> None:

@@ -7,6 +7,7 @@ published before, by whatever attempt, is read back and not worked on again.
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import BatchTaken, StateInvalid, TidegateError
+from tidegate.errors import BatchTaken, PlanChanged, StateInvalid, TidegateError
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.pipeline.planned import (
     Planned,
@@ -29,13 +30,15 @@ from tidegate.pipeline.planned import (
 )
 from tidegate.pipeline.wire import hinted
 from tidegate.state import epochs
+from tidegate.state.attempts import is_first_time
 from tidegate.state.backends import open_backend
 from tidegate.state.batch import Asked, Opened, StateSettings, open_batch
 from tidegate.state.depot import Depot, checkpoint_path, operator_depot, partition_folder
 from tidegate.state.heads import Head, read_head
 from tidegate.state.instance import GROUP_COLUMN, BatchTimes, OperatorInstance, Place
 from tidegate.state.layout import groups_of
-from tidegate.state.local import default_root
+from tidegate.state.local import default_root, local_files
+from tidegate.state.moved import leave_mark, moved
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.outputs import read_output
 from tidegate.state.plans import OperatorPlan, checked
@@ -45,9 +48,12 @@ from tidegate.state.stage import Stage
 # Output held in memory until it is published; beyond it, it is read back from the file it was written to.
 HELD_BYTES_MAX = 32 * 1024 * 1024
 
-_MOVED = (
-    "what follows the operator moves its partitions together or behind others (coalesce, union); "
-    "put .repartition(n) between them"
+# Of the hash of a checkpoint's path, which tells a few apart.
+PLACE_BYTES = 4
+
+_TWO_JOBS = (
+    "Two batch jobs were planned on this checkpoint at once. Call process again once the other job is done, "
+    "or give each job a checkpoint of its own."
 )
 
 
@@ -72,26 +78,27 @@ class KeyedTask:
     ordered: bool = False
     # The names of the columns, where Spark could not be given them.
     columns: tuple[str, ...] | None = None
+    # Which call of `process` made this.
+    call: str = ""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Give the output of one partition of one batch."""
         try:
             yield from self._given(current_task(), batches, SystemClock())
         except TidegateError as problem:
+            if isinstance(problem, PlanChanged) and self.planned is not None:
+                problem.hint = _TWO_JOBS
             hinted(problem)
             raise
 
     def _given(self, task: Task, batches: Iterator[pa.RecordBatch], clock: Clock) -> Iterator[pa.RecordBatch]:
-        if task.partition >= self.parallelism:
-            raise StateInvalid(operator=self._name, reason=_MOVED)
-        rows = self._placed(task.partition, batches)
-        if self.ordered:
-            rows = in_order(rows, self.event_time)
         if self.checkpoint is None:
-            yield from self._passing(task, rows, clock)
+            yield from self._passing(task, self._rows(task.partition, batches, None), clock)
             return
         planned = self._plan(task, checkpoint_path(self.checkpoint))
         asked = self._asked(task, planned)
+        self._check_first_time(asked, clock)
+        rows = self._rows(task.partition, batches, asked)
         # A query keeps its id wherever its checkpoint is moved to; a batch job has none.
         writer = f"{task.query_id or self.checkpoint}/{self._name}"
         try:
@@ -111,6 +118,11 @@ class KeyedTask:
                 return
         # By now the copy of the state is free again, however slowly the rows are taken.
         yield from held
+
+    @property
+    def __name__(self) -> str:
+        """Spark shows it in its plans."""
+        return task_name(self._name, self.checkpoint)
 
     @property
     def _name(self) -> str:
@@ -136,6 +148,8 @@ class KeyedTask:
             attempt=task.attempt,
             savepoint=self.savepoint,
             seen_epoch=self.seen_epoch,
+            run=task.run,
+            call=self.call,
         )
 
     def _published(
@@ -199,7 +213,32 @@ class KeyedTask:
         plan: OperatorPlan = checked(self.operator, self._name)
         return OperatorInstance(plan, schema, Place(partition, self.parallelism, self.event_time))
 
-    def _placed(self, partition: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _check_first_time(self, asked: Asked, clock: Clock) -> None:
+        """Refuse a task that was here before, for another partition: Spark moved them together."""
+        place = self.settings.place(clock)
+        folder = place.operator_folder(operator_depot(asked.checkpoint, asked.operator))
+        with local_files(folder):
+            is_first = is_first_time(folder, asked.partition, asked.attempt)
+        if not is_first:
+            raise self._moved(asked)
+
+    def _moved(self, asked: Asked | None) -> StateInvalid:
+        if asked is not None:
+            leave_mark(operator_depot(asked.checkpoint, asked.operator), asked)
+        return moved(self._name)
+
+    def _rows(
+        self, partition: int, batches: Iterable[pa.RecordBatch], asked: Asked | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Give a partition's rows, in order where that is asked for."""
+        if partition >= self.parallelism:
+            raise self._moved(asked)
+        rows = self._placed(partition, batches, asked)
+        return in_order(rows, self.event_time) if self.ordered else rows
+
+    def _placed(
+        self, partition: int, batches: Iterable[pa.RecordBatch], asked: Asked | None
+    ) -> Iterator[pa.RecordBatch]:
         """Give rows on; refuse those of another instance, which would be remembered in the wrong place."""
         groups = groups_of(partition, self.parallelism, self.wanted.max_parallelism)
         for batch in batches:
@@ -208,7 +247,7 @@ class KeyedTask:
                     batch = batch.rename_columns(list(self.columns))  # noqa: PLW2901 - the same rows
                 ends = pc.min_max(batch.column(GROUP_COLUMN)).as_py()
                 if ends["min"] not in groups or ends["max"] not in groups:
-                    raise StateInvalid(operator=self._name, reason=_MOVED)
+                    raise self._moved(asked)
                 yield batch
 
     def _set_aside(self, planned: Planned, opened: Opened, writer: str) -> None:
@@ -228,6 +267,12 @@ class KeyedTask:
                 failed = list(read_output(opened.depot, folder, head.dead))
                 letters = [_letters(batch, self._name, head, planned) for batch in failed]
                 write_dead(self.dead_letters, writer, head.partition, head.batch, letters)
+
+
+def task_name(operator: str, checkpoint: str | None) -> str:
+    """Give the name under which an operator stands in Spark's plans; two on one checkpoint never share it."""
+    place = hashlib.blake2b(str(checkpoint).encode(), digest_size=PLACE_BYTES).hexdigest()
+    return f"KeyedTask.{operator}@{place}"
 
 
 def whole_batch(opened: Opened) -> list[Head]:
@@ -280,6 +325,8 @@ def _letters(failed: pa.RecordBatch, operator: str, head: Head, planned: Planned
 @contextmanager
 def _passing_folder(settings: StateSettings) -> Iterator[Path]:
     root = Path(settings.local_root) if settings.local_root else default_root()
-    root.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="passing-", dir=root) as folder:
+    with local_files(root):
+        root.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix="passing-", dir=root)
+    with made as folder:
         yield Path(folder)

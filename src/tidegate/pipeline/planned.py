@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ BATCH_PROPERTY = "streaming.sql.batchId"
 QUERY_PROPERTY = "sql.streaming.queryId"
 APPLICATION_PROPERTY = "spark.app.id"
 RUN_PROPERTY = "spark.jobGroup.id"
+
+_RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 # A plan id tells two plans of one batch apart; 128 bits never meet by chance.
 PLAN_ID_BYTES = 16
@@ -45,12 +48,13 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Where this code runs: which partition of a stage, which attempt, which batch of which query."""
+    """Where this code runs: which partition of a stage, which attempt, which batch and run of which query."""
 
     partition: int
     attempt: str
     batch: int | None
     query_id: str | None
+    run: str | None = None
 
 
 def current_task() -> Task:
@@ -61,6 +65,7 @@ def current_task() -> Task:
     if context is None:
         raise InvariantBroken(reason="this runs in a task of Spark alone")
     batch = context.getLocalProperty(BATCH_PROPERTY)
+    group = context.getLocalProperty(RUN_PROPERTY) or ""
     # Attempts are numbered anew in each application, and an application may run many queries.
     marks = (context.getLocalProperty(name) or "-" for name in (APPLICATION_PROPERTY, RUN_PROPERTY))
     return Task(
@@ -68,6 +73,8 @@ def current_task() -> Task:
         attempt="/".join((*marks, str(context.taskAttemptId()))),
         batch=None if batch is None else int(batch),
         query_id=context.getLocalProperty(QUERY_PROPERTY),
+        # Whoever sets a group of jobs in foreachBatch may give it one name in every run.
+        run=group if batch is not None and _RUN_ID.fullmatch(group) else None,
     )
 
 

@@ -2,10 +2,12 @@
 
 Classes of a script or of a pipeline file travel by value, with everything that stands in them. msgspec leaves
 in a class what it found out about it, and that cannot be sent; it is found out again on the other side.
+To import this is enough for dataclasses.MISSING to be itself on the other side.
 """
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import typing
 from collections.abc import Iterable, Iterator
@@ -15,6 +17,15 @@ from tidegate.state.plans import OperatorPlan
 from tidegate.state.signatures import hints_of
 
 _FOUND_OUT = "__msgspec_cache__"
+
+
+def _by_name(_missing: object) -> str:
+    return "MISSING"
+
+
+# A field without a default says so by this very object. Sent by value it would be another one on the other
+# side, and every field would seem to have a default.
+copyreg.pickle(type(dataclasses.MISSING), _by_name)
 
 
 def prepare_to_travel(plan: OperatorPlan) -> None:

@@ -23,7 +23,8 @@ class Asked:
     """What a task asks for: one batch of one partition of an operator.
 
     `attempt` is a text that no other attempt ever has, in this run of the query or in another one. `plan_id`
-    says which rows the batch is made of. `seen_epoch` is the newest epoch when the query was planned.
+    says which rows the batch is made of. `seen_epoch` is the newest epoch when the query was planned. `run`
+    is the run of a query, from start to stop, and `call` which of its operators asks; both where known.
     """
 
     checkpoint: str
@@ -36,6 +37,8 @@ class Asked:
     attempt: str
     savepoint: str | None = None
     seen_epoch: int | None = None
+    run: str | None = None
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,11 @@ is on the disk after each, and what a kill right after it leaves to the next att
                             attempt gives out this output
     7 apply to the copy     one write with the version. Killed before: the copy is one batch behind, and
                             is caught up with the change file
-    8 give out the output   from the file, as every later attempt does
+    8 give out the output   as it stands in the file, as every later attempt does
     9 snapshot, pruning     beside the work; see snapshotting.py and pruning.py
+
+Steps 7 and 8 need nothing of each other, and run side by side where 7 is short: the head says that the batch
+is done, whatever the copy knows. Whoever wants the copy next, in this worker or in another one, waits for 7.
 
 Two attempts at once, on one host or two, both come to step 6; the file system lets one of them link. The
 other one raises BatchTaken, removes its files, and its retry gives out what the first one made: two
@@ -29,6 +32,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tidegate.errors import PlanChanged, StateInvalid, StateMismatch, StorageCorrupt
 from tidegate.model.clock import Clock
@@ -36,13 +40,21 @@ from tidegate.state.asking import Asked, StateSettings
 from tidegate.state.depot import Depot, Disk, operator_depot
 from tidegate.state.epochs import EpochPlan, resolve
 from tidegate.state.fresh import Fresh, Surroundings
-from tidegate.state.heads import Head, RunFacts, head_name, read_head
-from tidegate.state.local import LocalCopy, Place, acquire, drop, put_back, remove_unused
+from tidegate.state.heads import Head, RunFacts, head_batches, head_name, read_head
+from tidegate.state.local import LocalCopy, Place, acquire, drop, local_files, pool, put_back, remove_unused
+from tidegate.state.moved import check_not_moved, leave_mark
 from tidegate.state.opened import Opened
 from tidegate.state.points import reached
 from tidegate.state.restore import Partition, bring
 
 __all__ = ["Asked", "Opened", "RunFacts", "StateSettings", "open_batch"]
+
+
+_TWO_OPERATORS = "two operators of one query have this name, and would give out each other's rows."
+_BEGIN_ANEW = (
+    "Give each operator a name of its own, and begin a new checkpoint, from a savepoint where there is one: "
+    "what one of them did in this batch stands in this checkpoint."
+)
 
 
 @contextmanager
@@ -56,6 +68,7 @@ def open_batch(
     """
     depot = operator_depot(asked.checkpoint, asked.operator, disk)
     plan = resolve(depot, asked, asked.seen_epoch)
+    check_not_moved(depot, plan.epoch, asked)
     heads = _done(asked, depot, plan)
     if heads is not None:
         yield Opened(asked, depot, plan.epoch, heads)
@@ -64,12 +77,13 @@ def open_batch(
     place = settings.place(clock)
     _remove_unused_once(place)
     partition = Partition(depot, plan.epoch, asked.partition, place)
-    copy = acquire(place, partition.copy_folder)
-    try:
-        fresh = _fresh(asked, settings, partition, copy, clock)
-    except BaseException:
-        copy.give_up()
-        raise
+    with local_files(partition.copy_folder):
+        copy = acquire(place, partition.copy_folder)
+        try:
+            fresh = _fresh(asked, settings, partition, copy, clock)
+        except BaseException:
+            copy.give_up()
+            raise
     yield from _worked(fresh, place, copy)
 
 
@@ -85,18 +99,26 @@ def _worked(fresh: Fresh, place: Place, copy: LocalCopy) -> Iterator[Opened]:
         is_trusted = not fresh.is_spilled or bool(fresh.heads)
         raise
     finally:
-        try:
-            if fresh.heads:
-                fresh.finish()
-            else:
-                fresh.discard()
-        finally:
-            if not is_trusted or (fresh.is_spilled and not fresh.heads):
-                drop(copy)
-            elif fresh.is_copy_current:
-                put_back(place, copy)
-            else:
-                copy.give_up()
+        if is_trusted and place.keep_open and fresh.is_finished_later:
+            pool().leave(copy.folder, partial(_left, fresh, place, copy, is_trusted))
+        else:
+            _left(fresh, place, copy, is_trusted)
+
+
+def _left(fresh: Fresh, place: Place, copy: LocalCopy, is_trusted: bool) -> None:
+    """Finish a batch, and leave its copy as what became of it demands."""
+    try:
+        if fresh.heads:
+            fresh.finish()
+        else:
+            fresh.discard()
+    finally:
+        if not is_trusted or (fresh.is_spilled and not fresh.heads):
+            drop(copy)
+        elif fresh.is_copy_current:
+            put_back(place, copy)
+        else:
+            copy.give_up()
 
 
 def _fresh(
@@ -120,14 +142,33 @@ def _done(asked: Asked, depot: Depot, plan: EpochPlan) -> tuple[Head, ...] | Non
     if plan.replay is None:
         head = read_head(depot, plan.epoch.number, asked.partition, asked.number)
         if head is None:
+            _check_not_over(asked, depot, plan)
             return None
         heads: tuple[Head, ...] = (head,)
     else:
         heads = tuple(_old_head(asked, depot, epoch, partition) for epoch, partition in plan.replay)
     for head in heads:
-        _check_same(asked, head)
+        _check_same(asked, head, depot)
         depot.sync(head_name(head.epoch, head.partition, head.batch))
     return heads
+
+
+def _check_not_over(asked: Asked, depot: Depot, plan: EpochPlan) -> None:
+    """Refuse a batch without a head that has newer ones behind it: it was done, and its head is pruned.
+
+    Heads are pruned oldest first, so that only a batch without the head before it can be one.
+    """
+    epoch = plan.epoch
+    if asked.number > epoch.first_batch and depot.exists(
+        head_name(epoch.number, asked.partition, asked.number - 1)
+    ):
+        return
+    newest = max(head_batches(depot, epoch.number, asked.partition), default=-1)
+    if newest > asked.number:
+        reason = (
+            f"Spark asks for batch {asked.number}, and batch {newest} is done: it was committed long ago."
+        )
+        raise StateMismatch(operator=asked.operator, reason=reason)
 
 
 def _old_head(asked: Asked, depot: Depot, epoch: int, partition: int) -> Head:
@@ -138,10 +179,14 @@ def _old_head(asked: Asked, depot: Depot, epoch: int, partition: int) -> Head:
     return head
 
 
-def _check_same(asked: Asked, head: Head) -> None:
+def _check_same(asked: Asked, head: Head, depot: Depot) -> None:
     if head.plan_id != asked.plan_id:
         raise PlanChanged(operator=asked.operator, partition=asked.partition, batch=asked.number)
+    # A run has one plan: another call in it is another operator. After a restart calls are made anew.
+    if asked.run is not None and asked.run == head.run and asked.call != head.call:
+        raise StateInvalid(operator=asked.operator, reason=_TWO_OPERATORS, hint=_BEGIN_ANEW)
     if head.attempt == asked.attempt:
+        leave_mark(depot, asked)
         reason = (
             "one task runs several of its partitions, as after a coalesce(): their rows cannot be told "
             "apart. Use repartition() after the operator instead."

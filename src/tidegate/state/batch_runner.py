@@ -17,7 +17,8 @@ from tidegate.errors import ValueInvalid
 from tidegate.state.chunks import Chunk, part_of
 from tidegate.state.context import BatchContext
 from tidegate.state.cursor import KeyBatch
-from tidegate.state.dead_rows import NOT_THE_ROWS_FAULT, DeadRow, DeadRows, code_of, place_of
+from tidegate.state.dead_rows import DeadRow, DeadRows, code_of, place_of
+from tidegate.state.row_runner import ends_a_run
 from tidegate.state.rows_out import OutputWrong, cast_batches
 from tidegate.state.running import Running
 
@@ -32,6 +33,7 @@ class BatchRunner:
         self._cursor = running.cursor
         self._ctx = BatchContext(running.known, running.cursor, running.set_timers, running.clock)
         self._dead = dead
+        self._ends = ends_a_run(dead)
         # The user's line that the newest failure came from.
         self._failed_at: str | None = None
 
@@ -47,7 +49,7 @@ class BatchRunner:
         self._stage.begin_row()
         try:
             batches = list(self._made(chunk))
-        except NOT_THE_ROWS_FAULT:
+        except self._ends:
             raise
         except Exception as error:  # noqa: BLE001 - the operator is the user's code and may raise anything
             self._stage.undo_row()
@@ -68,7 +70,7 @@ class BatchRunner:
             made = self._operator.process_batch(chunk.batch, self._ctx)
             for part in made if isinstance(made, Iterator) else (made,):
                 yield from cast_batches(part, self._running.plan.out_schema)
-        except NOT_THE_ROWS_FAULT:
+        except self._ends:
             raise
         except Exception as error:
             place = self._place(error, made)

@@ -14,6 +14,7 @@ from tidegate.state import epochs
 from tidegate.state.depot import Depot, checkpoint_path, operator_depot
 from tidegate.state.epochs import NONE_SEEN, Epoch, check_parallelism
 from tidegate.state.heads import head_name
+from tidegate.state.moved import moved_batches
 from tidegate.state.savepoint_record import read_savepoint
 from tidegate.state.schemas import OperatorSchema, Wanted, check_schema, newest_schema, schema_changes
 
@@ -28,7 +29,7 @@ class StartPlan:
     first that is not complete. `seen_epoch` belongs into every task's question (epochs.resolve), so that
     tasks of a run that was replaced are refused. `torn` says that `next_batch` was done in part,
     `is_rescale` that the number of instances changes. `changes` has a sentence for each state that is added,
-    dropped, taken up again or migrated.
+    dropped, taken up again or migrated. `moved` are batches that were done by the wrong instances (moved.py).
     """
 
     parallelism: int | None
@@ -37,6 +38,7 @@ class StartPlan:
     torn: bool
     is_rescale: bool
     changes: tuple[str, ...]
+    moved: tuple[int, ...] = ()
 
 
 def check_start(
@@ -70,6 +72,7 @@ def _continued(
         torn=any(depot.exists(name) for name in heads),
         is_rescale=chosen != newest.parallelism,
         changes=_changes(depot, wanted),
+        moved=moved_batches(depot, newest),
     )
 
 

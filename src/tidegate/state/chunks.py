@@ -17,8 +17,9 @@ from tidegate.state.keys import KeyCodec, KeyType
 # The column with the key group that is added to every row: int32, never null.
 GROUP_COLUMN = "__tidegate_group"
 
-# Rows that are worked on at once: enough that one read serves many keys, few enough for the memory.
-CHUNK_ROWS_MAX = 65_536
+# Rows that are worked on at once: enough that one read serves many keys, few enough for the memory. A key
+# that comes in two chunks is read and written twice, so a batch of usual size is one chunk.
+CHUNK_ROWS_MAX = 131_072
 CHUNK_BYTES_MAX = 64 * 1024 * 1024
 
 _PER_MS = {"us": 1_000, "ns": 1_000_000}
@@ -126,7 +127,7 @@ class KeyFinder:
         groups = np.asarray(batch.column(GROUP_COLUMN))[first]
         distinct = [column.take(pa.array(first)) for column in columns]
         stored = self._codec.encode_array(distinct)
-        order = _stored_order(groups, stored)
+        order = _stored_order(groups, distinct, stored)
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
         keys = distinct[0] if len(distinct) == 1 else pa.StructArray.from_arrays(distinct, names=self._names)
@@ -162,8 +163,11 @@ def _flat(column: pa.Array) -> pa.Array:
     return column.dictionary_decode() if kinds.is_dictionary(column.type) else column
 
 
-def _stored_order(groups: npt.NDArray[np.int32], stored: pa.Array) -> Numbers:
+def _stored_order(groups: npt.NDArray[np.int32], keys: Sequence[pa.Array], stored: pa.Array) -> Numbers:
     """Give the order in which keys lie in the backend: by key group, then by their bytes."""
+    if len(keys) == 1 and kinds.is_signed_integer(keys[0].type) and not keys[0].null_count:
+        # Whole numbers lie in their own order, and are compared several times as fast as their bytes.
+        return np.lexsort((keys[0].to_numpy(), groups)).astype(np.int64, copy=False)
     table = pa.table({"group": groups, "key": stored})
     order = pc.sort_indices(table, sort_keys=[("group", "ascending"), ("key", "ascending")])
     numbers: Numbers = order.to_numpy().astype(np.int64)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 LOCK_NAME = "lock"
 WANTED_NAME = "wanted"
+# In the name of a folder that is being removed.
+GONE = ".gone."
 # Between two looks at a lock that another one holds.
 PAUSE_MS = 2
 # A waiter asks again so often: the holder may have thrown the first request away.
@@ -47,8 +49,16 @@ class Claim:
         os.utime(self._lock, ns=(now_us * 1_000, now_us * 1_000))
 
     def remove(self) -> None:
-        """Remove the folder with all in it, and give up the claim."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove the folder with all in it, and give up the claim.
+
+        It goes under another name first: as soon as its lock file is gone, the next holder is in it.
+        """
+        gone = self.folder.with_name(f"{self.folder.name}{GONE}{os.getpid()}.{self._lock}")
+        try:
+            self.folder.rename(gone)
+        except OSError:
+            gone = self.folder
+        shutil.rmtree(gone, ignore_errors=True)
         self.release()
 
     def release(self) -> None:
@@ -141,13 +151,25 @@ def sweep(root: Path, pattern: str, unused_before_us: int | None = None) -> list
     gone = []
     for lock in sorted(root.glob(f"{pattern}/{LOCK_NAME}")):
         try:
-            used_ns = lock.stat().st_mtime_ns
-        except FileNotFoundError:
+            found = _try(lock.parent) if _is_unused(lock, unused_before_us) else None
+            if found is None:
+                continue
+            # Looked at again: somebody may have used it and given it back in between.
+            if _is_unused(lock, unused_before_us):
+                found.remove()
+                gone.append(lock.parent)
+            else:
+                found.release()
+        except OSError:  # another one was first, or it is another user's
             continue
-        if unused_before_us is not None and used_ns >= unused_before_us * 1_000:
-            continue
-        found = _try(lock.parent)
-        if found is not None:
-            found.remove()
-            gone.append(lock.parent)
     return gone
+
+
+def remove_gone(folder: Path) -> None:
+    """Remove what is left of folders beside this one whose removal was cut off."""
+    for left in folder.parent.glob(f"{folder.name}*{GONE}*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_unused(lock: Path, before_us: int | None) -> bool:
+    return before_us is None or lock.stat().st_mtime_ns < before_us * 1_000

@@ -29,7 +29,7 @@ import xxhash
 from tidegate.errors import CheckpointUnusable, StorageFailed, StorageFull, TidegateError
 
 # A file-size limit counts as a full disk: the batch fails the same way and goes on when there is room.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*):")
 # Attempts that fight for one spare name; each killed one leaves at most one behind.
@@ -261,7 +261,7 @@ class Depot:
 
 def refusal(path: Path, problem: OSError) -> TidegateError:
     """Give the error of ours for what the disk refused."""
-    if problem.errno in _FULL:
+    if problem.errno in FULL:
         try:
             free_bytes = shutil.disk_usage(path.parent).free
         except OSError:

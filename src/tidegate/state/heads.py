@@ -84,6 +84,9 @@ class Head:
     damaged: tuple[str, ...] = ()
     # Of all batches of the epoch, so that a reader need not have seen every one.
     dead_rows_total: int = 0
+    # The run of the query that published it, and which of its operators.
+    run: str | None = None
+    call: str = ""
     format: int = HEAD_FORMAT
 
 

@@ -5,7 +5,8 @@ files in `db`. It is never the truth: whatever is wrong with it, it is removed a
 holds it at a time (claims.py); it stays open after a task, and is given up when another worker of this
 machine asks for it. Beside it lie, each with a lock of its own, private copies of attempts that could not
 wait (`<partition>.private.…`) and the files of snapshots on their way into the checkpoint
-(`<partition>.snapshot.…`); what a dead worker left of these is removed by the next one that opens the copy.
+(`<partition>.snapshot.…`); what a dead worker left of these, or of a removal (`….gone.…`), is removed by the
+next one that opens the copy. Which attempts opened a partition is kept by the operator (attempts.py).
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ import shutil
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import xxhash
 
-from tidegate.errors import InvariantBroken, TidegateError
+from tidegate.errors import InvariantBroken, StorageFailed, TidegateError
 from tidegate.model.clock import Clock
+from tidegate.state.attempts import forget_unused
 from tidegate.state.backend import Backend
-from tidegate.state.claims import Claim, claim, sweep
-from tidegate.state.depot import Depot
+from tidegate.state.claims import Claim, claim, remove_gone, sweep
+from tidegate.state.depot import FULL, Depot, refusal
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +39,9 @@ ROOT_VARIABLE = "TIDEGATE_STATE_DIR"
 UNUSED_US_MAX = 7 * 24 * 3_600 * 1_000_000
 # Copies that one worker keeps open without using them; each holds file descriptors and a memtable.
 IDLE_COPIES_MAX = 16
+# What is left of a batch after its task is a short write, and is waited for: a private copy costs more. But
+# no task waits for ever.
+LEAVING_MS_MAX = 60_000
 # Private copies of one worker for one partition; names are tried in turn.
 PRIVATE_COPIES_MAX = 1_000
 
@@ -55,14 +61,31 @@ class Place:
 
     def folder(self, depot: Depot, epoch: int, partition: int) -> Path:
         """Give the folder of a partition's copy."""
+        return self.operator_folder(depot) / f"e{epoch}" / str(partition)
+
+    def operator_folder(self, depot: Depot) -> Path:
+        """Give the folder of all that belongs to one operator of a checkpoint."""
         address = xxhash.xxh3_64_hexdigest(str(depot.root.resolve()).encode())
-        return self.root / address / depot.root.name / f"e{epoch}" / str(partition)
+        return self.root / address / depot.root.name
 
 
 def default_root() -> Path:
     """Give the folder for copies when the settings name none: from the environment, else a temporary one."""
     named = os.environ.get(ROOT_VARIABLE)
     return Path(named) if named else Path(tempfile.gettempdir()) / f"tidegate-state-{os.getuid()}"
+
+
+@contextmanager
+def local_files(folder: Path) -> Iterator[None]:
+    """Give what the disk refuses below a folder for copies as an error of ours that names it."""
+    try:
+        yield
+    except OSError as problem:
+        if problem.errno in FULL:
+            raise refusal(folder, problem) from problem
+        reason = f"copies of the state cannot be kept there ({problem.strerror or problem})"
+        hint = f"Set local_dir, or {ROOT_VARIABLE}, to a folder that the user of this worker may write to."
+        raise StorageFailed(path=str(folder), reason=reason, hint=hint) from problem
 
 
 class LocalCopy:
@@ -159,6 +182,7 @@ def acquire(place: Place, folder: Path) -> LocalCopy:
     if held is not None:
         sweep(folder.parent, f"{folder.name}.private.*")
         sweep(folder.parent, f"{folder.name}.snapshot.*")
+        remove_gone(folder)
         held.touch(place.clock.now_us())
         return LocalCopy(held, place, is_private=False)
     log.warning("the copy in %s is in use for long; a private one is made", folder)
@@ -197,6 +221,7 @@ def drop(copy: LocalCopy) -> None:
 def remove_unused(place: Place) -> list[Path]:
     """Remove the copies below a root that no task used for a week; give what went."""
     before_us = place.clock.now_us() - UNUSED_US_MAX
+    forget_unused(place.root, before_us)
     return sweep(place.root, "*/*/*/*", before_us)
 
 
@@ -209,11 +234,23 @@ class CopyPool:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
+        self._leaving: dict[Path, threading.Thread] = {}
         self._idle: OrderedDict[Path, LocalCopy] = OrderedDict()
         self._wake: tuple[int, int] | None = None
 
+    def leave(self, folder: Path, finish: Callable[[], None]) -> None:
+        """Do beside the work what is left of a task's batch, which gives its copy back at the end."""
+        thread = threading.Thread(target=self._left, args=(folder, finish), name="state-leaving")
+        try:
+            with self._mutex:
+                thread.start()
+                self._leaving[folder] = thread
+        except RuntimeError:  # the machine has no more threads for us
+            finish()
+
     def take(self, folder: Path) -> LocalCopy | None:
-        """Give a copy that is kept open, to one task alone."""
+        """Give a copy that is kept open, to one task alone; waits for what is left of its last one."""
+        self._wait_left([folder])
         with self._mutex:
             return self._idle.pop(folder, None)
 
@@ -239,7 +276,8 @@ class CopyPool:
             _give_up_kept(extra)
 
     def close(self) -> None:
-        """Close all copies that are kept open."""
+        """Close all copies that are kept open, once nothing is left of their tasks."""
+        self._wait_left(list(self._leaving))
         with self._mutex:
             idle = list(self._idle.values())
             self._idle.clear()
@@ -255,6 +293,22 @@ class CopyPool:
         for copy in self._idle.values():
             copy.held.forget()
         _ABANDONED.append(self)
+
+    def _wait_left(self, folders: list[Path]) -> None:
+        for folder in folders:
+            thread = self._leaving.get(folder)
+            if thread is not None:
+                thread.join(LEAVING_MS_MAX / 1_000)
+
+    def _left(self, folder: Path, finish: Callable[[], None]) -> None:
+        try:
+            finish()
+        except Exception:
+            # The batch is done all the same, and what is wrong with its copy is found by who opens it next.
+            log.exception("the batch is done, but not what comes after it, for the copy in %s", folder)
+        finally:
+            with self._mutex:
+                self._leaving.pop(folder, None)
 
     def _listen(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidegate.errors import ValueInvalid
+from tidegate.errors import StateInvalid, StateMismatch, StateOutsideKey, ValueInvalid
 from tidegate.state.chunks import Chunk
 from tidegate.state.columns import Faults
 from tidegate.state.context import Context, Timer
@@ -28,6 +28,9 @@ from tidegate.state.running import Running
 Due = tuple[bytes, bytes, Any, Timer]
 
 logger = logging.getLogger(__name__)
+
+# What the operator does wrong, and would do wrong on every row: no row is set aside for it.
+OPERATORS_FAULT = (StateInvalid, StateOutsideKey, StateMismatch)
 
 # Output is handed on in batches of about so many rows: large enough for Arrow, small enough to wait for.
 OUT_ROWS_MAX = 65_536
@@ -47,6 +50,7 @@ class RowRunner:
         self._cursor = running.cursor
         self._ctx: Context = running.context()
         self._dead = dead
+        self._ends = ends_a_run(dead)
         self._out = RowsOut(running.plan.out_schema, running.plan.out_type)
         self._build: Build | None = None
         self._schema: pa.Schema | None = None
@@ -87,7 +91,7 @@ class RowRunner:
                 made = process(event, ctx)
                 if made is not None:
                     take(made)
-            except NOT_THE_ROWS_FAULT:
+            except self._ends:
                 raise
             except Exception as error:  # noqa: BLE001 - an operator may raise anything
                 place = self._undone(error, made, self._operator.process, mark)
@@ -112,7 +116,7 @@ class RowRunner:
             try:
                 made = on_timer(timer, ctx)
                 take(made)
-            except NOT_THE_ROWS_FAULT:
+            except self._ends:
                 raise
             except Exception as error:  # noqa: BLE001 - an operator may raise anything
                 place = self._undone(error, made, on_timer, mark)
@@ -165,6 +169,11 @@ class RowRunner:
         is_timed = chunk.times_ms is not None and number not in chunk.timeless
         event_ms = int(chunk.times_ms[number]) if chunk.times_ms is not None and is_timed else None
         self._dead.add(DeadRow(key, event_ms, "row", error, place, row.to_pylist()[0]))
+
+
+def ends_a_run(dead: DeadRows) -> tuple[type[Exception], ...]:
+    """Give the errors that end a run as they are; without dead rows the first of any other kind does, too."""
+    return (*NOT_THE_ROWS_FAULT, *OPERATORS_FAULT) if dead.is_taken else NOT_THE_ROWS_FAULT
 
 
 def _feed(chunk: Chunk, events: list[Any]) -> Iterator[tuple[Any, ...]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from operator import attrgetter, itemgetter
+from operator import attrgetter, call, itemgetter
 from types import GeneratorType
 from typing import Any
 
@@ -54,10 +54,8 @@ class RowsOut:
     def add(self, made: Any) -> None:
         """Take one row; OutputWrong where it does not fit the output."""
         row = self._by_attribute(made) if type(made) is self._out_type else self._row_of(made)
-        for fits, value in zip(self._fits, row, strict=False):
-            if not fits(value):
-                row = self._converted(row)
-                break
+        if not all(map(call, self._fits, row)):
+            row = self._converted(row)
         self.rows.append(row)
 
     def batch(self) -> pa.RecordBatch:

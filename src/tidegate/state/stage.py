@@ -25,7 +25,7 @@ MIB = 1024 * 1024
 # A batch that changes more than this is rare, and the worker has other uses for its memory.
 STAGE_BYTES_MAX = 256 * MIB
 
-# What is read ahead for a chunk of 65,536 rows fits several times; beyond it, reading again is cheaper.
+# What is read ahead for a chunk of 131,072 rows fits; beyond it, reading again is cheaper.
 CACHE_BYTES_MAX = 64 * MIB
 
 # Python's own cost of an entry: two bytes objects and a place in a dict.

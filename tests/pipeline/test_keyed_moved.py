@@ -1,0 +1,97 @@
+"""Steps behind an operator that move its partitions are refused, and cost nothing once the plan is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from tests.pipeline.keyed_jobs import Shop, Totals
+from tidegate.errors import StateInvalid
+from tidegate.model.clock import SystemClock
+from tidegate.pipeline.keyed import process
+from tidegate.pipeline.keyed_task import KeyedTask
+from tidegate.pipeline.planned import Planned, Task
+from tidegate.state.batch import StateSettings
+from tidegate.state.keys import KeyType
+from tidegate.state.local import pool
+from tidegate.state.plans import checked
+from tidegate.state.schemas import Wanted
+
+
+@pytest.fixture(autouse=True)
+def closed_pool() -> Iterator[None]:
+    yield
+    pool().close()
+
+
+def keyed_task(folder: Path) -> KeyedTask:
+    key = KeyType.from_arrow(("user",), pa.schema([("user", pa.string())]), operator="totals")
+    return KeyedTask(
+        operator=Totals(),
+        wanted=Wanted("totals", key, 128, checked(Totals(), "totals").specs),
+        parallelism=2,
+        settings=StateSettings(local_root=str(folder / "local")),
+        checkpoint=str(folder / "checkpoint"),
+        planned=Planned(0, "plan", None, 0),
+    )
+
+
+def test_task_that_comes_twice_is_refused_also_where_another_one_did_the_batch(tmp_path: Path) -> None:
+    """A retry after a coalesce() would give out the same stored rows once for each of its partitions."""
+    task = keyed_task(tmp_path)
+
+    def run(attempt: str, partition: int = 0) -> list[pa.RecordBatch]:
+        return list(task._given(Task(partition, attempt, None, None), iter(()), SystemClock()))
+
+    run("app/run/1")
+    run("app/run/2")
+    with pytest.raises(StateInvalid, match="coalesce"):
+        run("app/run/2")
+    # What was published may be another partition's: nobody is given it.
+    for partition in range(2):
+        with pytest.raises(StateInvalid, match="coalesce"):
+            run("app/run/3", partition)
+
+
+def totals(shop: Shop, rows: Any = None) -> Any:
+    return process(
+        shop.stream() if rows is None else rows,
+        name="totals",
+        key="user",
+        operator=Totals(),
+        checkpoint=shop.checkpoint,
+        partitions=4,
+        local_dir=shop.folder / "local",
+    )
+
+
+@pytest.mark.spark
+def test_rows_are_all_there_once_the_plan_is_mended(spark: Any, tmp_path: Path) -> None:
+    """The second of two tasks has nothing to do and publishes it, under the number of another partition."""
+    users = spark.range(60).selectExpr("concat('u', id) as user")
+    user = users.where("cast(pmod(xxhash64(user), 128) * 4 div 128 as int) = 1").first().user
+    shop = Shop(spark, tmp_path / "shop")
+    shop.add((user, 5, 1))
+    with pytest.raises(StreamingQueryException, match="coalesce"):
+        shop.run(totals(shop).coalesce(2))
+    shop.add((user, 5, 2))
+    shop.run(totals(shop))
+    assert shop.batches() == shop.expected()
+
+
+@pytest.mark.spark
+def test_every_instance_has_its_task_in_a_batch_that_spark_knows_to_be_empty(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Spark leaves out what stands behind a step that gave no rows; the next batch would miss this one."""
+    shop = Shop(spark, tmp_path / "shop")
+    for amount in (1, -1, 1):
+        shop.add(("ada", amount, 1))
+    shop.run(totals(shop, shop.stream().repartition(2).where("amount > 0")))
+    assert shop.batches() == [[["ada", 1, 1]], [], [["ada", 2, 2]]]
+    assert len(list(shop.checkpoint.glob("state/totals/e0/*/v1.head"))) == 4

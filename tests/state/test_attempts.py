@@ -1,0 +1,88 @@
+"""A task opens a batch once, and a batch whose partitions were moved is opened by nobody."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.state.batches import OPERATOR, Job, settings
+from tidegate.errors import StateInvalid
+from tidegate.model.clock import SystemClock
+from tidegate.state import epochs
+from tidegate.state.attempts import MARKS_KEPT, forget_unused, is_first_time
+from tidegate.state.batch import open_batch
+from tidegate.state.checking import check_start
+from tidegate.state.depot import Depot, operator_depot
+from tidegate.state.keys import KeyColumn, KeyType
+from tidegate.state.moved import leave_mark, moved_batches
+from tidegate.state.schemas import Wanted
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path, settings(tmp_path, keep_open=False))
+
+
+@pytest.fixture
+def depot(job: Job) -> Depot:
+    return operator_depot(str(job.root / "checkpoint"), OPERATOR)
+
+
+def test_an_attempt_is_there_for_the_first_time_once(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "counts"
+    assert is_first_time(folder, 0, "app/run/1")
+    assert not is_first_time(folder, 0, "app/run/1")
+    assert is_first_time(folder, 1, "app/run/1")
+    assert is_first_time(folder, 0, "app/run/2")
+    assert not is_first_time(folder, 0, "app/run/1")
+
+
+def test_marks_of_attempts_take_no_more_room_with_time_and_go_when_unused(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "counts"
+    for number in range(3 * MARKS_KEPT):
+        assert is_first_time(folder, 0, f"app/run/{number}")
+    (file,) = folder.iterdir()
+    assert file.stat().st_size == 8 * MARKS_KEPT
+    assert not is_first_time(folder, 0, f"app/run/{2 * MARKS_KEPT}")
+    os.utime(file, (100, 100))
+    forget_unused(tmp_path, 100_000_000)
+    assert file.exists()
+    forget_unused(tmp_path, 100_000_001)
+    assert not file.exists()
+
+
+def test_a_batch_with_moved_partitions_is_refused_until_an_epoch_begins_with_it(
+    job: Job, depot: Depot
+) -> None:
+    job.drive(2)
+    job.do(2, 1)
+    leave_mark(depot, job.asked(2, 0))
+    for partition in range(2):
+        with pytest.raises(StateInvalid, match=r"put \.repartition\(n\) between them"):
+            job.do(2, partition)
+    key = KeyType((KeyColumn("key", "bigint"),))
+    start = check_start(str(job.root / "checkpoint"), Wanted(OPERATOR, key, 8, ()), None)
+    assert start.moved == (2,)
+    epoch = epochs.begin_anew(depot, OPERATOR, 2)
+    assert moved_batches(depot, epoch) == ()
+    rows = job.do(2, 0) + job.do(2, 1)
+    assert len(rows) == len(dict(rows))
+    assert depot.exists("e1/1/v2.head")
+
+
+def test_a_whole_batch_of_another_run_is_not_marked(job: Job, depot: Depot) -> None:
+    """Spark may have it: the wrong plan of a later run found it done, and published nothing."""
+    for partition in range(2):
+        publish(job, f"app/right/{partition}", partition)
+    leave_mark(depot, job.asked(0, 0, attempt="app/wrong/7"))
+    assert moved_batches(depot, epochs.listed(depot)[0]) == ()
+    leave_mark(depot, job.asked(0, 0, attempt="app/right/8"))
+    assert moved_batches(depot, epochs.listed(depot)[0]) == (0,)
+
+
+def publish(job: Job, attempt: str, partition: int) -> None:
+    asked = job.asked(0, partition, attempt=attempt)
+    with open_batch(asked, job.settings, SystemClock()) as opened:
+        job.work(opened, 0, partition)
