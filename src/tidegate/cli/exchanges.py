@@ -1,4 +1,4 @@
-"""Questions and answers: the demo's agent as the console view sees it. Follows a topic, in its own thread.
+"""Questions and answers: the demo's agent as the console view sees it. Follows a topic.
 
 People put questions into the table `demo.questions`; the table feeds the topic `demo.asked`; the agent takes
 them from there as a consumer group, and its answers go to the topic `demo.answers`, which this follows.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidegate.errors import TidegateError
+from tidegate.cli.following import TopicFollower
 
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client
@@ -28,9 +28,6 @@ QUESTIONS_DEFINITION = (
 )
 QUESTIONS_ROUTE = f"ALTER TOPIC {ASKED_TOPIC} ADD SOURCE demo.questions ON INSERT WITH (payload = 'full')"
 EXCHANGES_KEPT = 8
-WAIT_MS = 1000  # how long a question for more may wait, and with it whoever stops the feed
-# While there is no server, or the topic is not made yet.
-RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,38 +56,23 @@ class ExchangeFeed:
     """Follows the answers until it is told to stop; `newest` may be asked from any thread."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
-        self._connect = connect
         self._lock = threading.Lock()
-        self._leave = threading.Event()
         self._known: deque[Exchange] = deque(maxlen=EXCHANGES_KEPT)
-        self._thread = threading.Thread(target=self._run, name="exchange-feed", daemon=True)
+        self._follower = TopicFollower(connect, ANSWERS_TOPIC, self._take)
 
     def start(self) -> None:
         """Begin to follow."""
-        self._thread.start()
+        self._follower.start()
 
     def stop(self) -> None:
         """Follow no more; a question under way is left to itself."""
-        self._leave.set()
+        self._follower.stop()
 
     def newest(self) -> list[Exchange]:
         """Give the last exchanges, the newest last."""
         with self._lock:
             return list(self._known)
 
-    def _run(self) -> None:
-        while not self._leave.is_set():
-            try:
-                self._follow()
-            except TidegateError:
-                # There is no server or no topic yet, or not any more: the view says so by itself.
-                self._leave.wait(RETRY_SECONDS)
-
-    def _follow(self) -> None:
-        with self._connect() as client:
-            start: str | dict[str, Any] = "latest"
-            while not self._leave.is_set():
-                page = client.topic(ANSWERS_TOPIC).consume(start, wait_ms=WAIT_MS)
-                start = {"offsets": page["nextOffsets"]}
-                with self._lock:
-                    self._known.extend(exchange_of(message["payload"]) for message in page["messages"])
+    def _take(self, payloads: list[Any]) -> None:
+        with self._lock:
+            self._known.extend(map(exchange_of, payloads))

@@ -1,4 +1,4 @@
-"""Sessions: the demo's second pipeline as the console view sees it. Follows a topic, in its own thread.
+"""Sessions: the demo's second pipeline as the console view sees it. Follows a topic.
 
 People click; clicks go to the topic `demo.clicks`; the pipeline `sessions` keeps a session for each person in
 its state, and tells of it in the topic `demo.sessions`, which this follows.
@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidegate.errors import TidegateError
+from tidegate.cli.following import TopicFollower
 
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client
 
 CLICKS_TOPIC = "demo.clicks"
 SESSIONS_TOPIC = "demo.sessions"
-WAIT_MS = 1000  # how long a question for more may wait, and with it whoever stops the feed
-RETRY_SECONDS = 1.0  # while there is no server, or the topic is not made yet
 VISITS_MAX = 1_000  # someone else may publish there, without end
 
 
@@ -60,20 +58,18 @@ class VisitFeed:
     """Follows the sessions until it is told to stop; `now` may be asked from any thread."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
-        self._connect = connect
         self._lock = threading.Lock()
-        self._leave = threading.Event()
         self._open: dict[str, Visit] = {}
         self._closed = 0
-        self._thread = threading.Thread(target=self._run, name="visit-feed", daemon=True)
+        self._follower = TopicFollower(connect, SESSIONS_TOPIC, self.take)
 
     def start(self) -> None:
         """Begin to follow."""
-        self._thread.start()
+        self._follower.start()
 
     def stop(self) -> None:
         """Follow no more; a question under way is left to itself."""
-        self._leave.set()
+        self._follower.stop()
 
     def now(self) -> Visits:
         """Give the sessions as they stand."""
@@ -89,19 +85,3 @@ class VisitFeed:
                     self._open[visit.who] = visit
                 elif not visit.is_open and self._open.pop(visit.who, None) is not None:
                     self._closed += 1
-
-    def _run(self) -> None:
-        while not self._leave.is_set():
-            try:
-                self._follow()
-            except TidegateError:
-                # There is no server or no topic yet, or not any more: the view says so by itself.
-                self._leave.wait(RETRY_SECONDS)
-
-    def _follow(self) -> None:
-        with self._connect() as client:
-            start: str | dict[str, Any] = "latest"
-            while not self._leave.is_set():
-                page = client.topic(SESSIONS_TOPIC).consume(start, wait_ms=WAIT_MS)
-                start = {"offsets": page["nextOffsets"]}
-                self.take([message["payload"] for message in page["messages"]])
