@@ -255,7 +255,7 @@ def _place(call: Invocation, pipeline: str) -> tuple[str, Path]:
     from tidegate.model.names import check_pipeline_name
 
     if os.sep in pipeline:
-        return pipeline, Path(pipeline)
+        return pipeline, Path(pipeline).absolute()
     return pipeline, call.existing_home().checkpoints_path / check_pipeline_name(pipeline)
 
 
