@@ -54,7 +54,8 @@ class StateSettings:
     snapshot_in_background: bool = True
     stage_bytes_max: int = 256 * MIB
     keep_open: bool = True
-    lock_wait_ms_max: int = 2_000
+    # A worker that hands over a large copy writes its memtables out first, which takes a second or two.
+    lock_wait_ms_max: int = 10_000
 
     def __post_init__(self) -> None:
         if self.snapshots_kept < SNAPSHOTS_KEPT_MIN:

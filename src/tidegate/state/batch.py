@@ -15,11 +15,8 @@ is on the disk after each, and what a kill right after it leaves to the next att
                             attempt gives out this output
     7 apply to the copy     one write with the version. Killed before: the copy is one batch behind, and
                             is caught up with the change file
-    8 give out the output   as it stands in the file, as every later attempt does
+    8 give out the output   from the file, as every later attempt does
     9 snapshot, pruning     beside the work; see snapshotting.py and pruning.py
-
-Steps 7 and 8 need nothing of each other, and run side by side where 7 is short: the head says that the batch
-is done, whatever the copy knows. Whoever wants the copy next, in this worker or in another one, waits for 7.
 
 Two attempts at once, on one host or two, both come to step 6; the file system lets one of them link. The
 other one raises BatchTaken, removes its files, and its retry gives out what the first one made: two
@@ -32,7 +29,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from tidegate.errors import PlanChanged, StateInvalid, StateMismatch, StorageCorrupt
 from tidegate.model.clock import Clock
@@ -41,7 +37,7 @@ from tidegate.state.depot import Depot, Disk, operator_depot
 from tidegate.state.epochs import EpochPlan, resolve
 from tidegate.state.fresh import Fresh, Surroundings
 from tidegate.state.heads import Head, RunFacts, head_batches, head_name, read_head
-from tidegate.state.local import LocalCopy, Place, acquire, drop, local_files, pool, put_back, remove_unused
+from tidegate.state.local import LocalCopy, Place, acquire, drop, local_files, put_back, remove_unused
 from tidegate.state.moved import check_not_moved, leave_mark
 from tidegate.state.opened import Opened
 from tidegate.state.points import reached
@@ -99,26 +95,18 @@ def _worked(fresh: Fresh, place: Place, copy: LocalCopy) -> Iterator[Opened]:
         is_trusted = not fresh.is_spilled or bool(fresh.heads)
         raise
     finally:
-        if is_trusted and place.keep_open and fresh.is_finished_later:
-            pool().leave(copy.folder, partial(_left, fresh, place, copy, is_trusted))
-        else:
-            _left(fresh, place, copy, is_trusted)
-
-
-def _left(fresh: Fresh, place: Place, copy: LocalCopy, is_trusted: bool) -> None:
-    """Finish a batch, and leave its copy as what became of it demands."""
-    try:
-        if fresh.heads:
-            fresh.finish()
-        else:
-            fresh.discard()
-    finally:
-        if not is_trusted or (fresh.is_spilled and not fresh.heads):
-            drop(copy)
-        elif fresh.is_copy_current:
-            put_back(place, copy)
-        else:
-            copy.give_up()
+        try:
+            if fresh.heads:
+                fresh.finish()
+            else:
+                fresh.discard()
+        finally:
+            if not is_trusted or (fresh.is_spilled and not fresh.heads):
+                drop(copy)
+            elif fresh.is_copy_current:
+                put_back(place, copy)
+            else:
+                copy.give_up()
 
 
 def _fresh(

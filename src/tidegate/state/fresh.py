@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 # Attempts at one batch whose files would have the same id; each dead one leaves one until it is pruned.
 IDS_MAX = 1_000
-# Changes up to so many entries are applied after the task: more would let the next one wait for its copy.
-LATER_ENTRIES_MAX = 200_000
 # A head stays small: of damage found by its restore it names so many, the log has them all.
 DAMAGED_SHOWN_MAX = 10
 
@@ -60,7 +58,6 @@ class Fresh(Opened):
         self._files: _Files | None = None
         self._is_decided = True
         self._is_wanted = False
-        self._waiting: Changes | None = None
         self.is_spilled = False
         self.is_copy_current = True
         self._due = self._is_snapshot_due()
@@ -123,23 +120,9 @@ class Fresh(Opened):
             raise BatchTaken(operator=asked.operator, partition=asked.partition, batch=asked.number)
         self.heads = (head,)
         reached("head-linked", asked.partition, asked.number)
-        self._waiting, self.is_copy_current = changes, False
-        if not self.is_finished_later:
-            self._apply(head)
+        self._apply(changes, head)
+        reached("applied", asked.partition, asked.number)
         return head
-
-    @property
-    def is_finished_later(self) -> bool:
-        """Say whether `finish` may run beside the next work: it is short then.
-
-        A snapshot writes out what is in memory, which takes longer; a private copy goes with its task.
-        """
-        around, waiting = self._around, self._waiting
-        if waiting is None or not around.rules.in_background or around.copy.is_private:
-            return False
-        if self._due or self._is_wanted or self.is_spilled:
-            return False
-        return len(waiting.entries) <= LATER_ENTRIES_MAX
 
     def _is_over(self) -> bool:
         """Say whether the batch was done long ago: its head was pruned, and its name is free again.
@@ -152,13 +135,11 @@ class Fresh(Opened):
         return head_batches(self.depot, self.epoch.number, asked.partition)[-1] > asked.number
 
     def finish(self) -> None:
-        """Do what is due after a published batch: the copy, the output before, a snapshot.
+        """Do what is due after a published batch: the output before goes, a snapshot is taken.
 
         The batch is done whatever becomes of this, so a failure here is named in the log and nothing more.
         """
         around = self._around
-        if self.head is not None and self._waiting is not None:
-            self._apply(self.head)
         try:
             if around.before is not None:
                 old = [file.file for file in (around.before.out, around.before.dead) if file is not None]
@@ -175,15 +156,14 @@ class Fresh(Opened):
         if self._files is not None and not self.heads and self._is_decided:
             self._files.discard()
 
-    def _apply(self, head: Head) -> None:
+    def _apply(self, changes: Changes, head: Head) -> None:
         """Tell the copy; when it cannot take it, the batch is done all the same, and the copy is behind."""
-        changes, self._waiting = self._waiting or Changes(), None
+        self.is_copy_current = False
         try:
             self.backend.apply(changes, Version(head.epoch, head.batch, head.head_id))
             self.is_copy_current = True
         except TidegateError as problem:
             log.warning("the copy of %s did not take batch %d: %s", self._name, head.batch, problem)
-        reached("applied", self.asked.partition, self.asked.number)
 
     def _is_snapshot_due(self) -> bool:
         around = self._around

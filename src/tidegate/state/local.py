@@ -39,9 +39,6 @@ ROOT_VARIABLE = "TIDEGATE_STATE_DIR"
 UNUSED_US_MAX = 7 * 24 * 3_600 * 1_000_000
 # Copies that one worker keeps open without using them; each holds file descriptors and a memtable.
 IDLE_COPIES_MAX = 16
-# What is left of a batch after its task is a short write, and is waited for: a private copy costs more. But
-# no task waits for ever.
-LEAVING_MS_MAX = 60_000
 # Private copies of one worker for one partition; names are tried in turn.
 PRIVATE_COPIES_MAX = 1_000
 
@@ -234,23 +231,11 @@ class CopyPool:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._leaving: dict[Path, threading.Thread] = {}
         self._idle: OrderedDict[Path, LocalCopy] = OrderedDict()
         self._wake: tuple[int, int] | None = None
 
-    def leave(self, folder: Path, finish: Callable[[], None]) -> None:
-        """Do beside the work what is left of a task's batch, which gives its copy back at the end."""
-        thread = threading.Thread(target=self._left, args=(folder, finish), name="state-leaving")
-        try:
-            with self._mutex:
-                thread.start()
-                self._leaving[folder] = thread
-        except RuntimeError:  # the machine has no more threads for us
-            finish()
-
     def take(self, folder: Path) -> LocalCopy | None:
-        """Give a copy that is kept open, to one task alone; waits for what is left of its last one."""
-        self._wait_left([folder])
+        """Give a copy that is kept open, to one task alone."""
         with self._mutex:
             return self._idle.pop(folder, None)
 
@@ -276,8 +261,7 @@ class CopyPool:
             _give_up_kept(extra)
 
     def close(self) -> None:
-        """Close all copies that are kept open, once nothing is left of their tasks."""
-        self._wait_left(list(self._leaving))
+        """Close all copies that are kept open."""
         with self._mutex:
             idle = list(self._idle.values())
             self._idle.clear()
@@ -293,22 +277,6 @@ class CopyPool:
         for copy in self._idle.values():
             copy.held.forget()
         _ABANDONED.append(self)
-
-    def _wait_left(self, folders: list[Path]) -> None:
-        for folder in folders:
-            thread = self._leaving.get(folder)
-            if thread is not None:
-                thread.join(LEAVING_MS_MAX / 1_000)
-
-    def _left(self, folder: Path, finish: Callable[[], None]) -> None:
-        try:
-            finish()
-        except Exception:
-            # The batch is done all the same, and what is wrong with its copy is found by who opens it next.
-            log.exception("the batch is done, but not what comes after it, for the copy in %s", folder)
-        finally:
-            with self._mutex:
-                self._leaving.pop(folder, None)
 
     def _listen(self) -> None:
         while True:
