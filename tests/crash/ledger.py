@@ -99,13 +99,18 @@ class Ledger:
                 entry.until_seconds = 0.0
 
     def acked_upto(self, member: str, covered: Collection[Place], said: int) -> None:
-        """Note an ack of all that a member was given up to some places: what it still held is done."""
+        """Note an ack of all that a member was given up to some places: what it still held is done.
+
+        What another was given before the ack came in is that one's, and its time is not this member's.
+        """
         now = time.monotonic()
-        held = [place for place in covered if self._entries[place].until_seconds > now + CLOCK_SECONDS]
-        if not len(held) <= said <= len(covered):
-            self.wrong("an ack says how many it did", f"{said} of {len(held)} to {len(covered)}", covered)
+        with self._lock:
+            own = {place for place in covered if self._entries[place].member == member}
+            held = {place for place in own if self._entries[place].until_seconds > now + CLOCK_SECONDS}
+        if not len(held) <= said <= len(own):
+            self.wrong("an ack says how many it did", f"{said} of {len(held)} to {len(own)}", covered)
         self.acked(member, held)
-        self.unsure(set(covered) - set(held))
+        self.unsure(own - held)
 
     def unsure(self, places: Iterable[Place]) -> None:
         """Note an ack of which nobody knows whether it was done."""

@@ -159,6 +159,20 @@ def test_an_ack_by_one_who_came_late_is_found(tmp_path: Path) -> None:
     assert course.promises() == ["a message is acknowledged once"]
 
 
+def test_an_ack_up_to_an_offset_is_not_of_what_another_was_given_before_it_came_in(tmp_path: Path) -> None:
+    """Case 18: the server was away when the ack was sent, and somebody else was quicker after it."""
+    course = Course(tmp_path)
+    course.give("a", 1, seconds=-1)
+    covered = course.ledger.covered("a", {0: 0})
+    course.give("b", 2)
+    course.ledger.acked_upto("a", covered, 0)
+    assert course.promises() == ["every message comes until it is acknowledged"]
+    course.ledger.acked_upto("a", covered, 1)
+    assert "an ack says how many it did" in course.promises()
+    course.ledger.acked("b", [course.place])
+    assert not course.promises()
+
+
 def test_a_message_that_nobody_was_given_or_acknowledged_is_found(tmp_path: Path) -> None:
     course = Course(tmp_path)
     assert course.promises() == ["every message is given at least once"]
