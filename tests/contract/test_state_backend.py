@@ -250,9 +250,15 @@ def test_sizes_follow_what_is_there(backend: Backend) -> None:
     assert after(prefix) > max(entries)
 
 
-def test_closing_twice_is_harmless(backend: Backend) -> None:
+@pytest.mark.parametrize("kind", BACKEND_KINDS)
+def test_closing_twice_is_harmless(kind: str, tmp_path: Path) -> None:
+    backend = open_backend(kind, tmp_path / "copy")
+    backend.apply(Changes(entries={b"a": b"1"}), version(3))
     backend.close()
     backend.close()
+    again = open_backend(kind, tmp_path / "copy")
+    assert (again.get(b"a"), again.version()) == (b"1", version(3))
+    again.close()
 
 
 def test_a_backend_that_is_not_known_is_refused(tmp_path: Path) -> None:

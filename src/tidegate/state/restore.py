@@ -148,12 +148,6 @@ class Bringing:
             put_back(self.place, copy)
 
 
-def apply_batch(backend: Backend, depot: Depot, head: Head) -> None:
-    """Apply one batch's change file to a copy that stands at the batch before."""
-    parts = read_changes(depot, partition_folder(head.epoch, head.partition), head.changes)
-    apply_parts(backend, parts, Version(head.epoch, head.batch, head.head_id))
-
-
 def apply_parts(backend: Backend, parts: Iterable[Changes], version: Version) -> None:
     """Apply the parts of a batch's changes, the last one with the version.
 
