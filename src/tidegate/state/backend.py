@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +23,31 @@ class Version:
     head_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class PackedEntries:
+    """Entries of one segment as columns, all keys and all values of one width, the keys sorted.
+
+    `keys` is a uint8 array of shape (n, width): key group u16, then the key, as they lie in the segment.
+    """
+
+    segment: int
+    keys: np.ndarray[Any, np.dtype[np.uint8]]
+    values: np.ndarray[Any, np.dtype[np.uint8]]
+
+
 @dataclass(slots=True)
 class Changes:
-    """What one batch does to the entries: first the ranges go, then each entry is put, or deleted by None."""
+    """What one batch does to the entries: first the ranges go, then each entry is put, or deleted by None.
+
+    `packed` are entries of a segmented store, put after the others; no other backend takes them.
+    """
 
     ranges: list[tuple[bytes, bytes]] = field(default_factory=list)
     entries: dict[bytes, bytes | None] = field(default_factory=dict)
+    packed: list[PackedEntries] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.ranges or self.entries)
+        return bool(self.ranges or self.entries or self.packed)
 
 
 @dataclass(frozen=True, slots=True)

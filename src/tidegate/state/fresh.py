@@ -19,7 +19,7 @@ from tidegate.state.backend import Backend, Changes, Version
 from tidegate.state.change_files import ChangeWriter
 from tidegate.state.depot import Depot, Writer
 from tidegate.state.epochs import times_after
-from tidegate.state.heads import Head, RunFacts, StoredFile, encode_head, head_batches, head_name
+from tidegate.state.heads import Head, RunFacts, StoredFile, added, encode_head, head_batches, head_name
 from tidegate.state.local import LocalCopy
 from tidegate.state.opened import Opened
 from tidegate.state.outputs import OutputWriter
@@ -73,6 +73,10 @@ class Fresh(Opened):
     @property
     def newest_event_ms(self) -> int | None:
         return times_after(self.depot, self.epoch, self.asked.number - 1).newest_event_ms
+
+    @property
+    def newest_event_us(self) -> int | None:
+        return times_after(self.depot, self.epoch, self.asked.number - 1).newest_event_us
 
     @property
     def snapshot_due(self) -> bool:
@@ -210,6 +214,10 @@ class Fresh(Opened):
             dead_rows_total=facts.dead_rows + (around.before.dead_rows_total if around.before else 0),
             run=asked.run,
             call=asked.call,
+            newest_event_us=facts.newest_event_us,
+            counts=facts.counts,
+            totals=added(around.before.totals if around.before else {}, facts.counts),
+            notes=facts.notes,
         )
 
 

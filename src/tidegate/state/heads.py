@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import xxhash
@@ -48,6 +49,11 @@ class RunFacts:
     batch_time_ms: int = 0
     schema: int = 0
     snapshot_wanted: bool = False
+    newest_event_us: int | None = None
+    # Figures of this batch that add up over batches, by name.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    # What the operator says of itself after the batch, as JSON has it; small.
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +93,17 @@ class Head:
     # The run of the query that published it, and which of its operators.
     run: str | None = None
     call: str = ""
+    newest_event_us: int | None = None
+    # Of this batch; `totals` of all batches of the epoch.
+    counts: Mapping[str, int] = field(default_factory=dict)
+    totals: Mapping[str, int] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict)
     format: int = HEAD_FORMAT
+
+
+def added(totals: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
+    """Give totals with the figures of one more batch."""
+    return {name: totals.get(name, 0) + counts.get(name, 0) for name in {**totals, **counts}}
 
 
 def head_name(epoch: int, partition: int, batch: int) -> str:

@@ -6,6 +6,7 @@ whole. Version 1:
     key group u16 | 0x01 | state u16 | key | sub-key           an entry of a keyed state
     key group u16 | 0x02 | clock u8  | time i64 | key          a timer
     key group u16 | 0x03 | state u16 | bucket i64 | key | sub  an entry of the index by which TTL is cleaned
+    key group u16 | 0x04 | segment i64 | key                   the times of a key in a segment (segments/)
     0xfffe        | 0x01 | state u16 | sequence                an element of operator state
     0xffff        | name                                       what the store knows of itself
 
@@ -28,6 +29,7 @@ STATES_MAX = 65_000
 SPACE_ENTRY = 0x01
 SPACE_TIMER = 0x02
 SPACE_EXPIRY = 0x03
+SPACE_SEGMENT = 0x04
 
 OPERATOR_GROUP = b"\xff\xfe"
 META_GROUP = b"\xff\xff"
@@ -35,11 +37,13 @@ META_GROUP = b"\xff\xff"
 _ENTRY = struct.Struct(">HBH")
 _TIMER = struct.Struct(">HBBQ")
 _EXPIRY = struct.Struct(">HBHQ")
+_SEGMENT = struct.Struct(">HBQ")
 _SIGN = 1 << 63
 
 ENTRY_PREFIX_BYTES = _ENTRY.size
 TIMER_PREFIX_BYTES = _TIMER.size
 EXPIRY_PREFIX_BYTES = _EXPIRY.size
+SEGMENT_PREFIX_BYTES = _SEGMENT.size
 
 
 def instance_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
@@ -79,6 +83,16 @@ def timer_time(entry: bytes) -> int:
 def expiry_prefix(key_group: int, state: int, bucket: int) -> bytes:
     """Give what stands before key and sub-key in the TTL index."""
     return _EXPIRY.pack(key_group, SPACE_EXPIRY, state, bucket + _SIGN)
+
+
+def segment_prefix(key_group: int, segment: int) -> bytes:
+    """Give what stands before the key in an entry of a segment."""
+    return _SEGMENT.pack(key_group, SPACE_SEGMENT, segment + _SIGN)
+
+
+def segment_of_entry(entry: bytes) -> int:
+    """Give the segment of an entry's key."""
+    return int(_SEGMENT.unpack_from(entry)[2]) - _SIGN
 
 
 def after(prefix: bytes) -> bytes:

@@ -76,6 +76,11 @@ class Opened:
         raise self._wrong("newest_event_ms")
 
     @property
+    def newest_event_us(self) -> int | None:
+        """Give the same in microseconds, where the operator keeps it so."""
+        raise self._wrong("newest_event_us")
+
+    @property
     def snapshot_due(self) -> bool:
         """Say whether a snapshot will be taken after this batch."""
         return False

@@ -15,6 +15,7 @@ class Times:
     newest_event_ms: int | None = None
     next_event_timer_ms: int | None = None
     next_processing_timer_ms: int | None = None
+    newest_event_us: int | None = None
 
     @classmethod
     def of(cls, heads: Iterable[Head]) -> Times:
@@ -27,6 +28,7 @@ class Times:
                 (h.next_processing_timer_ms for h in found if h.next_processing_timer_ms is not None),
                 default=None,
             ),
+            max((h.newest_event_us for h in found if h.newest_event_us is not None), default=None),
         )
 
 
