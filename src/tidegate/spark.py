@@ -1,6 +1,7 @@
 """The public door for Spark: what a pipeline file, or any PySpark job, imports as `tide`.
 
-`process` runs a `KeyedOperator` with state over a DataFrame, with or without a Tidegate server. States
+`process` runs a `KeyedOperator` with state over a DataFrame, with or without a Tidegate server; `deduplicate`
+drops rows whose key was seen before, by columns or by their `content_hash`. States
 are `ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState` and `OperatorListState`.
 `pipeline` marks the function of a pipeline file, `Context` is what that function is given, `to_topic` writes
 micro-batches into a topic, and `register` adds `tidegate.topic` to a Spark session that is not ours.
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tidegate.pipeline.definitions import Context, Pipeline, pipeline
+from tidegate.pipeline.deduplicate import deduplicate
+from tidegate.pipeline.digests import ContentHash, content_hash
 from tidegate.pipeline.keyed import process
 from tidegate.state.aggregates import AggregateFunction
 from tidegate.state.context import BatchContext, OpenContext, Timer
@@ -35,6 +38,7 @@ __all__ = [
     "AggregateFunction",
     "AggregatingState",
     "BatchContext",
+    "ContentHash",
     "Context",
     "JsonSerializer",
     "KeyedContext",
@@ -52,6 +56,8 @@ __all__ = [
     "Timer",
     "Ttl",
     "ValueState",
+    "content_hash",
+    "deduplicate",
     "pipeline",
     "process",
     "register",

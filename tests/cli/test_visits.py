@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cli.pictures import picture
 from tests.cli.test_view import draw
-from tidegate.cli.demo import VISITORS_MAX, clicks
+from tidegate.cli.demo_clicks import VISITORS_MAX, clicks
 from tidegate.cli.view import summary_line
 from tidegate.cli.visits import Visit, VisitFeed, Visits, visit_of
 

@@ -11,5 +11,6 @@ entries     the state, made anew from the checkpoint alone
 volume      a small file system that can be filled
 run         one run: start, strike, start again until the query is through; then compare
 standin     a small operator without our state, careful or careless: proof that the comparison can fail
-soak        hundreds of runs; `python -m tests.faults.soak --minutes 10`
+dedup_…     the same for a deduplication: its rows, its query, its stored times, and the model's answer
+soak        hundreds of runs; `python -m tests.faults.soak [--operator dedup] --minutes 10`
 """

@@ -6,12 +6,11 @@ import shutil
 from pathlib import Path
 
 from tests.faults.driver import load_case
-from tidegate.state.depot import operator_depot
+from tidegate.state.depot import Depot, operator_depot
 from tidegate.state.epochs import last_complete, listed
 from tidegate.state.heads import read_head
 from tidegate.state.snapshots import manifest_name, snapshot_batches
 
-OPERATOR = "ledger"
 ASIDE = ".aside"
 
 
@@ -28,7 +27,7 @@ def damage_local(folder: Path) -> None:
 
 def damage_snapshot(folder: Path) -> None:
     """Flip a byte in the newest snapshot of each partition, or in one of its files; lose the local copies."""
-    depot = operator_depot(str(load_case(folder).checkpoint(folder)), OPERATOR)
+    depot = _depot(folder)
     epoch = listed(depot)[-1]
     for partition in range(epoch.parallelism):
         batches = snapshot_batches(depot, epoch.number, partition)
@@ -42,7 +41,7 @@ def damage_snapshot(folder: Path) -> None:
 
 def damage_changes(folder: Path) -> None:
     """Flip a byte in the newest change file of each partition, the old one kept aside; lose the copies."""
-    depot = operator_depot(str(load_case(folder).checkpoint(folder)), OPERATOR)
+    depot = _depot(folder)
     epoch = listed(depot)[-1]
     batch = last_complete(depot, epoch)
     for partition in range(epoch.parallelism):
@@ -63,6 +62,18 @@ def mend_changes(folder: Path) -> None:
     """Put the change files back."""
     for aside in load_case(folder).checkpoint(folder).rglob("*" + ASIDE):
         aside.replace(aside.with_name(aside.name.removesuffix(ASIDE)))
+
+
+def lose_segment(folder: Path) -> None:
+    """Lose one segment of each local copy of a deduplication, as who removes a damaged one does."""
+    for copy in load_case(folder).local(folder).glob("*/*/e*/*/db-segments"):
+        for segment in sorted(copy.glob("*.*000"))[-1:]:
+            shutil.rmtree(segment)
+
+
+def _depot(folder: Path) -> Depot:
+    case = load_case(folder)
+    return operator_depot(str(case.checkpoint(folder)), "orders" if case.is_dedup else "ledger")
 
 
 def _flip(path: Path) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.faults.rows import COLUMNS, FILES_PER_BATCH
+from tests.faults import dedup_rows, rows
 from tests.faults.standin import standin
 from tests.faults.strikes import Strikes, kill_tree
 
@@ -36,12 +36,17 @@ ROOT = Path(__file__).resolve().parents[2]
 class Case:
     """One query: who keeps the state, over how many partitions, on which Spark."""
 
-    keeper: str = "tide"  # or "heap", "careful", "careless"
+    keeper: str = "tide"  # or "heap", "careful", "careless", "dedup", "dedup-exact"
     partitions: int = 2
     master: str = "local[2,4]"
     snapshot_every: int = 2
     volume: str = ""  # where checkpoint and local copies lie; empty: in the folder itself
     conf: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_dedup(self) -> bool:
+        """Say whether rows are deduplicated, and not counted."""
+        return self.keeper.startswith("dedup")
 
     def checkpoint(self, folder: Path) -> Path:
         """Say where the checkpoint lies."""
@@ -99,19 +104,24 @@ def _mended(folder: Path, reason: str) -> bool:
 def _run(spark: Any, folder: Path) -> None:
     case, strikes = load_case(folder), Strikes.load(folder / "strikes")
     checkpoint = str(case.checkpoint(folder))
-    raw = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", FILES_PER_BATCH)
-    rows = raw.parquet(str(folder / "rows"))
-    query = _query(case, rows, checkpoint, folder, strikes).writeStream
+    columns = dedup_rows.COLUMNS if case.is_dedup else rows.COLUMNS
+    raw = spark.readStream.schema(columns).option("maxFilesPerTrigger", rows.FILES_PER_BATCH)
+    given = raw.parquet(str(folder / "rows"))
+    query = _query(case, given, checkpoint, folder, strikes).writeStream
     query = query.option("checkpointLocation", checkpoint).foreachBatch(_sink(folder, strikes))
     query.trigger(availableNow=True).start().awaitTermination()
 
 
-def _query(case: Case, rows: Any, checkpoint: str, folder: Path, strikes: Strikes) -> Any:
+def _query(case: Case, given: Any, checkpoint: str, folder: Path, strikes: Strikes) -> Any:
     if case.keeper in ("careful", "careless"):
-        return standin(rows, checkpoint, strikes, careful=case.keeper == "careful")
+        return standin(given, checkpoint, strikes, careful=case.keeper == "careful")
+    if case.is_dedup:
+        from tests.faults.dedup_query import deduplicated
+
+        return deduplicated(case, given, checkpoint, case.local(folder), strikes)
     from tests.faults.operators import kept
 
-    return kept(case, rows, checkpoint, case.local(folder), strikes)
+    return kept(case, given, checkpoint, case.local(folder), strikes)
 
 
 def _sink(folder: Path, strikes: Strikes) -> Callable[[Any, int], None]:
@@ -120,21 +130,21 @@ def _sink(folder: Path, strikes: Strikes) -> Callable[[Any, int], None]:
             _die(batch)
         if strikes.in_sink("twice", batch):
             _leave(folder / "seen", f"{batch:06d}-{uuid.uuid4()}", frame.toArrow())
-        rows = frame.toArrow()
-        _leave(folder / "seen", f"{batch:06d}-{uuid.uuid4()}", rows)
+        given = frame.toArrow()
+        _leave(folder / "seen", f"{batch:06d}-{uuid.uuid4()}", given)
         if strikes.in_sink("in-sink", batch):
             _die(batch)
-        _leave(folder / "out", f"{batch:06d}", rows)
+        _leave(folder / "out", f"{batch:06d}", given)
         if strikes.in_sink("after-sink", batch):
             _die(batch)
 
     return write
 
 
-def _leave(folder: Path, name: str, rows: pa.Table) -> None:
+def _leave(folder: Path, name: str, table: pa.Table) -> None:
     folder.mkdir(exist_ok=True)
     hidden = folder / f".{name}"
-    pq.write_table(rows, hidden)
+    pq.write_table(table, hidden)
     hidden.replace(folder / f"{name}.parquet")
 
 

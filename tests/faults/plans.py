@@ -14,15 +14,19 @@ PARTITIONS = 2
 # The first batch arms the points of the second; the last one is left for what comes late.
 FIRST_BATCH = 1
 BATCHES_HIT = range(FIRST_BATCH, BATCHES - 1)
+# The first one has rows in every partition.
+OPERATORS = ("ledger", "totals")
 WORKER_POINTS = tuple(point for point in POINTS if point != "epoch-written")
 
 
-def shaken(seed: int, points: Sequence[str] = WORKER_POINTS) -> list[Strike]:
+def shaken(
+    seed: int, points: Sequence[str] = WORKER_POINTS, operators: Sequence[str] = OPERATORS
+) -> list[Strike]:
     """Give strikes that the driver survives, one a batch: failed rows, dead workers, slow work, repeats."""
     draw = random.Random(seed)
     kinds: list[tuple[Kind, str]] = [("raise", ""), ("die", ""), ("slow", ""), ("twice", "")]
     kinds += [("point", point) for point in points]
-    return _spread(draw, kinds)
+    return _spread(draw, kinds, operators)
 
 
 def killed(seed: int, points: Sequence[str], sinks: Sequence[Kind]) -> list[Strike]:
@@ -30,7 +34,7 @@ def killed(seed: int, points: Sequence[str], sinks: Sequence[Kind]) -> list[Stri
     draw = random.Random(seed)
     kinds: list[tuple[Kind, str]] = [(kind, "") for kind in sinks]
     kinds += [("driver", point) for point in points]
-    return [replace(strike, partition=ANY_PARTITION) for strike in _spread(draw, kinds)]
+    return [replace(strike, partition=ANY_PARTITION) for strike in _spread(draw, kinds, OPERATORS)]
 
 
 def between(seed: int, kills: int, choices: Sequence[Between]) -> list[Between]:
@@ -39,15 +43,15 @@ def between(seed: int, kills: int, choices: Sequence[Between]) -> list[Between]:
     return [draw.choice(choices) for _ in range(kills)]
 
 
-def _spread(draw: random.Random, kinds: list[tuple[Kind, str]]) -> list[Strike]:
+def _spread(draw: random.Random, kinds: list[tuple[Kind, str]], operators: Sequence[str]) -> list[Strike]:
     """Give each strike a batch of its own; those that need not come in their batch come first."""
     draw.shuffle(kinds)
     kinds.sort(key=lambda one: one[1] not in LOOSE_POINTS)
     chosen = sorted(draw.sample(list(BATCHES_HIT), min(len(kinds), len(BATCHES_HIT))))
     strikes = []
     for (kind, point), batch in zip(kinds, chosen, strict=False):
-        operator = draw.choice(("ledger", "totals")) if kind in ("raise", "die", "slow") else "ledger"
+        operator = draw.choice(operators) if kind in ("raise", "die", "slow") else operators[0]
         # Few keys come to the second operator: a partition of it may have none.
-        partition = draw.randrange(PARTITIONS) if operator == "ledger" else ANY_PARTITION
+        partition = draw.randrange(PARTITIONS) if operator == operators[0] else ANY_PARTITION
         strikes.append(Strike(kind, batch, partition, operator, point))
     return strikes

@@ -33,6 +33,10 @@ def found_in(folder: Path, case: Case) -> Found:
         seen.setdefault(int(path.name.split("-")[0]), []).append(sorted(_rows(path), key=repr))
     if case.keeper in ("careful", "careless"):
         return Found(rows, seen, read_standin(case.checkpoint(folder)))
+    if case.is_dedup:
+        from tests.faults.dedup_entries import read_times
+
+        return Found(rows, seen, read_times(case.checkpoint(folder), folder / "read"))
     from tests.faults.entries import read_entries
 
     return Found(rows, seen, read_entries(case.checkpoint(folder), folder / "read", _kind(case)))

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from tests.faults import dedup_rows, rows
 from tests.faults.driver import ROOT, Case, load_case
 from tests.faults.reading import Found, differences, found_in
-from tests.faults.rows import write_rows
 from tests.faults.strikes import Strike, Strikes, kill_tree
 
 BATCHES = 12
@@ -48,6 +48,7 @@ def prepare(
 ) -> Path:
     """Write down what a driver needs to know."""
     folder.mkdir(parents=True, exist_ok=True)
+    write_rows = dedup_rows.write_rows if case.is_dedup else rows.write_rows
     write_rows(folder / "rows", seed, batches, BATCH_ROWS)
     (folder / "case.json").write_text(json.dumps(asdict(case)))
     Strikes(folder / "strikes", strikes, case.volume).save()

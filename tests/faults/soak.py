@@ -1,4 +1,4 @@
-"""Hundreds of disturbances: `python -m tests.faults.soak --minutes 10`.
+"""Hundreds of disturbances: `python -m tests.faults.soak --minutes 10`, with `--operator dedup` or without.
 
 Each round has new rows and a new plan from its seed, which is printed: one driver for an undisturbed run and
 a shaken one, then drivers that are killed at points and in the sink, with files lost and damaged between them
@@ -21,8 +21,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from tests.faults import damage
+from tests.faults.dedup_check import against_model
+from tests.faults.dedup_query import NAME
 from tests.faults.driver import Case, load_case
-from tests.faults.plans import between, killed, shaken
+from tests.faults.plans import OPERATORS, WORKER_POINTS, between, killed, shaken
 from tests.faults.run import BATCHES, Between, check, missed, prepare, run
 from tests.faults.strikes import ANY_PARTITION, Kind, Strike
 from tests.faults.volume import make_room, small_volume
@@ -30,7 +32,10 @@ from tests.pipeline.standalone import Cluster
 from tidegate.state.points import POINTS
 
 SINKS: tuple[Kind, ...] = ("before-sink", "in-sink", "after-sink")
-SPREAD: tuple[Kind, ...] = ("slow", "executor", "executor", "raise")
+SPREAD: tuple[Kind, ...] = ("slow", "executor", "executor", "raise", "point")
+# Who keeps the state in a round, and which operators are struck.
+KEEPERS = {"process": ("tide", "tide", "heap"), "dedup": ("dedup", "dedup", "dedup-exact")}
+STRUCK = {"process": OPERATORS, "dedup": (NAME,)}
 KILLS_A_ROUND = 6
 CLUSTER_EVERY = 3
 REFUSALS: dict[str, Between] = {
@@ -55,6 +60,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Disturb keyed state; compare with an undisturbed run.")
     parser.add_argument("--seed", type=int, default=None, help="repeat one round")
     parser.add_argument("--minutes", type=float, default=0, help="go on with new seeds for this long")
+    parser.add_argument("--operator", choices=sorted(KEEPERS), default="process", help="what is disturbed")
     options = parser.parse_args()
     deadline = time.monotonic() + options.minutes * 60
     for number in itertools.count():
@@ -62,10 +68,13 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix=f"tidegate-faults-{seed}-"))
         print(f"seed {seed}, in {folder}", flush=True)
         begun, struck, faults = time.monotonic(), 0, list[str]()
-        for name, count in _round(folder, seed, with_cluster=number % CLUSTER_EVERY == 0):
+        with_cluster = number % CLUSTER_EVERY == 0
+        for name, count in _round(folder, seed, options.operator, with_cluster=with_cluster):
             found = check(folder / "plain", folder / name)
             struck += count - len(missed(folder / name))
             faults += [f"{name}: {fault}" for fault in found]
+        if options.operator == "dedup":
+            faults += [f"plain: {fault}" for fault in against_model(folder / "plain")]
         if faults:
             print("\n".join(faults))
             return 1
@@ -76,11 +85,11 @@ def main() -> int:
     return 0
 
 
-def _round(folder: Path, seed: int, *, with_cluster: bool) -> Iterator[tuple[str, int]]:
+def _round(folder: Path, seed: int, operator: str, *, with_cluster: bool) -> Iterator[tuple[str, int]]:
     """Run one round; give the name of each disturbed folder, while it can be read, and its strikes."""
     draw = random.Random(seed)
-    case = Case(keeper=draw.choice(("tide", "tide", "heap")), snapshot_every=draw.choice((1, 2, 4)))
-    strikes = shaken(seed)
+    case = Case(keeper=draw.choice(KEEPERS[operator]), snapshot_every=draw.choice((1, 2, 4)))
+    strikes = shaken(seed, WORKER_POINTS, STRUCK[operator])
     run([prepare(folder / "plain", seed, case), prepare(folder / "shaken", seed, case, strikes)])
     yield "shaken", len(strikes)
     with small_volume(folder / "volume") as volume:
@@ -94,7 +103,7 @@ def _killed(folder: Path, seed: int, case: Case, draw: random.Random) -> int:
     strikes = killed(seed, points, draw.sample(SINKS, 2))
     kills = len(strikes)
     if case.volume:
-        strikes += [Strike("full", BATCHES - 1, ANY_PARTITION)]
+        strikes += [Strike("full", BATCHES - 1, ANY_PARTITION, _first_operator(case))]
     prepare(folder / "killed", seed, case, strikes)
     done = between(
         seed,
@@ -105,6 +114,7 @@ def _killed(folder: Path, seed: int, case: Case, draw: random.Random) -> int:
             damage.damage_local,
             damage.damage_snapshot,
             damage.damage_changes,
+            damage.lose_segment if case.is_dedup else damage.lose_local,
             _rescale,
         ),
     )
@@ -115,10 +125,18 @@ def _killed(folder: Path, seed: int, case: Case, draw: random.Random) -> int:
 def _spread(folder: Path, seed: int, case: Case, draw: random.Random) -> int:
     hit = sorted(draw.sample(range(1, BATCHES - 1), 4))
     kinds = draw.sample(SPREAD, 4)
-    strikes = [Strike(kind, batch, draw.randrange(2)) for kind, batch in zip(kinds, hit, strict=True)]
+    operator = _first_operator(case)
+    strikes = [
+        Strike(kind, batch, draw.randrange(2), operator, "head-linked" if kind == "point" else "")
+        for kind, batch in zip(kinds, hit, strict=True)
+    ]
     with Cluster(folder / "cluster") as cluster:
         run([prepare(folder / "spread", seed, replace(case, master=cluster.url, conf=CLUSTER_CONF), strikes)])
     return len(strikes)
+
+
+def _first_operator(case: Case) -> str:
+    return NAME if case.is_dedup else OPERATORS[0]
 
 
 def _nothing(folder: Path) -> None:

@@ -149,7 +149,7 @@ def _strike(strike: Strike, volume: str) -> None:
         case "raise":
             raise RuntimeError(f"planned: {strike.name}")
         case "full":
-            _fill(Path(volume))
+            fill(Path(volume))
         case "slow":
             time.sleep(SLOW_SECONDS)
         case "executor":
@@ -159,7 +159,7 @@ def _strike(strike: Strike, volume: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _fill(volume: Path) -> None:
+def fill(volume: Path) -> None:
     """Leave no byte free; whoever writes next finds out."""
     with (volume / BALLAST).open("wb", buffering=0) as ballast:
         try:

@@ -1,7 +1,8 @@
 """The short form of the fault harness: a few drivers, some twenty disturbances, and proof that it can fail.
 
-Case 8: failed tasks, killed workers, executors and drivers, two attempts at once. Case 9: evaluated twice.
-Case 12: damaged snapshots. Case 13: recovery with and without the local copy.
+Case 8: failed tasks, killed workers and drivers; the soak has a cluster too, with killed executors and two
+attempts at once. Case 9: evaluated twice. Case 12: damaged snapshots. Case 13: recovery with and without the
+local copy.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from tests.faults.plans import killed, shaken
 from tests.faults.run import Journal, check, missed, prepare, run
 from tests.faults.strikes import Strike, Strikes
 from tests.faults.volume import make_room, small_volume
-from tests.pipeline.standalone import Cluster
 
 pytestmark = pytest.mark.crash
 
@@ -88,20 +88,3 @@ def test_killed_drivers_lost_and_damaged_files_and_a_full_disk_change_nothing(fo
         journal = run([folder / "killed"], kept, mended | {"No space left": make_room})
         assert "refused with 'StorageCorrupt', mended" in journal.lines, str(journal)
         _equal(folder, "killed", journal)
-
-
-def test_killed_executors_and_speculation_change_nothing(folder: Path) -> None:
-    """Case 8, on a real cluster: two attempts at once on two executors."""
-    speculation = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "100ms",
-        "spark.speculation.minTaskRuntime": "1s",
-        "spark.speculation.quantile": "0.5",
-        "spark.executor.memory": "512m",
-        "spark.executor.cores": "1",
-    }
-    strikes = [Strike("slow", 2, 1), Strike("executor", 4, 0), Strike("point", 6, 0, point="head-linked")]
-    with Cluster(folder / "cluster") as cluster:
-        case = Case(master=cluster.url, conf=speculation)
-        journal = run([prepare(folder / "spread", SEED, case, strikes)])
-    _equal(folder, "spread", journal)

@@ -69,7 +69,7 @@ def made(engine: MemoryEngine, clock: ManualClock) -> Desk:
     bench = build(engine, clock)
     known = {topic.name: topic for topic in bench.directory}
     topic = known.get("app.events") or bench.create(partitions=2)
-    return Desk(bench, topic, BatchParts(engine, bench.log, SnowflakeSource(clock), clock))
+    return Desk(bench, topic, BatchParts(engine, bench.log, SnowflakeSource(clock), clock, bench.dedup))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tidegate.model.clock import SystemClock
+from tidegate.model.timeranges import format_time
 from tidegate.server.metrics import render
 from tidegate.server.running import Running, WorkerReport, open_running
 from tidegate.settings import load_settings
@@ -22,7 +23,12 @@ from tidegate.testing.server import RunningServer
 from tidegate.watching.families import FAMILIES, PIPELINE_LABELS_MAX, SCRAPE_PARTS
 
 # These are not there before a worker reports.
-NOT_AT_ONCE = {"tidegate_worker_report_age_seconds", "tidegate_worker_memory_bytes"}
+NOT_AT_ONCE = {
+    "tidegate_worker_report_age_seconds",
+    "tidegate_worker_memory_bytes",
+    "tidegate_worker_state_disk_used_bytes",
+    "tidegate_worker_state_disk_size_bytes",
+}
 
 
 @pytest.fixture
@@ -114,7 +120,8 @@ def operator(name: str) -> dict[str, object]:
 
 
 def report(pipelines: list[dict[str, object]]) -> dict[str, object]:
-    return {"pid": 1, "state": "running", "memoryBytes": 123, "pipelines": pipelines}
+    disk = {"stateDiskUsedBytes": 70, "stateDiskSizeBytes": 100}
+    return {"pid": 1, "state": "running", "memoryBytes": 123, **disk, "pipelines": pipelines}
 
 
 def test_pipelines_show_their_state_and_counts(running: Running) -> None:
@@ -140,6 +147,51 @@ def test_the_state_of_all_operators_of_a_pipeline_is_added_up(running: Running) 
     assert found["tidegate_pipeline_state_entries pipeline=orders"] == 20
     assert found["tidegate_pipeline_checkpoint_bytes pipeline=orders"] == 1800
     assert found["tidegate_pipeline_dead_rows_total pipeline=orders"] == 4
+
+
+def dedup(**changed: object) -> dict[str, object]:
+    """What an operator that deduplicates has in the worker's report."""
+    figures = {"unique": 990, "duplicates": 10, "late": 3, "keys": 990, "bytes": 30_000, "segments": 3}
+    filters = {"filterBytes": 1_500, "filterProbes": 2_000, "filterMaybe": 40, "filterFalse": 30}
+    return {**figures, **filters, "reads": 40, "lookupSeconds": 0.5, "streamTime": None, **changed}
+
+
+def test_deduplication_is_added_up_by_pipeline(running: Running) -> None:
+    """Case 25: duplicates, state size, read latency and filters under our names."""
+    operators = [{**operator("orders"), "dedup": dedup()}, {**operator("clicks"), "dedup": dedup(unique=10)}]
+    said = report([pipeline("p", operators=[*operators, operator("other")]), pipeline("plain")])
+    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
+    found = samples(render(running))
+    of = {name.removeprefix("tidegate_pipeline_dedup_"): value for name, value in found.items()}
+    assert (of["unique_total pipeline=p"], of["duplicates_total pipeline=p"]) == (1000, 20)
+    assert (of["late_total pipeline=p"], of["keys pipeline=p"], of["bytes pipeline=p"]) == (6, 1980, 60_000)
+    assert (of["segments pipeline=p"], of["filter_bytes pipeline=p"]) == (6, 3_000)
+    assert (of["filter_probes_total pipeline=p"], of["filter_false_total pipeline=p"]) == (4_000, 60)
+    assert (of["reads_total pipeline=p"], of["lookup_seconds_total pipeline=p"]) == (80, 1.0)
+    assert not [name for name in found if "dedup" in name and "plain" in name]
+    assert not [name for name in found if "stream_lag" in name]  # no row has come yet
+    assert (
+        found["tidegate_worker_state_disk_used_bytes"],
+        found["tidegate_worker_state_disk_size_bytes"],
+    ) == (
+        70,
+        100,
+    )
+
+
+def test_the_lag_of_the_stream_is_that_of_the_operator_furthest_behind(running: Running) -> None:
+    """Case 25: a clock that is wrong shows; a time ahead of the clock is below 0."""
+    now_us = running.clock.now_us()
+    times = [format_time(now_us - behind * 1_000_000) for behind in (3_600, 60)]
+    behind = [{**operator(time), "dedup": dedup(streamTime=time)} for time in times]
+    ahead = {**operator("o"), "dedup": dedup(streamTime=format_time(now_us + 86_400_000_000))}
+    said = report([pipeline("behind", operators=behind), pipeline("ahead", operators=[ahead])])
+    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
+    found = samples(render(running))
+    assert found["tidegate_pipeline_dedup_stream_lag_seconds pipeline=behind"] == pytest.approx(3_600, abs=60)
+    assert found["tidegate_pipeline_dedup_stream_lag_seconds pipeline=ahead"] == pytest.approx(
+        -86_400, abs=60
+    )
 
 
 def test_a_worker_that_fell_silent_is_not_up(running: Running) -> None:

@@ -11,6 +11,7 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.storage.commit import GroupCommitter
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
+from tidegate.topics.dedup_keys import DedupKeys
 from tidegate.topics.definitions import Retention, Topic, TopicDirectory
 from tidegate.topics.log import TopicLog
 from tidegate.topics.schemas import PayloadSchemas
@@ -29,6 +30,7 @@ class Bench:
     directory: TopicDirectory
     schemas: PayloadSchemas
     log: TopicLog
+    dedup: DedupKeys
     publisher: Publisher
 
     def create(
@@ -48,9 +50,10 @@ class Bench:
         keys: Sequence[str | None] | None = None,
         partitions: Sequence[int | None] | None = None,
         sender: Sender | None = None,
+        dedup_keys: Sequence[str | None] | None = None,
     ) -> Receipt:
         blank: list[None] = [None] * len(payloads)
-        messages = Messages(keys or blank, payloads, partitions or blank)
+        messages = Messages(keys or blank, payloads, partitions or blank, dedup_keys)
         return asyncio.run(self.publisher.publish(topic, messages, sender))
 
     def delete(self, topic: Topic) -> None:
@@ -83,4 +86,6 @@ def build(engine: MemoryEngine, clock: ManualClock) -> Bench:
     committer.when_reopened(log.reload)
     for topic in directory:
         log.recover(topic)
-    return Bench(engine, clock, committer, directory, schemas, log, Publisher(committer, log))
+    dedup = DedupKeys(clock)
+    publisher = Publisher(committer, log, dedup)
+    return Bench(engine, clock, committer, directory, schemas, log, dedup, publisher)

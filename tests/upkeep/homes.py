@@ -22,6 +22,7 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.storage.commit import GroupCommitter
 from tidegate.storage.home import Home
 from tidegate.storage.rocks import RocksEngine
+from tidegate.topics.dedup_keys import DedupKeys
 from tidegate.topics.definitions import TopicDirectory
 from tidegate.topics.log import TopicLog
 from tidegate.topics.schemas import PayloadSchemas
@@ -70,7 +71,7 @@ class Topics:
         self.log = TopicLog(engine, SnowflakeSource(clock), clock, PayloadSchemas(engine))
         for topic in self.directory:
             self.log.recover(topic)
-        self._publisher = Publisher(self.committer, self.log)
+        self._publisher = Publisher(self.committer, self.log, DedupKeys(clock))
 
     def publish(self, count: int) -> list[int]:
         """Publish the next numbers and give their message ids."""

@@ -107,6 +107,8 @@ def test_rates_are_of_counters_and_never_of_gauges() -> None:
         ("streams", "tidegate_stream_flush_duration_seconds_bucket"),
         ("live", "tidegate_live_subscriptions"),
         ("backups", "tidegate_backup_last_success_timestamp_seconds"),
+        ("duplicates", "tidegate_pipeline_dedup_duplicates_total"),
+        ("state disk", "tidegate_worker_state_disk_used_bytes"),
     ],
 )
 def test_the_dashboard_covers(subject: str, name: str) -> None:

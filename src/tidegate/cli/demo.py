@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.child import StopWithParentOption, stop_with_parent
+from tidegate.cli.demo_clicks import PEOPLE, ClickSource
 from tidegate.cli.exchanges import (
     ANSWERS_TOPIC,
     ASKED_TOPIC,
@@ -36,7 +37,6 @@ REQUESTS_PER_SECOND = 10
 LATE_SHARE = 0.02  # of the readings come late, as from a meter that was out of reach
 LATE_SECONDS_MAX = 600.0
 SEED_DEFAULT = 7
-PEOPLE = ("ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hana")
 ROOMS = ("lobby", "help", "grid")
 LEAVE_SHARE = 0.05  # of the times that someone is heard of
 TYPING_SHARE = 0.4
@@ -46,11 +46,6 @@ QUESTION_SHARE = 0.08  # of the steps of a tenth of a second bring a question
 BURST_SHARE = 0.004  # of the steps bring many at once, which the agent works off: its lag rises and falls
 BURST_QUESTIONS = 12
 QUESTIONS = ("Who is in {room}?", "How many are in {room}?", "Who types in {room}?")
-FEATURES = ("map", "chart", "search", "alerts", "export")
-VISITORS_MAX = 5  # who click at one time
-CLICK_SHARE = 0.08  # of the steps in which someone who visits clicks: about once a second
-COME_SHARE = 0.03
-GO_SHARE = 0.006
 RETRY_SECONDS = 0.5
 US = 1_000_000
 
@@ -70,7 +65,8 @@ def demo_source(
     if with_parent:
         stop_with_parent(1.0)
     batches = _paced_batches(meter_readings(seed, rate, time.time_ns() // 1000), rate)
-    people, asked, clicked = presences(seed), questions(seed), clicks(seed)
+    people, asked = presences(seed), questions(seed)
+    clicked = ClickSource(seed, time.time_ns() // 1000)
     unsent: list[dict[str, Any]] = []
     while True:
         try:
@@ -84,7 +80,9 @@ def demo_source(
                     rows = next(asked)
                     if rows:
                         client.sql(QUESTION_INSERT, rows)
-                    _publish_clicks(client, next(clicked))
+                    messages = clicked.step(time.time_ns() // 1000)
+                    if messages:
+                        client.topic(CLICKS_TOPIC).publish(messages)
         except Unavailable as error:
             typer.echo(f"waiting for the server: {error.message}", err=True)
             time.sleep(RETRY_SECONDS)
@@ -165,31 +163,6 @@ def questions(seed: int) -> Iterator[list[list[Any]]]:
             [chance.choice(PEOPLE), chance.choice(QUESTIONS).format(room=chance.choice(ROOMS))]
             for _ in range(count)
         ]
-
-
-def clicks(seed: int) -> Iterator[list[tuple[str, str]]]:
-    """Give who clicks what in each step: people come, click about once a second, and stay away again."""
-    chance = random.Random(seed)
-    here: set[str] = set()
-    while True:
-        if len(here) < VISITORS_MAX and chance.random() < COME_SHARE:
-            here.add(chance.choice(PEOPLE))
-        made = [
-            (who, chance.choice(FEATURES[: 2 + len(who) % 4]))
-            for who in sorted(here)
-            if chance.random() < CLICK_SHARE
-        ]
-        here -= {who for who in sorted(here) if chance.random() < GO_SHARE}
-        yield made
-
-
-def _publish_clicks(client: Client, made: list[tuple[str, str]]) -> None:
-    from tidegate.model.timeranges import format_time
-
-    at = format_time(time.time_ns() // 1000)
-    messages = [{"key": who, "payload": {"who": who, "feature": feature, "at": at}} for who, feature in made]
-    if messages:
-        client.topic(CLICKS_TOPIC).publish(messages)
 
 
 def _paced_batches(source: Iterator[dict[str, Any]], rate: int) -> Iterator[list[dict[str, Any]]]:

@@ -1,6 +1,7 @@
 """The demo's second pipeline: clicks of `demo.clicks` become sessions, which go to the topic `demo.sessions`.
 
-Each click tells of the session as it stands; one that has been quiet for a while is closed by a timer.
+Some clicks are sent twice, and counted once. Each click tells of the session as it stands; one that has been
+quiet for a while is closed by a timer.
 """
 
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 from tidegate import spark as tide
 
-CLICK = "who STRING, feature STRING, at TIMESTAMP"
+CLICK = "id STRING, who STRING, feature STRING, at TIMESTAMP"
 QUIET = timedelta(seconds=8)
 
 
@@ -76,10 +77,13 @@ class Sessions(tide.KeyedOperator[Click, Told]):
 
 @tide.pipeline(name="sessions")
 def sessions(ctx: tide.Context) -> Any:
-    """Read clicks, keep a session for each person, tell of it."""
+    """Read clicks, each once, keep a session for each person, tell of it."""
     messages = ctx.spark.readStream.format("tidegate.topic").option("topic", "demo.clicks").load()
     clicks = messages.selectExpr(f"from_json(payload, '{CLICK}') AS click").selectExpr("click.*")
+    once = tide.deduplicate(
+        clicks, name="clicks", on="id", event_time="at", retention="1 h", checkpoint=ctx.checkpoint
+    )
     told = tide.process(
-        clicks, name="sessions", key="who", operator=Sessions(), event_time="at", checkpoint=ctx.checkpoint
+        once, name="sessions", key="who", operator=Sessions(), event_time="at", checkpoint=ctx.checkpoint
     )
     return told.writeStream.format("tidegate.topic").option("topic", "demo.sessions")

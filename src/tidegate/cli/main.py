@@ -22,6 +22,7 @@ import typer
 from tidegate.cli import (
     audit,
     backup,
+    dedup,
     demo,
     demo_agent,
     doctor,
@@ -58,7 +59,7 @@ app = typer.Typer(
 )
 for _noun in (up, serve, worker, status, doctor, opening, sql, subscribe, audit, backup, demo, demo_agent):
     _noun.register(app)
-for _group in (topic, pipeline, state, user, tenant, job):
+for _group in (topic, pipeline, state, dedup, user, tenant, job):
     app.add_typer(_group.app, cls=PlainGroup)
 
 

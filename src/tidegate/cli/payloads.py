@@ -50,11 +50,16 @@ def read_stdin(size: int) -> bytes:
     return os.read(STDIN, size)
 
 
-def messages_of(payloads: Sequence[Any], key: str | None, partition: int | None) -> list[dict[str, Any]]:
-    """Build the messages of a publish request."""
+def messages_of(
+    payloads: Sequence[Any], key: str | None, partition: int | None, dedup_keys: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Build the messages of a publish request; there are as many dedup keys as payloads, or none."""
     message: dict[str, Any] = {}
     if key is not None:
         message["key"] = key
     if partition is not None:
         message["partition"] = partition
+    if dedup_keys:
+        pairs = zip(payloads, dedup_keys, strict=True)
+        return [{**message, "payload": payload, "dedupKey": dedup_key} for payload, dedup_key in pairs]
     return [{**message, "payload": payload} for payload in payloads]

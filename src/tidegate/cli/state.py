@@ -184,7 +184,7 @@ def operator_line(pipeline: str, checkpoint: Path, operator: OperatorState) -> d
 
     return {
         "pipeline": pipeline,
-        **operator_report(operator),
+        **operator_report(operator, checkpoint),
         "maxParallelism": operator.epoch.max_parallelism,
         "states": _states(checkpoint, operator.operator),
         "savepoints": list(operator.savepoints),

@@ -14,6 +14,7 @@ from tidegate.cli.show import bytes_text, count_text, plural, seconds_text
 from tidegate.cli.topic_words import (
     NewTopicArgument,
     TopicArgument,
+    parse_dedup,
     parse_retention,
     parse_size,
 )
@@ -32,6 +33,14 @@ MaxBytesOption = Annotated[
     str | None,
     typer.Option(
         "--max-bytes", metavar="SIZE", help="Keep this much of each partition, such as 10GB; none: no limit."
+    ),
+]
+DedupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dedup",
+        metavar="TIME",
+        help="Take dedup keys, and store one message of each in this time, such as '1 day'; none: take none.",
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -64,6 +73,7 @@ def create_topic(
     ] = None,
     retention: RetentionOption = None,
     max_bytes: MaxBytesOption = None,
+    dedup: DedupOption = None,
     if_not_exists: Annotated[
         bool,
         typer.Option("--if-not-exists", help="A topic that is there already is fine, and stays as it is."),
@@ -71,11 +81,16 @@ def create_topic(
 ) -> None:
     """Create a topic."""
     seconds, size_bytes = parse_retention(retention), parse_size(max_bytes)
+    dedup_seconds = parse_dedup(dedup)
     existed = False
     with call.client() as client:
         try:
             client.topics.create(
-                topic, partitions=partitions or 1, retention_seconds=seconds, retention_max_bytes=size_bytes
+                topic,
+                partitions=partitions or 1,
+                retention_seconds=seconds,
+                retention_max_bytes=size_bytes,
+                dedup_seconds=dedup_seconds,
             )
         except TopicExists:
             if not if_not_exists:
@@ -85,6 +100,7 @@ def create_topic(
     wanted: dict[str, int | None] = {} if partitions is None else {"partitions": partitions}
     wanted |= {} if retention is None else {"retentionSeconds": seconds}
     wanted |= {} if max_bytes is None else {"retentionMaxBytes": size_bytes}
+    wanted |= {} if dedup is None else {"dedupSeconds": dedup_seconds}
     notice = _difference(made, wanted) if existed else ""
 
     def sentence() -> str:
@@ -104,8 +120,9 @@ def change_topic(
     ] = None,
     retention: RetentionOption = None,
     max_bytes: MaxBytesOption = None,
+    dedup: DedupOption = None,
 ) -> None:
-    """Change how long a topic keeps messages, or add partitions; what is not named stays."""
+    """Change how long a topic keeps messages and dedup keys, or add partitions; what is not named stays."""
     changes: dict[str, int | None] = {}
     if partitions is not None:
         changes["partitions"] = partitions
@@ -113,8 +130,10 @@ def change_topic(
         changes["retention_seconds"] = parse_retention(retention)
     if max_bytes is not None:
         changes["retention_max_bytes"] = parse_size(max_bytes)
+    if dedup is not None:
+        changes["dedup_seconds"] = parse_dedup(dedup)
     if not changes:
-        raise UsageRefused("Nothing to change: give --partitions, --retention or --max-bytes.")
+        raise UsageRefused("Nothing to change: give --partitions, --retention, --max-bytes or --dedup.")
     with call.client() as client:
         changed = client.topics.change(topic, **changes)
     call.answer(changed, lambda: _changed_text(changed))
@@ -182,7 +201,7 @@ def topic_table(
     from tidegate.cli.listing import Listing
 
     size = f"{plural(topic['messages'], 'message')}, {bytes_text(topic['bytes'])}"
-    title = Text(f"{topic['name']}: {size}. {_kept_text(topic)}")
+    title = Text(f"{topic['name']}: {size}. {_kept_text(topic)}{_dropped_text(topic)}")
     rows = [
         (str(p["partition"]), str(p["start"]), str(p["end"]), bytes_text(p["bytes"]))
         for p in topic["partitions"]
@@ -220,11 +239,19 @@ def sources_table(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
 def _kept_text(topic: Mapping[str, Any]) -> str:
     """Say in a sentence what retention leaves."""
     seconds, size_bytes = topic["retentionSeconds"], topic["retentionMaxBytes"]
+    dedup_seconds = topic.get("dedupSeconds")
+    once = f" Dedup keys are kept for {seconds_text(dedup_seconds)}." if dedup_seconds else ""
     if seconds is None and size_bytes is None:
-        return "Messages are kept for good."
+        return f"Messages are kept for good.{once}"
     age = "" if seconds is None else f" after {seconds_text(seconds)}"
     size = "" if size_bytes is None else f" beyond {bytes_text(size_bytes)} a partition"
-    return f"Messages go{age}{' and' if age and size else ''}{size}."
+    return f"Messages go{age}{' and' if age and size else ''}{size}.{once}"
+
+
+def _dropped_text(topic: Mapping[str, Any]) -> str:
+    """Say how many duplicates were dropped; nothing where none was."""
+    count = topic.get("duplicates")
+    return f" {plural(count, 'duplicate')} dropped since the server started." if count else ""
 
 
 def _difference(topic: Mapping[str, Any], wanted: Mapping[str, int | None]) -> str:
@@ -234,6 +261,7 @@ def _difference(topic: Mapping[str, Any], wanted: Mapping[str, int | None]) -> s
         "partitions": ("partitions", count_text),
         "retentionSeconds": ("retention", lambda value: _limit_text(value, seconds_text)),
         "retentionMaxBytes": ("max-bytes", lambda value: _limit_text(value, bytes_text)),
+        "dedupSeconds": ("dedup", lambda value: _limit_text(value, seconds_text)),
     }
     told = []
     for field, value in wanted.items():

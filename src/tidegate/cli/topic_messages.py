@@ -58,8 +58,9 @@ def register(app: typer.Typer) -> None:
     command(app, "consume", tenant=True)(consume)
 
 
-def publish(
+def publish(  # noqa: PLR0913 - one parameter for each option
     call: Invocation,
+    *,
     topic: TopicArgument,
     payloads: Annotated[
         list[str], typer.Argument(metavar="PAYLOAD", help="JSON; '-' reads a line each from stdin.")
@@ -74,24 +75,32 @@ def publish(
     sequence: Annotated[
         int | None, typer.Option(min=0, metavar="N", help="The producer's number of the first message.")
     ] = None,
+    dedup_key: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Store it once in the topic's dedup time; one for each payload."),
+    ] = None,
 ) -> None:
     """Publish messages; they are on disk when the command answers."""
     if (producer is None) != (sequence is None):
         raise UsageRefused(
             "--producer and --sequence go together: the number of the first message, 0 for a new producer."
         )
-    count = 0
+    if dedup_key and (list(payloads) == ["-"] or len(dedup_key) != len(payloads)):
+        raise UsageRefused("--dedup-key stands once for each payload, in their order, and not with '-'.")
+    count = dropped = 0
     with call.client() as client:
         for batch in _payload_batches(payloads):
             number = None if sequence is None else sequence + count
-            messages = messages_of(batch, key, partition)
+            messages = messages_of(batch, key, partition, dedup_key or ())
             offsets = client.topic(topic).publish(messages, producer_id=producer, sequence=number)
             count += len(offsets)
+            dropped += sum(place.get("duplicate", False) for place in offsets)
             if call.as_json:
                 call.line({"offsets": offsets})
     if not call.as_json:
         follows = "" if sequence is None else f" Next: --sequence {sequence + count}."
-        typer.echo(f"Published {plural(count, 'message')} to {topic}.{follows}")
+        left_out = f" Dropped {plural(dropped, 'duplicate')}." if dropped else ""
+        typer.echo(f"Published {plural(count - dropped, 'message')} to {topic}.{left_out}{follows}")
 
 
 def consume(  # noqa: PLR0913 - one parameter for each option

@@ -99,14 +99,21 @@ def parse_milliseconds(text: str | None, option: str) -> int | None:
 
 def parse_retention(text: str | None) -> int | None:
     """Turn the word after --retention into whole seconds; `none` is no limit."""
+    hint = "Such as --retention '7 days', or --retention none to keep messages whatever their age."
+    return _whole_seconds(text, "--retention", hint)
+
+
+def parse_dedup(text: str | None) -> int | None:
+    """Turn the word after --dedup into whole seconds; `none` is a topic that takes no dedup keys."""
+    return _whole_seconds(text, "--dedup", "Such as --dedup '1 day', or --dedup none to take no dedup keys.")
+
+
+def _whole_seconds(text: str | None, option: str, hint: str) -> int | None:
     if text is None or text.strip().lower() == NO_LIMIT:
         return None
-    duration = _duration(text, "--retention")
+    duration = _duration(text, option)
     if duration.us % 1_000_000 or not duration.us:
-        raise RequestInvalid(
-            reason=f"--retention '{text}' is not one whole second or more.",
-            hint="Such as --retention '7 days', or --retention none to keep messages whatever their age.",
-        )
+        raise RequestInvalid(reason=f"{option} '{text}' is not one whole second or more.", hint=hint)
     return duration.us // 1_000_000
 
 

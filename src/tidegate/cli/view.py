@@ -15,6 +15,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.caught import caught_by, caught_line, caught_words
 from tidegate.cli.exchanges import Exchange
 from tidegate.cli.feed import History
 from tidegate.cli.grids import FittedTable
@@ -88,6 +89,9 @@ def render(picture: Picture) -> RenderableType:
             parts.append(presence(picture.people, picture.size[0]))
         if picture.visits is not None:
             parts.append(session_line(picture.visits, picture.size[0]))
+        caught = caught_by(status)
+        if caught:
+            parts.append(caught_line(caught, picture.size[0]))
         if picture.exchanges is not None:
             parts.extend(agent_lines(picture.exchanges, picture.lags, picture.history, picture.size))
         for table in _tables(picture, status, rows_max):
@@ -110,6 +114,7 @@ def _rows_that_fit(picture: Picture, status: Mapping[str, Any]) -> tuple[int, bo
     left = height - FIXED_LINES - footer - len(picture.notes[-NOTES_SHOWN:])
     left -= 0 if picture.people is None else 1
     left -= 0 if picture.visits is None else 1
+    left -= 1 if caught_by(status) else 0
     left -= 0 if picture.exchanges is None else agent_lines_shown(height)
     most = max(ROOMY_ROWS_MIN, *(len(status[part]) for part in ("topics", "pipelines", "tables")))
     for roomy in (True, False):
@@ -326,6 +331,7 @@ def summary_line(picture: Picture) -> str:
         f"lag {count_text(sum(lags)) if lags else '–'}",
         *([] if picture.exchanges is None else agent_words(picture.history)),
         *([] if picture.visits is None else [session_words(picture.visits)]),
+        *(f"duplicates {caught_words(one)}" for one in caught_by(status)),
         *(f"{group.topic} {group.group} lag {count_text(group.lag)}" for group in picture.lags[:GROUPS_TOLD]),
         f"batches {count_text(sum(line['batches'] or 0 for line in pipelines))}",
         *(_machine_words(status, worker) if status["pid"] is not None else [f"tenant {status['tenant']}"]),

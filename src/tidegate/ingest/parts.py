@@ -3,8 +3,9 @@
 Every task of a batch stores its messages as parts; nobody reads them. Then the batch is committed with the
 parts that count: their messages, the removal of the parts and the number of the batch are one write. A batch
 that the writer committed before is not written again, whatever its parts are, and neither is one with a
-smaller number. Parts that no commit names (of a task that was tried twice, of a writer that died) go with
-the next commit of their writer, or after a day.
+smaller number. Messages whose dedup keys the topic accepted a short while ago are left out. Parts that no
+commit names (of a task that was tried twice, of a writer that died) go with the next commit of their writer,
+or after a day.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +26,7 @@ from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Reader
 from tidegate.topics import parts as stored_parts
 from tidegate.topics.batches import Origin
+from tidegate.topics.dedup_keys import DedupKeys, Places, checked_digests
 from tidegate.topics.definitions import Topic
 from tidegate.topics.logs import Log
 from tidegate.topics.parts import BatchName, FoundPart, LastBatch, NewPart
@@ -39,6 +42,9 @@ PARTS_KEPT_SECONDS = 24 * 3600
 # One removal holds up the writers behind it no longer than a group of writes does.
 REMOVED_AT_ONCE_MAX = 1_000
 
+# The column of a part that has dedup keys.
+DEDUP_COLUMN = "dedupKey"
+
 _PUBLISHED = Origin()
 _US = 1_000_000
 
@@ -49,6 +55,8 @@ class Outcome:
 
     committed: bool
     messages: int
+    # Of those, how many were left out now, because the topic had their dedup keys already.
+    duplicates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +70,39 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The messages that go to one partition."""
+    """The messages that go to one partition, and the number of each in the batch."""
 
-    keys: list[str | None]
-    payloads: list[bytes]
+    keys: list[str | None] = field(default_factory=list)
+    payloads: list[bytes] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+
+    def chosen(self, is_chosen: np.ndarray) -> _Columns:
+        """Give those whose numbers are marked."""
+        places = np.flatnonzero(is_chosen[self.indexes]).tolist()
+        return _Columns(
+            [self.keys[place] for place in places],
+            [self.payloads[place] for place in places],
+            [self.indexes[place] for place in places],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The messages of a batch by partition, and the digests of their dedup keys where any has one."""
+
+    columns: dict[int, _Columns]
+    digests: list[bytes | None] | None
 
 
 class BatchParts:
     """Stores parts and commits batches of them. Methods that plan read the disk: call them in a thread."""
 
-    def __init__(self, reader: Reader, log: Log, ids: SnowflakeSource, clock: Clock) -> None:
+    def __init__(
+        self, reader: Reader, log: Log, ids: SnowflakeSource, clock: Clock, dedup: DedupKeys
+    ) -> None:
         self._reader = reader
         self._log = log
+        self._dedup = dedup
         self._ids = ids
         self._clock = clock
         self._turn = itertools.count()
@@ -106,7 +135,7 @@ class BatchParts:
         parts = [self._part(self._reader, topic, name, part_id) for part_id in dict.fromkeys(part_ids)]
         messages = sum(part.head.messages for part in parts)
         _check_size(name, messages, sum(part.head.size_bytes for part in parts))
-        columns = self._columns(topic, parts)
+        content = self._content(topic, parts)
         everything = stored_parts.parts_until(self._reader, topic, name)
         last = LastBatch(
             stored_parts.PARTS_VERSION, name.writer, name.number, messages, self._clock.now_us(), lasts
@@ -118,13 +147,30 @@ class BatchParts:
             stored_parts.check_there(staging, topic)
             for part in parts:
                 self._part(staging, topic, name, part.part_id)
-            for partition, mine in columns.items():
-                self._log.stage_append(staging, topic, partition, mine.keys, mine.payloads, _PUBLISHED)
+            duplicates = self._stage_messages(staging, topic, content)
             stored_parts.stage_removal(staging, topic, everything)
             stored_parts.stage_last_batch(staging, topic, last)
-            return Outcome(committed=True, messages=messages)
+            return Outcome(committed=True, messages=messages, duplicates=duplicates)
 
         return stage
+
+    def _stage_messages(self, staging: Staging, topic: Topic, content: _Content) -> int:
+        """Append messages, and give how many were left out as duplicates."""
+        columns, digests = content.columns, content.digests
+        if digests is None:
+            for partition, mine in columns.items():
+                self._log.stage_append(staging, topic, partition, mine.keys, mine.payloads, _PUBLISHED)
+            return 0
+        verdict, places = self._dedup.judge(staging, topic, digests), Places.empty(len(digests))
+        for partition, everything in columns.items():
+            mine = everything.chosen(~verdict.duplicates)
+            if not mine.indexes:
+                continue
+            added = self._log.stage_append(staging, topic, partition, mine.keys, mine.payloads, _PUBLISHED)
+            offsets = np.arange(added.base_offset, added.base_offset + added.count)
+            places.put(np.array(mine.indexes), (partition, offsets, added.ids))
+        self._dedup.stage_accepted(staging, verdict, digests, places)
+        return int(verdict.duplicates.sum())
 
     def plan_abort(self, topic: Topic, name: BatchName, part_ids: Sequence[int]) -> Callable[[Staging], int]:
         """Give the change that removes parts of a batch, and gives how many there were."""
@@ -173,22 +219,28 @@ class BatchParts:
             )
         return found
 
-    def _columns(self, topic: Topic, parts: Sequence[FoundPart]) -> dict[int, _Columns]:
+    def _content(self, topic: Topic, parts: Sequence[FoundPart]) -> _Content:
         """Divide the messages of parts among the partitions, each in the order of the parts."""
         columns: dict[int, _Columns] = {}
+        dedup_keys: list[str | None] = []
+        is_tracked = topic.dedup_seconds is not None
         for part in parts:
             content = stored_parts.content_of(self._reader, topic, part)
             with pa.ipc.open_stream(pa.py_buffer(content)) as stream:
                 table = stream.read_all()
             keys, payloads, named = _lists(table)
+            before = len(dedup_keys)
+            if is_tracked or DEDUP_COLUMN in table.schema.names:
+                dedup_keys.extend(_optional(table, DEDUP_COLUMN))
             routes = self._routes(topic, keys, named)
             for partition in np.unique(routes).tolist():
-                mine = columns.setdefault(partition, _Columns([], []))
+                mine = columns.setdefault(partition, _Columns())
                 chosen = np.flatnonzero(routes == partition).tolist()
                 whole = len(chosen) == len(payloads)
                 mine.keys.extend(keys if whole else [keys[index] for index in chosen])
                 mine.payloads.extend(payloads if whole else [payloads[index] for index in chosen])
-        return columns
+                mine.indexes.extend([before + index for index in chosen] if is_tracked else ())
+        return _Content(columns, checked_digests(topic, dedup_keys))
 
     def _routes(self, topic: Topic, keys: Sequence[str | None], named: Sequence[int | None]) -> np.ndarray:
         """Give each message its partition: the one it names, else that of its key, else whose turn it is."""
@@ -239,8 +291,10 @@ def _check_size(name: BatchName, messages: int, size_bytes: int) -> None:
 
 
 def _lists(table: pa.Table) -> tuple[list[str | None], list[bytes], list[int | None]]:
-    count = table.num_rows
     payloads = table.column("payload").cast(pa.large_binary()).to_pylist()
-    keys = table.column("key").to_pylist() if "key" in table.schema.names else [None] * count
-    named = table.column("partition").to_pylist() if "partition" in table.schema.names else [None] * count
-    return keys, payloads, named
+    return _optional(table, "key"), payloads, _optional(table, "partition")
+
+
+def _optional(table: pa.Table, name: str) -> list[Any]:
+    """Give a column; nothing in each row where there is none."""
+    return list(table.column(name).to_pylist()) if name in table.schema.names else [None] * table.num_rows

@@ -2,6 +2,9 @@
 
 All messages of a request are stored or none is. A message goes to the partition it names, else to that of
 its key, else (no key) to the one whose turn it is: requests without keys take the partitions in turn.
+
+A message with a dedup key that its topic accepted a short while ago is not stored again: its place is that of
+the first one, and the receipt says so.
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import numpy as np
 from tidegate.errors import SequenceReused, SequenceTooOld
 from tidegate.storage.commit import GroupCommitter, StageLater, Staging
 from tidegate.topics.batches import Origin
+from tidegate.topics.dedup_keys import DedupKeys, Places, checked_digests
 from tidegate.topics.definitions import Topic
 from tidegate.topics.logs import Log
-from tidegate.topics.producers import REQUESTS_KEPT, Memory, recall, stage_memory
+from tidegate.topics.producers import REQUESTS_KEPT, Memory, Placed, recall, stage_memory
 
 _PUBLISHED = Origin()
 
@@ -30,15 +34,28 @@ class Messages:
     keys: Sequence[str | None]
     payloads: Sequence[bytes]
     partitions: Sequence[int | None]
+    # None where no message has one.
+    dedup_keys: Sequence[str | None] | None = None
 
     def __len__(self) -> int:
         return len(self.payloads)
 
     def from_index(self, start: int) -> Messages:
-        """Leave the first ones out."""
+        """Leave the first ones out; their dedup keys are not looked at again."""
         if start == 0:
             return self
         return Messages(self.keys[start:], self.payloads[start:], self.partitions[start:])
+
+    def chosen(self, indexes: np.ndarray) -> Messages:
+        """Give some of them, without their dedup keys."""
+        if len(indexes) == len(self):
+            return self
+        chosen = indexes.tolist()
+        return Messages(
+            [self.keys[index] for index in chosen],
+            [self.payloads[index] for index in chosen],
+            [self.partitions[index] for index in chosen],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +75,21 @@ class Receipt:
     ids: np.ndarray
     # Messages that this request stored; what a producer repeats was stored before.
     stored_count: int
+    # Which messages are duplicates of others; None where none can be.
+    duplicates: np.ndarray | None = None
+
+
+# What was made of dedup keys: a digest for each message that has one. None where no message has.
+Digests = Sequence[bytes | None] | None
 
 
 class Publisher:
     """Stores messages in topics. Use it from one event loop."""
 
-    def __init__(self, committer: GroupCommitter, log: Log) -> None:
+    def __init__(self, committer: GroupCommitter, log: Log, dedup: DedupKeys) -> None:
         self._committer = committer
         self._log = log
+        self._dedup = dedup
         self._turn = itertools.count()
 
     async def publish(self, topic: Topic, messages: Messages, sender: Sender | None = None) -> Receipt:
@@ -77,9 +101,14 @@ class Publisher:
     ) -> Callable[[Staging], Receipt]:
         """Give the change that stores messages, for someone who commits it with something else."""
         routes = self._route(topic, messages)
-        if sender is None:
-            return lambda staging: self._stage(staging, topic, messages, routes)
-        return lambda staging: self._stage_once(staging, topic, messages, routes, sender)
+        digests = None if messages.dedup_keys is None else checked_digests(topic, messages.dedup_keys)
+        if sender is not None:
+            batch = _Batch(topic, messages, routes, digests)
+            return lambda staging: self._stage_once(staging, batch, sender)
+        if digests is not None:
+            batch = _Batch(topic, messages, routes, digests)
+            return lambda staging: self._stage_unique(staging, batch, digests)
+        return lambda staging: self._stage(staging, topic, messages, routes)
 
     def _route(self, topic: Topic, messages: Messages) -> np.ndarray:
         turn = next(self._turn) % topic.partitions
@@ -93,22 +122,20 @@ class Publisher:
                 routes[index] = turn if key is None else topic.partition_of(key)
         return routes
 
-    def _stage_once(
-        self, staging: Staging, topic: Topic, messages: Messages, routes: np.ndarray, sender: Sender
-    ) -> Receipt:
+    def _stage_once(self, staging: Staging, batch: _Batch, sender: Sender) -> Receipt:
+        topic, messages = batch.topic, batch.messages
         memory = recall(staging, topic, sender.producer, sender.sequence)
         repeated = min(memory.expected - sender.sequence, len(messages))
         old = self._repeat(topic, memory, sender, messages.keys[:repeated], messages.payloads[:repeated])
         if repeated == len(messages):
             return old
-        new = self._stage(staging, topic, messages.from_index(repeated), routes[repeated:])
-        stage_memory(staging, topic, memory, new.partitions, new.offsets)
-        return Receipt(
-            np.concatenate((old.partitions, new.partitions)),
-            np.concatenate((old.offsets, new.offsets)),
-            np.concatenate((old.ids, new.ids)),
-            new.stored_count,
-        )
+        rest = batch.from_index(repeated)
+        if rest.digests is None:
+            new = self._stage(staging, topic, rest.messages, rest.routes)
+        else:
+            new = self._stage_unique(staging, rest, rest.digests)
+        stage_memory(staging, topic, memory, _placed(memory, new))
+        return _joined(old, new)
 
     def _repeat(
         self,
@@ -120,10 +147,11 @@ class Publisher:
     ) -> Receipt:
         """Give the places of messages that were stored before; others under their numbers are refused."""
         count = len(payloads)
-        partitions, offsets = memory.places(sender.sequence, sender.sequence + count)
-        ids = np.empty(count, np.int64)
-        for partition in np.unique(partitions):
-            chosen = np.flatnonzero(partitions == partition)
+        partitions, offsets, ids = memory.places(sender.sequence, sender.sequence + count)
+        # Of a duplicate nothing was stored that could be compared; its id is remembered instead.
+        duplicates = ids != 0
+        for partition in np.unique(partitions[~duplicates]):
+            chosen = np.flatnonzero((partitions == partition) & ~duplicates)
             held = self._log.counters(topic, int(partition))
             if offsets[chosen[-1]] >= held.end:
                 # The first try is in this very group: it can be read back once the group is durable.
@@ -143,7 +171,18 @@ class Publisher:
             for index, (key, payload) in zip(chosen.tolist(), pairs, strict=True):
                 if keys[index] != key or not _same_json(payloads[index], payload.encode()):
                     raise SequenceReused(producer=sender.producer, sequence=sender.sequence + index)
-        return Receipt(partitions, offsets, ids, 0)
+        return Receipt(partitions, offsets, ids, 0, duplicates if duplicates.any() else None)
+
+    def _stage_unique(self, staging: Staging, batch: _Batch, digests: Sequence[bytes | None]) -> Receipt:
+        """Store the messages whose dedup keys are new, and their keys; the others get their first's place."""
+        verdict = self._dedup.judge(staging, batch.topic, digests)
+        places, fresh = Places.empty(len(digests)), verdict.fresh
+        if len(fresh):
+            new = self._stage(staging, batch.topic, batch.messages.chosen(fresh), batch.routes[fresh])
+            places.put(fresh, (new.partitions, new.offsets, new.ids))
+        verdict.complete(places)
+        self._dedup.stage_accepted(staging, verdict, digests, places)
+        return Receipt(places.partitions, places.offsets, places.ids, len(fresh), verdict.duplicates)
 
     def _stage(self, staging: Staging, topic: Topic, messages: Messages, routes: np.ndarray) -> Receipt:
         if len(messages) == 1:  # the common case of a service that sends what it sees, one by one
@@ -160,6 +199,45 @@ class Publisher:
             offsets[run] = np.arange(appended.base_offset, appended.base_offset + appended.count)
             ids[run] = appended.ids
         return Receipt(routes, offsets, ids, len(messages))
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A request on its way: its messages, their partitions, and the digests of their dedup keys."""
+
+    topic: Topic
+    messages: Messages
+    routes: np.ndarray
+    digests: Digests
+
+    def from_index(self, start: int) -> _Batch:
+        """Leave the first messages out."""
+        digests = None if self.digests is None else self.digests[start:]
+        return _Batch(self.topic, self.messages.from_index(start), self.routes[start:], digests)
+
+
+def _placed(memory: Memory, new: Receipt) -> Placed:
+    """Give what a producer's memory keeps of messages that it just sent."""
+    duplicates = new.duplicates
+    ids = None if duplicates is None or not duplicates.any() else np.where(duplicates, new.ids, 0)
+    return Placed.of(memory.expected, new.partitions, new.offsets, ids)
+
+
+def _joined(old: Receipt, new: Receipt) -> Receipt:
+    duplicates = None
+    if old.duplicates is not None or new.duplicates is not None:
+        duplicates = np.concatenate((_mask(old), _mask(new)))
+    return Receipt(
+        np.concatenate((old.partitions, new.partitions)),
+        np.concatenate((old.offsets, new.offsets)),
+        np.concatenate((old.ids, new.ids)),
+        new.stored_count,
+        duplicates,
+    )
+
+
+def _mask(receipt: Receipt) -> np.ndarray:
+    return np.zeros(len(receipt.ids), bool) if receipt.duplicates is None else receipt.duplicates
 
 
 def _same_json(one: bytes, other: bytes) -> bool:

@@ -10,51 +10,44 @@ Rows are brought to the instance that owns their key group, and each instance wo
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tidegate.errors import StateInvalid, StateMismatch
+from tidegate.errors import StateMismatch
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.model.durations import parse_duration
 from tidegate.pipeline.keyed_checks import KeyedOptions, check_events, check_options, invalid
 from tidegate.pipeline.keyed_task import KeyedTask
-from tidegate.pipeline.planned import PLAN_ID_BYTES, Planned, newest_committed
+from tidegate.pipeline.starting import (
+    MEMORY_BYTES_DEFAULT,
+    call_mark,
+    find_local_root,
+    find_max_parallelism,
+    find_parallelism,
+    find_start,
+    location,
+    observed_label,
+    place_by_group,
+    plan_here,
+    quoted,
+    shared_out,
+)
 from tidegate.pipeline.ticks import LOOK_MS_DEFAULT, TickSettings, ticked_before, with_ticks
 from tidegate.pipeline.travelling import prepare_to_travel
 from tidegate.state.batch import StateSettings
-from tidegate.state.checking import StartPlan, check_start
-from tidegate.state.depot import checkpoint_path, operator_depot
-from tidegate.state.epochs import begin_anew
 from tidegate.state.instance import GROUP_COLUMN
 from tidegate.state.keys import KeyType
-from tidegate.state.local import ROOT_VARIABLE
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.plans import OperatorPlan, checked
 from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.savepoint_record import read_savepoint
-from tidegate.state.schemas import Wanted, newest_schema
+from tidegate.state.schemas import Wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
-
-log = logging.getLogger("tidegate.keyed")
-
-# Flink's default too: enough to grow to, few enough that a key group is worth moving.
-MAX_PARALLELISM_DEFAULT = 128
-# For caches and write buffers of all partitions of an executor; taken as they are needed.
-MEMORY_BYTES_DEFAULT = 1 << 30
-
-# A call is told apart from those of the same run alone.
-CALL_BYTES = 8
-_CALLS = itertools.count()
 
 _WATERMARK_MARK = "spark.watermarkDelayMs"
 
@@ -92,8 +85,8 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
     """
     settings = StateSettings(
         backend=backend,
-        rocks=rocks or RocksSettings.production(memory_bytes_max=MEMORY_BYTES_DEFAULT),
-        local_root=_local_root(df, local_dir),
+        rocks=rocks or default_rocks(),
+        local_root=find_local_root(df, local_dir),
     )
     if snapshot_every is not None:
         settings = replace(settings, snapshot_every_batches=snapshot_every)
@@ -101,17 +94,27 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
         name=name,
         key=(key,) if isinstance(key, str) else tuple(key),
         event_time=event_time,
-        checkpoint=_location(name, "checkpoint", checkpoint),
+        checkpoint=location(name, "checkpoint", checkpoint),
         partitions=partitions,
         max_parallelism=max_parallelism,
         lateness_ms=parse_duration(lateness).us // 1000,
         tick_ms=_tick_ms(ticks),
-        dead_letters=_location(name, "dead_letters", dead_letters),
-        savepoint=_location(name, "savepoint", savepoint),
+        dead_letters=location(name, "dead_letters", dead_letters),
+        savepoint=location(name, "savepoint", savepoint),
         ordered=ordered,
         settings=settings,
     )
     return keyed_rows(df, operator, options, SystemClock())
+
+
+def default_rocks() -> RocksSettings:
+    """Give how RocksDB keeps state unless the caller says otherwise.
+
+    A batch changes keys all over the state. Compaction by levels then writes all of it anew for a few small
+    files, and every block that the cache held is another one; universal merges the small files first.
+    """
+    rocks = RocksSettings.production(memory_bytes_max=MEMORY_BYTES_DEFAULT)
+    return replace(rocks, compaction_style="universal")
 
 
 def keyed_rows(
@@ -126,15 +129,15 @@ def keyed_rows(
     check_events(df, plan)
     wanted = _wanted(df, plan, options)
     check_options(df, options, wanted.max_parallelism)
-    start = _start(df, wanted, options)
-    parallelism = _parallelism(df, start, wanted)
+    start = find_start(df, wanted, options)
+    parallelism = find_parallelism(df, start, options, wanted.max_parallelism)
     delay = _watermark_delay_ms(df, options)
     task = KeyedTask(
         operator=operator,
-        call=_call_mark(df, clock),
+        call=call_mark(df, clock),
         wanted=wanted,
         parallelism=parallelism,
-        settings=_shared_out(df, options.settings),
+        settings=shared_out(df, options.settings),
         checkpoint=options.checkpoint,
         seen_epoch=start.seen_epoch if start else None,
         savepoint=options.savepoint,
@@ -146,7 +149,8 @@ def keyed_rows(
     if df.isStreaming:
         df = _ticking(df, plan, options, task.lateness_ms)
     else:
-        task = _planned_here(df, task, start, clock)
+        planned, seen = plan_here(df, options, start, clock)
+        task = replace(task, planned=planned, seen_epoch=seen)
     placed = _placed(df, options, task)
     # Spark takes a dot in a name for a step into a struct here: such columns go by number.
     if any(set(column) & set(".`") for column in placed.columns):
@@ -188,7 +192,7 @@ def _wanted(df: DataFrame, plan: OperatorPlan, options: KeyedOptions) -> Wanted:
     return Wanted(
         operator=options.name,
         key=KeyType.from_arrow(options.key, keys, operator=options.name),
-        max_parallelism=_max_parallelism(options),
+        max_parallelism=find_max_parallelism(options),
         specs=plan.specs,
         migrations={
             state.name: tuple(state.options.migrations)
@@ -196,49 +200,6 @@ def _wanted(df: DataFrame, plan: OperatorPlan, options: KeyedOptions) -> Wanted:
             if state.options.migrations
         },
     )
-
-
-def _max_parallelism(options: KeyedOptions) -> int:
-    """Give the number of key groups: as asked, as the checkpoint or the savepoint has it, or the default."""
-    if options.max_parallelism is not None:
-        return options.max_parallelism
-    if options.checkpoint is not None:
-        stored = newest_schema(operator_depot(options.checkpoint, options.name), options.name)
-        if stored is not None:
-            return stored.max_parallelism
-    if options.savepoint is not None:
-        return read_savepoint(Path(options.savepoint)).max_parallelism
-    return MAX_PARALLELISM_DEFAULT
-
-
-def _start(df: DataFrame, wanted: Wanted, options: KeyedOptions) -> StartPlan | None:
-    """Ask the checkpoint how the operator may begin; nothing is changed in it."""
-    if options.checkpoint is None:
-        return None
-    start = check_start(options.checkpoint, wanted, options.partitions, options.savepoint)
-    for change in start.changes:
-        log.info("operator=%s %s", options.name, change)
-    return _left_behind(df, options.checkpoint, wanted, start)
-
-
-def _left_behind(df: DataFrame, checkpoint: str, wanted: Wanted, start: StartPlan) -> StartPlan:
-    """Begin an epoch with a batch whose rows came to the wrong instances: nothing counts of what it did."""
-    if not df.isStreaming or not start.moved:
-        return start
-    done = newest_committed(checkpoint_path(checkpoint))
-    batch = start.moved[-1]
-    if done is not None and batch <= done.number:
-        return start
-    epoch = begin_anew(operator_depot(checkpoint, wanted.operator), wanted.operator, batch)
-    return replace(start, seen_epoch=epoch.number)
-
-
-def _parallelism(df: DataFrame, start: StartPlan | None, wanted: Wanted) -> int:
-    """Give how many instances work: as asked, as before, or one for each core that Spark has."""
-    if start is not None and start.parallelism is not None:
-        return start.parallelism
-    cores = int(df.sparkSession.sparkContext.defaultParallelism)
-    return max(1, min(cores, wanted.max_parallelism))
 
 
 def _watermark_delay_ms(df: DataFrame, options: KeyedOptions) -> int | None:
@@ -249,64 +210,19 @@ def _watermark_delay_ms(df: DataFrame, options: KeyedOptions) -> int | None:
     return None if delay is None else int(delay)
 
 
-def _shared_out(df: DataFrame, settings: StateSettings) -> StateSettings:
-    """Divide an executor's memory among the tasks that run in it at once."""
-    return replace(settings, rocks=replace(settings.rocks or RocksSettings(), slots=slots_of(df)))
-
-
-def slots_of(df: DataFrame) -> int:
-    """Give how many tasks run in one executor at once."""
-    context = df.sparkSession.sparkContext
-    conf, master = context.getConf(), context.master
-    if master.startswith("local"):
-        cores = master.partition("[")[2].rstrip("]").partition(",")[0]
-        count = os.cpu_count() if cores == "*" else int(cores or 1)
-    else:
-        count = int(conf.get("spark.executor.cores", "0")) or os.cpu_count()
-    return max(1, (count or 1) // int(conf.get("spark.task.cpus", "1")))
-
-
-def _planned_here(df: DataFrame, task: KeyedTask, start: StartPlan | None, clock: Clock) -> KeyedTask:
-    """Plan the one batch of a batch job; what an earlier job did of it in part is left behind."""
-    now_us = clock.now_us()
-    number, seen = 0, None
-    if start is not None and task.checkpoint is not None:
-        number, seen = start.next_batch, start.seen_epoch
-        if start.torn or number in start.moved:
-            depot = operator_depot(task.checkpoint, task.wanted.operator)
-            seen = begin_anew(depot, task.wanted.operator, number).number
-    marks = (df.sparkSession.sparkContext.applicationId, task.wanted.operator, number, now_us)
-    plan_id = hashlib.blake2b(repr(marks).encode(), digest_size=PLAN_ID_BYTES).hexdigest()
-    return replace(task, planned=Planned(number, plan_id, None, now_us // 1000), seen_epoch=seen)
-
-
-def _call_mark(df: DataFrame, clock: Clock) -> str:
-    """Give a text that no other call of `process` has, in this driver or in another one."""
-    marks = (df.sparkSession.sparkContext.applicationId, next(_CALLS), clock.now_us())
-    return hashlib.blake2b(repr(marks).encode(), digest_size=CALL_BYTES).hexdigest()
-
-
 def _placed(df: DataFrame, options: KeyedOptions, task: KeyedTask) -> DataFrame:
     """Bring each row to the instance that owns its key group."""
     from pyspark.sql import functions as sql
 
-    parallelism, max_parallelism = task.parallelism, task.wanted.max_parallelism
-    keys = [_quoted(column) for column in options.key]
+    max_parallelism = task.wanted.max_parallelism
+    keys = [quoted(column) for column in options.key]
     group = sql.pmod(sql.xxhash64(*keys), sql.lit(max_parallelism)).cast("int").alias(GROUP_COLUMN)
-    instance = sql.expr(f"cast(`{GROUP_COLUMN}` * {parallelism} div {max_parallelism} as int)")
     # Spark drops a shuffle of what it knows to be empty, and with it all tasks behind. It does not look
     # through what is observed: every instance has its task in every batch, where timers fire, and whose state
     # the next batch begins with.
-    label = options.name if df.isStreaming else f"{options.name}.{task.call}"
-    seen = df.select("*", group).observe(f"tidegate.{label}", sql.lit(True).alias("present"))
-    return seen.repartitionById(parallelism, instance)
-
-
-def _quoted(column: str) -> Column:
-    """Give a column by its very name, whatever stands in it."""
-    from pyspark.sql import functions as sql
-
-    return sql.col("`" + column.replace("`", "``") + "`")
+    label = observed_label(df, options.name, task.call)
+    seen = df.select("*", group).observe(label, sql.lit(True).alias("present"))
+    return place_by_group(seen, GROUP_COLUMN, task.parallelism, max_parallelism)
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:
@@ -319,21 +235,3 @@ def _tick_ms(ticks: str | None) -> int | None:
     if ticks is None or ticks == "auto":
         return None if ticks is None else LOOK_MS_DEFAULT
     return max(1, parse_duration(ticks).us // 1000)
-
-
-def _location(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
-    """Give an absolute path: tasks run in other folders than the driver."""
-    if path is None:
-        return None
-    given = os.fspath(path)
-    if not given.strip():
-        raise StateInvalid(operator=name, reason=f"{option} is empty; it is the path of a folder, or None")
-    return str(checkpoint_path(given).absolute())
-
-
-def _local_root(df: DataFrame, given: str | os.PathLike[str] | None) -> str | None:
-    """Give where copies are kept; None leaves it to the environment of each executor."""
-    if given is not None:
-        return os.fspath(given)
-    is_here = df.sparkSession.sparkContext.master.startswith("local")
-    return os.environ.get(ROOT_VARIABLE) if is_here else None

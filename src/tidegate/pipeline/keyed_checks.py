@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.errors import StateInvalid, StateMismatch
-from tidegate.pipeline.keyed_task import task_name
+from tidegate.pipeline.seats import task_name
+from tidegate.pipeline.starting import StartOptions
 from tidegate.pipeline.ticks import LOOK_MS_DEFAULT
 from tidegate.state import epochs
 from tidegate.state.batch import StateSettings
@@ -54,9 +55,26 @@ class KeyedOptions:
 
 def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) -> None:
     """Refuse what cannot run."""
-    from pyspark.sql.types import LongType, TimestampNTZType, TimestampType
+    if options.settings.backend not in ("rocksdb", "heap"):
+        raise invalid(options, f"backend is {options.settings.backend!r}; it is 'rocksdb' or 'heap'")
+    check_start_options(df, options, max_parallelism)
+    if len(set(df.columns)) < len(df.columns):
+        raise invalid(options, "two columns have one name")
+    if GROUP_COLUMN in df.columns:
+        raise invalid(options, f"'{GROUP_COLUMN}' is a column of ours; drop it")
+    if options.checkpoint is None and options.dead_letters is not None:
+        raise invalid(
+            options, "dead letters are written once for each batch of a checkpoint=, which is missing"
+        )
+    if options.event_time is not None:
+        check_event_time(df, options, options.event_time)
 
-    _check_settings(options)
+
+def check_start_options(df: DataFrame, options: StartOptions, max_parallelism: int) -> None:
+    """Refuse a name, a checkpoint or a number of instances with which no operator with state can run."""
+    every = options.settings.snapshot_every_batches
+    if every < 1:
+        raise invalid(options, f"snapshot_every is {every}; it is 1 or more")
     if not _NAME.fullmatch(options.name) or len(options.name) > NAME_CHARS_MAX:
         reason = f"its name has letters, digits, '_' and '-', begins with a letter, {NAME_CHARS_MAX} at most"
         raise invalid(options, reason)
@@ -65,10 +83,6 @@ def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) ->
     if df.isStreaming and options.checkpoint is None:
         reason = "a streaming query needs checkpoint=, the same folder as its checkpointLocation"
         raise invalid(options, reason)
-    if len(set(df.columns)) < len(df.columns):
-        raise invalid(options, "two columns have one name")
-    if GROUP_COLUMN in df.columns:
-        raise invalid(options, f"'{GROUP_COLUMN}' is a column of ours; drop it")
     if not 1 <= max_parallelism <= PARALLELISM_MAX:
         reason = f"max_parallelism is {max_parallelism}; it lies between 1 and {PARALLELISM_MAX}"
         raise invalid(options, reason)
@@ -79,25 +93,25 @@ def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) ->
         raise invalid(options, reason)
     if options.checkpoint is None and options.savepoint is not None:
         raise invalid(options, "a savepoint is where a checkpoint begins, and there is no checkpoint=")
-    if options.checkpoint is None and options.dead_letters is not None:
-        raise invalid(
-            options, "dead letters are written once for each batch of a checkpoint=, which is missing"
-        )
-    if options.event_time is None:
-        return
-    if options.event_time not in df.columns:
-        reason = f"there is no column '{options.event_time}' to be its event time; there are {df.columns}"
+
+
+def check_event_time(df: DataFrame, options: StartOptions, event_time: str) -> None:
+    """Refuse an event time that is no column, or no time."""
+    from pyspark.sql.types import LongType, TimestampNTZType, TimestampType
+
+    if event_time not in df.columns:
+        reason = f"there is no column '{event_time}' to be its event time; there are {df.columns}"
         raise invalid(options, reason)
-    kind = df.schema[options.event_time].dataType
+    kind = df.schema[event_time].dataType
     if not isinstance(kind, TimestampType | TimestampNTZType | LongType):
         reason = (
-            f"event time '{options.event_time}' is {kind.simpleString()}; it must be a timestamp, or a "
+            f"event time '{event_time}' is {kind.simpleString()}; it must be a timestamp, or a "
             "bigint of milliseconds since 1970"
         )
         raise invalid(options, reason)
 
 
-def _check_checkpoint(df: DataFrame, options: KeyedOptions, checkpoint: str) -> None:
+def _check_checkpoint(df: DataFrame, options: StartOptions, checkpoint: str) -> None:
     """Refuse a checkpoint of the other kind of job, and one that an operator before has under this name."""
     has_offsets = Path(checkpoint, "offsets").exists()
     if has_offsets and not df.isStreaming:
@@ -109,15 +123,6 @@ def _check_checkpoint(df: DataFrame, options: KeyedOptions, checkpoint: str) -> 
     # Spark shows in a plan what a step calls; views and everything else are in it.
     if f"{task_name(options.name, checkpoint)}(" in df._jdf.queryExecution().analyzed().toString():
         raise invalid(options, "its rows come from an operator of the same name; give each its own")
-
-
-def _check_settings(options: KeyedOptions) -> None:
-    """Refuse settings of the state that cannot be."""
-    settings = options.settings
-    if settings.backend not in ("rocksdb", "heap"):
-        raise invalid(options, f"backend is {settings.backend!r}; it is 'rocksdb' or 'heap'")
-    if settings.snapshot_every_batches < 1:
-        raise invalid(options, f"snapshot_every is {settings.snapshot_every_batches}; it is 1 or more")
 
 
 def check_events(df: DataFrame, plan: OperatorPlan) -> None:
@@ -132,6 +137,6 @@ def check_events(df: DataFrame, plan: OperatorPlan) -> None:
     record_builder(plan.in_type, to_arrow_schema(columns, timezone="UTC"), operator=plan.name)
 
 
-def invalid(options: KeyedOptions, reason: str) -> StateInvalid:
+def invalid(options: StartOptions, reason: str) -> StateInvalid:
     """Give the refusal of an operator."""
     return StateInvalid(operator=options.name, reason=reason)

@@ -7,38 +7,23 @@ published before, by whatever attempt, is read back and not worked on again.
 
 from __future__ import annotations
 
-import hashlib
-import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.errors import BatchTaken, PlanChanged, StateInvalid, TidegateError
+from tidegate.errors import BatchTaken, TidegateError
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.planned import (
-    Planned,
-    Task,
-    check_query,
-    check_streaming_task,
-    current_task,
-    read_planned,
-)
-from tidegate.pipeline.wire import hinted
+from tidegate.pipeline.planned import Planned, Task, current_task
+from tidegate.pipeline.seats import Seat, passing_folder, task_name
 from tidegate.state import epochs
-from tidegate.state.attempts import is_first_time
 from tidegate.state.backends import open_backend
 from tidegate.state.batch import Asked, Opened, StateSettings, open_batch
-from tidegate.state.depot import Depot, checkpoint_path, operator_depot, partition_folder
+from tidegate.state.depot import Depot, operator_depot, partition_folder
 from tidegate.state.heads import Head, read_head
 from tidegate.state.instance import GROUP_COLUMN, BatchTimes, OperatorInstance, Place
-from tidegate.state.layout import groups_of
-from tidegate.state.local import default_root, local_files
-from tidegate.state.moved import leave_mark, moved
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.outputs import read_output
 from tidegate.state.plans import OperatorPlan, checked
@@ -47,14 +32,6 @@ from tidegate.state.stage import Stage
 
 # Output held in memory until it is published; beyond it, it is read back from the file it was written to.
 HELD_BYTES_MAX = 32 * 1024 * 1024
-
-# Of the hash of a checkpoint's path, which tells a few apart.
-PLACE_BYTES = 4
-
-_TWO_JOBS = (
-    "Two batch jobs were planned on this checkpoint at once. Call process again once the other job is done, "
-    "or give each job a checkpoint of its own."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +63,17 @@ class KeyedTask:
         try:
             yield from self._given(current_task(), batches, SystemClock())
         except TidegateError as problem:
-            if isinstance(problem, PlanChanged) and self.planned is not None:
-                problem.hint = _TWO_JOBS
-            hinted(problem)
+            self._seat.hint(problem)
             raise
 
     def _given(self, task: Task, batches: Iterator[pa.RecordBatch], clock: Clock) -> Iterator[pa.RecordBatch]:
         if self.checkpoint is None:
             yield from self._passing(task, self._rows(task.partition, batches, None), clock)
             return
-        planned = self._plan(task, checkpoint_path(self.checkpoint))
-        asked = self._asked(task, planned)
-        self._check_first_time(asked, clock)
+        seat = self._seat
+        planned = seat.plan(task)
+        asked = seat.asked(task, planned)
+        seat.check_first_time(asked, clock)
         rows = self._rows(task.partition, batches, asked)
         # A query keeps its id wherever its checkpoint is moved to; a batch job has none.
         writer = f"{task.query_id or self.checkpoint}/{self._name}"
@@ -128,27 +104,17 @@ class KeyedTask:
     def _name(self) -> str:
         return self.wanted.operator
 
-    def _plan(self, task: Task, checkpoint: Path) -> Planned:
-        """Give the batch that this task works for, from the driver or from Spark's log."""
-        if self.planned is not None:
-            return self.planned
-        number = check_streaming_task(task, self._name)
-        check_query(checkpoint, task.query_id, self._name)
-        return read_planned(checkpoint, number, self._name)
-
-    def _asked(self, task: Task, planned: Planned) -> Asked:
-        return Asked(
-            checkpoint=str(self.checkpoint),
+    @property
+    def _seat(self) -> Seat:
+        return Seat(
             operator=self._name,
-            partition=task.partition,
             parallelism=self.parallelism,
             max_parallelism=self.wanted.max_parallelism,
-            number=planned.number,
-            plan_id=planned.plan_id,
-            attempt=task.attempt,
-            savepoint=self.savepoint,
+            settings=self.settings,
+            checkpoint=self.checkpoint,
             seen_epoch=self.seen_epoch,
-            run=task.run,
+            savepoint=self.savepoint,
+            planned=self.planned,
             call=self.call,
         )
 
@@ -197,7 +163,7 @@ class KeyedTask:
     def _passing(self, task: Task, rows: Iterator[pa.RecordBatch], clock: Clock) -> Iterator[pa.RecordBatch]:
         """Run the operator on state that begins empty and is gone afterwards."""
         planned = self.planned or Planned(0, "", None, clock.now_us() // 1000)
-        with _passing_folder(self.settings) as folder:
+        with passing_folder(self.settings) as folder:
             schema = resolve_schema(Depot(folder / "schema"), self.wanted)
             backend = open_backend(self.settings.backend, folder / "copy", self.settings.rocks)
             try:
@@ -213,26 +179,11 @@ class KeyedTask:
         plan: OperatorPlan = checked(self.operator, self._name)
         return OperatorInstance(plan, schema, Place(partition, self.parallelism, self.event_time))
 
-    def _check_first_time(self, asked: Asked, clock: Clock) -> None:
-        """Refuse a task that was here before, for another partition: Spark moved them together."""
-        place = self.settings.place(clock)
-        folder = place.operator_folder(operator_depot(asked.checkpoint, asked.operator))
-        with local_files(folder):
-            is_first = is_first_time(folder, asked.partition, asked.attempt)
-        if not is_first:
-            raise self._moved(asked)
-
-    def _moved(self, asked: Asked | None) -> StateInvalid:
-        if asked is not None:
-            leave_mark(operator_depot(asked.checkpoint, asked.operator), asked)
-        return moved(self._name)
-
     def _rows(
         self, partition: int, batches: Iterable[pa.RecordBatch], asked: Asked | None
     ) -> Iterator[pa.RecordBatch]:
         """Give a partition's rows, in order where that is asked for."""
-        if partition >= self.parallelism:
-            raise self._moved(asked)
+        self._seat.check_partition(partition, asked)
         rows = self._placed(partition, batches, asked)
         return in_order(rows, self.event_time) if self.ordered else rows
 
@@ -240,14 +191,12 @@ class KeyedTask:
         self, partition: int, batches: Iterable[pa.RecordBatch], asked: Asked | None
     ) -> Iterator[pa.RecordBatch]:
         """Give rows on; refuse those of another instance, which would be remembered in the wrong place."""
-        groups = groups_of(partition, self.parallelism, self.wanted.max_parallelism)
+        seat = self._seat
         for batch in batches:
             if batch.num_rows:
                 if self.columns is not None:
                     batch = batch.rename_columns(list(self.columns))  # noqa: PLW2901 - the same rows
-                ends = pc.min_max(batch.column(GROUP_COLUMN)).as_py()
-                if ends["min"] not in groups or ends["max"] not in groups:
-                    raise self._moved(asked)
+                seat.check_groups(partition, batch.column(GROUP_COLUMN), asked)
                 yield batch
 
     def _set_aside(self, planned: Planned, opened: Opened, writer: str) -> None:
@@ -267,12 +216,6 @@ class KeyedTask:
                 failed = list(read_output(opened.depot, folder, head.dead))
                 letters = [_letters(batch, self._name, head, planned) for batch in failed]
                 write_dead(self.dead_letters, writer, head.partition, head.batch, letters)
-
-
-def task_name(operator: str, checkpoint: str | None) -> str:
-    """Give the name under which an operator stands in Spark's plans; two on one checkpoint never share it."""
-    place = hashlib.blake2b(str(checkpoint).encode(), digest_size=PLACE_BYTES).hexdigest()
-    return f"KeyedTask.{operator}@{place}"
 
 
 def whole_batch(opened: Opened) -> list[Head]:
@@ -320,13 +263,3 @@ def _letters(failed: pa.RecordBatch, operator: str, head: Head, planned: Planned
         "at": pa.repeat(at, count),
     }
     return pa.RecordBatch.from_pydict(columns, schema=DEAD_SCHEMA)
-
-
-@contextmanager
-def _passing_folder(settings: StateSettings) -> Iterator[Path]:
-    root = Path(settings.local_root) if settings.local_root else default_root()
-    with local_files(root):
-        root.mkdir(parents=True, exist_ok=True)
-        made = tempfile.TemporaryDirectory(prefix="passing-", dir=root)
-    with made as folder:
-        yield Path(folder)

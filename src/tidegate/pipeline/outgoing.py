@@ -1,8 +1,8 @@
 """Outgoing messages: takes rows of a query, gives messages as Arrow streams that each fit into a request.
 
 A column `payload` holds JSON text, or a struct, map or array that becomes JSON. Without one, all columns but
-`key` and `partition` become one JSON object a row, nulls included. Text in JSON is as SQL shows values:
-decimals as text, times in UTC, bytes in base64.
+`key`, `partition` and `dedupKey` become one JSON object a row, nulls included. Text in JSON is as SQL shows
+values: decimals as text, times in UTC, bytes in base64.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tidegate.pipeline.wire import hinted
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-PAYLOAD, KEY, PARTITION = "payload", "key", "partition"
+PAYLOAD, KEY, PARTITION, DEDUP_KEY = "payload", "key", "partition", "dedupKey"
 # A part costs a request and a synced write: large enough that this does not count, small enough to be held
 # by every task at once.
 PART_BYTES = 4 * 1024 * 1024
 PART_ROWS = 20_000
 OUT_SCHEMA = pa.schema([(PAYLOAD, pa.large_string()), (KEY, pa.large_string()), (PARTITION, pa.int64())])
+DEDUP_SCHEMA = OUT_SCHEMA.append(pa.field(DEDUP_KEY, pa.large_string()))
 
 _NESTED = (spark_types.StructType, spark_types.ArrayType, spark_types.MapType)
 _KEY_TYPES = (spark_types.StringType, spark_types.IntegralType)
@@ -43,9 +44,11 @@ def check_columns(schema: StructType) -> None:
             raise _refused(f"Column '{name}' has the type {kind.simpleString()}", "Convert it with to_json.")
     if KEY in fields and not isinstance(fields[KEY], _KEY_TYPES):
         raise _refused("Column 'key' is not text or a whole number", "Cast it: key STRING.")
+    if DEDUP_KEY in fields and not isinstance(fields[DEDUP_KEY], _KEY_TYPES):
+        raise _refused("Column 'dedupKey' is not text or a whole number", "Cast it, or rename it.")
     if PARTITION in fields and not isinstance(fields[PARTITION], spark_types.IntegralType):
         raise _refused("Column 'partition' is not a whole number", "Cast it, or rename it.")
-    others = [name for name in fields if name not in (PAYLOAD, KEY, PARTITION)]
+    others = [name for name in fields if name not in (PAYLOAD, KEY, PARTITION, DEDUP_KEY)]
     if PAYLOAD not in fields:
         if not others:
             raise _refused(
@@ -58,7 +61,7 @@ def check_columns(schema: StructType) -> None:
         names = ", ".join(f"'{name}'" for name in others[:5])
         raise _refused(
             f"Beside 'payload' there are the columns {names}, which would be lost",
-            "Select payload, key and partition; or leave payload out, and all columns become the payload.",
+            "Select payload, key, partition and dedupKey; or leave payload out, and all others become it.",
         )
 
 
@@ -72,11 +75,13 @@ def message_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         elif payload.null_count:
             raise _refused("A row has no payload", "JSON null is the text null; filter such rows out.")
     else:
-        others = [name for name in names if name not in (KEY, PARTITION)]
+        others = [name for name in names if name not in (KEY, PARTITION, DEDUP_KEY)]
         payload = _lines(_in_utc(batch.select(others)).to_pylist(maps_as_pydicts="strict"))
-    columns = [payload, _optional(batch, KEY), _optional(batch, PARTITION)]
-    arrays = [column.cast(field.type) for column, field in zip(columns, OUT_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=OUT_SCHEMA)
+    columns, schema = [payload, _optional(batch, KEY), _optional(batch, PARTITION)], OUT_SCHEMA
+    if DEDUP_KEY in names:
+        columns, schema = [*columns, batch.column(DEDUP_KEY)], DEDUP_SCHEMA
+    arrays = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def parts_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -107,7 +112,8 @@ def stream_bytes(table: pa.Table) -> bytes:
 
 def text_bytes(batch: pa.RecordBatch) -> int:
     """Count the bytes of payloads and keys."""
-    sizes = [pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in (PAYLOAD, KEY)]
+    names = [name for name in (PAYLOAD, KEY, DEDUP_KEY) if name in batch.schema.names]
+    sizes = [pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in names]
     return int(sum(sizes))
 
 

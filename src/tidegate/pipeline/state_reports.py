@@ -7,17 +7,20 @@ was finished, so that an idle pipeline costs nothing.
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
-from tidegate.errors import StorageCorrupt, Unavailable
+from tidegate.errors import StorageCorrupt, TimeRangeInvalid, Unavailable
 from tidegate.model.timeranges import format_time
 from tidegate.state.inspecting import OperatorState, describe
+from tidegate.state.segments.describe import DedupState, dedup_state
 from tidegate.state.times import Times
 
 log = logging.getLogger("tidegate.worker")
 
 US_PER_MS = 1_000
+US_PER_SECOND = 1_000_000
 
 
 class StateReports:
@@ -39,15 +42,16 @@ class StateReports:
             return
         try:
             found = describe(self._checkpoint)
+            reports = [operator_report(operator, self._checkpoint) for operator in found]
         except (Unavailable, StorageCorrupt) as problem:
             # The query says the same, louder; figures of a moment ago are better than none.
             log.warning("state not readable checkpoint=%s error=%r", self._checkpoint, problem.message)
             return
         self._seen = batches
-        self._reports = [operator_report(operator) for operator in found]
+        self._reports = reports
 
 
-def operator_report(operator: OperatorState) -> dict[str, Any]:
+def operator_report(operator: OperatorState, checkpoint: Path) -> dict[str, Any]:
     """Give one operator's figures as the server is told of them."""
     heads = [part.head for part in operator.partitions if part.head is not None]
     times = Times.of(heads)
@@ -66,4 +70,48 @@ def operator_report(operator: OperatorState) -> dict[str, Any]:
         "nextTimer": format_time(min(timers) * US_PER_MS) if timers else None,
         # The batch from which a restore goes on: the oldest of the partitions' newest.
         "snapshotBatch": min(known) if known and len(known) == len(snapshots) else None,
+        "dedup": _dedup_report(dedup_state(checkpoint, operator)),
     }
+
+
+def state_disk(folder: Path) -> dict[str, int | None]:
+    """Give how full the file system is on which state lies; the folder need not be there yet.
+
+    Nothing where it does not answer: batches fail then and say so, and reports go on.
+    """
+    try:
+        place = next(path for path in (folder, *folder.parents) if path.exists())
+        usage = os.statvfs(place)
+    except OSError as problem:
+        log.debug("state disk not readable folder=%s error=%r", folder, str(problem))
+        return {"stateDiskUsedBytes": None, "stateDiskSizeBytes": None}
+    # What only the system's own user could still take counts as used: no task can have it.
+    free_bytes, size_bytes = usage.f_bavail * usage.f_frsize, usage.f_blocks * usage.f_frsize
+    return {"stateDiskUsedBytes": size_bytes - free_bytes, "stateDiskSizeBytes": size_bytes}
+
+
+def _dedup_report(found: DedupState | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "unique": found.unique,
+        "duplicates": found.duplicates,
+        "late": found.late,
+        "keys": found.keys,
+        "bytes": found.size_bytes,
+        "segments": len(found.segments),
+        "filterBytes": found.filter_bytes,
+        "filterProbes": found.filters.probes,
+        "filterMaybe": found.filters.maybe,
+        "filterFalse": found.filters.false,
+        "reads": found.reads,
+        "lookupSeconds": found.lookup_us / US_PER_SECOND,
+        "streamTime": _time(found.stream_us),
+    }
+
+
+def _time(at_us: int | None) -> str | None:
+    try:
+        return None if at_us is None else format_time(at_us)
+    except TimeRangeInvalid:
+        return None  # rows may have any time, also one that no calendar has

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from tidegate.errors import SparkGone
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.pipeline.reports import REPORT_TIMEOUT_SECONDS, Reporter
 from tidegate.pipeline.session import SessionSettings, build_session, end_session, jvm_of
+from tidegate.pipeline.state_reports import state_disk
 from tidegate.pipeline.supervision import Supervision, SupervisionSettings
 from tidegate.pipeline.wire import Place, Wire
 from tidegate.settings import Settings
@@ -51,6 +53,7 @@ class StopAsked(BaseException):
 class _Standing:
     """What the reports say of the worker; written by the main thread, read by the reporter."""
 
+    state_path: Path
     state: str = "starting"
     spark_version: str = field(default_factory=lambda: importlib.metadata.version("pyspark"))
     supervision: Supervision | None = None
@@ -62,6 +65,7 @@ class _Standing:
             "memoryBytes": memory_bytes(os.getpid()),
             "sparkVersion": self.spark_version,
             "state": self.state,
+            **state_disk(self.state_path),
             "pipelines": self.supervision.statuses() if self.supervision else [],
         }
 
@@ -75,7 +79,7 @@ def run_worker(settings: Settings, home: Home, clock: Clock | None = None) -> in
     clock = clock or SystemClock()
     _log_to_stderr()
     lock = home.lock("worker")
-    standing = _Standing()
+    standing = _Standing(_state_path(home))
     # The reporter runs before anything can fail, so that a slow start is seen as one.
     reporter = Reporter(Wire(Place(home=str(home.path)), 0, REPORT_TIMEOUT_SECONDS, clock), standing.body)
     try:
@@ -119,6 +123,10 @@ def memory_bytes(pid: int) -> int:
     return total
 
 
+def _state_path(home: Home) -> Path:
+    return home.run_path / "state"
+
+
 def _start_spark(settings: Settings, home: Home, lock_fd: int) -> SparkSession:
     # Pipelines read from the server of this home, whatever the shell that started us points to.
     for name in ("TIDEGATE_URL", "TIDEGATE_TOKEN"):
@@ -128,7 +136,7 @@ def _start_spark(settings: Settings, home: Home, lock_fd: int) -> SparkSession:
         driver_memory_mb=settings.worker.driver_memory_mb,
         scratch=home.run_path / "spark",
         # Local copies of state outlive the worker, so that the next one begins warm.
-        environ={"TIDEGATE_HOME": str(home.path), "TIDEGATE_STATE_DIR": str(home.run_path / "state")},
+        environ={"TIDEGATE_HOME": str(home.path), "TIDEGATE_STATE_DIR": str(_state_path(home))},
     )
     return build_session(wanted, keep_open_fds=(lock_fd,))
 

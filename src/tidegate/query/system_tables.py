@@ -48,7 +48,7 @@ SYSTEM_SCHEMAS: Mapping[str, Mapping[str, ColumnType]] = {
     "topics": {
         **{"topic": _TEXT, "partitions": _INT, "messages": _BIGINT, "size_bytes": _BIGINT},
         **{"retention_seconds": _BIGINT, "retention_max_bytes": _BIGINT, "sources": _INT, "groups": _INT},
-        **{"dead_letters": _BIGINT, "created": _TIME},
+        **{"dead_letters": _BIGINT, "dedup_seconds": _BIGINT, "created": _TIME},
     },
     "topic_sources": {
         **{"topic": _TEXT, "source": _TEXT, "op": _TEXT, "where": _TEXT, "partition_by": _TEXT},

@@ -59,7 +59,7 @@ def _topic_row(topics: TopicParts, topic: Topic) -> tuple[Any, ...]:
         *(topic.name, topic.partitions, messages, size_bytes),
         *(topic.retention_seconds, topic.retention_max_bytes),
         *(len(topics.routes.of_topic(topic.id)), len(topics.groups.names(topic))),
-        *(_dead_letters(topics, topic), topic.created_us),
+        *(_dead_letters(topics, topic), topic.dedup_seconds, topic.created_us),
     )
 
 

@@ -287,6 +287,7 @@ def _changed(retention: Retention, named: Mapping[str, int | None]) -> Retention
     return Retention(
         named.get("seconds", retention.seconds),
         named.get("max_bytes", retention.max_bytes),
+        named.get("dedup_seconds", retention.dedup_seconds),
     )
 
 

@@ -52,14 +52,18 @@ class TopicMessages:
         payloads = [bound.payload(value, row) for row, value in enumerate(statement.payloads, start=1)]
         self._check_sizes(key, payloads)
         count = len(payloads)
-        messages = Messages([key] * count, payloads, [partition] * count)
+        dedup_keys = [bound.text(one, "DEDUP KEY") for one in statement.dedup_keys] or None
+        messages = Messages([key] * count, payloads, [partition] * count, dedup_keys)
         sender = _sender(statement, bound)
 
         def work() -> Outcome:
             receipt: Receipt = self._commit(self._topics.publisher.plan(topic, messages, sender))
             self._published(caller.tenant, receipt.stored_count)
-            columns = (receipt.partitions.tolist(), receipt.offsets.tolist(), receipt.ids.tolist())
-            return found(_PLACES, list(zip(*columns, strict=True)))
+            columns = [receipt.partitions.tolist(), receipt.offsets.tolist(), receipt.ids.tolist()]
+            if dedup_keys is None:
+                return found(_PLACES, list(zip(*columns, strict=True)))
+            columns.append([False] * count if receipt.duplicates is None else receipt.duplicates.tolist())
+            return found([*_PLACES, ("duplicate", ColumnType.BOOLEAN)], list(zip(*columns, strict=True)))
 
         return Step("publish", work=work, is_short=True)
 

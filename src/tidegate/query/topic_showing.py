@@ -20,7 +20,8 @@ from tidegate.topics.routes import Route
 _TEXT, _INT, _BIGINT, _TIME = ColumnType.TEXT, ColumnType.INT, ColumnType.BIGINT, ColumnType.TIMESTAMP
 _TOPICS = [
     *[("topic", _TEXT), ("partitions", _INT), ("messages", _BIGINT), ("size_bytes", _BIGINT)],
-    *[("retention_seconds", _BIGINT), ("retention_max_bytes", _BIGINT), ("sources", _TEXT)],
+    *[("retention_seconds", _BIGINT), ("retention_max_bytes", _BIGINT), ("dedup_seconds", _BIGINT)],
+    ("sources", _TEXT),
 ]
 _FACTS = [("property", _TEXT), ("value", _TEXT)]
 _GROUPS = [
@@ -53,7 +54,8 @@ class TopicShowing:
         )
         return (
             *(topic.name, topic.partitions, messages, size_bytes),
-            *(topic.retention_seconds, topic.retention_max_bytes, ", ".join(names) or None),
+            *(topic.retention_seconds, topic.retention_max_bytes, topic.dedup_seconds),
+            ", ".join(names) or None,
         )
 
     def describe(self, statement: DescribeTopic, _bound: Bound, caller: Caller) -> Step:
@@ -77,6 +79,7 @@ class TopicShowing:
             ("size_bytes", str(size_bytes)),
             ("retention_seconds", _limit(topic.retention_seconds)),
             ("retention_max_bytes", _limit(topic.retention_max_bytes)),
+            ("dedup_seconds", "none" if topic.dedup_seconds is None else str(topic.dedup_seconds)),
         ]
         rows += [
             (f"partition {number}", f"earliest {held.start}, next {held.end}, {held.stored_bytes} bytes")

@@ -8,7 +8,8 @@ from typing import Any
 
 from tidegate.errors import RequestInvalid
 
-OUTGOING = frozenset({"payload", "key", "partition"})
+OUTGOING = frozenset({"payload", "key", "partition", "dedupKey"})
+FIELDS = "Its fields are payload, key, partition and dedupKey"
 # Enough to know one's own message again.
 SHOWN_CHARS_MAX = 200
 # Iterated, these give letters, numbers and names of fields.
@@ -53,9 +54,9 @@ def _check_message(number: int, message: object) -> None:
         reason = f"A message is a dictionary (message {number})."
     else:
         return  # of a class of the caller's: the server says whether it is one
-    hint = f"Its fields are payload, key and partition. Write {_as_message(message)}."
+    hint = f"{FIELDS}. Write {_as_message(message)}."
     if isinstance(message, Mapping) and "payload" in message:
-        hint = "Its fields are payload, key and partition; fields of your own belong into the payload."
+        hint = f"{FIELDS}; fields of your own belong into the payload."
     raise RequestInvalid(reason=reason, hint=hint)
 
 

@@ -50,6 +50,8 @@ class TopicShown(TypedDict):
     partitions: list[PartitionShown]
     retentionSeconds: int | None
     retentionMaxBytes: int | None
+    dedupSeconds: int | None
+    duplicates: int
     sources: list[SourceShown]
     schemas: list[PayloadSchemaShown]
 
@@ -61,19 +63,24 @@ class TopicChanged(TopicShown):
 
 
 class Outgoing(TypedDict):
-    """A message to publish; without a partition its key chooses one."""
+    """A message to publish; without a partition its key chooses one.
+
+    A topic with `dedup_seconds` stores one message of a `dedupKey` in that time.
+    """
 
     payload: Any
     key: NotRequired[str | None]
     partition: NotRequired[int | None]
+    dedupKey: NotRequired[str | None]
 
 
 class Placed(TypedDict):
-    """Where a published message is."""
+    """Where a published message is; of a duplicate, where the first one of its dedup key is."""
 
     partition: int
     offset: int
     messageId: str
+    duplicate: NotRequired[bool]
 
 
 class Message(TypedDict):

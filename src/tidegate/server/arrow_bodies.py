@@ -18,8 +18,8 @@ from tidegate.errors import BodyTooLarge, RequestInvalid, RequestMalformed
 from tidegate.ingest.publish import Messages
 
 # The columns that a publish takes; `payload` is JSON text.
-COLUMNS = {"key": pa.string(), "payload": pa.string(), "partition": pa.int64()}
-HINT = "A publish takes the columns payload (JSON text), key (text) and partition (whole number)."
+COLUMNS = {"key": pa.string(), "payload": pa.string(), "partition": pa.int64(), "dedupKey": pa.string()}
+HINT = "A publish takes the columns payload (JSON text), key, dedupKey (text) and partition (whole number)."
 PLAIN_HINT = "Write the stream without compression and without dictionaries, with plain text columns."
 # Where the flatbuffers of Arrow's format (Message.fbs) have what is looked for: fields by their number.
 _MESSAGE_VERSION, _MESSAGE_HEADER, _MESSAGE_METADATA, _BATCH_COMPRESSION = 0, 2, 4, 3
@@ -35,7 +35,8 @@ def messages_of(body: bytes, messages_max: int, bytes_max: int) -> Messages:
         raise RequestMalformed(reason=f"not an Arrow stream ({problem})", hint=HINT) from problem
     columns = {name: _column(table, name) for name in COLUMNS}
     payloads = [_json(index, text) for index, text in enumerate(columns["payload"])]
-    return Messages(columns["key"], payloads, columns["partition"])
+    dedup_keys = columns["dedupKey"] if "dedupKey" in table.schema.names else None
+    return Messages(columns["key"], payloads, columns["partition"], dedup_keys)
 
 
 def plain_table(body: bytes, rows_max: int, bytes_max: int) -> pa.Table:

@@ -16,6 +16,7 @@ from tidegate.server.bodies import json_answer
 from tidegate.server.call import ARROW_STREAM, Call
 from tidegate.server.publish import check_message_bytes
 from tidegate.server.running import Running
+from tidegate.topics.dedup_keys import checked_digests
 from tidegate.topics.definitions import Topic
 from tidegate.topics.parts import BatchName
 
@@ -55,10 +56,11 @@ class PartStored(msgspec.Struct, rename="camel"):
 
 
 class BatchCommitted(msgspec.Struct):
-    """Whether the batch was written now, and how many messages it has."""
+    """Whether the batch was written now, how many messages it has, and how many of them were duplicates."""
 
     committed: bool
     messages: int
+    duplicates: int
 
 
 class BatchAborted(msgspec.Struct):
@@ -105,8 +107,8 @@ async def commit_batch(call: Call) -> Response:
         change = await running.threads.read(plan)
         outcome = await running.committer.commit(change)
     if outcome.committed:
-        running.count_published(call.tenant, outcome.messages)
-    return json_answer(BatchCommitted(outcome.committed, outcome.messages))
+        running.count_published(call.tenant, outcome.messages - outcome.duplicates)
+    return json_answer(BatchCommitted(outcome.committed, outcome.messages, outcome.duplicates))
 
 
 async def abort_batch(call: Call) -> Response:
@@ -141,6 +143,8 @@ def _checked(running: Running, topic: Topic, content: bytes) -> int:
         raise RequestInvalid(reason="A part has at least one message.", hint="Leave an empty part out.")
     check_message_bytes(messages, limits.topics.message_bytes_max)
     check_partitions(topic, messages.partitions)
+    if messages.dedup_keys is not None:
+        checked_digests(topic, messages.dedup_keys)
     return len(messages)
 
 

@@ -107,6 +107,8 @@ async def keep_retention(running: Running) -> None:
             except TidegateError as problem:
                 place = f"'{topic.name}', partition {partition}"
                 log.error("topics: retention: %s: %s: %s", place, problem.code, problem)
+        if topic.dedup_seconds is not None:
+            await _expire_dedup_keys(running, topic)
     await running.threads.upkeep(running.log.tidy_gone)
 
 
@@ -125,6 +127,19 @@ async def _trim(running: Running, topic: Topic, partition: int) -> None:
 
     removed = await running.committer.commit(stage)
     running.metrics.count_trimmed(removed)
+
+
+async def _expire_dedup_keys(running: Running, topic: Topic) -> None:
+    """Remove the dedup keys that a topic need not remember any more, whole segments at a time."""
+    dedup = running.topic.dedup
+    try:
+        if await running.threads.upkeep(dedup.has_expired, running.engine, topic):
+            await running.committer.commit(functools.partial(dedup.stage_expire, topic=topic))
+            await running.threads.upkeep(dedup.tidy, running.engine, topic)
+    except TopicNotFound:
+        return  # deleted since the list was made
+    except TidegateError as problem:
+        log.error("topics: dedup keys: '%s': %s: %s", topic.name, problem.code, problem)
 
 
 async def end_leases(running: Running) -> None:

@@ -19,7 +19,8 @@ from tidegate.server.publish import PRODUCER_ID_CHARS_MAX
 from tidegate.server.records import FILTER_CHARS_MAX, JOB_STATES
 from tidegate.settings import Settings
 from tidegate.storage.keys import I64_MAX
-from tidegate.topics.definitions import RETENTION_SECONDS_MAX
+from tidegate.topics.dedup_keys import DEDUP_KEY_CHARS_MAX
+from tidegate.topics.definitions import DEDUP_SECONDS_MAX, RETENTION_SECONDS_MAX
 from tidegate.topics.group_shapes import NAME_CHARS_MAX
 from tidegate.topics.parts import BATCH_MAX, WRITER_CHARS_MAX
 
@@ -140,6 +141,7 @@ def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
                 "description": f"Any JSON value; with its key {topics.message_bytes_max} bytes at most."
             },
             "partition": _COUNT,
+            "dedupKey": {"minLength": 1, "maxLength": DEDUP_KEY_CHARS_MAX},
         },
         "PublishBody": {
             "messages": {"minItems": 1, "maxItems": server.messages_max},
@@ -194,6 +196,7 @@ def _topic_limits(settings: Settings) -> dict[str, Schema]:
         "partitions": {"minimum": 1, "maximum": settings.topics.partitions_max},
         "retentionSeconds": {"minimum": 1, "maximum": RETENTION_SECONDS_MAX},
         "retentionMaxBytes": {"minimum": 1, "maximum": I64_MAX},
+        "dedupSeconds": {"minimum": 1, "maximum": DEDUP_SECONDS_MAX},
     }
 
 

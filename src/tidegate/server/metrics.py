@@ -21,6 +21,7 @@ from starlette.responses import Response
 from tidegate import __version__
 from tidegate.errors import TidegateError
 from tidegate.model.access import DEFAULT_TENANT
+from tidegate.model.timeranges import parse_time
 from tidegate.server import status
 from tidegate.watching.families import BY_NAME, OTHER, PIPELINE_STATES, SCRAPE_PARTS
 from tidegate.watching.logs import line_counts
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tidegate.server.running import Running
 
 log = logging.getLogger(__name__)
+
+US_PER_SECOND = 1_000_000
 
 
 async def metrics(call: Call) -> Response:
@@ -107,9 +110,19 @@ def _topics(running: Running) -> Iterator[Metric]:
     yield _counter("tidegate_messages_appended_total", count)
     yield _counter("tidegate_messages_appended_bytes_total", appended_bytes)
     yield from _groups(running)
+    yield _labelled("tidegate_topic_duplicates_total", _duplicates(running))
     yield _gauge("tidegate_topics", topics)
     yield _gauge("tidegate_topic_messages", messages)
     yield _gauge("tidegate_topic_stored_bytes", stored_bytes)
+
+
+def _duplicates(running: Running) -> dict[tuple[str, ...], float]:
+    """Give the duplicates that topics dropped, by tenant."""
+    found: dict[tuple[str, ...], float] = {}
+    for tenant, count in running.topic.dedup.dropped_by_tenant().items():
+        label = (running.metrics.tenants.fold(tenant),)
+        found[label] = found.get(label, 0) + count
+    return found
 
 
 def _groups(running: Running) -> Iterator[Metric]:
@@ -164,7 +177,12 @@ def _worker(running: Running) -> Iterator[Metric]:
     yield _gauge("tidegate_worker_up", 0 if silent or report.content["state"] == "stopped" else 1)
     yield _gauge("tidegate_worker_report_age_seconds", age_seconds)
     yield _gauge("tidegate_worker_memory_bytes", report.content["memoryBytes"])
+    for part in ("used", "size"):
+        room_bytes = report.content.get(f"stateDisk{part.capitalize()}Bytes")
+        if room_bytes is not None:
+            yield _gauge(f"tidegate_worker_state_disk_{part}_bytes", room_bytes)
     yield from _pipelines(running)
+    yield from _dedup(running)
 
 
 def _pipelines(running: Running) -> Iterator[Metric]:
@@ -200,6 +218,39 @@ def _pipelines(running: Running) -> Iterator[Metric]:
             add("tidegate_pipeline_dead_rows_total", (name,), operator["deadRows"])
     for name, samples in sums.items():
         yield _labelled(name, samples)
+
+
+# The figures of an operator that deduplicates, by the metric that shows them.
+_DEDUP_FIGURES = {
+    "tidegate_pipeline_dedup_unique_total": "unique",
+    "tidegate_pipeline_dedup_duplicates_total": "duplicates",
+    "tidegate_pipeline_dedup_late_total": "late",
+    "tidegate_pipeline_dedup_keys": "keys",
+    "tidegate_pipeline_dedup_bytes": "bytes",
+    "tidegate_pipeline_dedup_filter_bytes": "filterBytes",
+    "tidegate_pipeline_dedup_segments": "segments",
+    "tidegate_pipeline_dedup_filter_probes_total": "filterProbes",
+    "tidegate_pipeline_dedup_filter_false_total": "filterFalse",
+    "tidegate_pipeline_dedup_reads_total": "reads",
+    "tidegate_pipeline_dedup_lookup_seconds_total": "lookupSeconds",
+}
+
+
+def _dedup(running: Running) -> Iterator[Metric]:
+    """Give what deduplication does, by pipeline; the lag is that of the operator furthest behind."""
+    sums: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _DEDUP_FIGURES}
+    lags: dict[tuple[str, ...], float] = {}
+    for pipeline in status.pipelines_of(running, DEFAULT_TENANT):
+        for found in [one["dedup"] for one in pipeline["operators"] if one.get("dedup")]:
+            label = (running.metrics.pipelines.fold(pipeline["name"]),)
+            for name, figure in _DEDUP_FIGURES.items():
+                sums[name][label] = sums[name].get(label, 0) + found[figure]
+            if found["streamTime"] is not None:
+                lag_seconds = (running.clock.now_us() - parse_time(found["streamTime"])) / US_PER_SECOND
+                lags[label] = max(lags.get(label, lag_seconds), lag_seconds)
+    for name, samples in sums.items():
+        yield _labelled(name, samples)
+    yield _labelled("tidegate_pipeline_dedup_stream_lag_seconds", lags)
 
 
 def _labelled(name: str, samples: dict[tuple[str, ...], float]) -> Metric:

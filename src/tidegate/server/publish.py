@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
+import numpy as np
 from starlette.responses import Response
 
 from tidegate.errors import ContentTypeUnsupported, RequestInvalid
@@ -31,6 +33,7 @@ class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
     payload: msgspec.Raw
     key: str | None = None
     partition: int | None = None
+    dedup_key: str | None = msgspec.field(default=None, name="dedupKey")
 
 
 class PublishBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -101,10 +104,12 @@ async def _taken(call: Call) -> tuple[Messages, Sender | None]:
 
 def _from_json(content: bytes, limits: Settings) -> tuple[Messages, Sender | None]:
     body = decode_json(content, _publish)
+    dedup_keys = [message.dedup_key for message in body.messages]
     messages = Messages(
         [message.key for message in body.messages],
         [bytes(message.payload) for message in body.messages],
         [message.partition for message in body.messages],
+        dedup_keys if dedup_keys.count(None) < len(dedup_keys) else None,
     )
     sender = _sender(body.producer_id, body.sequence)
     _check_sizes(limits, messages)
@@ -166,8 +171,11 @@ def _sender(producer_id: str | None, sequence: int | None) -> Sender | None:
 
 def _written(receipt: Receipt) -> bytes:
     columns = zip(receipt.partitions.tolist(), receipt.offsets.tolist(), receipt.ids.tolist(), strict=True)
-    places = [
+    places: list[dict[str, Any]] = [
         {"partition": partition, "offset": offset, "messageId": str(message_id)}
         for partition, offset, message_id in columns
     ]
+    if receipt.duplicates is not None:
+        for index in np.flatnonzero(receipt.duplicates).tolist():
+            places[index]["duplicate"] = True
     return _encoder.encode({"offsets": places})

@@ -26,6 +26,7 @@ from tidegate.server import (
     status,
     tenant_calls,
     topics,
+    work_shapes,
 )
 from tidegate.server.call import Call
 
@@ -68,7 +69,7 @@ ROUTES: list[Route] = [
         f"{API}/pipelines/{{name}}",
         status.show_pipeline,
         Operation.PIPELINE_SHOW,
-        answer=shapes.Pipeline,
+        answer=work_shapes.Pipeline,
     ),
     Route(
         "POST",

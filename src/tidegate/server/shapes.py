@@ -12,6 +12,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from tidegate.server.work_shapes import Pipeline, Worker
+
 
 class _Shape(msgspec.Struct, rename="camel"):
     pass
@@ -115,6 +117,8 @@ class Topic(_Shape):
     bytes: int
     retention_seconds: int | None
     retention_max_bytes: int | None
+    dedup_seconds: int | None
+    duplicates: int
     sources: list[TopicSource]
     schemas: list[TopicSchema]
 
@@ -145,11 +149,12 @@ class TopicDeleted(_Shape):
 
 
 class Place(_Shape):
-    """Where a message is."""
+    """Where a message is; where the first one is, of a duplicate that was dropped."""
 
     partition: int
     offset: int
     message_id: str
+    duplicate: bool | UnsetType = UNSET
 
 
 class Published(_Shape):
@@ -294,49 +299,6 @@ class SqlRows(_Shape):
     took_ms: float
     warnings: list[str] | UnsetType = UNSET
     results: list[SqlResult] | UnsetType = UNSET
-
-
-class Worker(_Shape):
-    """The Spark worker as it reported last."""
-
-    pid: int
-    state: str
-    memory_bytes: int
-    spark_version: str
-    seen_seconds_ago: float
-
-
-class Operator(_Shape):
-    """The state of one operator as of its last whole batch; `next_timer` is the earliest that is set."""
-
-    name: str
-    partitions: int
-    epoch: int
-    batch: int | None
-    entries: int
-    state_bytes: int
-    checkpoint_bytes: int
-    dead_rows: int
-    next_timer: str | None
-    snapshot_batch: int | None
-
-
-class Pipeline(_Shape):
-    """A pipeline as the worker reported it last; `lag` is what it has not taken yet."""
-
-    name: str
-    state: str
-    batches: int
-    rows: int
-    rows_per_second: float
-    last_batch_seconds: float | None
-    error: str | None
-    restarts: int
-    topic: str | None
-    table: str | None
-    offsets: dict[str, dict[str, int]]
-    operators: list[Operator]
-    lag: int | None
 
 
 class Pipelines(_Shape):

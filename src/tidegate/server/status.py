@@ -26,6 +26,24 @@ WORKER_SILENT_SECONDS = 10.0
 STATUS_TOPICS_MAX = 1_000
 
 
+class DedupReport(msgspec.Struct, rename="camel"):
+    """What the worker says of an operator that deduplicates; counts are since its partitions changed."""
+
+    unique: int = 0
+    duplicates: int = 0
+    late: int = 0
+    keys: int = 0
+    bytes: int = 0
+    segments: int = 0
+    filter_bytes: int = 0
+    filter_probes: int = 0
+    filter_maybe: int = 0
+    filter_false: int = 0
+    reads: int = 0
+    lookup_seconds: float = 0.0
+    stream_time: str | None = None
+
+
 class OperatorReport(msgspec.Struct, rename="camel"):
     """What the worker says of one operator's state."""
 
@@ -39,6 +57,7 @@ class OperatorReport(msgspec.Struct, rename="camel"):
     dead_rows: int = 0
     next_timer: str | None = None
     snapshot_batch: int | None = None
+    dedup: DedupReport | None = None
 
 
 class PipelineReport(msgspec.Struct, rename="camel"):
@@ -65,6 +84,8 @@ class WorkerBody(msgspec.Struct, rename="camel"):
     state: str
     memory_bytes: int = 0
     spark_version: str = ""
+    state_disk_used_bytes: int | None = None
+    state_disk_size_bytes: int | None = None
     pipelines: list[PipelineReport] = []
 
 

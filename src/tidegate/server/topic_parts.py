@@ -16,6 +16,7 @@ from tidegate.server.group_waits import GroupWaits
 from tidegate.settings import Settings
 from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine
+from tidegate.topics.dedup_keys import DedupKeys
 from tidegate.topics.definitions import Retention, Topic, TopicDirectory
 from tidegate.topics.groups import GroupLimits, Groups
 from tidegate.topics.log import TopicLog
@@ -38,6 +39,7 @@ class TopicParts:
     waits: GroupWaits
     appended: Appended
     parts: BatchParts
+    dedup: DedupKeys
     committer: GroupCommitter
     clock: Clock
     settings: Settings
@@ -64,15 +66,19 @@ class TopicParts:
         self.log.forget(topic)
         self.groups.forget(topic)
         self.schemas.forget(topic.id)
+        self.dedup.forget(topic)
         self.arrivals.notify(topic)
         self.waits.notify_everyone(topic.id)
 
     def stage_clear(self, staging: Staging, topic: Topic) -> int:
-        """Remove all messages of a topic, those that are durable now; give their number."""
-        return sum(
+        """Remove all messages of a topic that are durable now, and its dedup keys; give how many messages."""
+        cleared = sum(
             self.log.stage_trim(staging, topic, number, self.log.counters(topic, number).end)
             for number in range(topic.partitions)
         )
+        if topic.dedup_seconds is not None:
+            self.dedup.stage_clear(staging, topic)
+        return cleared
 
 
 def open_topics(
@@ -105,7 +111,8 @@ def open_topics(
         lambda topic, group: waits.notify(topic.id, group),
     )
     router = TopicRouter(routes, schemas, directory, log, clock)
-    publisher, appended = Publisher(committer, log), Appended(log, directory)
+    dedup = DedupKeys(clock)
+    publisher, appended = Publisher(committer, log, dedup), Appended(log, directory)
     # What is kept in memory may be ahead of the disk after a failed write.
     for reload in (directory.reload, log.reload, schemas.reload, routes.reload, groups.reload):
         committer.when_reopened(reload)
@@ -121,7 +128,8 @@ def open_topics(
         arrivals=arrivals,
         waits=waits,
         appended=appended,
-        parts=BatchParts(engine, log, ids, clock),
+        parts=BatchParts(engine, log, ids, clock, dedup),
+        dedup=dedup,
         committer=committer,
         clock=clock,
         settings=settings,

@@ -30,6 +30,7 @@ class NewTopic(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     partitions: int = 1
     retention_seconds: int | None = None
     retention_max_bytes: int | None = None
+    dedup_seconds: int | None = None
 
 
 class TopicChange(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -38,6 +39,7 @@ class TopicChange(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     partitions: int | UnsetType = UNSET
     retention_seconds: int | UnsetType | None = UNSET
     retention_max_bytes: int | UnsetType | None = UNSET
+    dedup_seconds: int | UnsetType | None = UNSET
 
 
 _new_topic = msgspec.json.Decoder(NewTopic)
@@ -58,6 +60,8 @@ def topic_answer(running: Running, topic: Topic) -> dict[str, Any]:
         "bytes": sum(held.stored_bytes for held in counters),
         "retentionSeconds": topic.retention_seconds,
         "retentionMaxBytes": topic.retention_max_bytes,
+        "dedupSeconds": topic.dedup_seconds,
+        "duplicates": running.topic.dedup.dropped(topic),
         "sources": _sources(running, topic),
         "schemas": [
             {
@@ -113,7 +117,7 @@ async def create_topic(call: Call) -> Response:
         if known is not None:  # nothing is done now, so nothing is written down
             return Response(known.body, known.status, media_type=JSON)
     _check_shape(running, body)
-    retention = Retention(body.retention_seconds, body.retention_max_bytes)
+    retention = Retention(body.retention_seconds, body.retention_max_bytes, body.dedup_seconds)
 
     def deed(staging: Staging) -> Answer:
         topic = running.topics.stage_create(staging, tenant, body.name, body.partitions, now_us, retention)
@@ -158,12 +162,13 @@ async def show_topic(call: Call) -> Response:
 
 
 async def change_topic(call: Call) -> Response:
-    """More partitions, or another retention."""
+    """More partitions, another retention, or another time for dedup keys."""
     body, running = await call.json(_topic_change), call.running
     topic = running.topics.get(call.tenant, call.params["topic"])
     said = [name for name in body.__struct_fields__ if not isinstance(getattr(body, name), UnsetType)]
     if not said:
-        raise RequestInvalid(reason="Nothing is to be changed.", hint="Give partitions or a retention.")
+        hint = "Give partitions, a retention or dedupSeconds."
+        raise RequestInvalid(reason="Nothing is to be changed.", hint=hint)
 
     def stage(staging: Staging) -> tuple[Topic, Topic]:
         before = running.topics.get(call.tenant, topic.name)
@@ -180,12 +185,13 @@ async def change_topic(call: Call) -> Response:
 
 
 def _retention(topic: Topic, body: TopicChange) -> Retention | None:
-    if isinstance(body.retention_seconds, UnsetType) and isinstance(body.retention_max_bytes, UnsetType):
+    seconds, most_bytes, dedup_seconds = body.retention_seconds, body.retention_max_bytes, body.dedup_seconds
+    if all(isinstance(said, UnsetType) for said in (seconds, most_bytes, dedup_seconds)):
         return None
-    seconds, most_bytes = body.retention_seconds, body.retention_max_bytes
     return Retention(
         topic.retention_seconds if isinstance(seconds, UnsetType) else seconds,
         topic.retention_max_bytes if isinstance(most_bytes, UnsetType) else most_bytes,
+        topic.dedup_seconds if isinstance(dedup_seconds, UnsetType) else dedup_seconds,
     )
 
 

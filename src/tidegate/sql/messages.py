@@ -12,9 +12,10 @@ from tidegate.sql.topic_statements import Ack, Consume, Extend, Nack, Publish, T
 from tidegate.sql.values import values
 
 LEASES_MAX = 100_000  # of a statement: it is one write
+DEDUP_KEYS_MAX = 100_000  # of a statement: it has a row for each
 PUBLISH_SYNTAX = (
     "Syntax: PUBLISH INTO topic [KEY 'key'] [PARTITION n] [PRODUCER 'producer' SEQUENCE n] "
-    "VALUES ('{\"a\": 1}'), …"
+    "[DEDUP KEY 'key' | DEDUP KEYS ('key', …)] VALUES ('{\"a\": 1}'), …"
 )
 CONSUME_SYNTAX = (
     "Syntax: CONSUME FROM topic [GROUP 'group' [MEMBER 'member']] [PARTITION n] "
@@ -42,12 +43,18 @@ def _text(clause: str) -> Callable[[Cursor], Text]:
 
 def _leases(cursor: Cursor) -> tuple[Text, ...]:
     """Step over ('lease', …), and give them."""
+    return _texts(cursor, "LEASES", LEASES_MAX)
+
+
+def _texts(cursor: Cursor, clause: str, count_max: int) -> tuple[Text, ...]:
+    """Step over ('text', …), and give them."""
     found: list[Text] = []
     cursor.expect("(")
     while True:
-        if len(found) == LEASES_MAX:
-            raise cursor.error(f"there are more than {LEASES_MAX} leases", cursor.token.start, "Name fewer.")
-        found.append(text(cursor, "LEASES"))
+        if len(found) == count_max:
+            what = clause.lower()
+            raise cursor.error(f"there are more than {count_max} {what}", cursor.token.start, "Name fewer.")
+        found.append(text(cursor, clause))
         if cursor.expect(",", ")") == ")":
             return tuple(found)
 
@@ -189,10 +196,18 @@ def _sender(cursor: Cursor) -> tuple[Any, Any]:
     return producer, number(cursor, "SEQUENCE")
 
 
+def _dedup_keys(cursor: Cursor) -> tuple[Text, ...]:
+    """Step over KEY 'key' or KEYS ('key', …), and give them."""
+    if cursor.expect("KEY", "KEYS") == "KEY":
+        return (text(cursor, "DEDUP KEY"),)
+    return _texts(cursor, "DEDUP KEYS", DEDUP_KEYS_MAX)
+
+
 _PUBLISH: Readers = {
     "KEY": _text("KEY"),
     "PARTITION": lambda cursor: number(cursor, "PARTITION"),
     "PRODUCER": _sender,
+    "DEDUP": _dedup_keys,
 }
 
 
@@ -204,7 +219,12 @@ def publish(cursor: Cursor) -> Publish:
     found = clauses(cursor, _PUBLISH, "VALUES")
     cursor.expect("VALUES")
     producer, sequence = found.get("PRODUCER", (None, None))
-    return Publish(topic, found.get("KEY"), found.get("PARTITION"), producer, sequence, _payloads(cursor))
+    start = cursor.token.start
+    payloads, dedup_keys = _payloads(cursor), found.get("DEDUP", ())
+    if dedup_keys and len(dedup_keys) != len(payloads):
+        reason = f"there are {len(payloads)} rows of VALUES, and {len(dedup_keys)} dedup keys"
+        raise cursor.error(reason, start, "Each row has its own: DEDUP KEYS ('a', 'b') VALUES ('1'), ('2').")
+    return Publish(topic, found.get("KEY"), found.get("PARTITION"), producer, sequence, payloads, dedup_keys)
 
 
 def _payloads(cursor: Cursor) -> tuple[Literal | Param, ...]:

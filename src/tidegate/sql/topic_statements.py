@@ -44,7 +44,10 @@ class TopicStatement(Statement):
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic(TopicStatement):
-    """CREATE TOPIC [IF NOT EXISTS] …; `retention` has the limits that are named, by seconds and max_bytes."""
+    """CREATE TOPIC [IF NOT EXISTS] …; `retention` has the limits that are named.
+
+    Their names are seconds, max_bytes and dedup_seconds.
+    """
 
     topic: TopicName
     if_not_exists: bool
@@ -76,7 +79,7 @@ class DropSource(TopicStatement):
 
 @dataclass(frozen=True, slots=True)
 class SetRetention(TopicStatement):
-    """ALTER TOPIC … SET RETENTION …: only the limits that are named change; None is no limit."""
+    """ALTER TOPIC … SET RETENTION …, or SET (…): only the limits that are named change; None is no limit."""
 
     topic: TopicName
     retention: Mapping[str, int | None]
@@ -211,3 +214,5 @@ class Publish(TopicStatement):
     producer: Text | None
     sequence: Number | None
     payloads: tuple[Literal | Param, ...]
+    # One for each payload, or none at all.
+    dedup_keys: tuple[Text, ...] = ()

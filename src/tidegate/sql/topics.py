@@ -36,11 +36,11 @@ _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
 
 CREATE_TOPIC_SYNTAX = (
     "Syntax: CREATE TOPIC [IF NOT EXISTS] namespace.topic [PARTITIONS n] "
-    "[WITH (retention_seconds = n, retention_max_bytes = n)]"
+    "[WITH (retention_seconds = n, retention_max_bytes = n, dedup_seconds = n)]"
 )
 ALTER_TOPIC_SYNTAX = (
     "Syntax: ALTER TOPIC topic ADD SOURCE namespace.table ON …, DROP SOURCE namespace.table [ON …], "
-    "SET RETENTION …, ADD PARTITIONS n or SET PARTITIONS n"
+    "SET RETENTION …, SET (dedup_seconds = n), ADD PARTITIONS n or SET PARTITIONS n"
 )
 ADD_SOURCE_SYNTAX = (
     "Syntax: ALTER TOPIC topic ADD SOURCE namespace.table ON INSERT|UPDATE|DELETE, … [WHERE condition] "
@@ -49,7 +49,7 @@ ADD_SOURCE_SYNTAX = (
 DROP_SOURCE_SYNTAX = "Syntax: ALTER TOPIC topic DROP SOURCE namespace.table [ON INSERT|UPDATE|DELETE, …]"
 RETENTION_SYNTAX = (
     "Syntax: ALTER TOPIC topic SET RETENTION '7 days', SET RETENTION (seconds = n, max_bytes = n) "
-    "or SET RETENTION NONE; NULL is no limit"
+    "or SET RETENTION NONE; SET (dedup_seconds = n); NULL is no limit"
 )
 PARTITIONS_SYNTAX = "Syntax: ALTER TOPIC topic ADD PARTITIONS n, or SET PARTITIONS n"
 DROP_TOPIC_SYNTAX = "Syntax: DROP TOPIC [IF EXISTS] topic"
@@ -68,6 +68,8 @@ _LIMITS = {
     "seconds": "seconds",
     "max_bytes": "max_bytes",
 }
+# What stands in WITH and in SET (…), but not behind RETENTION: it is not about messages.
+_OPTIONS = {**_LIMITS, "dedup_seconds": "dedup_seconds"}
 
 Reader = Callable[[Cursor, str], Any]
 
@@ -77,9 +79,11 @@ def create_topic(cursor: Cursor) -> CreateTopic:
     cursor.syntax = CREATE_TOPIC_SYNTAX
     is_soft = cursor.condition("NOT", "EXISTS")
     topic = topic_name(cursor)
-    found = clauses(
-        cursor, {"PARTITIONS": lambda cursor: plain_number(cursor, "PARTITIONS", least=1), "WITH": _limits}
-    )
+    readers = {
+        "PARTITIONS": lambda cursor: plain_number(cursor, "PARTITIONS", least=1),
+        "WITH": _topic_options,
+    }
+    found = clauses(cursor, readers)
     return CreateTopic(topic, is_soft, found.get("PARTITIONS", 1), found.get("WITH", {}))
 
 
@@ -116,8 +120,8 @@ def _partitions(cursor: Cursor, topic: TopicName, *, more: bool) -> SetPartition
 def _set(cursor: Cursor, topic: TopicName) -> TopicStatement:
     cursor.syntax = RETENTION_SYNTAX
     if cursor.is_at("("):
-        return SetRetention(topic, _limits(cursor))
-    if cursor.is_at("RETENTION_SECONDS", "RETENTION_MAX_BYTES"):
+        return SetRetention(topic, _topic_options(cursor))
+    if cursor.is_at("RETENTION_SECONDS", "RETENTION_MAX_BYTES", "DEDUP_SECONDS"):
         hint = f"Write SET ({cursor.token.key.lower()} = n)."
         raise cursor.expected(["("], hint=hint)
     if cursor.expect("RETENTION", "PARTITIONS", "(") == "PARTITIONS":
@@ -206,20 +210,27 @@ def _preview_value(cursor: Cursor, _name: str) -> int:
     return plain_number(cursor, "preview", most=PREVIEW_CHARS_MAX)
 
 
-def _limits(cursor: Cursor) -> dict[str, int | None]:
+def _topic_options(cursor: Cursor) -> dict[str, int | None]:
+    """Step over (retention_seconds = n, dedup_seconds = n, …), and give them by their short names."""
+    return _limits(cursor, _OPTIONS)
+
+
+def _limits(cursor: Cursor, names: Mapping[str, str] = _LIMITS) -> dict[str, int | None]:
     """Step over (seconds = n, max_bytes = NULL), and give the limits by their short names."""
     position = cursor.token.start
-    found = _options(cursor, dict.fromkeys(_LIMITS, _limit))
-    if len({_LIMITS[name] for name in found}) < len(found):
+    found = _options(cursor, dict.fromkeys(names, _limit))
+    if len({names[name] for name in found}) < len(found):
         raise cursor.error("a limit is there twice, under two names", position, "Say it once.")
-    return {_LIMITS[name]: value for name, value in found.items()}
+    return {names[name]: value for name, value in found.items()}
 
 
 def _limit(cursor: Cursor, name: str) -> int | None:
     if cursor.take("NULL"):
         return None
-    if cursor.token.kind == STRING and _LIMITS[name] == "seconds":
+    if cursor.token.kind == STRING and name.endswith("seconds"):
         hint = "Write the number of seconds, or ALTER TOPIC topic SET RETENTION '7 days'."
+        if name == "dedup_seconds":
+            hint = "Write the number of seconds: 86400 is a day."
         raise cursor.expected(f"a whole number behind {name}", hint=hint)
     # How large it may be is the topic's to say: HTTP and SQL refuse the same.
     return plain_number(cursor, name, least=1)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.errors import InvariantBroken
 from tidegate.model.clock import Clock
 from tidegate.state.backend import Backend
-from tidegate.state.backends import open_backend
+from tidegate.state.backends import SEGMENTS_KIND, open_backend
 from tidegate.state.local import Place, default_root
 from tidegate.state.rocks_settings import RocksSettings
+from tidegate.state.segments.settings import SegmentSettings
 from tidegate.state.snapshotting import SnapshotRules
 
 MIB = 1 << 20
@@ -47,6 +49,7 @@ class StateSettings:
 
     backend: str = "rocksdb"
     rocks: RocksSettings | None = None
+    segments: SegmentSettings | None = None
     local_root: str | None = None
     snapshot_every_batches: int = 10
     snapshot_changes_bytes_max: int = 64 * MIB
@@ -58,6 +61,8 @@ class StateSettings:
     lock_wait_ms_max: int = 10_000
 
     def __post_init__(self) -> None:
+        if (self.backend == SEGMENTS_KIND) != (self.segments is not None):
+            raise InvariantBroken(reason="settings of segments belong to the backend of that name, and only so")
         if self.snapshots_kept < SNAPSHOTS_KEPT_MIN:
             reason = f"snapshots_kept is {self.snapshots_kept}; a torn batch needs the state before it"
             raise InvariantBroken(reason=reason)
@@ -65,11 +70,15 @@ class StateSettings:
     def place(self, clock: Clock) -> Place:
         """Give where copies lie on this machine under these settings."""
         root = Path(self.local_root) if self.local_root else default_root()
-        return Place(root, self.backend, self.open_backend, self.keep_open, self.lock_wait_ms_max, clock)
 
-    def open_backend(self, folder: Path) -> Backend:
+        def opened(folder: Path) -> Backend:
+            return self.open_backend(folder, lambda: int(clock.monotonic_seconds() * 1e9))
+
+        return Place(root, self.backend, opened, self.keep_open, self.lock_wait_ms_max, clock)
+
+    def open_backend(self, folder: Path, ticks_ns: Callable[[], int] | None = None) -> Backend:
         """Open a backend in a folder as these settings say."""
-        return open_backend(self.backend, folder, self.rocks)
+        return open_backend(self.backend, folder, self.rocks, self.segments, ticks_ns)
 
     def snapshot_rules(self) -> SnapshotRules:
         """Give when snapshots are taken and how many are kept."""

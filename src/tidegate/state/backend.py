@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -101,4 +101,41 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Let go of memory and locks; what was applied stays, or is noticed as missing at the next open."""
+        ...
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """A copy that is made of parts, each of which can be brought back alone.
+
+    A part is a folder of the copy; the names of its files in a snapshot begin with `<part>/`.
+    """
+
+    def missing_parts(self) -> list[str]:
+        """Give the parts that the copy should have at its version and has not, or has damaged."""
+        ...
+
+    def lay_part(self, part: str, files: Path) -> None:
+        """Take the files of one part of a snapshot, moved out of a folder; none: the part begins empty.
+
+        Until `end_part` the part stays missing, also for the next one who opens the copy after a kill.
+        """
+        ...
+
+    def apply_to_part(self, part: str, changes: Changes, version: Version) -> None:
+        """Take what a batch did to one part; changes of other parts are left out, the version stays.
+
+        A change file that has several sections is given section by section, each with the batch's version.
+        """
+        ...
+
+    def end_part(self, part: str) -> None:
+        """Say that the part was brought to the copy's version; StorageCorrupt when it does not stand there."""
+        ...
+
+    def apply_early(self, changes: Changes, version: Version) -> None:
+        """Take a part of the changes of a published batch; its version stands once `apply` took the rest.
+
+        Killed in between, the copy has the version from before, and takes the whole batch once more.
+        """
         ...

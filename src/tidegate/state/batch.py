@@ -38,6 +38,7 @@ from tidegate.state.epochs import EpochPlan, resolve
 from tidegate.state.fresh import Fresh, Surroundings
 from tidegate.state.heads import Head, RunFacts, head_batches, head_name, read_head
 from tidegate.state.local import LocalCopy, Place, acquire, drop, local_files, put_back, remove_unused
+from tidegate.state.mending import missing_parts
 from tidegate.state.moved import check_not_moved, leave_mark
 from tidegate.state.opened import Opened
 from tidegate.state.points import reached
@@ -85,12 +86,14 @@ def open_batch(
 
 def _worked(fresh: Fresh, place: Place, copy: LocalCopy) -> Iterator[Opened]:
     """Lend a fresh batch to its task, and leave the copy as what became of it demands."""
-    is_trusted = False
+    is_trusted = has_lost_part = False
     try:
         yield fresh
         is_trusted = True
     except StorageCorrupt:
-        raise  # the copy may be what is damaged: it is made anew
+        # The copy may be what is damaged: it is made anew, or the one part that its backend has set aside.
+        has_lost_part = not fresh.is_spilled and bool(missing_parts(copy.backend))
+        raise
     except BaseException:
         is_trusted = not fresh.is_spilled or bool(fresh.heads)
         raise
@@ -101,7 +104,9 @@ def _worked(fresh: Fresh, place: Place, copy: LocalCopy) -> Iterator[Opened]:
             else:
                 fresh.discard()
         finally:
-            if not is_trusted or (fresh.is_spilled and not fresh.heads):
+            if has_lost_part:
+                copy.give_up()
+            elif not is_trusted or (fresh.is_spilled and not fresh.heads):
                 drop(copy)
             elif fresh.is_copy_current:
                 put_back(place, copy)

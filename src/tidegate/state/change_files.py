@@ -5,10 +5,13 @@
     "TGCHANGE" | format u16
     section*:    kind u8 = 1 | length u64 | Arrow IPC stream (zstd) of (key, value): null deletes the key
                  kind u8 = 2 | length u64 | Arrow IPC stream (zstd) of (start, stop): the half-open range goes
+                 kind u8 = 3 | length u64 | Arrow IPC stream of (key, value), both of one width, as they lie in
+                               one segment, whose number stands in the schema's metadata ("segment")
     end:         kind u8 = 0 | entries u64 | digest u64 (xxh3 of all bytes before)
 
 Numbers are little-endian. Sections take effect in the order in which they stand: a batch that spills adds
-some sections each time, each time the ranges before the entries. The head knows the whole file's digest and
+some sections each time, each time the ranges before the entries. Digests do not compress, so packed
+entries are written as they are. The head knows the whole file's digest and
 size; the end lets a tool check a file without its head. Reading checks all of it before anything is
 applied.
 """
@@ -18,12 +21,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
 from tidegate.errors import StorageCorrupt, TidegateError
-from tidegate.state.backend import Changes
+from tidegate.state.backend import Changes, PackedEntries
 from tidegate.state.depot import Depot, Writer, refusal
 from tidegate.state.heads import StoredFile
 
@@ -38,9 +43,14 @@ _END = struct.Struct("<BQQ")
 _KIND_END = 0
 _KIND_ENTRIES = 1
 _KIND_RANGES = 2
+_KIND_PACKED = 3
+_SEGMENT = b"segment"
 _ENTRIES = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
 _RANGES = pa.schema([("start", pa.large_binary()), ("stop", pa.large_binary())])
 _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1))
+_AS_IT_IS = pa.ipc.IpcWriteOptions()
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class ChangeWriter:
@@ -65,6 +75,10 @@ class ChangeWriter:
         for at in range(0, len(keys), SECTION_ENTRIES_MAX):
             stop = at + SECTION_ENTRIES_MAX
             self._add_section(_KIND_ENTRIES, _ENTRIES, keys[at:stop], values[at:stop])
+        for packed in changes.packed:
+            for at in range(0, len(packed.keys), SECTION_ENTRIES_MAX):
+                stop = at + SECTION_ENTRIES_MAX
+                self._add_packed(packed.segment, packed.keys[at:stop], packed.values[at:stop])
 
     def close(self) -> StoredFile:
         """Write the end, put the file on the disk and say what a head says of it."""
@@ -86,13 +100,22 @@ class ChangeWriter:
 
     def _add_section(self, kind: int, schema: pa.Schema, left: object, right: object) -> None:
         columns = [pa.array(side, type=pa.large_binary()) for side in (left, right)]
+        self._add_batch(kind, pa.RecordBatch.from_arrays(columns, schema=schema), _OPTIONS)
+
+    def _add_packed(self, segment: int, keys: Bytes, values: Bytes) -> None:
+        columns = [_fixed(keys), _fixed(values)]
+        batch = pa.RecordBatch.from_arrays(columns, names=["key", "value"])
+        batch = batch.replace_schema_metadata({_SEGMENT: str(segment).encode()})
+        self._add_batch(_KIND_PACKED, batch, _AS_IT_IS)
+
+    def _add_batch(self, kind: int, batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> None:
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema, options=_OPTIONS) as stream:
-            stream.write_batch(pa.RecordBatch.from_arrays(columns, schema=schema))
+        with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+            stream.write_batch(batch)
         body = memoryview(sink.getvalue())
         self._write(_SECTION.pack(kind, body.nbytes))
         self._write(body)
-        self._entries += len(columns[0])
+        self._entries += batch.num_rows
 
     def _write(self, content: bytes | memoryview) -> None:
         self._writer.write(content)
@@ -141,8 +164,12 @@ def _sections(view: memoryview, place: str) -> Iterator[Changes]:
             raise StorageCorrupt(place=place, reason="a section is cut")
         kind, length = _SECTION.unpack_from(view)
         body, view = view[_SECTION.size : _SECTION.size + length], view[_SECTION.size + length :]
-        if kind not in (_KIND_RANGES, _KIND_ENTRIES):
+        if kind not in (_KIND_RANGES, _KIND_ENTRIES, _KIND_PACKED):
             raise StorageCorrupt(place=place, reason=f"a section of kind {kind} is not known")
+        if kind == _KIND_PACKED:
+            yield Changes(ranges, packed=[_packed(body, place)])
+            ranges = []
+            continue
         with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
             left, right = (column.to_pylist() for column in stream.read_all().columns)
         if kind == _KIND_RANGES:
@@ -152,6 +179,31 @@ def _sections(view: memoryview, place: str) -> Iterator[Changes]:
             ranges = []
     if ranges:
         yield Changes(ranges)
+
+
+def _packed(body: memoryview, place: str) -> PackedEntries:
+    """Give the entries of a packed section, without a copy where Arrow has them in one piece."""
+    with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
+        table = stream.read_all().combine_chunks()
+    metadata = table.schema.metadata or {}
+    widths = [isinstance(kind, pa.FixedSizeBinaryType) for kind in table.schema.types]
+    if _SEGMENT not in metadata or widths != [True, True]:
+        raise StorageCorrupt(place=place, reason="a section of packed entries does not say what it holds")
+    keys, values = (_rows(column.chunk(0)) for column in table.columns)
+    return PackedEntries(int(metadata[_SEGMENT]), keys, values)
+
+
+def _fixed(rows: Bytes) -> pa.FixedSizeBinaryArray:
+    count, width = rows.shape
+    buffer = pa.py_buffer(np.ascontiguousarray(rows))
+    return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), count, [None, buffer])
+
+
+def _rows(column: pa.FixedSizeBinaryArray) -> Bytes:
+    width = column.type.byte_width
+    start = column.offset * width
+    found = np.frombuffer(column.buffers()[1], np.uint8, len(column) * width, start)
+    return found.reshape(len(column), width)
 
 
 def _content(path: Path) -> bytes:

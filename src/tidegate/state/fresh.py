@@ -16,7 +16,7 @@ from tidegate.errors import BatchTaken, InvariantBroken, TidegateError
 from tidegate.model.clock import Clock
 from tidegate.state.asking import Asked
 from tidegate.state.backend import Backend, Changes, Version
-from tidegate.state.change_files import ChangeWriter
+from tidegate.state.change_files import ChangeWriter, read_changes
 from tidegate.state.depot import Depot, Writer
 from tidegate.state.epochs import times_after
 from tidegate.state.heads import Head, RunFacts, StoredFile, added, encode_head, head_batches, head_name
@@ -25,7 +25,7 @@ from tidegate.state.opened import Opened
 from tidegate.state.outputs import OutputWriter
 from tidegate.state.points import reached
 from tidegate.state.pruning import remove_output
-from tidegate.state.restore import Partition, RestoreReport
+from tidegate.state.restore import Partition, RestoreReport, apply_parts
 from tidegate.state.snapshotting import SnapshotRules, is_due, take
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class Fresh(Opened):
         self._is_decided = True
         self._is_wanted = False
         self.is_spilled = False
+        self._has_early = False
         self.is_copy_current = True
         self._due = self._is_snapshot_due()
 
@@ -89,7 +90,15 @@ class Fresh(Opened):
         self._own_files().write("dead", batch)
 
     def spill(self, changes: Changes) -> None:
+        if self._has_early:
+            raise InvariantBroken(reason="a batch that added changes early has none of them in the copy")
         self.is_spilled = True
+        self._own_files().changes.add(changes)
+
+    def add_changes(self, changes: Changes) -> None:
+        if self.is_spilled:
+            raise InvariantBroken(reason="a batch that spilled has parts in the copy; it adds none beside")
+        self._has_early = True
         self._own_files().changes.add(changes)
 
     def publish(self, changes: Changes, facts: RunFacts) -> Head:
@@ -163,8 +172,13 @@ class Fresh(Opened):
     def _apply(self, changes: Changes, head: Head) -> None:
         """Tell the copy; when it cannot take it, the batch is done all the same, and the copy is behind."""
         self.is_copy_current = False
+        version = Version(head.epoch, head.batch, head.head_id)
         try:
-            self.backend.apply(changes, Version(head.epoch, head.batch, head.head_id))
+            if self._has_early:
+                parts = read_changes(self.depot, self._around.partition.folder, head.changes)
+                apply_parts(self.backend, parts, version)
+            else:
+                self.backend.apply(changes, version)
             self.is_copy_current = True
         except TidegateError as problem:
             log.warning("the copy of %s did not take batch %d: %s", self._name, head.batch, problem)

@@ -100,6 +100,13 @@ class Opened:
         """
         raise self._wrong("spill")
 
+    def add_changes(self, changes: Changes) -> None:  # noqa: ARG002
+        """Write a part of the changes early, so that they need not stay in memory.
+
+        The backend knows nothing of it before `publish`, which gives it all parts in order.
+        """
+        raise self._wrong("add_changes")
+
     def publish(self, changes: Changes, facts: RunFacts) -> Head:  # noqa: ARG002
         """Commit the batch: BatchTaken when another attempt was first; nothing of this one stays then."""
         raise self._wrong("publish")

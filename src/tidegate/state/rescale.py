@@ -3,8 +3,9 @@
 Everything of a key begins with its key group, so an instance's share of a parent is one range of keys:
 values, timers and the TTL index move together and are not looked at. The parent with the largest share gives
 its files as they are (links on one disk), and the rest of its keys go by range deletes; the shares of other
-parents are written beside. Operator state is dealt out: "split" gives element k to instance k modulo their
-number, "union" gives all to everyone. With as many instances as before each keeps its own.
+parents are written beside. A segmented store moves in the same way; its filters know all that was there,
+which is more than there is, and harmless. Operator state is dealt out: "split" gives element k to instance k
+modulo their number, "union" gives all to everyone. With as many instances as before each keeps its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 from tidegate.errors import StorageCorrupt
 from tidegate.state import epochs
@@ -23,7 +24,6 @@ from tidegate.state.backend import Backend, Changes, Version
 from tidegate.state.depot import Depot
 from tidegate.state.epochs import GROUND_HEAD_ID, Epoch, Parent
 from tidegate.state.layout import META_GROUP, OPERATOR_GROUP, group_range, groups_of
-from tidegate.state.rocks import RocksBackend
 from tidegate.state.schemas import newest_schema
 
 # Entries written at a time: large enough that calls do not count, small beside the stage of a batch.
@@ -38,6 +38,16 @@ Redistribute = Literal["split", "union"]
 # to it until it is given back, which is soon: only links are made meanwhile.
 Bring = Callable[[Depot, Epoch, int, int], AbstractContextManager[Backend]]
 OpenBackend = Callable[[Path], Backend]
+
+
+@runtime_checkable
+class Compacting(Protocol):
+    """A backend that can merge its files, so that what was deleted takes no room."""
+
+    def compact(self) -> None:
+        """Merge all files; a large copy takes long."""
+        ...
+
 
 _STATE_BYTES = slice(3, 5)  # of an element's key: behind the group and the space
 
@@ -111,7 +121,7 @@ def _fill(
         for place, share in parts.items():
             if place != folder:
                 _add(target, open_backend(place), share)
-        if isinstance(target, RocksBackend) and target.sizes().size_bytes in COMPACTED_BYTES:
+        if isinstance(target, Compacting) and target.sizes().size_bytes in COMPACTED_BYTES:
             target.compact()
         if epoch.parent is not None and epoch.parent.parallelism != epoch.parallelism:
             target.write_partly(_operator_state(depot, epoch, partition, bring))

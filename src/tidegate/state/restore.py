@@ -2,7 +2,8 @@
 
 The ways, best first:
 
-    local       the copy stands at a batch of this epoch whose head has the same id: the change files since
+    local       the copy stands at a batch of this epoch whose head has the same id: parts that it lacks are
+                made again alone (mending.py), then the change files since
     snapshot    the newest whole snapshot that is not later, then the change files since
     ground      what the epoch began with (nothing, or the state of its parents), then all change files
 
@@ -15,42 +16,48 @@ nothing else.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Literal
 
 import xxhash
 
-from tidegate.errors import StateMismatch, StorageCorrupt, TidegateError
-from tidegate.state.backend import Backend, Changes, Version
-from tidegate.state.change_files import read_changes
-from tidegate.state.depot import Depot, partition_folder
+from tidegate.errors import StorageCorrupt
+from tidegate.state.backend import Backend, Changes, Parted, Version
+from tidegate.state.depot import Depot
 from tidegate.state.epochs import GROUND_HEAD_ID, RECORD_NAME, Epoch
-from tidegate.state.heads import Head, head_name, read_head
 from tidegate.state.local import LocalCopy, Place, acquire, put_back
+from tidegate.state.mending import MendedPart, mend, missing_parts
 from tidegate.state.rescale import assemble
-from tidegate.state.snapshots import (
-    Manifest,
-    fetch,
-    manifest_name,
-    mark_damaged,
-    read_manifest,
-    snapshot_batches,
+from tidegate.state.snapshots import Manifest, fetch, manifest_name
+from tidegate.state.ways import (
+    Findings,
+    Partition,
+    check_done,
+    has_head,
+    logged,
+    mark_all_damaged,
+    no_way,
+    ways,
 )
 
-log = logging.getLogger(__name__)
+__all__ = ["Bringing", "Partition", "RestoreReport", "apply_parts", "bring", "bringing"]
 
 GROUND_NAME = "ground"
+MENDING_NAME = "mending"
+# Parts of one copy that turn out damaged one after the other while it is brought on; then it is made anew.
+MENDS_MAX = 8
 
 Way = Literal["local", "snapshot", "ground"]
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreReport:
-    """How a copy came to its batch: the way, where it began, what was read, and what was found damaged."""
+    """How a copy came to its batch: the way, where it began, what was read, and what was found damaged.
+
+    `parts` are those that a local copy lacked and that were made again alone.
+    """
 
     way: Way
     from_batch: int
@@ -58,45 +65,7 @@ class RestoreReport:
     change_files: int
     snapshot_bytes: int
     damaged: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """One partition of an epoch in a checkpoint or savepoint, and where its copies are on this machine."""
-
-    depot: Depot
-    epoch: Epoch
-    number: int
-    place: Place
-
-    @property
-    def folder(self) -> str:
-        """Give the name of its folder in the depot."""
-        return partition_folder(self.epoch.number, self.number)
-
-    @property
-    def copy_folder(self) -> Path:
-        """Give the folder of its copy on this machine."""
-        return self.place.folder(self.depot, self.epoch.number, self.number)
-
-    def head(self, batch: int) -> Head | None:
-        """Give its head of a batch; None when that batch is not done."""
-        return read_head(self.depot, self.epoch.number, self.number, batch)
-
-
-@dataclass(slots=True)
-class _Findings:
-    """What was damaged on the way, and which batches no way may lead through any more."""
-
-    damaged: list[str] = field(default_factory=list)
-    snapshots: list[int] = field(default_factory=list)
-    other_kinds: set[str] = field(default_factory=set)
-    first: StorageCorrupt | None = None
-    closed_batch: int | None = None
-
-    def note(self, problem: StorageCorrupt) -> None:
-        self.damaged.append(str(problem))
-        log.warning("another way is looked for: %s", problem)
+    parts: tuple[MendedPart, ...] = ()
 
 
 def bring(copy: LocalCopy, partition: Partition, batch: int) -> RestoreReport:
@@ -104,22 +73,18 @@ def bring(copy: LocalCopy, partition: Partition, batch: int) -> RestoreReport:
 
     StateMismatch when that batch was never done here.
     """
-    _check_done(partition, batch)
-    findings = _Findings()
-    start = _local_start(copy, partition, batch, findings)
-    if start is not None:
-        try:
-            count = _catch_up(copy.backend, partition, start, batch, findings)
-            return RestoreReport("local", start, batch, count, 0, tuple(findings.damaged))
-        except StorageCorrupt as problem:
-            findings.note(problem)
-    for manifest in _ways(partition, batch, findings):
+    check_done(partition, batch)
+    findings = Findings()
+    report = _brought_on(copy, partition, batch, findings)
+    if report is not None:
+        return report
+    for manifest in ways(partition, batch, findings):
         report = _try_way(copy, partition, manifest, batch, findings)
         if report is not None:
-            _mark_damaged(partition, findings)
+            mark_all_damaged(partition, findings)
             return report
     copy.wipe()
-    raise findings.first or _no_way(partition, batch, findings)
+    raise findings.first or no_way(partition, batch, findings)
 
 
 def bringing(place: Place) -> Bringing:
@@ -152,36 +117,64 @@ def apply_parts(backend: Backend, parts: Iterable[Changes], version: Version) ->
     """Apply the parts of a batch's changes, the last one with the version.
 
     A batch of several parts takes the version away with the first and gives it with the last: a kill between
-    leaves a copy without a version, which is made again.
+    leaves a copy without a version, which is made again. A segmented store keeps the version from before, and
+    takes the whole batch once more.
     """
     before: Changes | None = None
     for part in parts:
-        if before is not None:
+        if before is not None and isinstance(backend, Parted):
+            backend.apply_early(before, version)
+        elif before is not None:
             backend.write_partly(before)
         before = part
     backend.apply(before or Changes(), version)
 
 
-def _has_head(partition: Partition, batch: int) -> bool:
-    return partition.depot.exists(head_name(partition.epoch.number, partition.number, batch))
+def _brought_on(
+    copy: LocalCopy, partition: Partition, batch: int, findings: Findings
+) -> RestoreReport | None:
+    """Bring the copy on from where it stands; None when it is to be made anew.
+
+    A part that turns out damaged on the way is made again, and the others stay.
+    """
+    first: int | None = None
+    parts: list[MendedPart] = []
+    for _ in range(MENDS_MAX):
+        start = _local_start(copy, partition, batch, findings)
+        if start is None:
+            return None
+        first = start.batch if first is None else first
+        if not _is_mended(copy, partition, start, findings, parts):
+            return None
+        try:
+            _catch_up(copy.backend, partition, start.batch, batch, findings)
+        except StorageCorrupt as problem:
+            findings.note(problem)
+            if not missing_parts(copy.backend):
+                return None
+            continue
+        if parts:
+            mark_all_damaged(partition, findings)
+        size_bytes = sum(part.size_bytes for part in parts)
+        damaged = (*findings.damaged, *map(str, parts))
+        return RestoreReport("local", first, batch, batch - first, size_bytes, damaged, tuple(parts))
+    return None
 
 
-def _check_done(partition: Partition, batch: int) -> None:
-    first = partition.epoch.first_batch
-    if batch < first - 1:
-        reason = f"batch {batch} is older than its epoch, which begins with batch {first}."
-    elif batch >= first and not _has_head(partition, batch):
-        reason = (
-            f"batch {batch} of partition {partition.number} was never done, and the next one needs it. Every "
-            "partition of every batch must run: nothing between the operator and the sink may skip some."
-        )
-    else:
-        return
-    raise StateMismatch(operator=partition.depot.root.name, reason=reason)
+def _is_mended(
+    copy: LocalCopy, partition: Partition, target: Version, findings: Findings, parts: list[MendedPart]
+) -> bool:
+    """Make the parts again that the copy lacks, and add them to a list; False when no way leads there."""
+    try:
+        parts += mend(copy.backend, partition, target, findings, copy.folder / MENDING_NAME)
+        return True
+    except StorageCorrupt as problem:
+        findings.note(problem)
+        return False
 
 
-def _local_start(copy: LocalCopy, partition: Partition, batch: int, findings: _Findings) -> int | None:
-    """Give the batch at which the copy stands, opened, when it can be caught up from there."""
+def _local_start(copy: LocalCopy, partition: Partition, batch: int, findings: Findings) -> Version | None:
+    """Give the version at which the copy stands, opened, when it can be caught up from there."""
     try:
         backend = copy.open()
         version = None if backend is None else backend.version()
@@ -192,79 +185,16 @@ def _local_start(copy: LocalCopy, partition: Partition, batch: int, findings: _F
         else:
             head = partition.head(version.batch)
             is_same = head is not None and head.head_id == version.head_id
-        if not is_same or (version.batch < batch and not _has_head(partition, version.batch + 1)):
+        if not is_same or (version.batch < batch and not has_head(partition, version.batch + 1)):
             return None  # of another run, or so old that the log since is pruned
-        return version.batch
+        return version
     except StorageCorrupt as problem:
         findings.note(problem)
         return None
 
 
-def _snapshots(partition: Partition, batch: int, findings: _Findings) -> Iterator[Manifest]:
-    """Give the snapshots from which a way may lead to a batch, newest first."""
-    epoch, depot = partition.epoch.number, partition.depot
-    for number in reversed(snapshot_batches(depot, epoch, partition.number)):
-        if number > batch:
-            continue
-        if findings.closed_batch is not None and number < findings.closed_batch:
-            return
-        try:
-            manifest = read_manifest(depot, epoch, partition.number, number)
-            head = partition.head(number)
-        except StorageCorrupt as problem:
-            findings.note(problem)
-            findings.snapshots.append(number)
-            findings.first = findings.first or problem
-            continue
-        if manifest is None:
-            continue
-        if manifest.backend != partition.place.kind:
-            findings.other_kinds.add(manifest.backend)
-            continue
-        if head is not None and head.head_id != manifest.head_id:
-            log.warning("the snapshot of batch %d belongs to another run of it and is not used", number)
-            continue
-        yield manifest
-
-
-def _ways(partition: Partition, batch: int, findings: _Findings) -> Iterator[Manifest | None]:
-    """Give the snapshots to try, newest first, and None at last for the ground."""
-    yield from _snapshots(partition, batch, findings)
-    if _is_ground_open(partition, batch, findings):
-        yield None
-
-
-def _no_way(partition: Partition, batch: int, findings: _Findings) -> TidegateError:
-    if findings.other_kinds:
-        kinds = ", ".join(sorted(findings.other_kinds))
-        reason = f"its snapshots were made by backend {kinds}, not by {partition.place.kind}."
-        return StateMismatch(operator=partition.depot.root.name, reason=reason)
-    return StorageCorrupt(
-        place=str(partition.depot.path(partition.folder)),
-        reason=f"no snapshot and no unbroken row of change files leads to batch {batch}",
-    )
-
-
-def _mark_damaged(partition: Partition, findings: _Findings) -> None:
-    """Mark the damaged snapshots that were gone round, so that no later one shares their files.
-
-    When no way was found, none is marked: somebody may put the right bytes back.
-    """
-    for batch in findings.snapshots:
-        try:
-            mark_damaged(partition.depot, partition.epoch.number, partition.number, batch)
-        except TidegateError as problem:
-            log.warning("the damaged snapshot of batch %d could not be marked: %s", batch, problem)
-
-
-def _is_ground_open(partition: Partition, batch: int, findings: _Findings) -> bool:
-    if findings.closed_batch is not None:
-        return False
-    return partition.epoch.first_batch > batch or _has_head(partition, partition.epoch.first_batch)
-
-
 def _try_way(
-    copy: LocalCopy, partition: Partition, manifest: Manifest | None, batch: int, findings: _Findings
+    copy: LocalCopy, partition: Partition, manifest: Manifest | None, batch: int, findings: Findings
 ) -> RestoreReport | None:
     """Make the copy anew from a snapshot or from the ground, and catch it up; None when it is damaged."""
     try:
@@ -324,21 +254,8 @@ def _ground_of(copy: LocalCopy) -> str | None:
         return None
 
 
-def _catch_up(backend: Backend, partition: Partition, start: int, stop: int, findings: _Findings) -> int:
-    """Apply the batches after `start` up to and with `stop`; give how many.
-
-    A damaged head or change file closes the log at its batch: every way from before it leads through it.
-    """
-    for batch in range(start + 1, stop + 1):
-        try:
-            head = partition.head(batch)
-            if head is None:
-                name = head_name(partition.epoch.number, partition.number, batch)
-                raise StorageCorrupt(place=str(partition.depot.path(name)), reason="the file is missing")
-            parts = read_changes(partition.depot, partition.folder, head.changes)
-        except StorageCorrupt as problem:
-            findings.closed_batch = max(batch, findings.closed_batch or 0)
-            findings.first = findings.first or problem
-            raise
-        apply_parts(backend, parts, Version(head.epoch, head.batch, head.head_id))
+def _catch_up(backend: Backend, partition: Partition, start: int, stop: int, findings: Findings) -> int:
+    """Apply the batches after `start` up to and with `stop`; give how many."""
+    for version, parts in logged(partition, range(start + 1, stop + 1), findings):
+        apply_parts(backend, parts, version)
     return stop - start

@@ -66,8 +66,8 @@ DELETIONS_WINDOW = 1024
 DELETIONS_MAX = 512
 DELETIONS_RATIO = 0.5
 
-# Flush and compaction beside the one thread that works; more would only take cores from other tasks.
-BACKGROUND_JOBS_MAX = 2
+# More would only take cores from other tasks.
+BACKGROUND_JOBS_MAX = 64
 
 _COMPRESSIONS: dict[str, Any] = {
     "none": DBCompressionType.none,
@@ -84,6 +84,9 @@ class RocksSettings:
 
     `block_cache_size` and the write buffers are per slot, that is per Python worker, however many partitions
     it has open. `memory_bytes_max` bounds all slots of an executor together: each has an equal part of it.
+    The `level0` triggers say at how many files that were not merged yet RocksDB begins to merge, slows
+    writes down and stops them. `max_background_jobs` are flushes and merges at once, beside the thread that
+    works. `optimize_filters_for_hits` leaves the filter off where nearly all entries lie, in the last level.
     """
 
     block_cache_size: int = 8 * MIB
@@ -97,6 +100,11 @@ class RocksSettings:
     bloom_filter_bits_per_key: int = 10
     block_size: int = 4 * KIB
     compression_type: CompressionType = "lz4"
+    level0_compaction_trigger: int = 4
+    level0_slowdown_trigger: int = 20
+    level0_stop_trigger: int = 36
+    max_background_jobs: int = 2
+    optimize_filters_for_hits: bool = False
     memory_bytes_max: int = GIB
     slots: int = 1
 
@@ -115,6 +123,27 @@ class RocksSettings:
             target_file_size_base=128 * MIB,
             max_bytes_for_level_base=512 * MIB,
             block_size=16 * KIB,
+            memory_bytes_max=memory_bytes_max,
+            slots=slots,
+        )
+
+    @classmethod
+    def deduplication(cls, *, memory_bytes_max: int = GIB, slots: int = 1) -> RocksSettings:
+        """Give the settings for segments of keys: many new keys, few reads, files that are merged seldom.
+
+        A filter of our own stands before each segment, so RocksDB has none in the last level.
+        """
+        return cls(
+            block_cache_size=64 * MIB,
+            write_buffer_size=128 * MIB,
+            write_buffer_count=4,
+            max_open_files=512,
+            compaction_style="universal",
+            target_file_size_base=128 * MIB,
+            block_size=16 * KIB,
+            level0_stop_trigger=40,
+            max_background_jobs=4,
+            optimize_filters_for_hits=True,
             memory_bytes_max=memory_bytes_max,
             slots=slots,
         )
@@ -169,6 +198,11 @@ def _faults(settings: RocksSettings) -> list[str]:
         found.append("compaction_style must be level or universal (fifo throws the oldest entries away)")
     if settings.compression_type not in _COMPRESSIONS:
         found.append(f"compression_type must be one of {', '.join(_COMPRESSIONS)}")
+    triggers = (settings.level0_compaction_trigger, settings.level0_slowdown_trigger)
+    if not 1 <= triggers[0] <= triggers[1] <= settings.level0_stop_trigger:
+        found.append("level0_compaction_trigger, _slowdown_trigger and _stop_trigger must rise, from 1 on")
+    if not 1 <= settings.max_background_jobs <= BACKGROUND_JOBS_MAX:
+        found.append(f"max_background_jobs must lie between 1 and {BACKGROUND_JOBS_MAX}")
     if settings.slots < 1:
         found.append("slots must be 1 or more")
     elif settings.share_bytes < SHARE_BYTES_MIN:
@@ -236,7 +270,11 @@ def options_of(settings: RocksSettings, *, filters_whole: bool) -> Options:
     options.set_max_bytes_for_level_base(settings.max_bytes_for_level_base)
     options.set_level_compaction_dynamic_level_bytes(settings.level_compaction_dynamic_level_bytes)
     options.set_max_open_files(settings.max_open_files)
-    options.set_max_background_jobs(BACKGROUND_JOBS_MAX)
+    options.set_level_zero_file_num_compaction_trigger(settings.level0_compaction_trigger)
+    options.set_level_zero_slowdown_writes_trigger(settings.level0_slowdown_trigger)
+    options.set_level_zero_stop_writes_trigger(settings.level0_stop_trigger)
+    options.set_max_background_jobs(settings.max_background_jobs)
+    options.set_optimize_filters_for_hits(settings.optimize_filters_for_hits)
     options.set_paranoid_checks(True)
     options.add_compact_on_deletion_collector_factory(DELETIONS_WINDOW, DELETIONS_MAX, DELETIONS_RATIO)
     options.set_max_manifest_file_size(MANIFEST_BYTES_MAX)

@@ -1,14 +1,15 @@
 """A standby: takes the change files of a partition as they appear, keeps a copy of its state current.
 
-It reads the checkpoint and writes nothing to it. Its copy lies where tasks of this machine look for theirs
-(`local_root` of the settings), so a partition that moves here begins warm; with a root of its own it is a
-second copy for whoever wants to read.
+It reads the checkpoint and writes nothing to it, but marks on damaged snapshots. Its copy lies where tasks of
+this machine look for theirs (`local_root` of the settings), so a partition that moves here begins warm; with
+a root of its own it is a second copy for whoever wants to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.errors import InvariantBroken, StateNotFound, StorageCorrupt
@@ -16,13 +17,39 @@ from tidegate.model.clock import Clock
 from tidegate.state import epochs
 from tidegate.state.asking import StateSettings
 from tidegate.state.backend import Backend
-from tidegate.state.depot import operator_depot
+from tidegate.state.claims import claim
+from tidegate.state.depot import Depot, checkpoint_path, operator_depot
 from tidegate.state.heads import head_batches
-from tidegate.state.local import LocalCopy, acquire, put_back
-from tidegate.state.restore import Partition, bring
+from tidegate.state.local import LocalCopy, acquire, local_files, pool, put_back
+from tidegate.state.restore import Partition, RestoreReport, bring
+from tidegate.state.rocks_settings import RocksSettings
+from tidegate.state.segments.identity import IDENTITY_FILE, Identity
+from tidegate.state.segments.settings import SegmentSettings
+from tidegate.state.snapshots import read_manifest, snapshot_batches
 
 # Files that are pruned while they are read mean that newer ones are there; a damaged checkpoint has none.
 TRIES_MAX = 3
+# For caches and write buffers of all copies of a standby: it reads nothing again that it has written.
+MEMORY_BYTES_MAX = 256 << 20
+
+# Gives the copy in a folder, or None when it cannot be had.
+Take = Callable[[Path], LocalCopy | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """What became of one partition's copy: at which batch it stands, and by how many it moved on.
+
+    `is_in_use` says that a task or another standby of this machine has the copy; nothing was done then.
+    """
+
+    operator: str
+    partition: int
+    batch: int = -1
+    moved: int = 0
+    is_anew: bool = False
+    is_in_use: bool = False
+    damaged: tuple[str, ...] = ()
 
 
 class Standby:
@@ -42,8 +69,21 @@ class Standby:
         on in the new epoch, with the key groups that the partition has there. StateNotFound while there is no
         such partition.
         """
-        with self._current() as (_, moved):
-            return moved
+        with self._current() as (_, followed):
+            return followed.moved
+
+    def follow_if_free(self) -> Followed:
+        """Do the same, unless somebody of this machine has the copy: nobody is asked to give it up.
+
+        Whoever asks for it gets it: at once while this one waits, else when the batch at hand is applied.
+        """
+        with local_files(self._partition().copy_folder):
+            brought = self._brought(self._free)
+        if brought is None:
+            return Followed(self._depot.root.name, self._number, is_in_use=True)
+        copy, followed = brought
+        put_back(self._place, copy)
+        return followed
 
     @contextmanager
     def opened(self) -> Iterator[Backend]:
@@ -52,24 +92,39 @@ class Standby:
             yield backend
 
     @contextmanager
-    def _current(self) -> Iterator[tuple[Backend, int]]:
-        copy, moved = self._brought()
+    def _current(self) -> Iterator[tuple[Backend, Followed]]:
+        brought = self._brought(self._asked_for)
+        if brought is None:
+            raise InvariantBroken(reason="a copy that is asked for is given, or a private one")
+        copy, followed = brought
         try:
-            yield copy.backend, moved
+            yield copy.backend, followed
         finally:
             put_back(self._place, copy)
 
-    def _brought(self) -> tuple[LocalCopy, int]:
+    def _asked_for(self, folder: Path) -> LocalCopy | None:
+        return acquire(self._place, folder)
+
+    def _free(self, folder: Path) -> LocalCopy | None:
+        kept = pool().take(folder)
+        if kept is None:
+            held = claim(folder)
+            kept = None if held is None else LocalCopy(held, self._place, is_private=False)
+        if kept is not None:
+            kept.held.touch(self._place.clock.now_us())
+        return kept
+
+    def _brought(self, take: Take) -> tuple[LocalCopy, Followed] | None:
         problem: StorageCorrupt | None = None
         for _ in range(TRIES_MAX):
             partition = self._partition()
             batches = head_batches(self._depot, partition.epoch.number, self._number)
-            copy = acquire(self._place, partition.copy_folder)
+            copy = take(partition.copy_folder)
+            if copy is None:
+                return None
             try:
                 report = bring(copy, partition, max(batches, default=partition.epoch.first_batch - 1))
-                is_anew = report.way != "local"
-                start = partition.epoch.first_batch - 1 if is_anew else report.from_batch
-                return copy, report.to_batch - start
+                return copy, self._followed(partition, report)
             except StorageCorrupt as found:
                 copy.give_up()
                 problem = found
@@ -78,8 +133,91 @@ class Standby:
                 raise
         raise problem or InvariantBroken(reason="no attempt was made")
 
+    def _followed(self, partition: Partition, report: RestoreReport) -> Followed:
+        is_anew = report.way != "local"
+        start = partition.epoch.first_batch - 1 if is_anew else report.from_batch
+        return Followed(
+            self._depot.root.name,
+            self._number,
+            report.to_batch,
+            report.to_batch - start,
+            is_anew=is_anew,
+            damaged=report.damaged,
+        )
+
     def _partition(self) -> Partition:
         known = epochs.listed(self._depot)
         if not known or self._number >= known[-1].parallelism:
             raise StateNotFound(state=f"{self._depot.root.name}, partition {self._number}")
         return Partition(self._depot, known[-1], self._number, self._place)
+
+
+class CheckpointStandby:
+    """Standbys of all partitions of a checkpoint, or of those of one operator; used by one thread."""
+
+    def __init__(
+        self, checkpoint: str | Path, operator: str | None, local_root: str | None, clock: Clock
+    ) -> None:
+        self._checkpoint = str(checkpoint)
+        self._operator = operator
+        self._local_root = local_root
+        self._clock = clock
+        self._standbys: dict[tuple[str, int], Standby] = {}
+
+    def follow(self) -> Iterator[Followed]:
+        """Bring every copy that is free to the newest batch, one after the other, and say what became of it.
+
+        StateNotFound while there is no state, or no such operator.
+        """
+        for operator, parallelism in self._operators().items():
+            for partition in range(parallelism):
+                yield self._standby(operator, partition).follow_if_free()
+
+    def _standby(self, operator: str, partition: int) -> Standby:
+        found = self._standbys.get((operator, partition))
+        if found is None:
+            settings = settings_of(self._checkpoint, operator, self._local_root)
+            found = Standby(self._checkpoint, operator, partition, settings, self._clock)
+            self._standbys[operator, partition] = found
+        return found
+
+    def _operators(self) -> dict[str, int]:
+        """Give the operators that have state, and how many partitions each has."""
+        root = checkpoint_path(self._checkpoint) / "state"
+        found = {}
+        for name in Depot(root).names():
+            known = epochs.listed(Depot(root / name)) if self._operator in (None, name) else []
+            if known:
+                found[name] = known[-1].parallelism
+        if not found:
+            raise StateNotFound(state=self._operator or self._checkpoint)
+        return found
+
+
+def settings_of(checkpoint: str | Path, operator: str, local_root: str | None) -> StateSettings:
+    """Give settings that open an operator's copies as its tasks do, from what its checkpoint says of it."""
+    depot = operator_depot(str(checkpoint), operator)
+    content = depot.read(IDENTITY_FILE)
+    if content is None:
+        rocks = RocksSettings.production(memory_bytes_max=MEMORY_BYTES_MAX)
+        return StateSettings(backend=_kind(depot), rocks=rocks, local_root=local_root)
+    known = Identity.from_bytes(content, str(depot.path(IDENTITY_FILE)))
+    segments = SegmentSettings(
+        store=operator,
+        retention_us=known.retention_us,
+        interval_us=known.interval_us,
+        exact_keys=known.exact_keys,
+        with_offsets=known.with_offsets,
+    )
+    rocks = RocksSettings.deduplication(memory_bytes_max=MEMORY_BYTES_MAX)
+    return StateSettings(backend="segments", segments=segments, rocks=rocks, local_root=local_root)
+
+
+def _kind(depot: Depot) -> str:
+    """Give the kind of backend that made an operator's newest snapshot; the usual one while it has none."""
+    for epoch in reversed(epochs.listed(depot)):
+        for batch in reversed(snapshot_batches(depot, epoch.number, 0)):
+            manifest = read_manifest(depot, epoch.number, 0, batch)
+            if manifest is not None:
+                return manifest.backend
+    return "rocksdb"

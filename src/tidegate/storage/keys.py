@@ -48,6 +48,7 @@ class KeySpace(bytes, Enum):
     ANSWER_TIME = b"\x19"  # the same, by the time at which they were given
     TOPIC_SCHEMA = b"\x1a"  # columns of payloads by topic and number
     TOPIC_PART = b"\x1b"  # messages that wait for their batch to be committed, by topic and writer
+    TOPIC_DEDUP = b"\x1c"  # dedup keys that a topic accepted, by topic, segment and digest
 
 
 def u8(value: int) -> bytes:

@@ -32,22 +32,34 @@ _ID = struct.Struct(">Q")
 DEFINITION_VERSION = 1
 # A hundred years: longer is "for ever", and a time that far back still fits into 64 bits of microseconds.
 RETENTION_SECONDS_MAX = 100 * 366 * 86_400
+# A key takes 63 bytes for so long, and for half as long again until its segment goes.
+DEDUP_SECONDS_MAX = 100 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long, and how much of, a topic is kept; None is without limit. Bytes are those of one partition."""
+    """How long, and how much of, a topic is kept; None is without limit. Bytes are those of one partition.
+
+    `dedup_seconds` is how long its dedup keys are remembered, whatever becomes of their messages; None is a
+    topic that takes none.
+    """
 
     seconds: int | None = None
     max_bytes: int | None = None
+    dedup_seconds: int | None = None
 
     def __post_init__(self) -> None:
         _check_limit("seconds", self.seconds, RETENTION_SECONDS_MAX)
         _check_limit("bytes", self.max_bytes, I64_MAX)
+        if self.dedup_seconds is not None and not 1 <= self.dedup_seconds <= DEDUP_SECONDS_MAX:
+            raise RequestInvalid(
+                reason=f"Dedup keys are kept for 1 to {DEDUP_SECONDS_MAX} seconds, not {self.dedup_seconds}.",
+                hint="Choose a number in that range (up to 100 days), or none (null) to take no dedup keys.",
+            )
 
     @property
     def is_endless(self) -> bool:
-        """Whether everything is kept."""
+        """Whether all messages are kept."""
         return self.seconds is None and self.max_bytes is None
 
 
@@ -70,11 +82,12 @@ class Topic(msgspec.Struct, frozen=True):
     tenant: str = DEFAULT_TENANT
     retention_seconds: int | None = None
     retention_max_bytes: int | None = None
+    dedup_seconds: int | None = None
 
     @property
     def retention(self) -> Retention:
         """How long, and how much, is kept."""
-        return Retention(self.retention_seconds, self.retention_max_bytes)
+        return Retention(self.retention_seconds, self.retention_max_bytes, self.dedup_seconds)
 
     @property
     def is_dead(self) -> bool:
@@ -165,6 +178,7 @@ class TopicDirectory:
             tenant=tenant,
             retention_seconds=retention.seconds,
             retention_max_bytes=retention.max_bytes,
+            dedup_seconds=retention.dedup_seconds,
         )
         staging.put(keys.NEXT_ID, _ID.pack(topic_id + 1))
         self._stage(staging, topic)
@@ -184,10 +198,7 @@ class TopicDirectory:
 
         Partitions cannot be taken away: their messages would be lost.
         """
-        stored = staging.get(keys.definition_key(topic.id))
-        if stored is None:
-            raise TopicNotFound(topic=topic.name)
-        after = _decoded(keys.definition_key(topic.id), stored)
+        after = staged_topic(staging, topic)
         if partitions is not None:
             self._check_partitions(partitions)
             if partitions < after.partitions:
@@ -198,8 +209,15 @@ class TopicDirectory:
                 )
             after = msgspec.structs.replace(after, partitions=partitions)
         if retention is not None:
+            if retention.dedup_seconds is None and after.dedup_seconds is not None:
+                # Nobody would remove them any more.
+                span = keys.dedup_everything(topic.id)
+                staging.delete_range(span.start, span.stop)
             after = msgspec.structs.replace(
-                after, retention_seconds=retention.seconds, retention_max_bytes=retention.max_bytes
+                after,
+                retention_seconds=retention.seconds,
+                retention_max_bytes=retention.max_bytes,
+                dedup_seconds=retention.dedup_seconds,
             )
         self._stage(staging, after)
         return after
@@ -245,6 +263,15 @@ class TopicDirectory:
         if not 1 <= partitions <= self._partitions_max:
             reason = f"A topic has 1 to {self._partitions_max} partitions, not {partitions}."
             raise RequestInvalid(reason=reason, hint="Choose a number in that range.")
+
+
+def staged_topic(staging: Staging, topic: Topic) -> Topic:
+    """Give a topic as it is while a change is staged: it may have been changed since the request came in."""
+    key = keys.definition_key(topic.id)
+    stored = staging.get(key)
+    if stored is None:
+        raise TopicNotFound(topic=topic.name)
+    return _decoded(key, stored)
 
 
 def _decoded(key: bytes, value: bytes) -> Topic:

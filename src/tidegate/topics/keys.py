@@ -5,6 +5,8 @@ counters      TOPIC_COUNTER | topic id u64 | partition u32            next offse
 record batch  TOPIC_LOG | topic id u64 | partition u32 | offset u64   messages, by their first offset
 time index    TOPIC_TIME | topic id u64 | partition u32 | i64 | u64   bytes before it, by time and base offset
 producer      TOPIC_PRODUCER | topic id u64 | digest of its id, 16    what an idempotent producer sent last
+dedup key     TOPIC_DEDUP | topic id u64 | 1 | segment u64 | 16       where its message went, by digest
+dedup book    TOPIC_DEDUP | topic id u64 | 0                          its newest time, and its segments
 next id       SYSTEM | 1 u32                                          the next topic id, never given out twice
 
 All fixed width and big-endian, so that byte order is offset order and a range scan is a read. Groups, leases,
@@ -16,7 +18,7 @@ from __future__ import annotations
 import hashlib
 
 from tidegate.storage.engine import KeyRange
-from tidegate.storage.keys import KeySpace, i64, join, prefix_range, read_i64, read_u64, u32, u64
+from tidegate.storage.keys import KeySpace, i64, join, prefix_range, read_i64, read_u64, u8, u32, u64
 
 OFFSET_END = 2**63 - 1
 NEXT_ID = join(KeySpace.SYSTEM, u32(1))
@@ -34,7 +36,9 @@ _SPACES = (
     KeySpace.TOPIC_ROUTE,
     KeySpace.TOPIC_SCHEMA,
     KeySpace.TOPIC_PART,
+    KeySpace.TOPIC_DEDUP,
 )
+_DEDUP_BOOK, _DEDUP_KEY = u8(0), u8(1)
 
 
 def definition_key(topic_id: int) -> bytes:
@@ -96,6 +100,36 @@ def producer_key(topic_id: int, producer_id: str) -> bytes:
     """Key of what a producer sent last."""
     digest = hashlib.blake2b(producer_id.encode(), digest_size=16).digest()
     return join(KeySpace.TOPIC_PRODUCER, u64(topic_id), digest)
+
+
+def dedup_digest(dedup_key: str) -> bytes:
+    """Give the 16 bytes that stand for a dedup key: BLAKE2b-128 of its UTF-8.
+
+    Strangers choose these keys, and with a digest that can be forged (xxh3 can) one of them could make the
+    message of another look like a duplicate. For BLAKE2b that takes 2^128 tries, and it needs no secret that
+    a backup would have to carry. Two keys that collide, after 2^64 tries, are both the forger's own.
+    """
+    return hashlib.blake2b(dedup_key.encode(), digest_size=16).digest()
+
+
+def dedup_book_key(topic_id: int) -> bytes:
+    """Key of what a topic knows of its dedup keys as a whole."""
+    return join(KeySpace.TOPIC_DEDUP, u64(topic_id), _DEDUP_BOOK)
+
+
+def dedup_prefix(topic_id: int, segment: int) -> bytes:
+    """What the keys of a segment's dedup keys begin with; their digests follow."""
+    return join(KeySpace.TOPIC_DEDUP, u64(topic_id), _DEDUP_KEY, u64(segment))
+
+
+def dedup_range(topic_id: int, start: int, stop: int) -> KeyRange:
+    """Dedup keys of the segments in a half-open range."""
+    return KeyRange(dedup_prefix(topic_id, start), dedup_prefix(topic_id, stop))
+
+
+def dedup_everything(topic_id: int) -> KeyRange:
+    """All that a topic knows of dedup keys."""
+    return prefix_range(join(KeySpace.TOPIC_DEDUP, u64(topic_id)))
 
 
 def everything_of(topic_id: int) -> list[KeyRange]:

@@ -24,11 +24,32 @@ MEMORY_VERSION = 1
 
 
 class Placed(msgspec.Struct, array_like=True):
-    """Where the messages of one request went: a partition and an offset for each, as packed integers."""
+    """Where the messages of one request went: a partition and an offset for each, as packed integers.
+
+    `duplicates`, empty where there is none, has the message id of the first one for each that was dropped as
+    its duplicate, and 0 for each that was stored.
+    """
 
     sequence: int
     partitions: bytes
     offsets: bytes
+    duplicates: bytes = b""
+
+    @classmethod
+    def of(
+        cls, sequence: int, partitions: np.ndarray, offsets: np.ndarray, duplicates: np.ndarray | None
+    ) -> Placed:
+        """Pack the places of messages from a number on."""
+        return cls(
+            sequence,
+            partitions.astype(np.uint32).tobytes(),
+            offsets.astype(np.uint64).tobytes(),
+            b"" if duplicates is None else duplicates.astype(np.uint64).tobytes(),
+        )
+
+    def ids_of_first(self) -> bytes:
+        """Give the ids of the first messages of duplicates, one for each message."""
+        return self.duplicates or bytes(8 * self.count)
 
     @property
     def count(self) -> int:
@@ -44,15 +65,23 @@ class Memory(msgspec.Struct, array_like=True):
     expected: int = 0
     requests: list[Placed] = []
 
-    def places(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-        """Give the partitions and offsets of the messages numbered `start` ≤ sequence < `stop`."""
+    def places(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Give the partitions and offsets of the messages numbered `start` ≤ sequence < `stop`.
+
+        The third are message ids, of those that were duplicates alone; 0 is one that was stored.
+        """
         if start < stop and (not self.requests or start < self.requests[0].sequence):
             raise SequenceTooOld(producer=self.producer, sequence=start, kept=REQUESTS_KEPT)
         first = self.requests[0].sequence if self.requests else start
         partitions = np.frombuffer(b"".join(placed.partitions for placed in self.requests), np.uint32)
         offsets = np.frombuffer(b"".join(placed.offsets for placed in self.requests), np.uint64)
+        ids = np.frombuffer(b"".join(placed.ids_of_first() for placed in self.requests), np.uint64)
         chosen = slice(start - first, stop - first)
-        return partitions[chosen].astype(np.int64), offsets[chosen].astype(np.int64)
+        return (
+            partitions[chosen].astype(np.int64),
+            offsets[chosen].astype(np.int64),
+            ids[chosen].astype(np.int64),
+        )
 
 
 def recall(staging: Staging, topic: Topic, producer: str, sequence: int) -> Memory:
@@ -64,13 +93,8 @@ def recall(staging: Staging, topic: Topic, producer: str, sequence: int) -> Memo
     return memory
 
 
-def stage_memory(
-    staging: Staging, topic: Topic, memory: Memory, partitions: np.ndarray, offsets: np.ndarray
-) -> None:
+def stage_memory(staging: Staging, topic: Topic, memory: Memory, placed: Placed) -> None:
     """Remember where the next messages of a producer went."""
-    placed = Placed(
-        memory.expected, partitions.astype(np.uint32).tobytes(), offsets.astype(np.uint64).tobytes()
-    )
     after = Memory(
         producer=memory.producer,
         expected=memory.expected + placed.count,

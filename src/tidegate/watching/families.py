@@ -72,6 +72,7 @@ class Family:
 
 _TENANT = Label("tenant", names_max=TENANT_LABELS_MAX)
 _PIPELINE = Label("pipeline", names_max=PIPELINE_LABELS_MAX)
+_BY_PIPELINE: tuple[tuple[Label, ...], Source] = ((_PIPELINE,), "scrape")  # a counter's, read at a scrape
 _ROUTE = Label("route", names_max=ROUTE_LABELS_MAX)
 _METHOD = Label("method", words=METHODS)
 _STATUS = Label("status", names_max=STATUS_LABELS_MAX)
@@ -139,6 +140,13 @@ _TOPICS = (
         "tidegate_messages_consumed_bytes_total", "bytes", "Bytes of the messages that were handed out."
     ),
     _counter("tidegate_messages_trimmed_total", "", "Messages that retention or CLEAR removed."),
+    _counter(
+        "tidegate_topic_duplicates_total",
+        "",
+        "Messages dropped because their topic had accepted their dedup key a short while ago.",
+        (_TENANT,),
+        "scrape",
+    ),
     _counter("tidegate_leases_expired_total", "", "Messages whose lease ran out.", (), "scrape"),
     _counter("tidegate_dead_letters_total", "", "Messages that became dead letters.", (), "scrape"),
     _counter(
@@ -271,6 +279,50 @@ _WORKER = (
         (_PIPELINE,),
         "scrape",
     ),
+    _gauge(
+        "tidegate_worker_state_disk_used_bytes",
+        "bytes",
+        "What is used, by whomever, of the file system on which the worker keeps state.",
+    ),
+    _gauge("tidegate_worker_state_disk_size_bytes", "bytes", "Size of that file system."),
+)
+# Totals begin at 0 again when the number of partitions changes.
+_DEDUP = (
+    _counter(
+        "tidegate_pipeline_dedup_unique_total", "", "Rows that were the first of their key.", *_BY_PIPELINE
+    ),
+    _counter(
+        "tidegate_pipeline_dedup_duplicates_total", "", "Rows whose key was there before.", *_BY_PIPELINE
+    ),
+    _counter(
+        "tidegate_pipeline_dedup_late_total", "", "Rows that came after their retention.", *_BY_PIPELINE
+    ),
+    _gauge("tidegate_pipeline_dedup_keys", "", "Keys that are remembered.", (_PIPELINE,)),
+    _gauge("tidegate_pipeline_dedup_bytes", "bytes", "Segments on local disks.", (_PIPELINE,)),
+    _gauge("tidegate_pipeline_dedup_filter_bytes", "bytes", "Filters of those segments.", (_PIPELINE,)),
+    _gauge("tidegate_pipeline_dedup_segments", "", "Segments that are stored.", (_PIPELINE,)),
+    _counter(
+        "tidegate_pipeline_dedup_filter_probes_total", "", "Questions to a segment's filter.", *_BY_PIPELINE
+    ),
+    _counter(
+        "tidegate_pipeline_dedup_filter_false_total",
+        "",
+        "Answers of filters that sent a new key to the store.",
+        *_BY_PIPELINE,
+    ),
+    _counter("tidegate_pipeline_dedup_reads_total", "", "Keys that were read in a store.", *_BY_PIPELINE),
+    _counter(
+        "tidegate_pipeline_dedup_lookup_seconds_total",
+        "seconds",
+        "Time that those reads took.",
+        *_BY_PIPELINE,
+    ),
+    _gauge(
+        "tidegate_pipeline_dedup_stream_lag_seconds",
+        "seconds",
+        "How far the newest event time is behind the clock; below 0 it is ahead.",
+        (_PIPELINE,),
+    ),
 )
 _PROGRAM = (
     _gauge("tidegate_process_memory_bytes", "bytes", "Resident memory of the server."),
@@ -310,6 +362,7 @@ FAMILIES: tuple[Family, ...] = (
     *_TABLES,
     *_LIVE,
     *_WORKER,
+    *_DEDUP,
     *_PROGRAM,
 )
 BY_NAME: dict[str, Family] = {family.name: family for family in FAMILIES}

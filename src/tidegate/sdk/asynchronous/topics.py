@@ -69,15 +69,18 @@ class Topics:
         *,
         retention_seconds: int | None = None,
         retention_max_bytes: int | None = None,
+        dedup_seconds: int | None = None,
         if_not_exists: bool = False,
     ) -> Topic:
         """Make a topic, of 1 partition unless it says else; what is beyond its retention is removed.
+
+        With `dedup_seconds` it takes messages with a `dedupKey`, and stores one of each key in that time.
 
         With `if_not_exists` a topic of that name is taken as it is; what was asked for and differs is in the
         log as a warning.
         """
         limits = {"retentionSeconds": retention_seconds, "retentionMaxBytes": retention_max_bytes}
-        asked = _given({"partitions": partitions, **limits})
+        asked = _given({"partitions": partitions, **limits, "dedupSeconds": dedup_seconds})
         try:
             await self._transport.call(create("/topics", {"name": name, **asked}))
         except TopicExists:
@@ -95,10 +98,18 @@ class Topics:
         partitions: int | None = None,
         retention_seconds: int | UnsetType | None = UNSET,
         retention_max_bytes: int | UnsetType | None = UNSET,
+        dedup_seconds: int | UnsetType | None = UNSET,
     ) -> TopicChanged:
-        """Give a topic more partitions or another retention (None: no limit); what is left out stays."""
+        """Give a topic more partitions or another retention (None: no limit); what is left out stays.
+
+        `dedup_seconds=None` lets it forget its dedup keys, and take no more of them.
+        """
         body = _given({"partitions": partitions})
-        limits = {"retentionSeconds": retention_seconds, "retentionMaxBytes": retention_max_bytes}
+        limits = {
+            "retentionSeconds": retention_seconds,
+            "retentionMaxBytes": retention_max_bytes,
+            "dedupSeconds": dedup_seconds,
+        }
         body |= {key: value for key, value in limits.items() if value is not UNSET}
         changed: TopicChanged = await self._transport.call(patch(f"/topics/{quoted(name)}", body))
         return changed
@@ -134,6 +145,9 @@ class Topic:
     ) -> list[Placed]:
         """Store messages (`{"payload": …, "key": …}`); give each one's place once all are on the disk.
 
+        A message with a `dedupKey` that the topic accepted a short while ago is dropped: its place is that of
+        the first one, with `duplicate`.
+
         With a producer id and the sequence number of the first message, sending again what was lost on the
         way stores nothing twice, and is done here. `producer()` does the numbering.
         """
@@ -150,7 +164,7 @@ class Topic:
     async def publish_arrow(
         self, table: pa.Table | pa.RecordBatch, *, producer_id: str | None = None, sequence: int | None = None
     ) -> list[Placed]:
-        """Store the rows of a table: columns `payload` (JSON text), and if need be `key` and `partition`.
+        """Store the rows of a table: `payload` (JSON text), and if need be `key`, `partition` and `dedupKey`.
 
         A table from `consume_arrow` is taken as it is; what the server gives out anew is left away.
         """

@@ -1,0 +1,168 @@
+"""`tidegate dedup`: estimate, show. Estimates ask nobody; what is stored is read from the checkpoint."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidegate.cli.completion import complete_pipelines
+from tidegate.cli.invocation import Invocation, command
+
+if TYPE_CHECKING:
+    from tidegate.state.segments.describe import DedupState
+
+app = typer.Typer(
+    name="dedup", help="How much deduplication takes, and what it has stored.", no_args_is_help=True
+)
+
+DIGITS_MAX = 32  # in a number that somebody types
+
+RateOption = Annotated[str, typer.Option("--rate", metavar="NUMBER", help="Messages a second.")]
+RetentionOption = Annotated[
+    str,
+    typer.Option("--retention", metavar="DURATION", help="For how long a key counts: '100 days', '24 h'."),
+]
+KeyBytesOption = Annotated[int, typer.Option("--key-bytes", help="Size of a key.")]
+ValueBytesOption = Annotated[int, typer.Option("--value-bytes", help="Window store: size of a value.")]
+MetadataBytesOption = Annotated[
+    int, typer.Option("--metadata-bytes", help="Window store: what is added to an entry.")
+]
+OverheadOption = Annotated[
+    str, typer.Option("--overhead", metavar="FACTOR", help="Window store: what RocksDB makes of an entry.")
+]
+ChangelogOption = Annotated[
+    str,
+    typer.Option("--changelog-overhead", metavar="FACTOR", help="Window store: the same for the changelog."),
+]
+IntervalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--interval", metavar="DURATION", help="Length of a segment; half the retention unless set."
+    ),
+]
+DuplicatesOption = Annotated[
+    str, typer.Option("--duplicate-rate", metavar="SHARE", help="Part that is duplicates: '0.6%' or 0.006.")
+]
+PartitionsOption = Annotated[
+    int | None, typer.Option("--partitions", help="Partitions of the query; advised unless set.")
+]
+ExactOption = Annotated[bool, typer.Option("--exact-keys", help="Store the keys, not 16 bytes of digest.")]
+OffsetsOption = Annotated[bool, typer.Option("--offsets", help="Store the source's offset with each time.")]
+StandbysOption = Annotated[int, typer.Option("--standbys", help="Warm copies on other hosts.")]
+
+
+@command(app, "estimate")
+def estimate_room(  # noqa: PLR0913 - one parameter for each option that people may set
+    call: Invocation,
+    *,
+    rate: RateOption = "1000",
+    retention: RetentionOption = "100 days",
+    key_bytes: KeyBytesOption = 64,
+    value_bytes: ValueBytesOption = 8,
+    metadata_bytes: MetadataBytesOption = 12,
+    overhead: OverheadOption = "1.3",
+    changelog_overhead: ChangelogOption = "1.3",
+    interval: IntervalOption = None,
+    duplicate_rate: DuplicatesOption = "0.001%",
+    partitions: PartitionsOption = None,
+    exact_keys: ExactOption = False,
+    offsets: OffsetsOption = False,
+    standbys: StandbysOption = 0,
+) -> None:
+    """Estimate disk, memory and checkpoint for a load, beside the window store of Kafka Streams."""
+    from tidegate.cli.dedup_tables import estimate_page, estimate_told
+    from tidegate.model.durations import parse_duration
+    from tidegate.state.segments.estimate import Load, estimate
+
+    load = Load(
+        rate=_number("--rate", rate),
+        retention_us=parse_duration(retention).us,
+        interval_us=None if interval is None else parse_duration(interval).us,
+        key_bytes=key_bytes,
+        duplicate_share=_share("--duplicate-rate", duplicate_rate),
+        exact_keys=exact_keys,
+        with_offsets=offsets,
+        partitions=partitions,
+        standbys=standbys,
+        value_bytes=value_bytes,
+        metadata_bytes=metadata_bytes,
+        overhead=_number("--overhead", overhead),
+        changelog_overhead=_number("--changelog-overhead", changelog_overhead),
+    )
+    found = estimate(load)
+    call.answer(estimate_told(found), lambda: estimate_page(found))
+
+
+@command(app, "show")
+def show_segments(
+    call: Invocation,
+    pipeline: Annotated[
+        str,
+        typer.Argument(
+            metavar="PIPELINE",
+            help="Name of a pipeline, or the path of a checkpoint folder of any Spark job.",
+            autocompletion=complete_pipelines,
+        ),
+    ],
+    operator: Annotated[
+        str | None, typer.Option("--operator", help="One operator of several; all unless set.")
+    ] = None,
+) -> None:
+    """Show what deduplication caught and stored: segments with their keys, bytes, filters and expiry."""
+    from tidegate.cli.dedup_tables import dedup_page, dedup_told
+    from tidegate.model.clock import SystemClock
+
+    now_us = SystemClock().now_us()
+    found = [dedup_told(pipeline, one, now_us) for one in _chosen(call, pipeline, operator)]
+    call.answer({"operators": found}, lambda: dedup_page(found))
+
+
+def _chosen(call: Invocation, pipeline: str, operator: str | None) -> list[DedupState]:
+    from tidegate.errors import StateNotFound
+    from tidegate.state.inspecting import describe as operators_of
+    from tidegate.state.segments.describe import dedup_state
+
+    path = _checkpoint(call, pipeline)
+    there = operators_of(path)
+    states = (dedup_state(path, one) for one in there if operator in (None, one.operator))
+    found = [state for state in states if state is not None]
+    if found:
+        return found
+    missing = pipeline if operator is None else f"{pipeline}/{operator}"
+    others = ", ".join(one.operator for one in there)
+    hint = f"No operator of that name deduplicates there; it has {others}." if others else None
+    raise StateNotFound(state=missing, hint=hint)
+
+
+def _checkpoint(call: Invocation, pipeline: str) -> Path:
+    """Give the checkpoint that was meant: a name has no slash, a path has one."""
+    from tidegate.model.names import check_pipeline_name
+
+    if os.sep in pipeline:
+        return Path(pipeline).absolute()
+    return call.existing_home().checkpoints_path / check_pipeline_name(pipeline)
+
+
+def _number(option: str, text: str) -> Fraction:
+    """Give the number that a text says, exactly: 1.3 is 13/10."""
+    from tidegate.errors import RequestInvalid
+    from tidegate.model.names import shorten
+
+    plain = text.strip()
+    try:
+        if len(plain) > DIGITS_MAX or "/" in plain or "e" in plain.lower():
+            raise ValueError
+        return Fraction(plain)
+    except ValueError:
+        reason = f"{option} takes a number such as 1000 or 0.5, not '{shorten(text)}'."
+        raise RequestInvalid(reason=reason) from None
+
+
+def _share(option: str, text: str) -> Fraction:
+    """Give a part of the whole, written as such or in percent."""
+    plain = text.strip()
+    return _number(option, plain[:-1]) / 100 if plain.endswith("%") else _number(option, plain)

@@ -1,0 +1,178 @@
+"""What a deduplication is asked to do: takes options and a DataFrame, gives a refusal of what cannot run.
+
+Nothing is written, in the checkpoint or elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidegate.errors import DurationInvalid, StateInvalid
+from tidegate.model.durations import parse_duration
+from tidegate.pipeline.digests import ContentHash
+from tidegate.pipeline.keyed_checks import check_event_time, check_start_options, invalid
+from tidegate.pipeline.starting import quoted
+from tidegate.state.batch import StateSettings
+from tidegate.state.segments.rule import SegmentRule
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+# Shorter ones would be made and removed with every batch.
+INTERVAL_US_MIN = 1_000_000
+FIRST_TIME_SUFFIX = "_first_time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DedupOptions:
+    """How a deduplication runs; what `deduplicate` takes, checked one by one."""
+
+    name: str
+    event_time: str
+    rule: SegmentRule
+    settings: StateSettings
+    checkpoint: str | None = None
+    savepoint: str | None = None
+    partitions: int | None = None
+    max_parallelism: int | None = None
+    outcome: str | None = None
+    exact_keys: bool = False
+    offset: str | None = None
+    # Rows a second; None: not known.
+    expected_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPart:
+    """One column of a key: its expression, type and name, and its place where it is the caller's column."""
+
+    column: Column
+    kind: DataType
+    name: str
+    place: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DedupKey:
+    """What rows are compared by; `is_content` when it is the hash of its columns' content."""
+
+    parts: tuple[KeyPart, ...]
+    is_content: bool = False
+
+
+def find_rule(name: str, retention: str, interval: str | None) -> SegmentRule:
+    """Give the rule that a retention and an interval say; StateInvalid with what is wrong."""
+    retention_us = _length_us(name, "retention", retention)
+    interval_us = None if interval is None else _length_us(name, "interval", interval)
+    if retention_us == 0:
+        raise StateInvalid(operator=name, reason=f"its retention is '{retention}'; it is more than nothing")
+    if interval_us is not None and interval_us < INTERVAL_US_MIN:
+        raise StateInvalid(operator=name, reason=f"its interval is '{interval}'; it is a second or more")
+    try:
+        return SegmentRule.of(retention_us, interval_us)
+    except StateInvalid as problem:
+        raise StateInvalid(operator=name, reason=str(problem.values["reason"])) from problem
+
+
+def _length_us(name: str, option: str, text: str) -> int:
+    try:
+        return parse_duration(text).us
+    except DurationInvalid as problem:
+        reason = f"its {option} is no duration. {problem.message}"
+        raise StateInvalid(operator=name, reason=reason, hint=problem.hint) from problem
+    except (TypeError, AttributeError) as problem:
+        reason = f"its {option} is {text!r}; write it as '100 days' or 'PT5S'"
+        raise StateInvalid(operator=name, reason=reason) from problem
+
+
+def find_key(df: DataFrame, name: str, on: str | Column | ContentHash | Sequence[str | Column]) -> DedupKey:
+    """Give what rows are compared by; StateInvalid for a column that is not there, or stands there twice."""
+    from pyspark.sql import Column
+
+    if isinstance(on, ContentHash):
+        wanted: list[str | Column] = list(on.columns or df.columns)
+    else:
+        wanted = [on] if isinstance(on, str | Column) else list(on)
+    if not wanted:
+        raise StateInvalid(operator=name, reason="it has no key; name one column or several")
+    parts = tuple(_part(df, name, one) for one in wanted)
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names):
+        raise StateInvalid(operator=name, reason="a column stands in its key twice")
+    return DedupKey(parts, isinstance(on, ContentHash))
+
+
+def _part(df: DataFrame, name: str, one: str | Column) -> KeyPart:
+    from pyspark.sql import Column
+
+    if isinstance(one, Column):
+        (found,) = df.select(one).schema.fields
+        return KeyPart(one, found.dataType, found.name, None)
+    if not isinstance(one, str):
+        reason = f"its key has {one!r}; a key is columns, by their names or as expressions"
+        raise StateInvalid(operator=name, reason=reason)
+    if df.columns.count(one) != 1:
+        many = "more than one column" if one in df.columns else "no column"
+        reason = f"there is {many} '{one}' to be its key; there are {df.columns}"
+        raise StateInvalid(operator=name, reason=reason)
+    return KeyPart(quoted(one), df.schema[one].dataType, one, df.columns.index(one))
+
+
+def check_dedup(df: DataFrame, options: DedupOptions, key: DedupKey, max_parallelism: int) -> None:
+    """Refuse what cannot run."""
+    check_start_options(df, options, max_parallelism)
+    check_event_time(df, options, options.event_time)
+    for option, column in (("event_time", options.event_time), ("offset", options.offset)):
+        if column is not None and df.columns.count(column) > 1:
+            raise invalid(options, f"more than one column is named '{column}', which {option} names")
+    _check_offset(df, options)
+    _check_outcome(df, options)
+    _check_types(df, options)
+    if options.expected_rate is not None and not options.expected_rate > 0:
+        raise invalid(options, f"expected_rate is {options.expected_rate}; it is more than no rows a second")
+    if options.exact_keys and key.is_content:
+        raise invalid(options, "exact_keys stores keys themselves, and a content hash is none; leave one out")
+
+
+def _check_offset(df: DataFrame, options: DedupOptions) -> None:
+    from pyspark.sql.types import LongType
+
+    if options.offset is None:
+        return
+    if options.offset not in df.columns:
+        reason = f"there is no column '{options.offset}' to be its offset; there are {df.columns}"
+        raise invalid(options, reason)
+    kind = df.schema[options.offset].dataType
+    if not isinstance(kind, LongType):
+        raise invalid(options, f"offset '{options.offset}' is {kind.simpleString()}; cast it to bigint")
+
+
+def _check_outcome(df: DataFrame, options: DedupOptions) -> None:
+    """Refuse names of columns that are there already; Spark takes no notice of upper case."""
+    if options.outcome is None:
+        return
+    if not options.outcome:
+        raise invalid(options, "outcome is empty; it is the name of a new column, or None")
+    taken = {column.lower() for column in df.columns}
+    for new in (options.outcome, options.outcome + FIRST_TIME_SUFFIX):
+        if new.lower() in taken:
+            raise invalid(options, f"outcome needs a column '{new}', and there is one; give another name")
+
+
+def _check_types(df: DataFrame, options: DedupOptions) -> None:
+    """Refuse columns that Spark cannot bring to Python and back."""
+    from pyspark.errors import PySparkTypeError
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    for field in df.schema.fields:
+        try:
+            to_arrow_type(field.dataType)
+        except PySparkTypeError as problem:
+            kind = field.dataType.simpleString()
+            reason = (
+                f"column '{field.name}' is {kind}, which Spark does not bring to Python; cast it to string"
+            )
+            raise invalid(options, reason) from problem

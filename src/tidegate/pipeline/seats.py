@@ -1,0 +1,130 @@
+"""Seats: takes where a task of an operator with state runs, gives the one batch that it works for.
+
+A task works for one partition of one batch. Which one that is, Spark's log says, or the driver that planned a
+batch job. A task that has the rows of another one is refused before it has remembered any of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidegate.errors import PlanChanged, StateInvalid, TidegateError
+from tidegate.model.clock import Clock
+from tidegate.pipeline.planned import Planned, Task, check_query, check_streaming_task, read_planned
+from tidegate.pipeline.wire import hinted
+from tidegate.state.attempts import is_first_time
+from tidegate.state.batch import Asked, StateSettings
+from tidegate.state.depot import checkpoint_path, operator_depot
+from tidegate.state.layout import groups_of
+from tidegate.state.local import default_root, local_files
+from tidegate.state.moved import leave_mark, moved
+
+# Of the hash of a checkpoint's path, which tells a few apart.
+PLACE_BYTES = 4
+
+_TWO_JOBS = (
+    "Two batch jobs were planned on this checkpoint at once. Call process again once the other job is done, "
+    "or give each job a checkpoint of its own."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where the tasks of an operator sit: made once on the driver, the same for all batches of a query."""
+
+    operator: str
+    parallelism: int
+    max_parallelism: int
+    settings: StateSettings
+    # None: the state lives as long as the task.
+    checkpoint: str | None
+    seen_epoch: int | None = None
+    savepoint: str | None = None
+    # A batch job has one batch, planned on the driver; a query's are read from Spark's log.
+    planned: Planned | None = None
+    # Which call on the driver made this.
+    call: str = ""
+
+    def plan(self, task: Task) -> Planned:
+        """Give the batch that a task works for, from the driver or from Spark's log."""
+        if self.planned is not None:
+            return self.planned
+        checkpoint = checkpoint_path(str(self.checkpoint))
+        number = check_streaming_task(task, self.operator)
+        check_query(checkpoint, task.query_id, self.operator)
+        return read_planned(checkpoint, number, self.operator)
+
+    def asked(self, task: Task, planned: Planned) -> Asked:
+        """Give what a task asks of state."""
+        return Asked(
+            checkpoint=str(self.checkpoint),
+            operator=self.operator,
+            partition=task.partition,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            number=planned.number,
+            plan_id=planned.plan_id,
+            attempt=task.attempt,
+            savepoint=self.savepoint,
+            seen_epoch=self.seen_epoch,
+            run=task.run,
+            call=self.call,
+        )
+
+    def check_first_time(self, asked: Asked, clock: Clock) -> None:
+        """Refuse a task that was here before, for another partition: Spark moved them together."""
+        place = self.settings.place(clock)
+        folder = place.operator_folder(operator_depot(asked.checkpoint, asked.operator))
+        with local_files(folder):
+            is_first = is_first_time(folder, asked.partition, asked.attempt)
+        if not is_first:
+            raise self.moved(asked)
+
+    def check_partition(self, partition: int, asked: Asked | None) -> None:
+        """Refuse a task behind the last partition: Spark moved them."""
+        if partition >= self.parallelism:
+            raise self.moved(asked)
+
+    def check_groups(self, partition: int, groups: pa.Array, asked: Asked | None) -> None:
+        """Refuse rows of another instance, which would be remembered in the wrong place."""
+        owned = groups_of(partition, self.parallelism, self.max_parallelism)
+        ends = pc.min_max(groups).as_py()
+        if ends["min"] not in owned or ends["max"] not in owned:
+            raise self.moved(asked)
+
+    def moved(self, asked: Asked | None) -> StateInvalid:
+        """Give the refusal of a task that has the rows of another one, and mark its batch."""
+        if asked is not None:
+            leave_mark(operator_depot(asked.checkpoint, asked.operator), asked)
+        return moved(self.operator)
+
+    def hint(self, problem: TidegateError) -> None:
+        """Add to an error what helps where this task runs."""
+        if isinstance(problem, PlanChanged) and self.planned is not None:
+            problem.hint = _TWO_JOBS
+        hinted(problem)
+
+
+def task_name(operator: str, checkpoint: str | None) -> str:
+    """Give the name under which an operator stands in Spark's plans; two on one checkpoint never share it."""
+    place = hashlib.blake2b(str(checkpoint).encode(), digest_size=PLACE_BYTES).hexdigest()
+    return f"KeyedTask.{operator}@{place}"
+
+
+@contextmanager
+def passing_folder(settings: StateSettings) -> Iterator[Path]:
+    """Give a folder on this machine's disk for state that is gone afterwards."""
+    root = Path(settings.local_root) if settings.local_root else default_root()
+    with local_files(root):
+        root.mkdir(parents=True, exist_ok=True)
+        made = tempfile.TemporaryDirectory(prefix="passing-", dir=root)
+    with made as folder:
+        yield Path(folder)

@@ -1,0 +1,185 @@
+"""The start of an operator with state: takes its options and a DataFrame, gives how its tasks begin.
+
+What every such operator needs on the driver: how many instances there are, where they find their state, which
+batch a batch job works on, and the step that brings each row to the instance that owns its key group.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tidegate.errors import StateInvalid
+from tidegate.model.clock import Clock
+from tidegate.pipeline.planned import PLAN_ID_BYTES, Planned, newest_committed
+from tidegate.state.batch import StateSettings
+from tidegate.state.checking import StartPlan, check_start
+from tidegate.state.depot import checkpoint_path, operator_depot
+from tidegate.state.epochs import begin_anew
+from tidegate.state.local import ROOT_VARIABLE
+from tidegate.state.rocks_settings import RocksSettings
+from tidegate.state.savepoint_record import read_savepoint
+from tidegate.state.schemas import Wanted, newest_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+log = logging.getLogger("tidegate.keyed")
+
+# Flink's default too: enough to grow to, few enough that a key group is worth moving.
+MAX_PARALLELISM_DEFAULT = 128
+# For caches and write buffers of all partitions of an executor; taken as they are needed.
+MEMORY_BYTES_DEFAULT = 1 << 30
+
+# A call is told apart from those of the same run alone.
+CALL_BYTES = 8
+_CALLS = itertools.count()
+
+
+class StartOptions(Protocol):
+    """What the start of every operator with state needs to know."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def checkpoint(self) -> str | None: ...
+    @property
+    def savepoint(self) -> str | None: ...
+    @property
+    def partitions(self) -> int | None: ...
+    @property
+    def max_parallelism(self) -> int | None: ...
+    @property
+    def settings(self) -> StateSettings: ...
+
+
+def find_max_parallelism(options: StartOptions) -> int:
+    """Give the number of key groups: as asked, as the checkpoint or the savepoint has it, or the default."""
+    if options.max_parallelism is not None:
+        return options.max_parallelism
+    if options.checkpoint is not None:
+        stored = newest_schema(operator_depot(options.checkpoint, options.name), options.name)
+        if stored is not None:
+            return stored.max_parallelism
+    if options.savepoint is not None:
+        return read_savepoint(Path(options.savepoint)).max_parallelism
+    return MAX_PARALLELISM_DEFAULT
+
+
+def find_start(df: DataFrame, wanted: Wanted, options: StartOptions) -> StartPlan | None:
+    """Ask the checkpoint how the operator may begin; None where there is no checkpoint."""
+    if options.checkpoint is None:
+        return None
+    start = check_start(options.checkpoint, wanted, options.partitions, options.savepoint)
+    for change in start.changes:
+        log.info("operator=%s %s", options.name, change)
+    return _left_behind(df, options.checkpoint, wanted, start)
+
+
+def _left_behind(df: DataFrame, checkpoint: str, wanted: Wanted, start: StartPlan) -> StartPlan:
+    """Begin an epoch with a batch whose rows came to the wrong instances: nothing counts of what it did."""
+    if not df.isStreaming or not start.moved:
+        return start
+    done = newest_committed(checkpoint_path(checkpoint))
+    batch = start.moved[-1]
+    if done is not None and batch <= done.number:
+        return start
+    epoch = begin_anew(operator_depot(checkpoint, wanted.operator), wanted.operator, batch)
+    return replace(start, seen_epoch=epoch.number)
+
+
+def find_parallelism(
+    df: DataFrame, start: StartPlan | None, options: StartOptions, max_parallelism: int
+) -> int:
+    """Give how many instances work: as asked, as before, or one for each core that Spark has."""
+    if start is not None and start.parallelism is not None:
+        return start.parallelism
+    if start is None and options.partitions is not None:
+        return options.partitions
+    cores = int(df.sparkSession.sparkContext.defaultParallelism)
+    return max(1, min(cores, max_parallelism))
+
+
+def shared_out(df: DataFrame, settings: StateSettings) -> StateSettings:
+    """Divide an executor's memory among the tasks that run in it at once."""
+    return replace(settings, rocks=replace(settings.rocks or RocksSettings(), slots=slots_of(df)))
+
+
+def slots_of(df: DataFrame) -> int:
+    """Give how many tasks run in one executor at once."""
+    context = df.sparkSession.sparkContext
+    conf, master = context.getConf(), context.master
+    if master.startswith("local"):
+        cores = master.partition("[")[2].rstrip("]").partition(",")[0]
+        count = os.cpu_count() if cores == "*" else int(cores or 1)
+    else:
+        count = int(conf.get("spark.executor.cores", "0")) or os.cpu_count()
+    return max(1, (count or 1) // int(conf.get("spark.task.cpus", "1")))
+
+
+def plan_here(
+    df: DataFrame, options: StartOptions, start: StartPlan | None, clock: Clock
+) -> tuple[Planned, int | None]:
+    """Plan the one batch of a batch job, and say which epoch was seen.
+
+    What an earlier job did of it in part is left behind.
+    """
+    now_us = clock.now_us()
+    number, seen = 0, None
+    if start is not None and options.checkpoint is not None:
+        number, seen = start.next_batch, start.seen_epoch
+        if start.torn or number in start.moved:
+            depot = operator_depot(options.checkpoint, options.name)
+            seen = begin_anew(depot, options.name, number).number
+    marks = (df.sparkSession.sparkContext.applicationId, options.name, number, now_us)
+    plan_id = hashlib.blake2b(repr(marks).encode(), digest_size=PLAN_ID_BYTES).hexdigest()
+    return Planned(number, plan_id, None, now_us // 1000), seen
+
+
+def call_mark(df: DataFrame, clock: Clock) -> str:
+    """Give a text that no other call on a driver has, in this one or in another one."""
+    marks = (df.sparkSession.sparkContext.applicationId, next(_CALLS), clock.now_us())
+    return hashlib.blake2b(repr(marks).encode(), digest_size=CALL_BYTES).hexdigest()
+
+
+def place_by_group(df: DataFrame, group: str, parallelism: int, max_parallelism: int) -> DataFrame:
+    """Bring each row to the instance that owns its key group, which stands in a column."""
+    from pyspark.sql import functions as sql
+
+    instance = sql.expr(f"cast(`{group}` * {parallelism} div {max_parallelism} as int)")
+    return df.repartitionById(parallelism, instance)
+
+
+def observed_label(df: DataFrame, name: str, call: str) -> str:
+    """Give the name under which Spark counts an operator's rows; batch jobs of one session never share it."""
+    return f"tidegate.{name}" if df.isStreaming else f"tidegate.{name}.{call}"
+
+
+def quoted(column: str) -> Column:
+    """Give a column by its very name, whatever stands in it."""
+    from pyspark.sql import functions as sql
+
+    return sql.col("`" + column.replace("`", "``") + "`")
+
+
+def location(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
+    """Give an absolute path: tasks run in other folders than the driver."""
+    if path is None:
+        return None
+    given = os.fspath(path)
+    if not given.strip():
+        raise StateInvalid(operator=name, reason=f"{option} is empty; it is the path of a folder, or None")
+    return str(checkpoint_path(given).absolute())
+
+
+def find_local_root(df: DataFrame, given: str | os.PathLike[str] | None) -> str | None:
+    """Give where copies are kept; None leaves it to the environment of each executor."""
+    if given is not None:
+        return os.fspath(given)
+    is_here = df.sparkSession.sparkContext.master.startswith("local")
+    return os.environ.get(ROOT_VARIABLE) if is_here else None

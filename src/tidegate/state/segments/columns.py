@@ -1,0 +1,106 @@
+"""Columns of a segmented store: keys that are asked for, and the times that were found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import xxhash
+
+from tidegate.errors import InvariantBroken
+
+GROUP_BYTES = 2
+DIGEST_BYTES = 16
+KEY_BYTES = GROUP_BYTES + DIGEST_BYTES
+# Stored times have their sign bit turned, so that bytes sort as times do.
+_SIGN = np.uint64(1 << 63)
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Hashes = np.ndarray[Any, np.dtype[np.uint64]]
+Longs = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """Keys as they lie in a segment, and the hashes by which filters know them.
+
+    `bytes_` is a uint8 array of shape (n, 18), key group u16 big-endian then the digest; or, with exact keys,
+    a list of key group and encoded key. `hashes` are always those of `hashes_of`: filters that are built again
+    from stored keys need the same.
+    """
+
+    bytes_: Bytes | list[bytes]
+    hashes: Hashes
+
+    @classmethod
+    def of_digests(cls, keys: Bytes) -> KeyColumn:
+        """Give the column of digests, each behind its key group."""
+        if keys.ndim != 2 or keys.shape[1] != KEY_BYTES or keys.dtype != np.uint8:
+            raise InvariantBroken(reason=f"digests are {KEY_BYTES} bytes wide, not {keys.dtype}{keys.shape}")
+        keys = np.ascontiguousarray(keys)
+        return cls(keys, hashes_of(keys))
+
+    @classmethod
+    def of_exact(cls, keys: list[bytes]) -> KeyColumn:
+        """Give the column of whole keys, each behind its key group."""
+        return cls(keys, hashes_of(keys))
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def take(self, rows: Longs) -> KeyColumn:
+        """Give the keys of some rows, in the order of the rows."""
+        if isinstance(self.bytes_, list):
+            return KeyColumn([self.bytes_[row] for row in rows.tolist()], self.hashes[rows])
+        return KeyColumn(self.bytes_[rows], self.hashes[rows])
+
+    def to_list(self) -> list[bytes]:
+        """Give the keys one by one."""
+        return self.bytes_ if isinstance(self.bytes_, list) else to_list(self.bytes_)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Stored times of keys that were asked for: the row of each, sorted, its time, its offset if kept."""
+
+    rows: Longs
+    times_us: Longs
+    offsets: Longs | None = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def hashes_of(keys: Bytes | list[bytes]) -> Hashes:
+    """Give the hashes by which filters know keys: a digest's first eight bytes, or a hash of a whole key."""
+    if isinstance(keys, list):
+        digest = xxhash.xxh3_64_intdigest
+        return np.fromiter((digest(key) for key in keys), np.uint64, len(keys))
+    first = np.ascontiguousarray(keys[:, GROUP_BYTES : GROUP_BYTES + 8])
+    return first.view(np.uint64).reshape(-1)
+
+
+def to_list(rows: Bytes) -> list[bytes]:
+    """Give the rows of a byte array one by one, whole: trailing zeros stay."""
+    width = rows.shape[1]
+    return np.ascontiguousarray(rows).view(f"V{width}").reshape(-1).tolist()  # type: ignore[no-any-return]
+
+
+def encode_times(times_us: Longs, offsets: Longs | None = None) -> Bytes:
+    """Give values of one time each as rows of bytes, big-endian with the sign turned, offsets behind."""
+    turned = _encoded(times_us)
+    return turned if offsets is None else np.hstack([turned, _encoded(offsets)])
+
+
+def decode_times(values: Bytes, *, with_offsets: bool) -> tuple[Longs, Longs | None]:
+    """Give the times, and the offsets, that rows of bytes of one time each hold."""
+    width = 16 if with_offsets else 8
+    numbers = np.ascontiguousarray(values).view(">u8").astype(np.uint64).reshape(-1, width // 8)
+    signed = (numbers ^ _SIGN).view(np.int64)
+    return signed[:, 0], (signed[:, 1] if with_offsets else None)
+
+
+def _encoded(numbers: Longs) -> Bytes:
+    turned = numbers.astype(np.int64, copy=False).view(np.uint64) ^ _SIGN
+    return turned.astype(">u8").view(np.uint8).reshape(-1, 8)

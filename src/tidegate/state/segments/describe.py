@@ -1,0 +1,209 @@
+"""What deduplication has stored, as the heads of a checkpoint tell it: takes operators, gives their segments.
+
+Nothing is opened but heads: it works while the query runs, when it does not, and on any copy of a checkpoint.
+Partitions are added up. Totals are of all batches since the number of partitions changed last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import StorageCorrupt
+from tidegate.state.depot import operator_depot
+from tidegate.state.heads import Head, read_head
+from tidegate.state.inspecting import OperatorState
+from tidegate.state.inspecting import describe as describe_operators
+from tidegate.state.times import Times
+
+KIND = "dedup"
+US_PER_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class FilterTally:
+    """How filters answered: `maybe` of `probes` were passed on to the store, `false` of them for nothing."""
+
+    probes: int = 0
+    maybe: int = 0
+    false: int = 0
+
+    @property
+    def false_rate(self) -> float | None:
+        """Give the part of the absent keys that the filters let through; None before the first one."""
+        absent = self.probes - self.maybe + self.false
+        return self.false / absent if absent > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentState:
+    """One segment of all partitions; times are microseconds since 1970, the end is not in it.
+
+    `expires_us` is the stream time at which it goes. It is active while the stream time lies in it.
+    """
+
+    start_us: int
+    end_us: int
+    keys: int
+    size_bytes: int
+    filter_bytes: int
+    oldest_us: int | None
+    newest_us: int | None
+    filters: FilterTally
+    expires_us: int
+    is_live: bool
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DedupState:
+    """One operator that deduplicates, after its last whole batch; `stream_us` is None before any row."""
+
+    operator: str
+    partitions: int
+    batch: int
+    retention_us: int
+    interval_us: int
+    exact_keys: bool
+    stream_us: int | None
+    unique: int
+    duplicates: int
+    late: int
+    filters: FilterTally
+    reads: int
+    lookup_us: int
+    checkpoint_bytes: int
+    segments: tuple[SegmentState, ...]
+
+    @property
+    def keys(self) -> int:
+        """Give the keys of all segments."""
+        return sum(one.keys for one in self.segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Give the bytes of all segments on local disks, without their filters."""
+        return sum(one.size_bytes for one in self.segments)
+
+    @property
+    def filter_bytes(self) -> int:
+        """Give the bytes of all filters."""
+        return sum(one.filter_bytes for one in self.segments)
+
+    @property
+    def duplicate_rate(self) -> float | None:
+        """Give the part of all rows that were duplicates; None before the first row."""
+        rows = self.unique + self.duplicates + self.late
+        return self.duplicates / rows if rows else None
+
+    @property
+    def lookup_seconds(self) -> float | None:
+        """Give how long one read of the store took on average; None before the first."""
+        return self.lookup_us / 1_000_000 / self.reads if self.reads else None
+
+
+def describe(checkpoint: str | Path) -> list[DedupState]:
+    """Give the operators of a checkpoint that deduplicate, in name order."""
+    found = (dedup_state(checkpoint, one) for one in describe_operators(checkpoint))
+    return [one for one in found if one is not None]
+
+
+def dedup_state(checkpoint: str | Path, operator: OperatorState) -> DedupState | None:
+    """Give what one operator has stored; None where it is of another kind, or has not done a batch yet."""
+    heads, batch = _newest_heads(checkpoint, operator)
+    noted = [head for head in heads if head.notes.get("kind") == KIND]
+    if not noted:
+        return None
+    try:
+        return _summed(operator, batch, noted)
+    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+        place = f"{checkpoint}/state/{operator.operator}, batch {batch}"
+        raise StorageCorrupt(place=place, reason="what it notes of its segments lacks a part") from problem
+
+
+def _newest_heads(checkpoint: str | Path, operator: OperatorState) -> tuple[list[Head], int]:
+    """Give the heads of the last whole batch; of an epoch that has not done one, those it begins from."""
+    heads = [part.head for part in operator.partitions if part.head is not None]
+    parent = operator.epoch.parent
+    if heads or parent is None or parent.savepoint is not None:
+        return heads, operator.last_batch
+    depot = operator_depot(str(checkpoint), operator.operator)
+    before = [read_head(depot, parent.epoch, number, parent.batch) for number in range(parent.parallelism)]
+    return [head for head in before if head is not None], parent.batch
+
+
+def _summed(operator: OperatorState, batch: int, heads: Sequence[Head]) -> DedupState:
+    notes = heads[0].notes
+    retention_us, interval_us = int(notes["retention_us"]), int(notes["interval_us"])
+    # The newest event of the batch counts from the next one on: that is what the stream time is now.
+    known = [Times.of(heads).newest_event_us, *(head.notes.get("stream_us") for head in heads)]
+    stream_us = max((one for one in known if one is not None), default=None)
+    totals = {name: sum(head.totals.get(name, 0) for head in heads) for name in _TOTALS}
+    return DedupState(
+        operator=operator.operator,
+        partitions=len(heads),
+        batch=batch,
+        retention_us=retention_us,
+        interval_us=interval_us,
+        exact_keys=bool(notes.get("exact_keys", False)),
+        stream_us=stream_us,
+        unique=totals["unique"],
+        duplicates=totals["duplicate"],
+        late=totals["late"],
+        filters=FilterTally(totals["filter_probes"], totals["filter_maybe"], totals["filter_false"]),
+        reads=totals["reads"],
+        lookup_us=totals["lookup_us"],
+        checkpoint_bytes=operator.checkpoint_bytes,
+        segments=_segments(heads, retention_us, interval_us, stream_us),
+    )
+
+
+_TOTALS = (
+    *("unique", "duplicate", "late", "reads", "lookup_us"),
+    *("filter_probes", "filter_maybe", "filter_false"),
+)
+
+
+def _segments(
+    heads: Iterable[Head], retention_us: int, interval_us: int, stream_us: int | None
+) -> tuple[SegmentState, ...]:
+    """Give the segments of all partitions, the oldest first."""
+    parts: dict[int, list[Mapping[str, Any]]] = {}
+    for head in heads:
+        for one in head.notes.get("segments", ()):
+            parts.setdefault(int(one["start_ms"]) * US_PER_MS, []).append(one)
+    return tuple(
+        _segment(start_us, parts[start_us], retention_us, interval_us, stream_us)
+        for start_us in sorted(parts)
+    )
+
+
+def _segment(
+    start_us: int,
+    parts: Sequence[Mapping[str, Any]],
+    retention_us: int,
+    interval_us: int,
+    stream_us: int | None,
+) -> SegmentState:
+    end_us = start_us + interval_us
+
+    def added(name: str) -> int:
+        return sum(int(part.get(name) or 0) for part in parts)
+
+    oldest = [part["oldest_us"] for part in parts if part.get("oldest_us") is not None]
+    newest = [part["newest_us"] for part in parts if part.get("newest_us") is not None]
+    return SegmentState(
+        start_us=start_us,
+        end_us=end_us,
+        keys=added("keys"),
+        size_bytes=added("size_bytes"),
+        filter_bytes=added("filter_bytes"),
+        oldest_us=min(oldest, default=None),
+        newest_us=max(newest, default=None),
+        filters=FilterTally(added("filter_probes"), added("filter_maybe"), added("filter_false")),
+        expires_us=end_us + retention_us,
+        is_live=stream_us is None or stream_us < end_us + retention_us,
+        is_active=stream_us is not None and start_us <= stream_us < end_us,
+    )

@@ -1,0 +1,327 @@
+"""How much room deduplication takes: takes a rate, a retention and sizes, gives bytes for two layouts.
+
+One is the window store of Kafka Streams, by the formulas that plans for it use, rounded as they round. The
+other is ours, from figures that were measured. All sums are exact fractions; only what is given is rounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from tidegate.errors import RequestInvalid
+from tidegate.model.durations import Duration, format_duration
+from tidegate.state.layout import PARALLELISM_MAX
+
+GIB = 1 << 30
+MIB = 1 << 20
+US_PER_SECOND = 1_000_000
+DAY_US = 86_400 * US_PER_SECOND
+
+# What one digest with its time takes in a segment's RocksDB: 26 bytes of key group, digest and time, and what
+# blocks, index and level add. Measured at 10 M keys: `python -m benchmarks.dedup`, "live store".
+STORE_BYTES_A_KEY = Fraction(31)
+# 12 bits: as many as a filter needs for at most 1.5 % false answers when it is full.
+FILTER_BYTES_A_KEY = Fraction(3, 2)
+# Key group, digest and time, as they are before RocksDB adds to them; change files have just these.
+GROUP_BYTES, DIGEST_BYTES, TIME_BYTES, OFFSET_BYTES = 2, 16, 8, 8
+ENTRY_BYTES = GROUP_BYTES + DIGEST_BYTES + TIME_BYTES
+# How often an entry is written to a new file of the store, and so put into the checkpoint by a snapshot: once
+# by the flush, then by compactions. `python -m benchmarks.dedup_compaction` counts them.
+FILE_WRITES_A_KEY = Fraction(4)
+# Snapshots that are kept, and the change files after which one is due: the defaults of state.
+SNAPSHOTS_KEPT = 3
+CHANGE_FILES_BYTES_MAX = 64 * MIB
+# A lost disk is filled again from the checkpoint at this rate by one partition, checksums included: 10 M keys
+# within 20 s, `python -m benchmarks.dedup`, "cold restore".
+RESTORE_KEYS_A_SECOND = 500_000
+# The disk is watched at this part of its size, so it is bought for it.
+FILL_MAX = Fraction(7, 10)
+# A partition's copy is kept below this, so that compaction and restore stay short; a partition more costs
+# a task in each batch.
+PARTITION_BYTES_MAX = 64 * GIB
+# The filter of one key is one block of 64 bytes: a page of this size is read where it is not in memory.
+PAGE_BYTES = 4096
+
+# Beyond these nobody has a use for the answer, and a slip of the finger is likelier.
+RATE_MAX = 1_000_000_000
+RETENTION_US_MIN = 1_000  # segments begin at whole milliseconds
+RETENTION_US_MAX = 36_525 * DAY_US
+KEY_BYTES_MAX = MIB
+OVERHEAD_MAX = 100
+STANDBYS_MAX = 10
+INTERVAL_US_MIN = 60 * US_PER_SECOND
+SEGMENTS_LIVE_MAX = 512  # a store opens each of them
+
+# What the plan for the window store begins with, and what its text says that its own formulas do not.
+PLANNED = (Fraction(1_000), 100 * DAY_US, 64, 8, 12, Fraction(13, 10), Fraction(13, 10), 50 * DAY_US)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What is to be deduplicated, and how it is kept; `interval_us` None is half the retention."""
+
+    rate: Fraction = Fraction(1_000)
+    retention_us: int = 100 * DAY_US
+    interval_us: int | None = None
+    key_bytes: int = 64
+    duplicate_share: Fraction = Fraction(1, 100_000)
+    exact_keys: bool = False
+    with_offsets: bool = False
+    partitions: int | None = None
+    standbys: int = 0
+    # Of the window store alone.
+    value_bytes: int = 8
+    metadata_bytes: int = 12
+    overhead: Fraction = Fraction(13, 10)
+    changelog_overhead: Fraction = Fraction(13, 10)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, in words."""
+        _check("rate", self.rate, 0, RATE_MAX, "messages a second", open_below=True)
+        _check_time("retention", self.retention_us, RETENTION_US_MIN)
+        _check("key size", self.key_bytes, 1, KEY_BYTES_MAX, "bytes")
+        _check("value size", self.value_bytes, 0, KEY_BYTES_MAX, "bytes")
+        _check("metadata size", self.metadata_bytes, 0, KEY_BYTES_MAX, "bytes")
+        _check("overhead", self.overhead, 0, OVERHEAD_MAX, "", open_below=True)
+        _check("changelog overhead", self.changelog_overhead, 0, OVERHEAD_MAX, "", open_below=True)
+        _check("share of duplicates", self.duplicate_share, 0, 1, "", open_above=True)
+        _check("number of standbys", self.standbys, 0, STANDBYS_MAX, "")
+        if self.partitions is not None:
+            _check("number of partitions", self.partitions, 1, PARALLELISM_MAX, "")
+        if self.interval_us is not None:
+            _check_time("interval", self.interval_us, RETENTION_US_MIN)
+        if self.segments_live > SEGMENTS_LIVE_MAX:
+            reason = (
+                f"An interval of {format_duration(Duration(self.segment_us))} makes {self.segments_live:,} "
+                f"live segments, and {SEGMENTS_LIVE_MAX} is the most: each is a store that is open."
+            )
+            raise RequestInvalid(reason=reason, hint="Choose a longer interval, or none: half the retention.")
+
+    @property
+    def segment_us(self) -> int:
+        """Give the length of a segment: the interval, else half the retention, a minute at least."""
+        half_us = -(-self.retention_us // 2_000) * 1_000  # whole milliseconds
+        return max(half_us, INTERVAL_US_MIN) if self.interval_us is None else self.interval_us
+
+    @property
+    def segments_in_retention(self) -> int:
+        """Give how many segments one retention fills."""
+        return -(-self.retention_us // self.segment_us)
+
+    @property
+    def segments_live(self) -> int:
+        """Give how many segments are live at most: one more, while the oldest is still needed in part."""
+        return self.segments_in_retention + 1
+
+    def messages(self, us: int) -> Fraction:
+        """Give how many messages come in a stretch of time."""
+        return self.rate * us / US_PER_SECOND
+
+    def keys(self, us: int) -> Fraction:
+        """Give how many new keys come in a stretch of time."""
+        return self.messages(us) * (1 - self.duplicate_share)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowStore:
+    """The window store of Kafka Streams; GiB are cut off, not rounded, as the formulas do."""
+
+    raw_entry_bytes: int
+    entry_bytes: Fraction
+    segment_bytes: int
+    changelog_bytes: int
+    segments: int
+    segments_live: int
+
+    @property
+    def segment_gib(self) -> int:
+        """Give a segment's size."""
+        return self.segment_bytes // GIB
+
+    @property
+    def store_gib(self) -> int:
+        """Give the size of as many segments as a retention fills."""
+        return self.segment_gib * self.segments
+
+    @property
+    def live_gib(self) -> int:
+        """Give the size of as many segments as are live at most."""
+        return self.segment_gib * self.segments_live
+
+    @property
+    def changelog_gib(self) -> int:
+        """Give the size of the changelog."""
+        return self.changelog_bytes // GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Our layout at its largest: just before the oldest segment goes."""
+
+    segment_keys: int
+    live_keys: int
+    store_bytes_a_key: Fraction
+    change_bytes_a_key: int
+    partitions: int
+    standbys: int
+    segment_bytes: int
+    store_bytes: int
+    filter_bytes: int
+    change_files_bytes: int
+    change_bytes_a_second: int
+    snapshot_bytes_a_second: int
+    filter_reads_a_second: int
+
+    @property
+    def local_bytes(self) -> int:
+        """Give what one copy of all partitions takes on local disks."""
+        return self.store_bytes + self.filter_bytes
+
+    @property
+    def compaction_bytes(self) -> int:
+        """Give what compaction takes beside it for a while: the active segment, written anew whole."""
+        return self.segment_bytes
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """Give what the checkpoint takes: snapshots, files that only an older one needs, change files."""
+        return self.local_bytes + self.segment_bytes + self.change_files_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Give the local disk to have, all hosts together, so that it is never fuller than watched for."""
+        copies = 1 + self.standbys
+        return int((self.local_bytes + self.compaction_bytes) * copies / FILL_MAX)
+
+    @property
+    def checkpoint_disk_bytes(self) -> int:
+        """Give the disk to have for the checkpoint."""
+        return int(self.checkpoint_bytes / FILL_MAX)
+
+    @property
+    def partition_bytes(self) -> int:
+        """Give what one partition's copy takes."""
+        return -(-self.local_bytes // self.partitions)
+
+    @property
+    def partition_restore_seconds(self) -> int:
+        """Give how long one partition takes to come back from the checkpoint alone."""
+        return -(-self.live_keys // (self.partitions * RESTORE_KEYS_A_SECOND))
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Both layouts for one load, and what is to be said of them."""
+
+    load: Load
+    window_store: WindowStore
+    segments: Segments
+    notes: tuple[str, ...]
+
+
+def estimate(load: Load) -> Estimate:
+    """Give what a load takes in both layouts; a pure function of it."""
+    window_store = _window_store(load)
+    return Estimate(load, window_store, _segments(load), _notes(load, window_store))
+
+
+def _window_store(load: Load) -> WindowStore:
+    raw = load.key_bytes + load.value_bytes + load.metadata_bytes
+    entry = raw * load.overhead
+    return WindowStore(
+        raw_entry_bytes=raw,
+        entry_bytes=entry,
+        segment_bytes=int(load.messages(load.segment_us) * entry),
+        changelog_bytes=int(load.messages(load.retention_us) * raw * load.changelog_overhead),
+        segments=load.segments_in_retention,
+        segments_live=load.segments_live,
+    )
+
+
+def _segments(load: Load) -> Segments:
+    entry_bytes = GROUP_BYTES + (load.key_bytes if load.exact_keys else DIGEST_BYTES) + TIME_BYTES
+    entry_bytes += OFFSET_BYTES if load.with_offsets else 0
+    # RocksDB adds in proportion; a text that compresses well may take less.
+    a_key = STORE_BYTES_A_KEY * entry_bytes / ENTRY_BYTES
+    segment_keys, live_keys = load.keys(load.segment_us), load.keys(load.retention_us + load.segment_us)
+    store_bytes, filter_bytes = int(live_keys * a_key), int(live_keys * FILTER_BYTES_A_KEY)
+    partitions = load.partitions or _partitions(store_bytes + filter_bytes)
+    keys_a_second = load.keys(US_PER_SECOND)
+    return Segments(
+        segment_keys=int(segment_keys),
+        live_keys=int(live_keys),
+        store_bytes_a_key=a_key,
+        change_bytes_a_key=entry_bytes,
+        partitions=partitions,
+        standbys=load.standbys,
+        segment_bytes=int(segment_keys * (a_key + FILTER_BYTES_A_KEY)),
+        store_bytes=store_bytes,
+        filter_bytes=filter_bytes,
+        change_files_bytes=min(SNAPSHOTS_KEPT * CHANGE_FILES_BYTES_MAX * partitions, store_bytes),
+        change_bytes_a_second=int(keys_a_second * entry_bytes),
+        snapshot_bytes_a_second=int(keys_a_second * (a_key * FILE_WRITES_A_KEY + FILTER_BYTES_A_KEY)),
+        filter_reads_a_second=int(load.rate * load.segments_live),
+    )
+
+
+def _partitions(local_bytes: int) -> int:
+    """Give the least power of two with which no partition's copy is too large."""
+    wanted = max(1, -(-local_bytes // PARTITION_BYTES_MAX))
+    return min(1 << (wanted - 1).bit_length(), PARALLELISM_MAX)
+
+
+def _notes(load: Load, window_store: WindowStore) -> tuple[str, ...]:
+    length = format_duration(Duration(load.segment_us))
+    begin = format_duration(Duration(load.retention_us))
+    notes = [
+        f"{load.segments_live} segments of {length} are live at once, not {load.segments_in_retention}: a "
+        f"segment goes when the stream is a whole retention past its end. The first time from {begin} on.",
+        f"{_gb(window_store.segment_bytes)} GB and {window_store.segment_gib:,} GiB are the same segment: "
+        "10⁹ bytes against 2³⁰.",
+    ]
+    if _as_planned(load):
+        notes.append(
+            f"Plans for this load name a changelog of 316 GB. By their own formula it has "
+            f"{_gb(window_store.changelog_bytes)} GB ({window_store.changelog_gib:,} GiB)."
+        )
+    if load.partitions is not None and (_segments(load).partition_bytes > PARTITION_BYTES_MAX):
+        better = _partitions(_segments(load).local_bytes)
+        notes.append(f"A partition's copy would be above 64 GiB: {better} partitions are better.")
+    return tuple(notes)
+
+
+def _as_planned(load: Load) -> bool:
+    mine = (load.rate, load.retention_us, load.key_bytes, load.value_bytes, load.metadata_bytes)
+    return (*mine, load.overhead, load.changelog_overhead, load.segment_us) == PLANNED
+
+
+def _gb(size_bytes: int) -> str:
+    return f"{size_bytes // 10**9:,}"
+
+
+def _check(
+    what: str,
+    value: Fraction | int,
+    least: int,
+    most: int,
+    unit: str,
+    *,
+    open_below: bool = False,
+    open_above: bool = False,
+) -> None:
+    too_small = value <= least if open_below else value < least
+    if not too_small and not (value >= most if open_above else value > most):
+        return
+    shown = f"{float(value):,.15g}"
+    below = f"more than {least:,}" if open_below else f"at least {least:,}"
+    above = f"less than {most:,}" if open_above else f"at most {most:,}"
+    raise RequestInvalid(reason=f"The {what} is {shown}{unit and ' '}{unit}. It must be {below} and {above}.")
+
+
+def _check_time(what: str, us: int, least_us: int) -> None:
+    if least_us <= us <= RETENTION_US_MAX:
+        return
+    said = format_duration(Duration(us)) if us >= 0 else f"{us} µs"
+    least, most = (format_duration(Duration(one)) for one in (least_us, RETENTION_US_MAX))
+    raise RequestInvalid(reason=f"The {what} is {said}. It must be from {least} to {most}.")

@@ -1,0 +1,280 @@
+"""A page of a filter: a mapped file of a fixed number of lines, from its making until it is full and sealed.
+
+    header, 4,096 bytes      magic "TGBLOOM" | format u8 | number u32 | bits a key u32 | lines u64
+      at 0                   | capacity u64 | xxh3-64 of all before
+      at 64                  count u64: hashes added so far
+      at 128                 seal: count u64 | xxh3-128 of the lines | xxh3-64 of both and of the first part
+    lines                    64 bytes each (bloom.py)
+
+Integers are little-endian, as the words in the lines are: the machine that maps the file writes them.
+
+A seal that fits says that nothing was added since it was made: at open the lines are checked against it. The
+first `add` takes it away, on the disk too, before it sets a bit. Without one the page's writer was killed:
+bits are only ever set, so the page holds every hash that it held at the last `sync`, and perhaps more. Its
+bytes cannot be checked then; who needs that rebuilds it.
+
+All blocks of the file are taken from the disk when it is made: a write to a mapped hole of a full disk would
+end the whole worker by a signal. Disks that write every change to a new place (btrfs, zfs) promise less.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from tidegate.errors import StorageCorrupt, StorageFailed, StorageFull
+from tidegate.state.segments import bloom
+from tidegate.state.segments.bloom import LINE_BYTES, LINE_WORDS, Flags, Hashes, Words
+from tidegate.state.segments.filter_budget import FilterBudget
+from tidegate.state.segments.filter_index import base_name
+from tidegate.storage.files import is_full
+
+MAGIC = b"TGBLOOM"
+FORMAT = 1
+HEADER_BYTES = 4096  # a system page, so that parts of the lines can be let go by themselves
+READ_BYTES = 1 << 20  # read at a time while a page is checked or copied
+
+_FIRST = struct.Struct("<7sBIIQQ")
+_CHECK = struct.Struct("<Q")
+_SEAL = struct.Struct("<Q16s")
+_COUNT_AT = 64
+_SEAL_AT = 128
+_SEAL_CHECK_AT = _SEAL_AT + _SEAL.size
+
+
+class Page:
+    """One page of a filter, mapped. Opened from its file, or made by `make`."""
+
+    def __init__(self, path: Path, budget: FilterBudget, *, is_read_only: bool = False) -> None:
+        self.path = path
+        self._budget = budget
+        try:
+            self._file = os.open(path, (os.O_RDONLY if is_read_only else os.O_RDWR) | os.O_CLOEXEC)
+        except FileNotFoundError as problem:
+            raise StorageCorrupt(place=str(path), reason="the file is missing") from problem
+        try:
+            head = os.pread(self._file, HEADER_BYTES, 0)
+            self.number, self.bits_per_key, self.lines, self.capacity = _checked_head(path, head)
+            size_bytes = HEADER_BYTES + self.lines * LINE_BYTES
+            if os.fstat(self._file).st_size != size_bytes:
+                raise StorageCorrupt(place=str(path), reason=f"it was cut: {size_bytes} bytes were written")
+            self.digest = self._checked_seal(head)
+            access = mmap.ACCESS_READ if is_read_only else mmap.ACCESS_WRITE
+            self._map = mmap.mmap(self._file, size_bytes, access=access)
+        except BaseException:
+            os.close(self._file)
+            raise
+        self.was_clean = self.digest is not None
+        self._count: Words = np.frombuffer(self._map, np.uint64, 1, _COUNT_AT)
+        self._seal_check: Words = np.frombuffer(self._map, np.uint64, 1, _SEAL_CHECK_AT)
+        self._words: Words = np.frombuffer(self._map, np.uint64, self.lines * LINE_WORDS, HEADER_BYTES)
+        self._part_lines = budget.part_bytes // LINE_BYTES
+
+    @classmethod
+    def make(cls, path: Path, number: int, capacity: int, bits_per_key: int, budget: FilterBudget) -> Page:
+        """Make an empty page, with all its blocks; no room: StorageFull, and there is no file."""
+        lines = bloom.lines_for(capacity, bits_per_key)
+        first = _FIRST.pack(MAGIC, FORMAT, number, bits_per_key, lines, capacity)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                os.posix_fallocate(file, 0, HEADER_BYTES + lines * LINE_BYTES)
+                os.pwrite(file, first + _CHECK.pack(xxhash.xxh3_64_intdigest(first)), 0)
+                os.fsync(file)
+            finally:
+                os.close(file)
+        except OSError as problem:
+            path.unlink(missing_ok=True)
+            raise refusal(path, problem) from problem
+        return cls(path, budget)
+
+    @property
+    def count(self) -> int:
+        """Give how many hashes were added."""
+        return int(self._count[0])
+
+    @property
+    def room(self) -> int:
+        """Give how many more hashes it takes until it is full."""
+        return max(0, self.capacity - self.count)
+
+    @property
+    def is_full(self) -> bool:
+        """Say whether it takes no more hashes: from then on it never changes."""
+        return self.count >= self.capacity
+
+    @property
+    def size_bytes(self) -> int:
+        """Give the bytes of its lines."""
+        return self.lines * LINE_BYTES
+
+    def contains(self, hashes: Hashes) -> Flags:
+        """Say of each hash whether it may have been added."""
+        if self.lines <= self._part_lines:
+            self._budget.use(self, 0, self.size_bytes)
+            return bloom.contains(self._words, hashes)
+        found = np.empty(len(hashes), np.bool_)
+        for part, rows in self._by_part(hashes):
+            self._budget.use(self, part, self._part_lines * LINE_BYTES)
+            found[rows] = bloom.contains(self._words, hashes[rows])
+        return found
+
+    def add(self, hashes: Hashes) -> None:
+        """Set the bits of hashes; the seal goes first."""
+        if self.digest is not None:
+            self._seal_check[0] = 0
+            self._flush(0, HEADER_BYTES)
+            self.digest = None
+        if self.lines <= self._part_lines:
+            self._budget.use(self, 0, self.size_bytes)
+            bloom.add(self._words, hashes)
+        else:
+            for part, rows in self._by_part(hashes):
+                self._budget.use(self, part, self._part_lines * LINE_BYTES)
+                bloom.add(self._words, hashes[rows])
+        self._count[0] += np.uint64(len(hashes))
+
+    def seal(self) -> str:
+        """Write down what the lines are, all of it on the disk; give the digest, which names the content."""
+        if self.digest is None:
+            self.sync()
+            digest = _digest_of(self._file)
+            head = self._sealed_head(digest)
+            # The check comes last: a seal that was written in part is none.
+            self._map[_SEAL_AT:_SEAL_CHECK_AT] = head[_SEAL_AT:_SEAL_CHECK_AT]
+            self._seal_check[0] = _CHECK.unpack_from(head, _SEAL_CHECK_AT)[0]
+            self._flush(0, HEADER_BYTES)
+            self.digest = digest.hex()
+        return self.digest
+
+    def sync(self) -> None:
+        """Put what was added on the disk."""
+        if self.digest is None:
+            self._flush(0, HEADER_BYTES + self.size_bytes)
+
+    def check_is(self, number: int, digest: str | None) -> None:
+        """Compare with what the record says of the page: StorageCorrupt when it is another one."""
+        if self.number != number or (digest is not None and self.digest != digest):
+            raise StorageCorrupt(place=str(self.path), reason="it is not the page that was written here")
+
+    def copy_into(self, folder: Path) -> str:
+        """Write a sealed copy, named by its content and synced; give the digest that is in the name."""
+        spare = folder / f"{self.path.name}.new"
+        digest = xxhash.xxh3_128()
+        try:
+            with spare.open("wb", 0) as copy:
+                copy.seek(HEADER_BYTES)
+                for content in _lines_in(self._file):
+                    digest.update(content)
+                    write_all(copy.fileno(), content)
+                os.pwrite(copy.fileno(), self._sealed_head(digest.digest()), 0)
+                os.fsync(copy.fileno())
+            spare.replace(folder / base_name(self.number, digest.hexdigest()))
+        except OSError as problem:
+            spare.unlink(missing_ok=True)
+            raise refusal(spare, problem) from problem
+        return digest.hexdigest()
+
+    def release(self, part: int) -> None:
+        """Give the memory of a part back to the system; changes are in the file already."""
+        start = part * self._part_lines * LINE_BYTES
+        length = min(self._part_lines * LINE_BYTES, self.size_bytes - start)
+        self._map.madvise(mmap.MADV_DONTNEED, HEADER_BYTES + start, length)
+
+    def close(self) -> None:
+        """Let go of the mapping and the file."""
+        self._budget.forget(self)
+        del self._words, self._count, self._seal_check
+        self._map.close()
+        os.close(self._file)
+
+    def _by_part(self, hashes: Hashes) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
+        """Give the rows of the hashes, in the order of their lines, for each part of the page they are in."""
+        lines = bloom.lines_of(hashes, self.lines)
+        order = np.argsort(lines)
+        parts = -(-self.lines // self._part_lines)
+        edges = np.arange(1, parts, dtype=np.uint64) * np.uint64(self._part_lines)
+        pieces = np.split(order, np.searchsorted(lines[order], edges))
+        return [(part, rows) for part, rows in enumerate(pieces) if len(rows)]
+
+    def _sealed_head(self, digest: bytes) -> bytes:
+        head = bytearray(self._map[:HEADER_BYTES])
+        _SEAL.pack_into(head, _SEAL_AT, self.count, digest)
+        check = _seal_check(bytes(head[: _FIRST.size]), bytes(head[_SEAL_AT:_SEAL_CHECK_AT]))
+        _CHECK.pack_into(head, _SEAL_CHECK_AT, check)
+        return bytes(head)
+
+    def _checked_seal(self, head: bytes) -> str | None:
+        """Give the digest of the lines when there is a seal; StorageCorrupt when they do not fit it."""
+        seal = head[_SEAL_AT : _SEAL_AT + _SEAL.size]
+        (check,) = _CHECK.unpack_from(head, _SEAL_CHECK_AT)
+        if check == 0:
+            return None
+        count, digest = _SEAL.unpack(seal)
+        is_whole = check == _seal_check(head[: _FIRST.size], seal)
+        if not is_whole or (count,) != _CHECK.unpack_from(head, _COUNT_AT):
+            raise StorageCorrupt(place=str(self.path), reason="the seal in its header is damaged")
+        if _digest_of(self._file) != digest:
+            raise StorageCorrupt(place=str(self.path), reason="the checksum does not fit its bytes")
+        return str(digest.hex())
+
+    def _flush(self, start: int, length: int) -> None:
+        try:
+            self._map.flush(start, length)
+        except OSError as problem:
+            raise refusal(self.path, problem) from problem
+
+
+def refusal(path: Path, problem: OSError) -> StorageFull | StorageFailed:
+    """Give the error of ours for a call that the disk refused."""
+    if is_full(problem) or problem.errno == errno.EFBIG:
+        return StorageFull(path=str(path), free_bytes=shutil.disk_usage(path.parent).free)
+    return StorageFailed(path=str(path), reason=problem.strerror or str(problem))
+
+
+def _checked_head(path: Path, head: bytes) -> tuple[int, int, int, int]:
+    if len(head) < HEADER_BYTES:
+        raise StorageCorrupt(place=str(path), reason="it was cut")
+    magic, format_here, number, bits_per_key, lines, capacity = _FIRST.unpack_from(head)
+    if magic != MAGIC:
+        raise StorageCorrupt(place=str(path), reason="it is no page of a filter")
+    if format_here != FORMAT:
+        raise StorageCorrupt(place=str(path), reason=f"format {format_here} is not one that we know")
+    if _CHECK.unpack_from(head, _FIRST.size)[0] != xxhash.xxh3_64_intdigest(head[: _FIRST.size]):
+        raise StorageCorrupt(place=str(path), reason="its header is damaged")
+    return number, bits_per_key, lines, capacity
+
+
+def _seal_check(first: bytes, seal: bytes) -> int:
+    # Zero says that there is no seal.
+    return int(xxhash.xxh3_64_intdigest(first + seal)) or 1
+
+
+def _digest_of(file: int) -> bytes:
+    digest = xxhash.xxh3_128()
+    for content in _lines_in(file):
+        digest.update(content)
+    return digest.digest()
+
+
+def _lines_in(file: int) -> Iterator[bytes]:
+    """Give the lines, read through the file: a mapped read would fill the worker's memory."""
+    place = HEADER_BYTES
+    while content := os.pread(file, READ_BYTES, place):
+        yield content
+        place += len(content)
+
+
+def write_all(file: int, content: bytes) -> None:
+    """Write all of it: a call may take a part only."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(file, rest) :]

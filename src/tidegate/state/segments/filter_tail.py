@@ -1,0 +1,99 @@
+"""The hashes that came after a copy of a page: takes them as they are added, gives files of a snapshot.
+
+A page is made for all keys that a segment will hold, and changes all over until it is full: a snapshot that
+copied it each time would write gigabytes for some thousand keys. So a large page is copied now and then (its
+base), and what is added afterwards goes to a journal beside it, eight bytes a key; each snapshot cuts the
+journal into a tail. Base and tails together say what the page is.
+
+    magic "TGTAIL" | zero u8 | format u8 | hashes u64, little-endian
+
+A journal that was not synced before a power cut may end in zeros or be short: what is missing is added again
+by the batches after the last sync, and a hash too many does no harm.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from tidegate.errors import StorageCorrupt
+from tidegate.state.segments.bloom import Hashes
+from tidegate.state.segments.filter_index import journal_name, tail_name
+from tidegate.state.segments.filter_page import refusal, write_all
+
+MAGIC = b"TGTAIL\x00"
+FORMAT = 1
+HEAD = MAGIC + bytes([FORMAT])
+HASH_BYTES = 8
+
+
+class Journal:
+    """The file that hashes go to, in the order in which they are added."""
+
+    def __init__(self, folder: Path, number: int, after: str) -> None:
+        self.path = folder / journal_name(number, after)
+        self.number = number
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        size_bytes = os.fstat(self._file).st_size
+        try:
+            if size_bytes < len(HEAD):
+                os.ftruncate(self._file, 0)
+                os.write(self._file, HEAD)
+                size_bytes = len(HEAD)
+            self._size_bytes = size_bytes - (size_bytes - len(HEAD)) % HASH_BYTES
+            os.ftruncate(self._file, self._size_bytes)
+        except OSError as problem:
+            os.close(self._file)
+            raise refusal(self.path, problem) from problem
+
+    @property
+    def size_bytes(self) -> int:
+        """Give the bytes of the hashes in it."""
+        return self._size_bytes - len(HEAD)
+
+    def append(self, hashes: Hashes) -> None:
+        """Take hashes; no room: StorageFull, and none was taken."""
+        rest = np.ascontiguousarray(hashes, "<u8").tobytes()
+        try:
+            write_all(self._file, rest)
+        except OSError as problem:
+            os.ftruncate(self._file, self._size_bytes)
+            raise refusal(self.path, problem) from problem
+        self._size_bytes += len(hashes) * HASH_BYTES
+
+    def sync(self) -> None:
+        """Put the hashes on the disk."""
+        try:
+            os.fsync(self._file)
+        except OSError as problem:
+            raise refusal(self.path, problem) from problem
+
+    def cut(self) -> str:
+        """End the journal: its file gets the name of a tail, synced; give the digest that is in the name."""
+        self.sync()
+        digest = xxhash.xxh3_128_hexdigest(self.path.read_bytes())
+        self.path.replace(self.path.with_name(tail_name(self.number, digest)))
+        self.close()
+        return digest
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._file)
+
+
+def read_tail(path: Path, digest: str) -> Hashes:
+    """Give the hashes of a tail; StorageCorrupt when it is missing or not what its name says."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as problem:
+        raise StorageCorrupt(place=str(path), reason="the file is missing") from problem
+    if xxhash.xxh3_128_hexdigest(content) != digest:
+        raise StorageCorrupt(place=str(path), reason="the checksum does not fit its bytes")
+    if content[: len(HEAD)] != HEAD or (len(content) - len(HEAD)) % HASH_BYTES:
+        raise StorageCorrupt(
+            place=str(path), reason="it is no tail of a filter, or of a format we do not know"
+        )
+    return np.frombuffer(content, "<u8", offset=len(HEAD)).astype(np.uint64, copy=False)

@@ -1,0 +1,244 @@
+"""The keys of one segment in RocksDB: takes sorted keys with values, gives values, keeps no log of its own.
+
+Each write carries the segment's record (marks.py) and is whole or not there. Few keys go through RocksDB's
+memory; many are written as a table file and taken in as it is, which costs half as much. What a kill leaves:
+
+    while the file is written     `incoming.part`, which the next open removes
+    while it is taken in          a file that RocksDB's manifest does not name, which RocksDB removes
+    after                         the file. The record in it overlaps whatever is in memory, so RocksDB had
+                                  to write that out first
+
+So after a kill the segment is what the first so many writes made of it, with the record of the last of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from shutil import rmtree
+from typing import Any
+
+from rocksdict import (
+    Checkpoint,
+    DbClosedError,
+    IngestExternalFileOptions,
+    Rdict,
+    ReadOptions,
+    SstFileWriter,
+    WriteBatch,
+    WriteOptions,
+)
+
+from tidegate.errors import InvariantBroken, StorageFull
+from tidegate.state.layout import META_GROUP
+from tidegate.state.rocks import FREE_BYTES_MIN, PAGE_ENTRIES_MAX, RANGE_KEYS_MAX
+from tidegate.state.rocks_files import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
+from tidegate.state.rocks_settings import RocksSettings, options_of
+from tidegate.state.segments.marks import RECORD_KEY, Record, decode_record, refusal
+from tidegate.storage.rocks_faults import open_fault, read_fault, write_fault
+
+# From so many keys on a file of their own costs less than the way through memory: it is synced at once.
+FILE_KEYS_MIN = 8_192
+INCOMING_NAME = "incoming.part"
+# Keys read at a time when all of them are read.
+KEYS_CHUNK = 65_536
+
+Pair = tuple[bytes, bytes]
+
+log = logging.getLogger(__name__)
+
+
+class KeyTable:
+    """The RocksDB of one segment, open until `close`."""
+
+    def __init__(self, folder: Path, settings: RocksSettings, free_bytes: Callable[[Path], int]) -> None:
+        self.folder = folder
+        self._free_bytes = free_bytes
+        self._unlogged: Any = WriteOptions()
+        self._unlogged.disable_wal = True
+        self._unlogged.memtable_insert_hint_per_batch = True
+        self.is_flushed = True
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / INCOMING_NAME).unlink(missing_ok=True)
+            unpack_snapshot(folder)
+            stored_bytes = sum(table.stat().st_size for table in folder.glob(f"*{TABLE_SUFFIX}"))
+        except OSError as problem:
+            raise refusal(folder, problem) from problem
+        is_small = stored_bytes <= settings.whole_filter_bytes_max
+        self._options: Any = options_of(settings, filters_whole=is_small)
+        # A filter of our own stands before the segment.
+        self._options.set_memtable_prefix_bloom_ratio(0.0)
+        try:
+            self._db: Any = Rdict(str(folder), self._options, column_families={"default": self._options})
+        except Exception as fault:
+            raise open_fault(fault, folder, free_bytes(folder)) from fault
+
+    def record(self) -> Record | None:
+        """Give what the segment knows of itself; None when nothing was ever written to it."""
+        (stored,) = self.get([RECORD_KEY])
+        return None if stored is None else decode_record(stored, self.folder)
+
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
+        """Give the values of keys, in their order; sorted ones are found faster."""
+        try:
+            values: list[bytes | None] = self._db.get(keys)
+        except Exception as fault:
+            raise read_fault(fault, self.folder) from fault
+        return values
+
+    def page(self, start: bytes, stop: bytes, count_max: int) -> list[Pair]:
+        """Give up to so many entries from the head of a range."""
+        pairs: list[Pair] = []
+        stop = min(stop, META_GROUP)
+        if stop <= start:
+            return pairs
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(stop)  # not copied: it lives as long as the iterator, this call
+        try:
+            iterator = self._db.iter(bounds)
+            iterator.seek(start)
+            while len(pairs) < count_max:
+                key = iterator.key()
+                if key is None:
+                    iterator.status()  # the end, or a block that could not be read
+                    break
+                pairs.append((key, iterator.value()))
+                iterator.next()
+        except Exception as fault:
+            raise read_fault(fault, self.folder) from fault
+        return pairs
+
+    def keys(self) -> Iterator[list[bytes]]:
+        """Give all keys in order, some at a time; nothing may be written meanwhile."""
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(META_GROUP)
+        try:
+            iterator = self._db.iter(bounds)
+            iterator.seek(b"")
+            key_here, step = iterator.key, iterator.next
+            found: list[bytes] = []
+            while (key := key_here()) is not None:
+                found.append(key)
+                step()
+                if len(found) == KEYS_CHUNK:
+                    yield found
+                    found = []
+            iterator.status()
+        except Exception as fault:
+            raise read_fault(fault, self.folder) from fault
+        if found:
+            yield found
+
+    def write(
+        self, ranges: Iterable[Pair], deleted: Iterable[bytes], puts: Iterable[Pair], record: Record
+    ) -> bool:
+        """Write through memory: ranges go, keys go, then entries are put; say whether a large range went."""
+        batch: Any = WriteBatch(raw_mode=True)
+        is_large = False
+        for start, stop in ranges:
+            stored = self.page(start, stop, RANGE_KEYS_MAX)
+            if len(stored) == RANGE_KEYS_MAX:
+                batch.delete_range(start, min(stop, META_GROUP))
+                is_large = True
+            for key, _ in stored if len(stored) < RANGE_KEYS_MAX else ():
+                batch.delete(key)
+        for key in deleted:
+            batch.delete(key)
+        put = batch.put
+        for key, value in puts:
+            put(key, value)
+        put(RECORD_KEY, record.encoded())
+        self.check_room(batch.size_in_bytes())
+        try:
+            self._db.write(batch, self._unlogged)
+        except Exception as fault:
+            raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
+        self.is_flushed = False
+        return is_large
+
+    def write_file(self, keys: Sequence[bytes], values: Sequence[bytes], record: Record) -> None:
+        """Write entries whose keys rise as one file of RocksDB's; on the disk on return."""
+        place = self.folder / INCOMING_NAME
+        writer: Any = SstFileWriter(self._options)
+        options: Any = IngestExternalFileOptions()
+        options.set_move_files(True)
+        try:
+            writer.open(str(place))
+            put = writer.__setitem__
+            for key, value in zip(keys, values, strict=True):
+                put(key, value)
+            put(RECORD_KEY, record.encoded())
+            writer.finish()
+            self._db.ingest_external_file([str(place)], options)
+        except Exception as fault:
+            place.unlink(missing_ok=True)
+            if "strict ascending order" in str(fault):
+                raise InvariantBroken(reason=f"keys for {self.folder} are not in order") from fault
+            raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
+        self.is_flushed = True
+
+    def check_room(self, size_bytes: int) -> None:
+        """Refuse a write for which there is no room: StorageFull."""
+        try:
+            free_bytes = self._free_bytes(self.folder)
+        except OSError as problem:  # the folder was taken away under us
+            raise refusal(self.folder, problem) from problem
+        if free_bytes - size_bytes < FREE_BYTES_MIN:
+            raise StorageFull(path=str(self.folder), free_bytes=free_bytes)
+
+    def flush(self) -> None:
+        """Put everything that was written on the disk."""
+        if self.is_flushed:
+            return
+        try:
+            self._db.flush(True)
+        except Exception as fault:
+            raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
+        self.is_flushed = True
+
+    def link_into(self, folder: Path) -> list[Path]:
+        """Give the files a second name in a new folder, in which they say their content."""
+        self.check_room(0)
+        try:
+            # Never kept in a variable: a Checkpoint that lives holds the database and its lock.
+            Checkpoint(self._db).create_checkpoint(str(folder))
+        except Exception as fault:
+            rmtree(folder.with_name(folder.name + ".tmp"), ignore_errors=True)
+            raise write_fault(fault, folder, self._free_bytes(self.folder)) from fault
+        try:
+            return pack_snapshot(folder)
+        except OSError as problem:
+            raise refusal(folder, problem) from problem
+
+    @property
+    def size_bytes(self) -> int:
+        """Give the bytes that its entries take, on the disk and in memory."""
+        named = self._db.property_int_value
+        try:
+            stored_bytes = named("rocksdb.live-sst-files-size") or 0
+            if self.is_flushed:
+                return int(stored_bytes)
+            return int(stored_bytes + (named("rocksdb.cur-size-all-mem-tables") or 0))
+        except Exception as fault:
+            raise read_fault(fault, self.folder) from fault
+
+    def close(self) -> None:
+        """Let go of memory and locks; what was not flushed may be missing, together with its record."""
+        try:
+            self._db.close()
+        except DbClosedError:
+            return
+        except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
+            log.warning("closing %s: %s", self.folder, fault)
+
+
+def pages(table: Callable[[], KeyTable], start: bytes, stop: bytes) -> Iterator[Pair]:
+    """Give the entries of a range page by page; the table is asked for anew for each page."""
+    while True:
+        page = table().page(start, stop, PAGE_ENTRIES_MAX)
+        yield from page
+        if len(page) < PAGE_ENTRIES_MAX:
+            return
+        start = page[-1][0] + b"\x00"

@@ -1,0 +1,300 @@
+"""One segment: takes keys with times, gives the times of keys, keeps them in RocksDB behind a filter.
+
+The filter knows at least every key that RocksDB has: a key is added to it before it is written. It is on the
+disk when the copy's mark is written; keys that came after that mark are added again when the copy is caught
+up. One that holds fewer keys than the mark says, or is damaged, is built again from the keys.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from tidegate.errors import InvariantBroken, StorageCorrupt
+from tidegate.state.rocks_settings import RocksSettings
+from tidegate.state.segments.columns import KEY_BYTES, Bytes, Hashes, decode_times, hashes_of, to_list
+from tidegate.state.segments.filter_budget import FilterBudget
+from tidegate.state.segments.filters import FilterFiles, FilterSettings
+from tidegate.state.segments.key_table import FILE_KEYS_MIN, KeyTable
+from tidegate.state.segments.marks import NO_VERSION, Record
+from tidegate.state.segments.outer_keys import PartChanges
+from tidegate.state.segments.settings import TIME_BYTES, SegmentSettings
+
+log = logging.getLogger(__name__)
+
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What every segment of a store is opened with."""
+
+    settings: SegmentSettings
+    rocks: RocksSettings
+    free_bytes: Callable[[Path], int]
+    budget: FilterBudget
+
+
+@dataclass(slots=True)
+class _Puts:
+    """Entries to be put, keys rising, and what is known of them."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    hashes: Hashes
+    oldest_us: int | None
+    newest_us: int | None
+
+
+class Segment:
+    """One open segment; RocksDB may rest while the filter stays."""
+
+    def __init__(self, folder: Path, workshop: Workshop, keys_min: int | None = None) -> None:
+        """Open it; `keys_min` is how many keys its filter must know, those of its record unless given."""
+        self.folder = folder
+        self._workshop = workshop
+        self._table: KeyTable | None = KeyTable(folder, workshop.rocks, workshop.free_bytes)
+        self._filter: FilterFiles | None = None
+        self._size_bytes = 0
+        self.filter_probes = self.filter_maybe = self.filter_false = 0
+        try:
+            self.record = self._table.record() or Record(NO_VERSION)
+            self._filter = self._open_filter(self.record.keys if keys_min is None else keys_min)
+        except BaseException:
+            self._table.close()
+            raise
+
+    def contains(self, hashes: Hashes) -> Flags:
+        """Say of each key whether it may be here; False is certain."""
+        found: Flags = self._filters.contains(hashes)
+        self.filter_probes += len(hashes)
+        self.filter_maybe += int(np.count_nonzero(found))
+        return found
+
+    def get(self, keys: list[bytes]) -> list[bytes | None]:
+        """Give the values of keys, in their order."""
+        return self.table().get(keys)
+
+    def table(self) -> KeyTable:
+        """Give the RocksDB, opened again if it rested."""
+        if self._table is None:
+            self._table = KeyTable(self.folder, self._workshop.rocks, self._workshop.free_bytes)
+        return self._table
+
+    @property
+    def is_resting(self) -> bool:
+        """Say whether its RocksDB is closed for now."""
+        return self._table is None
+
+    def write(self, part: PartChanges, record: Record, expected_keys: int | None) -> None:
+        """Write changes, the last of them with the record; earlier ones say that it is not whole yet.
+
+        The record's counts and times are filled in here. StorageFull: nothing of this call is there, or a
+        part of it under a record that is not whole.
+        """
+        puts = self._puts(part)
+        deleted = [key for key, value in part.entries.items() if value is None]
+        table = self.table()
+        table.check_room(part.size_bytes)
+        if expected_keys is not None:
+            self._filters.expect(expected_keys)
+        for one in puts:
+            self._filters.add(one.hashes)
+        here = replace(record, keys=self.record.keys, oldest_us=self.record.oldest_us)
+        here = replace(here, newest_us=self.record.newest_us)
+        is_large = False
+        if part.ranges or deleted or not puts:
+            here = replace(here, keys=max(0, here.keys - len(deleted)), is_whole=record.is_whole and not puts)
+            is_large = table.write(part.ranges, deleted, (), here)
+            self.record = here
+        for number, one in enumerate(puts, start=1):
+            here = replace(here, keys=here.keys + len(one.keys)).seen(one.oldest_us, one.newest_us)
+            here = replace(here, is_whole=record.is_whole and number == len(puts))
+            if len(one.keys) < FILE_KEYS_MIN:
+                table.write((), (), zip(one.keys, one.values, strict=True), here)
+            else:
+                table.write_file(one.keys, one.values, here)
+            self.record = here
+        if is_large:
+            self._rebuild()
+
+    def add_to_filter(self, part: PartChanges) -> None:
+        """Add the keys of changes that the segment has already, since the filter may have lost them."""
+        for one in self._puts(part, merge=False):
+            self._filters.add(one.hashes)
+
+    def flush(self) -> None:
+        """Put everything on the disk, the filter too."""
+        if self._table is not None:
+            self._table.flush()
+        self._filters.sync()
+
+    def link_into(self, folder: Path) -> list[Path]:
+        """Give the files of the segment a second name in a new folder."""
+        return [*self.table().link_into(folder), *self._filters.snapshot_into(folder)]
+
+    def rest(self) -> None:
+        """Close RocksDB, to give back its files and memory; the filter stays."""
+        if self._table is not None:
+            self._table.flush()
+            self._size_bytes = self._table.size_bytes
+            self._table.close()
+            self._table = None
+
+    def close(self) -> None:
+        """Let go of everything; what was not flushed is noticed as missing."""
+        if self._table is not None:
+            self._table.close()
+        self._filters.close()
+
+    def abandon(self) -> None:
+        """Let go of everything without a look at the disk: the folder is about to go."""
+        if self._table is not None:
+            self._table.close()
+        self._filters.abandon()
+
+    @property
+    def size_bytes(self) -> int:
+        """Give the bytes of the keys, without the filter."""
+        return self._size_bytes if self._table is None else self._table.size_bytes
+
+    @property
+    def filter_bytes(self) -> int:
+        """Give the bytes of the filter."""
+        return self._filters.size_bytes
+
+    @property
+    def _filters(self) -> FilterFiles:
+        if self._filter is None:
+            raise InvariantBroken(reason=f"the segment in {self.folder} is not open")
+        return self._filter
+
+    def _open_filter(self, keys_min: int) -> FilterFiles:
+        settings, budget = self._filter_settings, self._workshop.budget
+        try:
+            found = FilterFiles(self.folder, settings, budget)
+            if found.count >= keys_min:
+                return found
+            found.abandon()
+            log.warning("the filter of %s lacks keys; it is made again", self.folder)
+        except StorageCorrupt as problem:
+            log.warning("a filter is made again from its keys: %s", problem)
+        return self._rebuilt(self.table())
+
+    @property
+    def _filter_settings(self) -> FilterSettings:
+        return FilterSettings(bits_per_key=self._workshop.settings.filter_bits)
+
+    def _rebuild(self) -> None:
+        """Make the filter anew, after much was removed; the keys are counted on the way."""
+        self._filters.abandon()
+        self._filter = self._rebuilt(self.table())
+
+    def _rebuilt(self, table: KeyTable) -> FilterFiles:
+        count = 0
+
+        def hashes() -> Iterator[Hashes]:
+            nonlocal count
+            for keys in table.keys():
+                count += len(keys)
+                yield self._hashes(keys)
+
+        found = FilterFiles.rebuild(
+            self.folder,
+            hashes(),
+            expected_keys=max(1, self.record.keys),
+            settings=self._filter_settings,
+            budget=self._workshop.budget,
+        )
+        self.record = replace(self.record, keys=count)
+        return found
+
+    def _hashes(self, keys: list[bytes]) -> Hashes:
+        if self._workshop.settings.exact_keys:
+            return hashes_of(keys)
+        joined = b"".join(keys)
+        if len(joined) != len(keys) * KEY_BYTES:
+            raise InvariantBroken(reason=f"a key in {self.folder} is not {KEY_BYTES} bytes wide")
+        return hashes_of(np.frombuffer(joined, np.uint8).reshape(-1, KEY_BYTES))
+
+    def _puts(self, part: PartChanges, *, merge: bool = True) -> list[_Puts]:
+        """Give what is to be put, in order: the entries, then the columns."""
+        puts = []
+        keys = sorted(key for key, value in part.entries.items() if value is not None)
+        if keys:
+            values = [part.entries[key] or b"" for key in keys]
+            puts.append(_Puts(keys, values, self._hashes(keys), *self._span_of(values)))
+        for packed in part.packed:
+            self._check_width(packed.values)
+            hashes = hashes_of(packed.keys)
+            span = self._span(np.ascontiguousarray(packed.values))
+            puts.append(_Puts(to_list(packed.keys), to_list(packed.values), hashes, *span))
+        if merge and self._workshop.settings.rule.holds_several:
+            return [self._merged(one) for one in puts]
+        return puts
+
+    def _merged(self, puts: _Puts) -> _Puts:
+        """Join the times of keys that come twice, or are stored already, with those that are there."""
+        width = self._workshop.settings.time_bytes
+        joined: dict[bytes, bytes] = {}
+        for key, value in zip(puts.keys, puts.values, strict=True):
+            joined[key] = union(joined[key], value, width) if key in joined else value
+        keys = list(joined)
+        hashes = puts.hashes if len(keys) == len(puts.keys) else self._hashes(keys)
+        maybe = [keys[row] for row in np.flatnonzero(self._filters.contains(hashes)).tolist()]
+        for key, stored in zip(maybe, self.get(maybe) if maybe else (), strict=True):
+            if stored is not None:
+                joined[key] = union(stored, joined[key], width)
+        return replace(puts, keys=keys, values=list(joined.values()), hashes=hashes)
+
+    def _check_width(self, values: Bytes) -> None:
+        width = self._workshop.settings.time_bytes
+        if values.shape[1] == 0 or values.shape[1] % width:
+            raise InvariantBroken(reason=f"values of {values.shape[1]} bytes are no times of {width} bytes")
+
+    def _span_of(self, values: list[bytes]) -> tuple[int | None, int | None]:
+        width = self._workshop.settings.time_bytes
+        joined = b"".join(value for value in values if len(value) % width == 0)
+        return self._span(np.frombuffer(joined, np.uint8)) if joined else (None, None)
+
+    def _span(self, values: Bytes) -> tuple[int, int]:
+        with_offsets = self._workshop.settings.with_offsets
+        rows = values.reshape(-1, self._workshop.settings.time_bytes)
+        times_us, _ = decode_times(rows, with_offsets=with_offsets)
+        return int(times_us.min()), int(times_us.max())
+
+
+def union(old: bytes, new: bytes, width: int) -> bytes:
+    """Give the times of two values in order, each once; one that both have keeps what the first says of it."""
+    times: dict[bytes, bytes] = {}
+    for value in (old, new):
+        for at in range(0, len(value), width):
+            times.setdefault(value[at : at + TIME_BYTES], value[at : at + width])
+    return b"".join(times[time] for time in sorted(times))
+
+
+class _Budgets:
+    """The one budget for filters of a worker; made anew after a fork."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process_id = 0
+        self._budget: FilterBudget | None = None
+
+    def of(self, bytes_max: int) -> FilterBudget:
+        """Give the budget; the largest that any store of the worker asks for."""
+        with self._lock:
+            if self._budget is None or self._process_id != os.getpid():
+                self._process_id = os.getpid()
+                self._budget = FilterBudget(bytes_max)
+            self._budget.bytes_max = max(self._budget.bytes_max, bytes_max)
+            return self._budget
+
+
+worker_budget = _Budgets()

@@ -1,0 +1,403 @@
+"""The segmented store: takes keys with event times, gives the times stored for keys, keeps them by segment.
+
+A copy's folder holds a folder for each segment (`orders.4320000000`) and `copy.mark`, which says at which
+batch the copy stands. What is on the disk after each step, and what a kill right after it leaves:
+
+    apply: the filter        bits in memory-mapped files: a filter that says "maybe" too often
+    apply: RocksDB           each segment takes its keys and its record in one write. The mark is older. Some
+                             segments may be on the disk with this batch, others not: those are ahead. The next
+                             open stands at the mark, and is caught up with the change files since: a segment
+                             that is ahead takes no batch again that it has, and is looked into only once the
+                             copy has come as far as it, under the same heads
+    flush, filter synced     as before, with all segments ahead
+    mark written             the copy stands at this batch
+    expire: mark written     without the segments that go: their folders are removed by the next open
+    expire: folder renamed   `….gone.…`, removed by the next open
+    write_partly             takes the mark away first: a copy without a mark stands nowhere, and is made anew
+    lay_part                 the part's folder says that it is not whole until `end_part`: missing again
+
+So after a kill at any moment the copy stands at the mark, at nothing, or lacks a part, never between. The
+mark is written by `close` and by `snapshot`. A segment that cannot be read is set aside (shelf.py); the
+others stay.
+
+A full disk: a write that finds too little room is refused with StorageFull before anything is changed.
+Should the disk be full in the middle, the copy stands where it stood, and takes the same batch again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from shutil import rmtree
+
+import numpy as np
+
+from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull, TidegateError
+from tidegate.state.backend import Changes, Sizes, Version
+from tidegate.state.rocks import FREE_BYTES_MIN, disk_free_bytes
+from tidegate.state.rocks_settings import RocksSettings
+from tidegate.state.segments.columns import Found, KeyColumn, Longs
+from tidegate.state.segments.facts import SegmentFacts, Tallies
+from tidegate.state.segments.key_table import pages
+from tidegate.state.segments.looking import Times, look
+from tidegate.state.segments.marks import (
+    NO_VERSION,
+    Mark,
+    Record,
+    read_mark,
+    refusal,
+    remove_mark,
+    snapshot_mark,
+    write_mark,
+)
+from tidegate.state.segments.outer_keys import PartChanges, bound_inside, inside, outside, split
+from tidegate.state.segments.segment import Workshop, worker_budget
+from tidegate.state.segments.settings import SegmentSettings
+from tidegate.state.segments.shelf import Shelf, Slot
+
+__all__ = ["SegmentFacts", "SegmentStore", "Tallies", "standing_still"]
+
+# Before so much of a segment's time has passed, what came tells little about what will come.
+PASSED_MIN = 0.02
+
+log = logging.getLogger(__name__)
+
+
+def standing_still() -> int:
+    """Give a time that never moves: for a store of which nobody asks how long lookups took."""
+    return 0
+
+
+class SegmentStore:
+    """One partition's keys by segments of event time: a Backend and a Parted, with lookups by columns.
+
+    One thread at a time. Segments are opened when they are first used.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        settings: SegmentSettings,
+        rocks: RocksSettings | None = None,
+        *,
+        free_bytes: Callable[[Path], int] = disk_free_bytes,
+        ticks_ns: Callable[[], int] = standing_still,
+    ) -> None:
+        self.folder = folder
+        self.settings = settings
+        self.rule = settings.rule
+        self._free_bytes = free_bytes
+        self._ticks_ns = ticks_ns
+        self._tallies = Tallies()
+        self._is_closed = False
+        budget = worker_budget.of(settings.filter_memory_bytes_max)
+        workshop = Workshop(settings, rocks or RocksSettings.deduplication(), free_bytes, budget)
+        self._shelf = Shelf(folder, workshop)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise refusal(folder, problem) from problem
+        self._mark = read_mark(folder, settings)
+        self._version = self._mark.version if self._mark else None
+        self._first_live = self._mark.first_live if self._mark else None
+        self._shelf.fill(self._mark)
+
+    # --- by columns -------------------------------------------------------------------------------------
+
+    def expire(self, stream_us: int | None) -> list[int]:
+        """Remove the segments that are expired at this stream time; give their numbers.
+
+        Stream time never goes back: what was expired once is never written again.
+        """
+        first_live = self.rule.first_live(stream_us)
+        if first_live is None or (self._first_live is not None and first_live <= self._first_live):
+            return []
+        self._first_live = first_live
+        gone = [number for number in self._shelf.numbers() if number < first_live]
+        if not gone:
+            return []
+        is_written = self._unlist(gone)
+        for number in gone:
+            self._shelf.drop(number)
+        if not is_written:  # the disk was full; now there is room
+            self._unlist(gone)
+        return gone
+
+    def lookup(self, keys: KeyColumn, from_us: Longs, to_us: Longs) -> Found:
+        """Give every stored time of the keys with from_us <= time <= to_us, by row.
+
+        Only segments that a row's span overlaps are looked into. A segment that turns out damaged is set
+        aside: StorageCorrupt, and never an answer without it.
+        """
+        began_ns = self._ticks_ns()
+        first, last = self.rule.segments_of(from_us), self.rule.segments_of(to_us)
+        found: list[Times] = []
+        for number in self._shelf.numbers():
+            rows = np.flatnonzero((first <= number) & (last >= number))
+            if not len(rows):
+                continue
+            asked = keys if len(rows) == len(keys) else keys.take(rows)
+            with self._shelf.reading(number):
+                times = look(self._shelf.use(number, self._version), asked, self.settings, self._tallies)
+            if times is not None:
+                found.append((rows[times[0]], *times[1:]))
+        answer = _within(found, from_us, to_us, with_offsets=self.settings.with_offsets)
+        self._tallies.lookup_ns += self._ticks_ns() - began_ns
+        return answer
+
+    def segments(self) -> list[SegmentFacts]:
+        """Give what is known of the live segments, oldest first; none is opened for it."""
+        return [self._facts(self._shelf.slots[number]) for number in self._shelf.numbers()]
+
+    def tallies(self) -> Tallies:
+        """Give what lookups did since the store was opened; a copy."""
+        return replace(self._tallies)
+
+    # --- as a backend -----------------------------------------------------------------------------------
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: list[bytes | None] = [None] * len(keys)
+        asked: dict[int, list[tuple[bytes, int]]] = {}
+        for row, key in enumerate(keys):
+            number, inner = inside(key)
+            if number in self._shelf.slots:
+                asked.setdefault(number, []).append((inner, row))
+        for number, pairs in asked.items():
+            pairs.sort()
+            with self._shelf.reading(number):
+                values = self._shelf.use(number, self._version).get([inner for inner, _ in pairs])
+            for (_, row), value in zip(pairs, values, strict=True):
+                found[row] = value
+        return found
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return heapq.merge(*(self._scan(number, start, stop) for number in self._shelf.numbers()))
+
+    def version(self) -> Version | None:
+        return self._version
+
+    def apply(self, changes: Changes, version: Version) -> None:
+        self._take(changes, version, is_last=True)
+        for slot in list(self._shelf.slots.values()):
+            if slot.is_ahead and slot.opened and slot.opened.record.version.batch <= version.batch:
+                problem = _other_run(self._shelf.place(slot.number), slot.opened.record)
+                self._shelf.set_aside(slot.number, problem)
+                raise problem
+        self._version = version
+        self._shelf.settle()
+
+    def apply_early(self, changes: Changes, version: Version) -> None:
+        self._take(changes, version, is_last=False)
+
+    def write_partly(self, changes: Changes) -> None:
+        parts = self._split(changes)
+        remove_mark(self.folder)
+        self._mark, self._version = None, None
+        self._shelf.unmark()
+        for number, part in parts.items():
+            slot = self._shelf.slot_for_writing(number, None)
+            slot.is_ahead = False
+            self._write(slot, part, Record(NO_VERSION))
+        self._shelf.settle()
+
+    def snapshot(self, folder: Path) -> list[Path]:
+        if folder.exists():
+            raise InvariantBroken(reason=f"a snapshot needs a folder that is not there yet: {folder}")
+        self._check_room(0)
+        try:
+            self._write_mark()
+            folder.mkdir(parents=True)
+            return self._linked(folder)
+        except OSError as problem:
+            rmtree(folder, ignore_errors=True)
+            raise refusal(folder, problem) from problem
+        except TidegateError:
+            rmtree(folder, ignore_errors=True)
+            raise
+
+    def sizes(self) -> Sizes:
+        facts = self.segments()
+        size_bytes = sum(one.size_bytes + one.filter_bytes for one in facts)
+        return Sizes(size_bytes=size_bytes, entry_count=sum(one.keys for one in facts))
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            self._write_mark()
+        except TidegateError as problem:
+            # The older mark stands; what was applied since is applied again.
+            log.warning("closing %s: %s", self.folder, problem)
+        self._shelf.close()
+
+    # --- as a copy of parts -----------------------------------------------------------------------------
+
+    def missing_parts(self) -> list[str]:
+        slots = self._shelf.slots
+        return [self._shelf.name(number) for number in self._shelf.numbers() if slots[number].is_missing]
+
+    def lay_part(self, part: str, files: Path) -> None:
+        self._shelf.lay(self._number(part), files)
+
+    def apply_to_part(self, part: str, changes: Changes, version: Version) -> None:
+        number = self._number(part)
+        mine = split(changes, [number], None).get(number)
+        if mine:
+            segment = self._shelf.mending(number)
+            segment.write(mine, Record(version), self._expected(number, segment.record))
+
+    def end_part(self, part: str) -> None:
+        self._shelf.end(self._number(part))
+
+    # --- below ------------------------------------------------------------------------------------------
+
+    def _take(self, changes: Changes, version: Version, *, is_last: bool) -> None:
+        """Write what a batch does to each segment; those that are ahead and have it are left alone."""
+        parts = self._split(changes)
+        slots = {number: self._shelf.slot_for_writing(number, self._version) for number in parts}
+        for slot in slots.values():
+            if slot.is_ahead:
+                self._check_run(slot, version)
+        for number, slot in slots.items():
+            if slot.is_ahead and slot.opened and _has(slot.opened.record, version):
+                slot.opened.add_to_filter(parts[number])
+                slot.is_ahead = slot.opened.record.version.batch > version.batch or not is_last
+                continue
+            slot.is_ahead = True  # until the whole batch is in
+            self._write(slot, parts[number], Record(version, is_whole=is_last))
+        if is_last:
+            for slot in self._shelf.slots.values():
+                if slot.opened and slot.opened.record.version == version:
+                    slot.is_ahead = False
+
+    def _split(self, changes: Changes) -> dict[int, PartChanges]:
+        """Give what changes do to each segment, after a look whether there is room for it."""
+        parts = split(changes, self._shelf.numbers(), self._first_live)
+        self._check_room(sum(part.size_bytes for part in parts.values()))
+        return parts
+
+    def _check_run(self, slot: Slot, version: Version) -> None:
+        """Refuse a segment that is ahead by another head than the one that is applied now."""
+        opened = slot.opened
+        here = opened.record.version if opened else version
+        is_other = here.epoch != version.epoch or here.batch < version.batch
+        if opened and (is_other or (here.batch == version.batch and here != version)):
+            problem = _other_run(self._shelf.place(slot.number), opened.record)
+            self._shelf.set_aside(slot.number, problem)
+            raise problem
+
+    def _write(self, slot: Slot, part: PartChanges, record: Record) -> None:
+        if slot.opened is None:
+            raise InvariantBroken(reason=f"segment {slot.number} is not open")
+        slot.opened.write(part, record, self._expected(slot.number, slot.opened.record))
+
+    def _expected(self, number: int, record: Record) -> int | None:
+        """Give how many keys a segment will have in the end, as far as one can tell."""
+        if self.settings.expected_keys is not None:
+            return self.settings.expected_keys
+        before = self._shelf.slots.get(number - 1)
+        expected = before.listed.record.keys if before and before.listed else 0
+        if record.newest_us is not None:
+            passed = (record.newest_us - self.rule.start_us(number) + 1) / self.rule.interval_us
+            if PASSED_MIN <= passed <= 1:
+                expected = max(expected, int(record.keys / passed))
+        return expected or None
+
+    def _scan(self, number: int, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        bounds = bound_inside(start, number), bound_inside(stop, number)
+        with self._shelf.reading(number):
+            for key, value in pages(lambda: self._shelf.use(number, self._version).table(), *bounds):
+                yield outside(number, key), value
+
+    def _facts(self, slot: Slot) -> SegmentFacts:
+        opened, listed = slot.opened, self._shelf.listed_now(slot)
+        record = listed.record if listed else Record(NO_VERSION)
+        return SegmentFacts(
+            number=slot.number,
+            start_ms=self.rule.start_ms(slot.number),
+            keys=record.keys,
+            size_bytes=listed.size_bytes if listed else 0,
+            filter_bytes=listed.filter_bytes if listed else 0,
+            oldest_us=record.oldest_us,
+            newest_us=record.newest_us,
+            filter_probes=opened.filter_probes if opened else 0,
+            filter_maybe=opened.filter_maybe if opened else 0,
+            filter_false=opened.filter_false if opened else 0,
+        )
+
+    def _write_mark(self) -> None:
+        """Put everything on the disk, then the mark that says so; a copy that stands nowhere has none."""
+        self._shelf.flush()
+        if self._version is not None:
+            mark = Mark(self._version, self._first_live, self._shelf.list_all(self._version))
+            write_mark(self.folder, mark, self.settings)
+            self._mark = mark
+
+    def _unlist(self, gone: list[int]) -> bool:
+        """Take expired segments off the mark that is on the disk; say whether there was room for that."""
+        if self._mark is None:
+            return True
+        left = {number: one for number, one in self._mark.segments.items() if number not in gone}
+        mark = replace(self._mark, first_live=self._first_live, segments=left)
+        try:
+            write_mark(self.folder, mark, self.settings)
+        except StorageFull:
+            return False
+        self._mark = mark
+        return True
+
+    def _linked(self, folder: Path) -> list[Path]:
+        files = []
+        for number in self._shelf.numbers():
+            with self._shelf.reading(number):
+                segment = self._shelf.use(number, self._version)
+            files += segment.link_into(folder / self._shelf.name(number))
+        if self._mark is not None:
+            files.append(snapshot_mark(folder, self._mark, self.settings))
+        return sorted(files)
+
+    def _check_room(self, size_bytes: int) -> None:
+        try:
+            free_bytes = self._free_bytes(self.folder)
+        except OSError as problem:  # the folder was taken away under us
+            raise refusal(self.folder, problem) from problem
+        if free_bytes - size_bytes < FREE_BYTES_MIN:
+            raise StorageFull(path=str(self.folder), free_bytes=free_bytes)
+
+    def _number(self, part: str) -> int:
+        number = self.rule.segment_of_folder(self.settings.store, part)
+        if number is None or number not in self._shelf.slots:
+            raise InvariantBroken(reason=f"{part} is no part of the copy in {self.folder}")
+        return number
+
+
+def _has(record: Record, version: Version) -> bool:
+    """Say whether a segment that is ahead has all that a batch does to it."""
+    return record.version.batch > version.batch or (record.version == version and record.is_whole)
+
+
+def _other_run(place: Path, record: Record) -> StorageCorrupt:
+    reason = f"it stands at batch {record.version.batch} by another head than its copy"
+    return StorageCorrupt(place=str(place), reason=reason)
+
+
+def _within(found: list[Times], from_us: Longs, to_us: Longs, *, with_offsets: bool) -> Found:
+    """Join what the segments gave, by row, and leave out times that nobody asked for."""
+    nothing = np.empty(0, np.int64)
+    if not found:
+        return Found(nothing, nothing, nothing if with_offsets else None)
+    rows = np.concatenate([one[0] for one in found])
+    times_us = np.concatenate([one[1] for one in found])
+    kept = np.flatnonzero((times_us >= from_us[rows]) & (times_us <= to_us[rows]))
+    kept = kept[np.argsort(rows[kept], kind="stable")]
+    if not with_offsets:
+        return Found(rows[kept], times_us[kept])
+    offsets = np.concatenate([nothing if one[2] is None else one[2] for one in found])
+    return Found(rows[kept], times_us[kept], offsets[kept])

@@ -1,0 +1,34 @@
+"""Decisions against the model for as long as asked: `python -m tests.dedup.soak --minutes 10 [--seed 7]`."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+
+from tests.dedup.streams import draw
+from tests.dedup.test_decide import run
+from tests.dedup.test_redo import run_again
+
+
+def main() -> None:
+    """Draw stream after stream; the seed of the one at work stands in the last line printed."""
+    asked = argparse.ArgumentParser(description=__doc__)
+    asked.add_argument("--minutes", type=float, default=10.0)
+    asked.add_argument("--seed", type=int, default=None, help="begin with this seed")
+    options = asked.parse_args()
+    seed = random.SystemRandom().getrandbits(32) if options.seed is None else options.seed
+    end = time.monotonic() + 60 * options.minutes
+    count = 0
+    while not count or time.monotonic() < end:
+        print(f"dedup soak: seed {seed}", flush=True)
+        stream = draw(seed, batches=30, rows_max=120)
+        run(stream, exact=seed % 4 == 0)
+        run(stream, redeliver=random.Random(seed))
+        run_again(stream, seed)
+        seed, count = seed + 1, count + 1
+    print(f"dedup soak: {count} streams as the model says")
+
+
+if __name__ == "__main__":
+    main()

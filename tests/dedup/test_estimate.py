@@ -1,0 +1,160 @@
+"""The estimate: the published formulas to the last GiB, and ours beside it."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidegate.errors import RequestInvalid
+from tidegate.state.asking import StateSettings
+from tidegate.state.segments import estimate as module
+from tidegate.state.segments.estimate import DAY_US, GIB, Estimate, Load, estimate
+from tidegate.state.segments.rule import INTERVAL_US_MIN, SEGMENTS_MAX, SegmentRule
+
+RATES = st.fractions(min_value=Fraction(1, 100), max_value=10**6, max_denominator=100)
+RETENTIONS_US = st.integers(min_value=1, max_value=1_000 * 86_400_000).map(lambda ms: ms * 1_000)
+
+
+def test_the_window_store_has_the_figures_of_its_script() -> None:
+    """Case 24: 439 GiB a segment, 878 GiB for two, 878 GiB changelog, 1,756 GiB together."""
+    store = estimate(Load()).window_store
+    assert (store.raw_entry_bytes, store.entry_bytes) == (84, Fraction("109.2"))
+    assert (store.segment_gib, store.store_gib, store.changelog_gib) == (439, 878, 878)
+    assert store.store_gib + store.changelog_gib == 1_756
+
+
+def test_three_segments_are_live_from_day_100_to_150() -> None:
+    """Case 24: by its own formula the oldest segment is needed until day 150, so disk is for three."""
+    found = estimate(Load())
+    assert (found.load.segments_in_retention, found.load.segments_live) == (2, 3)
+    assert found.window_store.live_gib == 1_317
+    assert any("3 segments of 50 days are live at once, not 2" in note for note in found.notes)
+
+
+def test_where_the_text_differs_from_its_formulas_is_named() -> None:
+    """Case 24: 471 GB is 439 GiB; 316 GB of changelog is wrong; no such note for other loads."""
+    notes = " ".join(estimate(Load()).notes)
+    assert "471 GB and 439 GiB are the same" in notes
+    assert "316 GB" in notes
+    assert "943 GB (878 GiB)" in notes
+    assert "316 GB" not in " ".join(estimate(Load(rate=Fraction(999))).notes)
+
+
+def test_as_many_segments_are_live_as_the_rule_of_cleanup_leaves() -> None:
+    for retention, interval in [(100, 50), (100, 30), (7, 7), (10, 20), (5, 1)]:
+        load = Load(retention_us=retention * DAY_US, interval_us=interval * DAY_US)
+        rule = SegmentRule.of(load.retention_us, load.segment_us)
+        live = set()
+        for hour in range(0, 400 * 24, 3):
+            stream_us = hour * DAY_US // 24
+            live.add(rule.segment_of(stream_us) - rule.segment_of(stream_us - rule.retention_us) + 1)
+        assert max(live) == load.segments_live
+
+
+@given(retention_us=RETENTIONS_US)
+@settings(max_examples=50)
+def test_segments_are_as_long_as_the_store_makes_them(retention_us: int) -> None:
+    assert Load(retention_us=retention_us).segment_us == SegmentRule.of(retention_us).interval_us
+
+
+def test_the_limits_are_those_of_the_store() -> None:
+    assert (module.INTERVAL_US_MIN, module.SEGMENTS_LIVE_MAX) == (INTERVAL_US_MIN, SEGMENTS_MAX)
+    usual = StateSettings()
+    assert usual.snapshots_kept == module.SNAPSHOTS_KEPT
+    assert usual.snapshot_changes_bytes_max == module.CHANGE_FILES_BYTES_MAX
+
+
+def test_our_layout_is_sized_for_its_largest_moment() -> None:
+    """Case 24: just before the oldest goes, 150 days of keys are stored; the disk is 70 % full then."""
+    ours = estimate(Load(duplicate_share=Fraction(0))).segments
+    assert ours.live_keys == 12_960_000_000
+    assert ours.segment_keys == 4_320_000_000
+    assert ours.local_bytes == ours.live_keys * (module.STORE_BYTES_A_KEY + module.FILTER_BYTES_A_KEY)
+    assert ours.segment_bytes * 3 == ours.local_bytes
+    assert ours.disk_bytes == (ours.local_bytes + ours.segment_bytes) * 10 // 7
+    assert ours.partition_bytes <= 64 * GIB
+
+
+def test_ours_takes_less_than_the_window_store_at_the_same_moment() -> None:
+    found = estimate(Load())
+    assert found.segments.local_bytes < found.window_store.live_gib * GIB / 3
+    assert found.segments.checkpoint_bytes < found.window_store.changelog_bytes
+
+
+def test_standbys_are_whole_copies() -> None:
+    alone, three = estimate(Load()).segments, estimate(Load(standbys=2)).segments
+    assert three.disk_bytes == pytest.approx(3 * alone.disk_bytes, abs=3)
+    assert three.checkpoint_bytes == alone.checkpoint_bytes
+
+
+def test_exact_keys_and_offsets_take_their_bytes() -> None:
+    digests = estimate(Load()).segments
+    assert estimate(Load(key_bytes=500)).segments == digests  # a digest is as long for any key
+    assert estimate(Load(exact_keys=True)).segments.change_bytes_a_key == digests.change_bytes_a_key + 48
+    assert estimate(Load(with_offsets=True)).segments.change_bytes_a_key == digests.change_bytes_a_key + 8
+    assert estimate(Load(exact_keys=True)).segments.store_bytes > 2 * digests.store_bytes
+
+
+def test_duplicates_are_not_stored_and_the_window_store_does_not_count_on_them() -> None:
+    none, half = estimate(Load(duplicate_share=Fraction(0))), estimate(Load(duplicate_share=Fraction(1, 2)))
+    assert half.segments.live_keys * 2 == none.segments.live_keys
+    assert half.window_store == none.window_store
+
+
+def test_too_few_partitions_are_said() -> None:
+    assert any("8 partitions are better" in note for note in estimate(Load(partitions=2)).notes)
+    assert not any("better" in note for note in estimate(Load(partitions=8)).notes)
+
+
+def sizes(found: Estimate) -> list[int]:
+    """Give everything that must not shrink when more comes, or is kept for longer."""
+    store, ours = found.window_store, found.segments
+    return [
+        *(store.segment_bytes, store.store_gib, store.live_gib, store.changelog_gib),
+        *(ours.live_keys, ours.local_bytes, ours.filter_bytes, ours.segment_bytes),
+        *(ours.checkpoint_bytes, ours.disk_bytes, ours.checkpoint_disk_bytes, ours.partitions),
+    ]
+
+
+@given(rates=st.tuples(RATES, RATES), retention_us=RETENTIONS_US)
+@settings(max_examples=60)
+def test_more_messages_never_take_less(rates: tuple[Fraction, Fraction], retention_us: int) -> None:
+    less, more = (estimate(Load(rate=rate, retention_us=retention_us)) for rate in sorted(rates))
+    assert all(a <= b for a, b in zip(sizes(less), sizes(more), strict=True))
+
+
+@given(rate=RATES, retentions_us=st.tuples(RETENTIONS_US, RETENTIONS_US))
+@settings(max_examples=60)
+def test_a_longer_retention_never_takes_less(rate: Fraction, retentions_us: tuple[int, int]) -> None:
+    less, more = (estimate(Load(rate=rate, retention_us=us)) for us in sorted(retentions_us))
+    assert all(a <= b for a, b in zip(sizes(less), sizes(more), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"rate": Fraction(0)}, "The rate is 0 messages a second. It must be more than 0"),
+        ({"rate": Fraction(-5)}, "The rate is -5"),
+        ({"rate": Fraction(2 * 10**9)}, "at most 1,000,000,000"),
+        ({"retention_us": 0}, "The retention is 0 s"),
+        ({"retention_us": 40_000 * DAY_US}, "to 36525 days"),
+        ({"interval_us": 0}, "The interval is 0 s"),
+        ({"interval_us": 1_000_000}, "live segments, and 512 is the most"),
+        ({"key_bytes": 0}, "The key size is 0 bytes"),
+        ({"value_bytes": -1}, "The value size is -1 bytes"),
+        ({"metadata_bytes": 2**30}, "at most 1,048,576"),
+        ({"overhead": Fraction(0)}, "The overhead is 0"),
+        ({"changelog_overhead": Fraction(1000)}, "The changelog overhead is 1,000"),
+        ({"duplicate_share": Fraction(1)}, "less than 1"),
+        ({"duplicate_share": Fraction(-1, 2)}, "at least 0"),
+        ({"partitions": 0}, "The number of partitions is 0"),
+        ({"standbys": 11}, "at most 10"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_words(wrong: dict[str, object], words: str) -> None:
+    with pytest.raises(RequestInvalid) as caught:
+        Load(**wrong)  # type: ignore[arg-type]
+    assert words in caught.value.message

@@ -1,0 +1,141 @@
+"""A batch that comes again gets the outcome that it had, from what it stored."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.dedup.model import Row
+from tests.dedup.shelf import Shelf, columns_of
+from tests.dedup.streams import SECOND_US, Stream, draw
+from tests.dedup.test_decide import judged
+
+from tidegate.errors import StateMismatch, StorageCorrupt
+from tidegate.state.backend import Changes
+from tidegate.state.segments.columns import KeyColumn
+from tidegate.state.segments.decide import Decision, decide
+from tidegate.state.segments.decide_changes import added_times
+from tidegate.state.segments.redo import Published, duplicates_table, redo
+from tidegate.state.segments.rule import SegmentRule
+
+K = ("k", 1)
+
+
+def run_again(stream: Stream, seed: int, *, exact: bool = False) -> None:
+    """Take a stream through the decision, and every batch through redo in another order of rows."""
+    chance = random.Random(seed)
+    rule = SegmentRule.of(stream.retention_us, stream.interval_us)
+    shelf, stream_us = Shelf(rule, with_offsets=stream.with_offsets), None
+    for batch in stream.batches:
+        rows = list(batch)
+        columns = columns_of(rows, with_offsets=stream.with_offsets, exact=exact)
+        decision = decide(columns, shelf, rule, stream_us)
+        table = duplicates_table(columns, decision)
+        shelf.apply(decision.changes)
+        order = list(range(len(rows)))
+        chance.shuffle(order)
+        mixed = columns_of([rows[at] for at in order], with_offsets=stream.with_offsets, exact=exact)
+        again = redo(mixed, Published("orders", [decision.changes], table), rule, stream_us)
+        assert judged(again) == [judged(decision)[at] for at in order]
+        assert again.counts == decision.counts
+        assert again.newest_us == decision.newest_us
+        assert not again.changes
+        plain = redo(mixed, Published("orders", split(decision.changes)), rule, stream_us)
+        assert plain.outcome.tolist() == again.outcome.tolist()
+        stream_us = max([row.time_us for row in rows] + ([] if stream_us is None else [stream_us]), default=None)
+
+
+def split(changes: Changes) -> list[Changes]:
+    """Give changes in several parts, as a change file gives them."""
+    return [
+        *(Changes(entries={key: value}) for key, value in changes.entries.items()),
+        *(Changes(packed=[packed]) for packed in changes.packed),
+    ]
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 2**32))
+def test_a_repeated_batch_gets_the_same_outcome_in_any_order(seed: int) -> None:
+    """Case 20."""
+    run_again(draw(seed), seed)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32))
+def test_exact_keys_are_found_again(seed: int) -> None:
+    """Cases 20 and 21."""
+    run_again(draw(seed), seed, exact=True)
+
+
+def decided(rows: list[Row], stored: list[Row] | None = None) -> tuple[Decision, SegmentRule]:
+    rule = SegmentRule.of(SECOND_US)
+    shelf = Shelf(rule, with_offsets=False)
+    if stored:
+        shelf.apply(decide(columns_of(stored, with_offsets=False), shelf, rule, None).changes)
+    return decide(columns_of(rows, with_offsets=False), shelf, rule, None), rule
+
+
+def test_a_row_at_a_time_stored_before_stays_a_duplicate_when_its_entry_was_written_anew() -> None:
+    """Case 19: the entry has both times, and only one of them is new."""
+    rows = [Row(K, 0), Row(K, 5 * SECOND_US)]
+    decision, rule = decided(rows, stored=[Row(K, 0)])
+    assert decision.counts == {"unique": 1, "duplicate": 1, "late": 0}
+    again = redo(columns_of(rows, with_offsets=False), Published("orders", [decision.changes]), rule, None)
+    assert again.outcome.tolist() == decision.outcome.tolist() == [1, 0]
+
+
+def test_rows_that_lack_a_stored_key_are_refused() -> None:
+    decision, rule = decided([Row(K, 0), Row(("z", 2), 1)])
+    with pytest.raises(StateMismatch, match="its rows are not those of the first time"):
+        redo(columns_of([Row(K, 0)], with_offsets=False), Published("o", [decision.changes]), rule, None)
+    with pytest.raises(StateMismatch, match="its rows are not those of the first time"):
+        other = columns_of([Row(K, 7), Row(("z", 2), 1)], with_offsets=False)
+        redo(other, Published("o", [decision.changes]), rule, None)
+
+
+def test_another_offset_is_another_row() -> None:
+    rule = SegmentRule.of(SECOND_US)
+    rows = columns_of([Row(K, 0, offset=4)], with_offsets=True)
+    changes = decide(rows, Shelf(rule, with_offsets=True), rule, None).changes
+    with pytest.raises(StateMismatch, match="not those of the first time"):
+        other = columns_of([Row(K, 0, offset=5)], with_offsets=True)
+        redo(other, Published("o", [changes]), rule, None)
+
+
+def test_a_duplicate_that_was_not_there_is_refused_where_first_times_are_kept() -> None:
+    rows = [Row(K, 0), Row(K, 1)]
+    decision, rule = decided(rows)
+    table = duplicates_table(columns_of(rows, with_offsets=False), decision)
+    more = columns_of([*rows, Row(K, 2)], with_offsets=False)
+    with pytest.raises(StateMismatch, match="was not among them"):
+        redo(more, Published("o", [decision.changes], table), rule, None)
+
+
+def test_a_part_of_a_batch_is_compared_with_its_own_keys_alone() -> None:
+    rows = [Row((str(at), at), at) for at in range(64)]
+    decision, rule = decided(rows)
+
+    def even(keys: KeyColumn) -> np.ndarray:
+        return keys.hashes % np.uint64(2) == 0
+
+    whole = columns_of(rows, with_offsets=False)
+    numbers = np.flatnonzero(even(whole.keys)).tolist()
+    part = columns_of([rows[at] for at in numbers], with_offsets=False)
+    again = redo(part, Published("o", [decision.changes], keep=even), rule, None)
+    assert again.counts == {"unique": len(numbers), "duplicate": 0, "late": 0}
+
+
+def test_late_rows_are_late_again() -> None:
+    rule = SegmentRule.of(SECOND_US)
+    rows = columns_of([Row(K, 0), Row(K, 9 * SECOND_US)], with_offsets=False)
+    decision = decide(rows, Shelf(rule, with_offsets=False), rule, 5 * SECOND_US)
+    again = redo(rows, Published("o", [decision.changes]), rule, 5 * SECOND_US)
+    assert again.outcome.tolist() == decision.outcome.tolist() == [2, 0]
+
+
+def test_a_value_of_another_width_is_damage() -> None:
+    with pytest.raises(StorageCorrupt, match="are not 3 bytes"):
+        added_times(b"123", with_offsets=False)

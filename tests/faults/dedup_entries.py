@@ -1,0 +1,53 @@
+"""The stored times of a deduplication, made anew from the checkpoint alone; only those that still count."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.faults.dedup_query import NAME
+from tests.faults.dedup_rows import RETENTION_US
+from tidegate.model.clock import SystemClock
+from tidegate.state.depot import operator_depot
+from tidegate.state.epochs import last_complete, listed, times_after
+from tidegate.state.layout import META_GROUP
+from tidegate.state.restore import bringing
+from tidegate.state.standby import settings_of
+
+# A time and the offset beside it, each with its sign bit turned.
+TIME_BYTES = 8
+VALUE_BYTES = 16
+SIGN = 1 << 63
+
+
+def read_times(checkpoint: Path, folder: Path) -> dict[bytes, list[bytes]]:
+    """Give key (with group and segment) to its times, over all partitions; copies are made and removed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    place = settings_of(checkpoint, NAME, str(folder)).place(SystemClock())
+    depot = operator_depot(str(checkpoint), NAME)
+    epoch = listed(depot)[-1]
+    batch = last_complete(depot, epoch)
+    stream_us = times_after(depot, epoch, batch).newest_event_us
+    assert stream_us is not None
+    found: dict[bytes, list[bytes]] = {}
+    for partition in range(epoch.parallelism):
+        with bringing(place)(depot, epoch, partition, batch) as backend:
+            for key, value in backend.scan(b"", META_GROUP):
+                times = [one for one in _times(value) if _us(one) >= stream_us - RETENTION_US]
+                if times:
+                    found[key] = times
+    from tidegate.state.local import pool
+
+    pool().close()
+    shutil.rmtree(folder)
+    return found
+
+
+def _times(value: bytes) -> Iterator[bytes]:
+    assert len(value) % VALUE_BYTES == 0, f"a value of {len(value)} bytes"
+    return (value[at : at + VALUE_BYTES] for at in range(0, len(value), VALUE_BYTES))
+
+
+def _us(time: bytes) -> int:
+    return int.from_bytes(time[:TIME_BYTES], "big") - SIGN

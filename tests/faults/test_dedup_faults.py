@@ -1,0 +1,67 @@
+"""The short form of the fault harness for a deduplication: never a duplicate through, never a first one lost.
+
+Cases 18 and 20: decided as the model decides, and a batch that is done again does not see its own keys. Case
+23: damaged copies and snapshots, a full disk.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.faults import damage
+from tests.faults.dedup_check import against_model
+from tests.faults.dedup_query import NAME
+from tests.faults.driver import Case
+from tests.faults.plans import killed, shaken
+from tests.faults.run import Journal, check, missed, prepare, run
+from tests.faults.strikes import Strike, Strikes
+from tests.faults.volume import make_room, small_volume
+
+pytestmark = pytest.mark.crash
+
+SEED = secrets.randbelow(10**6)
+# Each is hit in every run; the soak hits all of them, in drivers too.
+WORKER_POINTS = ("worked", "head-linked", "applied", "snapshot-copied")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run the undisturbed query, and in the same driver the one whose strikes it survives."""
+    folder = tmp_path_factory.mktemp(f"dedup-{SEED}")
+    case = Case(keeper="dedup")
+    strikes = shaken(SEED, WORKER_POINTS, (NAME,))
+    run([prepare(folder / "plain", SEED, case), prepare(folder / "shaken", SEED, case, strikes)])
+    return folder
+
+
+def _equal(folder: Path, name: str, journal: Journal | str = "") -> None:
+    faults = check(folder / "plain", folder / name) + missed(folder / name)
+    planned = [strike.name for strike in Strikes.load(folder / name / "strikes").planned]
+    assert not faults, "\n".join([f"seed {SEED}, {name}, planned {planned}", str(journal), *faults])
+
+
+def test_undisturbed_it_decides_as_the_model_does(folder: Path) -> None:
+    """Case 18."""
+    faults = against_model(folder / "plain")
+    assert not faults, "\n".join([f"seed {SEED}", *faults])
+
+
+def test_failed_rows_and_killed_slow_and_repeated_workers_change_nothing(folder: Path) -> None:
+    """Case 20."""
+    _equal(folder, "shaken")
+
+
+def test_killed_drivers_lost_and_damaged_files_and_a_full_disk_change_nothing(folder: Path) -> None:
+    """Case 23."""
+    with small_volume(folder / "volume") as volume:
+        case = Case(keeper="dedup", volume=volume)
+        strikes = killed(SEED, ["head-linked"], ["after-sink"])
+        if volume:
+            strikes += [Strike("full", max(strike.batch for strike in strikes) + 1, operator=NAME)]
+        prepare(folder / "killed", SEED, case, strikes)
+        mended = {"StorageFull": make_room, "No space left": make_room}
+        journal = run([folder / "killed"], [damage.lose_segment, damage.damage_snapshot], mended)
+        _equal(folder, "killed", journal)
