@@ -48,6 +48,7 @@ soak: setup  ## the same for SOAK_MINUTES (60), then random requests, statements
 	$(BIN)/python -m tests.state.rescale_walk --seeds $(KILL_ROUNDS)
 	$(BIN)/python -m tests.faults.soak --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.faults.soak --operator dedup --minutes $(FUZZ_MINUTES)
+	$(BIN)/python -m tests.faults.dedup_walk --seeds $(KILL_ROUNDS)
 	$(BIN)/python -m tests.dedup.load --minutes $(FUZZ_MINUTES) --rate 2000
 	$(BIN)/python -m tests.server.live_soak $$(( $(FUZZ_MINUTES) * 60 ))
 	$(BIN)/python -m tests.upkeep.kills --rounds $(KILL_ROUNDS)

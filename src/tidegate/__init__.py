@@ -1,7 +1,8 @@
 """Tidegate: a stream data platform in one Python package.
 
 `tidegate.connect()` gives a client of a running server, `tidegate.connect_async()` one for asyncio.
-`from tidegate import spark as tide` gives what pipelines use. Nothing heavy is imported until it is needed.
+`from tidegate import spark as tide` gives what pipelines use. `tidegate.Deduplicator` drops duplicates in a
+plain consumer. Nothing heavy is imported until it is needed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ if TYPE_CHECKING:
     from tidegate.sdk.agents import Reject, Retry
     from tidegate.sdk.asynchronous.client import AsyncClient, connect_async
     from tidegate.sdk.synchronous.client import Client, connect
+    from tidegate.state.segments.deduplicator import Deduplicator
 
 __version__ = "0.1.0"
 __all__ = [
     "AsyncClient",
     "Client",
+    "Deduplicator",
     "Reject",
     "Retry",
     "TidegateError",
@@ -34,6 +37,7 @@ _LATE = {
     "AsyncClient": "tidegate.sdk.asynchronous.client",
     "Retry": "tidegate.sdk.agents",
     "Reject": "tidegate.sdk.agents",
+    "Deduplicator": "tidegate.state.segments.deduplicator",
 }
 
 

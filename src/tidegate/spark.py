@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tidegate.pipeline.definitions import Context, Pipeline, pipeline
 from tidegate.pipeline.deduplicate import deduplicate
+from tidegate.pipeline.definitions import Context, Pipeline, pipeline
 from tidegate.pipeline.digests import ContentHash, content_hash
 from tidegate.pipeline.keyed import process
 from tidegate.state.aggregates import AggregateFunction

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from tests.cli.calls import tidegate_here
 from tests.dedup.noted import OPERATOR, NotedJob, notes, segment, two_partitions
 from tests.state.checkpoints import Job
 from tidegate.state.heads import RunFacts
+from tidegate.state.segments.deduplicator import Deduplicator
 from tidegate.storage.home import Home
 
 
@@ -101,7 +105,7 @@ def test_wrong_input_is_refused_with_words(tmp_path: Path, words: tuple[str, ...
 def test_show_adds_partitions_up_by_name_and_by_path(home: Home) -> None:
     by_name = answer(home.path, "show", "orders")["operators"]
     (line,) = by_name
-    assert (line["name"], line["partitions"], line["batch"], line["keys"]) == (OPERATOR, 2, 1, 680)
+    assert (line["name"], line["partitions"], line["batch"], line["keys"]) == (OPERATOR, 2, 1, 2_640)
     assert (line["unique"], line["duplicates"], line["duplicateRate"]) == (3_920, 80, 0.02)
     assert (line["streamTime"], line["retention"]) == ("1970-05-01T00:00:00Z", "100 days")
     assert line["streamLagSeconds"] > 1e9
@@ -116,8 +120,29 @@ def test_show_adds_partitions_up_by_name_and_by_path(home: Home) -> None:
 
 def test_show_for_people_says_when_segments_go(home: Home) -> None:
     text = tidegate_here("dedup", "show", "orders", home=home.path).stdout
-    for part in ("3,920 unique", "80 duplicate (2 %)", "680 keys", "1970-05-31 00:00:00", "active"):
+    for part in ("3,920 unique", "80 duplicate (2 %)", "2,640 keys", "1970-05-31 00:00:00", "active"):
         assert part in text, part
+
+
+def test_what_a_consumer_stored_is_shown_without_spark(tmp_path: Path) -> None:
+    """The heads of a real deduplication: two days of keys, of which some come twice."""
+    folder = tmp_path / "seen"
+    with Deduplicator("orders", folder, "100 days") as seen:
+        for day in (1, 2):
+            keys = [f"{day}-{number}" for number in range(100)] + ["1-0", "1-1"]
+            seen.check(keys, [dt.datetime(2026, 1, day, tzinfo=dt.UTC)] * len(keys))
+    (line,) = answer(tmp_path, "show", str(folder))["operators"]
+    assert (line["unique"], line["duplicates"], line["late"], line["keys"]) == (200, 4, 0, 200)
+    assert (line["streamTime"], line["addedKeys"]) == ("2026-01-02T00:00:00Z", 100)
+    (one,) = line["segments"]
+    assert (one["keys"], one["oldest"], one["active"]) == (100, "2026-01-01T00:00:00Z", True)
+    assert (one["start"], one["end"]) == ("2025-12-28T00:00:00Z", "2026-02-16T00:00:00Z")
+    assert one["bytes"] > 0
+    assert one["filterBytes"] > 0
+    assert (
+        "batch 1 found them; it added 100 keys"
+        in tidegate_here("dedup", "show", str(folder), home=tmp_path).stdout
+    )
 
 
 def test_a_time_that_no_calendar_has_is_shown_as_none(home: Home, tmp_path: Path) -> None:
@@ -134,3 +159,13 @@ def test_what_does_not_deduplicate_is_named(home: Home) -> None:
     assert "There is no state" in refused(home.path, "show", "nothing")
     assert "it has counts" in refused(home.path, "show", "words")
     assert "it has orders" in refused(home.path, "show", "orders", "--operator", "other")
+
+
+def test_the_page_on_sizing_shows_what_the_command_says(tmp_path: Path) -> None:
+    """Case 24: every command of the page is followed by its answer, to the last figure."""
+    page = (Path(__file__).resolve().parents[2] / "docs/operate/sizing.md").read_text("utf-8")
+    shown = re.findall(r"```bash\ntidegate ([^\n]+)\n```\n\n```text\n(.+?)\n```", page, re.DOTALL)
+    assert len(shown) == 2
+    for line, text in shown:
+        said = tidegate_here(*shlex.split(line), home=tmp_path).stdout
+        assert [one.rstrip() for one in said.rstrip().splitlines()] == text.splitlines()

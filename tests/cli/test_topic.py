@@ -218,3 +218,14 @@ def test_status_is_printed_once(home: Path, server: RunningServer) -> None:
     assert server.url in answer.stdout
     seen = json.loads(tidegate("status", "--json", home=home).stdout)
     assert seen["pid"] == server.child.pid
+
+
+def test_a_dedup_key_is_stored_once(home: Path) -> None:
+    made = tidegate("topic", "create", "app.once", "--dedup", "1 hour", home=home)
+    assert "Dedup keys are kept for 1 h" in made.stdout
+    keys = ("--dedup-key", "a", "--dedup-key", "b", "--dedup-key", "a")
+    answer = tidegate("topic", "publish", "app.once", "1", "2", "3", *keys, home=home)
+    assert answer.stdout == "Published 2 messages to app.once. Dropped 1 duplicate.\n"
+    assert "1 duplicate dropped" in tidegate("topic", "show", "app.once", home=home).stdout
+    wrong = tidegate("topic", "publish", "app.once", "1", "2", *keys, home=home)
+    assert (wrong.returncode, "once for each payload" in wrong.stderr) == (2, True)

@@ -12,7 +12,7 @@ from tests.crash.history import Fault, report, smallest_history
 from tests.crash.journal import Journal
 from tests.crash.loop import run_loop
 from tests.crash.nemesis import Nemesis
-from tests.crash.workload import differences, doubles
+from tests.crash.workload import differences, doubles, repeat_faults
 
 KILLS = 20
 
@@ -45,6 +45,15 @@ def test_a_lost_a_changed_and_a_doubled_message_are_found() -> None:
     (extra,) = differences("p", acked, {**acked, (9, 9): "x"})
     assert extra.subjects == ("x",)
     assert doubles("p", [((0, 0), "a"), ((0, 1), "b"), ((0, 2), "a")])[0].subjects == ("a",)
+
+
+def test_a_repeat_that_was_stored_again_or_told_another_place_is_found() -> None:
+    acked = {"a": (0, 4, "7"), "b": (1, 2, "8")}
+    first = {"partition": 0, "offset": 4, "messageId": "7", "duplicate": True}
+    assert not repeat_faults(acked, ["a"], [first])
+    stored = {"partition": 0, "offset": 9, "messageId": "11"}
+    assert repeat_faults(acked, ["a"], [stored])[0].subjects == ("a",)
+    assert repeat_faults(acked, ["a", "b"], [first, {**first, "offset": 2}])[0].subjects == ("b",)
 
 
 ROWS_BEFORE = [(100, 1, 7, tables.value_text(0, 7)), (101, 1, 7, tables.value_text(0, 7))]

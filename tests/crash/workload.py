@@ -6,6 +6,7 @@ import contextlib
 import random
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import deltalake
@@ -20,6 +21,7 @@ TOPIC = "crash.events"
 TABLE = "crash"
 PARTITIONS = 3
 PRODUCERS = 3
+DEDUP_SECONDS = 86_400  # longer than any run
 REQUEST_MESSAGES_MAX = 40
 PAGE = 10_000
 
@@ -66,9 +68,12 @@ class Workload(Protocol):
 class TopicToLake:
     """Producers that send each request until it is acknowledged, and a pipeline that carries all to the lake.
 
+    One of them numbers nothing: its messages have dedup keys. It sends some again that were acknowledged,
+    under other keys.
+
     Promises: the topic holds exactly the acknowledged messages, each once, at the place that was
-    acknowledged; what a reader has seen stays; the Delta table holds exactly the topic's messages, each
-    once.
+    acknowledged, also of those that were sent again; what a reader has seen stays; the Delta table holds
+    exactly the topic's messages, each once.
     """
 
     topic = TOPIC
@@ -84,6 +89,7 @@ class TopicToLake:
         self.acknowledged: dict[str, tuple[int, int, str]] = {}
         self.seen: dict[tuple[int, int], str] = {}
         self._crashed: list[BaseException] = []
+        self._repeats: list[Fault] = []
 
     @property
     def acknowledged_count(self) -> int:
@@ -93,13 +99,15 @@ class TopicToLake:
     def prepare(self, cluster: Cluster) -> None:
         """Make the topic and start the pipeline."""
         with cluster.client() as client:
-            client.topics.create(self.topic, partitions=PARTITIONS)
+            client.topics.create(self.topic, partitions=PARTITIONS, dedup_seconds=DEDUP_SECONDS)
         (cluster.home / "pipelines" / self.file_name).write_text(self.pipeline)
 
     def start(self, cluster: Cluster) -> None:
         """Start producers and a reader."""
-        bodies = [(self._produce, (cluster, number)) for number in range(PRODUCERS)] + [
-            (self._watch, (cluster,))
+        bodies: list[tuple[Any, tuple[Any, ...]]] = [
+            *((self._produce, (cluster, number)) for number in range(PRODUCERS)),
+            (self._produce_by_key, (cluster, PRODUCERS)),
+            (self._watch, (cluster,)),
         ]
         for target, arguments in bodies:
             thread = threading.Thread(target=self._guard, args=(target, arguments), daemon=True)
@@ -140,6 +148,7 @@ class TopicToLake:
             *differences(promise, expected, topic),
             *differences("what a reader saw stays as it was", self.seen, topic, whole=False),
             *self._wrong_ids(),
+            *self._repeats,
         ]
 
     def _wrong_ids(self) -> list[Fault]:
@@ -170,10 +179,40 @@ class TopicToLake:
             sequence += count
             time.sleep(choice.random() * 0.02)
 
+    def _produce_by_key(self, cluster: Cluster, number: int) -> None:
+        choice = random.Random(self._seed * 1000 + number)
+        sequence = 0
+        while not self._stop.is_set():
+            count = choice.randint(1, REQUEST_MESSAGES_MAX)
+            subjects = [f"keyed-{number}/{sequence + index}" for index in range(count)]
+            places = self._send_keyed(cluster, choice, subjects)
+            flags = {bool(place.get("duplicate")) for place in places}
+            if len(flags) > 1:
+                told = f"{places} of one request"
+                self._repeats.append(Fault("a request is stored whole or not at all", told, tuple(subjects)))
+            for name, place in zip(subjects, places, strict=True):
+                self.acknowledged[name] = (place["partition"], place["offset"], place["messageId"])
+                self._journal.add("acked", name, partition=place["partition"], offset=place["offset"])
+            again = choice.sample(list(self._keyed_names(number)), min(10, count))
+            self._repeats += repeat_faults(self.acknowledged, again, self._send_keyed(cluster, choice, again))
+            sequence += count
+            time.sleep(choice.random() * 0.02)
+
+    def _keyed_names(self, number: int) -> list[str]:
+        return [name for name in self.acknowledged.copy() if name.startswith(f"keyed-{number}/")]
+
+    def _send_keyed(self, cluster: Cluster, choice: random.Random, names: list[str]) -> list[dict[str, Any]]:
+        """Send messages whose dedup keys are their names, under any key, until they are acknowledged."""
+        messages = [
+            {"key": choice.choice("abcdefgh"), "payload": {"subject": name}, "dedupKey": name}
+            for name in names
+        ]
+        return self._send(cluster, messages, None, None)
+
     def _send(
-        self, cluster: Cluster, messages: list[dict[str, Any]], producer: str, sequence: int
+        self, cluster: Cluster, messages: list[dict[str, Any]], producer: str | None, sequence: int | None
     ) -> list[dict[str, Any]]:
-        first = f"{producer}/{sequence}"
+        first = messages[0]["payload"]["subject"]
         while True:
             self._journal.add("sent", first, count=len(messages))
             try:
@@ -194,6 +233,20 @@ class TopicToLake:
                 for message in answer["messages"]:
                     self.seen[message["partition"], message["offset"]] = message["payload"]["subject"]
                 position = answer["nextOffsets"]
+
+
+def repeat_faults(
+    acknowledged: Mapping[str, tuple[int, int, str]], names: Sequence[str], places: Sequence[dict[str, Any]]
+) -> list[Fault]:
+    """Find messages that were stored again, or whose first one is said to be where it is not."""
+    wrong = tuple(
+        name
+        for name, place in zip(names, places, strict=True)
+        if not place.get("duplicate")
+        or acknowledged[name] != (place["partition"], place["offset"], place["messageId"])
+    )
+    promise = "what has a known dedup key is dropped, and told where the first one is"
+    return [Fault(promise, f"{len(wrong)} were not, such as {places[0]}", wrong)] if wrong else []
 
 
 def topic_rows(client: tidegate.Client, topic: str) -> list[tuple[tuple[int, int], str]]:

@@ -66,7 +66,7 @@ class Model:
         """Give the times of a key that still count, oldest first."""
         return sorted(t for t, _ in self._stored.get(key, []) if not self._is_too_old(t))
 
-    def keys(self) -> list[Hashable]:
+    def known(self) -> list[Hashable]:
         """Give all keys that were ever stored."""
         return list(self._stored)
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-from tests.dedup.model import Row
 
+from tests.dedup.model import Row
 from tidegate.state.backend import Changes
 from tidegate.state.hashing import groups_of_hashes
 from tidegate.state.layout import SEGMENT_PREFIX_BYTES, segment_of_entry
@@ -71,7 +71,12 @@ class Shelf:
     def times(self, key: bytes) -> list[int]:
         """Give all stored times of a key."""
         return sorted(
-            {time_us for segment, one in self._entries if one == key for time_us, _ in self.stamps(segment, key)}
+            {
+                time_us
+                for segment, one in self._entries
+                if one == key
+                for time_us, _ in self.stamps(segment, key)
+            }
         )
 
 
@@ -83,7 +88,10 @@ def key_column(keys: Sequence[tuple[str | None, int | None]], *, exact: bool = F
     groups = groups_of_hashes(first, GROUPS)
     if exact:
         return KeyColumn.of_exact(
-            [int(group).to_bytes(2, "big") + repr(key).encode() for group, key in zip(groups, keys, strict=True)]
+            [
+                int(group).to_bytes(2, "big") + repr(key).encode()
+                for group, key in zip(groups, keys, strict=True)
+            ]
         )
     return KeyColumn.of_digests(digest_bytes(groups, first, second))
 

@@ -1,14 +1,20 @@
-"""Decisions against the model for as long as asked: `python -m tests.dedup.soak --minutes 10 [--seed 7]`."""
+"""Decisions against the model, and kills: `python -m tests.dedup.soak --minutes 10 [--seed 7]`."""
 
 from __future__ import annotations
 
 import argparse
 import random
+import tempfile
 import time
+from pathlib import Path
 
 from tests.dedup.streams import draw
 from tests.dedup.test_decide import run
+from tests.dedup.test_deduplicator_kills import check_forwarded, drive
 from tests.dedup.test_redo import run_again
+
+# A loop of kills takes as long as many streams.
+KILLS_EVERY = 25
 
 
 def main() -> None:
@@ -26,6 +32,10 @@ def main() -> None:
         run(stream, exact=seed % 4 == 0)
         run(stream, redeliver=random.Random(seed))
         run_again(stream, seed)
+        if count % KILLS_EVERY == 0:
+            with tempfile.TemporaryDirectory() as folder:
+                drive(Path(folder), seed, kills=30)
+                check_forwarded(Path(folder), seed)
         seed, count = seed + 1, count + 1
     print(f"dedup soak: {count} streams as the model says")
 

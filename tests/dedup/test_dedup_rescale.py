@@ -5,29 +5,21 @@ Cases 10 and 11, for a deduplication.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.dedup.copies import OPERATOR, Job, Model, rows_of, settings
+from tests.dedup.copies import OPERATOR, Job, Model, rows_of, segments, settings
 from tidegate.model.clock import SystemClock
 from tidegate.state import savepoints
-from tidegate.state.local import pool
-
-
-@pytest.fixture(autouse=True)
-def closed_pool() -> Iterator[None]:
-    yield
-    pool().close()
+from tidegate.state.depot import Depot
+from tidegate.state.segments.identity import Identity, check_identity, read_identity
 
 
 @pytest.mark.parametrize("numbers", [(2, 5, 3), (3, 1, 4)])
-def test_another_number_of_partitions_remembers_the_same_keys(
-    tmp_path: Path, numbers: tuple[int, ...]
-) -> None:
-    job, model = Job(tmp_path, settings(tmp_path)), Model()
+def test_another_number_of_partitions_remembers_the_same_keys(room: Path, numbers: tuple[int, ...]) -> None:
+    job, model = Job(room, settings(room)), Model()
     batch = 0
     for parallelism in numbers:
         job.parallelism = parallelism
@@ -39,9 +31,9 @@ def test_another_number_of_partitions_remembers_the_same_keys(
     assert job.stored(batch) == model.counted()
 
 
-def test_keys_that_moved_are_found_again(tmp_path: Path) -> None:
+def test_keys_that_moved_are_found_again(room: Path) -> None:
     """A filter that did not know a moved key would let its duplicate through."""
-    job, model = Job(tmp_path, settings(tmp_path)), Model()
+    job, model = Job(room, settings(room)), Model()
     job.drive([0], model)
     job.parallelism = 4
     again = [(key, at_us + 1) for key, at_us in rows_of(0)]
@@ -50,13 +42,26 @@ def test_keys_that_moved_are_found_again(tmp_path: Path) -> None:
     assert set(told.values()) == {"duplicate"}
 
 
-def test_a_savepoint_starts_a_new_checkpoint(tmp_path: Path) -> None:
+def test_a_savepoint_says_by_which_columns_its_keys_are_stored(room: Path) -> None:
+    """Without that a start from it under another key would take every key for a new one."""
+    job, model = Job(room, settings(room)), Model()
+    job.drive([0], model)
+    rule = segments().rule
+    columns = (("site", "string"), ("number", "bigint"))
+    identity = Identity(rule.retention_us, rule.interval_us, False, False, columns)
+    check_identity(job.depot, identity, OPERATOR)
+    savepoints.make(room / "checkpoint", OPERATOR, "before", SystemClock())
+    kept = Depot(savepoints.path_of(room / "checkpoint", OPERATOR, "before"))
+    assert read_identity(kept, OPERATOR) == identity
+
+
+def test_a_savepoint_starts_a_new_checkpoint(room: Path) -> None:
     """Case 11."""
-    job, model = Job(tmp_path, settings(tmp_path), parallelism=2), Model()
+    job, model = Job(room, settings(room), parallelism=2), Model()
     job.drive(range(3), model)
-    made = savepoints.make(tmp_path / "checkpoint", OPERATOR, "before", SystemClock())
+    made = savepoints.make(room / "checkpoint", OPERATOR, "before", SystemClock())
     assert made.batch == 2
-    folder = savepoints.path_of(tmp_path / "checkpoint", OPERATOR, "before")
+    folder = savepoints.path_of(room / "checkpoint", OPERATOR, "before")
     job.run(3, rows_of(3))  # the old one goes on by itself
     again = replace(job, checkpoint="other", savepoint=str(folder), parallelism=3, reports=[])
     batch = 0

@@ -11,23 +11,15 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.dedup.copies import OPERATOR, Job, Model, segments, settings
-from tidegate.errors import StateNotFound
+from tests.dedup.copies import OPERATOR, Job, Model, flip, segments, settings
+from tidegate.errors import StateNotFound, StorageCorrupt
 from tidegate.model.clock import SystemClock
-from tidegate.state.local import pool
 from tidegate.state.segments.identity import DIGEST_XXHASH, IDENTITY_FILE, Identity
 from tidegate.state.standby import CheckpointStandby, settings_of
-
-
-@pytest.fixture(autouse=True)
-def closed_pool() -> Iterator[None]:
-    yield
-    pool().close()
 
 
 @pytest.fixture
@@ -36,8 +28,8 @@ def model() -> Model:
 
 
 @pytest.fixture
-def job(tmp_path: Path, model: Model) -> Job:
-    job = Job(tmp_path, settings(tmp_path), parallelism=2)
+def job(room: Path, model: Model) -> Job:
+    job = Job(room, settings(room), parallelism=2)
     rule = segments().rule
     identity = Identity(
         retention_us=rule.retention_us,
@@ -117,11 +109,18 @@ def test_it_mends_a_segment_of_its_own_copy(job: Job, model: Model) -> None:
     assert there.stored(3) == model.counted()
 
 
-def test_settings_come_from_the_checkpoint_alone(job: Job, tmp_path: Path) -> None:
-    found = settings_of(tmp_path / "checkpoint", OPERATOR, None)
+def test_what_is_wrong_with_one_partition_keeps_none_of_the_others(job: Job) -> None:
+    flip(job.depot.path(f"e0/0/{job.head(2).changes.file}"))
+    found = list(standby_of(job).follow())
+    assert isinstance(found[0].problem, StorageCorrupt)
+    assert (found[1].batch, found[1].problem) == (2, None)
+
+
+def test_settings_come_from_the_checkpoint_alone(job: Job, room: Path) -> None:
+    found = settings_of(room / "checkpoint", OPERATOR, None)
     assert (found.backend, found.segments) == ("segments", segments())
     with pytest.raises(StateNotFound):
-        list(CheckpointStandby(tmp_path / "checkpoint", "other", None, SystemClock()).follow())
+        list(CheckpointStandby(room / "checkpoint", "other", None, SystemClock()).follow())
 
 
 def test_the_command_follows_gives_way_to_a_task_and_ends_on_ctrl_c(job: Job, model: Model) -> None:

@@ -30,7 +30,8 @@ def test_partitions_are_added_up_and_counts_over_batches(job: NotedJob) -> None:
         (400, 12_400, 800),
         (80, 2_480, 160),
     ]
-    assert (found.keys, found.size_bytes, found.filter_bytes) == (680, 21_080, 1_360)
+    assert (found.keys, found.added_keys) == (680 + 2 * 980, 2 * 980)
+    assert (found.size_bytes, found.filter_bytes) == (21_080, 1_360)
     assert (found.unique, found.duplicates, found.late) == (4 * 980, 4 * 20, 0)
     assert found.duplicate_rate == pytest.approx(0.02)
     assert found.filters == FilterTally(8_000, 200, 120)
@@ -90,7 +91,7 @@ def test_after_a_change_of_partitions_it_tells_of_the_batch_before(job: NotedJob
     asked = Asked(str(job.checkpoint), OPERATOR, 0, 3, 64, 2, "plan-2", "a")
     epochs.resolve(operator_depot(str(job.checkpoint), OPERATOR), asked)
     (found,) = describe(job.checkpoint)
-    assert (found.batch, found.partitions, found.keys) == (1, 2, 680)
+    assert (found.batch, found.partitions, found.keys) == (1, 2, 2_640)
 
 
 def test_operators_of_other_kinds_are_left_out(job: NotedJob, tmp_path: Path) -> None:

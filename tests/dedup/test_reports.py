@@ -31,9 +31,10 @@ def test_an_operator_that_deduplicates_reports_what_it_caught_and_stored(job: No
     assert msgspec.convert(found, Operator, strict=True)  # as HTTP answers it
     dedup = msgspec.convert(found, OperatorReport, strict=True).dedup
     assert dedup is not None
-    assert (dedup.unique, dedup.duplicates, dedup.late, dedup.keys) == (3_920, 80, 0, 680)
+    assert (dedup.unique, dedup.duplicates, dedup.late, dedup.keys) == (3_920, 80, 0, 2_640)
     assert (dedup.bytes, dedup.filter_bytes, dedup.segments) == (21_080, 1_360, 3)
-    assert (dedup.reads, dedup.lookup_seconds) == (200, pytest.approx(0.02))
+    assert dedup.reads == 200
+    assert dedup.lookup_seconds == pytest.approx(0.02)
     assert dedup.stream_time == "1970-05-01T00:00:00Z"
 
 

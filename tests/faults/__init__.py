@@ -12,5 +12,6 @@ volume      a small file system that can be filled
 run         one run: start, strike, start again until the query is through; then compare
 standin     a small operator without our state, careful or careless: proof that the comparison can fail
 dedup_…     the same for a deduplication: its rows, its query, its stored times, and the model's answer
+dedup_walk  a deduplication without Spark, killed and damaged at every step; `python -m` runs it
 soak        hundreds of runs; `python -m tests.faults.soak [--operator dedup] --minutes 10`
 """

@@ -119,8 +119,11 @@ class Strikes:
         """Set the named point for this batch, or for the next: a batch passes the first ones before this."""
         os.environ.pop(POINT_VARIABLE, None)
         os.environ.pop(ONCE_VARIABLE, None)
-        for strike in sorted(self.planned, key=lambda strike: strike.batch):
-            if strike.point and strike.is_near(batch) and not self.happened(strike):
+        # One that has to come in its batch goes before one that may come later.
+        for strike in sorted(self.planned, key=lambda one: (one.point in LOOSE_POINTS, one.batch)):
+            # An epoch begins before this is called: only a start sets its point.
+            is_due = strike.point not in ("", "epoch-written") and strike.is_near(batch)
+            if is_due and not self.happened(strike):
                 self._set(strike)
                 return
 
@@ -162,12 +165,13 @@ def _strike(strike: Strike, volume: str) -> None:
 def fill(volume: Path) -> None:
     """Leave no byte free; whoever writes next finds out."""
     with (volume / BALLAST).open("wb", buffering=0) as ballast:
-        try:
-            while True:
-                ballast.write(bytes(1 << 16))
-        except OSError as problem:
-            if problem.errno != errno.ENOSPC:
-                raise
+        for size_bytes in (1 << 16, 1 << 12, 1):
+            try:
+                while True:
+                    ballast.write(bytes(size_bytes))
+            except OSError as problem:
+                if problem.errno != errno.ENOSPC:
+                    raise
 
 
 def _executor_pid() -> int:

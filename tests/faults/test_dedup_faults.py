@@ -7,6 +7,8 @@ Cases 18 and 20: decided as the model decides, and a batch that is done again do
 from __future__ import annotations
 
 import secrets
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import pytest
 from tests.faults import damage
 from tests.faults.dedup_check import against_model
 from tests.faults.dedup_query import NAME
-from tests.faults.driver import Case
+from tests.faults.driver import ROOT, Case
 from tests.faults.plans import killed, shaken
 from tests.faults.run import Journal, check, missed, prepare, run
 from tests.faults.strikes import Strike, Strikes
@@ -52,6 +54,13 @@ def test_undisturbed_it_decides_as_the_model_does(folder: Path) -> None:
 def test_failed_rows_and_killed_slow_and_repeated_workers_change_nothing(folder: Path) -> None:
     """Case 20."""
     _equal(folder, "shaken")
+
+
+def test_a_walk_of_killed_workers_and_damaged_segments_decides_as_the_model_does() -> None:
+    """Case 23, without Spark: every fork of a worker is made before RocksDB is opened, as Spark's are."""
+    walk = [sys.executable, "-m", "tests.faults.dedup_walk", "--seed", str(SEED)]
+    done = subprocess.run(walk, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-4_000:]
 
 
 def test_killed_drivers_lost_and_damaged_files_and_a_full_disk_change_nothing(folder: Path) -> None:

@@ -108,6 +108,40 @@ def test_the_sessions_of_a_plain_spark_job_go_on_over_restarts(spark: Any, tmp_p
     ]
 
 
+ORDERS = [
+    ("a", 1.0, "2026-01-01T10:00:00Z"),
+    ("b", 2.0, "2026-01-02T10:00:00Z"),
+    ("a", 3.0, "2026-02-01T10:00:00Z"),
+]
+# 100 days after its first one, an order is another one with the same id.
+MORE_ORDERS = [
+    ("b", 4.0, "2026-01-01T10:00:00Z"),
+    ("c", 5.0, "2026-01-01T10:00:00Z"),
+    ("a", 6.0, "2026-04-11T10:00:00Z"),
+]
+
+
+@pytest.mark.spark
+def test_the_orders_of_a_plain_spark_job_are_unique_over_restarts(spark: Any, tmp_path: Path) -> None:
+    dedup = load_example("dedup.py")
+    orders, unique, checkpoint = (tmp_path / name for name in ("orders", "unique", "checkpoint"))
+    orders.mkdir()
+    for partitions, rows in ((2, ORDERS), (1, MORE_ORDERS)):
+        lines = [json.dumps(dict(zip(("order_id", "amount", "at"), row, strict=True))) for row in rows]
+        (orders / f"{partitions}.json").write_text("\n".join(lines))
+        read = spark.readStream.schema("order_id string, amount double, at timestamp").json(str(orders))
+        query = (
+            dedup.unique_orders(read, str(checkpoint), partitions)
+            .writeStream.format("parquet")
+            .option("path", str(unique))
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+    assert sorted(row.amount for row in spark.read.parquet(str(unique)).collect()) == [1.0, 2.0, 5.0, 6.0]
+
+
 def load_example(name: str) -> Any:
     """Import an example by its path, as a module whose classes Spark's workers get by value."""
     from pyspark import cloudpickle
@@ -123,5 +157,8 @@ def load_example(name: str) -> Any:
 
 
 def test_no_example_is_left_out() -> None:
-    tested = [*(case.file for case in CASES if case.file.parent == EXAMPLES), EXAMPLES / "sessions.py"]
+    tested = [case.file for case in CASES if case.file.parent == EXAMPLES]
+    tested += [EXAMPLES / name for name in ("sessions.py", "dedup.py")]
+    # tests/dedup/test_dedup_consumer.py runs it: it needs no Spark.
+    tested += [EXAMPLES / "dedup_consumer.py"]
     assert sorted(tested) == sorted(EXAMPLES.glob("*.py"))

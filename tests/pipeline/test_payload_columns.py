@@ -190,10 +190,20 @@ def test_payload_column_is_json_text_or_becomes_it() -> None:
         message_batch(rows(payload=["1", None]))
 
 
+def test_dedup_keys_are_sent_beside_the_payload_where_rows_have_them() -> None:
+    made = message_batch(rows(a=[1, 2], dedupKey=[7, None]))
+    assert made.column("dedupKey").to_pylist() == ["7", None]
+    assert made.column("payload").to_pylist() == ['{"a":1}', '{"a":2}']
+    assert "dedupKey" not in message_batch(rows(a=[1])).schema.names
+    (part,) = parts_of(iter([made, made]))
+    assert part.column("dedupKey").to_pylist() == ["7", None] * 2
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
         ("payload string, a int", "'a', which would be lost"),
+        ("dedupKey double, a int", "'dedupKey' is not text or a whole number"),
         ("payload int", "not JSON text"),
         ("key double, a int", "'key' is not text or a whole number"),
         ("partition string, a int", "'partition' is not a whole number"),

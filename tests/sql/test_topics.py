@@ -72,6 +72,19 @@ READ = [
         SetRetention(T, {"seconds": 5, "max_bytes": None}),
     ),
     ("ALTER TOPIC app.t SET (retention_max_bytes = 1000)", SetRetention(T, {"max_bytes": 1000})),
+    ("CREATE TOPIC app.t WITH (dedup_seconds = 60)", CreateTopic(T, False, 1, {"dedup_seconds": 60})),
+    (
+        "ALTER TOPIC app.t SET (dedup_seconds = NULL, retention_seconds = 5)",
+        SetRetention(T, {"dedup_seconds": None, "seconds": 5}),
+    ),
+    (
+        "PUBLISH INTO app.t DEDUP KEY 'd' KEY 'k' VALUES ('{}')",
+        Publish(T, "k", None, None, None, (Literal("{}"),), ("d",)),
+    ),
+    (
+        "PUBLISH INTO app.t DEDUP KEYS ('d', ?) VALUES ('1'), ('2')",
+        Publish(T, None, None, None, None, (Literal("1"), Literal("2")), ("d", Param(1)), parameter_count=1),
+    ),
     ("ALTER TOPIC app.t DROP SOURCE shop.orders", DropSource(T, ORDERS, ())),
     (
         "ALTER TOPIC app.t DROP SOURCE shop.orders ON DELETE, INSERT",

@@ -27,6 +27,11 @@ SHOWN: dict[str, tuple[Any, str]] = {
     "level_compaction_dynamic_level_bytes": (False, "level_compaction_dynamic_level_bytes=false"),
     "block_size": (32 * KIB, f"block_size={32 * KIB}"),
     "compression_type": ("zstd", "compression=kZSTD"),
+    "level0_compaction_trigger": (3, "level0_file_num_compaction_trigger=3"),
+    "level0_slowdown_trigger": (21, "level0_slowdown_writes_trigger=21"),
+    "level0_stop_trigger": (41, "level0_stop_writes_trigger=41"),
+    "max_background_jobs": (3, "max_background_jobs=3"),
+    "optimize_filters_for_hits": (True, "optimize_filters_for_hits=true"),
 }
 # Those of memory, which RocksDB's file does not show: what they change here.
 COUNTED: dict[str, tuple[Any, str]] = {

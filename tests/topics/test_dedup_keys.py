@@ -7,14 +7,13 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topics.bench import NOW_US, Bench, build
 from tidegate.errors import RequestInvalid, StorageCorrupt, StorageFailed
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.storage.commit import Staging
-from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import dedup_keys, keys
 from tidegate.topics.dedup_keys import (
@@ -319,7 +318,7 @@ def test_a_damaged_key_or_book_is_named_and_not_believed(bench: Bench) -> None:
     assert stored is not None
     for wrong in (stored[:-1], b"\x09" + stored[1:]):
         _run(bench, partial(_put, place, wrong))
-        with pytest.raises(StorageCorrupt, match="dedup keys of topic 'app.events'"):
+        with pytest.raises(StorageCorrupt, match=r"dedup keys of topic 'app\.events'"):
             bench.publish(topic, [b"2"], dedup_keys=["k"])
     book = keys.dedup_book_key(topic.id)
     for wrong in (b"", b"\x01", b"\x09" + bytes(8)):
@@ -346,86 +345,3 @@ def test_a_segment_ends_after_its_moment_and_not_long_after(offsets_us: list[int
         now_us = NOW_US + offset_us
         length_us = max(seconds * _US // 2, SEGMENT_SECONDS_MIN * _US)
         assert now_us < segment_of(topic, now_us) <= now_us + length_us
-
-
-_STEPS = st.one_of(
-    st.tuples(
-        st.just("publish"),
-        st.lists(st.tuples(st.sampled_from("abcdef-"), st.integers(0, 2)), min_size=1, max_size=6),
-    ),
-    st.tuples(st.just("wait"), st.sampled_from([1, 20, 59, 60, 61, 200, -30, -5_000])),
-    st.tuples(st.just("alter"), st.sampled_from([1, 60, 120, 500])),
-    st.tuples(st.sampled_from(["expire", "crash", "clear"]), st.none()),
-)
-
-
-class _Model:
-    """What a topic should do, with a dictionary: when and where keys were accepted, by key and segment."""
-
-    def __init__(self, seconds: int) -> None:
-        self.seconds = seconds
-        self.newest_us = 0
-        self.accepted: dict[tuple[str, int], tuple[int, tuple[int, int, int]]] = {}
-
-    def first_of(self, key: str, now_us: int) -> tuple[int, int, int] | None:
-        found = [kept for (known, _), kept in self.accepted.items() if known == key]
-        at_us, place = max(found, default=(0, (0, 0, 0)))
-        return place if now_us - at_us < self.seconds * _US else None
-
-    def expire(self, now_us: int) -> None:
-        horizon_us = now_us - self.seconds * _US
-        left = {where: kept for where, kept in self.accepted.items() if where[1] > horizon_us}
-        if len(left) < len(self.accepted):
-            self.accepted, self.newest_us = left, now_us
-
-
-def _check_publish(bench: Bench, topic: Topic, model: _Model, messages: list[tuple[str, int]]) -> None:
-    now_us = max(bench.clock.now_us(), model.newest_us)
-    before = [bench.log.counters(topic, number).end for number in range(topic.partitions)]
-    names = [None if name == "-" else name for name, _ in messages]
-    receipt = bench.publish(
-        topic,
-        [name.encode() for name, _ in messages],
-        partitions=[partition for _, partition in messages],
-        dedup_keys=names,
-    )
-    places = _places(receipt)
-    dropped = _dropped(receipt) or [False] * len(messages)
-    for name, (_, partition), place, is_dropped in zip(names, messages, places, dropped, strict=True):
-        first = None if name is None else model.first_of(name, now_us)
-        assert is_dropped == (first is not None)
-        if first is not None:
-            assert place == first
-            continue
-        assert place[:2] == (partition, before[partition])
-        before[partition] += 1
-        if name is not None:
-            model.accepted[name, segment_of(topic, now_us)] = (now_us, place)
-            model.newest_us = now_us
-    assert before == [bench.log.counters(topic, number).end for number in range(topic.partitions)]
-
-
-@settings(max_examples=100)
-@given(st.lists(_STEPS, max_size=20))
-def test_any_course_of_publishes_is_as_a_dictionary_says(steps: list[tuple[str, object]]) -> None:
-    engine, clock = MemoryEngine(), ManualClock(NOW_US)
-    bench = build(engine, clock)
-    topic, model = _made(bench, seconds=120), _Model(120)
-    for step, value in steps:
-        if step == "publish":
-            _check_publish(bench, topic, model, value)  # type: ignore[arg-type]
-        elif isinstance(value, int) and step == "wait":
-            clock.set_us(clock.now_us() + value * _US)
-        elif isinstance(value, int):
-            topic, model.seconds = _alter(bench, topic, Retention(dedup_seconds=value)), value
-        elif step == "expire":
-            _run(bench, partial(bench.dedup.stage_expire, topic=topic))
-            model.expire(max(clock.now_us(), model.newest_us))
-        elif step == "clear":
-            _run(bench, partial(bench.dedup.stage_clear, topic=topic))
-            model.accepted, model.newest_us = {}, 0
-        else:
-            bench.committer.close()
-            engine.crash()
-            bench = build(engine, clock)
-    bench.committer.close()

@@ -122,7 +122,10 @@ def dedup_page(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
     for line in operators:
         if parts:
             parts.append(Text(""))
-        parts += [*map(Text, _totals(line)), segments_table(line["segments"])]
+        found = (
+            f"Segments are as batch {line['batch']} found them; it added {plural(line['addedKeys'], 'key')}."
+        )
+        parts += [*map(Text, _totals(line)), segments_table(line["segments"], found)]
     return Group(*parts)
 
 
@@ -153,12 +156,12 @@ def _totals(line: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def segments_table(segments: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw segments for people, the oldest first."""
+def segments_table(segments: Sequence[Mapping[str, Any]], found: str) -> RenderableType:
+    """Draw segments for people, the oldest first; `found` says of when they are."""
     from tidegate.cli.listing import Listing
 
     if not segments:
-        return "No segment is stored."
+        return f"No segment was there. {found}"
     headings = ("start (UTC)", "end", "keys", "size", "filter", "false", "oldest", "newest", "expires at", "")
     rows = [
         (
@@ -181,7 +184,7 @@ def segments_table(segments: Sequence[Mapping[str, Any]]) -> RenderableType:
         right=range(2, 6),
         whole=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
         spare=(6, 7, 1, 5, 4),
-        note="Times are of the stream: a segment expires when the stream time reaches 'expires at'.",
+        note=f"{found} A segment goes when the stream time reaches 'expires at'.",
     )
 
 
@@ -208,6 +211,7 @@ def dedup_told(pipeline: str, found: DedupState, now_us: int) -> dict[str, Any]:
         "streamTime": _time(stream_us),
         "streamLagSeconds": None if stream_us is None else (now_us - stream_us) / US_PER_SECOND,
         "keys": found.keys,
+        "addedKeys": found.added_keys,
         "bytes": found.size_bytes,
         "filterBytes": found.filter_bytes,
         "checkpointBytes": found.checkpoint_bytes,

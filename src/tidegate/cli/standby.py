@@ -87,26 +87,31 @@ class Told:
     def __init__(self, call: Invocation) -> None:
         self._call = call
         self._before: dict[tuple[str, int], Followed] = {}
-        self._problem = ""
+        self._problems: set[str] = set()
 
     def tell_round(self, standby: CheckpointStandby) -> None:
-        """Follow every partition and tell those that moved, or that came into use."""
+        """Follow every partition, tell those that moved or came into use; raise the first problem at last."""
+        problem: TidegateError | None = None
         for followed in standby.follow():
             place = (followed.operator, followed.partition)
             before = self._before.get(place)
             self._before[place] = followed
             is_new = before is None or before.is_in_use != followed.is_in_use
-            if is_new or followed.moved or followed.damaged:
+            if followed.problem is not None:
+                problem = problem or followed.problem
+            elif is_new or followed.moved or followed.damaged:
                 self._tell(followed)
+        if problem is not None:
+            raise problem
 
     def try_round(self, standby: CheckpointStandby) -> None:
         """Do the same; what goes wrong is told once and tried again, as a full disk or a lost network is."""
         try:
             self.tell_round(standby)
-            self._problem = ""
+            self._problems.clear()
         except TidegateError as problem:
-            if str(problem) != self._problem:
-                self._problem = str(problem)
+            if str(problem) not in self._problems:
+                self._problems.add(str(problem))
                 waits = "Waiting." if isinstance(problem, StateNotFound) else "Trying again."
                 console(stderr=True).print(f"{problem} {waits}")
 

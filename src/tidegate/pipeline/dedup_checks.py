@@ -169,7 +169,7 @@ def _check_types(df: DataFrame, options: DedupOptions) -> None:
 
     for field in df.schema.fields:
         try:
-            to_arrow_type(field.dataType)
+            to_arrow_type(field.dataType, timezone="UTC")
         except PySparkTypeError as problem:
             kind = field.dataType.simpleString()
             reason = (

@@ -1,6 +1,6 @@
 """Columns of a deduplication's rows: takes Arrow batches as the plan brings them, gives what is decided upon.
 
-A batch holds the caller's columns, then ours: the key group; then the two hashes of the digest, or the content
+A batch holds the caller's columns, then ours: the key group; then two hashes of the key, or the content
 hash as 16 bytes, or with exact keys those columns of the key that are no column of the caller's.
 """
 

@@ -110,9 +110,7 @@ def open_topics(
         GroupLimits.from_settings(settings.topics),
         lambda topic, group: waits.notify(topic.id, group),
     )
-    router = TopicRouter(routes, schemas, directory, log, clock)
     dedup = DedupKeys(clock)
-    publisher, appended = Publisher(committer, log, dedup), Appended(log, directory)
     # What is kept in memory may be ahead of the disk after a failed write.
     for reload in (directory.reload, log.reload, schemas.reload, routes.reload, groups.reload):
         committer.when_reopened(reload)
@@ -123,11 +121,11 @@ def open_topics(
         groups=groups,
         routes=routes,
         schemas=schemas,
-        router=router,
-        publisher=publisher,
+        router=TopicRouter(routes, schemas, directory, log, clock),
+        publisher=Publisher(committer, log, dedup),
         arrivals=arrivals,
         waits=waits,
-        appended=appended,
+        appended=Appended(log, directory),
         parts=BatchParts(engine, log, ids, clock, dedup),
         dedup=dedup,
         committer=committer,

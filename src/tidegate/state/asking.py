@@ -62,7 +62,7 @@ class StateSettings:
 
     def __post_init__(self) -> None:
         if (self.backend == SEGMENTS_KIND) != (self.segments is not None):
-            raise InvariantBroken(reason="settings of segments belong to the backend of that name, and only so")
+            raise InvariantBroken(reason="settings of segments and the backend of that name go together")
         if self.snapshots_kept < SNAPSHOTS_KEPT_MIN:
             reason = f"snapshots_kept is {self.snapshots_kept}; a torn batch needs the state before it"
             raise InvariantBroken(reason=reason)

@@ -130,7 +130,7 @@ class Parted(Protocol):
         ...
 
     def end_part(self, part: str) -> None:
-        """Say that the part was brought to the copy's version; StorageCorrupt when it does not stand there."""
+        """Say that the part was brought to the copy's version; StorageCorrupt when it was not."""
         ...
 
     def apply_early(self, changes: Changes, version: Version) -> None:

@@ -5,8 +5,8 @@
     "TGCHANGE" | format u16
     section*:    kind u8 = 1 | length u64 | Arrow IPC stream (zstd) of (key, value): null deletes the key
                  kind u8 = 2 | length u64 | Arrow IPC stream (zstd) of (start, stop): the half-open range goes
-                 kind u8 = 3 | length u64 | Arrow IPC stream of (key, value), both of one width, as they lie in
-                               one segment, whose number stands in the schema's metadata ("segment")
+                 kind u8 = 3 | length u64 | Arrow IPC stream of (key, value), both of one width, as they lie
+                               in one segment, whose number stands in the schema's metadata ("segment")
     end:         kind u8 = 0 | entries u64 | digest u64 (xxh3 of all bytes before)
 
 Numbers are little-endian. Sections take effect in the order in which they stand: a batch that spills adds

@@ -3,22 +3,21 @@
 A copy of parts (a folder for each segment of a deduplicating store) may lose one: its bytes are damaged and
 it was set aside, or somebody removed its folder. The part is made again as it was at the version of the
 copy: its files of the newest whole snapshot that is not later, then what the change files since say of it.
-A part that the snapshot does not know began later, and begins empty. A kill meanwhile leaves a part that
-stands before the copy's version, which the backend counts as missing still.
+A part that the snapshot does not know began later, and begins empty. A kill meanwhile leaves a part that is
+missing still: the backend counts it as whole once it is told so, on the disk, and at the copy's version.
 """
 
 from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidegate.errors import StorageCorrupt
-from tidegate.state.backend import Backend, Changes, Parted, Version
+from tidegate.state.backend import Backend, Parted, Version
 from tidegate.state.depot import Depot
-from tidegate.state.epochs import GROUND_HEAD_ID
 from tidegate.state.snapshots import Manifest, SnapshotFile, fetch
 from tidegate.state.ways import Findings, Partition, is_ground_open, logged, snapshots
 
@@ -80,10 +79,13 @@ def _mend_part(
                 raise
             findings.note_snapshot(manifest.batch, problem)
             continue
-        begun = _begun(partition, manifest)
-        batches = range(begun.batch + 1, target.batch + 1)
-        _catch_up(backend, part, begun, logged(partition, batches, findings))
-        return MendedPart(part, begun.batch, target.batch, len(batches), size_bytes)
+        begun = partition.epoch.first_batch - 1 if manifest is None else manifest.batch
+        batches = range(begun + 1, target.batch + 1)
+        for version, pieces in logged(partition, batches, findings):
+            for piece in pieces:
+                backend.apply_to_part(part, piece, version)
+        backend.end_part(part)
+        return MendedPart(part, begun, target.batch, len(batches), size_bytes)
     reason = f"no snapshot and no unbroken row of change files leads to {part} of its local copy"
     raise findings.first or StorageCorrupt(place=str(partition.depot.path(partition.folder)), reason=reason)
 
@@ -96,12 +98,6 @@ def _beginnings(partition: Partition, batch: int, findings: Findings) -> Iterato
     yield from snapshots(partition, batch, findings)
     if partition.epoch.parent is None and is_ground_open(partition, batch, findings):
         yield None
-
-
-def _begun(partition: Partition, manifest: Manifest | None) -> Version:
-    if manifest is None:
-        return Version(partition.epoch.number, partition.epoch.first_batch - 1, GROUND_HEAD_ID)
-    return Version(manifest.epoch, manifest.batch, manifest.head_id)
 
 
 def _fetch(depot: Depot, manifest: Manifest | None, part: str, room: Path) -> int:
@@ -119,21 +115,3 @@ def _files_of(manifest: Manifest, part: str) -> Iterator[SnapshotFile]:
         folder, mark, name = file.name.partition("/")
         if mark and folder == part:
             yield replace(file, name=name)
-
-
-def _catch_up(
-    backend: Parted, part: str, begun: Version, batches: Iterable[tuple[Version, Iterable[Changes]]]
-) -> None:
-    """Apply what the batches since say of one part.
-
-    Of a batch that comes in several pieces, only the last one brings the part to its version.
-    """
-    before = begun
-    for version, pieces in batches:
-        waiting: Changes | None = None
-        for piece in pieces:
-            if waiting is not None:
-                backend.apply_to_part(part, waiting, before)
-            waiting = piece
-        backend.apply_to_part(part, waiting or Changes(), version)
-        before = version

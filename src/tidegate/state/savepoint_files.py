@@ -18,6 +18,7 @@ from tidegate.state.depot import Depot, partition_folder
 from tidegate.state.epochs import Epoch, encode_epoch
 from tidegate.state.heads import head_name, read_head
 from tidegate.state.schemas import schema_name
+from tidegate.state.segments.identity import IDENTITY_FILE
 from tidegate.state.snapshots import FILES_FOLDER, Manifest, manifest_name, read_manifest, snapshot_batches
 from tidegate.storage.files import COPY_BYTES, link_or_copy
 
@@ -68,8 +69,13 @@ def place_epoch(source: Depot, target: Depot, epoch: Epoch, batch: int) -> int:
 
 
 def place_schemas(source: Depot, target: Depot) -> tuple[int, int]:
-    """Put the schemas into a folder; give the number of the newest (0: there is none) and their bytes."""
+    """Put what the operator is into a folder; give the number of its newest schema (0: none) and the bytes.
+
+    That is its schemas and, of a deduplication, by which columns its keys are stored.
+    """
     number, size_bytes = 0, 0
+    if source.exists(IDENTITY_FILE):
+        size_bytes += _link(source, target, IDENTITY_FILE)
     while source.exists(schema_name(number + 1)):
         number += 1
         size_bytes += _link(source, target, schema_name(number))

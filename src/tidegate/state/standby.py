@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.errors import InvariantBroken, StateNotFound, StorageCorrupt
+from tidegate.errors import InvariantBroken, StateNotFound, StorageCorrupt, TidegateError
 from tidegate.model.clock import Clock
 from tidegate.state import epochs
 from tidegate.state.asking import StateSettings
@@ -41,6 +41,7 @@ class Followed:
     """What became of one partition's copy: at which batch it stands, and by how many it moved on.
 
     `is_in_use` says that a task or another standby of this machine has the copy; nothing was done then.
+    `problem` is why it could not be brought on.
     """
 
     operator: str
@@ -50,6 +51,7 @@ class Followed:
     is_anew: bool = False
     is_in_use: bool = False
     damaged: tuple[str, ...] = ()
+    problem: TidegateError | None = None
 
 
 class Standby:
@@ -167,11 +169,18 @@ class CheckpointStandby:
     def follow(self) -> Iterator[Followed]:
         """Bring every copy that is free to the newest batch, one after the other, and say what became of it.
 
-        StateNotFound while there is no state, or no such operator.
+        What is wrong with one keeps none of the others. StateNotFound while there is no state, or no such
+        operator.
         """
         for operator, parallelism in self._operators().items():
             for partition in range(parallelism):
-                yield self._standby(operator, partition).follow_if_free()
+                yield self._followed(operator, partition)
+
+    def _followed(self, operator: str, partition: int) -> Followed:
+        try:
+            return self._standby(operator, partition).follow_if_free()
+        except TidegateError as problem:
+            return Followed(operator, partition, problem=problem)
 
     def _standby(self, operator: str, partition: int) -> Standby:
         found = self._standbys.get((operator, partition))

@@ -26,8 +26,8 @@ class KeyColumn:
     """Keys as they lie in a segment, and the hashes by which filters know them.
 
     `bytes_` is a uint8 array of shape (n, 18), key group u16 big-endian then the digest; or, with exact keys,
-    a list of key group and encoded key. `hashes` are always those of `hashes_of`: filters that are built again
-    from stored keys need the same.
+    a list of key group and encoded key. `hashes` are always those of `hashes_of`: filters that are built
+    again from stored keys need the same.
     """
 
     bytes_: Bytes | list[bytes]
@@ -84,7 +84,7 @@ def hashes_of(keys: Bytes | list[bytes]) -> Hashes:
 def to_list(rows: Bytes) -> list[bytes]:
     """Give the rows of a byte array one by one, whole: trailing zeros stay."""
     width = rows.shape[1]
-    return np.ascontiguousarray(rows).view(f"V{width}").reshape(-1).tolist()  # type: ignore[no-any-return]
+    return np.ascontiguousarray(rows).view(f"V{width}").reshape(-1).tolist()
 
 
 def encode_times(times_us: Longs, offsets: Longs | None = None) -> Bytes:

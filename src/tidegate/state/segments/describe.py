@@ -1,7 +1,8 @@
 """What deduplication has stored, as the heads of a checkpoint tell it: takes operators, gives their segments.
 
 Nothing is opened but heads: it works while the query runs, when it does not, and on any copy of a checkpoint.
-Partitions are added up. Totals are of all batches since the number of partitions changed last.
+Partitions are added up. Totals are of all batches since the number of partitions changed last. A head is
+written before its batch is applied: segments are as the last batch found them, and what it added is apart.
 """
 
 from __future__ import annotations
@@ -75,12 +76,13 @@ class DedupState:
     reads: int
     lookup_us: int
     checkpoint_bytes: int
+    added_keys: int
     segments: tuple[SegmentState, ...]
 
     @property
     def keys(self) -> int:
-        """Give the keys of all segments."""
-        return sum(one.keys for one in self.segments)
+        """Give the keys of all segments, with those that the last batch added to them."""
+        return sum(one.keys for one in self.segments) + self.added_keys
 
     @property
     def size_bytes(self) -> int:
@@ -156,6 +158,7 @@ def _summed(operator: OperatorState, batch: int, heads: Sequence[Head]) -> Dedup
         reads=totals["reads"],
         lookup_us=totals["lookup_us"],
         checkpoint_bytes=operator.checkpoint_bytes,
+        added_keys=sum(head.counts.get("unique", 0) for head in heads),
         segments=_segments(heads, retention_us, interval_us, stream_us),
     )
 

@@ -19,22 +19,25 @@ US_PER_SECOND = 1_000_000
 DAY_US = 86_400 * US_PER_SECOND
 
 # What one digest with its time takes in a segment's RocksDB: 26 bytes of key group, digest and time, and what
-# blocks, index and level add. Measured at 10 M keys: `python -m benchmarks.dedup`, "live store".
-STORE_BYTES_A_KEY = Fraction(31)
+# blocks and index add. Measured: 28.5 in a file as it is flushed, 27.1 once it is merged into the last level.
+# `python -m benchmarks.dedup --only size` measures it anew.
+STORE_BYTES_A_KEY = Fraction(57, 2)
 # 12 bits: as many as a filter needs for at most 1.5 % false answers when it is full.
 FILTER_BYTES_A_KEY = Fraction(3, 2)
 # Key group, digest and time, as they are before RocksDB adds to them; change files have just these.
 GROUP_BYTES, DIGEST_BYTES, TIME_BYTES, OFFSET_BYTES = 2, 16, 8, 8
 ENTRY_BYTES = GROUP_BYTES + DIGEST_BYTES + TIME_BYTES
 # How often an entry is written to a new file of the store, and so put into the checkpoint by a snapshot: once
-# by the flush, then by compactions. `python -m benchmarks.dedup_compaction` counts them.
-FILE_WRITES_A_KEY = Fraction(4)
+# by the flush, then by compactions. It rises with the number of flushes, and a snapshot flushes: this is for
+# 432 of them in a segment, one every 10,000 s of 50 days. `python -m benchmarks.dedup_compaction` counts them.
+FILE_WRITES_A_KEY = Fraction(103, 10)
 # Snapshots that are kept, and the change files after which one is due: the defaults of state.
 SNAPSHOTS_KEPT = 3
 CHANGE_FILES_BYTES_MAX = 64 * MIB
-# A lost disk is filled again from the checkpoint at this rate by one partition, checksums included: 10 M keys
-# within 20 s, `python -m benchmarks.dedup`, "cold restore".
-RESTORE_KEYS_A_SECOND = 500_000
+# A lost disk is filled again from the checkpoint at this rate by one partition on one core, checksums and the
+# last change files included, where the checkpoint's storage gives 60 MB/s. Measured: 2.5 M at 5 M keys;
+# `python -m benchmarks.dedup --only restarts` measures it anew, with the start of a query around it.
+RESTORE_KEYS_A_SECOND = 2_000_000
 # The disk is watched at this part of its size, so it is bought for it.
 FILL_MAX = Fraction(7, 10)
 # A partition's copy is kept below this, so that compaction and restore stay short; a partition more costs
@@ -258,7 +261,7 @@ def _segments(load: Load) -> Segments:
         segment_bytes=int(segment_keys * (a_key + FILTER_BYTES_A_KEY)),
         store_bytes=store_bytes,
         filter_bytes=filter_bytes,
-        change_files_bytes=min(SNAPSHOTS_KEPT * CHANGE_FILES_BYTES_MAX * partitions, store_bytes),
+        change_files_bytes=min((SNAPSHOTS_KEPT + 1) * CHANGE_FILES_BYTES_MAX * partitions, store_bytes),
         change_bytes_a_second=int(keys_a_second * entry_bytes),
         snapshot_bytes_a_second=int(keys_a_second * (a_key * FILE_WRITES_A_KEY + FILTER_BYTES_A_KEY)),
         filter_reads_a_second=int(load.rate * load.segments_live),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class SegmentFacts:
     """What is known of one live segment; what its filter did is since the store was opened.
 
-    `filter_maybe` are probes that were let through to RocksDB, `filter_false` those of them that found nothing.
+    `filter_maybe` are probes that were let through to RocksDB, `filter_false` those that found nothing there.
     """
 
     number: int

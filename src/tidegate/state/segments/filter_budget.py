@@ -11,9 +11,10 @@ from collections import OrderedDict
 from typing import Protocol
 
 FILTER_MEMORY_BYTES_MAX = 256 << 20  # 170 million keys at 12 bits each; more are read from the disk as needed
-# A page is used in parts of at most this share of the bound, so that one that is larger than all of it is
-# worked through part by part.
+# A page that takes more than half of the bound is used in parts, of this share of the bound: one that is
+# larger than all of it is worked through part by part.
 PARTS_MIN = 8
+PARTS_MAX = 1 << 14  # of one page: their numbers have 16 bits
 # Parts smaller than this cost more in calls than they spare.
 PART_BYTES_MIN = 64 << 10
 
@@ -44,11 +45,12 @@ class FilterBudget:
         """Give the bytes that are in memory at most."""
         return self._used_bytes
 
-    @property
-    def part_bytes(self) -> int:
-        """Give how much of a page is used at a time: whole system pages."""
-        part = max(PART_BYTES_MIN, self.bytes_max // PARTS_MIN)
-        return part - part % PART_BYTES_MIN
+    def part_bytes(self, page_bytes: int) -> int:
+        """Give how much of a page of that size is used at a time: all of it, or some whole system pages."""
+        if page_bytes <= self.bytes_max // 2:
+            return page_bytes
+        part = max(PART_BYTES_MIN, self.bytes_max // PARTS_MIN, page_bytes // PARTS_MAX)
+        return min(page_bytes, part - part % PART_BYTES_MIN)
 
     def use(self, owner: Released, part: int, size_bytes: int) -> None:
         """Note that a part is about to be read; others go when there is no room for it."""

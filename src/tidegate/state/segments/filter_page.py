@@ -76,7 +76,7 @@ class Page:
         self._count: Words = np.frombuffer(self._map, np.uint64, 1, _COUNT_AT)
         self._seal_check: Words = np.frombuffer(self._map, np.uint64, 1, _SEAL_CHECK_AT)
         self._words: Words = np.frombuffer(self._map, np.uint64, self.lines * LINE_WORDS, HEADER_BYTES)
-        self._part_lines = budget.part_bytes // LINE_BYTES
+        self._part_lines = budget.part_bytes(self.size_bytes) // LINE_BYTES
 
     @classmethod
     def make(cls, path: Path, number: int, capacity: int, bits_per_key: int, budget: FilterBudget) -> Page:
@@ -118,7 +118,7 @@ class Page:
 
     def contains(self, hashes: Hashes) -> Flags:
         """Say of each hash whether it may have been added."""
-        if self.lines <= self._part_lines:
+        if self.lines == self._part_lines:
             self._budget.use(self, 0, self.size_bytes)
             return bloom.contains(self._words, hashes)
         found = np.empty(len(hashes), np.bool_)
@@ -133,7 +133,7 @@ class Page:
             self._seal_check[0] = 0
             self._flush(0, HEADER_BYTES)
             self.digest = None
-        if self.lines <= self._part_lines:
+        if self.lines == self._part_lines:
             self._budget.use(self, 0, self.size_bytes)
             bloom.add(self._words, hashes)
         else:
@@ -197,12 +197,11 @@ class Page:
         os.close(self._file)
 
     def _by_part(self, hashes: Hashes) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-        """Give the rows of the hashes, in the order of their lines, for each part of the page they are in."""
-        lines = bloom.lines_of(hashes, self.lines)
-        order = np.argsort(lines)
-        parts = -(-self.lines // self._part_lines)
-        edges = np.arange(1, parts, dtype=np.uint64) * np.uint64(self._part_lines)
-        pieces = np.split(order, np.searchsorted(lines[order], edges))
+        """Give the rows of the hashes for each part of the page that they are in."""
+        numbers = (bloom.lines_of(hashes, self.lines) // np.uint64(self._part_lines)).astype(np.uint16)
+        order = np.argsort(numbers, kind="stable")  # of small numbers: one pass over them, no comparing
+        edges = np.searchsorted(numbers[order], np.arange(1, int(numbers.max(initial=0)) + 1))
+        pieces = np.split(order, edges)
         return [(part, rows) for part, rows in enumerate(pieces) if len(rows)]
 
     def _sealed_head(self, digest: bytes) -> bytes:

@@ -189,7 +189,8 @@ class FilterFiles:
         start = 0
         for page in pages:
             stop = min(start + page.room, len(hashes))
-            page.add(hashes[start:stop])
+            if stop > start:  # a full page keeps its seal
+                page.add(hashes[start:stop])
             start = stop
 
     def sync(self) -> None:

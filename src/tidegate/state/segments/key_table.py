@@ -110,7 +110,7 @@ class KeyTable:
             raise read_fault(fault, self.folder) from fault
         return pairs
 
-    def keys(self) -> Iterator[list[bytes]]:
+    def all_keys(self) -> Iterator[list[bytes]]:
         """Give all keys in order, some at a time; nothing may be written meanwhile."""
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(META_GROUP)

@@ -51,7 +51,7 @@ class Record:
 
     def encoded(self) -> bytes:
         """Give the bytes under which it lies in the segment."""
-        times = (0, 0) if self.oldest_us is None or self.newest_us is None else (self.oldest_us, self.newest_us)
+        times = self.oldest_us or 0, self.newest_us or 0
         flags = (_WHOLE if self.is_whole else 0) | (_HAS_TIMES if self.oldest_us is not None else 0)
         version = self.version
         head = _RECORD.pack(RECORD_FORMAT, flags, version.epoch, version.batch, self.keys, *times)

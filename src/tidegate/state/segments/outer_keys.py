@@ -11,7 +11,13 @@ from dataclasses import dataclass, field
 
 from tidegate.errors import InvariantBroken
 from tidegate.state.backend import Changes, PackedEntries
-from tidegate.state.layout import META_GROUP, SEGMENT_PREFIX_BYTES, SPACE_SEGMENT, segment_of_entry, segment_prefix
+from tidegate.state.layout import (
+    META_GROUP,
+    SEGMENT_PREFIX_BYTES,
+    SPACE_SEGMENT,
+    segment_of_entry,
+    segment_prefix,
+)
 
 GROUP_BYTES = 2
 

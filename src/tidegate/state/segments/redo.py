@@ -7,7 +7,6 @@ in another order; the accepted one of several with one key and time is the first
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +17,7 @@ import pyarrow as pa
 from tidegate.errors import StateMismatch
 from tidegate.state.backend import Changes, PackedEntries
 from tidegate.state.layout import SEGMENT_PREFIX_BYTES
-from tidegate.state.segments.columns import GROUP_BYTES, KeyColumn, Longs, decode_times
+from tidegate.state.segments.columns import GROUP_BYTES, Bytes, KeyColumn, Longs, decode_times
 from tidegate.state.segments.decide import (
     DUPLICATE,
     LATE,
@@ -30,7 +29,8 @@ from tidegate.state.segments.decide import (
     late_rows,
 )
 from tidegate.state.segments.decide_changes import added_times
-from tidegate.state.segments.decide_order import words_of
+from tidegate.state.segments.decide_order import ordered, words_of
+from tidegate.state.segments.decide_repeated import Repeated, in_turn
 from tidegate.state.segments.rule import SegmentRule
 
 # The columns of the compact output: one line for each key and time of which a row was a duplicate.
@@ -40,6 +40,9 @@ DUPLICATES_FIRST = "first_us"
 DUPLICATES_SCHEMA = pa.schema(
     [(DUPLICATES_KEY, pa.binary()), (DUPLICATES_TIME, pa.int64()), (DUPLICATES_FIRST, pa.int64())]
 )
+
+# Rows of one key at so many times are looked at together; of more, each is looked for by itself.
+STEPS_MAX = 4
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 Keep = Callable[[KeyColumn], Flags]
@@ -94,111 +97,106 @@ def redo(rows: BatchColumns, published: Published, rule: SegmentRule, stream_us:
     return Decision(outcome, first_us, Changes(), counts_of(outcome), newest_us)
 
 
-def _mark_accepted(rows: BatchColumns, published: Published, outcome: Any) -> None:
+def _mark_accepted(rows: BatchColumns, published: Published, outcome: Bytes) -> None:
     """Find the row of each accepted key and time."""
-    words = words_of(rows.keys)
-    by_word = np.argsort(words)
-    words = words[by_word]
-    slow = _Slow(rows, published, outcome)
+    search = _Search(rows, published, outcome)
+    with_offsets = rows.offsets is not None
     for changes in published.changes:
         for entries in changes.packed:
-            _mark_packed(rows, (words, by_word), entries, slow)
+            search.mark_packed(entries)
         for entry, value in changes.entries.items():
             if value is not None:
                 key = entry[:GROUP_BYTES] + entry[SEGMENT_PREFIX_BYTES:]
-                slow.add(key, added_times(value, with_offsets=rows.offsets is not None))
-    slow.mark()
+                search.add(key, added_times(value, with_offsets=with_offsets))
+    search.mark_rest()
 
 
-def _mark_packed(
-    rows: BatchColumns, sorted_words: tuple[Any, Longs], entries: PackedEntries, slow: _Slow
-) -> None:
-    """Find the rows of packed entries: at once where a key has one time and one row, else the slow way."""
-    words, by_word = sorted_words
-    keys = KeyColumn.of_digests(entries.keys)
-    values = entries.values
-    if slow.published.keep is not None:
-        chosen = slow.published.keep(keys)
-        keys, values = keys.take(np.flatnonzero(chosen)), values[chosen]
-    left = np.ones(len(keys), np.bool_)
-    width = 8 if rows.offsets is None else 16
-    if values.shape[1] == width and len(words):
-        asked = words_of(keys)
-        places = np.minimum(np.searchsorted(words, asked), len(words) - 1)
-        numbers = by_word[places]
-        times_us, offsets = decode_times(values, with_offsets=rows.offsets is not None)
-        alone = words[np.minimum(places + 1, len(words) - 1)] != asked
-        alone |= places == len(words) - 1
-        fits = alone & (words[places] == asked) & (rows.times_us[numbers] == times_us)
-        fits &= (np.take(rows.keys.bytes_, numbers, axis=0) == keys.bytes_).all(axis=1)
-        fits &= slow.outcome[numbers] == DUPLICATE
-        if offsets is not None and rows.offsets is not None:
-            fits &= rows.offsets[numbers] == offsets
-        slow.outcome[numbers[fits]] = UNIQUE
-        left = ~fits
-    for key, value in zip(keys.take(np.flatnonzero(left)).to_list(), values[left], strict=True):
-        slow.add(key, added_times(value.tobytes(), with_offsets=rows.offsets is not None))
+class _Search:
+    """The rows that can have been accepted: of those with one key and time the first in turn, none late."""
 
-
-class _Slow:
-    """Accepted keys and times whose rows are looked for one by one."""
-
-    def __init__(self, rows: BatchColumns, published: Published, outcome: Any) -> None:
-        self.published = published
-        self.outcome = outcome
+    def __init__(self, rows: BatchColumns, published: Published, outcome: Bytes) -> None:
         self._rows = rows
-        self._wanted: dict[tuple[bytes, int], int | None] = {}
+        self._published = published
+        self._outcome = outcome
+        self._numbers = _firsts(rows, np.flatnonzero(outcome != LATE))
+        self._words = words_of(rows.keys)[self._numbers]
+        self._rest: dict[tuple[bytes, int], int | None] = {}
+
+    def mark_packed(self, entries: PackedEntries) -> None:
+        """Mark the rows of packed entries, columns at a time; what is not found so waits for `mark_rest`."""
+        keys, values = KeyColumn.of_digests(entries.keys), entries.values
+        if self._published.keep is not None:
+            kept = np.flatnonzero(self._published.keep(keys))
+            keys, values = keys.take(kept), values[kept]
+        with_offsets = self._rows.offsets is not None
+        left = np.arange(len(keys))
+        if len(self._words) and values.shape[1] == (16 if with_offsets else 8):
+            left = self._found(keys, *decode_times(values, with_offsets=with_offsets))
+        for key, value in zip(keys.take(left).to_list(), values[left], strict=True):
+            self.add(key, added_times(value.tobytes(), with_offsets=with_offsets))
+
+    def _found(self, keys: KeyColumn, times_us: Longs, offsets: Longs | None) -> Longs:
+        """Mark the rows of keys with one time each; give the places of those that have none."""
+        asked = words_of(keys)
+        places = np.searchsorted(self._words, asked)
+        left = np.arange(len(keys))
+        for _ in range(STEPS_MAX):
+            inside = places[left] < len(self._words)
+            inside[inside] = self._words[places[left[inside]]] == asked[left[inside]]
+            near = left[inside]
+            if not len(near):
+                break
+            numbers = self._numbers[places[near]]
+            fits = self._rows.times_us[numbers] == times_us[near]
+            fits &= (np.take(self._rows.keys.bytes_, numbers, axis=0) == keys.take(near).bytes_).all(axis=1)
+            if offsets is not None and self._rows.offsets is not None:
+                fits &= self._rows.offsets[numbers] == offsets[near]
+            self._outcome[numbers[fits]] = UNIQUE
+            left = np.setdiff1d(left, near[fits], assume_unique=True)
+            places[left] += 1
+        return left
 
     def add(self, key: bytes, stamps: list[tuple[int, int | None]]) -> None:
-        """Note what was accepted of a key."""
+        """Note what was accepted of a key, to be looked for one by one."""
         for time_us, offset in stamps:
-            self._wanted[key, time_us] = offset
+            self._rest[key, time_us] = offset
 
-    def mark(self) -> None:
-        """Mark the row of each; StateMismatch when one has none."""
-        wanted = self._wanted
-        keep = self.published.keep
+    def mark_rest(self) -> None:
+        """Mark the rows of what was noted; StateMismatch when one has none."""
+        wanted = self._rest
+        keep = self._published.keep
         if wanted and keep is not None:
-            keys = [key for key, _ in wanted]
-            is_kept = keep(_column(keys, self._rows.keys))
-            wanted = {pair: wanted[pair] for pair, kept in zip(wanted, is_kept.tolist(), strict=True) if kept}
+            is_kept = keep(_column([key for key, _ in wanted], self._rows.keys)).tolist()
+            wanted = {pair: wanted[pair] for pair, kept in zip(wanted, is_kept, strict=True) if kept}
         if not wanted:
             return
-        rows_of = self._candidates({key for key, _ in wanted})
-        for (key, time_us), offset in wanted.items():
-            numbers = rows_of.get((key, time_us))
-            if not numbers:
-                raise self._other_rows()
-            row = self._first(np.array(numbers, np.int64))
-            if offset is not None and self._rows.offsets is not None and self._rows.offsets[row] != offset:
-                raise self._other_rows()
-            self.outcome[row] = UNIQUE
+        row_of = self._rows_of({key for key, _ in wanted})
+        for pair, offset in wanted.items():
+            row = row_of.get(pair)
+            is_other = row is None or (self._rows.offsets is not None and self._rows.offsets[row] != offset)
+            if is_other:
+                raise StateMismatch(operator=self._published.operator, reason=_OTHER_ROWS + _ADVICE)
+            self._outcome[row] = UNIQUE
 
-    def _candidates(self, keys: set[bytes]) -> dict[tuple[bytes, int], list[int]]:
-        """Give the rows of some keys by key and time, without late ones."""
-        rows = self._rows
-        hashes = _column(list(keys), rows.keys).hashes
-        numbers = np.flatnonzero(np.isin(rows.keys.hashes, hashes) & (self.outcome != LATE))
-        found: dict[tuple[bytes, int], list[int]] = defaultdict(list)
-        listed = rows.keys.take(numbers).to_list()
-        for number, key, time_us in zip(
-            numbers.tolist(), listed, rows.times_us[numbers].tolist(), strict=True
-        ):
-            if key in keys:
-                found[key, time_us].append(number)
-        return found
+    def _rows_of(self, keys: set[bytes]) -> dict[tuple[bytes, int], int]:
+        """Give the rows of some keys by key and time."""
+        hashes = _column(list(keys), self._rows.keys).hashes
+        numbers = self._numbers[np.isin(self._rows.keys.hashes[self._numbers], hashes)]
+        listed = self._rows.keys.take(numbers).to_list()
+        pairs = zip(listed, self._rows.times_us[numbers].tolist(), strict=True)
+        return {pair: row for pair, row in zip(pairs, numbers.tolist(), strict=True) if pair[0] in keys}
 
-    def _first(self, numbers: Longs) -> int:
-        """Give the first of rows of one key and time."""
-        if len(numbers) == 1:
-            return int(numbers[0])
-        columns: list[Any] = [self._rows.tie(numbers)]
-        if self._rows.offsets is not None:
-            columns.append(self._rows.offsets[numbers])
-        return int(numbers[np.lexsort(columns)[0]])
 
-    def _other_rows(self) -> StateMismatch:
-        return StateMismatch(operator=self.published.operator, reason=_OTHER_ROWS + _ADVICE)
+def _firsts(rows: BatchColumns, timely: Longs) -> Longs:
+    """Give the rows in the order of their keys, of those with one key and time the first in turn alone."""
+    order = ordered(rows.keys, timely)
+    if not len(order.repeated):
+        return order.sorted_rows
+    turn, keys = in_turn(Repeated(order.repeated, order.key_numbers, rows.times_us, rows.offsets, rows.tie))
+    times_us = rows.times_us[turn]
+    is_later = np.zeros(len(rows), np.bool_)
+    is_later[turn[1:][(keys[1:] == keys[:-1]) & (times_us[1:] == times_us[:-1])]] = True
+    return order.sorted_rows[~is_later[order.sorted_rows]]
 
 
 _ADVICE = (
@@ -214,7 +212,7 @@ def _column(keys: list[bytes], like: KeyColumn) -> KeyColumn:
     return KeyColumn.of_digests(np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), width))
 
 
-def _fill_firsts(rows: BatchColumns, published: Published, outcome: Any, first_us: Longs) -> None:
+def _fill_firsts(rows: BatchColumns, published: Published, outcome: Bytes, first_us: Longs) -> None:
     """Give each duplicate its first time from the compact output."""
     table = published.duplicates
     columns = (DUPLICATES_KEY, DUPLICATES_TIME, DUPLICATES_FIRST)

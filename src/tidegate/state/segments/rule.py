@@ -98,7 +98,7 @@ class SegmentRule:
 def _faults(retention_us: int, interval_us: int) -> list[str]:
     """Say what is wrong with a retention and an interval, each with what to do."""
     if not 0 < retention_us <= RETENTION_US_MAX:
-        return [f"the retention is {retention_us} µs; it must be more than nothing, and less than 36,000 years"]
+        return [f"the retention is {retention_us} µs; it must lie between 1 µs and 36,000 years"]
     if interval_us <= 0 or interval_us % US_PER_MS:
         return [f"the interval is {interval_us} µs; it must be a whole number of milliseconds, 1 or more"]
     if retention_us // interval_us + 2 > SEGMENTS_MAX:

@@ -55,19 +55,26 @@ class _Puts:
 class Segment:
     """One open segment; RocksDB may rest while the filter stays."""
 
-    def __init__(self, folder: Path, workshop: Workshop, keys_min: int | None = None) -> None:
-        """Open it; `keys_min` is how many keys its filter must know, those of its record unless given."""
+    def __init__(
+        self, folder: Path, workshop: Workshop, make_room: Callable[[], None], keys_min: int | None = None
+    ) -> None:
+        """Open it; `keys_min` is how many keys its filter must know, those of its record unless given.
+
+        `make_room` is called before RocksDB is opened, so that others may rest.
+        """
         self.folder = folder
         self._workshop = workshop
-        self._table: KeyTable | None = KeyTable(folder, workshop.rocks, workshop.free_bytes)
+        self._make_room = make_room
+        self._table: KeyTable | None = None
         self._filter: FilterFiles | None = None
         self._size_bytes = 0
         self.filter_probes = self.filter_maybe = self.filter_false = 0
+        table = self.table()
         try:
-            self.record = self._table.record() or Record(NO_VERSION)
+            self.record = table.record() or Record(NO_VERSION)
             self._filter = self._open_filter(self.record.keys if keys_min is None else keys_min)
         except BaseException:
-            self._table.close()
+            table.close()
             raise
 
     def contains(self, hashes: Hashes) -> Flags:
@@ -84,6 +91,7 @@ class Segment:
     def table(self) -> KeyTable:
         """Give the RocksDB, opened again if it rested."""
         if self._table is None:
+            self._make_room()
             self._table = KeyTable(self.folder, self._workshop.rocks, self._workshop.free_bytes)
         return self._table
 
@@ -201,7 +209,7 @@ class Segment:
 
         def hashes() -> Iterator[Hashes]:
             nonlocal count
-            for keys in table.keys():
+            for keys in table.all_keys():
                 count += len(keys)
                 yield self._hashes(keys)
 
@@ -271,7 +279,7 @@ class Segment:
 
 
 def union(old: bytes, new: bytes, width: int) -> bytes:
-    """Give the times of two values in order, each once; one that both have keeps what the first says of it."""
+    """Give the times of two values in order, each once; of one that both have, the first's stays."""
     times: dict[bytes, bytes] = {}
     for value in (old, new):
         for at in range(0, len(value), width):

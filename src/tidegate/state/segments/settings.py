@@ -26,9 +26,10 @@ _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$")
 class SegmentSettings:
     """How one segmented store keeps its keys; times are microseconds.
 
-    `store` names the folders. `exact_keys` keeps the keys themselves in place of digests. `with_offsets` keeps
-    the source's offset beside each time. `expected_keys` is how many keys a whole segment will hold, where the
-    caller knows. `filter_memory_bytes_max` bounds the filters of all stores of a worker.
+    `store` names the folders. `exact_keys` keeps the keys themselves in place of digests. `with_offsets`
+    keeps the source's offset beside each time. `expected_keys` is how many keys a whole segment of one
+    partition will hold, where the caller knows. `filter_memory_bytes_max` bounds the filters of all stores
+    of a worker.
     """
 
     store: str

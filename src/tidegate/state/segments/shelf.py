@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tidegate.errors import InvariantBroken, StorageCorrupt, TidegateError
+from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, TidegateError
 from tidegate.state.backend import Version
 from tidegate.state.claims import GONE
 from tidegate.state.segments.marks import Listed, Mark, Record, refusal
@@ -38,13 +38,15 @@ log = logging.getLogger(__name__)
 class Slot:
     """One segment of a copy: what it should be, and the open segment when it is in use.
 
-    `listed` is what the mark may say of it: never more than the copy's version covers.
+    `listed` is what the mark may say of it: never more than the copy's version covers. `is_taking` says that
+    it has taken its part of a batch that the copy has not taken whole.
     """
 
     number: int
     listed: Listed | None
     opened: Segment | None = None
     is_ahead: bool = False
+    is_taking: bool = False
     is_missing: bool = False
 
 
@@ -87,7 +89,8 @@ class Shelf:
     def list_all(self, version: Version) -> dict[int, Listed]:
         """Give what the mark of a version says of each segment, and note that it is written."""
         for slot in list(self.slots.values()):
-            if slot.listed is None and not slot.is_missing and not self._is_marked:
+            is_settled = not slot.is_missing and not slot.is_ahead
+            if slot.listed is None and is_settled and not self._is_marked:
                 self._open(slot, version)
                 slot.listed = self.listed_now(slot)
         self._is_marked = True
@@ -109,6 +112,9 @@ class Shelf:
         """Give a segment to read from: StorageCorrupt when it is missing, damaged or ahead of the copy."""
         slot = self.slots[number]
         opened = self._open(slot, version)
+        if slot.is_taking:
+            reason = "it has taken part of a batch; the batch is to be applied again"
+            raise StorageFailed(path=str(self.place(number)), reason=reason)
         if slot.is_ahead:
             reason = f"it stands at batch {opened.record.version.batch}, which its copy never came to"
             raise StorageCorrupt(place=str(self.place(number)), reason=reason)
@@ -152,6 +158,7 @@ class Shelf:
     def settle(self) -> None:
         """Note that the copy has come to the batch that was applied last: all that was written counts."""
         for slot in self.slots.values():
+            slot.is_ahead, slot.is_taking = slot.is_ahead and not slot.is_taking, False
             if slot.opened is not None and not slot.is_ahead and not slot.is_missing:
                 slot.listed = self.listed_now(slot)
 
@@ -207,7 +214,7 @@ class Shelf:
         if not slot.is_missing or not (self.place(number) / MENDING_NAME).exists():
             raise InvariantBroken(reason=f"{self.place(number)} is not being filled")
         if slot.opened is None:
-            slot.opened = Segment(self.place(number), self._workshop)
+            slot.opened = Segment(self.place(number), self._workshop, self._rest_others)
         return slot.opened
 
     def end(self, number: int) -> None:
@@ -215,7 +222,7 @@ class Shelf:
         slot, opened = self.slots[number], self.mending(number)
         wanted = slot.listed.record.version if slot.listed else None
         if wanted is not None and opened.record.version != wanted:
-            reason = f"it was brought to batch {opened.record.version.batch}, and should stand at {wanted.batch}"
+            reason = f"it was brought to batch {opened.record.version.batch}, not to {wanted.batch}"
             raise StorageCorrupt(place=str(self.place(number)), reason=reason)
         opened.flush()
         (self.place(number) / MENDING_NAME).unlink()
@@ -224,20 +231,17 @@ class Shelf:
     def _open(self, slot: Slot, version: Version | None) -> Segment:
         place = self.place(slot.number)
         if slot.is_missing:
-            raise StorageCorrupt(place=str(place), reason="the segment is missing, or was set aside as damaged")
+            raise StorageCorrupt(place=str(place), reason="the segment is missing, or was set aside")
         if slot.opened is None:
-            self._rest_others()
             keys_min = None
             if self._is_marked:
                 keys_min = slot.listed.record.keys if slot.listed else 0
             try:
-                slot.opened = Segment(place, self._workshop, keys_min)
+                slot.opened = Segment(place, self._workshop, self._rest_others, keys_min)
                 self._compare(slot, slot.opened.record, version)
             except StorageCorrupt as problem:
                 self.set_aside(slot.number, problem)
                 raise
-        elif slot.opened.is_resting:
-            self._rest_others()
         self.slots[slot.number] = self.slots.pop(slot.number)  # the last one to rest
         return slot.opened
 

@@ -5,10 +5,10 @@ batch the copy stands. What is on the disk after each step, and what a kill righ
 
     apply: the filter        bits in memory-mapped files: a filter that says "maybe" too often
     apply: RocksDB           each segment takes its keys and its record in one write. The mark is older. Some
-                             segments may be on the disk with this batch, others not: those are ahead. The next
-                             open stands at the mark, and is caught up with the change files since: a segment
-                             that is ahead takes no batch again that it has, and is looked into only once the
-                             copy has come as far as it, under the same heads
+                             segments may be on the disk with this batch, others not: those are ahead. The
+                             next open stands at the mark, and is caught up with the change files since: a
+                             segment that is ahead takes no batch again that it has, and is looked into only
+                             once the copy has come as far as it, under the same heads
     flush, filter synced     as before, with all segments ahead
     mark written             the copy stands at this batch
     expire: mark written     without the segments that go: their folders are removed by the next open
@@ -28,21 +28,22 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 
 import numpy as np
 
-from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull, TidegateError
+from tidegate.errors import InvariantBroken, StateInvalid, StorageCorrupt, StorageFull, TidegateError
 from tidegate.state.backend import Changes, Sizes, Version
 from tidegate.state.rocks import FREE_BYTES_MIN, disk_free_bytes
 from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.segments.columns import Found, KeyColumn, Longs
 from tidegate.state.segments.facts import SegmentFacts, Tallies
+from tidegate.state.segments.filters import estimated_keys
 from tidegate.state.segments.key_table import pages
-from tidegate.state.segments.looking import Times, look
+from tidegate.state.segments.looking import Times, look, within
 from tidegate.state.segments.marks import (
     NO_VERSION,
     Mark,
@@ -54,14 +55,16 @@ from tidegate.state.segments.marks import (
     write_mark,
 )
 from tidegate.state.segments.outer_keys import PartChanges, bound_inside, inside, outside, split
+from tidegate.state.segments.rule import SEGMENTS_MAX
 from tidegate.state.segments.segment import Workshop, worker_budget
 from tidegate.state.segments.settings import SegmentSettings
 from tidegate.state.segments.shelf import Shelf, Slot
 
 __all__ = ["SegmentFacts", "SegmentStore", "Tallies", "standing_still"]
 
-# Before so much of a segment's time has passed, what came tells little about what will come.
-PASSED_MIN = 0.02
+# A filter is never made for more than so many times the keys that are there, or it would take more memory
+# a key than it saves reads. What the caller expects is taken as it is.
+GROWTH_MAX = 1.6
 
 log = logging.getLogger(__name__)
 
@@ -144,9 +147,19 @@ class SegmentStore:
                 times = look(self._shelf.use(number, self._version), asked, self.settings, self._tallies)
             if times is not None:
                 found.append((rows[times[0]], *times[1:]))
-        answer = _within(found, from_us, to_us, with_offsets=self.settings.with_offsets)
+        answer = within(found, from_us, to_us, with_offsets=self.settings.with_offsets)
         self._tallies.lookup_ns += self._ticks_ns() - began_ns
         return answer
+
+    def check_segments(self, numbers: Iterable[int]) -> None:
+        """Refuse a batch that would make more segments than a store may have: StateInvalid."""
+        count = len({*self._shelf.slots, *numbers})
+        if count > SEGMENTS_MAX:
+            reason = (
+                f"with the event times of this batch it would have {count} segments, and {SEGMENTS_MAX} are "
+                "the most; look for event times that are far off, or give a longer interval"
+            )
+            raise StateInvalid(operator=self.settings.store, reason=reason)
 
     def segments(self) -> list[SegmentFacts]:
         """Give what is known of the live segments, oldest first; none is opened for it."""
@@ -185,7 +198,8 @@ class SegmentStore:
     def apply(self, changes: Changes, version: Version) -> None:
         self._take(changes, version, is_last=True)
         for slot in list(self._shelf.slots.values()):
-            if slot.is_ahead and slot.opened and slot.opened.record.version.batch <= version.batch:
+            is_passed = slot.opened is not None and slot.opened.record.version.batch <= version.batch
+            if slot.is_ahead and not slot.is_taking and slot.opened and is_passed:
                 problem = _other_run(self._shelf.place(slot.number), slot.opened.record)
                 self._shelf.set_aside(slot.number, problem)
                 raise problem
@@ -202,7 +216,7 @@ class SegmentStore:
         self._shelf.unmark()
         for number, part in parts.items():
             slot = self._shelf.slot_for_writing(number, None)
-            slot.is_ahead = False
+            slot.is_ahead = slot.is_taking = False
             self._write(slot, part, Record(NO_VERSION))
         self._shelf.settle()
 
@@ -268,14 +282,10 @@ class SegmentStore:
         for number, slot in slots.items():
             if slot.is_ahead and slot.opened and _has(slot.opened.record, version):
                 slot.opened.add_to_filter(parts[number])
-                slot.is_ahead = slot.opened.record.version.batch > version.batch or not is_last
+                slot.is_taking = slot.opened.record.version.batch == version.batch
                 continue
-            slot.is_ahead = True  # until the whole batch is in
+            slot.is_ahead = slot.is_taking = True  # until the whole batch is in
             self._write(slot, parts[number], Record(version, is_whole=is_last))
-        if is_last:
-            for slot in self._shelf.slots.values():
-                if slot.opened and slot.opened.record.version == version:
-                    slot.is_ahead = False
 
     def _split(self, changes: Changes) -> dict[int, PartChanges]:
         """Give what changes do to each segment, after a look whether there is room for it."""
@@ -302,13 +312,12 @@ class SegmentStore:
         """Give how many keys a segment will have in the end, as far as one can tell."""
         if self.settings.expected_keys is not None:
             return self.settings.expected_keys
+        if record.newest_us is None:
+            return None
+        passed = (record.newest_us - self.rule.start_us(number) + 1) / self.rule.interval_us
         before = self._shelf.slots.get(number - 1)
-        expected = before.listed.record.keys if before and before.listed else 0
-        if record.newest_us is not None:
-            passed = (record.newest_us - self.rule.start_us(number) + 1) / self.rule.interval_us
-            if PASSED_MIN <= passed <= 1:
-                expected = max(expected, int(record.keys / passed))
-        return expected or None
+        previous = before.listed.record.keys if before and before.listed else None
+        return min(estimated_keys(record.keys, passed, previous), int(record.keys * GROWTH_MAX))
 
     def _scan(self, number: int, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounds = bound_inside(start, number), bound_inside(stop, number)
@@ -386,18 +395,3 @@ def _has(record: Record, version: Version) -> bool:
 def _other_run(place: Path, record: Record) -> StorageCorrupt:
     reason = f"it stands at batch {record.version.batch} by another head than its copy"
     return StorageCorrupt(place=str(place), reason=reason)
-
-
-def _within(found: list[Times], from_us: Longs, to_us: Longs, *, with_offsets: bool) -> Found:
-    """Join what the segments gave, by row, and leave out times that nobody asked for."""
-    nothing = np.empty(0, np.int64)
-    if not found:
-        return Found(nothing, nothing, nothing if with_offsets else None)
-    rows = np.concatenate([one[0] for one in found])
-    times_us = np.concatenate([one[1] for one in found])
-    kept = np.flatnonzero((times_us >= from_us[rows]) & (times_us <= to_us[rows]))
-    kept = kept[np.argsort(rows[kept], kind="stable")]
-    if not with_offsets:
-        return Found(rows[kept], times_us[kept])
-    offsets = np.concatenate([nothing if one[2] is None else one[2] for one in found])
-    return Found(rows[kept], times_us[kept], offsets[kept])

@@ -1,0 +1,316 @@
+"""Deduplication without Spark: takes messages of any consumer, tells new ones from those seen before.
+
+Each call is one batch of one partition in a checkpoint folder, in the files that a Spark job would write
+(`<folder>/state/<name>/e0/0/…`): published before its outcomes are told, whole or not at all.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from tidegate.errors import StateInvalid, StateMismatch, ValueInvalid
+from tidegate.model.clock import Clock, SystemClock
+from tidegate.model.durations import parse_duration
+from tidegate.state.batch import Asked, StateSettings, open_batch
+from tidegate.state.claims import Claim
+from tidegate.state.depot import operator_depot
+from tidegate.state.local import ROOT_VARIABLE, pool
+from tidegate.state.rocks_settings import RocksSettings
+from tidegate.state.segments.decide import OUTCOMES, BatchColumns
+from tidegate.state.segments.deduplicator_call import Outcomes, work
+from tidegate.state.segments.deduplicator_columns import (
+    VOID,
+    Keys,
+    check_lengths,
+    keys_of,
+    offsets_of,
+    position,
+    times_of,
+)
+from tidegate.state.segments.deduplicator_folder import (
+    claimed,
+    max_parallelism_of,
+    next_number,
+    recent_of,
+)
+from tidegate.state.segments.deduplicator_recent import Recent
+from tidegate.state.segments.identity import (
+    DIGEST_EXACT,
+    DIGEST_XXHASH,
+    UNNAMED,
+    Identity,
+    check_identity,
+    read_identity,
+)
+from tidegate.state.segments.rule import SegmentRule
+from tidegate.state.segments.settings import SegmentSettings
+
+__all__ = ["Deduplicator", "Outcomes", "position"]
+
+log = logging.getLogger(__name__)
+
+Message = TypeVar("Message")
+
+# A call may have a few messages only: a snapshot after every tenth would cost more than all else.
+SNAPSHOT_EVERY_CALLS = 200
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_PLAN_ID = "consumer"
+
+
+class Deduplicator:
+    """Tells messages that were not seen within the retention of event time from those that were, durably.
+
+    The rule is that of `tide.deduplicate`: of one key, a message is a duplicate when a stored time is less
+    than the retention away from its own, before or after; it is late when it is older than the newest event
+    time of the calls before, less the retention; else it is unique, and its key and time are stored. Inside
+    one call the earliest event time wins, then the lowest offset, then the one that stands first.
+
+    What holds when the consumer, or the machine, dies:
+
+    - what `check` told is stored, synced to the disk, before it returns. A call that did not return has
+      stored all of its messages or none.
+    - With `offsets`, a message is known by its key, event time and offset. When it is delivered again,
+      because the consumer died after `check` and before it acknowledged, the answer is the one that it got
+      the first time: "unique" for the one that was unique. So with a source that delivers at least once, no
+      first occurrence is lost and no duplicate comes through; what the consumer writes must bear being
+      written again, as always with such a source. This holds while a message comes again before calls after
+      its own have moved the newest event time so far that its time, or the one that it was a duplicate of,
+      has left the retention. (Its own call may do so.)
+    - Without `offsets`, a message that comes again looks like a duplicate of itself. No duplicate ever comes
+      through; but messages that were checked and not yet forwarded when the consumer died are dropped when
+      they come again. That is at most once for the messages of the last call.
+
+    The key is stored as 16 bytes (two 64-bit hashes), the same as a Spark job stores: two different keys are
+    taken for one by a chance of 2^-128 for each pair. `exact_keys=True` stores the key itself. A checkpoint
+    of `tide.deduplicate` with the same name, retention, interval and key types can be gone on with, once that
+    query has stopped; the query cannot go on in that folder afterwards. One consumer has a folder at a time.
+
+    Used by one thread at a time; others wait. Close it, or use it in a `with` block.
+    """
+
+    def __init__(  # noqa: PLR0913 - a public door: keywords, each with a default
+        self,
+        name: str,
+        folder: str | os.PathLike[str],
+        retention: str | dt.timedelta,
+        *,
+        interval: str | dt.timedelta | None = None,
+        exact_keys: bool = False,
+        rocks: RocksSettings | None = None,
+        expected_rate: float | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Open a deduplication in a folder, which is made if it is not there.
+
+        `interval` is how much event time a segment has: half of the retention, 60 s at least, unless given.
+        `expected_rate` is how many messages are expected in a second; filters are made for it. StateInvalid
+        when another consumer has the folder, StateMismatch when it holds a deduplication of another kind.
+        """
+        self.name = name
+        self.folder = Path(folder)
+        self._rule = SegmentRule.of(_us(retention), None if interval is None else _us(interval))
+        self._exact_keys = exact_keys
+        self._rocks = rocks or RocksSettings.deduplication()
+        self._expected_keys = _expected_keys(expected_rate, self._rule)
+        self._clock = clock or SystemClock()
+        self._mutex = threading.Lock()
+        self._segment_settings(with_offsets=False)  # refuses a name that is no folder
+        self._depot = operator_depot(str(self.folder), name)
+        self._claim: Claim | None = claimed(self.folder, name)
+        try:
+            self._identity = self._known_identity()
+            self._max_parallelism = max_parallelism_of(self._depot)
+            self._number = next_number(self._depot)
+            self._recent: Recent | None = recent_of(self._depot, self._number - 1)
+        except BaseException:
+            self._claim.release()
+            raise
+        self._opened_us = self._clock.now_us()
+        self._copy_folder: Path | None = None
+        self.counts = dict.fromkeys(OUTCOMES, 0)
+
+    def check(self, keys: Any, times: Any, offsets: Any = None) -> Outcomes:
+        """Tell new messages from others, and store the new ones; on the disk before this returns.
+
+        `keys` are texts, bytes, whole numbers, other plain values or tuples of them, None among them; or an
+        Arrow array, or an Arrow table with a column for each part of the key. `times` are datetimes (UTC
+        where they have no zone), microseconds since 1970, or an Arrow array of timestamps. `offsets` say
+        where in the source each message is: a number, or a partition and a number where the source has
+        several. Give them in every call, or in none.
+        """
+        found = keys_of(keys)
+        times_us = times_of(times, self.name)
+        places = None if offsets is None else offsets_of(offsets)
+        check_lengths([len(found), len(times_us), *([] if places is None else [len(places)])])
+        with self._mutex:
+            if self._claim is None:
+                raise StateInvalid(operator=self.name, reason="it was closed. Open it again.")
+            if not len(found):
+                return Outcomes.none()
+            identity = self._identified(found, with_offsets=places is not None)
+            kinds = tuple(kind for _, kind in identity.columns)
+            column = found.column(kinds, self._max_parallelism, exact=self._exact_keys)
+            # Of messages that nothing tells apart, the one that stands first is the first.
+            rows = BatchColumns(column, times_us, places, lambda at: at.astype(np.uint64))
+            told = self._published(rows)
+            for outcome, count in told.counts.items():
+                self.counts[outcome] += count
+            return told
+
+    def unique(
+        self,
+        messages: Iterable[Message],
+        key: Callable[[Message], Any],
+        time: Callable[[Message], Any],
+        offset: Callable[[Message], Any] | None = None,
+        late: Callable[[Message], object] | None = None,
+    ) -> list[Message]:
+        """Give the messages that are new, in their order; they are stored before this returns.
+
+        `key`, `time` and `offset` take a message and give what `check` takes. Late messages are given to
+        `late`; without it they are left out, and counted in `counts`, as duplicates are.
+        """
+        held = list(messages)
+        offsets = None if offset is None else [offset(message) for message in held]
+        told = self.check([key(message) for message in held], [time(message) for message in held], offsets)
+        if late is not None:
+            for message, outcome in zip(held, told.outcome, strict=True):
+                if outcome == "late":
+                    late(message)
+        return [message for message, outcome in zip(held, told.outcome, strict=True) if outcome == "unique"]
+
+    def close(self) -> None:
+        """Close the files and let others have the folder; what was told is stored already."""
+        with self._mutex:
+            held, self._claim = self._claim, None
+            if held is None:
+                return
+            try:
+                copy = None if self._copy_folder is None else pool().take(self._copy_folder)
+                if copy is not None:
+                    copy.give_up()
+            finally:
+                held.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- one call -----------------------------------------------------------------------------------------
+
+    def _published(self, rows: BatchColumns) -> Outcomes:
+        """Decide and publish one call; after an error the next one looks anew at what is there."""
+        if self._recent is None:
+            self._number = next_number(self._depot)
+        number = self._number
+        recent = self._recent or recent_of(self._depot, number - 1)
+        self._recent = None
+        asked = self._asked(number)
+        settings = self._settings(with_offsets=rows.offsets is not None)
+        with open_batch(asked, settings, self._clock) as opened:
+            if opened.replayed:
+                raise StateMismatch(operator=self.name, reason="another consumer works in the same folder.")
+            self._copy_folder = settings.place(self._clock).folder(self._depot, opened.epoch.number, 0)
+            told, recent = work(opened, rows, recent, self._rule)
+        self._number, self._recent = number + 1, recent
+        return told
+
+    def _asked(self, number: int) -> Asked:
+        attempt = f"{os.uname().nodename}.{os.getpid()}.{self._opened_us}.{number}.{self._clock.now_us()}"
+        return Asked(
+            checkpoint=str(self.folder),
+            operator=self.name,
+            partition=0,
+            parallelism=1,
+            max_parallelism=self._max_parallelism,
+            number=number,
+            plan_id=_PLAN_ID,
+            attempt=attempt,
+        )
+
+    def _settings(self, *, with_offsets: bool) -> StateSettings:
+        named = os.environ.get(ROOT_VARIABLE)
+        return StateSettings(
+            backend="segments",
+            rocks=self._rocks,
+            segments=self._segment_settings(with_offsets=with_offsets),
+            local_root=named or str(self.folder / "local"),
+            snapshot_every_batches=SNAPSHOT_EVERY_CALLS,
+        )
+
+    def _segment_settings(self, *, with_offsets: bool) -> SegmentSettings:
+        return SegmentSettings(
+            store=self.name,
+            retention_us=self._rule.retention_us,
+            interval_us=self._rule.interval_us,
+            exact_keys=self._exact_keys,
+            with_offsets=with_offsets,
+            expected_keys=self._expected_keys,
+        )
+
+    # ---- who it is ----------------------------------------------------------------------------------------
+
+    def _known_identity(self) -> Identity | None:
+        """Give the stored identity, compared with what is known of this one before the first call."""
+        stored = read_identity(self._depot, self.name)
+        if stored is None:
+            return None
+        return check_identity(
+            self._depot, self._wanted(stored.columns, with_offsets=stored.with_offsets), self.name
+        )
+
+    def _identified(self, keys: Keys, *, with_offsets: bool) -> Identity:
+        """Give the identity; the first call's keys and offsets make it."""
+        if self._identity is not None:
+            keys.check(tuple(kind for _, kind in self._identity.columns), self.name)
+            columns = self._identity.columns
+        elif VOID in keys.kinds:
+            reason = (
+                "the first call has a part of the key that is None in every message: its type is not known"
+            )
+            raise ValueInvalid(place="the keys", reason=reason)
+        else:
+            columns = tuple((UNNAMED, kind) for kind in keys.kinds)
+        self._identity = check_identity(
+            self._depot, self._wanted(columns, with_offsets=with_offsets), self.name
+        )
+        return self._identity
+
+    def _wanted(self, columns: tuple[tuple[str, str], ...], *, with_offsets: bool) -> Identity:
+        return Identity(
+            retention_us=self._rule.retention_us,
+            interval_us=self._rule.interval_us,
+            exact_keys=self._exact_keys,
+            with_offsets=with_offsets,
+            columns=columns,
+            digest=DIGEST_EXACT if self._exact_keys else DIGEST_XXHASH,
+        )
+
+
+def _us(given: str | dt.timedelta) -> int:
+    if isinstance(given, dt.timedelta):
+        return given // dt.timedelta(microseconds=1)
+    return parse_duration(given).us
+
+
+def _expected_keys(rate: float | None, rule: SegmentRule) -> int | None:
+    """Give how many keys a whole segment will hold at a rate in messages a second."""
+    if rate is None:
+        return None
+    if not rate > 0:
+        raise ValueInvalid(place="expected_rate", reason=f"it is {rate}, not so many messages a second")
+    return max(1, round(rate * rule.interval_us / 1_000_000))

@@ -1,0 +1,179 @@
+"""Columns of a Python consumer: takes keys, times and offsets as a consumer has them, gives columns."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as at
+
+from tidegate.errors import StateInvalid, StateMismatch, ValueInvalid
+from tidegate.state.hashing import groups_of_hashes
+from tidegate.state.keys import KeyCodec, KeyType
+from tidegate.state.keys import KeyColumn as CodecColumn
+from tidegate.state.segments import columns
+from tidegate.state.segments.columns import Longs
+from tidegate.state.segments.identity import digest_bytes, digest_columns, plain_column
+
+# A source's partition and an offset in it are one number of 64 bits: 15 bits and 48 bits.
+OFFSET_BITS = 48
+PARTITIONS_MAX = 1 << 15
+OFFSETS_MAX = 1 << OFFSET_BITS
+
+VOID = "void"
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_TYPES = {
+    "bigint": pa.int64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Keys as columns; a kind is `void` where a column holds nothing but None."""
+
+    arrays: list[pa.Array]
+    kinds: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def check(self, kinds: tuple[str, ...], operator: str) -> None:
+        """Refuse keys of other kinds than those stored: they would all be new."""
+        fits = len(kinds) == len(self.kinds)
+        fits = fits and all(new in (old, VOID) for new, old in zip(self.kinds, kinds, strict=True))
+        if not fits:
+            reason = f"its keys are ({', '.join(kinds)}), and this one is ({', '.join(self.kinds)})."
+            raise StateMismatch(operator=operator, reason=reason)
+
+    def column(self, kinds: tuple[str, ...], max_parallelism: int, *, exact: bool) -> columns.KeyColumn:
+        """Give the keys as they lie in segments: digests, or with `exact` the keys themselves."""
+        first, second = digest_columns(self.arrays)
+        groups = groups_of_hashes(first, max_parallelism)
+        if not exact:
+            return columns.KeyColumn.of_digests(digest_bytes(groups, first, second))
+        codec = KeyCodec(KeyType(tuple(CodecColumn(f"key {at}", kind) for at, kind in enumerate(kinds))))
+        arrays = [
+            pa.nulls(len(array), _TYPES.get(kind, array.type)) if found == VOID else array
+            for array, found, kind in zip(self.arrays, self.kinds, kinds, strict=True)
+        ]
+        fronts = groups.astype(">u2").tobytes()
+        encoded = codec.encode_columns(arrays)
+        return columns.KeyColumn.of_exact(
+            [fronts[2 * at : 2 * at + 2] + key for at, key in enumerate(encoded)]
+        )
+
+
+def keys_of(given: Any) -> Keys:
+    """Give keys as columns: of an Arrow table or array, or of a sequence of values or tuples of values."""
+    if isinstance(given, pa.Table | pa.RecordBatch):
+        found = list(given.columns)
+    elif isinstance(given, pa.Array | pa.ChunkedArray):
+        found = [given]
+    else:
+        found = _python_columns(list(given))
+    if not found:
+        raise ValueInvalid(place="the keys", reason="there is no column")
+    plain = [plain_column(column) for column in found]
+    return Keys([array for array, _ in plain], tuple(kind for _, kind in plain))
+
+
+def _python_columns(keys: list[Any]) -> list[pa.Array]:
+    first = next((key for key in keys if key is not None), None)
+    if not isinstance(first, tuple):
+        return [_array(keys)]
+    width = len(first)
+    if any(not isinstance(key, tuple) or len(key) != width for key in keys):
+        raise ValueInvalid(place="the keys", reason=f"one is a tuple of {width}, and another is not")
+    return [_array(list(column)) for column in zip(*keys, strict=True)]
+
+
+def _array(values: list[Any]) -> pa.Array:
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as problem:
+        raise ValueInvalid(place="the keys", reason=f"they are not of one type: {problem}") from problem
+
+
+def times_of(given: Any, operator: str) -> Longs:
+    """Give event times as microseconds since 1970; a datetime without a zone is taken as UTC."""
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        return _arrow_times(given, operator)
+    values = list(given)
+    try:
+        return np.array([_micros(value) for value in values], np.int64)
+    except (TypeError, OverflowError) as problem:
+        if any(value is None for value in values):
+            raise _no_time(operator) from problem
+        raise ValueInvalid(place="an event time", reason=str(problem)) from problem
+
+
+def _arrow_times(given: Any, operator: str) -> Longs:
+    if given.null_count:
+        raise _no_time(operator)
+    array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    if at.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("us", tz=array.type.tz), safe=False)
+    elif not at.is_integer(array.type):
+        reason = f"it is {array.type}, not a timestamp or whole microseconds"
+        raise ValueInvalid(place="an event time", reason=reason)
+    found: Longs = array.cast(pa.int64()).to_numpy()
+    return found
+
+
+def _micros(value: Any) -> int:
+    if isinstance(value, dt.datetime):
+        return (value - (_EPOCH if value.tzinfo else _NAIVE_EPOCH)) // _MICROSECOND
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    raise TypeError(f"{value!r} is neither a datetime nor whole microseconds since 1970")
+
+
+def _no_time(operator: str) -> StateInvalid:
+    reason = "a message has no event time. Leave such messages out, or give them one, before the check."
+    return StateInvalid(operator=operator, reason=reason)
+
+
+def offsets_of(given: Any) -> Longs:
+    """Give offsets as numbers: whole numbers as they are, a partition and an offset as one number."""
+    if isinstance(given, pa.Array | pa.ChunkedArray):
+        given = given.to_pylist()
+    return np.array([_offset(value) for value in given], np.int64)
+
+
+def _offset(value: Any) -> int:
+    if isinstance(value, tuple) and len(value) == 2:
+        return position(*value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and -(2**63) <= value < 2**63:
+        return int(value)
+    reason = f"{value!r} is neither a whole number of 64 bits nor a partition and an offset"
+    raise ValueInvalid(place="an offset", reason=reason)
+
+
+def position(partition: int, offset: int) -> int:
+    """Give a partition and an offset in it as one number, as it is stored."""
+    if not (0 <= partition < PARTITIONS_MAX and 0 <= offset < OFFSETS_MAX):
+        reason = (
+            f"partition {partition}, offset {offset}: below {PARTITIONS_MAX} and {OFFSETS_MAX} is expected"
+        )
+        raise ValueInvalid(place="an offset", reason=reason)
+    return partition << OFFSET_BITS | offset
+
+
+def check_lengths(lengths: Sequence[int]) -> None:
+    """Refuse keys, times and offsets that are not equally many."""
+    if len(set(lengths)) > 1:
+        reason = f"there are {' and '.join(map(str, lengths))} of them; each message has one of each"
+        raise ValueInvalid(place="keys, times and offsets", reason=reason)

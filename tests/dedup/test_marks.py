@@ -1,0 +1,86 @@
+"""Marks and records: what was written is read, and every damage is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.dedup.stores import SETTINGS
+from tidegate.errors import StateMismatch, StorageCorrupt
+from tidegate.state.backend import Version
+from tidegate.state.segments.marks import (
+    MARK_NAME,
+    Listed,
+    Mark,
+    Record,
+    decode_record,
+    encode_mark,
+    read_mark,
+    remove_mark,
+    snapshot_mark,
+    write_mark,
+)
+
+LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
+VERSIONS = st.builds(Version, st.integers(-1, 1 << 30), LONGS, st.text(max_size=20))
+SPANS = st.one_of(st.just((None, None)), st.tuples(LONGS, LONGS))
+RECORDS = st.builds(
+    lambda version, is_whole, keys, span: Record(version, is_whole, keys, *span),
+    VERSIONS,
+    st.booleans(),
+    st.integers(0, 1 << 60),
+    SPANS,
+)
+MARK = Mark(Version(1, 7, "h7"), -2, {-1: Listed(Record(Version(1, 5, "h5"), True, 10, -9, 9), 300, 20)})
+
+
+@given(record=RECORDS)
+def test_a_record_comes_back_as_it_was(record: Record) -> None:
+    assert decode_record(record.encoded(), Path("segment")) == record
+
+
+@pytest.mark.parametrize("stored", [b"", b"\x01" * 10, b"\x02" + Record(Version(0, 0, "")).encoded()[1:]])
+def test_a_record_that_is_none_is_refused(stored: bytes) -> None:
+    with pytest.raises(StorageCorrupt, match="segment"):
+        decode_record(stored, Path("segment"))
+
+
+def test_a_mark_comes_back_as_it_was(tmp_path: Path) -> None:
+    assert read_mark(tmp_path, SETTINGS) is None
+    write_mark(tmp_path, MARK, SETTINGS)
+    assert read_mark(tmp_path, SETTINGS) == MARK
+    remove_mark(tmp_path)
+    assert read_mark(tmp_path, SETTINGS) is None
+
+
+def test_a_snapshots_mark_takes_its_place_and_its_name_says_its_content(tmp_path: Path) -> None:
+    place = snapshot_mark(tmp_path, MARK, SETTINGS)
+    other = snapshot_mark(tmp_path, replace(MARK, first_live=None), SETTINGS)
+    assert place != other
+    other.unlink()
+    assert read_mark(tmp_path, SETTINGS) == MARK
+    assert [file.name for file in tmp_path.iterdir()] == [MARK_NAME]
+
+
+def test_every_changed_or_cut_byte_of_a_mark_is_noticed(tmp_path: Path) -> None:
+    content = encode_mark(MARK, SETTINGS)
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 1 << (at % 7)
+        for wrong in (bytes(damaged), content[:at]):
+            (tmp_path / MARK_NAME).write_bytes(wrong)
+            with pytest.raises(StorageCorrupt, match=MARK_NAME):
+                read_mark(tmp_path, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "other", [{"interval_us": 25 * 86_400_000_000}, {"with_offsets": True}, {"exact_keys": True}]
+)
+def test_a_copy_of_another_shape_is_refused(tmp_path: Path, other: dict[str, int]) -> None:
+    write_mark(tmp_path, MARK, SETTINGS)
+    with pytest.raises(StateMismatch, match="was made with"):
+        read_mark(tmp_path, replace(SETTINGS, **other))  # type: ignore[arg-type]

@@ -1,0 +1,146 @@
+"""Packed changes: columns of a segment in change files, written early, given to the copy late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.dedup.stores import DAY, SETTINGS, everything, packed, random_keys
+from tidegate.errors import InvariantBroken, StorageCorrupt
+from tidegate.model.clock import SystemClock
+from tidegate.state import change_files
+from tidegate.state.backend import Changes, PackedEntries
+from tidegate.state.batch import Asked, RunFacts, StateSettings, open_batch
+from tidegate.state.change_files import ChangeWriter, parts, read_changes
+from tidegate.state.depot import Depot
+from tidegate.state.fresh import Fresh
+from tidegate.state.heads import StoredFile
+from tidegate.state.segments.columns import encode_times
+from tidegate.state.segments.store import SegmentStore
+
+CLOCK = SystemClock()
+RNG = np.random.default_rng(5)
+KEYS = random_keys(RNG, 40)
+VALUES = encode_times(np.arange(-20, 20, dtype=np.int64))
+
+
+def written(depot: Depot, *changes: Changes) -> StoredFile:
+    writer = ChangeWriter(depot.writer("p/v1.a.changes"))
+    for part in changes:
+        writer.add(part)
+    return writer.close()
+
+
+def same(left: PackedEntries, right: PackedEntries) -> bool:
+    columns = np.array_equal(left.keys, right.keys) and np.array_equal(left.values, right.values)
+    return left.segment == right.segment and columns
+
+
+def test_packed_entries_come_back_beside_others(tmp_path: Path) -> None:
+    depot = Depot(tmp_path)
+    one, two = PackedEntries(-3, KEYS, VALUES), PackedEntries(1 << 40, KEYS[:1], VALUES[:1])
+    stored = written(
+        depot, Changes([(b"a", b"b")], {b"k": b"v"}, [one]), Changes([(b"c", b"d")], packed=[two])
+    )
+    found = list(read_changes(depot, "p", stored))
+    assert [(part.ranges, part.entries) for part in found] == [
+        ([(b"a", b"b")], {b"k": b"v"}),
+        ([], {}),
+        ([(b"c", b"d")], {}),
+    ]
+    assert same(found[1].packed[0], one)
+    assert same(found[2].packed[0], two)
+    assert stored.rows == 1 + 1 + 40 + 1 + 1
+
+
+def test_many_packed_entries_lie_in_several_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_files, "SECTION_ENTRIES_MAX", 16)
+    depot = Depot(tmp_path)
+    whole = PackedEntries(4, KEYS, VALUES)
+    found = [part.packed[0] for part in read_changes(depot, "p", written(depot, Changes(packed=[whole])))]
+    assert [len(part.keys) for part in found] == [16, 16, 8]
+    keys, values = (np.concatenate([getattr(part, side) for part in found]) for side in ("keys", "values"))
+    assert same(PackedEntries(4, keys, values), whole)
+
+
+def test_every_changed_or_cut_byte_is_noticed(tmp_path: Path) -> None:
+    depot = Depot(tmp_path)
+    written(depot, Changes(packed=[PackedEntries(0, KEYS, VALUES)]))
+    content = depot.path("p/v1.a.changes").read_bytes()
+    for at in range(len(content)):
+        damaged = bytearray(content)
+        damaged[at] ^= 0x20
+        for wrong in (bytes(damaged), content[:at]):
+            with pytest.raises(StorageCorrupt, match="place"):
+                list(parts(wrong, "place"))
+
+
+def asked_for(tmp_path: Path, number: int, attempt: str = "a") -> Asked:
+    return Asked(
+        checkpoint=str(tmp_path / "checkpoint"),
+        operator="orders",
+        partition=0,
+        parallelism=1,
+        max_parallelism=32,
+        number=number,
+        plan_id=f"plan-{number}",
+        attempt=f"{attempt}-{number}",
+    )
+
+
+def settings(tmp_path: Path) -> StateSettings:
+    return StateSettings(
+        backend="segments", segments=SETTINGS, local_root=str(tmp_path / "local"), keep_open=False
+    )
+
+
+def test_changes_written_early_reach_the_copy_with_the_head(tmp_path: Path) -> None:
+    """Case 20: until the head is there, nothing of the batch can be looked up."""
+    keys = random_keys(np.random.default_rng(1), 60)
+    times_us = np.arange(60, dtype=np.int64) * 2 * DAY
+    changes = [packed(SETTINGS.rule, keys[at : at + 20], times_us[at : at + 20]) for at in (0, 20, 40)]
+    wanted = set(zip(keys.view("V18").reshape(-1).tolist(), times_us.tolist(), strict=True))
+    named = [key for key, _ in wanted]
+    with open_batch(asked_for(tmp_path, 0), settings(tmp_path), CLOCK) as opened:
+        assert isinstance(opened.backend, SegmentStore)
+        for part in changes[:2]:
+            opened.add_changes(part)
+        assert everything(opened.backend, named) == set()
+        opened.publish(changes[2], RunFacts(rows_in=60, rows_out=60))
+        assert everything(opened.backend, named) == wanted
+    with open_batch(asked_for(tmp_path, 1), settings(tmp_path), CLOCK) as opened:
+        assert opened.report is not None
+        assert (opened.report.way, opened.report.change_files) == ("local", 0)
+        assert isinstance(opened.backend, SegmentStore)
+        assert everything(opened.backend, named) == wanted
+
+
+def test_a_batch_that_failed_leaves_nothing_of_what_it_wrote_early(tmp_path: Path) -> None:
+    keys = random_keys(np.random.default_rng(2), 5)
+    changes = packed(SETTINGS.rule, keys, np.zeros(5, np.int64))
+    with pytest.raises(ZeroDivisionError):
+        _fail(tmp_path, changes)
+    assert not list(tmp_path.rglob("*.changes"))
+    with open_batch(asked_for(tmp_path, 0, attempt="b"), settings(tmp_path), CLOCK) as opened:
+        assert isinstance(opened.backend, SegmentStore)
+        assert everything(opened.backend, keys.view("V18").reshape(-1).tolist()) == set()
+
+
+def _fail(tmp_path: Path, changes: Changes) -> None:
+    with open_batch(asked_for(tmp_path, 0), settings(tmp_path), CLOCK) as opened:
+        opened.add_changes(changes)
+        raise ZeroDivisionError
+
+
+def test_a_batch_either_spills_or_adds_early(tmp_path: Path) -> None:
+    with open_batch(asked_for(tmp_path, 0), settings(tmp_path), CLOCK) as opened:
+        assert isinstance(opened, Fresh)
+        opened.add_changes(Changes())
+        with pytest.raises(InvariantBroken, match="early"):
+            opened.spill(Changes())
+    with open_batch(asked_for(tmp_path, 0, attempt="b"), settings(tmp_path), CLOCK) as opened:
+        opened.spill(Changes())
+        with pytest.raises(InvariantBroken, match="spilled"):
+            opened.add_changes(Changes())

@@ -1,0 +1,263 @@
+"""Deduplication on Spark: what stays, what passes through, restarts, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PythonException, StreamingQueryException
+
+import tidegate.spark as tide
+from tests.pipeline.dedup_jobs import expected_outcomes, random_rows, unique_of
+from tests.pipeline.keyed_jobs import Counts, Shop
+from tidegate.errors import StateInvalid, StateMismatch
+from tidegate.pipeline.deduplicate import deduplicate
+from tidegate.state.inspecting import describe
+
+pytestmark = pytest.mark.spark
+
+RETENTION_S = 100
+
+
+@pytest.fixture
+def shop(spark: Any, tmp_path: Path) -> Shop:
+    return Shop(spark, tmp_path / "shop")
+
+
+def unique(shop: Shop, rows: Any = None, **options: Any) -> Any:
+    given: dict[str, Any] = {"name": "d", "on": "user", "event_time": "at", "retention": f"{RETENTION_S} s"}
+    given |= {"checkpoint": shop.checkpoint, "partitions": 2, "local_dir": shop.folder / "local"}
+    return deduplicate(shop.stream() if rows is None else rows, **(given | options))
+
+
+def plain(df: Any, *more: str) -> Any:
+    return df.selectExpr("user", "amount", "unix_seconds(at)", *more)
+
+
+def timed(spark: Any, rows: list[tuple[Any, ...]], columns: str = "user string, amount long, at long") -> Any:
+    return spark.createDataFrame(rows, columns).withColumn("at", tide_seconds("at"))
+
+
+def tide_seconds(column: str) -> Any:
+    from pyspark.sql import functions as sql
+
+    return sql.timestamp_micros((sql.col(column) * 1_000_000).cast("bigint"))
+
+
+def test_first_to_arrive_wins_over_restarts_and_another_parallelism(shop: Shop) -> None:
+    """Cases 18 and 19: near and far, out of order, on the boundary; expired segments go as folders."""
+    batches = [random_rows(seed, 120) for seed in range(4)]
+    batches[2] += [("edge", 1, 400)]
+    batches[3] += [("edge", 2, 400 + RETENTION_S), ("edge", 3, 399 + RETENTION_S)]
+    batches.append([("far", 0, 2_000), ("k1", 1, 2_000 - RETENTION_S)])
+    batches.append([("far", 1, 2_000), ("k1", 2, 2_001), ("k2", 3, 1_899), ("k2", 4, 1_900)])
+    for number, partitions in enumerate((2, 3, 1)):
+        for rows in batches[2 * number : 2 * number + 2]:
+            shop.add(*rows)
+        shop.run(plain(unique(shop, partitions=partitions)))
+    expected = expected_outcomes(batches, RETENTION_S)
+    assert [row for batch in expected for row in batch if row[3] != "unique"]
+    assert shop.batches() == unique_of(expected)
+    # An interval of 60 s; times below 1,900 s no longer count.
+    folders = {path.name for path in (shop.folder / "local").glob("*/d/e2/*/*/d.*")}
+    assert folders == {"d.1860000", "d.1980000"}
+    (state,) = describe(shop.checkpoint)
+    head = state.partitions[0].head
+    assert head is not None
+    outcomes = [row[3] for row in expected[-1]]
+    assert {name: head.counts[name] for name in ("unique", "duplicate", "late")} == {
+        name: outcomes.count(name) for name in ("unique", "duplicate", "late")
+    }
+
+
+def test_outcome_keeps_every_row_and_spark_counts_them(shop: Shop) -> None:
+    batches = [random_rows(seed, 120) for seed in range(3)]
+    for rows in batches:
+        shop.add(*rows)
+    out = unique(shop, outcome="o", exact_keys=True)
+    query = shop.start(plain(out, "o", "unix_seconds(o_first_time)"), availableNow=True)
+    query.awaitTermination()
+    expected = expected_outcomes(batches, RETENTION_S)
+    assert shop.batches() == expected
+    counted = query.recentProgress[2]["observedMetrics"]
+    assert counted["tidegate.d"].asDict() == {"rows": len(batches[2])}
+    outcomes = [row[3] for row in expected[2]]
+    assert counted["tidegate.d.outcome"].asDict() == {
+        name: outcomes.count(name) for name in ("unique", "duplicate", "late")
+    }
+
+
+def test_two_in_one_query_and_a_watermark_behind(shop: Shop) -> None:
+    """Each has its name; an aggregate behind them goes by the watermark from before them."""
+    rows = [("a", 1, 10), ("a", 1, 11), ("a", 2, 12), ("b", 2, 13)]
+    shop.add(*rows)
+    shop.add(("z", 9, 500))
+    first = unique(shop, shop.stream("1 second"), name="pairs", on=["user", "amount"])
+    second = unique(shop, first, name="amounts", on="amount")
+    counts = second.groupBy("user", "at").count().selectExpr("user", "unix_seconds(at)", "count")
+    shop.run(counts)
+    given = sorted(row for batch in shop.batches() for row in batch)
+    assert given == [["a", 10, 1], ["a", 12, 1]]
+    assert [state.operator for state in describe(shop.checkpoint)] == ["amounts", "pairs"]
+
+
+def test_columns_pass_through_whatever_they_are(spark: Any) -> None:
+    """Names with dots and backticks, names of ours, two columns of one name, every type, nullability."""
+    rows = spark.sql(
+        """select 'k' as `a.b``c`, timestamp_ntz'2026-01-01 00:00:00.000001' as at, 1 as __tidegate_group,
+        2 as __tidegate_h1, 3 as c0, 4 as C0, named_struct('x', array(map('a', 1.5BD))) as nested,
+        X'00ff' as bytes, float('nan') as f, cast(null as void) as nothing, true as flag,
+        date'2026-01-01' as day, parse_json('{"a": [1]}') as variant, interval '1' day as span,
+        'x' collate UTF8_LCASE as folded"""
+    )
+    rows = rows.unionAll(rows)
+    out = deduplicate(rows, "d", "a.b`c", "at", "1 s", partitions=2)
+    assert out.schema == rows.schema
+    (given,), (wanted,) = out.collect(), rows.limit(1).collect()
+    assert repr(given) == repr(wanted)
+    marked = deduplicate(rows, "d", "a.b`c", "at", "1 s", partitions=2, outcome="o.k")
+    assert marked.columns == [*rows.columns, "o.k", "o.k_first_time"]
+    assert sorted(map(repr, (tuple(row)[-2:] for row in marked.collect()))) == [
+        "('duplicate', datetime.datetime(2026, 1, 1, 0, 0, 0, 1))",
+        "('unique', None)",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "bigint"])
+def test_retention_is_exact_to_the_microsecond(spark: Any, kind: str) -> None:
+    """Case 18: exactly the retention apart is no duplicate; a microsecond less is one."""
+    step = 1_000 if kind == "bigint" else 1
+    times = {"edge": (0, 10_000_000), "near": (0, 10_000_000 - step), "before": (10_000_000 - step, 0)}
+    rows = [(key, at) for key, pair in times.items() for at in pair]
+    df = spark.createDataFrame(rows, "key string, us long")
+    at = "us div 1000" if kind == "bigint" else f"cast(timestamp_micros(us) as {kind})"
+    out = deduplicate(df.selectExpr("*", f"{at} as at"), "d", "key", "at", "10 s", partitions=1)
+    assert sorted((row.key, row.us) for row in out.collect()) == [
+        ("before", 0),
+        ("edge", 0),
+        ("edge", 10_000_000),
+        ("near", 0),
+    ]
+
+
+def test_batch_job_goes_on_where_the_last_one_ended(spark: Any, tmp_path: Path) -> None:
+    """Also with an offset, by which rows of one time are ordered, and with the content as the key."""
+    options: dict[str, Any] = {"checkpoint": tmp_path, "offset": "amount", "partitions": 2, "interval": "1 s"}
+    options |= {"expected_rate": 1_000.0, "local_dir": tmp_path / "local"}
+    key = tide.content_hash("user", "user2")
+
+    def run(*rows: tuple[Any, ...]) -> list[Any]:
+        df = timed(spark, list(rows), "user string, user2 string, amount long, at long")
+        out = deduplicate(df, "d", key, "at", "10 s", **options)
+        return sorted(row.amount for row in out.collect())
+
+    assert run(("a", None, 3, 5), ("a", None, 2, 5), ("a", None, 1, 6), (None, "a", 4, 5)) == [2, 4]
+    assert run(("a", None, 5, 14), ("a", None, 6, 15), (None, "a", 7, 4), ("a", "a", 8, 1)) == [6, 8]
+    assert run() == []
+    assert run(("a", None, 9, 24), (None, "a", 10, 15)) == [10]
+
+
+@pytest.mark.parametrize("exact_keys", [False, True])
+def test_keys_of_several_columns_and_expressions(spark: Any, exact_keys: bool) -> None:
+    from pyspark.sql import functions as sql
+
+    rows = [("A", None, 1), ("a", None, 2), (None, "a", 3), ("a", "", 4), (None, None, 5), (None, None, 6)]
+    df = timed(spark, [(*row, 0) for row in rows], "one string, two string, n long, at long")
+    on = [sql.lower("one"), "two"]
+    out = deduplicate(df, "d", on, "at", "1 s", partitions=2, exact_keys=exact_keys, offset="n")
+    assert sorted(row.n for row in out.collect()) == [1, 3, 4, 5]
+    single = deduplicate(df, "d", sql.col("n") % 2, "at", "1 s", exact_keys=exact_keys, offset="n")
+    assert sorted(row.n for row in single.collect()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"on": "nobody"}, "no column 'nobody'"),
+        ({"on": []}, "has no key"),
+        ({"on": ["user", "user"]}, "twice"),
+        ({"on": 7}, "not iterable|columns, by their names"),
+        ({"retention": "soon"}, "retention is no duration"),
+        ({"retention": "1 month"}, "no fixed length"),
+        ({"retention": "0 s"}, "more than nothing"),
+        ({"retention": 100}, "write it as '100 days'"),
+        ({"interval": "999 ms"}, "a second or more"),
+        ({"retention": "100 days", "interval": "1 s"}, "give an interval of"),
+        ({"event_time": "never"}, "no column 'never'"),
+        ({"event_time": "user"}, "must be a timestamp, or a bigint"),
+        ({"offset": "never"}, "no column 'never'"),
+        ({"offset": "user"}, "cast it to bigint"),
+        ({"outcome": ""}, "outcome is empty"),
+        ({"outcome": "USER"}, "there is one"),
+        ({"exact_keys": True, "on": tide.content_hash()}, "content hash is none"),
+        ({"expected_rate": 0}, "expected_rate is 0"),
+        ({"checkpoint": None}, "needs checkpoint="),
+        ({"partitions": 0}, "partitions is 0"),
+        ({"name": "a b"}, "name"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_any_row(shop: Shop, options: dict[str, Any], reason: str) -> None:
+    with pytest.raises((StateInvalid, TypeError), match=reason):
+        unique(shop, **options)
+    assert not shop.checkpoint.exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "reason"),
+    [
+        ("1 as k, 'x' as o_first_time", {"outcome": "o"}, "o_first_time"),
+        ("interval '1' month as k", {}, "cast it to string"),
+        ("parse_json('1') as k", {}, "variant; cast it"),
+        ("double(1) as k", {"exact_keys": True}, "cast it to decimal"),
+        ("struct(1 as x) as k", {"exact_keys": True}, "name its fields"),
+        ("1 as k, 2 as k", {}, "more than one column 'k'"),
+        ("1 as k, now() as at", {}, "more than one column is named 'at'"),
+    ],
+)
+def test_columns_that_cannot_be_are_named(
+    spark: Any, columns: str, options: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(StateInvalid, match=reason):
+        deduplicate(spark.sql(f"select {columns}, now() as at"), "d", "k", "at", "1 s", **options)
+
+
+def test_rows_without_a_time_stop_the_batch(spark: Any) -> None:
+    rows = spark.sql("select id as k, if(id = 3, null, id) as at from range(9)").coalesce(1)
+    with pytest.raises(PythonException, match=r"'at' is null in 1 rows of \d.*coalesce\(at"):
+        deduplicate(rows, "d", "k", "at", "1 s", partitions=1).collect()
+    far = spark.sql("select id as k, id * 9000000000000000 as at from range(2)")
+    with pytest.raises(PythonException, match="a bigint is milliseconds"):
+        deduplicate(far, "d", "k", "at", "1 s", partitions=1).collect()
+
+
+def test_other_start_than_the_first_is_refused(spark: Any, tmp_path: Path) -> None:
+    """The interval, the key and how it is kept are fixed; the retention may change beside its interval."""
+    df = timed(spark, [("a", 1, 50)])
+
+    def run(**options: Any) -> list[Any]:
+        given: dict[str, Any] = {"on": "user", "retention": "10 min", "partitions": 1}
+        given |= {"checkpoint": tmp_path, "local_dir": tmp_path / "local"}
+        return deduplicate(df, "d", event_time="at", **(given | options)).collect()  # type: ignore[no-any-return]
+
+    assert len(run()) == 1
+    for options, reason in (
+        ({"on": "amount"}, "its key is"),
+        ({"on": tide.content_hash("user")}, "sha256"),
+        ({"exact_keys": True}, "exact"),
+        ({"offset": "amount"}, "without offsets"),
+        ({"retention": "20 min"}, "interval='300000 ms'"),
+    ):
+        with pytest.raises(StateMismatch, match=reason):
+            run(**options)
+    assert run(retention="20 min", interval="5 min") == []
+    with pytest.raises(StateMismatch):
+        tide.process(df, "d", "user", Counts(), checkpoint=tmp_path)
+
+
+def test_names_that_two_have_and_steps_that_move_partitions_are_refused(shop: Shop) -> None:
+    with pytest.raises(StateInvalid, match="an operator of the same name"):
+        unique(shop, unique(shop), on="amount")
+    shop.add(*random_rows(1, 50))
+    with pytest.raises(StreamingQueryException, match="repartition"):
+        shop.run(plain(unique(shop).coalesce(1)))
