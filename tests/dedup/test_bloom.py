@@ -72,7 +72,7 @@ def test_the_same_hash_many_times_in_a_call_is_one_hash() -> None:
     assert (many == once).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 1 << 32),
     counts=st.lists(st.integers(0, 70_000), min_size=1, max_size=4),

@@ -25,7 +25,7 @@ from tidegate.state.heads import read_head
 from tidegate.state.keys import KeyCodec, KeyColumn, KeyType
 from tidegate.state.segments.decide import BatchColumns, decide
 from tidegate.state.segments.deduplicator import position
-from tidegate.state.segments.deduplicator_columns import keys_of
+from tidegate.state.segments.deduplicator_columns import keys_of, offsets_of, times_of
 from tidegate.state.segments.identity import SALT, Identity, check_identity, digest_columns, read_identity
 from tidegate.state.segments.settings import SegmentSettings
 from tidegate.state.segments.store import SegmentStore
@@ -231,6 +231,10 @@ def test_a_column_that_is_not_named_goes_on_with_a_named_one_of_its_type(tmp_pat
     assert read_identity(depot, "orders") == named
     with opened(tmp_path, "1 day") as dedup:
         assert dedup.check(["a"], [1]).outcome == ["unique"]
+    numbered = operator_depot(str(tmp_path / "numbers"), "orders")
+    check_identity(numbered, Identity(DAY_US, DAY_US // 2, True, False, (("n", "int"),), "exact"), "orders")
+    with opened(tmp_path / "numbers", "1 day", exact_keys=True) as dedup:
+        assert dedup.check([7, 7], [1, 2]).outcome == ["unique", "duplicate"]
     with pytest.raises(StateMismatch, match="Every key is stored by these columns"):
         other = Identity(DAY_US, DAY_US // 2, False, False, (("order_id", "string"),))
         check_identity(depot, other, "orders")
@@ -262,9 +266,23 @@ def test_what_cannot_be_judged_is_refused_and_nothing_is_stored(tmp_path: Path) 
         assert dedup.check(["a"], [1]).outcome == ["unique"]
 
 
+def test_times_are_the_same_in_whatever_form_they_come() -> None:
+    zones = [UTC, dt.timezone(dt.timedelta(hours=5, minutes=30)), dt.timezone(dt.timedelta(hours=-8))]
+    moments = [
+        dt.datetime(year, 7, 1, 12, 30, 1, 7, tzinfo=zone) for year in (1, 1969, 2026) for zone in zones
+    ]
+    plain = [(one - dt.datetime(1970, 1, 1, tzinfo=UTC)) // dt.timedelta(microseconds=1) for one in moments]
+    naive = [one.astimezone(UTC).replace(tzinfo=None) for one in moments]
+    forms = [moments, plain, naive, [*moments[:4], *naive[4:]], [*plain[:2], *moments[2:]], np.array(plain)]
+    for form in [*forms, pa.array(moments), pa.chunked_array([pa.array(plain)])]:
+        assert times_of(form, "orders").tolist() == plain
+
+
 def test_positions_of_two_partitions_are_never_the_same() -> None:
     assert position(0, 5) == 5
     assert position(1, 5) != position(5, 1)
+    assert offsets_of([(1, 5), (5, 1)]).tolist() == [position(1, 5), position(5, 1)]
+    assert offsets_of([(1, 5), 9]).tolist() == [position(1, 5), 9]
     assert position(2**15 - 1, 2**48 - 1) == 2**63 - 1
     with pytest.raises(ValueInvalid):
         position(2**15, 0)

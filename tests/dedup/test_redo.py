@@ -141,9 +141,15 @@ def test_keys_that_share_their_first_bytes_and_have_many_times_are_told_apart() 
     assert decision.counts["unique"] == 24
     again = redo(rows, Published("o", [decision.changes]), rule, None)
     assert again.outcome.tolist() == [0] * 24
-    moved = BatchColumns(digests(*[1, 2, 4] * 8), times, None, rows.tie)
-    with pytest.raises(StateMismatch):
-        redo(moved, Published("o", [decision.changes]), rule, None)
+
+
+def test_another_key_that_shares_its_first_bytes_is_not_taken_for_the_stored_one() -> None:
+    rule = SegmentRule.of(10)
+    times = np.array([5], np.int64)
+    rows = BatchColumns(digests(3), times, None, lambda at: at.astype(np.uint64))
+    changes = decide(rows, Shelf(rule, with_offsets=False), rule, None).changes
+    with pytest.raises(StateMismatch, match="not those of the first time"):
+        redo(BatchColumns(digests(4), times, None, rows.tie), Published("o", [changes]), rule, None)
 
 
 def test_late_rows_are_late_again() -> None:

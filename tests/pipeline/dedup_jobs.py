@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,13 @@ from pyspark import cloudpickle
 from tests.pipeline.keyed_jobs import is_first
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline.dedup_columns import RowLayout
+from tidegate.pipeline.dedup_judges import Verdict
 from tidegate.pipeline.dedup_task import DedupTask
 from tidegate.pipeline.planned import Planned, Task, current_task
 from tidegate.pipeline.seats import Seat
+from tidegate.pipeline.spool import Spool
 from tidegate.state.backends import SEGMENTS_KIND
-from tidegate.state.batch import StateSettings
+from tidegate.state.batch import Opened, StateSettings
 from tidegate.state.hashing import groups_of_hashes
 from tidegate.state.keys import KeyColumn, KeyType
 from tidegate.state.points import ONCE_VARIABLE, POINT_VARIABLE
@@ -93,6 +95,18 @@ class Struck(DedupTask):
             os.environ.pop(POINT_VARIABLE, None)
 
 
+@dataclass(frozen=True, slots=True)
+class Overtaken(DedupTask):
+    """A task before whose decision something else is done."""
+
+    before: Callable[[], None] | None = None
+
+    def _published(self, planned: Planned, opened: Opened, spool: Spool) -> Verdict:
+        if self.before is not None:
+            self.before()
+        return DedupTask._published(self, planned, opened, spool)
+
+
 def failing_once(mark: str) -> Any:
     """Give a step behind the operator that fails once, when it has seen rows of a published batch."""
 
@@ -108,8 +122,18 @@ def failing_once(mark: str) -> Any:
 class Bench:
     """Runs tasks of a deduplication without Spark: rows (key, number, seconds), one call a partition."""
 
-    def __init__(self, folder: Path, retention_s: int = 100, **task: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        retention_s: int = 100,
+        mark: str = "local",
+        before: Callable[[], None] | None = None,
+        **task: Any,
+    ) -> None:
+        """`mark` tells the machines of two benches apart; `before` is called once a batch is opened."""
         self._folder = folder
+        self._mark = mark
+        self._before = before
         self._task = task
         # As long as the retention: few segments, whose files take most of the time.
         self._rule = SegmentRule.of(retention_s * SECOND_US, retention_s * SECOND_US)
@@ -124,7 +148,7 @@ class Bench:
             parallelism=parallelism,
             max_parallelism=MAX_PARALLELISM,
             settings=StateSettings(
-                backend=SEGMENTS_KIND, segments=segments, local_root=str(self._folder / "local")
+                backend=SEGMENTS_KIND, segments=segments, local_root=str(self._folder / self._mark)
             ),
             checkpoint=str(self._folder / "checkpoint"),
             planned=Planned(number, f"plan {number}", None, 0),
@@ -139,7 +163,9 @@ class Bench:
         )
         layout = RowLayout("d", 3, 2, "at")
         first_time = pa.timestamp("us", tz="UTC")
-        return replace(DedupTask(seat, wanted, identity, rule, layout, first_time), **self._task)
+        made = Overtaken(seat, wanted, identity, rule, layout, first_time)
+        before, self._before = self._before, None
+        return replace(made, before=before, **self._task)
 
     def run(
         self, number: int, rows: Sequence[Seen], parallelism: int = 2, pieces: int = 3
@@ -149,7 +175,7 @@ class Bench:
         task = self.task(parallelism, number)
         for partition in range(parallelism):
             self._attempts += 1
-            at = Task(partition, f"app/run/{self._attempts}", None, None)
+            at = Task(partition, f"app/{self._mark}/{self._attempts}", None, None)
             for batch in task._given(
                 at, iter(self._rows(rows, parallelism, partition, pieces)), SystemClock()
             ):
@@ -166,7 +192,7 @@ class Bench:
             [
                 keys,
                 pa.array([number for _, number, _ in rows], pa.int64()),
-                pa.array([at * SECOND_US for _, _, at in rows], pa.timestamp("us", tz="UTC")),
+                pa.array([at and at * SECOND_US for _, _, at in rows], pa.timestamp("us", tz="UTC")),
                 pa.array(groups, pa.int32()),
                 pa.array(first.view(np.int64)),
                 pa.array(second.view(np.int64)),

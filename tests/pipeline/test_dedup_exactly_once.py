@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.pipeline.dedup_jobs import Bench, Struck, expected_outcomes, failing_once, random_rows
@@ -15,6 +16,7 @@ from tests.pipeline.keyed_jobs import Shop
 from tidegate.errors import StateInvalid, StateMismatch
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline import deduplicate as module
+from tidegate.pipeline.dedup_columns import RowLayout
 from tidegate.pipeline.deduplicate import deduplicate
 from tidegate.state import savepoints
 from tidegate.state.depot import operator_depot
@@ -90,12 +92,34 @@ def test_other_rows_than_the_first_time_are_refused(tmp_path: Path, change: str)
         bench.run(0, rows)
 
 
+def test_attempt_that_loses_the_race_gives_what_the_first_one_accepted(tmp_path: Path) -> None:
+    """Both see the batch as new; the other one publishes while this one decides."""
+    rows = [("a", number, 5) for number in range(10)]
+    other = Bench(tmp_path, RETENTION_S, mark="other")
+    given: list[Any] = []
+    bench = Bench(tmp_path, RETENTION_S, before=lambda: given.extend(other.run(0, rows[::-1], 1)))
+    assert bench.run(0, rows, 1) == given
+    assert [row[3] for row in given].count("unique") == 1
+    assert bench.run(1, [("a", 99, 6)], 1) == [["a", 99, 6, "duplicate", 5]]
+
+
 def test_task_that_comes_twice_is_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path, RETENTION_S)
     bench.run(0, BATCHES[0])
     bench._attempts -= 1
     with pytest.raises(StateInvalid, match="coalesce"):
         bench.run(0, [], 1)
+
+
+def test_rows_without_a_time_stop_the_batch_before_anything_is_stored(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, RETENTION_S)
+    timeless: Any = [("a", 1, 5), ("b", 2, None), ("c", 3, 5)]
+    with pytest.raises(StateInvalid, match=r"'at' is null in 1 rows of \d.*coalesce\(at"):
+        bench.run(0, timeless, 1)
+    layout = RowLayout("d", 1, 0, "ms")
+    with pytest.raises(StateInvalid, match="a bigint is milliseconds"):
+        layout.check(pa.RecordBatch.from_pydict({"ms": pa.array([1, 1 << 60])}))
+    assert bench.run(0, BATCHES[0], 1) == EXPECTED[0]
 
 
 @pytest.fixture

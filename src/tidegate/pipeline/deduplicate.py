@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegate.errors import TidegateError
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.pipeline.dedup_checks import (
     FIRST_TIME_SUFFIX,
@@ -30,7 +31,7 @@ from tidegate.pipeline.dedup_columns import RowLayout
 from tidegate.pipeline.dedup_task import DedupTask
 from tidegate.pipeline.digests import ContentHash, NoKey, content_digest, hash_pair
 from tidegate.pipeline.keyed_checks import invalid
-from tidegate.pipeline.seats import Seat
+from tidegate.pipeline.seats import Seat, reworded
 from tidegate.pipeline.starting import (
     MEMORY_BYTES_DEFAULT,
     call_mark,
@@ -60,6 +61,7 @@ from tidegate.state.segments.identity import (
     digest_kind,
     read_identity,
 )
+from tidegate.state.segments.rule import SegmentRule
 from tidegate.state.segments.settings import SegmentSettings
 
 if TYPE_CHECKING:
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 US_PER_SECOND = 1_000_000
+DOOR = "deduplicate"
 # As keys lie in segments, unless they are stored exactly.
 _DIGEST_KEY = KeyType((KeyColumn("digest", "binary"),))
 
@@ -109,17 +112,10 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
     Refuses what cannot run before any row is touched.
     """
     rule = find_rule(name, retention, interval)
-    segments = SegmentSettings(
-        store=name,
-        retention_us=rule.retention_us,
-        interval_us=rule.interval_us,
-        exact_keys=exact_keys,
-        with_offsets=offset is not None,
-    )
     settings = StateSettings(
         backend=SEGMENTS_KIND,
         rocks=rocks or RocksSettings.deduplication(memory_bytes_max=MEMORY_BYTES_DEFAULT),
-        segments=segments,
+        segments=_segments(name, rule, exact_keys=exact_keys, with_offsets=offset is not None),
         local_root=find_local_root(df, local_dir),
     )
     if snapshot_every is not None:
@@ -138,7 +134,11 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
         offset=offset,
         expected_rate=expected_rate,
     )
-    return unique_rows(df, on, options, SystemClock())
+    try:
+        return unique_rows(df, on, options, SystemClock())
+    except TidegateError as problem:
+        reworded(problem, DOOR)
+        raise
 
 
 def unique_rows(
@@ -170,12 +170,23 @@ def unique_rows(
         seen_epoch=start.seen_epoch if start else None,
         savepoint=options.savepoint,
         call=call_mark(df, clock),
+        door=DOOR,
     )
     if not df.isStreaming:
         planned, seen = plan_here(df, options, start, clock)
         seat = replace(seat, planned=planned, seen_epoch=seen)
     task = DedupTask(seat, wanted, identity, options.rule, layout, _first_time(df, options))
     return _worked(df, options, task, ours)
+
+
+def _segments(name: str, rule: SegmentRule, *, exact_keys: bool, with_offsets: bool) -> SegmentSettings:
+    return SegmentSettings(
+        store=name,
+        retention_us=rule.retention_us,
+        interval_us=rule.interval_us,
+        exact_keys=exact_keys,
+        with_offsets=with_offsets,
+    )
 
 
 def _settings(df: DataFrame, options: DedupOptions, parallelism: int) -> StateSettings:

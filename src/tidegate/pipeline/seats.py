@@ -7,6 +7,7 @@ batch job. A task that has the rows of another one is refused before it has reme
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from tidegate.state.moved import leave_mark, moved
 # Of the hash of a checkpoint's path, which tells a few apart.
 PLACE_BYTES = 4
 
+_DOOR = re.compile(r"\bprocess\b")
 _TWO_JOBS = (
     "Two batch jobs were planned on this checkpoint at once. Call process again once the other job is done, "
     "or give each job a checkpoint of its own."
@@ -50,8 +52,9 @@ class Seat:
     savepoint: str | None = None
     # A batch job has one batch, planned on the driver; a query's are read from Spark's log.
     planned: Planned | None = None
-    # Which call on the driver made this.
+    # Which call on the driver made this, and of which function.
     call: str = ""
+    door: str = "process"
 
     def plan(self, task: Task) -> Planned:
         """Give the batch that a task works for, from the driver or from Spark's log."""
@@ -110,7 +113,16 @@ class Seat:
         """Add to an error what helps where this task runs."""
         if isinstance(problem, PlanChanged) and self.planned is not None:
             problem.hint = _TWO_JOBS
+        reworded(problem, self.door)
         hinted(problem)
+
+
+def reworded(problem: TidegateError, door: str) -> None:
+    """Let what an error tells to do speak of the function that was called."""
+    if door != "process":
+        if problem.hint == StateInvalid.default_hint:
+            problem.hint = "docs/guide/dedup.md shows what it takes."
+        problem.hint = _DOOR.sub(door, problem.hint)
 
 
 def task_name(operator: str, checkpoint: str | None) -> str:

@@ -58,9 +58,10 @@ class Spool:
         if self._map is not None:
             raise InvariantBroken(reason="rows are added to a spool before they are read")
         self._starts.append(self.rows + batch.num_rows)
-        if self._file is None and self._held_bytes + batch.nbytes <= self._bytes_max:
+        size_bytes = batch.get_total_buffer_size()
+        if self._file is None and self._held_bytes + size_bytes <= self._bytes_max:
             self._held.append(batch)
-            self._held_bytes += batch.nbytes
+            self._held_bytes += size_bytes
             return
         with local_files(self._root):
             self._write(batch)

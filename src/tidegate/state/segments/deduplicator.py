@@ -49,6 +49,7 @@ from tidegate.state.segments.identity import (
     UNNAMED,
     Identity,
     check_identity,
+    digest_kind,
     read_identity,
 )
 from tidegate.state.segments.rule import SegmentRule
@@ -158,7 +159,7 @@ class Deduplicator:
             if not len(found):
                 return Outcomes.none()
             identity = self._identified(found, with_offsets=places is not None)
-            kinds = tuple(kind for _, kind in identity.columns)
+            kinds = tuple(digest_kind(kind) for _, kind in identity.columns)
             column = found.column(kinds, self._max_parallelism, exact=self._exact_keys)
             # Of messages that nothing tells apart, the one that stands first is the first.
             rows = BatchColumns(column, times_us, places, lambda at: at.astype(np.uint64))
@@ -276,7 +277,7 @@ class Deduplicator:
     def _identified(self, keys: Keys, *, with_offsets: bool) -> Identity:
         """Give the identity; the first call's keys and offsets make it."""
         if self._identity is not None:
-            keys.check(tuple(kind for _, kind in self._identity.columns), self.name)
+            keys.check(tuple(digest_kind(kind) for _, kind in self._identity.columns), self.name)
             columns = self._identity.columns
         elif VOID in keys.kinds:
             reason = (

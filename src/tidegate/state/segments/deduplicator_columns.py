@@ -113,7 +113,8 @@ def times_of(given: Any, operator: str) -> Longs:
         return _arrow_times(given, operator)
     values = list(given)
     try:
-        return np.array([_micros(value) for value in values], np.int64)
+        plain = _plain(values)
+        return np.array([_micros(value) for value in values], np.int64) if plain is None else plain
     except (TypeError, OverflowError) as problem:
         if any(value is None for value in values):
             raise _no_time(operator) from problem
@@ -150,7 +151,27 @@ def offsets_of(given: Any) -> Longs:
     """Give offsets as numbers: whole numbers as they are, a partition and an offset as one number."""
     if isinstance(given, pa.Array | pa.ChunkedArray):
         given = given.to_pylist()
-    return np.array([_offset(value) for value in given], np.int64)
+    values = list(given)
+    plain = _plain(values)
+    return np.array([_offset(value) for value in values], np.int64) if plain is None else plain
+
+
+def _plain(values: list[Any]) -> Longs | None:
+    """Give values of one plain type as numbers at once; None where each must be looked at by itself."""
+    kinds = set(map(type, values))
+    try:
+        if kinds == {int}:
+            return np.array(values, np.int64)
+        if kinds == {dt.datetime}:
+            found: Longs = pa.array(values, pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
+            return found
+        if kinds == {tuple} and set(map(len, values)) == {2}:
+            pairs = np.array(values, np.int64)
+            within = (pairs >= 0) & (pairs < [PARTITIONS_MAX, OFFSETS_MAX])
+            return pairs[:, 0] << OFFSET_BITS | pairs[:, 1] if within.all() else None
+    except (OverflowError, ValueError, TypeError, pa.ArrowException):
+        return None
+    return None
 
 
 def _offset(value: Any) -> int:

@@ -29,14 +29,14 @@ GROUP_BYTES, DIGEST_BYTES, TIME_BYTES, OFFSET_BYTES = 2, 16, 8, 8
 ENTRY_BYTES = GROUP_BYTES + DIGEST_BYTES + TIME_BYTES
 # How often an entry is written to a new file of the store, and so put into the checkpoint by a snapshot: once
 # by the flush, then by compactions. It rises with the number of flushes, and a snapshot flushes: this is for
-# 432 of them in a segment, one every 10,000 s of 50 days. `python -m benchmarks.dedup_compaction` counts them.
+# 432 of them in a segment, one every 10,000 s of 50 days. `python -m benchmarks.dedup_compaction` counts.
 FILE_WRITES_A_KEY = Fraction(103, 10)
 # Snapshots that are kept, and the change files after which one is due: the defaults of state.
 SNAPSHOTS_KEPT = 3
 CHANGE_FILES_BYTES_MAX = 64 * MIB
 # A lost disk is filled again from the checkpoint at this rate by one partition on one core, checksums and the
-# last change files included, where the checkpoint's storage gives 60 MB/s. Measured: 2.5 M at 5 M keys;
-# `python -m benchmarks.dedup --only restarts` measures it anew, with the start of a query around it.
+# last change files included, where the checkpoint's storage gives 60 MB/s. Measured: 2.5 M at 5 M keys, in
+# the file cache; `python -m benchmarks.dedup --only restarts` has it with the start of a query around it.
 RESTORE_KEYS_A_SECOND = 2_000_000
 # The disk is watched at this part of its size, so it is bought for it.
 FILL_MAX = Fraction(7, 10)

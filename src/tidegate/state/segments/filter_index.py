@@ -3,12 +3,12 @@
 In a segment's folder the record is `filter.index`, replaced as a whole; without it nothing else counts.
 
     page-<number>.bloom             a page (filter_page.py)
-    page-<number>-<digest>.base     what the page that takes hashes was at some moment, sealed
+    page-<number>-<digest>.stem     what the page that takes hashes was at some moment, sealed
     page-<number>-<digest>.tail     hashes that were added to it after that (filter_tail.py)
-    page-<number>-<digest>.journal  those that were added since the tail of that digest, or the base, was made
+    page-<number>-<digest>.journal  those that were added since the tail of that digest, or the stem, was made
 
 In a snapshot the record is `<digest>.filters`, a full page is `page-<number>-<digest>.bloom`, and the page
-that takes hashes is its base and its tails. All names say the content.
+that takes hashes is its stem and its tails. All names say the content.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ INDEX_FORMAT = 1
 INDEX_NAME = "filter.index"
 SNAPSHOT_SUFFIX = ".filters"
 
-_PAGE_FILES = ("page-*.bloom", "page-*.base", "page-*.tail", "page-*.journal", "page-*.new")
+_PAGE_FILES = ("page-*.bloom", "page-*.stem", "page-*.tail", "page-*.journal", "page-*.new")
 _OURS = (*_PAGE_FILES, f"{INDEX_NAME}.*", f"*{SNAPSHOT_SUFFIX}")
 
 
 @dataclass(frozen=True, slots=True)
 class FilterIndex:
-    """The pages by their digests, in order, None for one that still changes; and the base of the last."""
+    """The pages by their digests, in order, None for one that still changes; and the stem of the last."""
 
     pages: tuple[str | None, ...] = ()
-    base: str | None = None
+    stem: str | None = None
     tails: tuple[str, ...] = ()
 
     @property
@@ -45,15 +45,15 @@ class FilterIndex:
 
     def encoded(self) -> bytes:
         """Give the bytes of the record's file."""
-        fields = {"format": INDEX_FORMAT, "pages": self.pages, "base": self.base, "tails": self.tails}
+        fields = {"format": INDEX_FORMAT, "pages": self.pages, "stem": self.stem, "tails": self.tails}
         return sealed(fields)
 
     def names(self) -> Iterator[str]:
         """Give the names of the files that belong to it in a segment's folder, without the record."""
         yield from (page_name(number) for number in range(len(self.pages)))
-        if self.base is not None:
-            yield base_name(self.last, self.base)
-            yield journal_name(self.last, self.tails[-1] if self.tails else self.base)
+        if self.stem is not None:
+            yield stem_name(self.last, self.stem)
+            yield journal_name(self.last, self.tails[-1] if self.tails else self.stem)
         yield from (tail_name(self.last, digest) for digest in self.tails)
 
 
@@ -62,18 +62,18 @@ def page_name(number: int, digest: str | None = None) -> str:
     return f"page-{number}.bloom" if digest is None else f"page-{number}-{digest}.bloom"
 
 
-def base_name(number: int, digest: str) -> str:
+def stem_name(number: int, digest: str) -> str:
     """Give the name of a copy of the page that takes hashes."""
-    return f"page-{number}-{digest}.base"
+    return f"page-{number}-{digest}.stem"
 
 
 def tail_name(number: int, digest: str) -> str:
-    """Give the name of a file of hashes that came after the base."""
+    """Give the name of a file of hashes that came after the stem."""
     return f"page-{number}-{digest}.tail"
 
 
 def journal_name(number: int, after: str) -> str:
-    """Give the name of the file for the hashes that come after a tail, or after the base.
+    """Give the name of the file for the hashes that come after a tail, or after the stem.
 
     It says after which: a journal that was begun for a record that was never written is not taken for the
     one that the older record means.
@@ -90,7 +90,7 @@ def read_index(path: Path) -> FilterIndex:
     """Give the record that a file holds; StorageCorrupt names the file when it is damaged."""
     document = unsealed(path.read_bytes(), str(path), INDEX_FORMAT)
     try:
-        return FilterIndex(tuple(document["pages"]), document["base"], tuple(document["tails"]))
+        return FilterIndex(tuple(document["pages"]), document["stem"], tuple(document["tails"]))
     except (KeyError, TypeError) as problem:
         raise StorageCorrupt(place=str(path), reason="fields are missing or unknown") from problem
 

@@ -34,7 +34,7 @@ from tidegate.errors import StorageCorrupt, StorageFailed, StorageFull
 from tidegate.state.segments import bloom
 from tidegate.state.segments.bloom import LINE_BYTES, LINE_WORDS, Flags, Hashes, Words
 from tidegate.state.segments.filter_budget import FilterBudget
-from tidegate.state.segments.filter_index import base_name
+from tidegate.state.segments.filter_index import stem_name
 from tidegate.storage.files import is_full
 
 MAGIC = b"TGBLOOM"
@@ -177,7 +177,7 @@ class Page:
                     write_all(copy.fileno(), content)
                 os.pwrite(copy.fileno(), self._sealed_head(digest.digest()), 0)
                 os.fsync(copy.fileno())
-            spare.replace(folder / base_name(self.number, digest.hexdigest()))
+            spare.replace(folder / stem_name(self.number, digest.hexdigest()))
         except OSError as problem:
             spare.unlink(missing_ok=True)
             raise refusal(spare, problem) from problem

@@ -2,8 +2,8 @@
 
 A page is made for all keys that a segment will hold, and changes all over until it is full: a snapshot that
 copied it each time would write gigabytes for some thousand keys. So a large page is copied now and then (its
-base), and what is added afterwards goes to a journal beside it, eight bytes a key; each snapshot cuts the
-journal into a tail. Base and tails together say what the page is.
+stem), and what is added afterwards goes to a journal beside it, eight bytes a key; each snapshot cuts the
+journal into a tail. Stem and tails together say what the page is.
 
     magic "TGTAIL" | zero u8 | format u8 | hashes u64, little-endian
 

@@ -33,7 +33,7 @@ from tidegate.state.segments.filter_index import (
     read_index,
 )
 from tidegate.state.segments.filter_page import Page, refusal
-from tidegate.state.segments.filter_snapshot import Base, snapshot, take_over
+from tidegate.state.segments.filter_snapshot import Stem, snapshot, take_over
 from tidegate.storage.files import write_file_atomically
 
 # Below so many keys a new page is made for three times as many as are there: few pages, and little memory.
@@ -49,7 +49,7 @@ class FilterSettings:
     bits_per_key: int = 12
     page_keys_min: int = 1 << 16
     page_keys_max: int = 1 << 28  # 400 MB at 12 bits
-    base_bytes_min: int = 8 << 20  # a smaller page is copied with every snapshot (filter_snapshot.py)
+    stem_bytes_min: int = 8 << 20  # a smaller page is copied with every snapshot (filter_snapshot.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class FilterFiles:
         self._expected_keys = 0
         self._probes = self._maybe = 0
         try:
-            self._base = self._opened()
+            self._stem = self._opened()
             if self.count < count_min:
                 reason = f"it has {self.count} hashes, {count_min} keys are known"
                 raise StorageCorrupt(place=str(folder), reason=reason)
@@ -185,7 +185,7 @@ class FilterFiles:
         if room < len(hashes):
             pages += self._grow(len(hashes) - room)
         else:
-            self._base.append(hashes)
+            self._stem.append(hashes)
         start = 0
         for page in pages:
             stop = min(start + page.room, len(hashes))
@@ -202,7 +202,7 @@ class FilterFiles:
                 page.seal()
             else:
                 page.sync()
-        self._base.sync()
+        self._stem.sync()
         sealed = tuple(page.digest if page.is_full else None for page in self._pages)
         if sealed != self._sealed or not (self.folder / INDEX_NAME).exists():
             self._write_index(sealed)
@@ -216,10 +216,10 @@ class FilterFiles:
         self.sync()
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            return snapshot(folder, self._pages, self._base, lambda: self._write_index(self._sealed))
+            return snapshot(folder, self._pages, self._stem, lambda: self._write_index(self._sealed))
         except BaseException as problem:
-            # The record may be older than the journal: the next snapshot begins with a new base.
-            self._base.forget()
+            # The record may be older than the journal: the next snapshot begins with a new stem.
+            self._stem.forget()
             if isinstance(problem, OSError):
                 raise refusal(folder, problem) from problem
             raise
@@ -237,19 +237,19 @@ class FilterFiles:
     def abandon(self) -> None:
         """Let go of the mappings without a sync: for a folder that is about to be removed."""
         self._close_pages()
-        self._base.close()
+        self._stem.close()
         self._is_read_only = True
 
-    def _opened(self) -> Base:
+    def _opened(self) -> Stem:
         """Open the pages that the record names; remove what it does not name."""
         path = found_index(self.folder)
         if path is None:
-            return Base(self.folder, FilterIndex(), self.settings.base_bytes_min)
+            return Stem(self.folder, FilterIndex(), self.settings.stem_bytes_min)
         index = read_index(path)
         if path.name != INDEX_NAME:
             if self._is_read_only:
                 raise InvariantBroken(reason=f"a snapshot in {self.folder} was opened to be read only")
-            index = take_over(self.folder, index, self._budget, self.settings.base_bytes_min)
+            index = take_over(self.folder, index, self._budget, self.settings.stem_bytes_min)
             write_file_atomically(self.folder / INDEX_NAME, index.encoded())
         self._sealed = index.pages
         for number, digest in enumerate(index.pages):
@@ -257,9 +257,9 @@ class FilterFiles:
             self._pages.append(page)
             page.check_is(number, digest)
         if self._is_read_only:
-            return Base(self.folder, FilterIndex(), self.settings.base_bytes_min)
+            return Stem(self.folder, FilterIndex(), self.settings.stem_bytes_min)
         _remove_unnamed(self.folder, index)
-        return Base(self.folder, index, self.settings.base_bytes_min)
+        return Stem(self.folder, index, self.settings.stem_bytes_min)
 
     def _grow(self, more: int) -> list[Page]:
         """Make the pages that so many more hashes need, and name them in the record; or change nothing."""
@@ -274,13 +274,13 @@ class FilterFiles:
                 made.append(Page.make(path, number, capacity, self.settings.bits_per_key, self._budget))
                 count, more = count + capacity, more - capacity
             sealed = (*self._sealed, *(None for _ in made))
-            self._write_index(sealed, has_base=False)
+            self._write_index(sealed, has_stem=False)
         except BaseException:
             for page in made:
                 page.close()
                 page.path.unlink(missing_ok=True)
             raise
-        self._base.forget()
+        self._stem.forget()
         self._pages += made
         return made
 
@@ -292,10 +292,10 @@ class FilterFiles:
         wanted = max(wanted, self.settings.page_keys_min)
         return min(wanted, self.settings.page_keys_max, bloom.keys_max(self.settings.bits_per_key))
 
-    def _write_index(self, sealed: tuple[str | None, ...], *, has_base: bool = True) -> FilterIndex:
+    def _write_index(self, sealed: tuple[str | None, ...], *, has_stem: bool = True) -> FilterIndex:
         """Replace the record: which pages never change again, and what the next snapshot starts from."""
-        base = (self._base.digest, self._base.tails) if has_base else (None, ())
-        index = FilterIndex(sealed, *base)
+        stem = (self._stem.digest, self._stem.tails) if has_stem else (None, ())
+        index = FilterIndex(sealed, *stem)
         if not self._is_building and not self._is_read_only:
             self.folder.mkdir(parents=True, exist_ok=True)
             try:

@@ -137,8 +137,13 @@ def _other_interval(stored: Identity, wanted: Identity) -> str:
 def _fit(stored: tuple[tuple[str, str], ...], wanted: tuple[tuple[str, str], ...]) -> bool:
     if len(stored) != len(wanted):
         return False
-    pairs = zip(stored, wanted, strict=True)
-    return all(old[1] == new[1] and (old[0] == new[0] or UNNAMED in (old[0], new[0])) for old, new in pairs)
+    for (old_name, old_kind), (name, kind) in zip(stored, wanted, strict=True):
+        # Whole numbers of every width are stored alike.
+        if digest_kind(old_kind) != digest_kind(kind) or (
+            old_name != name and UNNAMED not in (old_name, name)
+        ):
+            return False
+    return True
 
 
 def _shown(columns: tuple[tuple[str, str], ...]) -> str:

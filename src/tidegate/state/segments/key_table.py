@@ -14,7 +14,7 @@ So after a kill the segment is what the first so many writes made of it, with th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -41,7 +41,7 @@ from tidegate.storage.rocks_faults import open_fault, read_fault, write_fault
 # From so many keys on a file of their own costs less than the way through memory: it is synced at once.
 FILE_KEYS_MIN = 8_192
 INCOMING_NAME = "incoming.part"
-# Keys read at a time when all of them are read.
+# Keys read at a time when all of them are read, and taken apart at a time when many are written.
 KEYS_CHUNK = 65_536
 
 Pair = tuple[bytes, bytes]
@@ -158,7 +158,7 @@ class KeyTable:
         self.is_flushed = False
         return is_large
 
-    def write_file(self, keys: Sequence[bytes], values: Sequence[bytes], record: Record) -> None:
+    def write_file(self, puts: Iterable[Pair], record: Record) -> None:
         """Write entries whose keys rise as one file of RocksDB's; on the disk on return."""
         place = self.folder / INCOMING_NAME
         writer: Any = SstFileWriter(self._options)
@@ -167,7 +167,7 @@ class KeyTable:
         try:
             writer.open(str(place))
             put = writer.__setitem__
-            for key, value in zip(keys, values, strict=True):
+            for key, value in puts:
                 put(key, value)
             put(RECORD_KEY, record.encoded())
             writer.finish()

@@ -21,7 +21,7 @@ from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.segments.columns import KEY_BYTES, Bytes, Hashes, decode_times, hashes_of, to_list
 from tidegate.state.segments.filter_budget import FilterBudget
 from tidegate.state.segments.filters import FilterFiles, FilterSettings
-from tidegate.state.segments.key_table import FILE_KEYS_MIN, KeyTable
+from tidegate.state.segments.key_table import FILE_KEYS_MIN, KEYS_CHUNK, KeyTable
 from tidegate.state.segments.marks import NO_VERSION, Record
 from tidegate.state.segments.outer_keys import PartChanges
 from tidegate.state.segments.settings import TIME_BYTES, SegmentSettings
@@ -43,24 +43,41 @@ class Workshop:
 
 @dataclass(slots=True)
 class _Puts:
-    """Entries to be put, keys rising, and what is known of them."""
+    """Entries to be put, keys rising, one by one or as rows of bytes, and what is known of them."""
 
-    keys: list[bytes]
-    values: list[bytes]
+    keys: list[bytes] | Bytes
+    values: list[bytes] | Bytes
     hashes: Hashes
     oldest_us: int | None
     newest_us: int | None
+
+    def __len__(self) -> int:
+        return len(self.hashes)
+
+    def pairs(self) -> Iterator[tuple[bytes, bytes]]:
+        """Give the entries in order; rows are taken apart some at a time, so that memory is bounded."""
+        for at in range(0, len(self), KEYS_CHUNK):
+            sides = [side[at : at + KEYS_CHUNK] for side in (self.keys, self.values)]
+            keys, values = (side if isinstance(side, list) else to_list(side) for side in sides)
+            yield from zip(keys, values, strict=True)
 
 
 class Segment:
     """One open segment; RocksDB may rest while the filter stays."""
 
     def __init__(
-        self, folder: Path, workshop: Workshop, make_room: Callable[[], None], keys_min: int | None = None
+        self,
+        folder: Path,
+        workshop: Workshop,
+        make_room: Callable[[], None],
+        listed: Record | None = None,
+        *,
+        is_new: bool = False,
     ) -> None:
-        """Open it; `keys_min` is how many keys its filter must know, those of its record unless given.
+        """Open it; `listed` is what the mark says of it, and how many keys its filter must know.
 
-        `make_room` is called before RocksDB is opened, so that others may rest.
+        A segment that the mark does not list, though there is one, `is_new`: its filter is filled again by
+        the batches since. `make_room` is called before RocksDB is opened, so that others may rest.
         """
         self.folder = folder
         self._workshop = workshop
@@ -72,7 +89,10 @@ class Segment:
         table = self.table()
         try:
             self.record = table.record() or Record(NO_VERSION)
-            self._filter = self._open_filter(self.record.keys if keys_min is None else keys_min)
+            if listed is not None and listed.version == self.record.version:
+                self.record = listed  # its count may be the better one
+            known = listed or self.record
+            self._filter = self._open_filter(0 if is_new else known.keys)
         except BaseException:
             table.close()
             raise
@@ -122,12 +142,12 @@ class Segment:
             is_large = table.write(part.ranges, deleted, (), here)
             self.record = here
         for number, one in enumerate(puts, start=1):
-            here = replace(here, keys=here.keys + len(one.keys)).seen(one.oldest_us, one.newest_us)
+            here = replace(here, keys=here.keys + len(one)).seen(one.oldest_us, one.newest_us)
             here = replace(here, is_whole=record.is_whole and number == len(puts))
-            if len(one.keys) < FILE_KEYS_MIN:
-                table.write((), (), zip(one.keys, one.values, strict=True), here)
+            if len(one) < FILE_KEYS_MIN:
+                table.write((), (), one.pairs(), here)
             else:
-                table.write_file(one.keys, one.values, here)
+                table.write_file(one.pairs(), here)
             self.record = here
         if is_large:
             self._rebuild()
@@ -242,7 +262,7 @@ class Segment:
             self._check_width(packed.values)
             hashes = hashes_of(packed.keys)
             span = self._span(np.ascontiguousarray(packed.values))
-            puts.append(_Puts(to_list(packed.keys), to_list(packed.values), hashes, *span))
+            puts.append(_Puts(packed.keys, packed.values, hashes, *span))
         if merge and self._workshop.settings.rule.holds_several:
             return [self._merged(one) for one in puts]
         return puts
@@ -251,10 +271,10 @@ class Segment:
         """Join the times of keys that come twice, or are stored already, with those that are there."""
         width = self._workshop.settings.time_bytes
         joined: dict[bytes, bytes] = {}
-        for key, value in zip(puts.keys, puts.values, strict=True):
+        for key, value in puts.pairs():
             joined[key] = union(joined[key], value, width) if key in joined else value
         keys = list(joined)
-        hashes = puts.hashes if len(keys) == len(puts.keys) else self._hashes(keys)
+        hashes = puts.hashes if len(keys) == len(puts) else self._hashes(keys)
         maybe = [keys[row] for row in np.flatnonzero(self._filters.contains(hashes)).tolist()]
         for key, stored in zip(maybe, self.get(maybe) if maybe else (), strict=True):
             if stored is not None:

@@ -233,11 +233,10 @@ class Shelf:
         if slot.is_missing:
             raise StorageCorrupt(place=str(place), reason="the segment is missing, or was set aside")
         if slot.opened is None:
-            keys_min = None
-            if self._is_marked:
-                keys_min = slot.listed.record.keys if slot.listed else 0
+            listed = slot.listed.record if slot.listed else None
+            is_new = self._is_marked and listed is None
             try:
-                slot.opened = Segment(place, self._workshop, self._rest_others, keys_min)
+                slot.opened = Segment(place, self._workshop, self._rest_others, listed, is_new=is_new)
                 self._compare(slot, slot.opened.record, version)
             except StorageCorrupt as problem:
                 self.set_aside(slot.number, problem)

@@ -1,0 +1,23 @@
+"""Hashes and small filters for tests: pages of a few thousand keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tidegate.state.segments.bloom import Hashes
+from tidegate.state.segments.filter_budget import FilterBudget
+from tidegate.state.segments.filters import FilterFiles, FilterSettings
+
+SMALL = FilterSettings(page_keys_min=1_000, page_keys_max=60_000)
+# Every page is large enough for a stem and tails.
+TAILED = FilterSettings(page_keys_min=20_000, page_keys_max=60_000, stem_bytes_min=1)
+
+
+def hashes_of(seed: int, count: int) -> Hashes:
+    return np.random.default_rng(seed).integers(0, 1 << 64, count, dtype=np.uint64)
+
+
+def opened(folder: Path, how: FilterSettings = SMALL, count_min: int = 0) -> FilterFiles:
+    return FilterFiles(folder, how, FilterBudget(), count_min=count_min)
