@@ -154,9 +154,10 @@ class _Full(SegmentStore):
 class _FullSettings(StateSettings):
     """Settings that open such a store."""
 
-    def open_backend(self, folder: Path, ticks_ns: Callable[[], int] | None = None) -> Backend:  # noqa: ARG002
+    def open_backend(self, folder: Path, ticks_ns: Callable[[], int] | None = None) -> Backend:
         assert self.segments is not None
-        return _Full(folder, self.segments, self.rocks)
+        assert ticks_ns is not None
+        return _Full(folder, self.segments, self.rocks, ticks_ns=ticks_ns)
 
 
 def test_a_repair_that_is_cut_off_is_done_again(job: Job, model: Model) -> None:

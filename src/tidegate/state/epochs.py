@@ -373,7 +373,7 @@ def _make_last(depot: Depot, epoch: Epoch, batch: int) -> None:
 
 def encode_epoch(epoch: Epoch) -> bytes:
     """Give the bytes of an epoch's record."""
-    return sealed({"format": FORMAT} | asdict(epoch))
+    return sealed({"format": FORMAT} | asdict(epoch) | {"times": epoch.times.record()})
 
 
 def decode_epoch(content: bytes, place: str) -> Epoch:

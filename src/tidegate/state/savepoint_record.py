@@ -35,7 +35,7 @@ class Savepoint:
 
     def to_bytes(self) -> bytes:
         """Give the bytes of `savepoint.json`."""
-        return sealed({"format": FORMAT} | asdict(self))
+        return sealed({"format": FORMAT} | asdict(self) | {"times": self.times.record()})
 
     @classmethod
     def from_bytes(cls, content: bytes, place: str) -> Savepoint:

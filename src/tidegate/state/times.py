@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from tidegate.state.heads import Head
 
@@ -30,6 +30,13 @@ class Times:
             ),
             max((h.newest_event_us for h in found if h.newest_event_us is not None), default=None),
         )
+
+    def record(self) -> dict[str, int | None]:
+        """Give the times as records have them; microseconds stand there only where somebody keeps them."""
+        known: dict[str, int | None] = asdict(self)
+        if self.newest_event_us is None:
+            del known["newest_event_us"]
+        return known
 
 
 NO_TIMES = Times()
