@@ -52,6 +52,7 @@ from tidegate.state.keys import KeyColumn, KeyType
 from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.schemas import Wanted
 from tidegate.state.segments.decide import OUTCOMES
+from tidegate.state.segments.defaults import SNAPSHOT_CHANGES_BYTES_MAX, SNAPSHOT_EVERY_BATCHES, default_rocks
 from tidegate.state.segments.identity import (
     DIGEST_CONTENT,
     DIGEST_EXACT,
@@ -114,12 +115,12 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
     rule = find_rule(name, retention, interval)
     settings = StateSettings(
         backend=SEGMENTS_KIND,
-        rocks=rocks or RocksSettings.deduplication(memory_bytes_max=MEMORY_BYTES_DEFAULT),
+        rocks=rocks or default_rocks(MEMORY_BYTES_DEFAULT),
         segments=_segments(name, rule, exact_keys=exact_keys, with_offsets=offset is not None),
         local_root=find_local_root(df, local_dir),
+        snapshot_every_batches=SNAPSHOT_EVERY_BATCHES if snapshot_every is None else snapshot_every,
+        snapshot_changes_bytes_max=SNAPSHOT_CHANGES_BYTES_MAX,
     )
-    if snapshot_every is not None:
-        settings = replace(settings, snapshot_every_batches=snapshot_every)
     options = DedupOptions(
         name=name,
         event_time=event_time,

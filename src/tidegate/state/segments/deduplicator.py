@@ -43,6 +43,7 @@ from tidegate.state.segments.deduplicator_folder import (
     recent_of,
 )
 from tidegate.state.segments.deduplicator_recent import Recent
+from tidegate.state.segments.defaults import SNAPSHOT_CHANGES_BYTES_MAX, default_rocks
 from tidegate.state.segments.identity import (
     DIGEST_EXACT,
     DIGEST_XXHASH,
@@ -121,7 +122,7 @@ class Deduplicator:
         self.folder = Path(folder)
         self._rule = SegmentRule.of(_us(retention), None if interval is None else _us(interval))
         self._exact_keys = exact_keys
-        self._rocks = rocks or RocksSettings.deduplication()
+        self._rocks = rocks or default_rocks()
         self._expected_keys = _expected_keys(expected_rate, self._rule)
         self._clock = clock or SystemClock()
         self._mutex = threading.Lock()
@@ -251,6 +252,7 @@ class Deduplicator:
             segments=self._segment_settings(with_offsets=with_offsets),
             local_root=named or str(self.folder / "local"),
             snapshot_every_batches=SNAPSHOT_EVERY_CALLS,
+            snapshot_changes_bytes_max=SNAPSHOT_CHANGES_BYTES_MAX,
         )
 
     def _segment_settings(self, *, with_offsets: bool) -> SegmentSettings:

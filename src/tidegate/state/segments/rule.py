@@ -50,7 +50,7 @@ class SegmentRule:
     @property
     def live_max(self) -> int:
         """Give how many segments can live at once, without those ahead of the stream."""
-        return self.retention_us // self.interval_us + 2
+        return -(-self.retention_us // self.interval_us) + 1
 
     @property
     def holds_several(self) -> bool:
