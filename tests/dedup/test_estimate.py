@@ -64,7 +64,6 @@ def test_the_limits_are_those_of_the_store() -> None:
     assert (module.INTERVAL_US_MIN, module.SEGMENTS_LIVE_MAX) == (INTERVAL_US_MIN, SEGMENTS_MAX)
     usual = StateSettings()
     assert usual.snapshots_kept == module.SNAPSHOTS_KEPT
-    assert usual.snapshot_changes_bytes_max == module.CHANGE_FILES_BYTES_MAX
 
 
 def test_our_layout_is_sized_for_its_largest_moment() -> None:

@@ -32,6 +32,7 @@ from tidegate.pipeline.dedup_judges import (
 from tidegate.pipeline.planned import Planned, Task, current_task
 from tidegate.pipeline.row_hashes import row_hashes
 from tidegate.pipeline.seats import Seat, task_name
+from tidegate.pipeline.settling import settle_once
 from tidegate.pipeline.spool import Spool
 from tidegate.state.batch import Asked, Opened, RunFacts, open_batch
 from tidegate.state.depot import operator_depot
@@ -79,6 +80,7 @@ class DedupTask:
         """Give the rows of one partition of one batch."""
         try:
             yield from self._given(current_task(), batches, SystemClock())
+            settle_once()
         except TidegateError as problem:
             self.seat.hint(problem)
             raise

@@ -18,6 +18,7 @@ from tidegate.errors import BatchTaken, TidegateError
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.pipeline.planned import Planned, Task, current_task
 from tidegate.pipeline.seats import Seat, passing_folder, task_name
+from tidegate.pipeline.settling import settle_once
 from tidegate.state import epochs
 from tidegate.state.backends import open_backend
 from tidegate.state.batch import Asked, Opened, StateSettings, open_batch
@@ -62,6 +63,7 @@ class KeyedTask:
         """Give the output of one partition of one batch."""
         try:
             yield from self._given(current_task(), batches, SystemClock())
+            settle_once()
         except TidegateError as problem:
             self._seat.hint(problem)
             raise

@@ -12,6 +12,7 @@ from fractions import Fraction
 from tidegate.errors import RequestInvalid
 from tidegate.model.durations import Duration, format_duration
 from tidegate.state.layout import PARALLELISM_MAX
+from tidegate.state.segments.defaults import SNAPSHOT_CHANGES_BYTES_MAX
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -29,11 +30,10 @@ GROUP_BYTES, DIGEST_BYTES, TIME_BYTES, OFFSET_BYTES = 2, 16, 8, 8
 ENTRY_BYTES = GROUP_BYTES + DIGEST_BYTES + TIME_BYTES
 # How often an entry is written to a new file of the store, and so put into the checkpoint by a snapshot: once
 # by the flush, then by compactions. It rises with the number of flushes, and a snapshot flushes: this is for
-# 432 of them in a segment, one every 10,000 s of 50 days. `python -m benchmarks.dedup_compaction` counts.
-FILE_WRITES_A_KEY = Fraction(103, 10)
-# Snapshots that are kept, and the change files after which one is due: the defaults of state.
+# 4,320 of them in a segment, one every 1,000 s of 50 days. `python -m benchmarks.dedup_compaction` counts.
+FILE_WRITES_A_KEY = Fraction(5)
+# Snapshots that are kept; change files after which one is due are a default of deduplication.
 SNAPSHOTS_KEPT = 3
-CHANGE_FILES_BYTES_MAX = 64 * MIB
 # A lost disk is filled again from the checkpoint at this rate by one partition on one core, checksums and the
 # last change files included, where the checkpoint's storage gives 60 MB/s. Measured: 2.5 M at 5 M keys, in
 # the file cache; `python -m benchmarks.dedup --only restarts` has it with the start of a query around it.
@@ -261,7 +261,7 @@ def _segments(load: Load) -> Segments:
         segment_bytes=int(segment_keys * (a_key + FILTER_BYTES_A_KEY)),
         store_bytes=store_bytes,
         filter_bytes=filter_bytes,
-        change_files_bytes=min((SNAPSHOTS_KEPT + 1) * CHANGE_FILES_BYTES_MAX * partitions, store_bytes),
+        change_files_bytes=min((SNAPSHOTS_KEPT + 1) * SNAPSHOT_CHANGES_BYTES_MAX * partitions, store_bytes),
         change_bytes_a_second=int(keys_a_second * entry_bytes),
         snapshot_bytes_a_second=int(keys_a_second * (a_key * FILE_WRITES_A_KEY + FILTER_BYTES_A_KEY)),
         filter_reads_a_second=int(load.rate * load.segments_live),

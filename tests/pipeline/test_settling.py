@@ -1,0 +1,27 @@
+"""A worker settles once: what it has loaded is not collected again and again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def said(lines: str) -> str:
+    """Run a few lines in a fresh interpreter, and give what it prints."""
+    code = f"import gc\nfrom tidegate.pipeline.settling import settle_once\n{lines}"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_what_is_loaded_is_frozen_at_the_first_task_and_never_again() -> None:
+    lines = "settle_once()\nprint(gc.get_freeze_count() > 1000)\n"
+    lines += "gc.unfreeze()\nsettle_once()\nprint(gc.get_freeze_count())"
+    assert said(lines).split() == ["True", "0"]
+
+
+def test_a_fork_settles_anew_and_garbage_that_comes_later_is_collected() -> None:
+    lines = (
+        "import os\nsettle_once()\ngc.unfreeze()\nif os.fork():\n    os.wait()\nelse:\n    settle_once()\n"
+    )
+    lines += "    print(gc.get_freeze_count() > 1000)\n    a = []\n    a.append(a)\n    del a\n"
+    lines += "    print(gc.collect() >= 1)"
+    assert said(lines).split() == ["True", "True"]
