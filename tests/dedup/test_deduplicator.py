@@ -328,3 +328,11 @@ def test_importing_tidegate_does_not_import_what_it_needs() -> None:
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["False", "True"]
     assert "Deduplicator" in tidegate.__all__
+
+
+def test_times_that_would_make_too_many_segments_are_refused_and_nothing_is_kept(tmp_path: Path) -> None:
+    with opened(tmp_path, "10 min") as dedup:
+        times = [number * 3_600 * SECOND_US for number in range(600)]
+        with pytest.raises(StateInvalid, match="512 are the most"):
+            dedup.check([str(number) for number in range(600)], times)
+        assert dedup.check(["0"], [0]).outcome == ["unique"]

@@ -63,14 +63,15 @@ def test_a_walk_of_killed_workers_and_damaged_segments_decides_as_the_model_does
     assert done.returncode == 0, done.stdout + done.stderr[-4_000:]
 
 
-def test_killed_drivers_lost_and_damaged_files_and_a_full_disk_change_nothing(folder: Path) -> None:
+def test_a_killed_driver_damaged_snapshots_and_a_full_disk_change_nothing(folder: Path) -> None:
     """Case 23."""
     with small_volume(folder / "volume") as volume:
         case = Case(keeper="dedup", volume=volume)
-        strikes = killed(SEED, ["head-linked"], ["after-sink"])
+        # Each start of a driver takes seconds: the soak kills at every point, and the walk loses segments.
+        strikes = killed(SEED, ["head-linked"], [])
         if volume:
             strikes += [Strike("full", max(strike.batch for strike in strikes) + 1, operator=NAME)]
         prepare(folder / "killed", SEED, case, strikes)
         mended = {"StorageFull": make_room, "No space left": make_room}
-        journal = run([folder / "killed"], [damage.lose_segment, damage.damage_snapshot], mended)
+        journal = run([folder / "killed"], [damage.damage_snapshot], mended)
         _equal(folder, "killed", journal)

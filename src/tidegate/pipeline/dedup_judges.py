@@ -26,9 +26,10 @@ from tidegate.state.outputs import read_output
 from tidegate.state.rescale import shares
 from tidegate.state.segments.columns import GROUP_BYTES, Found, KeyColumn
 from tidegate.state.segments.decide import DUPLICATE, OUTCOMES, BatchColumns, Decision, Lookup, decide
+from tidegate.state.segments.outer_keys import segments_in
 from tidegate.state.segments.redo import Keep, Published, duplicates_table, redo
 from tidegate.state.segments.rule import SegmentRule
-from tidegate.state.segments.store import Tallies
+from tidegate.state.segments.store import SegmentStore, Tallies
 
 Longs = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.uint8]
@@ -113,9 +114,13 @@ class Deciding:
         self._stream_us = stream_us
         self._opened = opened
         self._keeps_firsts = keeps_firsts
+        self._segments: set[int] = set()
 
     def __call__(self, rows: BatchColumns, part: Part | None) -> Decision:
         decision = decide(rows, self._store, self._rule, self._stream_us)
+        if isinstance(self._store, SegmentStore):
+            self._segments |= segments_in(decision.changes)
+            self._store.check_segments(self._segments)
         if self._opened is not None:
             if self._keeps_firsts and decision.counts[OUTCOMES[DUPLICATE]]:
                 for batch in duplicates_table(rows, decision).to_batches():

@@ -13,6 +13,7 @@ from tidegate.state.batch import Opened, RunFacts
 from tidegate.state.segments.columns import Bytes, Longs
 from tidegate.state.segments.decide import DUPLICATE, OUTCOMES, BatchColumns, counts_of, decide
 from tidegate.state.segments.deduplicator_recent import Recent
+from tidegate.state.segments.outer_keys import segments_in
 from tidegate.state.segments.rule import SegmentRule
 from tidegate.state.segments.store import SegmentStore
 
@@ -66,6 +67,7 @@ def work(opened: Opened, rows: BatchColumns, recent: Recent, rule: SegmentRule) 
     if len(recalled):
         rest = np.setdiff1d(rest, recalled, assume_unique=True)
     decision = decide(_part(rows, rest), store, rule, stream_us, is_redelivered=True)
+    store.check_segments(segments_in(decision.changes))
     outcome[rest], first_us[rest] = decision.outcome, decision.first_us
     newest_us = max([int(rows.times_us.max()), *([] if stream_us is None else [stream_us])])
     recent = recent.after(rows, outcome, first_us, (opened.asked.number, newest_us - rule.retention_us))

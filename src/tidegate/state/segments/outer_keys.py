@@ -54,6 +54,11 @@ def outside(segment: int, key: bytes) -> bytes:
     return segment_prefix(int.from_bytes(key[:GROUP_BYTES], "big"), segment) + key[GROUP_BYTES:]
 
 
+def segments_in(changes: Changes) -> set[int]:
+    """Give the segments into which changes put something."""
+    return {one.segment for one in changes.packed} | {segment_of_entry(key) for key in changes.entries}
+
+
 def bound_inside(bound: bytes, segment: int) -> bytes:
     """Give the least key in a segment that lies at or behind a bound outside."""
     if len(bound) < GROUP_BYTES:
