@@ -1,4 +1,4 @@
-"""Each recovery procedure of docs/operate/dedup-recovery.md, carried out.
+"""Each recovery procedure of docs/operate/dedup.md, carried out.
 
 Case 23: a damaged segment, a full disk. The rest of the runbook: a lost disk, a clock that is wrong, a
 checkpoint that cannot be reached.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli import standby
 from tidegate.cli.completion import complete_pipelines
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.show import bytes_text, cell_time, count_text, plural
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tidegate.state.savepoint_record import Savepoint
 
 app = typer.Typer(name="state", help="What the operators of pipelines remember.", no_args_is_help=True)
+standby.register(app)
 
 US_PER_MS = 1_000
 
