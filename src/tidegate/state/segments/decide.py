@@ -130,7 +130,12 @@ def check_rows(rows: BatchColumns) -> None:
     count = len(rows)
     if len(rows.keys) != count or (rows.offsets is not None and len(rows.offsets) != count):
         raise InvariantBroken(reason=f"{count} times stand beside {len(rows.keys)} keys or other offsets")
-    if count and not -TIME_US_LIMIT < int(rows.times_us.min()) <= int(rows.times_us.max()) < TIME_US_LIMIT:
+    check_times(rows.times_us)
+
+
+def check_times(times_us: Longs) -> None:
+    """Refuse times so far away that sums would leave 64 bits."""
+    if len(times_us) and not -TIME_US_LIMIT < int(times_us.min()) <= int(times_us.max()) < TIME_US_LIMIT:
         reason = f"it is more than {TIME_US_LIMIT} µs away from 1970; mend the source's clock or the unit"
         raise ValueInvalid(place="an event time", reason=reason)
 

@@ -25,7 +25,7 @@ from tidegate.state.claims import Claim
 from tidegate.state.depot import operator_depot
 from tidegate.state.local import ROOT_VARIABLE, pool
 from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.segments.decide import OUTCOMES, BatchColumns
+from tidegate.state.segments.decide import OUTCOMES, BatchColumns, check_times
 from tidegate.state.segments.deduplicator_call import Outcomes, work
 from tidegate.state.segments.deduplicator_columns import (
     VOID,
@@ -152,6 +152,7 @@ class Deduplicator:
         """
         found = keys_of(keys)
         times_us = times_of(times, self.name)
+        check_times(times_us)  # before the first call says of which kind the keys are
         places = None if offsets is None else offsets_of(offsets)
         check_lengths([len(found), len(times_us), *([] if places is None else [len(places)])])
         with self._mutex:

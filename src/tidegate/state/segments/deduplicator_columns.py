@@ -125,13 +125,27 @@ def _arrow_times(given: Any, operator: str) -> Longs:
     if given.null_count:
         raise _no_time(operator)
     array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    if at.is_timestamp(array.type) and array.type.unit == "ns":
+        # A cast cuts towards 1970; a microsecond begins before what lies in it.
+        floored: Longs = np.floor_divide(array.cast(pa.int64()).to_numpy(), 1_000)
+        return floored
     if at.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("us", tz=array.type.tz), safe=False)
+        array = _in_microseconds(array)
     elif not at.is_integer(array.type):
         reason = f"it is {array.type}, not a timestamp or whole microseconds"
         raise ValueInvalid(place="an event time", reason=reason)
-    found: Longs = array.cast(pa.int64()).to_numpy()
+    try:
+        found: Longs = array.cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid as problem:
+        raise ValueInvalid(place="an event time", reason=str(problem)) from problem
     return found
+
+
+def _in_microseconds(array: Any) -> Any:
+    try:
+        return array.cast(pa.timestamp("us", tz=array.type.tz))
+    except pa.ArrowInvalid as problem:
+        raise ValueInvalid(place="an event time", reason=str(problem)) from problem
 
 
 def _micros(value: Any) -> int:
@@ -165,7 +179,7 @@ def _plain(values: list[Any]) -> Longs | None:
         if kinds == {dt.datetime}:
             found: Longs = pa.array(values, pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_numpy()
             return found
-        if kinds == {tuple} and set(map(len, values)) == {2}:
+        if kinds == {tuple} and {tuple(map(type, value)) for value in values} == {(int, int)}:
             pairs = np.array(values, np.int64)
             within = (pairs >= 0) & (pairs < [PARTITIONS_MAX, OFFSETS_MAX])
             return pairs[:, 0] << OFFSET_BITS | pairs[:, 1] if within.all() else None
@@ -185,12 +199,15 @@ def _offset(value: Any) -> int:
 
 def position(partition: int, offset: int) -> int:
     """Give a partition and an offset in it as one number, as it is stored."""
-    if not (0 <= partition < PARTITIONS_MAX and 0 <= offset < OFFSETS_MAX):
+    whole = all(
+        isinstance(one, int | np.integer) and not isinstance(one, bool) for one in (partition, offset)
+    )
+    if not (whole and 0 <= partition < PARTITIONS_MAX and 0 <= offset < OFFSETS_MAX):
         reason = (
             f"partition {partition}, offset {offset}: below {PARTITIONS_MAX} and {OFFSETS_MAX} is expected"
         )
         raise ValueInvalid(place="an offset", reason=reason)
-    return partition << OFFSET_BITS | offset
+    return int(partition) << OFFSET_BITS | int(offset)
 
 
 def check_lengths(lengths: Sequence[int]) -> None:

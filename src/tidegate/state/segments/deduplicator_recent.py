@@ -79,7 +79,7 @@ class Recent:
         older = older.filter(pa.compute.greater_equal(older["call"], call - CALLS_MAX))
         if rows.offsets is not None and len(rows):
             changes = (outcome == UNIQUE) & (rows.times_us < counts_from_us)
-            changes |= (outcome == DUPLICATE) & (first_us < counts_from_us)
+            changes |= (outcome == DUPLICATE) & (np.minimum(first_us, rows.times_us) < counts_from_us)
             numbers = np.flatnonzero(changes)
         else:
             numbers = np.empty(0, np.int64)

@@ -30,7 +30,7 @@ from rocksdict import (
     WriteOptions,
 )
 
-from tidegate.errors import InvariantBroken, StorageFull
+from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
 from tidegate.state.layout import META_GROUP
 from tidegate.state.rocks import FREE_BYTES_MIN, PAGE_ENTRIES_MAX, RANGE_KEYS_MAX
 from tidegate.state.rocks_files import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
@@ -41,6 +41,8 @@ from tidegate.storage.rocks_faults import open_fault, read_fault, write_fault
 # From so many keys on a file of their own costs less than the way through memory: it is synced at once.
 FILE_KEYS_MIN = 8_192
 INCOMING_NAME = "incoming.part"
+# What RocksDB says of a segment that lacks a file its manifest or CURRENT names: it is made again.
+MISSING_FILE = "IO error: No such file or directory"
 # Keys read at a time when all of them are read, and taken apart at a time when many are written.
 KEYS_CHUNK = 65_536
 
@@ -73,6 +75,8 @@ class KeyTable:
         try:
             self._db: Any = Rdict(str(folder), self._options, column_families={"default": self._options})
         except Exception as fault:
+            if str(fault).startswith(MISSING_FILE):
+                raise StorageCorrupt(place=str(folder), reason=str(fault)) from fault
             raise open_fault(fault, folder, free_bytes(folder)) from fault
 
     def record(self) -> Record | None:
