@@ -14,7 +14,7 @@ CLICK_SHARE = 0.08  # of the steps in which someone who visits clicks: about onc
 COME_SHARE = 0.03
 GO_SHARE = 0.006
 AGAIN_SHARE = 0.05  # of the steps send one of the last clicks again
-REPLAY_SHARE = 0.002  # of the steps send all of the last clicks again, as after a reboot
+REPLAY_SHARE = 0.0005  # of the steps send all of the last clicks again, as after a reboot
 REMEMBERED_CLICKS = 40
 
 
