@@ -178,7 +178,7 @@ def test_keys_may_be_of_any_plain_type_and_of_several_parts(tmp_path: Path) -> N
         "int": [1, 2, 1],
         "bytes": [b"\x00", b"", b"\x00"],
         "date": [dt.date(2026, 1, 1), dt.date(2026, 1, 2), dt.date(2026, 1, 1)],
-        "decimal": [Decimal("1.5"), Decimal("2.5"), Decimal("1.5")],
+        "decimal": pa.array([Decimal("1.5"), Decimal("2.5"), Decimal("1.5")], pa.decimal128(18, 2)),
         "float": [0.0, 1.5, -0.0],
     }.items():
         with opened(tmp_path / name) as dedup:

@@ -86,7 +86,7 @@ def test_a_segment_whose_folder_is_gone_is_brought_back_alone(copy: Path, known:
     check_mended(copy, known)
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "current"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove", "current", "manifest"])
 def test_a_damaged_table_is_noticed_and_its_segment_set_aside(
     copy: Path, known: Remembered, damage: str
 ) -> None:
@@ -100,6 +100,8 @@ def test_a_damaged_table_is_noticed_and_its_segment_set_aside(
             table.write_bytes(content[: len(content) // 2])
         case "remove":
             table.unlink()
+        case "manifest":
+            next((copy / PART).glob("MANIFEST-*")).unlink()
         case _:
             (copy / PART / "CURRENT").write_bytes(b"nonsense\n")
     store = SegmentStore(copy, SETTINGS)

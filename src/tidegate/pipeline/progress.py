@@ -84,7 +84,8 @@ class ProgressCounter:
         rows = rows_of(report)
         self._rows += rows
         self._last_batch_seconds = report["durationMs"].get("triggerExecution", 0) / 1000
-        self.offsets = [offsets_of(source["endOffset"]) for source in report["sources"]]
+        ends = [source["endOffset"] for source in report["sources"]]
+        self.offsets = [offsets_of(end) for end in ends if not _is_of_ticks(end)]
         self._steps.append((self._clock.monotonic_seconds(), rows))
 
     def totals(self) -> Totals:
@@ -122,7 +123,7 @@ def committed_offsets(checkpoint: Path) -> list[Offsets]:
         return []
     try:
         lines = (checkpoint / "offsets" / str(max(numbers))).read_text(encoding="utf-8").splitlines()
-        return [{} if line == NO_OFFSET else offsets_of(line) for line in lines[2:]]
+        return [{} if line == NO_OFFSET else offsets_of(line) for line in lines[2:] if not _is_of_ticks(line)]
     except (OSError, ValueError, AttributeError, TypeError):
         return []  # only the display of lag before the first batch hangs on it
 
@@ -133,3 +134,8 @@ def offsets_of(text: str | Mapping[str, Any] | None) -> Offsets:
     if not isinstance(found, Mapping):
         return {}
     return {key: value for key, value in found.items() if key.isdecimal() and type(value) is int}
+
+
+def _is_of_ticks(text: str | Mapping[str, Any] | None) -> bool:
+    """Say whether an offset is of the ticks that wake timers: they are no topic, and have no lag."""
+    return "ticksOf" in (text or "")

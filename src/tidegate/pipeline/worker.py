@@ -30,6 +30,7 @@ from tidegate.pipeline.state_reports import state_disk
 from tidegate.pipeline.supervision import Supervision, SupervisionSettings
 from tidegate.pipeline.wire import Place, Wire
 from tidegate.settings import Settings
+from tidegate.state.local import ROOT_VARIABLE
 from tidegate.storage.home import Home, HomeLock
 
 if TYPE_CHECKING:
@@ -124,7 +125,9 @@ def memory_bytes(pid: int) -> int:
 
 
 def _state_path(home: Home) -> Path:
-    return home.run_path / "state"
+    """Give where the copies of state are: on a disk that the shell names, else in the home."""
+    named = os.environ.get(ROOT_VARIABLE)
+    return Path(named).absolute() if named else home.run_path / "state"
 
 
 def _start_spark(settings: Settings, home: Home, lock_fd: int) -> SparkSession:
@@ -136,7 +139,7 @@ def _start_spark(settings: Settings, home: Home, lock_fd: int) -> SparkSession:
         driver_memory_mb=settings.worker.driver_memory_mb,
         scratch=home.run_path / "spark",
         # Local copies of state outlive the worker, so that the next one begins warm.
-        environ={"TIDEGATE_HOME": str(home.path), "TIDEGATE_STATE_DIR": str(_state_path(home))},
+        environ={"TIDEGATE_HOME": str(home.path), ROOT_VARIABLE: str(_state_path(home))},
     )
     return build_session(wanted, keep_open_fds=(lock_fd,))
 

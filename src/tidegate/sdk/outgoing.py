@@ -16,6 +16,8 @@ SHOWN_CHARS_MAX = 200
 NO_LISTS = (str, bytes, bytearray, Mapping)
 # What JSON knows beside an object: certainly no message.
 PLAIN = (str, bytes, int, float, list, tuple, type(None))
+# JSON has no bytes: they would go out as another text, and be another key.
+BYTES = (bytes, bytearray, memoryview)
 
 
 def message_list(messages: Iterable[Any]) -> list[Any]:
@@ -44,6 +46,10 @@ def lease_list(leases: Iterable[Any]) -> list[str]:
 
 
 def _check_message(number: int, message: object) -> None:
+    given = message.get("dedupKey") if isinstance(message, Mapping) else getattr(message, "dedupKey", None)
+    if isinstance(given, BYTES):
+        reason = f"A dedupKey is a text, not bytes (message {number})."
+        raise RequestInvalid(reason=reason, hint="Write it as a text, such as key.decode() or key.hex().")
     if isinstance(message, Mapping):
         unknown = sorted(str(name) for name in message.keys() - OUTGOING)
         if "payload" in message and not unknown:

@@ -37,6 +37,7 @@ ENVIRONMENT_OTHERS = frozenset(
         "TIDEGATE_TENANT",
         "TIDEGATE_JARS_DIR",
         "TIDEGATE_CA_FILE",
+        "TIDEGATE_STATE_DIR",
     }
 )
 

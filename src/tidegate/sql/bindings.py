@@ -18,6 +18,12 @@ NUMBER_MAX = 2**63 - 1  # offsets, sequences and sizes are 64-bit numbers at res
 AFTER_LEAST = -1  # after -1 is from the first offset on: where a reader stands that has seen none
 _STARTS = ("EARLIEST", "LATEST", "OFFSET", "AFTER", "TIMESTAMP")
 _DURATIONS = "'5 s', '250 ms', '15 min'"
+# What to do where there is no text to write.
+_WITHOUT = {
+    "KEY": "Leave KEY out. ",
+    "DEDUP KEY": "Leave DEDUP KEY out. ",
+    "DEDUP KEYS": "Rows without a key are published by a statement of their own, without DEDUP KEYS. ",
+}
 
 
 def topic_name(cursor: Cursor) -> TopicName:
@@ -59,6 +65,8 @@ def _quotes_hint(cursor: Cursor, clause: str) -> str:
     token = cursor.token
     if token.kind not in (WORD, QUOTED, NUMBER):
         return cursor.syntax
+    if cursor.is_at("NULL"):
+        return f"NULL is no text. {_WITHOUT.get(clause, '')}{cursor.syntax}"
     written = name_of(cursor.text, token) if token.kind != NUMBER else cursor.text[token.start : token.stop]
     return f"Write {clause} '{shorten(written)}'. {cursor.syntax}"
 

@@ -74,7 +74,8 @@ class StateSettings:
         def opened(folder: Path) -> Backend:
             return self.open_backend(folder, lambda: int(clock.monotonic_seconds() * 1e9))
 
-        return Place(root, self.backend, opened, self.keep_open, self.lock_wait_ms_max, clock)
+        opened_with = (self.rocks, self.segments)
+        return Place(root, self.backend, opened, self.keep_open, self.lock_wait_ms_max, clock, opened_with)
 
     def open_backend(self, folder: Path, ticks_ns: Callable[[], int] | None = None) -> Backend:
         """Open a backend in a folder as these settings say."""

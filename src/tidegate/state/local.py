@@ -55,6 +55,8 @@ class Place:
     keep_open: bool
     wait_ms_max: int
     clock: Clock
+    # By what backends are opened: a copy that is kept open serves those alone who would open it so.
+    opened_with: tuple[object, ...] = ()
 
     def folder(self, depot: Depot, epoch: int, partition: int) -> Path:
         """Give the folder of a partition's copy."""
@@ -103,6 +105,10 @@ class LocalCopy:
     def kind(self) -> str:
         """Give the kind of its backend; a copy is never opened by another kind."""
         return self._place.kind
+
+    def is_for(self, place: Place) -> bool:
+        """Say whether it is opened as another would open it: with another retention it forgets other keys."""
+        return self.kind == place.kind and self._place.opened_with == place.opened_with
 
     @property
     def files(self) -> Path:
@@ -170,7 +176,7 @@ def acquire(place: Place, folder: Path) -> LocalCopy:
     and then a private copy is made from the checkpoint, so that no task waits for ever.
     """
     kept = pool().take(folder)
-    if kept is not None and kept.kind == place.kind:
+    if kept is not None and kept.is_for(place):
         kept.held.touch(place.clock.now_us())
         return kept
     if kept is not None:

@@ -23,7 +23,7 @@ from typing import Literal
 
 import xxhash
 
-from tidegate.errors import StorageCorrupt
+from tidegate.errors import StateMismatch, StorageCorrupt
 from tidegate.state.backend import Backend, Changes, Parted, Version
 from tidegate.state.depot import Depot
 from tidegate.state.epochs import GROUND_HEAD_ID, RECORD_NAME, Epoch
@@ -188,6 +188,8 @@ def _local_start(copy: LocalCopy, partition: Partition, batch: int, findings: Fi
         if not is_same or (version.batch < batch and not has_head(partition, version.batch + 1)):
             return None  # of another run, or so old that the log since is pruned
         return version
+    except StateMismatch:
+        return None  # made by a checkpoint that lay here before; what lies here now was compared already
     except StorageCorrupt as problem:
         findings.note(problem)
         return None

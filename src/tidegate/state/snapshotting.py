@@ -73,6 +73,22 @@ def is_due(depot: Depot, epoch: Epoch, before: Head | None, partition: int, rule
     return before.log_bytes - _log_bytes(depot, epoch, partition, newest) >= rules.changes_bytes_max
 
 
+class _Finishing(threading.Thread):
+    """The thread that finishes a snapshot in a checkpoint's folder."""
+
+    def __init__(self, depot: Depot, manifest: Manifest, held: Claim, names: list[str], kept: int) -> None:
+        name = f"state-snapshot-{manifest.partition}-{manifest.batch}"
+        super().__init__(target=_finish, args=(depot, manifest, held, names, kept), name=name, daemon=True)
+        self.root = depot.root
+
+
+def wait_for(depot: Depot) -> None:
+    """Wait until no thread of this worker finishes a snapshot in a depot any more."""
+    for thread in threading.enumerate():
+        if isinstance(thread, _Finishing) and thread.root == depot.root:
+            thread.join()
+
+
 def take(
     copy: LocalCopy, depot: Depot, head: Head, rules: SnapshotRules, clock: Clock
 ) -> threading.Thread | None:
@@ -97,26 +113,19 @@ def take(
     manifest = Manifest(
         head.epoch, head.partition, head.batch, head.head_id, copy.kind, (), clock.now_us() // 1_000
     )
-    thread = threading.Thread(
-        target=_finish,
-        args=(depot, manifest, held, names, rules),
-        name=f"state-snapshot-{head.partition}-{head.batch}",
-        daemon=True,
-    )
+    thread = _Finishing(depot, manifest, held, names, rules.kept)
     thread.start()
     if not rules.in_background:
         thread.join()
     return thread
 
 
-def _finish(
-    depot: Depot, manifest: Manifest, held: Claim, names: Sequence[str], rules: SnapshotRules
-) -> None:
+def _finish(depot: Depot, manifest: Manifest, held: Claim, names: Sequence[str], kept: int) -> None:
     try:
         _upload(depot, manifest, held, names)
-        prune(depot, manifest.epoch, manifest.partition, rules.kept)
+        prune(depot, manifest.epoch, manifest.partition, kept)
         if manifest.partition == 0:
-            prune_epochs(depot, rules.kept)
+            prune_epochs(depot, kept)
         reached("pruned", manifest.partition, manifest.batch)
     except (TidegateError, OSError) as problem:
         log.warning("the snapshot of batch %d of %s failed: %s", manifest.batch, depot.root, problem)

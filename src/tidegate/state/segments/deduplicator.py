@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import numbers
 import os
 import threading
 from collections.abc import Callable, Iterable
@@ -32,12 +33,15 @@ from tidegate.state.segments.deduplicator_columns import (
     Keys,
     check_lengths,
     keys_of,
+    listed,
     offsets_of,
     position,
     times_of,
 )
 from tidegate.state.segments.deduplicator_folder import (
+    check_epochs,
     claimed,
+    folder_of,
     max_parallelism_of,
     next_number,
     recent_of,
@@ -55,6 +59,7 @@ from tidegate.state.segments.identity import (
 )
 from tidegate.state.segments.rule import SegmentRule
 from tidegate.state.segments.settings import SegmentSettings
+from tidegate.state.snapshotting import wait_for
 
 __all__ = ["Deduplicator", "Outcomes", "position"]
 
@@ -64,6 +69,8 @@ Message = TypeVar("Message")
 
 # A call may have a few messages only: a snapshot after every tenth would cost more than all else.
 SNAPSHOT_EVERY_CALLS = 200
+# No disk takes more messages a second; filters are made for as many as are expected.
+RATE_MAX = 100_000_000
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _PLAN_ID = "consumer"
@@ -118,9 +125,11 @@ class Deduplicator:
         `expected_rate` is how many messages are expected in a second; filters are made for it. StateInvalid
         when another consumer has the folder, StateMismatch when it holds a deduplication of another kind.
         """
+        _check_kinds(name, exact_keys, rocks)
         self.name = name
-        self.folder = Path(folder)
-        self._rule = SegmentRule.of(_us(retention), None if interval is None else _us(interval))
+        self.folder = folder_of(folder, name)
+        interval_us = None if interval is None else _us(interval, "interval")
+        self._rule = SegmentRule.of(_us(retention, "retention"), interval_us)
         self._exact_keys = exact_keys
         self._rocks = rocks or default_rocks()
         self._expected_keys = _expected_keys(expected_rate, self._rule)
@@ -130,6 +139,7 @@ class Deduplicator:
         self._depot = operator_depot(str(self.folder), name)
         self._claim: Claim | None = claimed(self.folder, name)
         try:
+            check_epochs(self._depot)
             self._identity = self._known_identity()
             self._max_parallelism = max_parallelism_of(self._depot)
             self._number = next_number(self._depot)
@@ -183,7 +193,7 @@ class Deduplicator:
         `key`, `time` and `offset` take a message and give what `check` takes. Late messages are given to
         `late`; without it they are left out, and counted in `counts`, as duplicates are.
         """
-        held = list(messages)
+        held = listed(messages, "the messages")
         offsets = None if offset is None else [offset(message) for message in held]
         told = self.check([key(message) for message in held], [time(message) for message in held], offsets)
         if late is not None:
@@ -193,7 +203,10 @@ class Deduplicator:
         return [message for message, outcome in zip(held, told.outcome, strict=True) if outcome == "unique"]
 
     def close(self) -> None:
-        """Close the files and let others have the folder; what was told is stored already."""
+        """Close the files and let others have the folder; what was told is stored already.
+
+        A snapshot that is being written comes to its end first: nothing is written in the folder afterwards.
+        """
         with self._mutex:
             held, self._claim = self._claim, None
             if held is None:
@@ -202,6 +215,7 @@ class Deduplicator:
                 copy = None if self._copy_folder is None else pool().take(self._copy_folder)
                 if copy is not None:
                     copy.give_up()
+                wait_for(self._depot)
             finally:
                 held.release()
 
@@ -217,6 +231,7 @@ class Deduplicator:
 
     def _published(self, rows: BatchColumns) -> Outcomes:
         """Decide and publish one call; after an error the next one looks anew at what is there."""
+        check_epochs(self._depot)
         if self._recent is None:
             self._number = next_number(self._depot)
         number = self._number
@@ -305,16 +320,31 @@ class Deduplicator:
         )
 
 
-def _us(given: str | dt.timedelta) -> int:
+def _check_kinds(name: object, exact_keys: object, rocks: object) -> None:
+    """Refuse what is of another type than it must be, before anything is made."""
+    if not isinstance(name, str):
+        raise ValueInvalid(place="the name", reason=f"it is {name!r}, not a text")
+    if not isinstance(exact_keys, bool):
+        raise ValueInvalid(place="exact_keys", reason=f"it is {exact_keys!r}, neither True nor False")
+    if rocks is not None and not isinstance(rocks, RocksSettings):
+        raise ValueInvalid(place="rocks", reason=f"it is {rocks!r}, not RocksSettings")
+
+
+def _us(given: Any, what: str) -> int:
     if isinstance(given, dt.timedelta):
         return given // dt.timedelta(microseconds=1)
+    if not isinstance(given, str):
+        reason = f"it is {given!r}; write a text with its unit, such as '100 days' or '90 s', or a timedelta"
+        raise ValueInvalid(place=f"the {what}", reason=reason)
     return parse_duration(given).us
 
 
-def _expected_keys(rate: float | None, rule: SegmentRule) -> int | None:
+def _expected_keys(rate: Any, rule: SegmentRule) -> int | None:
     """Give how many keys a whole segment will hold at a rate in messages a second."""
     if rate is None:
         return None
-    if not rate > 0:
-        raise ValueInvalid(place="expected_rate", reason=f"it is {rate}, not so many messages a second")
-    return max(1, round(rate * rule.interval_us / 1_000_000))
+    is_number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
+    if not is_number or not 0 < rate <= RATE_MAX:
+        reason = f"it is {rate!r}; give how many messages come in a second, {RATE_MAX} at most, or leave it out"
+        raise ValueInvalid(place="expected_rate", reason=reason)
+    return max(1, round(float(rate) * rule.interval_us / 1_000_000))

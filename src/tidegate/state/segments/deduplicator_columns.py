@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,18 @@ _TYPES = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
+# Iterated, these give letters, numbers, or members in no order.
+_NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, Set)
+# The first that fits counts: a bool is an int for Python, and a datetime is a date.
+_FAMILIES: dict[type, tuple[type, ...]] = {
+    bool: (bool, np.bool_),
+    int: (int, np.integer),
+    float: (float, np.floating),
+    str: (str,),
+    bytes: (bytes, bytearray, memoryview),
+    dt.datetime: (dt.datetime,),
+    dt.date: (dt.date,),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +69,8 @@ class Keys:
         fits = fits and all(new in (old, VOID) for new, old in zip(self.kinds, kinds, strict=True))
         if not fits:
             reason = f"its keys are ({', '.join(kinds)}), and this one is ({', '.join(self.kinds)})."
-            raise StateMismatch(operator=operator, reason=reason)
+            hint = "Nothing was stored. Give keys of one type in every call; an Arrow column says which it is."
+            raise StateMismatch(operator=operator, reason=reason, hint=hint)
 
     def column(self, kinds: tuple[str, ...], max_parallelism: int, *, exact: bool) -> columns.KeyColumn:
         """Give the keys as they lie in segments: digests, or with `exact` the keys themselves."""
@@ -83,7 +97,7 @@ def keys_of(given: Any) -> Keys:
     elif isinstance(given, pa.Array | pa.ChunkedArray):
         found = [given]
     else:
-        found = _python_columns(list(given))
+        found = _python_columns(listed(given, "the keys"))
     if not found:
         raise ValueInvalid(place="the keys", reason="there is no column")
     plain = [plain_column(column) for column in found]
@@ -100,7 +114,48 @@ def _python_columns(keys: list[Any]) -> list[pa.Array]:
     return [_array(list(column)) for column in zip(*keys, strict=True)]
 
 
+def listed(given: Any, place: str) -> list[Any]:
+    """Give what a caller has as a list; one value by itself, or things without an order, are refused."""
+    if not isinstance(given, _NO_LISTS):
+        try:
+            found: Iterator[Any] = iter(given)
+        except TypeError:
+            pass  # refused below, with words
+        else:
+            return list(found)
+    reason = f"they are {_shown(given)}; give a list, a tuple or an Arrow array, with one for each message"
+    raise ValueInvalid(place=place, reason=reason)
+
+
+def _shown(given: Any) -> str:
+    return "None" if given is None else f"of type {type(given).__name__}"
+
+
+def _check_one_type(values: list[Any]) -> None:
+    """Refuse Python values that Arrow would bring to a type that depends on what else is in the call."""
+    kinds = set(map(type, values)) - {type(None)}
+    if any(issubclass(kind, Decimal) for kind in kinds):
+        reason = "Arrow takes another type for each number of digits of a Python Decimal"
+        hint = "Give str(key), or an Arrow column of one type: pa.array(keys, pa.decimal128(18, 2))."
+        raise ValueInvalid(place="the keys", reason=reason, hint=hint)
+    families = {_family(kind) for kind in kinds}
+    if dt.datetime in families:
+        has_zone = {value.tzinfo is not None for value in values if isinstance(value, dt.datetime)}
+        if len(has_zone) > 1:
+            reason = "they are not of one type: datetimes with a zone and without one"
+            raise ValueInvalid(place="the keys", reason=reason)
+    if len(families) > 1:
+        names = " and ".join(sorted(family.__name__ for family in families))
+        raise ValueInvalid(place="the keys", reason=f"they are not of one type: {names}")
+
+
+def _family(kind: type) -> type:
+    """Give the type of which a value is; numpy's counts as Python's, a bool is no number."""
+    return next((family for family, kinds in _FAMILIES.items() if issubclass(kind, kinds)), kind)
+
+
 def _array(values: list[Any]) -> pa.Array:
+    _check_one_type(values)
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as problem:
@@ -111,7 +166,7 @@ def times_of(given: Any, operator: str) -> Longs:
     """Give event times as microseconds since 1970; a datetime without a zone is taken as UTC."""
     if isinstance(given, pa.Array | pa.ChunkedArray):
         return _arrow_times(given, operator)
-    values = list(given)
+    values = listed(given, "the event times")
     try:
         plain = _plain(values)
         return np.array([_micros(value) for value in values], np.int64) if plain is None else plain
@@ -165,7 +220,7 @@ def offsets_of(given: Any) -> Longs:
     """Give offsets as numbers: whole numbers as they are, a partition and an offset as one number."""
     if isinstance(given, pa.Array | pa.ChunkedArray):
         given = given.to_pylist()
-    values = list(given)
+    values = listed(given, "the offsets")
     plain = _plain(values)
     return np.array([_offset(value) for value in values], np.int64) if plain is None else plain
 

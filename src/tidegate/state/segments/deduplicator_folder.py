@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
-from tidegate.errors import StateInvalid
+from tidegate.errors import StateInvalid, StorageCorrupt
 from tidegate.state import epochs
 from tidegate.state.claims import Claim, claim
 from tidegate.state.depot import Depot, partition_folder
@@ -17,6 +19,35 @@ from tidegate.state.segments.deduplicator_recent import Recent
 MAX_PARALLELISM = 128
 # In the folder: who has which deduplication open.
 HELD_NAME = "held"
+
+
+def folder_of(given: Any, name: str) -> Path:
+    """Give the folder that a caller names; StateInvalid for what is no name of one."""
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(path, str) or not path or "\0" in path:
+        reason = f"its folder is {given!r}; give the path of one as a text or a Path."
+        raise StateInvalid(operator=name, reason=reason)
+    return Path(path)
+
+
+def check_epochs(depot: Depot) -> None:
+    """Refuse a folder that lost the record of its newest calls: all they stored would be forgotten.
+
+    The record is there before the first call is, and it goes before they go when an epoch is removed; but
+    the newest epoch is never removed.
+    """
+    numbers = [int(name[1:]) for name in depot.names() if name[:1] == "e" and name[1:].isdecimal()]
+    if not numbers:
+        return
+    newest = f"e{max(numbers)}"
+    record = f"{newest}/{epochs.RECORD_NAME}"
+    if depot.exists(record):
+        return
+    partitions = [int(name) for name in depot.names(newest) if name.isdecimal()]
+    if any(head_batches(depot, max(numbers), partition) for partition in partitions):
+        reason = "the file is missing, and the calls that it belongs to are there"
+        hint = "Put the file back from a backup, or restore the whole folder. Nothing was changed."
+        raise StorageCorrupt(place=str(depot.path(record)), reason=reason, hint=hint)
 
 
 def claimed(folder: Path, name: str) -> Claim:

@@ -84,6 +84,14 @@ class Mark:
     version: Version
     first_live: int | None = None
     segments: dict[int, Listed] = field(default_factory=dict)
+    retention_us: int = field(default=0, compare=False)
+
+    def first_writable(self, retention_us: int) -> int | None:
+        """Give the first segment that takes keys under a retention; None: all do.
+
+        Under a longer one than the mark was written with, segments live again that were expired.
+        """
+        return self.first_live if retention_us <= self.retention_us else None
 
 
 def decode_record(stored: bytes, place: Path) -> Record:
@@ -103,7 +111,7 @@ def encode_mark(mark: Mark, settings: SegmentSettings) -> bytes:
     shape = _shape(settings)
     return sealed(
         {"format": MARK_FORMAT, "version": asdict(mark.version), "first_live": mark.first_live}
-        | {"shape": shape, "segments": listed}
+        | {"retention_us": settings.retention_us, "shape": shape, "segments": listed}
     )
 
 
@@ -128,7 +136,8 @@ def read_mark(folder: Path, settings: SegmentSettings) -> Mark | None:
         raise StateMismatch(operator=settings.store, reason=reason)
     try:
         segments = {row["number"]: _listed(row) for row in document["segments"]}
-        return Mark(Version(**document["version"]), document["first_live"], segments)
+        retention_us = document["retention_us"]
+        return Mark(Version(**document["version"]), document["first_live"], segments, retention_us)
     except (KeyError, TypeError) as problem:
         raise StorageCorrupt(place=str(place), reason="fields are missing or unknown") from problem
 

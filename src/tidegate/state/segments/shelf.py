@@ -227,6 +227,7 @@ class Shelf:
         opened.flush()
         (self.place(number) / MENDING_NAME).unlink()
         slot.is_missing, slot.listed = False, self.listed_now(slot)
+        slot.is_ahead = slot.is_taking = False  # it stands where the copy does
 
     def _open(self, slot: Slot, version: Version | None) -> Segment:
         place = self.place(slot.number)

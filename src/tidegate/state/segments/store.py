@@ -105,7 +105,7 @@ class SegmentStore:
             raise refusal(folder, problem) from problem
         self._mark = read_mark(folder, settings)
         self._version = self._mark.version if self._mark else None
-        self._first_live = self._mark.first_live if self._mark else None
+        self._first_live = self._mark.first_writable(settings.retention_us) if self._mark else None
         self._shelf.fill(self._mark)
 
     # --- by columns -------------------------------------------------------------------------------------
