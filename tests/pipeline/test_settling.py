@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -25,3 +26,13 @@ def test_a_fork_settles_anew_and_garbage_that_comes_later_is_collected() -> None
     lines += "    print(gc.get_freeze_count() > 1000)\n    a = []\n    a.append(a)\n    del a\n"
     lines += "    print(gc.collect() >= 1)"
     assert said(lines).split() == ["True", "True"]
+
+
+def test_a_worker_that_is_told_to_go_closes_its_copies_and_goes() -> None:
+    lines = "import os, signal\nfrom tidegate.state import local\n"
+    lines += "class Kept:\n    def give_up(self):\n        print('closed', flush=True)\n"
+    lines += "local.pool()._idle['a'] = Kept()\nsettle_once()\nos.kill(os.getpid(), signal.SIGHUP)\n"
+    lines += "print('went on')"
+    code = f"import gc\nfrom tidegate.pipeline.settling import settle_once\n{lines}"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.stdout.split(), ended.returncode) == (["closed"], -signal.SIGHUP)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,15 @@ def test_a_payload_that_is_no_message_is_refused_with_the_message_to_write(given
     with pytest.raises(RequestInvalid) as caught:
         message_list(given)
     assert words in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("key", [b"x", bytearray(b"x"), memoryview(b"x")], ids=lambda key: type(key).__name__)
+def test_a_dedup_key_of_bytes_is_refused(key: Any) -> None:
+    """JSON would make another text of it, and that another key."""
+    messages: list[Any] = [{"payload": 1, "dedupKey": "x"}, {"payload": 2, "dedupKey": key}]
+    for given in (messages, [messages[0], SimpleNamespace(payload=2, dedupKey=key)]):
+        with pytest.raises(RequestInvalid, match=r"A dedupKey is a text, not bytes \(message 1\)"):
+            message_list(given)
 
 
 def test_messages_are_taken_as_they_are_from_anything_that_gives_them() -> None:

@@ -40,6 +40,16 @@ MISTAKES = [
     ("ALTER TOPIC a SET RETENTION (^dedup_seconds = 5)", "there is no option 'dedup_seconds'", "Options"),
     ("PUBLISH INTO a DEDUP ^'k' VALUES ('1')", "expected KEY or KEYS but found", "DEDUP KEYS"),
     ("PUBLISH INTO a DEDUP KEY ^'' VALUES ('1')", "the text behind DEDUP KEY is empty", "Write something"),
+    (
+        "PUBLISH INTO a DEDUP KEYS ('a', ^NULL) VALUES ('1'), ('2')",
+        "expected a text in quotes behind DEDUP KEYS but found 'NULL'",
+        "NULL is no text. Rows without a key are published by a statement of their own",
+    ),
+    (
+        "PUBLISH INTO a KEY ^null VALUES ('1')",
+        "behind KEY but found 'null'",
+        "NULL is no text. Leave KEY out",
+    ),
     ("PUBLISH INTO a DEDUP KEY 'k' VALUES ^('1'), ('2')", "2 rows of VALUES, and 1 dedup keys", "its own"),
     ("CREATE TOPIC a WITH (max_bytes = 5, ^max_bytes = 6)", "option 'max_bytes' is there twice", "Syntax"),
     ("CREATE TOPIC a WITH ^(seconds = 5, retention_seconds = 6)", "twice, under two names", "Say it once"),

@@ -122,16 +122,14 @@ def dedup_page(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
     for line in operators:
         if parts:
             parts.append(Text(""))
-        found = (
-            f"Segments are as batch {line['batch']} found them; it added {plural(line['addedKeys'], 'key')}."
-        )
-        parts += [*map(Text, _totals(line)), segments_table(line["segments"], found)]
+        parts += [*map(Text, _totals(line)), segments_table(line["segments"])]
     return Group(*parts)
 
 
 def _totals(line: Mapping[str, Any]) -> list[str]:
     rate = percent_text(line["duplicateRate"])
-    where = f"{plural(line['partitions'], 'partition')}, after batch {count_text(line['batch'])}"
+    added = plural(line["addedKeys"], "key")
+    where = f"{plural(line['partitions'], 'partition')}, after batch {line['batch']}, which added {added}"
     behind = line["streamLagSeconds"]
     if behind is None:
         stream = "Stream time: no row yet"
@@ -156,12 +154,12 @@ def _totals(line: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def segments_table(segments: Sequence[Mapping[str, Any]], found: str) -> RenderableType:
-    """Draw segments for people, the oldest first; `found` says of when they are."""
+def segments_table(segments: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Draw segments for people, the oldest first."""
     from tidegate.cli.listing import Listing
 
     if not segments:
-        return f"No segment was there. {found}"
+        return "No key is stored."
     headings = ("start (UTC)", "end", "keys", "size", "filter", "false", "oldest", "newest", "expires at", "")
     rows = [
         (
@@ -184,7 +182,7 @@ def segments_table(segments: Sequence[Mapping[str, Any]], found: str) -> Rendera
         right=range(2, 6),
         whole=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
         spare=(6, 7, 1, 5, 4),
-        note=f"{found} A segment goes when the stream time reaches 'expires at'.",
+        note="A segment goes when the stream time reaches 'expires at'.",
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,14 @@ from tidegate.state.batch import Asked, Opened, RunFacts, open_batch
 from tidegate.state.depot import operator_depot
 from tidegate.state.local import default_root
 from tidegate.state.schemas import Wanted, resolve_schema
-from tidegate.state.segments.decide import OUTCOMES, UNIQUE, BatchColumns
+from tidegate.state.segments.decide import OUTCOMES, UNIQUE, BatchColumns, Decision
 from tidegate.state.segments.identity import Identity, check_identity
+from tidegate.state.segments.noting import Additions, notes_after
 from tidegate.state.segments.rule import SegmentRule
 from tidegate.state.segments.store import SegmentStore
 
 # Rows that are decided at once; more are worked on in parts, so that memory does not grow with the batch.
 PART_ROWS_MAX = 4_000_000
-
-NOTES_KIND = "dedup"
 
 # Of the columns behind the caller's; Spark takes columns by their place, and names them as it was told.
 OUTCOME_NAME = "outcome"
@@ -61,6 +60,23 @@ Longs = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.uint8]
 
 _TEXTS = pa.array(OUTCOMES)
+
+
+@dataclass(frozen=True, slots=True)
+class _Noting:
+    """Decides as another judge does, and notes what each part puts into segments."""
+
+    judge: Judge
+    added: Additions
+
+    @property
+    def knows_firsts(self) -> bool:
+        return self.judge.knows_firsts
+
+    def __call__(self, rows: BatchColumns, part: Part | None) -> Decision:
+        decision = self.judge(rows, part)
+        self.added.add(decision.changes)
+        return decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +160,8 @@ class DedupTask:
         store.expire(stream_us)
         before = replace(store.tallies())
         deciding = Deciding(store, self.rule, stream_us, opened, keeps_firsts=self.first_time is not None)
-        verdict = self._judged(spool, deciding)
+        added = Additions(store.settings)
+        verdict = self._judged(spool, _Noting(deciding, added))
         tallies = store.tallies()
         seen = [at_us for at_us in (stream_us, verdict.newest_us) if at_us is not None]
         newest_us = max(seen, default=None)
@@ -157,20 +174,10 @@ class DedupTask:
             batch_time_ms=planned.batch_time_ms,
             schema=schema.number,
             counts=verdict.counts | counted(before, tallies),
-            notes=self._notes(store, stream_us),
+            notes=notes_after(store, self.rule, stream_us, added),
         )
         opened.publish(deciding.left, facts)
         return verdict
-
-    def _notes(self, store: SegmentStore, stream_us: int | None) -> dict[str, Any]:
-        return {
-            "kind": NOTES_KIND,
-            "retention_us": self.rule.retention_us,
-            "interval_us": self.rule.interval_us,
-            "stream_us": stream_us,
-            "exact_keys": self.identity.exact_keys,
-            "segments": [asdict(facts) for facts in store.segments()],
-        }
 
     def _again(self, asked: Asked, opened: Opened, spool: Spool) -> Verdict:
         """Give the verdict of a batch that was published, by this number of instances or by another."""

@@ -345,6 +345,8 @@ def _expected_keys(rate: Any, rule: SegmentRule) -> int | None:
         return None
     is_number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
     if not is_number or not 0 < rate <= RATE_MAX:
-        reason = f"it is {rate!r}; give how many messages come in a second, {RATE_MAX} at most, or leave it out"
+        reason = (
+            f"it is {rate!r}; give how many messages come in a second, {RATE_MAX} at most, or leave it out"
+        )
         raise ValueInvalid(place="expected_rate", reason=reason)
     return max(1, round(float(rate) * rule.interval_us / 1_000_000))

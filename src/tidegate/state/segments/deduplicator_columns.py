@@ -69,7 +69,9 @@ class Keys:
         fits = fits and all(new in (old, VOID) for new, old in zip(self.kinds, kinds, strict=True))
         if not fits:
             reason = f"its keys are ({', '.join(kinds)}), and this one is ({', '.join(self.kinds)})."
-            hint = "Nothing was stored. Give keys of one type in every call; an Arrow column says which it is."
+            hint = (
+                "Nothing was stored. Give keys of one type in every call; an Arrow column says which it is."
+            )
             raise StateMismatch(operator=operator, reason=reason, hint=hint)
 
     def column(self, kinds: tuple[str, ...], max_parallelism: int, *, exact: bool) -> columns.KeyColumn:

@@ -1,8 +1,8 @@
 """What deduplication has stored, as the heads of a checkpoint tell it: takes operators, gives their segments.
 
 Nothing is opened but heads: it works while the query runs, when it does not, and on any copy of a checkpoint.
-Partitions are added up. Totals are of all batches since the number of partitions changed last. A head is
-written before its batch is applied: segments are as the last batch found them, and what it added is apart.
+Partitions are added up. Totals are of all batches since the number of partitions changed last. Segments are
+as they are after the last whole batch; bytes that it added are estimated (noting.py).
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from tidegate.state.inspecting import describe as describe_operators
 from tidegate.state.times import Times
 
 KIND = "dedup"
+# Notes that have it list segments after the batch. Those of older heads list them as the batch found them:
+# the keys that it added are in none of their segments.
+AFTER = "after_batch"
 US_PER_MS = 1_000
 
 
@@ -77,12 +80,13 @@ class DedupState:
     lookup_us: int
     checkpoint_bytes: int
     added_keys: int
+    unlisted_keys: int
     segments: tuple[SegmentState, ...]
 
     @property
     def keys(self) -> int:
-        """Give the keys of all segments, with those that the last batch added to them."""
-        return sum(one.keys for one in self.segments) + self.added_keys
+        """Give the keys of all segments, and those that an older head does not list."""
+        return sum(one.keys for one in self.segments) + self.unlisted_keys
 
     @property
     def size_bytes(self) -> int:
@@ -159,6 +163,7 @@ def _summed(operator: OperatorState, batch: int, heads: Sequence[Head]) -> Dedup
         lookup_us=totals["lookup_us"],
         checkpoint_bytes=operator.checkpoint_bytes,
         added_keys=sum(head.counts.get("unique", 0) for head in heads),
+        unlisted_keys=sum(head.counts.get("unique", 0) for head in heads if not head.notes.get(AFTER)),
         segments=_segments(heads, retention_us, interval_us, stream_us),
     )
 

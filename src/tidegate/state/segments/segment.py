@@ -207,10 +207,13 @@ class Segment:
         settings, budget = self._filter_settings, self._workshop.budget
         try:
             found = FilterFiles(self.folder, settings, budget)
-            if found.count >= keys_min:
+            if found.count >= keys_min and (found.was_clean or not found.count):
                 return found
+            # Left open by a worker that was killed, its bytes have no checksum, and a bit that is gone would
+            # let a duplicate through.
+            reason = "lacks keys" if found.count < keys_min else "was not closed"
             found.abandon()
-            log.warning("the filter of %s lacks keys; it is made again", self.folder)
+            log.warning("the filter of %s %s; it is made again", self.folder, reason)
         except StorageCorrupt as problem:
             log.warning("a filter is made again from its keys: %s", problem)
         return self._rebuilt(self.table())

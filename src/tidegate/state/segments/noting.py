@@ -1,0 +1,131 @@
+"""What the head of a batch notes of a deduplication: takes the store and the batch's changes, gives notes.
+
+A head is written before its batch is applied. What the batch puts into each segment is added to what the
+store has there, so that the notes tell of the segments as they are after it. Bytes that are not written yet
+are estimated: those of the entries, and of filters as many as a key usually takes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tidegate.state.backend import Changes
+from tidegate.state.segments.columns import Bytes, decode_times
+from tidegate.state.segments.describe import AFTER, KIND
+from tidegate.state.segments.estimate import FILTER_BYTES_A_KEY
+from tidegate.state.segments.facts import SegmentFacts
+from tidegate.state.segments.outer_keys import PartChanges, split
+from tidegate.state.segments.rule import SegmentRule
+from tidegate.state.segments.settings import SegmentSettings
+from tidegate.state.segments.store import SegmentStore
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What changes put into one segment; times are None where they put nothing."""
+
+    keys: int = 0
+    size_bytes: int = 0
+    oldest_us: int | None = None
+    newest_us: int | None = None
+
+    def joined(self, other: Addition) -> Addition:
+        """Give both as one."""
+        return Addition(
+            self.keys + other.keys,
+            self.size_bytes + other.size_bytes,
+            _edge(min, self.oldest_us, other.oldest_us),
+            _edge(max, self.newest_us, other.newest_us),
+        )
+
+
+@dataclass(slots=True)
+class Additions:
+    """What a batch puts into segments, gathered from the changes of its parts."""
+
+    settings: SegmentSettings
+    by_segment: dict[int, Addition] = field(default_factory=dict)
+
+    def add(self, changes: Changes) -> None:
+        """Take the changes of the batch, or of one part of it."""
+        for number, part in split(changes, [], None).items():
+            one = self._of(part)
+            self.by_segment[number] = self.by_segment.get(number, Addition()).joined(one)
+
+    def _of(self, part: PartChanges) -> Addition:
+        values = [value for value in part.entries.values() if value is not None]
+        columns = [one.values for one in part.packed]
+        if values:
+            columns.append(np.frombuffer(b"".join(values), np.uint8))
+        spans = [self._span(one) for one in columns if one.size]
+        return Addition(
+            keys=len(values) + sum(len(one.keys) for one in part.packed),
+            size_bytes=part.size_bytes,
+            oldest_us=min((oldest for oldest, _ in spans), default=None),
+            newest_us=max((newest for _, newest in spans), default=None),
+        )
+
+    def _span(self, values: Bytes) -> tuple[int, int]:
+        rows = np.ascontiguousarray(values).reshape(-1, self.settings.time_bytes)
+        times_us, _ = decode_times(rows, with_offsets=self.settings.with_offsets)
+        return int(times_us.min()), int(times_us.max())
+
+
+def notes_after(
+    store: SegmentStore, rule: SegmentRule, stream_us: int | None, added: Additions
+) -> dict[str, Any]:
+    """Give the notes of a batch that found `stream_us`, with the segments as they are once it is applied."""
+    return {
+        "kind": KIND,
+        "retention_us": rule.retention_us,
+        "interval_us": rule.interval_us,
+        "stream_us": stream_us,
+        "exact_keys": store.settings.exact_keys,
+        AFTER: True,
+        "segments": [asdict(one) for one in facts_after(store.segments(), added.by_segment, rule)],
+    }
+
+
+def facts_after(
+    found: list[SegmentFacts], added: Mapping[int, Addition], rule: SegmentRule
+) -> list[SegmentFacts]:
+    """Give the segments as they are once the additions are applied, the oldest first."""
+    facts = {one.number: one for one in found}
+    for number, one in added.items():
+        before = facts.get(number) or _empty(number, rule)
+        # A filter that is there was made for more keys than have come; it takes these without growing.
+        filter_bytes = before.filter_bytes or math.ceil(one.keys * FILTER_BYTES_A_KEY)
+        facts[number] = replace(
+            before,
+            keys=before.keys + one.keys,
+            size_bytes=before.size_bytes + one.size_bytes,
+            filter_bytes=filter_bytes,
+            oldest_us=_edge(min, before.oldest_us, one.oldest_us),
+            newest_us=_edge(max, before.newest_us, one.newest_us),
+        )
+    return [facts[number] for number in sorted(facts)]
+
+
+def _empty(number: int, rule: SegmentRule) -> SegmentFacts:
+    return SegmentFacts(
+        number=number,
+        start_ms=rule.start_ms(number),
+        keys=0,
+        size_bytes=0,
+        filter_bytes=0,
+        oldest_us=None,
+        newest_us=None,
+        filter_probes=0,
+        filter_maybe=0,
+        filter_false=0,
+    )
+
+
+def _edge(choose: Callable[[Iterable[int]], int], one: int | None, other: int | None) -> int | None:
+    known = [at_us for at_us in (one, other) if at_us is not None]
+    return choose(known) if known else None
