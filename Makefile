@@ -29,7 +29,7 @@ lint: setup  ## everything needed, then style and types
 
 test: lint  ## everything needed, then style, types and all tests
 	$(BIN)/python -m pytest -m "not crash" --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m crash
+	$(BIN)/python -m pytest -m crash --numprocesses 2 --dist loadfile
 
 bench: setup  ## the benchmark table
 	$(BIN)/python -m benchmarks

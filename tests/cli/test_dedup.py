@@ -60,6 +60,20 @@ def test_an_estimate_for_people_has_both_layouts_and_the_notes(tmp_path: Path) -
         assert part in text, part
 
 
+def test_numbers_may_be_written_as_people_write_them(tmp_path: Path) -> None:
+    for text in ("1,000", "1e3", "1000.0", "1_000", "+1E+3"):
+        assert answer(tmp_path, "estimate", "--rate", text)["load"]["rate"] == 1_000
+
+
+def test_a_small_load_has_units_that_fit(tmp_path: Path) -> None:
+    text = tidegate_here("dedup", "estimate", "--rate", "0.1", "--retention", "3 days", home=tmp_path).stdout
+    assert " 0 GiB" not in text
+    assert "are the same segment" not in text
+    # 12,960 messages in half of the retention, 109.2 bytes each; and twice that.
+    assert re.search(r"a segment +1 MiB +1 MiB", text)
+    assert re.search(r"all segments +2 MiB +4 MiB", text)
+
+
 def test_an_estimate_needs_no_home_and_makes_none(tmp_path: Path) -> None:
     answer(tmp_path / "nowhere", "estimate", "--rate", "0.5", "--retention", "PT1H")
     assert not (tmp_path / "nowhere").exists()
@@ -83,6 +97,8 @@ def test_flags_change_what_they_say(tmp_path: Path) -> None:
         (("--rate", "many"), "takes a number such as 1000"),
         (("--rate", "nan"), "takes a number such as 1000"),
         (("--rate", "1e999999999"), "takes a number such as 1000"),
+        (("--rate", "1,00"), "takes a number such as 1000"),
+        (("--rate", ""), "takes a number such as 1000"),
         (("--rate", "9" * 5_000), "takes a number such as 1000"),
         (("--retention", "100"), "it has no unit"),
         (("--retention", "5 parsecs"), "is not a unit of time"),
@@ -135,14 +151,12 @@ def test_what_a_consumer_stored_is_shown_without_spark(tmp_path: Path) -> None:
     assert (line["unique"], line["duplicates"], line["late"], line["keys"]) == (200, 4, 0, 200)
     assert (line["streamTime"], line["addedKeys"]) == ("2026-01-02T00:00:00Z", 100)
     (one,) = line["segments"]
-    assert (one["keys"], one["oldest"], one["active"]) == (100, "2026-01-01T00:00:00Z", True)
+    assert (one["oldest"], one["active"]) == ("2026-01-01T00:00:00Z", True)
     assert (one["start"], one["end"]) == ("2025-12-28T00:00:00Z", "2026-02-16T00:00:00Z")
     assert one["bytes"] > 0
     assert one["filterBytes"] > 0
-    assert (
-        "batch 1 found them; it added 100 keys"
-        in tidegate_here("dedup", "show", str(folder), home=tmp_path).stdout
-    )
+    text = tidegate_here("dedup", "show", str(folder), home=tmp_path).stdout
+    assert "after batch 1, which added 100 keys" in text
 
 
 def test_a_time_that_no_calendar_has_is_shown_as_none(home: Home, tmp_path: Path) -> None:
@@ -157,8 +171,28 @@ def test_a_time_that_no_calendar_has_is_shown_as_none(home: Home, tmp_path: Path
 def test_what_does_not_deduplicate_is_named(home: Home) -> None:
     Job(home.checkpoints_path, checkpoint="words").run(0, ["tide"], parallelism=1)
     assert "There is no state" in refused(home.path, "show", "nothing")
-    assert "it has counts" in refused(home.path, "show", "words")
-    assert "it has orders" in refused(home.path, "show", "orders", "--operator", "other")
+    assert "`tidegate state show` has counts" in refused(home.path, "show", "words")
+    Job(home.checkpoints_path, checkpoint="orders").run(0, ["tide"], parallelism=1)
+    said = refused(home.path, "show", "orders", "--operator", "counts")
+    assert "deduplicates there; orders does" in said
+
+
+def test_why_there_is_no_state_is_said(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a slash, one that is no checkpoint, and pipelines that have stored nothing."""
+    (home.checkpoints_path / "plain").mkdir()
+    (home.pipelines_path / "young.py").write_text("")
+    (tmp_path / "check.point").mkdir()
+    monkeypatch.chdir(tmp_path)
+    for words, said in [
+        ("check.point", "A path needs a '/': ./check.point"),
+        ("local", "A path needs a '/': ./local"),
+        ("./check.point", "no folder `state/` in"),
+        ("./nowhere", f"There is no folder {tmp_path / 'nowhere'}"),
+        ("plain", "Pipeline plain keeps no state"),
+        ("young", "Pipeline young has not done a batch yet"),
+    ]:
+        assert said in " ".join(refused(home.path, "show", words).split()), words
+    assert "A path needs a '/'" in refused(tmp_path / "no-home", "show", "local")
 
 
 def test_the_page_on_sizing_shows_what_the_command_says(tmp_path: Path) -> None:

@@ -112,6 +112,20 @@ def test_a_list_of_pipelines_tells_the_first_line_of_an_error_and_one_alone_all_
     assert "Traceback" in "\n".join(drawn(pipeline_table(PIPELINE)))
 
 
+def test_a_pipeline_tells_what_its_operators_caught() -> None:
+    operator = {"partitions": 2, "batch": 3, "entries": 9, "stateBytes": 1, "checkpointBytes": 1}
+    caught = {"unique": 3_920, "duplicates": 81, "late": 7, "keys": 2_640, "segments": 3}
+    both = [
+        {"name": "once", **operator, "snapshotBatch": None, "dedup": caught},
+        {"name": "counts", **operator, "snapshotBatch": None, "dedup": None},
+    ]
+    lines = drawn(pipeline_table({**PIPELINE, "operators": both}), 120)
+    (heading,) = (number for number, line in enumerate(lines) if "unique" in line)
+    assert lines[heading].split()[:4] == ["operator", "unique", "duplicate", "late"]
+    assert lines[heading + 2].split()[:4] == ["once", "3,920", "81", "7"]
+    assert "unique" not in "\n".join(drawn(pipeline_table({**PIPELINE, "operators": both[1:]}), 120))
+
+
 def test_details_are_words_and_times() -> None:
     assert (
         details_text({"label": "ci", "expires_us": 1_000_000}) == "label: ci; expires: 1970-01-01T00:00:01Z"

@@ -12,7 +12,8 @@ from rich.console import Console
 
 import tidegate
 from tests.cli.pictures import picture
-from tidegate.cli.demo import PEOPLE, PRESENCE_INSERT, presences
+from tidegate.cli.demo import PRESENCE_INSERT, presences
+from tidegate.cli.demo_clicks import PEOPLE
 from tidegate.cli.presence import (
     PRESENCE_DEFINITION,
     PRESENCE_TTL_SECONDS,

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.calls import tidegate_here
 from tests.state.checkpoints import OPERATOR, Job
+from tidegate.state.segments.deduplicator import Deduplicator
 from tidegate.storage.home import Home
 
 WORDS = ["tide", "gate", "tide", "sea", "shore"]
@@ -66,6 +67,19 @@ def test_a_savepoint_is_made_listed_and_removed(home: Home) -> None:
     assert answer(home, "savepoint", "words", "monday", "--remove") == {"removed": "monday"}
     assert answer(home, "savepoints", "words")["savepoints"] == []
     assert not Path(made["path"]).exists()
+
+
+def test_a_savepoint_says_which_function_starts_from_it(home: Home, tmp_path: Path) -> None:
+    assert "tide.process(…, savepoint=" in _made(home, "words")
+    with Deduplicator("orders", tmp_path / "seen", "1 day") as seen:
+        seen.check(["a"], [1])
+    assert "tide.deduplicate(…, savepoint=" in _made(home, str(tmp_path / "seen"))
+
+
+def _made(home: Home, pipeline: str) -> str:
+    said = tidegate_here("state", "savepoint", pipeline, "monday", home=home.path)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
 
 
 @pytest.mark.parametrize(

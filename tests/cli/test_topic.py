@@ -225,7 +225,12 @@ def test_a_dedup_key_is_stored_once(home: Path) -> None:
     assert "Dedup keys are kept for 1 h" in made.stdout
     keys = ("--dedup-key", "a", "--dedup-key", "b", "--dedup-key", "a")
     answer = tidegate("topic", "publish", "app.once", "1", "2", "3", *keys, home=home)
-    assert answer.stdout == "Published 2 messages to app.once. Dropped 1 duplicate.\n"
+    assert answer.stdout == (
+        "Published 2 messages to app.once. "
+        "Dropped 1 duplicate: the first one is in partition 0 at offset 0.\n"
+    )
     assert "1 duplicate dropped" in tidegate("topic", "show", "app.once", home=home).stdout
+    again = tidegate("topic", "publish", "app.once", "4", "5", *keys[:4], home=home).stdout
+    assert again.endswith("Dropped 2 duplicates: the first ones are at 0:0, 0:1 (partition:offset).\n")
     wrong = tidegate("topic", "publish", "app.once", "1", "2", *keys, home=home)
     assert (wrong.returncode, "once for each payload" in wrong.stderr) == (2, True)

@@ -77,7 +77,7 @@ def consume(folder: str, seed: int, turn: int, point: str | None) -> None:
     acked = home / "acked"
     at = int(acked.read_text()) if acked.exists() else 0
     journal = os.open(home / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with deduplicator.Deduplicator(NAME, home, RETENTION) as dedup:
+    with deduplicator.Deduplicator(NAME, home, RETENTION, time_unit="us") as dedup:
         number = next_number(operator_depot(folder, NAME))
         while at < len(messages):
             call = messages[at : at + chance.randint(1, CALL_MESSAGES_MAX)]

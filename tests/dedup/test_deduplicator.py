@@ -34,8 +34,9 @@ from tidegate.testing.clock import ManualClock
 UTC = dt.UTC
 
 
-def opened(folder: Path, retention: str = "100 days", **more: Any) -> Deduplicator:
+def opened(folder: Path, retention: str | dt.timedelta = "100 days", **more: Any) -> Deduplicator:
     more.setdefault("clock", ManualClock())
+    more.setdefault("time_unit", "us")
     return Deduplicator("orders", folder, retention, **more)
 
 
@@ -96,7 +97,9 @@ def test_streams_are_judged_as_the_model_says_over_restarts(tmp_path: Path, seed
     chance, model = random.Random(seed), Model(stream.retention_us)
     interval = None if stream.interval_us is None else dt.timedelta(microseconds=stream.interval_us)
     retention = dt.timedelta(microseconds=stream.retention_us)
-    dedup = Deduplicator("orders", tmp_path, retention, interval=interval, clock=ManualClock())
+    dedup = Deduplicator(
+        "orders", tmp_path, retention, interval=interval, time_unit="us", clock=ManualClock()
+    )
     for batch in stream.batches:
         rows = [Row(row.key, row.time_us, row.offset, at) for at, row in enumerate(batch)]
         if not rows or any(None in row.key for row in rows):  # type: ignore[operator]
@@ -108,7 +111,9 @@ def test_streams_are_judged_as_the_model_says_over_restarts(tmp_path: Path, seed
         assert told.first_us == [one.first_us for one in judged]
         if chance.random() < 0.4:
             dedup.close()
-            dedup = Deduplicator("orders", tmp_path, retention, interval=interval, clock=ManualClock())
+            dedup = Deduplicator(
+                "orders", tmp_path, retention, interval=interval, time_unit="us", clock=ManualClock()
+            )
     dedup.close()
 
 
@@ -211,7 +216,7 @@ def test_a_second_consumer_is_refused_until_the_first_one_closes(tmp_path: Path)
 def test_another_interval_key_or_kind_of_storing_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as dedup:
         dedup.check(["a"], [1])
-    with pytest.raises(StateMismatch, match="To change the retention, give interval='4320000000 ms'"):
+    with pytest.raises(StateMismatch, match="To change the retention, give interval='50 days'"):
         opened(tmp_path, "50 days")
     with pytest.raises(StateMismatch, match="stored as xxhash64-pair"):
         opened(tmp_path, exact_keys=True)
@@ -243,8 +248,8 @@ def test_a_column_that_is_not_named_goes_on_with_a_named_one_of_its_type(tmp_pat
 REFUSED: list[tuple[Any, Any, Any, str]] = [
     (["a", 1], [1, 2], None, "not of one type"),
     (["a"], [1, 2], None, "there are 1 and 2 of them"),
-    (["a"], ["noon"], None, "neither a datetime nor whole microseconds"),
-    (["a"], [True], None, "neither a datetime nor whole microseconds"),
+    (["a"], ["noon"], None, "neither a datetime nor a whole number"),
+    (["a"], [True], None, "neither a datetime nor a whole number"),
     (["a"], [None], None, "a message has no event time"),
     (["a"], pa.array([None], pa.timestamp("us")), None, "a message has no event time"),
     (["a"], pa.array([1.5]), None, "not a timestamp"),
@@ -275,7 +280,7 @@ def test_times_are_the_same_in_whatever_form_they_come() -> None:
     naive = [one.astimezone(UTC).replace(tzinfo=None) for one in moments]
     forms = [moments, plain, naive, [*moments[:4], *naive[4:]], [*plain[:2], *moments[2:]], np.array(plain)]
     for form in [*forms, pa.array(moments), pa.chunked_array([pa.array(plain)])]:
-        assert times_of(form, "orders").tolist() == plain
+        assert times_of(form, "orders", 1).tolist() == plain
 
 
 def test_positions_of_two_partitions_are_never_the_same() -> None:
@@ -336,3 +341,15 @@ def test_times_that_would_make_too_many_segments_are_refused_and_nothing_is_kept
         with pytest.raises(StateInvalid, match="512 are the most"):
             dedup.check([str(number) for number in range(600)], times)
         assert dedup.check(["0"], [0]).outcome == ["unique"]
+
+
+def test_whole_numbers_are_milliseconds_unless_told_otherwise(tmp_path: Path) -> None:
+    hour_ms = 3_600_000
+    with Deduplicator("orders", tmp_path, "1 h", clock=ManualClock()) as dedup:
+        assert dedup.check(["a", "a"], [0, hour_ms]).outcome == ["unique", "unique"]
+        told = dedup.check(["a"], pa.array([hour_ms + 1]))
+        assert (told.outcome, told.first_us) == (["duplicate"], [hour_ms * 1_000])
+        with pytest.raises(ValueInvalid, match="beyond 64 bits"):
+            dedup.check(["b"], [2**62])
+    with pytest.raises(ValueInvalid, match="neither 'ms' nor 'us'"):
+        Deduplicator("other", tmp_path / "other", "1 h", time_unit="s")  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from tidegate.testing.clock import ManualClock
 
 def opened(folder: Any, **more: Any) -> Deduplicator:
     given: dict[str, Any] = {"name": "orders", "retention": "1 day", "clock": ManualClock()} | more
+    given.setdefault("time_unit", "us")
     return Deduplicator(given.pop("name"), folder, given.pop("retention"), **given)
 
 
@@ -97,6 +98,13 @@ def test_a_refused_first_call_leaves_no_type_of_keys_behind(tmp_path: Path) -> N
         assert dedup.check([7, 7], [1, 1], [1, 2]).outcome == ["unique", "duplicate"]
 
 
+def test_floats_are_no_exact_keys_and_leave_nothing_behind(tmp_path: Path) -> None:
+    with opened(tmp_path, exact_keys=True) as dedup:
+        with pytest.raises(ValueInvalid, match="a float is not stored as an exact key"):
+            dedup.check([("a", 1.5)], [1])
+        assert dedup.check([("a", 1)], [1]).outcome == ["unique"]
+
+
 def test_a_decimal_is_refused_with_what_to_give_in_its_place(tmp_path: Path) -> None:
     with opened(tmp_path) as dedup:
         with pytest.raises(ValueInvalid) as caught:
@@ -118,7 +126,7 @@ def test_numpy_values_are_of_the_type_that_python_has_for_them(tmp_path: Path) -
 
 def test_a_time_in_nanoseconds_lies_in_the_microsecond_that_began_before_it() -> None:
     times = pa.array([-1, -1_000, -1_001, 0, 999, 1_000], pa.timestamp("ns"))
-    assert times_of(times, "orders").tolist() == [-1, -1, -2, 0, 0, 1]
+    assert times_of(times, "orders", 1).tolist() == [-1, -1, -2, 0, 0, 1]
     assert offsets_of([(np.int64(1), 5)]).tolist() == [(1 << 48) + 5]
 
 

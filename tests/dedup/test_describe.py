@@ -13,7 +13,7 @@ from tidegate.state import epochs
 from tidegate.state.asking import Asked
 from tidegate.state.depot import operator_depot
 from tidegate.state.heads import RunFacts
-from tidegate.state.segments.describe import FilterTally, describe
+from tidegate.state.segments.describe import AFTER, FilterTally, describe
 
 
 @pytest.fixture
@@ -30,6 +30,7 @@ def test_partitions_are_added_up_and_counts_over_batches(job: NotedJob) -> None:
         (400, 12_400, 800),
         (80, 2_480, 160),
     ]
+    # These notes are of an older head: what the last batch added is in none of the segments.
     assert (found.keys, found.added_keys) == (680 + 2 * 980, 2 * 980)
     assert (found.size_bytes, found.filter_bytes) == (21_080, 1_360)
     assert (found.unique, found.duplicates, found.late) == (4 * 980, 4 * 20, 0)
@@ -37,6 +38,13 @@ def test_partitions_are_added_up_and_counts_over_batches(job: NotedJob) -> None:
     assert found.filters == FilterTally(8_000, 200, 120)
     assert found.lookup_seconds == pytest.approx(0.0001)
     assert found.checkpoint_bytes > 0
+
+
+def test_what_the_last_batch_added_is_counted_once(job: NotedJob) -> None:
+    said = notes(segment(0, 980)) | {AFTER: True}
+    job.batch(0, [RunFacts(counts=COUNTS, notes=said)])
+    (found,) = describe(job.checkpoint)
+    assert (found.keys, found.added_keys) == (980, 980)
 
 
 def test_stream_time_is_that_of_the_partition_furthest_on(job: NotedJob) -> None:

@@ -41,6 +41,8 @@ def test_where_the_text_differs_from_its_formulas_is_named() -> None:
     assert "316 GB" in notes
     assert "943 GB (878 GiB)" in notes
     assert "316 GB" not in " ".join(estimate(Load(rate=Fraction(999))).notes)
+    assert "same segment" in " ".join(estimate(Load(rate=Fraction(3))).notes)
+    assert "same segment" not in " ".join(estimate(Load(rate=Fraction(2))).notes)
 
 
 def test_as_many_segments_are_live_as_the_rule_of_cleanup_leaves() -> None:

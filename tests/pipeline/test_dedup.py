@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PythonException, SparkRuntimeException, StreamingQueryException
 
 import tidegate.spark as tide
 from tests.pipeline.dedup_jobs import expected_outcomes, random_rows, unique_of
@@ -158,6 +158,53 @@ def test_batch_job_goes_on_where_the_last_one_ended(spark: Any, tmp_path: Path) 
     assert run(("a", None, 9, 24), (None, "a", 10, 15)) == [10]
 
 
+def test_batch_job_that_failed_behind_is_run_again_under_its_name(spark: Any, tmp_path: Path) -> None:
+    """All partitions are published, and no row has arrived: without its name they would be duplicates."""
+    df = timed(spark, [(f"u{number}", number, number) for number in range(20)])
+
+    def job(run: str | None, rows: Any = df, partitions: int = 2) -> Any:
+        given: dict[str, Any] = {"checkpoint": tmp_path, "local_dir": tmp_path / "local"}
+        return deduplicate(rows, "d", "user", "at", "1 h", partitions=partitions, run=run, **given)
+
+    def amounts(*args: Any, **more: Any) -> list[int]:
+        return sorted(row.amount for row in job(*args, **more).collect())
+
+    with pytest.raises(SparkRuntimeException, match="the sink fails"):
+        # Behind a shuffle, so that all partitions are done before the first row gets there.
+        job("monday").repartition(1).selectExpr("raise_error('the sink fails')").collect()
+    assert amounts("monday") == list(range(20))
+    # Published once, whoever asks.
+    (state,) = describe(tmp_path)
+    assert [one.head and one.head.batch for one in state.partitions] == [0, 0]
+    assert amounts("monday", partitions=3) == list(range(20))
+    assert amounts("monday", partitions=3) == list(range(20))
+    assert amounts("tuesday", partitions=3) == []
+    assert amounts("tuesday", partitions=3) == []
+    (state,) = describe(tmp_path)
+    assert [one.head and one.head.batch for one in state.partitions] == [1, 1, 1]
+
+
+def test_other_rows_under_the_name_of_a_run_are_refused(spark: Any, tmp_path: Path) -> None:
+    df = timed(spark, [("a", 1, 5)])
+    given: dict[str, Any] = {"checkpoint": tmp_path, "local_dir": tmp_path / "local", "partitions": 1}
+    assert len(deduplicate(df, "d", "user", "at", "1 h", run="monday", **given).collect()) == 1
+    with pytest.raises(PythonException, match="rows the first time, and now"):
+        deduplicate(df.unionAll(df), "d", "user", "at", "1 h", run="monday", **given).collect()
+
+
+def test_run_of_an_operator_with_state_counts_once(spark: Any, tmp_path: Path) -> None:
+    df = timed(spark, [("a", 1, 5), ("a", 2, 6), ("b", 3, 5)])
+
+    def totals(run: str) -> list[Any]:
+        given: dict[str, Any] = {"checkpoint": tmp_path, "local_dir": tmp_path / "local", "partitions": 2}
+        out = tide.process(df, "counts", "user", Counts(), run=run, **given)
+        return sorted(map(tuple, out.collect()))
+
+    first = totals("monday")
+    assert totals("monday") == first
+    assert totals("tuesday") != first
+
+
 @pytest.mark.parametrize("exact_keys", [False, True])
 def test_keys_of_several_columns_and_expressions(spark: Any, exact_keys: bool) -> None:
     from pyspark.sql import functions as sql
@@ -177,7 +224,7 @@ def test_keys_of_several_columns_and_expressions(spark: Any, exact_keys: bool) -
         ({"on": "nobody"}, "no column 'nobody'"),
         ({"on": []}, "has no key"),
         ({"on": ["user", "user"]}, "twice"),
-        ({"on": 7}, "not iterable|columns, by their names"),
+        ({"on": ["user", 7]}, "columns, by their names"),
         ({"retention": "soon"}, "retention is no duration"),
         ({"retention": "1 month"}, "no fixed length"),
         ({"retention": "0 s"}, "more than nothing"),
@@ -191,16 +238,64 @@ def test_keys_of_several_columns_and_expressions(spark: Any, exact_keys: bool) -
         ({"outcome": ""}, "outcome is empty"),
         ({"outcome": "USER"}, "there is one"),
         ({"exact_keys": True, "on": tide.content_hash()}, "content hash is none"),
-        ({"expected_rate": 0}, "expected_rate is 0"),
+        ({"run": "monday"}, "run of a batch job"),
+        ({"run": " "}, "run is ' '"),
+        ({"run": 5}, "run is 5"),
         ({"checkpoint": None}, "needs checkpoint="),
         ({"partitions": 0}, "partitions is 0"),
         ({"name": "a b"}, "name"),
     ],
 )
 def test_what_cannot_run_is_refused_before_any_row(shop: Shop, options: dict[str, Any], reason: str) -> None:
-    with pytest.raises((StateInvalid, TypeError), match=reason):
+    with pytest.raises(StateInvalid, match=reason):
         unique(shop, **options)
     assert not shop.checkpoint.exists()
+
+
+def test_expressions_that_are_no_key_are_refused_in_words(shop: Shop) -> None:
+    from pyspark.sql import functions as sql
+
+    for option, given, reason in (
+        ("on", sql.col("*"), "not one column"),
+        ("on", sql.col("nobody"), "UNRESOLVED_COLUMN.*nobody"),
+        ("on", ["user", sql.explode(sql.array("user"))], "UNSUPPORTED_GENERATOR"),
+        ("on", sql.count("user"), "MISSING_GROUP_BY|GROUP_BY"),
+        ("event_time", sql.col("at"), "event_time is Column<'at'>; it is the name"),
+        ("outcome", sql.col("o"), "outcome is Column"),
+    ):
+        with pytest.raises(StateInvalid, match=reason) as refused:
+            unique(shop, **{option: given})
+        assert "\n" not in refused.value.message
+        assert "dedup.md" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        ("name", (None, 5, "", "1a", "a.b", "a" * 64)),
+        ("on", (None, 5, {"user"}, {"user": 1}, b"user")),
+        ("event_time", (None, 5)),
+        ("outcome", (5, True)),
+        ("offset", (5,)),
+        ("expected_rate", (float("inf"), float("nan"), 1e300, "5", True, 0, -1)),
+        ("partitions", ("2", 1.5, True)),
+        ("max_parallelism", ("x", 1.5)),
+        ("snapshot_every", ("x", True)),
+        ("checkpoint", (5, "", b"x")),
+        ("savepoint", (5, " ")),
+        ("local_dir", (5, "")),
+        ("rocks", ("x", {})),
+        ("exact_keys", ("yes", 1, None)),
+        ("df", (None, "orders")),
+    ],
+)
+def test_arguments_of_another_type_are_refused_by_their_name(option: str, wrong: tuple[Any, ...]) -> None:
+    usual: dict[str, Any] = {"df": None, "name": "d", "on": "user", "event_time": "at", "retention": "1 s"}
+    for value in wrong:
+        with pytest.raises(StateInvalid) as refused:
+            deduplicate(**(usual | {option: value}))
+        expected = "takes a DataFrame" if option == "df" else f"{option} is "
+        assert expected in refused.value.message
 
 
 @pytest.mark.parametrize(
@@ -237,7 +332,7 @@ def test_other_start_than_the_first_is_refused(spark: Any, tmp_path: Path) -> No
         ({"on": tide.content_hash("user")}, "sha256"),
         ({"exact_keys": True}, "exact"),
         ({"offset": "amount"}, "without offsets"),
-        ({"retention": "20 min"}, "interval='300000 ms'"),
+        ({"retention": "20 min"}, "interval='5 min'"),
     ):
         with pytest.raises(StateMismatch, match=reason):
             run(**options)

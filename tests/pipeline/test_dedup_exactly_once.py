@@ -22,6 +22,8 @@ from tidegate.state import savepoints
 from tidegate.state.depot import operator_depot
 from tidegate.state.heads import read_head
 from tidegate.state.local import pool
+from tidegate.state.segments.describe import describe as dedup_states
+from tidegate.state.segments.estimate import ENTRY_BYTES
 
 RETENTION_S = 100
 
@@ -60,6 +62,20 @@ def test_rows_that_are_too_many_are_worked_on_in_parts(tmp_path: Path) -> None:
     for number, rows in enumerate(BATCHES):
         assert bench.run(number, rows) == EXPECTED[number]
         assert bench.run(number, rows[::-1], pieces=1) == EXPECTED[number]
+        if number == 0:
+            assert_noted(tmp_path / "checkpoint", [row[2] for row in EXPECTED[0] if row[3] == "unique"])
+
+
+def assert_noted(checkpoint: Path, times_s: list[int]) -> None:
+    """The head of the first batch tells of the segments as they are after it, with what all parts put."""
+    (found,) = dedup_states(checkpoint)
+    by_segment = {one.start_us // 1_000_000: one for one in found.segments}
+    assert sorted(by_segment) == sorted({at - at % RETENTION_S for at in times_s})
+    for start_s, one in by_segment.items():
+        there = [at for at in times_s if at - at % RETENTION_S == start_s]
+        assert (one.keys, one.size_bytes) == (len(there), len(there) * ENTRY_BYTES)
+        assert (one.oldest_us, one.newest_us) == (min(there) * 1_000_000, max(there) * 1_000_000)
+    assert found.keys == len(times_s)
 
 
 def test_batch_that_was_done_by_another_number_of_instances_is_given_again(tmp_path: Path) -> None:

@@ -142,6 +142,35 @@ def test_failed_pipeline_is_shown_and_started_again(supervision: Supervision, to
     assert healed["error"] is None
 
 
+UNIQUE = """
+from tidegate import spark as tide
+
+@tide.pipeline(name="once")
+def run(ctx):
+    rows = ctx.spark.readStream.format("tidegate.topic").option("topic", "app.events")
+    rows = rows.option("home", str(ctx.home.path)).load()
+    rows = tide.deduplicate(rows, "once", "key", "ts", "1 day", ctx.checkpoint, partitions=2)
+    return rows.writeStream.format("delta").option("path", ctx.lake("once"))
+"""
+
+
+@pytest.mark.spark
+def test_pipeline_without_duplicates_goes_on_after_its_file_changed(
+    supervision: Supervision, topics: TopicClient
+) -> None:
+    path = topics.server.home / "pipelines" / "once.py"
+    path.write_text(UNIQUE, encoding="utf-8")
+    wait_until(
+        lambda: status_of(supervision, "once") and counted(topics, "once") == (100, 100), "the first rows"
+    )
+    path.write_text(UNIQUE + "# changed", encoding="utf-8")
+    topics.publish("app.events", range(50, 120))
+    wait_until(
+        lambda: status_of(supervision, "once") and counted(topics, "once") == (120, 120), "the new keys alone"
+    )
+    assert topics.sql("SELECT count(DISTINCT key) FROM lake.once") == [[120]]
+
+
 FAILING = """
 from pyspark.sql import functions as F
 from tidegate import spark as tide

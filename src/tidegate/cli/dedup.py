@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import re
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidegate.cli.checkpoints import checkpoint_of, no_state
 from tidegate.cli.completion import complete_pipelines
 from tidegate.cli.invocation import Invocation, command
 
@@ -20,6 +20,10 @@ app = typer.Typer(
 )
 
 DIGITS_MAX = 32  # in a number that somebody types
+# Thousands may be set apart, and an exponent has two digits at most: more would be a slip of the finger.
+_NUMBER = re.compile(
+    r"[+-]?([0-9_]+|[0-9]{1,3}(,[0-9]{3})+)?(\.[0-9]*)?(e[+-]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE
+)
 
 RateOption = Annotated[str, typer.Option("--rate", metavar="NUMBER", help="Messages a second.")]
 RetentionOption = Annotated[
@@ -126,25 +130,22 @@ def _chosen(call: Invocation, pipeline: str, operator: str | None) -> list[Dedup
     from tidegate.state.inspecting import describe as operators_of
     from tidegate.state.segments.describe import dedup_state
 
-    path = _checkpoint(call, pipeline)
+    path = checkpoint_of(call, pipeline)
     there = operators_of(path)
-    states = (dedup_state(path, one) for one in there if operator in (None, one.operator))
-    found = [state for state in states if state is not None]
+    if not there:
+        raise no_state(call, pipeline, path)
+    states = [state for one in there if (state := dedup_state(path, one)) is not None]
+    found = [state for state in states if operator in (None, state.operator)]
     if found:
         return found
-    missing = pipeline if operator is None else f"{pipeline}/{operator}"
-    others = ", ".join(one.operator for one in there)
-    hint = f"No operator of that name deduplicates there; it has {others}." if others else None
-    raise StateNotFound(state=missing, hint=hint)
-
-
-def _checkpoint(call: Invocation, pipeline: str) -> Path:
-    """Give the checkpoint that was meant: a name has no slash, a path has one."""
-    from tidegate.model.names import check_pipeline_name
-
-    if os.sep in pipeline:
-        return Path(pipeline).absolute()
-    return call.existing_home().checkpoints_path / check_pipeline_name(pipeline)
+    if not states:
+        others = ", ".join(one.operator for one in there)
+        hint = f"No operator there has deduplicated a batch; `tidegate state show` has {others}."
+        raise StateNotFound(state=pipeline, hint=hint)
+    names = ", ".join(state.operator for state in states)
+    raise StateNotFound(
+        state=f"{pipeline}/{operator}", hint=f"No operator of that name deduplicates there; {names} does."
+    )
 
 
 def _number(option: str, text: str) -> Fraction:
@@ -154,11 +155,11 @@ def _number(option: str, text: str) -> Fraction:
 
     plain = text.strip()
     try:
-        if len(plain) > DIGITS_MAX or "/" in plain or "e" in plain.lower():
+        if len(plain) > DIGITS_MAX or not _NUMBER.fullmatch(plain):
             raise ValueError
-        return Fraction(plain)
+        return Fraction(plain.replace(",", ""))
     except ValueError:
-        reason = f"{option} takes a number such as 1000 or 0.5, not '{shorten(text)}'."
+        reason = f"{option} takes a number such as 1000, 1e6 or 0.5, not '{shorten(text)}'."
         raise RequestInvalid(reason=reason) from None
 
 

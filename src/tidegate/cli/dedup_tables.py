@@ -46,21 +46,19 @@ def _compared(found: Estimate) -> RenderableType:
         f"window store, {plural(live, 'segment')}",
         f"Tidegate, {plural(live, 'segment')}",
     )
+    # GiB are cut off before they are added up, as the plan does; below one that would leave nothing.
+    segment = store.segment_gib * GIB or store.segment_bytes
+    changelog = store.changelog_gib * GIB or store.changelog_bytes
+    kept, kept_live = segment * in_retention, segment * live
     a_key = f"{float(store.entry_bytes):.1f} B"
     our_key = f"{float(ours.store_bytes_a_key + FILTER_BYTES_A_KEY):.1f} B"
-    total = store.store_gib + store.changelog_gib
-    live_total = store.live_gib + store.changelog_gib
+    together = (kept + changelog, kept_live + changelog, ours.local_bytes + ours.checkpoint_bytes)
     rows = [
         ("a key, on disk", a_key, a_key, our_key),
-        ("a segment", _gib(store.segment_gib), _gib(store.segment_gib), size_text(ours.segment_bytes)),
-        ("all segments", _gib(store.store_gib), _gib(store.live_gib), size_text(ours.local_bytes)),
-        (
-            "changelog, checkpoint",
-            _gib(store.changelog_gib),
-            _gib(store.changelog_gib),
-            size_text(ours.checkpoint_bytes),
-        ),
-        ("together", _gib(total), _gib(live_total), size_text(ours.local_bytes + ours.checkpoint_bytes)),
+        ("a segment", *map(size_text, (segment, segment, ours.segment_bytes))),
+        ("all segments", *map(size_text, (kept, kept_live, ours.local_bytes))),
+        ("changelog, checkpoint", *map(size_text, (changelog, changelog, ours.checkpoint_bytes))),
+        ("together", *map(size_text, together)),
     ]
     return Listing(headings, rows, right=(1, 2, 3), whole=(0, 1, 2, 3))
 
@@ -101,10 +99,6 @@ def _needs(ours: Segments) -> RenderableType:
     return Listing(("Tidegate", "", "what is in it"), rows, right=(1,), whole=(0, 1))
 
 
-def _gib(count: int) -> str:
-    return f"{count:,} GiB"
-
-
 def size_text(size_bytes: int) -> str:
     """Write a size in binary units, cut off and not rounded, in GiB as long as it is one."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (1024, "KiB")):
@@ -122,7 +116,7 @@ def dedup_page(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
     for line in operators:
         if parts:
             parts.append(Text(""))
-        parts += [*map(Text, _totals(line)), segments_table(line["segments"])]
+        parts += [*map(Text, _totals(line)), segments_table(line["segments"], line["keys"])]
     return Group(*parts)
 
 
@@ -154,12 +148,12 @@ def _totals(line: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def segments_table(segments: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw segments for people, the oldest first."""
+def segments_table(segments: Sequence[Mapping[str, Any]], keys: int) -> RenderableType:
+    """Draw segments for people, the oldest first; a head of an older make may have keys and list none."""
     from tidegate.cli.listing import Listing
 
     if not segments:
-        return "No key is stored."
+        return "Segments are listed from the next batch on." if keys else "No key is stored."
     headings = ("start (UTC)", "end", "keys", "size", "filter", "false", "oldest", "newest", "expires at", "")
     rows = [
         (
@@ -184,6 +178,29 @@ def segments_table(segments: Sequence[Mapping[str, Any]]) -> RenderableType:
         spare=(6, 7, 1, 5, 4),
         note="A segment goes when the stream time reaches 'expires at'.",
     )
+
+
+def caught_table(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Draw what operators that deduplicate caught, as the worker reported it last."""
+    from tidegate.cli.listing import Listing
+
+    headings = ("operator", "unique", "duplicate", "late", "duplicates", "keys", "segments")
+    rows = []
+    for line in operators:
+        found = line["dedup"]
+        judged = found["unique"] + found["duplicates"] + found["late"]
+        rows.append(
+            (
+                line["name"],
+                count_text(found["unique"]),
+                count_text(found["duplicates"]),
+                count_text(found["late"]),
+                percent_text(found["duplicates"] / judged if judged else None),
+                count_text(found["keys"]),
+                count_text(found["segments"]),
+            )
+        )
+    return Listing(headings, rows, right=range(1, len(headings)), whole=(0, 1, 2, 3), spare=(6, 5, 4))
 
 
 def percent_text(part: float | None) -> str:

@@ -170,6 +170,10 @@ def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
         from tidegate.cli.state import operators_table
 
         parts.append(operators_table([{"pipeline": line["name"], **one} for one in line["operators"]]))
+        if caught := [one for one in line["operators"] if one.get("dedup")]:
+            from tidegate.cli.dedup_tables import caught_table
+
+            parts.append(caught_table(caught))
     if line["error"]:
         parts.append(Text(f"Started again {plural(line['restarts'], 'time')}. Last error:"))
         parts.append(Text(line["error"], style="red"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli import standby
+from tidegate.cli.checkpoints import checkpoint_of, no_state
 from tidegate.cli.completion import complete_pipelines
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.show import bytes_text, cell_time, count_text, plural
@@ -52,11 +52,11 @@ def show_state(
     operator: OperatorOption = None,
 ) -> None:
     """Show the operators of one pipeline: their states, partitions and savepoints."""
-    name, path = _place(call, pipeline)
-    wanted = [one for one in _operators(name, path) if operator in (None, one.operator)]
+    path = checkpoint_of(call, pipeline)
+    wanted = [one for one in _operators(call, pipeline, path) if operator in (None, one.operator)]
     if not wanted:
-        raise _unknown(name, operator)
-    found = [operator_line(name, path, one) | {"partitionList": _partitions(one)} for one in wanted]
+        raise _unknown(pipeline, operator)
+    found = [operator_line(pipeline, path, one) | {"partitionList": _partitions(one)} for one in wanted]
     call.answer({"operators": found}, lambda: operators_page(found))
 
 
@@ -72,15 +72,15 @@ def make_savepoint(
     from tidegate.model.clock import SystemClock
     from tidegate.state import savepoints
 
-    name, path = _place(call, pipeline)
-    chosen = _one_operator(name, path, operator)
+    path = checkpoint_of(call, pipeline)
+    chosen = _one_operator(call, pipeline, path, operator)
     if remove:
         savepoints.remove(path, chosen, savepoint)
         call.answer({"removed": savepoint}, lambda: f"Savepoint {savepoint} of {chosen} is removed.")
         return
     made = savepoints.make(path, chosen, savepoint, SystemClock())
     line = _savepoint_line(path, made)
-    call.answer(line, lambda: _made_text(line))
+    call.answer(line, lambda: _made_text(line, path))
 
 
 @command(app, "savepoints")
@@ -92,10 +92,11 @@ def list_savepoints(
     """List the savepoints of a pipeline, the oldest first."""
     from tidegate.state import savepoints
 
-    name, path = _place(call, pipeline)
-    operators = [one.operator for one in _operators(name, path) if operator in (None, one.operator)]
+    path = checkpoint_of(call, pipeline)
+    there = _operators(call, pipeline, path)
+    operators = [one.operator for one in there if operator in (None, one.operator)]
     if not operators:
-        raise _unknown(name, operator)
+        raise _unknown(pipeline, operator)
     found = [_savepoint_line(path, one) for each in operators for one in savepoints.listing(path, each)]
     call.answer({"savepoints": found}, lambda: savepoints_table(found))
 
@@ -238,11 +239,17 @@ def _savepoint_line(checkpoint: Path, savepoint: Savepoint) -> dict[str, Any]:
     }
 
 
-def _made_text(line: Mapping[str, Any]) -> str:
+def _made_text(line: Mapping[str, Any], checkpoint: Path) -> str:
+    from tidegate.state.depot import operator_depot
+    from tidegate.state.segments.identity import read_identity
+
+    operator = line["operator"]
+    is_dedup = read_identity(operator_depot(str(checkpoint), operator), operator) is not None
+    starter = "tide.deduplicate" if is_dedup else "tide.process"
     what = f"the state after batch {line['batch']}, {bytes_text(line['bytes'])}"
     return (
-        f"Savepoint {line['name']} of {line['operator']} holds {what}.\n"
-        f'Start from it: tide.process(…, savepoint="{line["path"]}") with a new checkpoint.'
+        f"Savepoint {line['name']} of {operator} holds {what}.\n"
+        f'Start from it: {starter}(…, savepoint="{line["path"]}") with a new checkpoint.'
     )
 
 
@@ -252,21 +259,12 @@ def _checkpoints(call: Invocation) -> Iterator[tuple[str, Path]]:
         yield from ((path.name, path) for path in sorted(root.iterdir()) if path.is_dir())
 
 
-def _place(call: Invocation, pipeline: str) -> tuple[str, Path]:
-    """Give the name and the checkpoint that were meant: a name has no slash, a path has one."""
-    from tidegate.model.names import check_pipeline_name
-
-    if os.sep in pipeline:
-        return pipeline, Path(pipeline).absolute()
-    return pipeline, call.existing_home().checkpoints_path / check_pipeline_name(pipeline)
-
-
-def _operators(name: str, path: Path) -> list[OperatorState]:
+def _operators(call: Invocation, name: str, path: Path) -> list[OperatorState]:
     from tidegate.state.inspecting import describe
 
     found = describe(path)
     if not found:
-        raise _unknown(name, None)
+        raise no_state(call, name, path)
     return found
 
 
@@ -276,8 +274,8 @@ def _lines(name: str, path: Path) -> list[dict[str, Any]]:
     return [operator_line(name, path, operator) for operator in describe(path)]
 
 
-def _one_operator(name: str, path: Path, operator: str | None) -> str:
-    names = [one.operator for one in _operators(name, path)]
+def _one_operator(call: Invocation, name: str, path: Path, operator: str | None) -> str:
+    names = [one.operator for one in _operators(call, name, path)]
     if operator is not None:
         if operator not in names:
             raise _unknown(name, operator)

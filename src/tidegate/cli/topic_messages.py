@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tidegate.sdk.client import Client
 
 CONSUME_LIMIT = 100
+PLACES_MAX = 10  # of first messages that are named; --json has all
 
 MembershipOption = Annotated[
     str | None,
@@ -87,20 +88,21 @@ def publish(  # noqa: PLR0913 - one parameter for each option
         )
     if dedup_key and (list(payloads) == ["-"] or len(dedup_key) != len(payloads)):
         raise UsageRefused("--dedup-key stands once for each payload, in their order, and not with '-'.")
-    count = dropped = 0
+    count = 0
+    firsts: list[Mapping[str, Any]] = []
     with call.client() as client:
         for batch in _payload_batches(payloads):
             number = None if sequence is None else sequence + count
             messages = messages_of(batch, key, partition, dedup_key or ())
             offsets = client.topic(topic).publish(messages, producer_id=producer, sequence=number)
             count += len(offsets)
-            dropped += sum(place.get("duplicate", False) for place in offsets)
+            firsts += [place for place in offsets if place.get("duplicate", False)]
             if call.as_json:
                 call.line({"offsets": offsets})
     if not call.as_json:
         follows = "" if sequence is None else f" Next: --sequence {sequence + count}."
-        left_out = f" Dropped {plural(dropped, 'duplicate')}." if dropped else ""
-        typer.echo(f"Published {plural(count - dropped, 'message')} to {topic}.{left_out}{follows}")
+        published = plural(count - len(firsts), "message")
+        typer.echo(f"Published {published} to {topic}.{_dropped_text(firsts)}{follows}")
 
 
 def consume(  # noqa: PLR0913 - one parameter for each option
@@ -242,6 +244,21 @@ def _message_parts(message: Mapping[str, Any], *, with_lease: bool) -> list[tupl
         (f"{message['key']}  " if message["key"] is not None else "", "yellow"),
         (cell_text(message["payload"]), ""),
     ]
+
+
+def _dropped_text(firsts: Sequence[Mapping[str, Any]]) -> str:
+    """Say how many duplicates were dropped, and where the messages are that came first."""
+    if not firsts:
+        return ""
+    places = list(dict.fromkeys((one["partition"], one["offset"]) for one in firsts))
+    if len(places) == 1:
+        partition, offset = places[0]
+        where = f"the first one is in partition {partition} at offset {offset}"
+    else:
+        shown = ", ".join(f"{partition}:{offset}" for partition, offset in places[:PLACES_MAX])
+        more = f" and {len(places) - PLACES_MAX:,} more" if len(places) > PLACES_MAX else ""
+        where = f"the first ones are at {shown}{more} (partition:offset)"
+    return f" Dropped {plural(len(firsts), 'duplicate')}: {where}."
 
 
 def _payload_batches(payloads: Sequence[str]) -> Iterator[list[Any]]:

@@ -5,16 +5,18 @@ Nothing is written, in the checkpoint or elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numbers
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import DurationInvalid, StateInvalid
 from tidegate.model.durations import parse_duration
 from tidegate.pipeline.digests import ContentHash
-from tidegate.pipeline.keyed_checks import check_event_time, check_start_options, invalid
-from tidegate.pipeline.starting import quoted
+from tidegate.pipeline.keyed_checks import check_event_time, check_name, check_start_options, invalid
+from tidegate.pipeline.starting import folder_text, quoted
 from tidegate.state.batch import StateSettings
+from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.segments.rule import SegmentRule
 
 if TYPE_CHECKING:
@@ -24,6 +26,14 @@ if TYPE_CHECKING:
 # Shorter ones would be made and removed with every batch.
 INTERVAL_US_MIN = 1_000_000
 FIRST_TIME_SUFFIX = "_first_time"
+# Rows a second. No disk takes more; filters are made for as many as are expected.
+EXPECTED_RATE_MAX = 100_000_000
+# Of what was given in place of something else, as an error shows it.
+SHOWN_CHARS_MAX = 80
+
+_A_KEY = (
+    "it is the name of a column, an expression, a list of them in an order that stays, or content_hash(…)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +53,8 @@ class DedupOptions:
     offset: str | None = None
     # Rows a second; None: not known.
     expected_rate: float | None = None
+    # The name of this run of a batch job.
+    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,82 @@ class DedupKey:
 
     parts: tuple[KeyPart, ...]
     is_content: bool = False
+
+
+def check_given(given: Mapping[str, Any]) -> None:
+    """Refuse what is of another type than `deduplicate` takes, by the names of its arguments."""
+    check_name(given["name"])
+    name = str(given["name"])
+    if not _may_be_key(given["on"]):
+        raise StateInvalid(operator=name, reason=f"on is {_shown(given['on'])}; {_A_KEY}")
+    for option, (is_right, wanted) in _KINDS.items():
+        found = given[option]
+        if not is_right(found):
+            raise StateInvalid(operator=name, reason=f"{option} is {_shown(found)}; it is {wanted}")
+    for option in ("checkpoint", "savepoint", "local_dir"):
+        folder_text(name, option, given[option])
+    _check_frame(name, given["df"])
+
+
+def _is_name(found: object) -> bool:
+    return isinstance(found, str)
+
+
+def _is_name_or_none(found: object) -> bool:
+    return found is None or isinstance(found, str)
+
+
+def _is_count(found: object) -> bool:
+    return found is None or (isinstance(found, int) and not isinstance(found, bool))
+
+
+def _is_rate(found: object) -> bool:
+    if found is None:
+        return True
+    is_number = isinstance(found, numbers.Real) and not isinstance(found, bool)
+    return is_number and 0 < float(found) <= EXPECTED_RATE_MAX  # type: ignore[arg-type]
+
+
+_COUNT = "a whole number, 1 or more, or None"
+# By the name of an argument: whether it may be so, and what it is.
+_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
+    "event_time": (_is_name, "the name of a column; add one for an expression (withColumn)"),
+    "outcome": (_is_name_or_none, "the name of a new column, as text, or None"),
+    "offset": (_is_name_or_none, "the name of a bigint column, or None"),
+    "exact_keys": (lambda found: isinstance(found, bool), "True or False"),
+    "partitions": (_is_count, _COUNT),
+    "max_parallelism": (_is_count, _COUNT),
+    "snapshot_every": (_is_count, _COUNT),
+    "rocks": (lambda found: found is None or isinstance(found, RocksSettings), "tide.RocksSettings, or None"),
+    "expected_rate": (
+        _is_rate,
+        f"a number of rows a second, more than 0 and {EXPECTED_RATE_MAX:,} at most, or None",
+    ),
+}
+
+
+def _may_be_key(on: object) -> bool:
+    """Say whether a key may be of this type; a set's order changes, and text's letters are no columns."""
+    from pyspark.sql import Column
+
+    if isinstance(on, str | Column | ContentHash):
+        return True
+    return isinstance(on, Sequence) and not isinstance(on, bytes | bytearray | memoryview)
+
+
+def _check_frame(name: str, df: object) -> None:
+    from pyspark.sql import DataFrame
+
+    if not isinstance(df, DataFrame):
+        raise StateInvalid(operator=name, reason=f"it is given {_shown(df)}; it takes a DataFrame of Spark")
+    if not hasattr(df, "_jdf"):
+        reason = "its DataFrame is one of Spark Connect; state needs a session of its own driver"
+        raise StateInvalid(operator=name, reason=reason)
+
+
+def _shown(found: object) -> str:
+    text = repr(found)
+    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"
 
 
 def find_rule(name: str, retention: str, interval: str | None) -> SegmentRule:
@@ -109,8 +197,7 @@ def _part(df: DataFrame, name: str, one: str | Column) -> KeyPart:
     from pyspark.sql import Column
 
     if isinstance(one, Column):
-        (found,) = df.select(one).schema.fields
-        return KeyPart(one, found.dataType, found.name, None)
+        return _expression(df, name, one)
     if not isinstance(one, str):
         reason = f"its key has {one!r}; a key is columns, by their names or as expressions"
         raise StateInvalid(operator=name, reason=reason)
@@ -119,6 +206,25 @@ def _part(df: DataFrame, name: str, one: str | Column) -> KeyPart:
         reason = f"there is {many} '{one}' to be its key; there are {df.columns}"
         raise StateInvalid(operator=name, reason=reason)
     return KeyPart(quoted(one), df.schema[one].dataType, one, df.columns.index(one))
+
+
+def _expression(df: DataFrame, name: str, one: Column) -> KeyPart:
+    """Give the part of a key that is an expression; what makes rows, or needs many, is none."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        found = df.select(one).schema.fields
+        # Inside an expression, beside all columns, Spark takes what has one value for each row.
+        is_single = len(found) == 1 and len(df.select("*", one.isNull()).schema.fields) == len(df.columns) + 1
+    except AnalysisException as problem:
+        first = str(problem).strip().partition("\n")[0]
+        raise StateInvalid(operator=name, reason=f"its key has {_shown(one)}. {first}") from problem
+    if not is_single:
+        reason = (
+            f"its key has {_shown(one)}, which is not one column; name the columns, or use content_hash()"
+        )
+        raise StateInvalid(operator=name, reason=reason)
+    return KeyPart(one, found[0].dataType, found[0].name, None)
 
 
 def check_dedup(df: DataFrame, options: DedupOptions, key: DedupKey, max_parallelism: int) -> None:
@@ -131,8 +237,6 @@ def check_dedup(df: DataFrame, options: DedupOptions, key: DedupKey, max_paralle
     _check_offset(df, options)
     _check_outcome(df, options)
     _check_types(df, options)
-    if options.expected_rate is not None and not options.expected_rate > 0:
-        raise invalid(options, f"expected_rate is {options.expected_rate}; it is more than no rows a second")
     if options.exact_keys and key.is_content:
         raise invalid(options, "exact_keys stores keys themselves, and a content hash is none; leave one out")
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from tidegate.pipeline.dedup_checks import (
     DedupKey,
     DedupOptions,
     check_dedup,
+    check_given,
     find_key,
     find_rule,
 )
@@ -95,6 +97,7 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
     savepoint: str | os.PathLike[str] | None = None,
     snapshot_every: int | None = None,
     local_dir: str | os.PathLike[str] | None = None,
+    run: str | None = None,
 ) -> DataFrame:
     """Drop rows whose key was seen less than the retention of event time away, exactly, exactly once.
 
@@ -109,34 +112,43 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
     afterwards. Keys are stored as 16-byte digests, with `exact_keys` as they are. `interval` is how long a
     segment of keys is: half the retention unless set, and fixed at the first start, as the key is.
     `expected_rate`, in rows a second, lets filters be made as large as they will be needed. `partitions`,
-    `max_parallelism`, `savepoint`, `snapshot_every` and `local_dir` are as `process` takes them.
+    `max_parallelism`, `savepoint`, `snapshot_every`, `local_dir` and `run` are as `process` takes them.
     Refuses what cannot run before any row is touched.
     """
-    rule = find_rule(name, retention, interval)
-    settings = StateSettings(
-        backend=SEGMENTS_KIND,
-        rocks=rocks or default_rocks(MEMORY_BYTES_DEFAULT),
-        segments=_segments(name, rule, exact_keys=exact_keys, with_offsets=offset is not None),
-        local_root=find_local_root(df, local_dir),
-        snapshot_every_batches=SNAPSHOT_EVERY_BATCHES if snapshot_every is None else snapshot_every,
-        snapshot_changes_bytes_max=SNAPSHOT_CHANGES_BYTES_MAX,
-    )
-    options = DedupOptions(
-        name=name,
-        event_time=event_time,
-        rule=rule,
-        settings=settings,
-        checkpoint=location(name, "checkpoint", checkpoint),
-        savepoint=location(name, "savepoint", savepoint),
-        partitions=partitions,
-        max_parallelism=max_parallelism,
-        outcome=outcome,
-        exact_keys=exact_keys,
-        offset=offset,
-        expected_rate=expected_rate,
-    )
-    try:
+    with _worded():
+        check_given(locals())
+        rule = find_rule(name, retention, interval)
+        settings = StateSettings(
+            backend=SEGMENTS_KIND,
+            rocks=rocks or default_rocks(MEMORY_BYTES_DEFAULT),
+            segments=_segments(name, rule, exact_keys=exact_keys, with_offsets=offset is not None),
+            local_root=find_local_root(df, name, local_dir),
+            snapshot_every_batches=SNAPSHOT_EVERY_BATCHES if snapshot_every is None else snapshot_every,
+            snapshot_changes_bytes_max=SNAPSHOT_CHANGES_BYTES_MAX,
+        )
+        options = DedupOptions(
+            name=name,
+            event_time=event_time,
+            rule=rule,
+            settings=settings,
+            checkpoint=location(name, "checkpoint", checkpoint),
+            savepoint=location(name, "savepoint", savepoint),
+            partitions=partitions,
+            max_parallelism=max_parallelism,
+            outcome=outcome,
+            exact_keys=exact_keys,
+            offset=offset,
+            expected_rate=expected_rate,
+            run=run,
+        )
         return unique_rows(df, on, options, SystemClock())
+
+
+@contextmanager
+def _worded() -> Iterator[None]:
+    """Let errors speak of the function that was called."""
+    try:
+        yield
     except TidegateError as problem:
         reworded(problem, DOOR)
         raise
@@ -149,10 +161,6 @@ def unique_rows(
     clock: Clock,
 ) -> DataFrame:
     """Give the DataFrame of the rows that stay; see `deduplicate`."""
-    if not hasattr(df, "_jdf"):
-        raise invalid(
-            options, "its DataFrame is one of Spark Connect; state needs a session of its own driver"
-        )
     key = find_key(df, options.name, on)
     max_parallelism = find_max_parallelism(options)
     check_dedup(df, options, key, max_parallelism)

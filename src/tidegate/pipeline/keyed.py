@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tidegate.errors import StateMismatch
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.model.durations import parse_duration
-from tidegate.pipeline.keyed_checks import KeyedOptions, check_events, check_options, invalid
+from tidegate.pipeline.keyed_checks import KeyedOptions, check_events, check_name, check_options, invalid
 from tidegate.pipeline.keyed_task import KeyedTask
 from tidegate.pipeline.starting import (
     MEMORY_BYTES_DEFAULT,
@@ -71,6 +71,7 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
     ordered: bool = False,
     snapshot_every: int | None = None,
     local_dir: str | os.PathLike[str] | None = None,
+    run: str | None = None,
 ) -> DataFrame:
     """Run an operator with state for each key over a streaming or batch DataFrame, exactly once.
 
@@ -81,12 +82,14 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
     ("auto", a duration, or None for never). With `dead_letters`, the path of a Delta table, rows on which the
     operator fails are written there instead of stopping the query. `savepoint` is where a new checkpoint
     begins from. `ordered` sorts each partition's rows of a batch by event time. `local_dir` is where
-    executors keep their copies of the state. Refuses what cannot run before any row is touched.
+    executors keep their copies of the state. `run` names the run of a batch job: one that failed is run again
+    under its name, and gives what it would have given. Refuses what cannot run before any row is touched.
     """
+    check_name(name)
     settings = StateSettings(
         backend=backend,
         rocks=rocks or default_rocks(),
-        local_root=find_local_root(df, local_dir),
+        local_root=find_local_root(df, name, local_dir),
     )
     if snapshot_every is not None:
         settings = replace(settings, snapshot_every_batches=snapshot_every)
@@ -102,6 +105,7 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
         dead_letters=location(name, "dead_letters", dead_letters),
         savepoint=location(name, "savepoint", savepoint),
         ordered=ordered,
+        run=run,
         settings=settings,
     )
     return keyed_rows(df, operator, options, SystemClock())

@@ -50,6 +50,7 @@ class KeyedOptions:
     dead_letters: str | None = None
     savepoint: str | None = None
     ordered: bool = False
+    run: str | None = None
     settings: StateSettings = field(default_factory=StateSettings)
 
 
@@ -72,12 +73,11 @@ def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) ->
 
 def check_start_options(df: DataFrame, options: StartOptions, max_parallelism: int) -> None:
     """Refuse a name, a checkpoint or a number of instances with which no operator with state can run."""
+    check_name(options.name)
     every = options.settings.snapshot_every_batches
     if every < 1:
         raise invalid(options, f"snapshot_every is {every}; it is 1 or more")
-    if not _NAME.fullmatch(options.name) or len(options.name) > NAME_CHARS_MAX:
-        reason = f"its name has letters, digits, '_' and '-', begins with a letter, {NAME_CHARS_MAX} at most"
-        raise invalid(options, reason)
+    check_run(df, options)
     if options.checkpoint is not None:
         _check_checkpoint(df, options, options.checkpoint)
     if df.isStreaming and options.checkpoint is None:
@@ -93,6 +93,30 @@ def check_start_options(df: DataFrame, options: StartOptions, max_parallelism: i
         raise invalid(options, reason)
     if options.checkpoint is None and options.savepoint is not None:
         raise invalid(options, "a savepoint is where a checkpoint begins, and there is no checkpoint=")
+
+
+def check_name(name: object) -> None:
+    """Refuse what is no name of an operator."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > NAME_CHARS_MAX:
+        reason = (
+            f"its name is {name!r}; a name has letters, digits, '_' and '-', begins with a letter, and is "
+            f"{NAME_CHARS_MAX} characters long at most"
+        )
+        raise StateInvalid(operator=str(name), reason=reason)
+
+
+def check_run(df: DataFrame, options: StartOptions) -> None:
+    """Refuse the name of a run that is no text, and one of a stream, whose batches Spark counts."""
+    run: object = options.run
+    if run is None:
+        return
+    if not isinstance(run, str) or not run.strip():
+        reason = f"run is {run!r}; it is the name of this run of a batch job, such as '2026-01-01', or None"
+        raise invalid(options, reason)
+    if df.isStreaming:
+        raise invalid(
+            options, "run names the run of a batch job, and its DataFrame is a stream; leave it out"
+        )
 
 
 def check_event_time(df: DataFrame, options: StartOptions, event_time: str) -> None:

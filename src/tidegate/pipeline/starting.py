@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Protocol
 from tidegate.errors import StateInvalid
 from tidegate.model.clock import Clock
 from tidegate.pipeline.planned import PLAN_ID_BYTES, Planned, newest_committed
+from tidegate.state import epochs
 from tidegate.state.batch import StateSettings
 from tidegate.state.checking import StartPlan, check_start
-from tidegate.state.depot import checkpoint_path, operator_depot
+from tidegate.state.depot import Depot, checkpoint_path, operator_depot
 from tidegate.state.epochs import begin_anew
+from tidegate.state.heads import read_head
 from tidegate.state.local import ROOT_VARIABLE
 from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.savepoint_record import read_savepoint
@@ -56,6 +58,8 @@ class StartOptions(Protocol):
     def max_parallelism(self) -> int | None: ...
     @property
     def settings(self) -> StateSettings: ...
+    @property
+    def run(self) -> str | None: ...
 
 
 def find_max_parallelism(options: StartOptions) -> int:
@@ -127,18 +131,33 @@ def plan_here(
 ) -> tuple[Planned, int | None]:
     """Plan the one batch of a batch job, and say which epoch was seen.
 
-    What an earlier job did of it in part is left behind.
+    What an earlier job did of it in part is left behind. A run that is named as the newest complete batch was
+    is that batch: what was published holds, and comes out again.
     """
     now_us = clock.now_us()
+    named = None if options.run is None else _plan_id("run", options.name, options.run)
     number, seen = 0, None
     if start is not None and options.checkpoint is not None:
+        depot = operator_depot(options.checkpoint, options.name)
         number, seen = start.next_batch, start.seen_epoch
-        if start.torn or number in start.moved:
-            depot = operator_depot(options.checkpoint, options.name)
+        is_again = named is not None and _newest_plan_id(depot, number - 1) == named
+        number -= is_again
+        if number in start.moved or (start.torn and not is_again):
             seen = begin_anew(depot, options.name, number).number
-    marks = (df.sparkSession.sparkContext.applicationId, options.name, number, now_us)
-    plan_id = hashlib.blake2b(repr(marks).encode(), digest_size=PLAN_ID_BYTES).hexdigest()
+    application = df.sparkSession.sparkContext.applicationId
+    plan_id = named or _plan_id(application, options.name, number, now_us)
     return Planned(number, plan_id, None, now_us // 1000), seen
+
+
+def _plan_id(*marks: str | int) -> str:
+    return hashlib.blake2b(repr(marks).encode(), digest_size=PLAN_ID_BYTES).hexdigest()
+
+
+def _newest_plan_id(depot: Depot, batch: int) -> str | None:
+    """Give the id of the plan of a batch that is complete, by whatever number of instances it was done."""
+    epoch = epochs.governing(epochs.listed(depot), batch)
+    head = None if epoch is None else read_head(depot, epoch.number, 0, batch)
+    return None if head is None else head.plan_id
 
 
 def call_mark(df: DataFrame, clock: Clock) -> str:
@@ -169,17 +188,26 @@ def quoted(column: str) -> Column:
 
 def location(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
     """Give an absolute path: tasks run in other folders than the driver."""
+    given = folder_text(name, option, path)
+    return None if given is None else str(checkpoint_path(given).absolute())
+
+
+def folder_text(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
+    """Give the text of a path; StateInvalid for what is no path of a folder."""
     if path is None:
         return None
-    given = os.fspath(path)
+    given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(given, str) or "\0" in given:
+        reason = f"{option} is {path!r}; it is the path of a folder, as text or a Path, or None"
+        raise StateInvalid(operator=name, reason=reason)
     if not given.strip():
         raise StateInvalid(operator=name, reason=f"{option} is empty; it is the path of a folder, or None")
-    return str(checkpoint_path(given).absolute())
+    return given
 
 
-def find_local_root(df: DataFrame, given: str | os.PathLike[str] | None) -> str | None:
+def find_local_root(df: DataFrame, name: str, given: str | os.PathLike[str] | None) -> str | None:
     """Give where copies are kept; None leaves it to the environment of each executor."""
     if given is not None:
-        return os.fspath(given)
+        return folder_text(name, "local_dir", given)
     is_here = df.sparkSession.sparkContext.master.startswith("local")
     return os.environ.get(ROOT_VARIABLE) if is_here else None

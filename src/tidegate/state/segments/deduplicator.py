@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
@@ -117,12 +117,14 @@ class Deduplicator:
         exact_keys: bool = False,
         rocks: RocksSettings | None = None,
         expected_rate: float | None = None,
+        time_unit: Literal["ms", "us"] = "ms",
         clock: Clock | None = None,
     ) -> None:
         """Open a deduplication in a folder, which is made if it is not there.
 
         `interval` is how much event time a segment has: half of the retention, 60 s at least, unless given.
-        `expected_rate` is how many messages are expected in a second; filters are made for it. StateInvalid
+        `expected_rate` is how many messages are expected in a second; filters are made for it. `time_unit`
+        is what event times count that are whole numbers: milliseconds, as in Kafka and Spark. StateInvalid
         when another consumer has the folder, StateMismatch when it holds a deduplication of another kind.
         """
         _check_kinds(name, exact_keys, rocks)
@@ -133,6 +135,7 @@ class Deduplicator:
         self._exact_keys = exact_keys
         self._rocks = rocks or default_rocks()
         self._expected_keys = _expected_keys(expected_rate, self._rule)
+        self._number_us = _number_us(time_unit)
         self._clock = clock or SystemClock()
         self._mutex = threading.Lock()
         self._segment_settings(with_offsets=False)  # refuses a name that is no folder
@@ -155,13 +158,14 @@ class Deduplicator:
         """Tell new messages from others, and store the new ones; on the disk before this returns.
 
         `keys` are texts, bytes, whole numbers, other plain values or tuples of them, None among them; or an
-        Arrow array, or an Arrow table with a column for each part of the key. `times` are datetimes (UTC
-        where they have no zone), microseconds since 1970, or an Arrow array of timestamps. `offsets` say
-        where in the source each message is: a number, or a partition and a number where the source has
-        several. Give them in every call, or in none.
+        Arrow array, or an Arrow table with a column for each part of the key. They are of one type in every
+        call; decimals are given as an Arrow array, which says how many digits they have. `times` are
+        datetimes (UTC where they have no zone), whole numbers since 1970, or an Arrow array of either.
+        `offsets` say where in the source each message is: a number, or a partition and a number where the
+        source has several. Give them in every call, or in none.
         """
         found = keys_of(keys)
-        times_us = times_of(times, self.name)
+        times_us = times_of(times, self.name, self._number_us)
         check_times(times_us)  # before the first call says of which kind the keys are
         places = None if offsets is None else offsets_of(offsets)
         check_lengths([len(found), len(times_us), *([] if places is None else [len(places)])])
@@ -302,6 +306,9 @@ class Deduplicator:
                 "the first call has a part of the key that is None in every message: its type is not known"
             )
             raise ValueInvalid(place="the keys", reason=reason)
+        elif self._exact_keys and "double" in keys.kinds:
+            hint = "Leave exact_keys out, or give such a part of the key as a text."
+            raise ValueInvalid(place="the keys", reason="a float is not stored as an exact key", hint=hint)
         else:
             columns = tuple((UNNAMED, kind) for kind in keys.kinds)
         self._identity = check_identity(
@@ -328,6 +335,14 @@ def _check_kinds(name: object, exact_keys: object, rocks: object) -> None:
         raise ValueInvalid(place="exact_keys", reason=f"it is {exact_keys!r}, neither True nor False")
     if rocks is not None and not isinstance(rocks, RocksSettings):
         raise ValueInvalid(place="rocks", reason=f"it is {rocks!r}, not RocksSettings")
+
+
+def _number_us(time_unit: Any) -> int:
+    """Give how many microseconds a whole number counts."""
+    found = {"ms": 1_000, "us": 1}.get(time_unit) if isinstance(time_unit, str) else None
+    if found is None:
+        raise ValueInvalid(place="time_unit", reason=f"{time_unit!r} is neither 'ms' nor 'us'")
+    return found
 
 
 def _us(given: Any, what: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from tidegate.state.batch import Opened, RunFacts
 from tidegate.state.segments.columns import Bytes, Longs
 from tidegate.state.segments.decide import DUPLICATE, OUTCOMES, BatchColumns, counts_of, decide
 from tidegate.state.segments.deduplicator_recent import Recent
+from tidegate.state.segments.noting import Additions, notes_after
 from tidegate.state.segments.outer_keys import segments_in
 from tidegate.state.segments.rule import SegmentRule
 from tidegate.state.segments.store import SegmentStore
@@ -73,6 +74,8 @@ def work(opened: Opened, rows: BatchColumns, recent: Recent, rule: SegmentRule) 
     recent = recent.after(rows, outcome, first_us, (opened.asked.number, newest_us - rule.retention_us))
     for batch in recent.table.to_batches():
         opened.write_out(batch)
+    added = Additions(store.settings)
+    added.add(decision.changes)
     told = Outcomes.of(outcome, first_us)
     facts = RunFacts(
         rows_in=len(rows),
@@ -80,7 +83,7 @@ def work(opened: Opened, rows: BatchColumns, recent: Recent, rule: SegmentRule) 
         newest_event_ms=newest_us // 1_000,
         newest_event_us=newest_us,
         counts=told.counts | _lookups(before, asdict(store.tallies())),
-        notes=_notes(store, stream_us),
+        notes=notes_after(store, rule, stream_us, added),
     )
     opened.publish(decision.changes, facts)
     return told, recent
@@ -99,14 +102,3 @@ def _lookups(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
     found = {name: after[name] - before[name] for name in after}
     found["lookup_us"] = found.pop("lookup_ns") // 1_000
     return found
-
-
-def _notes(store: SegmentStore, stream_us: int | None) -> dict[str, Any]:
-    return {
-        "kind": "dedup",
-        "retention_us": store.rule.retention_us,
-        "interval_us": store.rule.interval_us,
-        "stream_us": stream_us,
-        "exact_keys": store.settings.exact_keys,
-        "segments": [asdict(facts) for facts in store.segments()],
-    }

@@ -164,21 +164,26 @@ def _array(values: list[Any]) -> pa.Array:
         raise ValueInvalid(place="the keys", reason=f"they are not of one type: {problem}") from problem
 
 
-def times_of(given: Any, operator: str) -> Longs:
-    """Give event times as microseconds since 1970; a datetime without a zone is taken as UTC."""
+def times_of(given: Any, operator: str, number_us: int) -> Longs:
+    """Give event times as microseconds since 1970; a datetime without a zone is taken as UTC.
+
+    Whole numbers count so many microseconds.
+    """
     if isinstance(given, pa.Array | pa.ChunkedArray):
-        return _arrow_times(given, operator)
+        return _arrow_times(given, operator, number_us)
     values = listed(given, "the event times")
     try:
+        if set(map(type, values)) == {int}:
+            return _scaled(np.array(values, np.int64), number_us)
         plain = _plain(values)
-        return np.array([_micros(value) for value in values], np.int64) if plain is None else plain
+        return np.array([_micros(value, number_us) for value in values], np.int64) if plain is None else plain
     except (TypeError, OverflowError) as problem:
         if any(value is None for value in values):
             raise _no_time(operator) from problem
         raise ValueInvalid(place="an event time", reason=str(problem)) from problem
 
 
-def _arrow_times(given: Any, operator: str) -> Longs:
+def _arrow_times(given: Any, operator: str, number_us: int) -> Longs:
     if given.null_count:
         raise _no_time(operator)
     array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
@@ -187,15 +192,23 @@ def _arrow_times(given: Any, operator: str) -> Longs:
         floored: Longs = np.floor_divide(array.cast(pa.int64()).to_numpy(), 1_000)
         return floored
     if at.is_timestamp(array.type):
-        array = _in_microseconds(array)
+        array, number_us = _in_microseconds(array), 1
     elif not at.is_integer(array.type):
-        reason = f"it is {array.type}, not a timestamp or whole microseconds"
+        reason = f"it is {array.type}, not a timestamp or a whole number"
         raise ValueInvalid(place="an event time", reason=reason)
     try:
         found: Longs = array.cast(pa.int64()).to_numpy()
     except pa.ArrowInvalid as problem:
         raise ValueInvalid(place="an event time", reason=str(problem)) from problem
-    return found
+    return _scaled(found, number_us)
+
+
+def _scaled(numbers: Longs, number_us: int) -> Longs:
+    """Give numbers of a unit in microseconds; those that do not fit are refused."""
+    limit = np.iinfo(np.int64).max // number_us
+    if len(numbers) and (numbers.max() > limit or numbers.min() < -limit):
+        raise ValueInvalid(place="an event time", reason="a number is beyond 64 bits of microseconds")
+    return numbers * number_us
 
 
 def _in_microseconds(array: Any) -> Any:
@@ -205,12 +218,12 @@ def _in_microseconds(array: Any) -> Any:
         raise ValueInvalid(place="an event time", reason=str(problem)) from problem
 
 
-def _micros(value: Any) -> int:
+def _micros(value: Any, number_us: int) -> int:
     if isinstance(value, dt.datetime):
         return (value - (_EPOCH if value.tzinfo else _NAIVE_EPOCH)) // _MICROSECOND
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
-    raise TypeError(f"{value!r} is neither a datetime nor whole microseconds since 1970")
+        return int(value) * number_us
+    raise TypeError(f"{value!r} is neither a datetime nor a whole number")
 
 
 def _no_time(operator: str) -> StateInvalid:

@@ -16,6 +16,7 @@ from tidegate.state.segments.defaults import SNAPSHOT_CHANGES_BYTES_MAX
 
 GIB = 1 << 30
 MIB = 1 << 20
+GB = 10**9
 US_PER_SECOND = 1_000_000
 DAY_US = 86_400 * US_PER_SECOND
 
@@ -280,9 +281,12 @@ def _notes(load: Load, window_store: WindowStore) -> tuple[str, ...]:
     notes = [
         f"{load.segments_live} segments of {length} are live at once, not {load.segments_in_retention}: a "
         f"segment goes when the stream is a whole retention past its end. The first time from {begin} on.",
-        f"{_gb(window_store.segment_bytes)} GB and {window_store.segment_gib:,} GiB are the same segment: "
-        "10⁹ bytes against 2³⁰.",
     ]
+    if window_store.segment_bytes >= GB:
+        notes.append(
+            f"{_gb(window_store.segment_bytes)} GB and {window_store.segment_gib:,} GiB are the same "
+            "segment: 10⁹ bytes against 2³⁰."
+        )
     if _as_planned(load):
         notes.append(
             f"Plans for this load name a changelog of 316 GB. By their own formula it has "
@@ -300,7 +304,7 @@ def _as_planned(load: Load) -> bool:
 
 
 def _gb(size_bytes: int) -> str:
-    return f"{size_bytes // 10**9:,}"
+    return f"{size_bytes // GB:,}"
 
 
 def _check(

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from tidegate.errors import StateMismatch, StorageCorrupt, ValueInvalid
+from tidegate.model.durations import Duration, format_duration
 from tidegate.state import hashing
 from tidegate.state.hashing import Hashes
 from tidegate.state.heads import sealed, unsealed
@@ -128,9 +129,10 @@ def _differences(stored: Identity, wanted: Identity) -> list[str]:
 
 
 def _other_interval(stored: Identity, wanted: Identity) -> str:
-    reason = f"its segments are {stored.interval_us} µs long, and now they are {wanted.interval_us} µs."
+    was, now = (format_duration(Duration(one.interval_us)) for one in (stored, wanted))
+    reason = f"its segments are {was} long, and now they are {now}."
     if stored.retention_us != wanted.retention_us:
-        reason += f" To change the retention, give interval='{stored.interval_us // 1_000} ms' beside it."
+        reason += f" To change the retention, give interval='{was}' beside it."
     return reason
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tidegate.errors import StateInvalid
+from tidegate.model.durations import US_MAX, Duration, format_duration
 
 US_PER_MS = 1_000
 # Shorter segments would be opened and removed more often than they are of use.
@@ -98,13 +99,18 @@ class SegmentRule:
 def _faults(retention_us: int, interval_us: int) -> list[str]:
     """Say what is wrong with a retention and an interval, each with what to do."""
     if not 0 < retention_us <= RETENTION_US_MAX:
-        return [f"the retention is {retention_us} µs; it must lie between 1 µs and 36,000 years"]
+        return [f"the retention is {_said(retention_us)}; it must lie between 1 µs and 36,000 years"]
     if interval_us <= 0 or interval_us % US_PER_MS:
-        return [f"the interval is {interval_us} µs; it must be a whole number of milliseconds, 1 or more"]
+        return [f"the interval is {_said(interval_us)}; it must be a whole number of milliseconds, 1 or more"]
     if retention_us // interval_us + 2 > SEGMENTS_MAX:
         shortest_ms = -(-retention_us // ((SEGMENTS_MAX - 2) * US_PER_MS))
         return [
-            f"a retention of {retention_us // US_PER_MS} ms in segments of {interval_us // US_PER_MS} ms "
-            f"would keep more than {SEGMENTS_MAX} segments; give an interval of {shortest_ms} ms or more"
+            f"a retention of {_said(retention_us)} in segments of {_said(interval_us)} would keep more than "
+            f"{SEGMENTS_MAX} segments; give an interval of {_said(shortest_ms * US_PER_MS)} or more"
         ]
     return []
+
+
+def _said(us: int) -> str:
+    """Write a length of time in words; one that cannot be as the number that it is."""
+    return format_duration(Duration(us)) if 0 <= us <= US_MAX else f"{us} µs"
