@@ -1,7 +1,7 @@
 """The short form of the fault harness for a deduplication: never a duplicate through, never a first one lost.
 
 Cases 18 and 20: decided as the model decides, and a batch that is done again does not see its own keys. Case
-23: damaged copies and snapshots, a full disk.
+23: damaged segments. Drivers that are killed, damaged snapshots and a full disk are in the soak.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults import damage
 from tests.faults.dedup_check import against_model
 from tests.faults.dedup_query import NAME
 from tests.faults.driver import ROOT, Case
-from tests.faults.plans import killed, shaken
+from tests.faults.plans import shaken
 from tests.faults.run import Journal, check, missed, prepare, run
-from tests.faults.strikes import Strike, Strikes
-from tests.faults.volume import make_room, small_volume
+from tests.faults.strikes import Strikes
 
 pytestmark = pytest.mark.crash
 
@@ -61,17 +59,3 @@ def test_a_walk_of_killed_workers_and_damaged_segments_decides_as_the_model_does
     walk = [sys.executable, "-m", "tests.faults.dedup_walk", "--seed", str(SEED)]
     done = subprocess.run(walk, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr[-4_000:]
-
-
-def test_a_killed_driver_damaged_snapshots_and_a_full_disk_change_nothing(folder: Path) -> None:
-    """Case 23."""
-    with small_volume(folder / "volume") as volume:
-        case = Case(keeper="dedup", volume=volume)
-        # Each start of a driver takes seconds: the soak kills at every point, and the walk loses segments.
-        strikes = killed(SEED, ["head-linked"], [])
-        if volume:
-            strikes += [Strike("full", max(strike.batch for strike in strikes) + 1, operator=NAME)]
-        prepare(folder / "killed", SEED, case, strikes)
-        mended = {"StorageFull": make_room, "No space left": make_room}
-        journal = run([folder / "killed"], [damage.damage_snapshot], mended)
-        _equal(folder, "killed", journal)
