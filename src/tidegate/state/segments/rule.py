@@ -49,11 +49,6 @@ class SegmentRule:
         return cls(retention_us, interval_us)
 
     @property
-    def live_max(self) -> int:
-        """Give how many segments can live at once, without those ahead of the stream."""
-        return -(-self.retention_us // self.interval_us) + 1
-
-    @property
     def holds_several(self) -> bool:
         """Say whether two times of one key that both count may lie in one segment."""
         return self.interval_us > self.retention_us
