@@ -29,9 +29,9 @@ def test_a_fork_settles_anew_and_garbage_that_comes_later_is_collected() -> None
 
 
 def test_a_worker_that_is_told_to_go_closes_its_copies_and_goes() -> None:
-    lines = "import os, signal\nfrom tidegate.state import local\n"
+    lines = "import os, signal\nfrom tidegate.state import kept\n"
     lines += "class Kept:\n    def give_up(self):\n        print('closed', flush=True)\n"
-    lines += "local.pool()._idle['a'] = Kept()\nsettle_once()\nos.kill(os.getpid(), signal.SIGHUP)\n"
+    lines += "kept.pool()._idle['a'] = Kept()\nsettle_once()\nos.kill(os.getpid(), signal.SIGHUP)\n"
     lines += "print('went on')"
     code = f"import gc\nfrom tidegate.pipeline.settling import settle_once\n{lines}"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

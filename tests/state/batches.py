@@ -17,7 +17,7 @@ from tidegate.state import layout
 from tidegate.state.backend import Changes
 from tidegate.state.batch import Asked, Opened, RunFacts, StateSettings, open_batch
 from tidegate.state.depot import Disk
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 from tidegate.state.points import ONCE_VARIABLE, POINT_VARIABLE
 
 PARALLELISM = 2

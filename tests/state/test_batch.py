@@ -32,7 +32,7 @@ from tidegate.state.backend import Changes
 from tidegate.state.batch import Opened, RunFacts, open_batch
 from tidegate.state.depot import Disk, operator_depot
 from tidegate.state.heads import read_head
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 
 
 @pytest.fixture(autouse=True)

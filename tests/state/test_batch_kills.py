@@ -9,7 +9,7 @@ import pytest
 
 from tests.state import batches
 from tests.state.batches import Job, expected, settings
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 from tidegate.state.points import POINTS
 
 pytestmark = pytest.mark.crash

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.state.batches import Job, expected, settings
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 
 GOLDEN = Path(__file__).parent / "golden" / "checkpoints"
 KINDS = ["heap", "rocksdb"]

@@ -20,7 +20,8 @@ from tidegate.state import claims, local
 from tidegate.state.batch import StateSettings, open_batch
 from tidegate.state.claims import Claim, claim, sweep
 from tidegate.state.depot import Depot
-from tidegate.state.local import UNUSED_US_MAX, acquire, default_root, drop, pool, put_back, remove_unused
+from tidegate.state.kept import pool
+from tidegate.state.local import UNUSED_US_MAX, acquire, default_root, drop, put_back, remove_unused
 from tidegate.testing.clock import ManualClock
 
 
@@ -191,7 +192,7 @@ def test_a_copy_that_is_dropped_is_empty_for_the_next_one(tmp_path: Path) -> Non
 
 
 def test_only_so_many_copies_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "IDLE_COPIES_MAX", 2)
+    monkeypatch.setattr("tidegate.state.kept.IDLE_COPIES_MAX", 2)
     place = place_of(tmp_path)
     folders = [place.folder(Depot(tmp_path / "op"), 0, number) for number in range(3)]
     for folder in folders:

@@ -12,7 +12,7 @@ from tests.state.rescale_walk import expected, model, walk, words_of
 from tidegate.errors import StateMismatch
 from tidegate.state import batch as state_batch
 from tidegate.state import epochs
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 
 
 @pytest.mark.parametrize("seed", range(2))

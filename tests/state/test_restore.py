@@ -17,7 +17,7 @@ from tidegate.state.batch import open_batch
 from tidegate.state.depot import Depot, operator_depot
 from tidegate.state.epochs import GROUND_HEAD_ID
 from tidegate.state.heads import read_head
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 from tidegate.state.restore import RestoreReport, apply_parts
 
 BATCHES = 7  # snapshots after batches 1, 3 and 5; the two newest are kept

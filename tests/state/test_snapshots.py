@@ -18,7 +18,7 @@ from tidegate.state.backend import Changes
 from tidegate.state.batch import RunFacts, open_batch
 from tidegate.state.depot import Depot, Disk, operator_depot
 from tidegate.state.heads import head_batches, read_head
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 from tidegate.state.pruning import prune
 from tidegate.state.snapshots import (
     Manifest,

@@ -11,7 +11,7 @@ import pytest
 from tests.state import batches
 from tests.state.batches import Job, settings
 from tidegate.state.depot import Disk
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 
 
 @pytest.fixture(autouse=True)

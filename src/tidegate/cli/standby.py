@@ -60,7 +60,7 @@ def follow(
     """Follow once, or again and again; a copy that a task of this machine wants is given to it at once."""
     from tidegate.model.clock import SystemClock
     from tidegate.model.durations import parse_duration
-    from tidegate.state.local import pool
+    from tidegate.state.kept import pool
     from tidegate.state.standby import CheckpointStandby
 
     checkpoint, local_root = _places(call, pipeline, local_dir)

@@ -75,7 +75,16 @@ class StateSettings:
             return self.open_backend(folder, lambda: int(clock.monotonic_seconds() * 1e9))
 
         opened_with = (self.rocks, self.segments)
-        return Place(root, self.backend, opened, self.keep_open, self.lock_wait_ms_max, clock, opened_with)
+        return Place(
+            root,
+            self.backend,
+            opened,
+            self.keep_open,
+            self.lock_wait_ms_max,
+            clock,
+            opened_with,
+            lends=self.keep_open and self.segments is None,
+        )
 
     def open_backend(self, folder: Path, ticks_ns: Callable[[], int] | None = None) -> Backend:
         """Open a backend in a folder as these settings say."""

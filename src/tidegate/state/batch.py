@@ -29,10 +29,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from tidegate.errors import PlanChanged, StateInvalid, StateMismatch, StorageCorrupt
 from tidegate.model.clock import Clock
 from tidegate.state.asking import Asked, StateSettings
+from tidegate.state.borrowing import BorrowedCopy, borrow
 from tidegate.state.depot import Depot, Disk, operator_depot
 from tidegate.state.epochs import EpochPlan, resolve
 from tidegate.state.fresh import Fresh, Surroundings
@@ -75,7 +77,7 @@ def open_batch(
     _remove_unused_once(place)
     partition = Partition(depot, plan.epoch, asked.partition, place)
     with local_files(partition.copy_folder):
-        copy = acquire(place, partition.copy_folder)
+        copy = acquire(place, partition.copy_folder, borrow if place.lends else None)
         try:
             fresh = _fresh(asked, settings, partition, copy, clock)
         except BaseException:
@@ -118,6 +120,8 @@ def _fresh(
     asked: Asked, settings: StateSettings, partition: Partition, copy: LocalCopy, clock: Clock
 ) -> Fresh:
     report = bring(copy, partition, asked.number - 1)
+    if isinstance(copy, BorrowedCopy):
+        copy.bring_again = partial(bring, copy, partition, asked.number - 1)
     before = None
     if asked.number > partition.epoch.first_batch:
         before = partition.head(asked.number - 1)

@@ -1,9 +1,9 @@
 """Claims: takes a folder on this machine, gives it to one holder at a time, keeps a lock file in it.
 
 The lock is the kernel's (flock) on `<folder>/lock`: it goes with the worker that held it, however that one
-ends. A holder that sits on a folder without need is asked for it through `<folder>/wanted`, a named pipe:
-whoever waits writes a byte, and the holder reads it when it gets to it. A byte too much or too few costs a
-close or a wait.
+ends. In the lock file a holder may write where it can be called. A holder that sits on a folder without need
+is asked for it through `<folder>/wanted`, a named pipe: whoever waits writes a byte, and the holder reads it
+when it gets to it. A byte too much or too few costs a close or a wait.
 """
 
 from __future__ import annotations
@@ -48,6 +48,14 @@ class Claim:
         """Note when the folder was last used."""
         os.utime(self._lock, ns=(now_us * 1_000, now_us * 1_000))
 
+    def note(self, address: bytes) -> None:
+        """Write down where the holder can be called, for those who find the folder taken."""
+        if os.pread(self._lock, len(address) + 1, 0) != address:
+            used = os.fstat(self._lock)
+            os.ftruncate(self._lock, 0)
+            os.pwrite(self._lock, address, 0)
+            os.utime(self._lock, ns=(used.st_atime_ns, used.st_mtime_ns))
+
     def remove(self) -> None:
         """Remove the folder with all in it, and give up the claim.
 
@@ -90,6 +98,14 @@ def claim(folder: Path, *, wait_ms_max: int = 0) -> Claim | None:
             ask_for(folder)
         time.sleep(PAUSE_MS / 1_000)
     return _try(folder)
+
+
+def holder_of(folder: Path) -> bytes | None:
+    """Give where the holder of a folder can be called, if it wrote that down; it may be gone since."""
+    try:
+        return (folder / LOCK_NAME).read_bytes() or None
+    except OSError:
+        return None
 
 
 def ask_for(folder: Path) -> None:

@@ -2,9 +2,9 @@
 
 A copy is a folder `<root>/<hash of the checkpoint>/<operator>/e<epoch>/<partition>` with the backend's
 files in `db`. It is never the truth: whatever is wrong with it, it is removed and made again. One worker
-holds it at a time (claims.py); it stays open after a task, and is given up when another worker of this
-machine asks for it. Beside it lie, each with a lock of its own, private copies of attempts that could not
-wait (`<partition>.private.…`) and the files of snapshots on their way into the checkpoint
+holds it at a time (claims.py); it stays open after a task (kept.py), and is lent or given up when another
+worker of this machine asks for it. Beside it lie, each with a lock of its own, private copies of attempts
+that could not wait (`<partition>.private.…`) and the files of snapshots on their way into the checkpoint
 (`<partition>.snapshot.…`); what a dead worker left of these, or of a removal (`….gone.…`), is removed by the
 next one that opens the copy. Which attempts opened a partition is kept by the operator (attempts.py).
 """
@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import logging
 import os
-import select
 import shutil
 import tempfile
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,14 +28,13 @@ from tidegate.state.attempts import forget_unused
 from tidegate.state.backend import Backend
 from tidegate.state.claims import Claim, claim, remove_gone, sweep
 from tidegate.state.depot import FULL, Depot, refusal
+from tidegate.state.kept import pool
 
 log = logging.getLogger(__name__)
 
 ROOT_VARIABLE = "TIDEGATE_STATE_DIR"
 # A copy that no task used for a week is of no use: catching it up costs as much as making it again.
 UNUSED_US_MAX = 7 * 24 * 3_600 * 1_000_000
-# Copies that one worker keeps open without using them; each holds file descriptors and a memtable.
-IDLE_COPIES_MAX = 16
 # Private copies of one worker for one partition; names are tried in turn.
 PRIVATE_COPIES_MAX = 1_000
 
@@ -57,6 +53,13 @@ class Place:
     clock: Clock
     # By what backends are opened: a copy that is kept open serves those alone who would open it so.
     opened_with: tuple[object, ...] = ()
+    # Whether a copy that is kept open is lent to other workers, and theirs are borrowed.
+    lends: bool = False
+
+    @property
+    def opened_as(self) -> str:
+        """Give the same in words, for another worker to compare."""
+        return repr((self.kind, self.opened_with))
 
     def folder(self, depot: Depot, epoch: int, partition: int) -> Path:
         """Give the folder of a partition's copy."""
@@ -100,6 +103,16 @@ class LocalCopy:
     def folder(self) -> Path:
         """Give the copy's folder."""
         return self.held.folder
+
+    @property
+    def lends(self) -> bool:
+        """Say whether others may borrow it while it is kept open."""
+        return self._place.lends
+
+    @property
+    def opened_as(self) -> str:
+        """Give in words how it is opened; a copy is lent to those alone who would open it so."""
+        return self._place.opened_as
 
     @property
     def kind(self) -> str:
@@ -164,16 +177,25 @@ class LocalCopy:
             else:
                 self.held.release()
 
+    def keep(self) -> None:
+        """Let the copy stay open for the next task, in this worker."""
+        pool().put(self)
+
     @property
     def _unfinished(self) -> Path:
         return self.folder / "unfinished"
 
 
-def acquire(place: Place, folder: Path) -> LocalCopy:
+# Gives a copy that another worker has open and lends; None when none does.
+Borrow = Callable[[Place, Path], LocalCopy | None]
+
+
+def acquire(place: Place, folder: Path, borrow: Borrow | None = None) -> LocalCopy:
     """Give a partition's copy to this task: the one kept open, the one on the disk, or else a private one.
 
-    A holder that does not use it gives it up at once; one whose task runs still is waited for a short while,
-    and then a private copy is made from the checkpoint, so that no task waits for ever.
+    A holder that does not use it lends it to a task that may borrow, else gives it up at once; one whose task
+    runs still is waited for a short while, and then a private copy is made from the checkpoint, so that no
+    task waits for ever.
     """
     kept = pool().take(folder)
     if kept is not None and kept.is_for(place):
@@ -181,7 +203,12 @@ def acquire(place: Place, folder: Path) -> LocalCopy:
         return kept
     if kept is not None:
         kept.give_up()
-    held = claim(folder, wait_ms_max=place.wait_ms_max)
+    held = claim(folder)
+    if held is None and borrow is not None:
+        borrowed = borrow(place, folder)
+        if borrowed is not None:
+            return borrowed
+    held = held or claim(folder, wait_ms_max=place.wait_ms_max)
     if held is not None:
         sweep(folder.parent, f"{folder.name}.private.*")
         sweep(folder.parent, f"{folder.name}.snapshot.*")
@@ -207,7 +234,7 @@ def claim_beside(folder: Path, purpose: str) -> Claim:
 def put_back(place: Place, copy: LocalCopy) -> None:
     """Give a copy back after a task: it stays open in this worker, or is closed."""
     if place.keep_open and not copy.is_private:
-        pool().put(copy)
+        copy.keep()
     else:
         copy.give_up()
 
@@ -226,110 +253,3 @@ def remove_unused(place: Place) -> list[Path]:
     before_us = place.clock.now_us() - UNUSED_US_MAX
     forget_unused(place.root, before_us)
     return sweep(place.root, "*/*/*/*", before_us)
-
-
-class CopyPool:
-    """The copies that this worker keeps open while no task uses them; safe for any thread.
-
-    One thread listens for other workers' requests. It starts with the first copy that is put in, never at
-    import: workers are forked, and threads are not.
-    """
-
-    def __init__(self) -> None:
-        self._mutex = threading.Lock()
-        self._idle: OrderedDict[Path, LocalCopy] = OrderedDict()
-        self._wake: tuple[int, int] | None = None
-
-    def take(self, folder: Path) -> LocalCopy | None:
-        """Give a copy that is kept open, to one task alone."""
-        with self._mutex:
-            return self._idle.pop(folder, None)
-
-    def put(self, copy: LocalCopy) -> None:
-        """Keep a copy open, unless somebody asked for it; of too many, the one unused longest goes."""
-        if copy.held.is_wanted():
-            copy.give_up()
-            return
-        extra = None
-        with self._mutex:
-            self._idle[copy.folder] = copy
-            if len(self._idle) > IDLE_COPIES_MAX:
-                _, extra = self._idle.popitem(last=False)
-            if self._wake is None:
-                self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-                threading.Thread(target=self._listen, name="state-copies", daemon=True).start()
-            wake = self._wake[1]
-        try:
-            os.write(wake, b"!")
-        except BlockingIOError:  # the listener has enough to wake it
-            pass
-        if extra is not None:
-            _give_up_kept(extra)
-
-    def close(self) -> None:
-        """Close all copies that are kept open."""
-        with self._mutex:
-            idle = list(self._idle.values())
-            self._idle.clear()
-        for copy in idle:
-            _give_up_kept(copy)
-
-    def abandon(self) -> None:
-        """Drop what a fork copied, without closing it: the parent has it open.
-
-        The copies stay referenced for the life of this worker, so that no destructor writes to their files.
-        """
-        self._mutex = threading.Lock()
-        for copy in self._idle.values():
-            copy.held.forget()
-        _ABANDONED.append(self)
-
-    def _listen(self) -> None:
-        while True:
-            asked = self._wait()
-            for folder in asked:
-                copy = self.take(folder)
-                if copy is not None:
-                    _give_up_kept(copy)
-
-    def _wait(self) -> list[Path]:
-        """Wait until a copy that is kept is asked for, or the set of kept ones changed."""
-        with self._mutex:
-            folders = {copy.held.request_fd: folder for folder, copy in self._idle.items()}
-            wake = self._wake[0] if self._wake else -1
-        poll = select.poll()
-        for fd in (wake, *folders):
-            poll.register(fd, select.POLLIN)
-        ready = [fd for fd, _ in poll.poll()]
-        if wake in ready:
-            os.read(wake, 4096)
-        return [folders[fd] for fd in ready if fd in folders]
-
-
-def _give_up_kept(copy: LocalCopy) -> None:
-    try:
-        copy.give_up()
-    except TidegateError as problem:
-        log.warning("the copy in %s was not closed well: %s", copy.folder, problem)
-
-
-_ABANDONED: list[CopyPool] = []
-_POOLS: list[CopyPool] = []
-_POOLS_MUTEX = threading.Lock()
-
-
-def pool() -> CopyPool:
-    """Give this worker's pool of open copies."""
-    with _POOLS_MUTEX:
-        if not _POOLS:
-            _POOLS.append(CopyPool())
-        return _POOLS[0]
-
-
-def _after_fork() -> None:
-    for old in _POOLS:
-        old.abandon()
-    _POOLS.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tidegate.errors import InvariantBroken, StateNotFound, StorageCorrupt, TidegateError
@@ -20,7 +20,8 @@ from tidegate.state.backend import Backend
 from tidegate.state.claims import claim
 from tidegate.state.depot import Depot, checkpoint_path, operator_depot
 from tidegate.state.heads import head_batches
-from tidegate.state.local import LocalCopy, acquire, local_files, pool, put_back
+from tidegate.state.kept import pool
+from tidegate.state.local import LocalCopy, acquire, local_files, put_back
 from tidegate.state.restore import Partition, RestoreReport, bring
 from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.segments.identity import IDENTITY_FILE, Identity
@@ -62,7 +63,8 @@ class Standby:
     ) -> None:
         self._depot = operator_depot(str(checkpoint), operator)
         self._number = partition
-        self._place = settings.place(clock)
+        # What a standby has is for those who take over: they have it for themselves.
+        self._place = replace(settings.place(clock), lends=False)
 
     def follow(self) -> int:
         """Bring the copy to the newest batch that is published, and say how many batches it moved on.

@@ -1,0 +1,231 @@
+"""Borrowing a copy: takes a folder that another worker of this machine has open, gives its copy over a line.
+
+A borrowed copy is read and written where it is open (lending.py). It becomes this worker's own when that is
+better or has to be: the copy is to be made anew, the batch asks too often for a line, or the lender is gone.
+A lender that goes takes what was in its memory with it, so the copy is brought to its batch again; that works
+as long as no part of this batch was written to it. Spark may end a lender at any moment, which it takes for
+idle: no batch fails for that.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tidegate.errors import StorageFailed, from_wire
+from tidegate.state.backend import Backend, Changes, Sizes, Version
+from tidegate.state.claims import LOCK_NAME, Claim, claim, holder_of
+from tidegate.state.lending import CALLS, GIVE_UP, KEEP
+from tidegate.state.lines import Line, LineLost, connect
+from tidegate.state.local import LocalCopy, Place, claim_beside
+
+log = logging.getLogger(__name__)
+
+# A call takes seconds where a lender's disk is slow. One that takes longer is of a worker that hangs.
+ANSWER_SECONDS_MAX = 60.0
+# A batch that asks more often reads key by key: its copy is closed at the lender's and opened here.
+CALLS_MAX = 256
+# Entries of a range that are asked for at once: few at first, since most readers stop early.
+PAGE_ENTRIES_MIN = 16
+PAGE_ENTRIES_MAX = 4_096
+
+# The folders of operators that asked too often; they do not borrow again in the life of this worker.
+_TALKATIVE: set[Path] = set()
+
+
+def borrow(place: Place, folder: Path) -> LocalCopy | None:
+    """Give the copy of a folder that another worker has open and does not use; None when none lends it."""
+    address = None if folder.parent in _TALKATIVE else holder_of(folder)
+    line = None if address is None else connect(address, wait_seconds_max=ANSWER_SECONDS_MAX)
+    if line is None:
+        return None
+    try:
+        line.send((str(folder), place.opened_as))
+        is_lent = line.receive()[0]
+    except LineLost as lost:
+        log.info("no copy is lent of %s: %s", folder, lost)
+        is_lent = False
+    if not is_lent:
+        line.close()
+        return None
+    now_ns = place.clock.now_us() * 1_000
+    os.utime(folder / LOCK_NAME, ns=(now_ns, now_ns))
+    return BorrowedCopy(folder, place, line)
+
+
+class _NoClaim(Claim):
+    """Stands where the claim of an own copy would: a borrowed one is its lender's."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, -1, -1)
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+    def forget(self) -> None:
+        """Nothing is held."""
+
+
+class BorrowedCopy(LocalCopy):
+    """A partition's copy that another worker has open, or had: then it is this worker's own."""
+
+    def __init__(self, folder: Path, place: Place, line: Line) -> None:
+        super().__init__(_NoClaim(folder), place, is_private=False)
+        self.line: Line | None = line
+        # Brings the copy to the batch that it stood at; whoever works with it sets this.
+        self.bring_again: Callable[[], object] | None = None
+        self._borrowed = BorrowedBackend(self)
+
+    @property
+    def backend(self) -> Backend:
+        return self._borrowed if self.line is not None else super().backend
+
+    def open(self) -> Backend | None:
+        return self._borrowed if self.line is not None else super().open()
+
+    def wipe(self) -> Path:
+        self._take(GIVE_UP)
+        return super().wipe()
+
+    def close(self) -> None:
+        if self.line is None:
+            super().close()
+
+    def give_up(self) -> None:
+        if self.line is not None:
+            self._return(GIVE_UP)
+        super().give_up()
+
+    def keep(self) -> None:
+        if self.line is not None:
+            self._return(KEEP)
+        else:
+            super().keep()
+
+    def own(self, *, is_torn: bool) -> Backend:
+        """Open the copy here, as the lender had it; StorageFailed when a part of a batch in it is lost."""
+        self._take(GIVE_UP)
+        if not is_torn and self.bring_again is not None:
+            self.bring_again()
+            return self.backend
+        backend = self.open()
+        if backend is None or (is_torn and backend.version() is not None):
+            raise self.lost("the worker that lent it could not write it out")
+        return backend
+
+    def recover(self, lost: LineLost) -> Backend:
+        """Go on without the lender, from what it left on the disk."""
+        log.warning("the worker that lent the copy in %s is lost: %s", self.folder, lost)
+        return self.own(is_torn=False)
+
+    def lost(self, reason: str) -> StorageFailed:
+        """Give the error of a copy that was lost with its lender."""
+        return StorageFailed(path=str(self.folder), reason=reason)
+
+    def _take(self, word: str) -> None:
+        """Make the folder this worker's own, or a private one in its place when that takes too long."""
+        if self.line is None:
+            return
+        folder = self.folder
+        self._return(word)
+        held = claim(folder, wait_ms_max=self._place.wait_ms_max)
+        if held is None:
+            log.warning("the copy in %s is in use for long; a private one is made", folder)
+            held, self.is_private = claim_beside(folder, "private"), True
+        self.held = held
+
+    def _return(self, word: str) -> None:
+        """End the loan; the lender has put the copy in its place, or is gone, when this returns."""
+        line, self.line = self.line, None
+        if line is None:
+            return
+        try:
+            line.send((word,))
+            line.receive()
+        except LineLost as lost:
+            log.info("the lender of %s is gone: %s", self.folder, lost)
+        line.close()
+
+
+class BorrowedBackend:
+    """The entries of a borrowed copy, wherever they are open by now."""
+
+    def __init__(self, copy: BorrowedCopy) -> None:
+        self._copy = copy
+        self._calls = 0
+        self._is_torn = False
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._ask("get", key)
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values: list[bytes | None] = self._ask("get_many", keys if isinstance(keys, list) else list(keys))
+        return values
+
+    def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        size = PAGE_ENTRIES_MIN
+        while True:
+            page = self._ask("page", start, stop, size)
+            yield from page
+            if len(page) < size:
+                return
+            start = page[-1][0] + b"\x00"
+            size = min(size * 4, PAGE_ENTRIES_MAX)
+
+    def version(self) -> Version | None:
+        found = self._ask("version")
+        return None if found is None else Version(*found)
+
+    def apply(self, changes: Changes, version: Version) -> None:
+        named = (version.epoch, version.batch, version.head_id)
+        self._write("apply", changes.ranges, changes.entries, named)
+        self._is_torn = False
+
+    def write_partly(self, changes: Changes) -> None:
+        self._is_torn = True
+        self._write("write_partly", changes.ranges, changes.entries)
+
+    def snapshot(self, folder: Path) -> list[Path]:
+        return [Path(path) for path in self._write("snapshot", str(folder))]
+
+    def sizes(self) -> Sizes:
+        return Sizes(*self._ask("sizes"))
+
+    def close(self) -> None:
+        self._copy.close()
+
+    def _ask(self, name: str, *arguments: Any) -> Any:
+        """Read from the copy; the lender may be lost, as long as no part of a batch is in the copy."""
+        copy = self._copy
+        if copy.line is None:
+            return CALLS[name](copy.backend, *arguments)
+        self._calls += 1
+        if self._calls > CALLS_MAX:
+            _TALKATIVE.add(copy.folder.parent)
+            return CALLS[name](copy.own(is_torn=self._is_torn), *arguments)
+        try:
+            return self._answer(copy.line, name, arguments)
+        except LineLost as lost:
+            if self._is_torn:
+                raise copy.lost("the worker that lent it ended") from lost
+            return CALLS[name](copy.recover(lost), *arguments)
+
+    def _write(self, name: str, *arguments: Any) -> Any:
+        copy = self._copy
+        if copy.line is None:
+            return CALLS[name](copy.backend, *arguments)
+        try:
+            return self._answer(copy.line, name, arguments)
+        except LineLost as lost:
+            raise copy.lost("the worker that lent it ended") from lost
+
+    def _answer(self, line: Line, name: str, arguments: tuple[Any, ...]) -> Any:
+        line.send((name, *arguments))
+        is_done, answer = line.receive()
+        if not is_done:
+            raise from_wire(answer)
+        return answer
