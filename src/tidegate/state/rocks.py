@@ -40,6 +40,10 @@ PIECE_CHECK_KEYS = 8 * KIB
 # A range with fewer entries is deleted one by one: RocksDB reads slowly through many deleted ranges.
 RANGE_KEYS_MAX = 64
 
+# Keys that are looked for in one call. RocksDB makes a record of 200 bytes for each before it looks for the
+# first; those of more keys do not stay in the processor's cache, and each key costs a third more.
+READ_KEYS = 128
+
 # RocksDB needs room to write memtables out and to compact.
 FREE_BYTES_MIN = 16 * MIB
 
@@ -90,8 +94,11 @@ class RocksBackend:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        values: list[bytes | None] = []
+        read = self._db.get
         try:
-            values: list[bytes | None] = self._db.get(keys if isinstance(keys, list) else list(keys))
+            for first in range(0, len(keys), READ_KEYS):
+                values += read(list(keys[first : first + READ_KEYS]))
         except Exception as fault:
             raise read_fault(fault, self.folder) from fault
         return values
