@@ -3,11 +3,16 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
+# One more than the smallest machine has cores: tests wait for disks and for processes that start.
+TEST_PROCESSES ?= 3
 # How long the kill loop runs: minutes by hand, an hour to soak.
 CRASH_MINUTES ?= 5
 SOAK_MINUTES ?= 60
 FUZZ_MINUTES ?= 20
 KILL_ROUNDS ?= 50
+
+# The tests start hundreds of Pythons: each would compile everything again where none may keep what it compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test lint bench crash soak
@@ -28,8 +33,8 @@ lint: setup  ## everything needed, then style and types
 	$(BIN)/mypy
 
 test: lint  ## everything needed, then style, types and all tests
-	$(BIN)/python -m pytest -m "not crash" --numprocesses 2 --dist loadfile
-	$(BIN)/python -m pytest -m crash --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not crash" --numprocesses $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest -m crash --numprocesses $(TEST_PROCESSES) --dist loadfile
 
 bench: setup  ## the benchmark table
 	$(BIN)/python -m benchmarks

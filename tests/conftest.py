@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.schedule import ByFile, longest_first
+from tests.warm import WarmChild
+from tidegate.testing import server
 from tidegate.testing.postgres import Postgres, find_binaries
 
 # No deadline: a shared machine stalls now and then. A failure prints what repeats it.
@@ -17,8 +21,21 @@ settings.register_profile(
     "tidegate", max_examples=60, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tidegate")
+# Most of a server's start is its imports: it begins as a fork of a process that has done them.
+server.start_child = cast("Callable[..., subprocess.Popen[bytes]]", WarmChild)
 # Every JVM of the tests lives for a minute: the second compiler would cost more time than it gives back.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: one that begins last keeps everybody waiting."""
+    items.sort(key=lambda item: longest_first(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    """Share files out between processes, and few JVMs with them."""
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -26,6 +27,7 @@ from typing import Any
 
 import pytest
 
+from tests.warm import command_line
 from tidegate.errors import every_error
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -278,9 +280,16 @@ def commands_folder(folder: Path) -> Path:
     """Make a folder with `tidegate` and `python` of the Python that runs the tests."""
     made = folder / "bin"
     made.mkdir()
-    for name, arguments in {"tidegate": "-m tidegate ", "python": "", "python3": ""}.items():
+    cold = shlex.join([sys.executable, "-m", "tidegate"])
+    # What stays is a process like any other; all else is a fork of a warm one, which is quicker.
+    choice = f'case "$1" in up | serve | worker) exec {cold} "$@" ;; esac\n'
+    for name, line in {
+        "tidegate": f"{choice}exec {shlex.join(command_line())}",
+        "python": f"exec {shlex.quote(sys.executable)}",
+        "python3": f"exec {shlex.quote(sys.executable)}",
+    }.items():
         script = made / name
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {arguments}"$@"\n')
+        script.write_text(f'#!/bin/sh\n{line} "$@"\n')
         script.chmod(0o755)
     return made
 

@@ -217,12 +217,17 @@ def _methods_without_docstring(kind: ast.ClassDef) -> Iterator[Finding]:
 
 
 @functools.cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@functools.cache
 def protocol_methods() -> frozenset[str]:
     """Give the names of all methods that a Protocol of the code promises."""
     return frozenset(
         part.name
         for file in SRC.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(file))
         if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(kind) for kind in node.bases)
         for part in node.body
         if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -282,8 +287,7 @@ def report(found: Iterable[tuple[Path, Finding]]) -> str:
 def test_source_keeps_the_rule(check: Check) -> None:
     found: list[tuple[Path, Finding]] = []
     for file in sorted(SRC.rglob("*.py")):
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        found += [(file, finding) for finding in check(file.relative_to(SRC).as_posix(), tree)]
+        found += [(file, finding) for finding in check(file.relative_to(SRC).as_posix(), parsed(file))]
     assert not found, "\n" + report(found)
 
 

@@ -11,19 +11,25 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.warm import command_line
 from tidegate.cli.main import run_arguments
 
 CALL_SECONDS_MAX = 60.0
+# What runs for long is a tree of its own; what tells Python how to start must be there when it starts.
+COLD_WORDS = frozenset({"up", "worker"})
+COLD_SETTINGS = ("PYTHON", "LANG", "LC_")
 
 
 def tidegate(
-    *words: str, home: Path, stdin: str = "", environ: Mapping[str, str] | None = None
+    *words: str, home: Path, stdin: str = "", environ: Mapping[str, str] | None = None, cold: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command to its end, on a machine without a display."""
+    """Run one command to its end, on a machine without a display; a cold one has to import all by itself."""
     foreign = ("TIDEGATE_", "DISPLAY", "WAYLAND_DISPLAY")
     clean = {key: value for key, value in os.environ.items() if not key.startswith(foreign)}
+    cold = cold or not COLD_WORDS.isdisjoint(words)
+    cold = cold or any(key.startswith(COLD_SETTINGS) for key in environ or {})
     return subprocess.run(
-        [sys.executable, "-m", "tidegate", *words],
+        [sys.executable, "-m", "tidegate", *words] if cold else command_line(*words),
         input=stdin,
         capture_output=True,
         text=True,

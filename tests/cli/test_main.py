@@ -24,7 +24,7 @@ def home(tmp_path: Path) -> Path:
 
 def test_help_is_quick(home: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    answer = tidegate("--help", home=home)
+    answer = tidegate("--help", home=home, cold=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert answer.returncode == 0
     assert "pipeline" in answer.stdout
@@ -41,7 +41,7 @@ def test_the_command_line_loads_nothing_heavy() -> None:
 
 
 def test_version_is_printed(home: Path) -> None:
-    answer = tidegate("--version", home=home)
+    answer = tidegate("--version", home=home, cold=True)
     assert (answer.returncode, answer.stdout.split()[0]) == (0, "tidegate")
 
 

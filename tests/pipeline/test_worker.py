@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,55 +11,12 @@ import psutil
 import pytest
 
 from tests.pipeline.topics import TopicClient
+from tests.pipeline.workers import children_named, counted, running_worker, wait_until, write_pipeline
 from tidegate.errors import HomeLocked
 from tidegate.model.clock import SystemClock
-from tidegate.pipeline.jars import delta_jars
 from tidegate.pipeline.supervision import Supervision, SupervisionSettings
 from tidegate.storage.home import Home
 from tidegate.testing.server import running_server
-
-WORKER = """
-import sys
-from pathlib import Path
-from tidegate.pipeline.worker import run_worker
-from tidegate.settings import load_settings
-from tidegate.storage.home import Home
-
-home = Path(sys.argv[1])
-flags = {"worker.trigger_interval_seconds": 0.1, "worker.driver_memory_mb": 1024}
-sys.exit(run_worker(load_settings(home, {}, flags), Home.existing(home)))
-"""
-
-# A JVM that lives for seconds is twice as quick with the first of its two compilers alone.
-QUICK_JAVA = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
-
-PIPELINE = """
-from tidegate import spark as tide
-
-@tide.pipeline(name="NAME")
-def run(ctx):
-    rows = ctx.spark.readStream.format("tidegate.topic").option("topic", "TOPIC")
-    rows = rows.option("home", str(ctx.home.path)).load()
-    return rows.writeStream.format("delta").option("path", ctx.lake("TABLE"))
-"""
-
-
-def write_pipeline(home: Path, name: str, topic: str, table: str | None = None) -> Path:
-    path = home / "pipelines" / f"{name}.py"
-    text = PIPELINE.replace("NAME", name).replace("TOPIC", topic).replace("TABLE", table or name)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-def wait_until(check: Callable[[], Any], what: str, seconds: float = 60) -> Any:
-    """Give the first true answer; fail with what was waited for."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        answer = check()
-        if answer:
-            return answer
-        time.sleep(0.1)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 @pytest.fixture
@@ -258,36 +209,6 @@ def test_file_must_bear_the_name_of_its_pipeline(spark: Any, topics: TopicClient
     assert "the file must be events.py" in status_of(supervision, "other")["error"]
 
 
-@contextlib.contextmanager
-def running_worker(home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with (home / "logs" / "worker.log").open("ab") as log:
-        command = [sys.executable, "-c", WORKER, str(home)]
-        worker = subprocess.Popen(command, stderr=log, stdout=log, env={**os.environ, **QUICK_JAVA})
-    try:
-        yield worker
-    finally:
-        worker.kill()
-        worker.wait()
-
-
-def children_named(worker: subprocess.Popen[bytes], word: str) -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process(worker.pid).children():
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if any(word in argument for argument in child.cmdline()):
-                found.append(child)
-    return found
-
-
-def counted(topics: TopicClient, name: str) -> tuple[int, int]:
-    """Give rows and distinct rows of a table; (0, 0) before its first commit."""
-    if not any((topics.server.home / "lake" / name / "_delta_log").glob("*.json")):
-        return 0, 0
-    statement = f'SELECT count(*), count(DISTINCT (partition, "offset")) FROM lake.{name}'
-    rows, distinct = topics.sql(statement)[0]
-    return rows, distinct
-
-
 @pytest.mark.spark
 @pytest.mark.crash
 def test_killed_worker_frees_its_lock_with_its_jvm_and_the_next_goes_on(topics: TopicClient) -> None:
@@ -314,37 +235,3 @@ def test_killed_worker_frees_its_lock_with_its_jvm_and_the_next_goes_on(topics: 
         assert counted(topics, "events") == (300, 300)
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(15) == 0
-
-
-@pytest.mark.spark
-def test_home_and_jars_with_spaces_and_quotes_in_their_paths_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    jars = tmp_path / "my jars"
-    jars.mkdir()
-    for jar in delta_jars():
-        shutil.copy(jar, jars)
-    monkeypatch.setenv("TIDEGATE_JARS_DIR", str(jars))
-    home = tmp_path / 'it\'s a "home"'
-    with running_server(home) as server:
-        topics = TopicClient(server)
-        topics.create("app.events", 2)
-        topics.publish("app.events", range(100))
-        write_pipeline(home, "events", "app.events")
-        with running_worker(home) as worker:
-            wait_until(lambda: counted(topics, "events") == (100, 100), "the rows", 40)
-            worker.send_signal(signal.SIGTERM)
-            assert worker.wait(15) == 0
-    assert (home / "checkpoints" / "events" / "commits").is_dir()
-    # Nothing took an address for a path.
-    assert not list(tmp_path.rglob("*%20*"))
-
-
-@pytest.mark.spark
-def test_worker_that_is_stopped_while_it_starts_exits_at_once(topics: TopicClient) -> None:
-    home = Home.existing(topics.server.home)
-    with running_worker(home.path) as worker:
-        wait_until(lambda: children_named(worker, "SparkSubmit"), "the start of the JVM")
-        worker.send_signal(signal.SIGTERM)
-        assert worker.wait(5) == 0
-    home.lock("worker").release()

@@ -29,7 +29,7 @@ from tidegate.settings import Settings, load_settings
 from tidegate.testing.server import RunningServer, running_server
 
 # The whole of the fuzzing in one run of the tests; `python -m tests.server.fuzz` goes on for longer.
-FUZZ_SECONDS = 48
+FUZZ_SECONDS = 35
 # A lie is found within two seconds; the rest is for a machine that is busy.
 LIE_SECONDS_MAX = 30
 

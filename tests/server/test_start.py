@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.warm import command_line
 from tidegate.errors import SettingInvalid
 from tidegate.settings import SettingNote, describe_settings, load_settings
 from tidegate.storage.home import Home
@@ -24,7 +24,7 @@ from tidegate.testing.server import RunningServer, running_server
 
 
 def _serve(home: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tidegate", "serve", "--home", str(home), *more]
+    command = command_line("serve", "--home", str(home), *more)
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 

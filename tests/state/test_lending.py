@@ -316,8 +316,11 @@ def test_messages_of_many_keys_arrive_as_they_were_sent() -> None:
     here, there = socket.socketpair()
     one, other = lines.Line(here, wait_seconds_max=5), lines.Line(there, wait_seconds_max=5)
     keys = [number.to_bytes(1 + number % 9, "big") for number in range(200)] + [b""]
-    message = ("get_many", keys, {b"a": None, b"": b"x"}, [(b"a", b"b")], -(2**62), "é", None, True)
-    one.send(message)
+    message = ["get_many", keys, {b"a": None, b"": b"x"}, [[b"a", b"b"]], -(2**62), "é", None, True]
+    one.send(tuple(message))
     assert other.receive() == message
+    here.sendall((3).to_bytes(8, "big") + b"\xc1\xc1\xc1")
+    with pytest.raises(LineLost, match="language"):
+        other.receive()
     one.close()
     other.close()

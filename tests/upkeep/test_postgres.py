@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.upkeep.homes import ACTOR, load_catalog, make_home, no_report, opened_catalog, opened_topics
+from tests.warm import command_line
 from tidegate.catalog.database import Catalog, CatalogPlace
 from tidegate.errors import StorageFailed
 from tidegate.model.access import Role
@@ -26,7 +27,7 @@ from tidegate.upkeep.restore import restore
 def _run(home: Path, *words: str, catalog_url: str | None = None) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("TIDEGATE_")}
     environ = {} if catalog_url is None else {"TIDEGATE_CATALOG_URL": catalog_url}
-    command = [sys.executable, "-m", "tidegate", *words, "--home", str(home), "--json"]
+    command = command_line(*words, "--home", str(home), "--json")
     return subprocess.run(command, capture_output=True, text=True, env={**clean, **environ}, check=False)
 
 

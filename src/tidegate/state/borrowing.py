@@ -18,7 +18,7 @@ from typing import Any
 from tidegate.errors import StorageFailed, from_wire
 from tidegate.state.backend import Backend, Changes, Sizes, Version
 from tidegate.state.claims import LOCK_NAME, Claim, claim, holder_of
-from tidegate.state.lending import CALLS, GIVE_UP, KEEP
+from tidegate.state.lending import CALLS, GIVE_UP, KEEP, LANGUAGE
 from tidegate.state.lines import Line, LineLost, connect
 from tidegate.state.local import LocalCopy, Place, claim_beside
 
@@ -43,7 +43,7 @@ def borrow(place: Place, folder: Path) -> LocalCopy | None:
     if line is None:
         return None
     try:
-        line.send((str(folder), place.opened_as))
+        line.send((LANGUAGE, str(folder), place.opened_as))
         is_lent = line.receive()[0]
     except LineLost as lost:
         log.info("no copy is lent of %s: %s", folder, lost)
@@ -170,7 +170,7 @@ class BorrowedBackend:
         size = PAGE_ENTRIES_MIN
         while True:
             page = self._ask("page", start, stop, size)
-            yield from page
+            yield from ((key, value) for key, value in page)
             if len(page) < size:
                 return
             start = page[-1][0] + b"\x00"
@@ -182,12 +182,12 @@ class BorrowedBackend:
 
     def apply(self, changes: Changes, version: Version) -> None:
         named = (version.epoch, version.batch, version.head_id)
-        self._write("apply", changes.ranges, changes.entries, named)
+        self._write("apply", *_columns(changes), named)
         self._is_torn = False
 
     def write_partly(self, changes: Changes) -> None:
         self._is_torn = True
-        self._write("write_partly", changes.ranges, changes.entries)
+        self._write("write_partly", *_columns(changes))
 
     def snapshot(self, folder: Path) -> list[Path]:
         return [Path(path) for path in self._write("snapshot", str(folder))]
@@ -229,3 +229,8 @@ class BorrowedBackend:
         if not is_done:
             raise from_wire(answer)
         return answer
+
+
+def _columns(changes: Changes) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[bytes | None]]:
+    """Give changes for a line: keys apart from values are read quicker."""
+    return changes.ranges, list(changes.entries), list(changes.entries.values())

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.errors import TidegateError
-from tidegate.state.lending import end_loan, lend
+from tidegate.state.lending import LANGUAGE, end_loan, lend
 from tidegate.state.lines import Line, LineLost, accept, address_of, listen
 
 if TYPE_CHECKING:
@@ -132,8 +132,8 @@ class CopyPool:
         copy: LocalCopy | None = None
         is_kept = False
         try:
-            folder, opened_as = line.receive()
-            copy = self.take(Path(folder))
+            language, folder, opened_as = line.receive()
+            copy = self.take(Path(folder)) if language == LANGUAGE else None
             if copy is not None and copy.opened_as != opened_as:
                 self.put(copy)
                 copy = None

@@ -9,7 +9,7 @@ batch happens at the borrower's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,14 @@ from tidegate.state.lines import Line, LineLost
 
 log = logging.getLogger(__name__)
 
+# In the first message; workers that speak otherwise do not lend to each other.
+LANGUAGE = 1
 # What a borrower says at the end: the copy stays open here, or is closed for the next one who claims it.
 KEEP = "keep"
 GIVE_UP = "give_up"
 
 
-def _page(backend: Backend, start: bytes, stop: bytes, count_max: int) -> list[tuple[bytes, bytes]]:
+def _page(backend: Backend, start: bytes, stop: bytes, count_max: int) -> Sequence[Sequence[bytes]]:
     return list(islice(backend.scan(start, stop), count_max))
 
 
@@ -34,12 +36,16 @@ def _version(backend: Backend) -> tuple[int, int, str] | None:
     return None if found is None else (found.epoch, found.batch, found.head_id)
 
 
-def _apply(backend: Backend, ranges: Any, entries: Any, version: tuple[int, int, str]) -> None:
-    backend.apply(Changes(ranges, entries), Version(*version))
+def _apply(backend: Backend, ranges: Any, keys: Any, values: Any, version: tuple[int, int, str]) -> None:
+    backend.apply(_changes(ranges, keys, values), Version(*version))
 
 
-def _write_partly(backend: Backend, ranges: Any, entries: Any) -> None:
-    backend.write_partly(Changes(ranges, entries))
+def _write_partly(backend: Backend, ranges: Any, keys: Any, values: Any) -> None:
+    backend.write_partly(_changes(ranges, keys, values))
+
+
+def _changes(ranges: Any, keys: Any, values: Any) -> Changes:
+    return Changes([(start, stop) for start, stop in ranges], dict(zip(keys, values, strict=True)))
 
 
 def _snapshot(backend: Backend, folder: str) -> list[str]:

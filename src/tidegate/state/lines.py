@@ -1,21 +1,19 @@
 """Lines between the workers of one machine: takes messages of plain values, gives them to the other end.
 
-A message is a tuple of None, numbers, texts, bytes, lists, tuples and dicts, marshalled behind its length: of
-Python's own formats it is the quickest for a hundred thousand short keys. Sockets lie in Linux's abstract
-names, which need no file and go with their worker; elsewhere there are no lines. Both ends make sure that the
-other one belongs to the same user.
+A message is a row of None, numbers, texts, bytes, lists and dicts, as MessagePack behind its length; tuples
+arrive as lists. Sockets lie in Linux's abstract names, which need no file and go with their worker; elsewhere
+there are no lines. Both ends make sure that the other one belongs to the same user.
 """
 
 from __future__ import annotations
 
-import marshal
 import os
 import socket
 import struct
 from typing import Any
 
-# Of marshal's formats the newest that does not look for values that occur twice.
-_FORMAT = 2
+from msgspec import DecodeError, msgpack
+
 _LENGTH = struct.Struct(">Q")
 _PEER = struct.Struct("3i")
 _WAITING_MAX = 64
@@ -38,19 +36,20 @@ class Line:
 
     def send(self, message: tuple[Any, ...]) -> None:
         """Send a message; LineLost when it cannot be."""
-        content = marshal.dumps(message, _FORMAT)
+        content = msgpack.encode(message)
         try:
             self._connection.sendall(_LENGTH.pack(len(content)))
             self._connection.sendall(content)
         except OSError as problem:
             raise LineLost(str(problem)) from problem
 
-    def receive(self) -> tuple[Any, ...]:
+    def receive(self) -> list[Any]:
         """Give the next message; LineLost when there is none to come."""
         length = _LENGTH.unpack(self._read(_LENGTH.size))[0]
-        # Of a process of the same user, which could do as much harm without a line.
-        message: tuple[Any, ...] = marshal.loads(self._read(length))  # noqa: S302
-        return message
+        try:
+            return msgpack.decode(self._read(length), type=list[Any])
+        except DecodeError as problem:
+            raise LineLost(f"the other end speaks another language: {problem}") from problem
 
     def close(self) -> None:
         """End the line; the other end finds it lost."""
