@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -315,6 +316,16 @@ def test_columns_that_cannot_be_are_named(
 ) -> None:
     with pytest.raises(StateInvalid, match=reason):
         deduplicate(spark.sql(f"select {columns}, now() as at"), "d", "k", "at", "1 s", **options)
+
+
+def test_names_of_columns_are_found_as_spark_finds_them(spark: Any) -> None:
+    """Case 21: also where another column differs by upper case alone, which then is no key."""
+    rows = spark.sql("select 'a' as Id, 'b' as x, 'c' as X, 1L as n, now() as At")
+    assert deduplicate(rows, "d", "ID", "at", timedelta(seconds=1), offset="N").columns == rows.columns
+    assert deduplicate(rows.unionAll(rows), "d", "id", "at", "1 s").count() == 1
+    for on in ("x", tide.content_hash()):
+        with pytest.raises(StateInvalid, match="more than one column 'x'"):
+            deduplicate(rows, "d", on, "At", "1 s")
 
 
 def test_other_start_than_the_first_is_refused(spark: Any, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from tidegate.pipeline.deduplicate import deduplicate
 from tidegate.state import savepoints
 from tidegate.state.depot import operator_depot
 from tidegate.state.heads import read_head
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 from tidegate.state.segments.describe import describe as dedup_states
 from tidegate.state.segments.estimate import ENTRY_BYTES
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -223,6 +225,8 @@ def test_ordered_rows_come_by_event_time(spark: Any) -> None:
     [
         ({"key": "nobody"}, "no column 'nobody'"),
         ({"key": []}, "has no key"),
+        ({"lateness": "soon"}, "its lateness is no duration"),
+        ({"ticks": "-1 s"}, "its ticks is no duration"),
         ({"name": "0"}, "begins with a letter"),
         ({"name": "a/b"}, "begins with a letter"),
         ({"checkpoint": None}, "needs checkpoint="),
@@ -256,3 +260,74 @@ def test_steps_that_move_partitions_are_noticed(shop: Shop, moved: str) -> None:
     spare = totals(shop, name="spare")
     with pytest.raises(StreamingQueryException, match="repartition"):
         shop.run(out.coalesce(1) if moved == "coalesce" else spare.union(out))
+
+
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        ("name", (None, 5, "")),
+        ("key", (None, 5, {"user"}, b"user", ["user", 5])),
+        ("event_time", (5, ["at"])),
+        ("partitions", ("2", 1.5, True)),
+        ("max_parallelism", ("x", 1.0, True)),
+        ("snapshot_every", ("3", 1.5)),
+        ("ordered", ("no", 1, None)),
+        ("rocks", ("x", {})),
+        ("checkpoint", (5, "", b"x")),
+        ("savepoint", (5, " ")),
+        ("dead_letters", (5,)),
+        ("local_dir", (5, "")),
+        ("df", (None, "orders")),
+    ],
+)
+def test_arguments_of_another_type_are_refused_by_their_name(option: str, wrong: tuple[Any, ...]) -> None:
+    usual: dict[str, Any] = {"df": None, "name": "t", "key": "user", "operator": Totals()}
+    for value in wrong:
+        with pytest.raises(StateInvalid) as refused:
+            process(**(usual | {option: value}))
+        expected = "takes a DataFrame" if option == "df" else f"{option} is "
+        assert expected in refused.value.message
+
+
+@pytest.mark.parametrize("option", ["lateness", "ticks"])
+def test_lengths_of_time_are_texts_or_timedeltas(shop: Shop, option: str) -> None:
+    totals(shop, **{option: timedelta(seconds=5)})
+    for wrong in (5, True, timedelta(seconds=-1)):
+        with pytest.raises(StateInvalid, match=f"its {option} is"):
+            totals(shop, **{option: wrong})
+
+
+def test_names_of_columns_are_found_as_spark_finds_them(spark: Any) -> None:
+    rows = spark.sql("select 'a' as User, 3L as amount, now() as At")
+    out = process(rows, "t", "USER", Tally(), "at", None, partitions=1)
+    assert [tuple(row) for row in out.collect()] == [(1,)]
+    with pytest.raises(StateInvalid, match="'User' and 'USER'; rename one"):
+        process(rows.selectExpr("*", "1 as USER"), "t", "amount", Tally())
+
+
+def test_event_without_its_column_is_refused_with_the_columns_that_are_there(spark: Any) -> None:
+    rows = spark.sql("select 'a' as user, 3L as amount, 1 as other")
+    with pytest.raises(StateInvalid, match=r"field 'at' of Paid .*'user', 'amount', 'other'"):
+        process(rows, "t", "user", Totals())
+
+
+def test_operator_that_cannot_be_sent_is_refused_in_words(shop: Shop) -> None:
+    operator = Totals()
+    operator.lock = Lock()  # type: ignore[attr-defined]
+    with pytest.raises(StateInvalid, match=r"cannot pickle.*make what cannot in open\(ctx\)"):
+        totals(shop, operator=operator)
+
+
+def test_run_in_foreach_batch_may_be_tried_again(shop: Shop, tmp_path: Path) -> None:
+    """Case 9: the second try of a sink gets the rows of the first."""
+    shop.add(*many_rows(1, 20))
+    given: dict[str, Any] = {"checkpoint": tmp_path / "jobs", "local_dir": tmp_path / "local"}
+    tries: list[list[Any]] = []
+
+    def write(df: Any, batch: int) -> None:
+        for _ in range(2):
+            out = process(df, "inner", "user", Counts(), run=str(batch), partitions=1, **given)
+            tries.append(sorted(map(tuple, out.collect())))
+
+    shop.run(shop.stream(), write)
+    assert tries[0] == tries[1] != []

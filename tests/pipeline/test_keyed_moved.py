@@ -17,8 +17,8 @@ from tidegate.pipeline.keyed import process
 from tidegate.pipeline.keyed_task import KeyedTask
 from tidegate.pipeline.planned import Planned, Task
 from tidegate.state.batch import StateSettings
+from tidegate.state.kept import pool
 from tidegate.state.keys import KeyType
-from tidegate.state.local import pool
 from tidegate.state.plans import checked
 from tidegate.state.schemas import Wanted
 

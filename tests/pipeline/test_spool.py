@@ -30,7 +30,7 @@ def test_rows_come_back_as_they_came(tmp_path: Path, bytes_max: int) -> None:
     spool = Spool(tmp_path / "below", bytes_max)
     for batch in BATCHES:
         spool.add(batch)
-    assert spool.is_in_file == (bytes_max < 1 << 20)
+    assert (spool._file is not None) == (bytes_max < 1 << 20)
     assert spool.rows == 50
     for _ in range(2):
         assert list(spool.batches()) == BATCHES

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidegate.errors import StorageCorrupt
 from tidegate.state import change_files
 from tidegate.state.backend import Changes
-from tidegate.state.change_files import ChangeWriter, parts, read_change_file, read_changes
+from tidegate.state.change_files import ChangeWriter, parts, read_changes
 from tidegate.state.depot import Depot
 from tidegate.state.heads import StoredFile
 from tidegate.state.heap import HeapBackend
@@ -39,7 +39,7 @@ def depot(tmp_path: Path) -> Depot:
 def test_parts_come_back_in_order(depot: Depot) -> None:
     stored = written(depot, PARTS)
     assert list(read_changes(depot, "p", stored)) == PARTS
-    assert list(read_change_file(depot.path("p/v1.a.changes"))) == PARTS
+    assert list(parts(depot.path("p/v1.a.changes").read_bytes(), "here")) == PARTS
     assert (stored.file, stored.rows) == ("v1.a.changes", 8)
 
 
@@ -69,7 +69,7 @@ def test_every_changed_or_cut_byte_is_noticed_and_the_file_named(depot: Depot) -
             with pytest.raises(StorageCorrupt, match=r"v1\.a\.changes"):
                 read_changes(depot, "p", stored)
             with pytest.raises(StorageCorrupt, match=r"v1\.a\.changes"):
-                read_change_file(path)
+                parts(damaged, str(path))
     path.unlink()
     with pytest.raises(StorageCorrupt, match="missing"):
         read_changes(depot, "p", stored)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tidegate.errors import ValueInvalid
 from tidegate.state.moment import Moment, time_ms
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -66,3 +68,9 @@ def test_a_moment_is_found_in_a_dict_like_its_int() -> None:
 )
 def test_times_as_users_write_them_never_become_earlier(at: float | datetime, expected: int) -> None:
     assert time_ms(at) == expected
+
+
+@pytest.mark.parametrize("given", ["soon", None, float("nan"), float("inf"), b"5"])
+def test_what_is_no_time_is_refused_in_words(given: Any) -> None:
+    with pytest.raises(ValueInvalid, match="is no time; give milliseconds"):
+        time_ms(given)

@@ -47,7 +47,7 @@ from pathlib import Path
 import psutil
 from tidegate.state.backend import Changes, Version
 from tidegate.state.rocks import RocksBackend
-from tidegate.state.rocks_settings import MIB, RocksSettings, memory_used_bytes
+from tidegate.state.rocks_settings import MIB, RocksSettings, _shared_memory
 
 settings = RocksSettings(memory_bytes_max=64 * MIB, slots=4, write_buffer_size=2 * MIB)
 copies = [RocksBackend(Path(sys.argv[1]) / str(number), settings) for number in range(4)]
@@ -58,7 +58,7 @@ for batch in range(12):
         entries = {b"%d" % rng.randrange(10**9): rng.randbytes(1000) for _ in range(1000)}
         copy.apply(Changes(entries=entries), Version(0, batch, "head"))
         copy.get_many(sorted(entries))
-        used = max(used, memory_used_bytes())
+        used = max(used, _shared_memory.of(settings)[0].get_usage())
 print(settings.share_bytes, used, psutil.Process().memory_info().rss - before)
 """
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import StateInvalid, ValueInvalid
-from tidegate.state.signatures import pin_types, signature_text, type_of
+from tidegate.state.signatures import signature_text, type_of
 from tidegate.state.types import arrow_schema_of, arrow_type_of, record_builder, same_shape, signature_of
 
 UserId = NewType("UserId", str)
@@ -125,14 +125,12 @@ class Inner:
 
 @dataclass
 class Outer:
-    anything: Any
     inner: dict[str, list[Inner | None]]
 
 
 def test_annotations_of_all_classes_that_a_class_names_become_types() -> None:
-    pin_types(Outer)
+    signature_of(Outer)
     assert Inner.__annotations__ == {"day": dt.date}
-    pin_types(Loop)
 
 
 def test_annotations_that_name_nothing_are_refused() -> None:

@@ -17,7 +17,7 @@ from tidegate.state.map_state import MapState
 from tidegate.state.states import Binding, State
 from tidegate.state.ttl import Ttl
 from tidegate.state.value_state import ValueState
-from tidegate.state.values import plain_header, split_value, time_of, timed_header, with_time
+from tidegate.state.values import plain_header, split_value, time_of, timed_header
 
 
 @given(st.integers(1, 255), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=20))
@@ -26,7 +26,6 @@ def test_a_stored_value_comes_back_in_its_parts(version: int, time_ms: int, payl
     assert split_value(plain) == (version, None, payload)
     assert split_value(timed) == (version, time_ms, payload)
     assert (time_of(plain), time_of(timed)) == (None, time_ms)
-    assert with_time(plain, time_ms) == with_time(timed, time_ms) == timed
 
 
 def test_the_format_is_what_its_description_says() -> None:

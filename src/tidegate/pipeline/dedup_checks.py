@@ -6,17 +6,28 @@ Nothing is written, in the checkpoint or elsewhere.
 from __future__ import annotations
 
 import numbers
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tidegate.errors import DurationInvalid, StateInvalid
-from tidegate.model.durations import parse_duration
+from tidegate.errors import StateInvalid
 from tidegate.pipeline.digests import ContentHash
+from tidegate.pipeline.given import (
+    COLUMN,
+    COUNT,
+    FLAG,
+    ROCKS,
+    Kinds,
+    alike,
+    check_frame,
+    check_kinds,
+    length_us,
+    shown,
+)
 from tidegate.pipeline.keyed_checks import check_event_time, check_name, check_start_options, invalid
-from tidegate.pipeline.starting import folder_text, quoted
+from tidegate.pipeline.starting import quoted
 from tidegate.state.batch import StateSettings
-from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.segments.rule import SegmentRule
 
 if TYPE_CHECKING:
@@ -28,8 +39,6 @@ INTERVAL_US_MIN = 1_000_000
 FIRST_TIME_SUFFIX = "_first_time"
 # Rows a second. No disk takes more; filters are made for as many as are expected.
 EXPECTED_RATE_MAX = 100_000_000
-# Of what was given in place of something else, as an error shows it.
-SHOWN_CHARS_MAX = 80
 
 _A_KEY = (
     "it is the name of a column, an expression, a list of them in an order that stays, or content_hash(…)"
@@ -80,26 +89,13 @@ def check_given(given: Mapping[str, Any]) -> None:
     check_name(given["name"])
     name = str(given["name"])
     if not _may_be_key(given["on"]):
-        raise StateInvalid(operator=name, reason=f"on is {_shown(given['on'])}; {_A_KEY}")
-    for option, (is_right, wanted) in _KINDS.items():
-        found = given[option]
-        if not is_right(found):
-            raise StateInvalid(operator=name, reason=f"{option} is {_shown(found)}; it is {wanted}")
-    for option in ("checkpoint", "savepoint", "local_dir"):
-        folder_text(name, option, given[option])
-    _check_frame(name, given["df"])
-
-
-def _is_name(found: object) -> bool:
-    return isinstance(found, str)
+        raise StateInvalid(operator=name, reason=f"on is {shown(given['on'])}; {_A_KEY}")
+    check_kinds(name, given, _KINDS)
+    check_frame(name, given["df"])
 
 
 def _is_name_or_none(found: object) -> bool:
     return found is None or isinstance(found, str)
-
-
-def _is_count(found: object) -> bool:
-    return found is None or (isinstance(found, int) and not isinstance(found, bool))
 
 
 def _is_rate(found: object) -> bool:
@@ -109,17 +105,15 @@ def _is_rate(found: object) -> bool:
     return is_number and 0 < float(found) <= EXPECTED_RATE_MAX  # type: ignore[arg-type]
 
 
-_COUNT = "a whole number, 1 or more, or None"
-# By the name of an argument: whether it may be so, and what it is.
-_KINDS: dict[str, tuple[Callable[[object], bool], str]] = {
-    "event_time": (_is_name, "the name of a column; add one for an expression (withColumn)"),
+_KINDS: Kinds = {
+    "event_time": COLUMN,
     "outcome": (_is_name_or_none, "the name of a new column, as text, or None"),
     "offset": (_is_name_or_none, "the name of a bigint column, or None"),
-    "exact_keys": (lambda found: isinstance(found, bool), "True or False"),
-    "partitions": (_is_count, _COUNT),
-    "max_parallelism": (_is_count, _COUNT),
-    "snapshot_every": (_is_count, _COUNT),
-    "rocks": (lambda found: found is None or isinstance(found, RocksSettings), "tide.RocksSettings, or None"),
+    "exact_keys": FLAG,
+    "partitions": COUNT,
+    "max_parallelism": COUNT,
+    "snapshot_every": COUNT,
+    "rocks": ROCKS,
     "expected_rate": (
         _is_rate,
         f"a number of rows a second, more than 0 and {EXPECTED_RATE_MAX:,} at most, or None",
@@ -136,25 +130,10 @@ def _may_be_key(on: object) -> bool:
     return isinstance(on, Sequence) and not isinstance(on, bytes | bytearray | memoryview)
 
 
-def _check_frame(name: str, df: object) -> None:
-    from pyspark.sql import DataFrame
-
-    if not isinstance(df, DataFrame):
-        raise StateInvalid(operator=name, reason=f"it is given {_shown(df)}; it takes a DataFrame of Spark")
-    if not hasattr(df, "_jdf"):
-        reason = "its DataFrame is one of Spark Connect; state needs a session of its own driver"
-        raise StateInvalid(operator=name, reason=reason)
-
-
-def _shown(found: object) -> str:
-    text = repr(found)
-    return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"
-
-
-def find_rule(name: str, retention: str, interval: str | None) -> SegmentRule:
+def find_rule(name: str, retention: str | timedelta, interval: str | timedelta | None) -> SegmentRule:
     """Give the rule that a retention and an interval say; StateInvalid with what is wrong."""
-    retention_us = _length_us(name, "retention", retention)
-    interval_us = None if interval is None else _length_us(name, "interval", interval)
+    retention_us = length_us(name, "retention", retention)
+    interval_us = None if interval is None else length_us(name, "interval", interval)
     if retention_us == 0:
         raise StateInvalid(operator=name, reason=f"its retention is '{retention}'; it is more than nothing")
     if interval_us is not None and interval_us < INTERVAL_US_MIN:
@@ -163,17 +142,6 @@ def find_rule(name: str, retention: str, interval: str | None) -> SegmentRule:
         return SegmentRule.of(retention_us, interval_us)
     except StateInvalid as problem:
         raise StateInvalid(operator=name, reason=str(problem.values["reason"])) from problem
-
-
-def _length_us(name: str, option: str, text: str) -> int:
-    try:
-        return parse_duration(text).us
-    except DurationInvalid as problem:
-        reason = f"its {option} is no duration. {problem.message}"
-        raise StateInvalid(operator=name, reason=reason, hint=problem.hint) from problem
-    except (TypeError, AttributeError) as problem:
-        reason = f"its {option} is {text!r}; write it as '100 days' or 'PT5S'"
-        raise StateInvalid(operator=name, reason=reason) from problem
 
 
 def find_key(df: DataFrame, name: str, on: str | Column | ContentHash | Sequence[str | Column]) -> DedupKey:
@@ -201,10 +169,12 @@ def _part(df: DataFrame, name: str, one: str | Column) -> KeyPart:
     if not isinstance(one, str):
         reason = f"its key has {one!r}; a key is columns, by their names or as expressions"
         raise StateInvalid(operator=name, reason=reason)
-    if df.columns.count(one) != 1:
-        many = "more than one column" if one in df.columns else "no column"
+    found = alike(df, one)
+    if len(found) != 1:
+        many = "more than one column" if found else "no column"
         reason = f"there is {many} '{one}' to be its key; there are {df.columns}"
         raise StateInvalid(operator=name, reason=reason)
+    one = found[0]
     return KeyPart(quoted(one), df.schema[one].dataType, one, df.columns.index(one))
 
 
@@ -218,11 +188,9 @@ def _expression(df: DataFrame, name: str, one: Column) -> KeyPart:
         is_single = len(found) == 1 and len(df.select("*", one.isNull()).schema.fields) == len(df.columns) + 1
     except AnalysisException as problem:
         first = str(problem).strip().partition("\n")[0]
-        raise StateInvalid(operator=name, reason=f"its key has {_shown(one)}. {first}") from problem
+        raise StateInvalid(operator=name, reason=f"its key has {shown(one)}. {first}") from problem
     if not is_single:
-        reason = (
-            f"its key has {_shown(one)}, which is not one column; name the columns, or use content_hash()"
-        )
+        reason = f"its key has {shown(one)}, which is not one column; name the columns, or use content_hash()"
         raise StateInvalid(operator=name, reason=reason)
     return KeyPart(one, found[0].dataType, found[0].name, None)
 

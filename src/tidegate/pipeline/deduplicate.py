@@ -15,6 +15,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ from tidegate.pipeline.dedup_checks import (
 from tidegate.pipeline.dedup_columns import RowLayout
 from tidegate.pipeline.dedup_task import DedupTask
 from tidegate.pipeline.digests import ContentHash, NoKey, content_digest, hash_pair
+from tidegate.pipeline.given import spelled
 from tidegate.pipeline.keyed_checks import invalid
 from tidegate.pipeline.seats import Seat, reworded
 from tidegate.pipeline.starting import (
@@ -83,13 +85,13 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
     name: str,
     on: str | Column | ContentHash | Sequence[str | Column],
     event_time: str,
-    retention: str,
+    retention: str | timedelta,
     checkpoint: str | os.PathLike[str] | None = None,
     *,
     outcome: str | None = None,
     exact_keys: bool = False,
     offset: str | None = None,
-    interval: str | None = None,
+    interval: str | timedelta | None = None,
     partitions: int | None = None,
     max_parallelism: int | None = None,
     rocks: RocksSettings | None = None,
@@ -128,7 +130,7 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
         )
         options = DedupOptions(
             name=name,
-            event_time=event_time,
+            event_time=spelled(df, event_time),
             rule=rule,
             settings=settings,
             checkpoint=location(name, "checkpoint", checkpoint),
@@ -137,7 +139,7 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
             max_parallelism=max_parallelism,
             outcome=outcome,
             exact_keys=exact_keys,
-            offset=offset,
+            offset=None if offset is None else spelled(df, offset),
             expected_rate=expected_rate,
             run=run,
         )
@@ -183,9 +185,11 @@ def unique_rows(
     )
     if not df.isStreaming:
         planned, seen = plan_here(df, options, start, clock)
-        seat = replace(seat, planned=planned, seen_epoch=seen)
+        # A run is one whichever call makes it: in foreachBatch too, it may be tried again.
+        call = seat.call if options.run is None else planned.plan_id
+        seat = replace(seat, planned=planned, seen_epoch=seen, call=call)
     task = DedupTask(seat, wanted, identity, options.rule, layout, _first_time(df, options))
-    return _worked(df, options, task, ours)
+    return _worked(df, options, task, ours, observed_label(df, options.name, call_mark(df, clock)))
 
 
 def _segments(name: str, rule: SegmentRule, *, exact_keys: bool, with_offsets: bool) -> SegmentSettings:
@@ -280,14 +284,15 @@ def _first_time(df: DataFrame, options: DedupOptions) -> pa.DataType | None:
     return pa.timestamp("us", tz=None if is_local else "UTC")
 
 
-def _worked(df: DataFrame, options: DedupOptions, task: DedupTask, ours: list[Column]) -> DataFrame:
+def _worked(
+    df: DataFrame, options: DedupOptions, task: DedupTask, ours: list[Column], label: str
+) -> DataFrame:
     """Bring each row to its instance, and give what comes out under the names that it had.
 
     On the way columns go by number: their names may be anything, and two may share one.
     """
     from pyspark.sql import functions as sql
 
-    label = observed_label(df, options.name, task.seat.call)
     wide = df.select("*", *(column.alias("ours") for column in ours))
     numbered = wide.toDF(*(_numbered(place) for place in range(len(wide.columns))))
     # Spark drops a shuffle of what it knows to be empty, and with it all tasks behind. It does not look

@@ -13,12 +13,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidegate.errors import StateMismatch
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.model.durations import parse_duration
-from tidegate.pipeline.keyed_checks import KeyedOptions, check_events, check_name, check_options, invalid
+from tidegate.pipeline.given import length_us, spelled
+from tidegate.pipeline.keyed_checks import KeyedOptions, check_events, check_given, check_options, invalid
 from tidegate.pipeline.keyed_task import KeyedTask
 from tidegate.pipeline.starting import (
     MEMORY_BYTES_DEFAULT,
@@ -62,8 +63,8 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
     *,
     partitions: int | None = None,
     max_parallelism: int | None = None,
-    lateness: str = "0 s",
-    ticks: str | None = "auto",
+    lateness: str | timedelta = "0 s",
+    ticks: str | timedelta | None = "auto",
     backend: Literal["rocksdb", "heap"] = "rocksdb",
     rocks: RocksSettings | None = None,
     dead_letters: str | os.PathLike[str] | None = None,
@@ -85,7 +86,7 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
     executors keep their copies of the state. `run` names the run of a batch job: one that failed is run again
     under its name, and gives what it would have given. Refuses what cannot run before any row is touched.
     """
-    check_name(name)
+    check_given(locals())
     settings = StateSettings(
         backend=backend,
         rocks=rocks or default_rocks(),
@@ -95,13 +96,13 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
         settings = replace(settings, snapshot_every_batches=snapshot_every)
     options = KeyedOptions(
         name=name,
-        key=(key,) if isinstance(key, str) else tuple(key),
-        event_time=event_time,
+        key=tuple(spelled(df, column) for column in ((key,) if isinstance(key, str) else key)),
+        event_time=None if event_time is None else spelled(df, event_time),
         checkpoint=location(name, "checkpoint", checkpoint),
         partitions=partitions,
         max_parallelism=max_parallelism,
-        lateness_ms=parse_duration(lateness).us // 1000,
-        tick_ms=_tick_ms(ticks),
+        lateness_ms=length_us(name, "lateness", lateness) // 1000,
+        tick_ms=_tick_ms(name, ticks),
         dead_letters=location(name, "dead_letters", dead_letters),
         savepoint=location(name, "savepoint", savepoint),
         ordered=ordered,
@@ -125,10 +126,6 @@ def keyed_rows(
     df: DataFrame, operator: KeyedOperator[Any, Any], options: KeyedOptions, clock: Clock
 ) -> DataFrame:
     """Give the DataFrame of what comes out of an operator; see `process`."""
-    if not hasattr(df, "_jdf"):
-        raise invalid(
-            options, "its DataFrame is one of Spark Connect; state needs a session of its own driver"
-        )
     plan = checked(operator, options.name)
     check_events(df, plan)
     wanted = _wanted(df, plan, options)
@@ -154,14 +151,30 @@ def keyed_rows(
         df = _ticking(df, plan, options, task.lateness_ms)
     else:
         planned, seen = plan_here(df, options, start, clock)
-        task = replace(task, planned=planned, seen_epoch=seen)
-    placed = _placed(df, options, task)
+        # A run is one whichever call makes it: in foreachBatch too, it may be tried again.
+        call = task.call if options.run is None else planned.plan_id
+        task = replace(task, planned=planned, seen_epoch=seen, call=call)
+    placed = _placed(df, options, task, observed_label(df, options.name, call_mark(df, clock)))
     # Spark takes a dot in a name for a step into a struct here: such columns go by number.
     if any(set(column) & set(".`") for column in placed.columns):
         task = replace(task, columns=tuple(placed.columns))
         placed = placed.toDF(*(f"c{number}" for number in range(len(placed.columns))))
     prepare_to_travel(plan)
-    return placed.mapInArrow(task, _spark_schema(plan.out_schema))
+    return _sent(placed, task, plan, options)
+
+
+def _sent(placed: DataFrame, task: KeyedTask, plan: OperatorPlan, options: KeyedOptions) -> DataFrame:
+    """Give the task to Spark, which takes the operator apart for its workers."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        return placed.mapInArrow(task, _spark_schema(plan.out_schema))
+    except AnalysisException:
+        raise
+    except Exception as problem:  # what an operator holds may raise anything when it is taken apart
+        first = str(problem).partition("\n")[0]
+        reason = f"its operator cannot be sent to Spark's workers ({first}); make what cannot in open(ctx)"
+        raise invalid(options, reason) from problem
 
 
 def _ticking(df: DataFrame, plan: OperatorPlan, options: KeyedOptions, lateness_ms: int | None) -> DataFrame:
@@ -214,7 +227,7 @@ def _watermark_delay_ms(df: DataFrame, options: KeyedOptions) -> int | None:
     return None if delay is None else int(delay)
 
 
-def _placed(df: DataFrame, options: KeyedOptions, task: KeyedTask) -> DataFrame:
+def _placed(df: DataFrame, options: KeyedOptions, task: KeyedTask, label: str) -> DataFrame:
     """Bring each row to the instance that owns its key group."""
     from pyspark.sql import functions as sql
 
@@ -224,7 +237,6 @@ def _placed(df: DataFrame, options: KeyedOptions, task: KeyedTask) -> DataFrame:
     # Spark drops a shuffle of what it knows to be empty, and with it all tasks behind. It does not look
     # through what is observed: every instance has its task in every batch, where timers fire, and whose state
     # the next batch begins with.
-    label = observed_label(df, options.name, task.call)
     seen = df.select("*", group).observe(label, sql.lit(True).alias("present"))
     return place_by_group(seen, GROUP_COLUMN, task.parallelism, max_parallelism)
 
@@ -235,7 +247,7 @@ def _spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema)
 
 
-def _tick_ms(ticks: str | None) -> int | None:
+def _tick_ms(name: str, ticks: str | timedelta | None) -> int | None:
     if ticks is None or ticks == "auto":
         return None if ticks is None else LOOK_MS_DEFAULT
-    return max(1, parse_duration(ticks).us // 1000)
+    return max(1, length_us(name, "ticks", ticks) // 1000)

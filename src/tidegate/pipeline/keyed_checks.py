@@ -6,11 +6,13 @@ Nothing is written, in the checkpoint or elsewhere.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import StateInvalid, StateMismatch
+from tidegate.pipeline.given import COLUMN_OR_NONE, COUNT, FLAG, ROCKS, Kinds, alike, check_frame, check_kinds
 from tidegate.pipeline.seats import task_name
 from tidegate.pipeline.starting import StartOptions
 from tidegate.pipeline.ticks import LOOK_MS_DEFAULT
@@ -54,13 +56,45 @@ class KeyedOptions:
     settings: StateSettings = field(default_factory=StateSettings)
 
 
+def check_given(given: Mapping[str, Any]) -> None:
+    """Refuse what is of another type than `process` takes, by the names of its arguments."""
+    check_name(given["name"])
+    check_kinds(given["name"], given, _KINDS)
+    check_frame(given["name"], given["df"])
+
+
+def _may_be_key(key: object) -> bool:
+    """Say whether a key may be of this type; a set's order changes, and bytes are no columns."""
+    if isinstance(key, str):
+        return True
+    if not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview):
+        return False
+    return all(isinstance(one, str) for one in key)
+
+
+_KINDS: Kinds = {
+    "key": (
+        _may_be_key,
+        "the name of a column, or a list of names in an order that stays; add a column for an expression "
+        "(withColumn)",
+    ),
+    "event_time": COLUMN_OR_NONE,
+    "partitions": COUNT,
+    "max_parallelism": COUNT,
+    "snapshot_every": COUNT,
+    "ordered": FLAG,
+    "rocks": ROCKS,
+}
+
+
 def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) -> None:
     """Refuse what cannot run."""
     if options.settings.backend not in ("rocksdb", "heap"):
         raise invalid(options, f"backend is {options.settings.backend!r}; it is 'rocksdb' or 'heap'")
     check_start_options(df, options, max_parallelism)
-    if len(set(df.columns)) < len(df.columns):
-        raise invalid(options, "two columns have one name")
+    for column in df.columns:
+        if len(found := alike(df, column)) > 1:
+            raise invalid(options, f"two columns have one name, {' and '.join(map(repr, found))}; rename one")
     if GROUP_COLUMN in df.columns:
         raise invalid(options, f"'{GROUP_COLUMN}' is a column of ours; drop it")
     if options.checkpoint is None and options.dead_letters is not None:
@@ -157,6 +191,12 @@ def check_events(df: DataFrame, plan: OperatorPlan) -> None:
     if plan.form != "rows" or plan.in_type is None or plan.in_type is dict:
         return
     names = {one.name for one in fields(plan.in_type)}
+    for one in fields(plan.in_type):
+        if one.init and one.default is one.default_factory is MISSING and one.name not in df.columns:
+            reason = (
+                f"field '{one.name}' of {plan.in_type.__name__} has no default, and the rows have no such"
+            )
+            raise StateInvalid(operator=plan.name, reason=f"{reason} column; there are {df.columns}")
     columns = StructType([one for one in df.schema.fields if one.name in names])
     record_builder(plan.in_type, to_arrow_schema(columns, timezone="UTC"), operator=plan.name)
 

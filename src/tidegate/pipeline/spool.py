@@ -48,11 +48,6 @@ class Spool:
         """Give how many rows were added."""
         return self._starts[-1]
 
-    @property
-    def is_in_file(self) -> bool:
-        """Say whether rows lie in a file."""
-        return self._file is not None
-
     def add(self, batch: pa.RecordBatch) -> None:
         """Keep a batch behind those before; all have one schema."""
         if self._map is not None:

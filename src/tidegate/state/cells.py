@@ -245,9 +245,9 @@ def _arrow_type_of(python_type: Any) -> Any:
     from tidegate.state.signatures import signature_of
     from tidegate.state.types import arrow_type_of
 
-    if any(word in str(signature_of(python_type)) for word in ("record", "decimal", "arrow", "ndarray")):
-        return None
     try:
+        if any(word in str(signature_of(python_type)) for word in ("record", "decimal", "arrow", "ndarray")):
+            return None
         return arrow_type_of(python_type)
     except StateInvalid:
         return None

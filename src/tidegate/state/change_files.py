@@ -134,11 +134,6 @@ def read_changes(depot: Depot, folder: str, stored: StoredFile) -> Iterator[Chan
     return parts(content, str(path))
 
 
-def read_change_file(path: Path) -> Iterator[Changes]:
-    """Give the parts of a change file in order, checked by its own end; for tools that have no head."""
-    return parts(_content(path), str(path))
-
-
 def parts(content: bytes, place: str) -> Iterator[Changes]:
     """Give the parts of a change file's bytes in order; StorageCorrupt names the place."""
     view = memoryview(content)

@@ -6,6 +6,8 @@ import datetime as dt
 import math
 from typing import Any, overload
 
+from tidegate.errors import ValueInvalid
+
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 
@@ -81,7 +83,11 @@ def time_ms(at: float | dt.datetime) -> int:
     """
     if isinstance(at, dt.datetime):
         return -((_EPOCH - _aware(at)) // _MILLISECOND)
-    return int(at) if isinstance(at, int) else math.ceil(at)
+    try:
+        return int(at) if isinstance(at, int) else math.ceil(at)
+    except (TypeError, ValueError, OverflowError) as problem:
+        reason = f"{at!r} is no time; give milliseconds since 1970 or a datetime"
+        raise ValueInvalid(place="a timer", reason=reason) from problem
 
 
 def _aware(at: dt.datetime) -> dt.datetime:

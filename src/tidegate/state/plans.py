@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tidegate.errors import SchemaInvalid, StateInvalid
 from tidegate.state.ddl import schema_of_ddl
+from tidegate.state.declared import check_declared
 from tidegate.state.keys import KeyType
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.schemas import StateSpec, Wanted
@@ -60,6 +61,7 @@ def checked(operator: KeyedOperator[Any, Any], name: str) -> OperatorPlan:
         )
     if not isinstance(operator, KeyedOperator):
         raise StateInvalid(operator=name, reason=f"{type(operator).__name__} is not a KeyedOperator.")
+    check_declared(operator, name)
     kind = type(operator)
     form = _form(kind, name)
     states = _states(operator, name)

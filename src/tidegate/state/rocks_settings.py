@@ -247,12 +247,6 @@ class _SharedMemory:
 _shared_memory = _SharedMemory()
 
 
-def memory_used_bytes() -> int:
-    """Give what the cache of this process holds: blocks, indexes, filters and memtables."""
-    cache = _shared_memory._cache
-    return 0 if cache is None else int(cache.get_usage())
-
-
 def options_of(settings: RocksSettings, *, filters_whole: bool) -> Options:
     """Give RocksDB's options for a copy; one that exists already takes them too, for the files it writes."""
     cache, buffers = _shared_memory.of(settings)

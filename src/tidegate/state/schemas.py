@@ -72,15 +72,17 @@ class StateSpec:
 
 
 def _signature(declared: Any, serializer: str) -> Signature:
+    return declared if isinstance(declared, str | dict) else signature_for(declared, serializer)
+
+
+def signature_for(python_type: Any, serializer: str) -> Signature:
     """Give the signature of a type; one that only a serializer of its own knows is called by its name."""
-    if isinstance(declared, str | dict):
-        return declared
     try:
-        return signature_of(declared)
+        return signature_of(python_type)
     except StateInvalid:
         if serializer in SERIALIZER_NAMES or not serializer:
             raise
-        return {"other": shown(declared)}
+        return {"other": shown(python_type)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,20 +126,6 @@ def hints_of(record: type, *, operator: str = "(not named yet)") -> dict[str, An
     return {field.name: hints[field.name] for field in dataclasses.fields(record)}
 
 
-def pin_types(python_type: Any, *, operator: str = "(not named yet)") -> None:
-    """Make annotations that are text into types, in a dataclass and in those it names; see `hints_of`.
-
-    For classes that are sent to another process before anything else here has looked at them.
-    """
-    waiting, seen = [python_type], set()
-    while waiting:
-        kind = unwrapped(waiting.pop())
-        waiting.extend(typing.get_args(kind))
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind) and kind not in seen:
-            seen.add(kind)
-            waiting.extend(hints_of(kind, operator=operator).values())
-
-
 def shown(python_type: Any) -> str:
     """Give a type as its user wrote it."""
     if isinstance(python_type, type) and not typing.get_args(python_type):

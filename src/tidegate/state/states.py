@@ -57,8 +57,9 @@ class State:
     kind: ClassVar[StateKind]
 
     def __init__(self, types: tuple[Any, ...], options: Options) -> None:
-        if not 1 <= options.version <= SCHEMA_VERSION_MAX:
-            reason = f"{options.version} is not between 1 and {SCHEMA_VERSION_MAX}"
+        is_number = isinstance(options.version, int) and not isinstance(options.version, bool)
+        if not is_number or not 1 <= options.version <= SCHEMA_VERSION_MAX:
+            reason = f"{options.version!r} is no whole number between 1 and {SCHEMA_VERSION_MAX}"
             raise ValueInvalid(place="version of a state", reason=reason)
         self.types = types
         self.options = options
@@ -96,15 +97,17 @@ class State:
 
     def spec(self) -> StateSpec:
         """Give the description that is compared with what the checkpoint knows."""
-        from tidegate.state.schemas import StateSpec
+        from tidegate.state.schemas import StateSpec, signature_for
         from tidegate.state.signatures import signature_of
 
+        serializer = self.serializer.name
+        keys = tuple(signature_of(one) for one in self.types[:-1])
         return StateSpec(
             name=self.name,
             kind=self.kind,
-            types=tuple(signature_of(one) for one in self.types),
+            types=(*keys, signature_for(self.value_type, serializer)),
             version=self.options.version,
-            serializer=self.serializer.name,
+            serializer=serializer,
             ttl=self.ttl.to_json() if self.ttl else None,
             redistribute=self.redistribute,
         )

@@ -62,8 +62,9 @@ class Ttl:
             if getattr(self, name) not in get_args(kind):
                 words = ", ".join(get_args(kind))
                 raise ValueInvalid(place=f"Ttl {name}", reason=f"'{getattr(self, name)}' is none of {words}")
-        if not 1 <= self.entries_per_access <= ENTRIES_PER_ACCESS_MAX:
-            reason = f"{self.entries_per_access} is not between 1 and {ENTRIES_PER_ACCESS_MAX}"
+        count: object = self.entries_per_access
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= ENTRIES_PER_ACCESS_MAX:
+            reason = f"{count!r} is no whole number between 1 and {ENTRIES_PER_ACCESS_MAX}"
             raise ValueInvalid(place="Ttl entries_per_access", reason=reason)
 
     @property
@@ -123,4 +124,8 @@ def _as_duration(given: str | timedelta | Duration) -> Duration:
         if us < 0:
             raise ValueInvalid(place="Ttl duration", reason=f"{given} is negative")
         return Duration(us)
-    return parse_duration(given)
+    other: object = given
+    if not isinstance(other, str):
+        reason = f"{other!r} is no duration; write it as '24 h' or 'PT5S', or give a timedelta"
+        raise ValueInvalid(place="Ttl duration", reason=reason)
+    return parse_duration(other)

@@ -54,9 +54,3 @@ def time_of(stored: bytes) -> int | None:
     if len(stored) >= TIMED_BYTES and stored[1] == FLAG_TIME:
         return int(_TIMED.unpack_from(stored)[2])
     return split_value(stored)[1]
-
-
-def with_time(stored: bytes, time_ms: int) -> bytes:
-    """Give the same value with another time."""
-    version, _, payload = split_value(stored)
-    return timed_header(version, time_ms) + payload
