@@ -51,6 +51,7 @@ soak: setup  ## the same for SOAK_MINUTES (60), then random requests, statements
 	$(BIN)/python -m tests.topics.groups_soak --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.contract.state_walk --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.state.rescale_walk --seeds $(KILL_ROUNDS)
+	$(BIN)/python -m tests.state.lending_walk --seeds $(KILL_ROUNDS)
 	$(BIN)/python -m tests.faults.soak --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.faults.soak --operator dedup --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.faults.dedup_walk --seeds $(KILL_ROUNDS)

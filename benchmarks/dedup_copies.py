@@ -45,7 +45,7 @@ class Copies:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from tidegate.state.local import pool
+        from tidegate.state.kept import pool
 
         self.stores.clear()
         self._open.__exit__(kind, problem, trace)

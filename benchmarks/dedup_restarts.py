@@ -229,7 +229,7 @@ class _Following:
         return self
 
     def __exit__(self, *_: object) -> None:
-        from tidegate.state.local import pool
+        from tidegate.state.kept import pool
 
         self.stop()
         pool().close()

@@ -16,8 +16,8 @@ from tidegate.state.asking import Asked, StateSettings
 from tidegate.state.batch import open_batch
 from tidegate.state.depot import Depot, Disk, operator_depot
 from tidegate.state.heads import Head, RunFacts, read_head
+from tidegate.state.kept import pool
 from tidegate.state.layout import META_GROUP, SEGMENT_PREFIX_BYTES, instance_of, segment_of_entry
-from tidegate.state.local import pool
 from tidegate.state.opened import Opened
 from tidegate.state.restore import RestoreReport
 from tidegate.state.segments.columns import KeyColumn, decode_times

@@ -8,7 +8,8 @@ import numpy as np
 
 from tidegate.state.segments.bloom import Hashes
 from tidegate.state.segments.filter_budget import FilterBudget
-from tidegate.state.segments.filters import FilterFiles, FilterSettings
+from tidegate.state.segments.filter_growth import FilterSettings
+from tidegate.state.segments.filters import FilterFiles
 
 SMALL = FilterSettings(page_keys_min=1_000, page_keys_max=60_000)
 # Every page is large enough for a stem and tails.
@@ -19,5 +20,9 @@ def hashes_of(seed: int, count: int) -> Hashes:
     return np.random.default_rng(seed).integers(0, 1 << 64, count, dtype=np.uint64)
 
 
-def opened(folder: Path, how: FilterSettings = SMALL, count_min: int = 0) -> FilterFiles:
-    return FilterFiles(folder, how, FilterBudget(), count_min=count_min)
+def opened(
+    folder: Path, how: FilterSettings = SMALL, count_min: int = 0, held: list[Hashes] | None = None
+) -> FilterFiles:
+    """Open a filter; `held` are the hashes that a segment would have stored."""
+    stored = None if held is None else lambda: iter(held)
+    return FilterFiles(folder, how, FilterBudget(), count_min=count_min, stored=stored)

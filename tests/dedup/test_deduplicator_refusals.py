@@ -20,6 +20,9 @@ from tidegate.state.depot import operator_depot
 from tidegate.state.epochs import RECORD_NAME
 from tidegate.state.heads import head_batches
 from tidegate.state.segments import deduplicator
+from tidegate.state.segments.columns import KeyColumn
+from tidegate.state.segments.decide import BatchColumns
+from tidegate.state.segments.deduplicator_call import _part
 from tidegate.state.segments.deduplicator_columns import offsets_of, times_of
 from tidegate.testing.clock import ManualClock
 
@@ -60,6 +63,26 @@ def test_what_names_no_folder_is_refused(folder: Any) -> None:
 def test_the_highest_rate_and_the_longest_interval_make_filters_that_fit(tmp_path: Path) -> None:
     with opened(tmp_path, retention="1000 days", expected_rate=np.float64(deduplicator.RATE_MAX)) as dedup:
         assert dedup.check(["a", "a"], [1, 2]).outcome == ["unique", "duplicate"]
+
+
+def test_a_first_call_that_is_refused_does_not_say_of_which_type_keys_are(tmp_path: Path) -> None:
+    """Its times would make more segments than a store may have."""
+    hour_us = 3_600_000_000
+    with opened(tmp_path, interval="1 hour") as dedup:
+        with pytest.raises(StateInvalid, match="are the most"):
+            dedup.check([f"k{n}" for n in range(600)], [n * hour_us for n in range(600)], range(600))
+        assert not list(tmp_path.rglob("dedup.json"))
+        assert dedup.check([1, 1], [1, 2]).outcome == ["unique", "duplicate"]
+        assert len(list(tmp_path.rglob("dedup.json"))) == 1
+        with pytest.raises(StateMismatch):
+            dedup.check(["k1"], [3])
+
+
+def test_of_some_rows_of_a_call_each_keeps_the_number_that_breaks_a_tie() -> None:
+    keys = KeyColumn.of_digests(np.zeros((4, 18), np.uint8))
+    rows = BatchColumns(keys, np.arange(4), None, lambda asked: np.array([7, 5, 3, 1], np.uint64)[asked])
+    some = _part(rows, np.array([1, 3]))
+    assert some.tie(np.array([0, 1])).tolist() == [5, 1]
 
 
 MOMENT = dt.datetime(2026, 1, 1, 5)

@@ -11,6 +11,7 @@ import pytest
 from tests.dedup.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed
 from tidegate.state.backend import Changes, Parted, Version
+from tidegate.state.layout import group_range
 from tidegate.state.segments import segment
 from tidegate.state.segments.columns import Bytes, Longs
 from tidegate.state.segments.marks import MARK_NAME
@@ -110,6 +111,35 @@ def test_a_damaged_table_is_noticed_and_its_segment_set_aside(
     assert store.missing_parts() == [PART]
     store.close()
     assert len(list(copy.glob(f"{PART}.damaged.*"))) == 1
+    check_mended(copy, known)
+
+
+def _flip_table(copy: Path) -> None:
+    table = max((copy / PART).glob("*.sst"), key=lambda file: file.stat().st_size)
+    content = bytearray(table.read_bytes())
+    content[len(content) // 3] ^= 0x10
+    table.write_bytes(content)
+
+
+def test_damage_that_is_found_while_a_batch_is_written_sets_the_segment_aside(copy: Path) -> None:
+    _flip_table(copy)
+    store = SegmentStore(copy, SETTINGS)
+    with pytest.raises(StorageCorrupt, match=PART):
+        store.apply(Changes(ranges=[group_range(range(group, group + 1)) for group in range(32)]), version(4))
+    assert store.missing_parts() == [PART]
+    assert store.version() == version(3)
+    store.close()
+
+
+def test_a_filter_is_never_made_of_some_of_the_keys(copy: Path, known: Remembered) -> None:
+    """RocksDB's quick iterators end in silence before a block that is damaged."""
+    _flip_table(copy)
+    (copy / PART / "filter.index").unlink()
+    store = SegmentStore(copy, SETTINGS)
+    with pytest.raises(StorageCorrupt, match=PART):
+        everything(store, known.times)
+    assert store.missing_parts() == [PART]
+    store.close()
     check_mended(copy, known)
 
 

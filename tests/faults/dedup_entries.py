@@ -37,7 +37,7 @@ def read_times(checkpoint: Path, folder: Path) -> dict[bytes, list[bytes]]:
                 times = [one for one in _times(value) if _us(one) >= stream_us - RETENTION_US]
                 if times:
                     found[key] = times
-    from tidegate.state.local import pool
+    from tidegate.state.kept import pool
 
     pool().close()
     shutil.rmtree(folder)

@@ -31,7 +31,7 @@ from tests.faults.strikes import LOOSE_POINTS
 from tidegate.errors import StateNotFound, StorageCorrupt
 from tidegate.model.clock import SystemClock
 from tidegate.state.asking import StateSettings
-from tidegate.state.local import pool
+from tidegate.state.kept import pool
 from tidegate.state.points import ONCE_VARIABLE, POINT_VARIABLE, POINTS
 from tidegate.state.standby import Standby
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import secrets
 import shutil
-import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.state.batches import Job, expected, given_out, settings
-from tidegate.errors import StorageFailed, StorageFull
+from tests.state.lending_walk import Walk, Worker
+from tidegate.errors import StorageFull
 from tidegate.model.clock import SystemClock
 from tidegate.state import borrowing, lines
-from tidegate.state.backend import Changes
+from tidegate.state.backend import Changes, Version
 from tidegate.state.batch import open_batch
 from tidegate.state.borrowing import BorrowedBackend, BorrowedCopy, borrow
 from tidegate.state.claims import claim, holder_of
@@ -39,45 +38,15 @@ def _closed_pool() -> Iterator[None]:
     borrowing._TALKATIVE.clear()
 
 
-class Lender:
-    """Another worker of this machine, which does batches when told and keeps its copies open."""
-
-    def __init__(self, root: Path, **changed: object) -> None:
-        forks = multiprocessing.get_context("forkserver")
-        forks.set_forkserver_preload(["tests.state.batches"])
-        self._line, theirs = forks.Pipe()
-        self.child = forks.Process(target=_work, args=(str(root), changed, theirs), daemon=True)
-        self.child.start()
-        theirs.close()
-
-    def do(self, batch: int, partition: int = 0) -> Any:
-        self._line.send((batch, partition))
-        return self._line.recv()
-
-    def end(self) -> None:
-        self._line.close()
-        self.child.join()
-
-    def kill(self) -> None:
-        assert self.child.pid is not None
-        os.kill(self.child.pid, signal.SIGKILL)
-        self.child.join()
-
-
-def _work(root: str, changed: dict[str, object], line: Connection[Any, Any]) -> None:
-    job = Job(Path(root), settings(Path(root), **changed))
-    while True:
-        try:
-            line.send(job.do(*line.recv()))
-        except EOFError:
-            return
-
-
 @pytest.fixture(params=KINDS)
-def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Job, Lender]]:
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Job, Worker]]:
     """This worker and another one, which has done the first batch of both partitions."""
-    kind = {"backend": request.param, "snapshot_every_batches": 100, "lock_wait_ms_max": 5_000}
-    lender = Lender(tmp_path, **kind)
+    kind: dict[str, object] = {
+        "backend": request.param,
+        "snapshot_every_batches": 100,
+        "lock_wait_ms_max": 5_000,
+    }
+    lender = Worker(tmp_path, kind)
     for partition in range(2):
         lender.do(0, partition)
     yield Job(tmp_path, settings(tmp_path, **kind)), lender
@@ -89,7 +58,7 @@ def is_borrowed(opened: Any) -> bool:
 
 
 def test_partitions_that_change_workers_all_the_time_count_as_one_worker_does(
-    both: tuple[Job, Lender],
+    both: tuple[Job, Worker],
 ) -> None:
     job, lender = both
     given = [lender.do(0, 0) + lender.do(0, 1)]
@@ -103,7 +72,7 @@ def test_partitions_that_change_workers_all_the_time_count_as_one_worker_does(
     assert job.counts(12) == counts
 
 
-def test_a_copy_that_another_worker_keeps_open_is_borrowed_and_stays_there(both: tuple[Job, Lender]) -> None:
+def test_a_copy_that_another_worker_keeps_open_is_borrowed_and_stays_there(both: tuple[Job, Worker]) -> None:
     job, lender = both
     with open_batch(job.asked(1), job.settings, SystemClock()) as opened:
         assert is_borrowed(opened)
@@ -128,36 +97,43 @@ def given_out_of(job: Job, batch: int) -> Any:
 
 @pytest.mark.crash
 @pytest.mark.parametrize("spills", [False, True])
-def test_a_lender_that_is_killed_costs_nothing_unless_a_part_of_the_batch_was_with_it(
-    both: tuple[Job, Lender], spills: bool
-) -> None:
-    """Case 8: the worker that lends is killed before, while and after the batch reads from it."""
+def test_a_lender_that_is_killed_costs_the_batch_nothing(both: tuple[Job, Worker], spills: bool) -> None:
+    """Case 8: the worker that lends is killed while the batch reads from it, and after a part was written."""
     job, lender = both
+    job.spills = spills
     rows, counts = expected(2)
     with open_batch(job.asked(1), job.settings, SystemClock()) as opened:
         assert is_borrowed(opened)
         before = list(opened.backend.scan(b"", b"\xff\xff"))
         walk = opened.backend.scan(b"", b"\xff\xff")
         read = [next(walk) for _ in range(3)]
-        if spills:
-            part = Changes(entries={b"\x00\x00\x01zz": b"9"})
-            opened.spill(part)
-            opened.backend.write_partly(part)
+        if not spills:
+            lender.kill()
+        assert read + list(walk) == before
+        assert list(opened.backend.scan(b"", b"\xff\xff")) == before
+        job.work(opened, 1, 0)
         lender.kill()
-        if spills:
-            with pytest.raises(StorageFailed, match="ended"):
-                opened.backend.get(read[0][0])
-        else:
-            assert read + list(walk) == before
-            assert list(opened.backend.scan(b"", b"\xff\xff")) == before
-            job.work(opened, 1, 0)
-    again = job.do(1, 0) + job.do(1, 1)
-    assert again == rows[1]
+    assert job.do(1, 0) + job.do(1, 1) == rows[1]
+    assert job.counts(2) == counts
+
+
+def test_a_batch_that_spills_has_the_copy_for_itself_before(both: tuple[Job, Worker]) -> None:
+    job, _ = both
+    with open_batch(job.asked(1), job.settings, SystemClock()) as opened:
+        backend = opened.backend
+        assert isinstance(backend, BorrowedBackend)
+        part = Changes(entries={b"\x00\x00\x01zz": b"9"})
+        opened.spill(part)
+        backend.write_partly(part)
+        assert not is_borrowed(opened)
+        assert (backend.get(b"\x00\x00\x01zz"), backend.version()) == (b"9", None)
+    rows, counts = expected(2)
+    assert job.do(1, 0) + job.do(1, 1) == rows[1]
     assert job.counts(2) == counts
 
 
 @pytest.mark.crash
-def test_a_lender_killed_before_it_applies_leaves_the_batch_published(both: tuple[Job, Lender]) -> None:
+def test_a_lender_killed_before_it_applies_leaves_the_batch_published(both: tuple[Job, Worker]) -> None:
     job, lender = both
     with open_batch(job.asked(1), job.settings, SystemClock()) as opened:
         backend = opened.backend
@@ -176,21 +152,15 @@ def test_a_lender_killed_before_it_applies_leaves_the_batch_published(both: tupl
     assert job.counts(2) == counts
 
 
-@pytest.mark.parametrize("spills", [False, True])
 def test_a_batch_that_asks_too_often_takes_the_copy_over_and_borrows_no_more(
-    both: tuple[Job, Lender], monkeypatch: pytest.MonkeyPatch, spills: bool
+    both: tuple[Job, Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, _ = both
     monkeypatch.setattr(borrowing, "CALLS_MAX", 6)
     with open_batch(job.asked(1), job.settings, SystemClock()) as opened:
         before = list(opened.backend.scan(b"", b"\xff\xff"))
-        if spills:
-            part = Changes(entries={key: b"7" for key, _ in before})
-            opened.spill(part)
-            opened.backend.write_partly(part)
-        found = [opened.backend.get(key) for key, _ in before]
-        assert found == ([b"7"] * len(before) if spills else [value for _, value in before])
-        assert not isinstance(opened.backend, BorrowedBackend)
+        assert [opened.backend.get(key) for key, _ in before] == [value for _, value in before]
+        assert not is_borrowed(opened)
     with open_batch(job.asked(1, 1), job.settings, SystemClock()) as opened:
         assert not is_borrowed(opened)
     rows, counts = expected(2)
@@ -198,7 +168,19 @@ def test_a_batch_that_asks_too_often_takes_the_copy_over_and_borrows_no_more(
     assert job.counts(2) == counts
 
 
-def test_a_borrowed_copy_that_is_behind_is_caught_up_where_it_is_open(both: tuple[Job, Lender]) -> None:
+@pytest.mark.crash
+@pytest.mark.parametrize("kind", KINDS)
+def test_workers_that_lend_to_each_other_and_are_killed_give_what_one_would(
+    tmp_path: Path, kind: str
+) -> None:
+    """Case 8: the short form of the walk."""
+    walk = Walk(tmp_path, secrets.randbelow(10**6), kind)
+    faults = walk.run(20)
+    assert not faults, (walk.seed, walk.kills, faults)
+    assert not walk.failed, (walk.seed, "no task fails for another worker's end", walk.failed)
+
+
+def test_a_borrowed_copy_that_is_behind_is_caught_up_where_it_is_open(both: tuple[Job, Worker]) -> None:
     job, _ = both
     elsewhere = Job(job.root, replace(job.settings, local_root=str(job.root / "elsewhere")))
     for batch in (1, 2):
@@ -212,7 +194,7 @@ def test_a_borrowed_copy_that_is_behind_is_caught_up_where_it_is_open(both: tupl
         assert given == expected(4)[0][3][: len(given)]
 
 
-def test_a_borrowed_copy_of_another_run_is_made_anew_by_the_borrower(both: tuple[Job, Lender]) -> None:
+def test_a_borrowed_copy_of_another_run_is_made_anew_by_the_borrower(both: tuple[Job, Worker]) -> None:
     """A checkpoint that was begun anew under its old path."""
     job, _ = both
     shutil.rmtree(job.root / "checkpoint")
@@ -229,7 +211,7 @@ def test_a_borrowed_copy_of_another_run_is_made_anew_by_the_borrower(both: tuple
 
 
 def test_settings_that_differ_do_not_share_a_copy(tmp_path: Path) -> None:
-    lender = Lender(tmp_path, backend="rocksdb", lock_wait_ms_max=5_000)
+    lender = Worker(tmp_path, {"backend": "rocksdb", "lock_wait_ms_max": 5_000})
     lender.do(0)
     folder = next(tmp_path.glob("local/*/counts/e*/0"))
     same = settings(tmp_path, backend="rocksdb").place(SystemClock())
@@ -260,7 +242,7 @@ def test_what_the_lenders_disk_refuses_is_told_to_the_borrower(tmp_path: Path) -
     found = borrow(place, tmp_path / "copy")
     assert found is not None
     with pytest.raises(StorageFull, match="12 bytes are free"):
-        found.backend.write_partly(Changes(entries={b"a": b"b"}))
+        found.backend.apply(Changes(entries={b"a": b"b"}), Version(0, 1, "a"))
     assert found.backend.get(b"a") is None
     found.give_up()
     free = claim(tmp_path / "copy", wait_ms_max=1_000)

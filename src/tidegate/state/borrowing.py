@@ -1,10 +1,10 @@
 """Borrowing a copy: takes a folder that another worker of this machine has open, gives its copy over a line.
 
 A borrowed copy is read and written where it is open (lending.py). It becomes this worker's own when that is
-better or has to be: the copy is to be made anew, the batch asks too often for a line, or the lender is gone.
-A lender that goes takes what was in its memory with it, so the copy is brought to its batch again; that works
-as long as no part of this batch was written to it. Spark may end a lender at any moment, which it takes for
-idle: no batch fails for that.
+better or has to be: it is to be made anew, the batch asks too often for a line, a part of the batch goes into
+it before the batch is over, or the lender is gone. A lender that goes takes what was in its memory with it,
+so the copy is brought to its batch again. Spark may end a lender at any moment, which it takes for idle: no
+batch fails for that.
 """
 
 from __future__ import annotations
@@ -105,21 +105,21 @@ class BorrowedCopy(LocalCopy):
         else:
             super().keep()
 
-    def own(self, *, is_torn: bool) -> Backend:
-        """Open the copy here, as the lender had it; StorageFailed when a part of a batch in it is lost."""
+    def own(self) -> Backend:
+        """Open the copy here, at the batch that the lender had it at."""
         self._take(GIVE_UP)
-        if not is_torn and self.bring_again is not None:
+        if self.bring_again is not None:
             self.bring_again()
             return self.backend
         backend = self.open()
-        if backend is None or (is_torn and backend.version() is not None):
-            raise self.lost("the worker that lent it could not write it out")
+        if backend is None:
+            raise self.lost("the worker that lent it left nothing")
         return backend
 
     def recover(self, lost: LineLost) -> Backend:
         """Go on without the lender, from what it left on the disk."""
         log.warning("the worker that lent the copy in %s is lost: %s", self.folder, lost)
-        return self.own(is_torn=False)
+        return self.own()
 
     def lost(self, reason: str) -> StorageFailed:
         """Give the error of a copy that was lost with its lender."""
@@ -156,7 +156,6 @@ class BorrowedBackend:
     def __init__(self, copy: BorrowedCopy) -> None:
         self._copy = copy
         self._calls = 0
-        self._is_torn = False
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._ask("get", key)
@@ -182,12 +181,13 @@ class BorrowedBackend:
 
     def apply(self, changes: Changes, version: Version) -> None:
         named = (version.epoch, version.batch, version.head_id)
-        self._write("apply", *_columns(changes), named)
-        self._is_torn = False
+        keys, values = list(changes.entries), list(changes.entries.values())  # read quicker than a dict
+        self._write("apply", changes.ranges, keys, values, named)
 
     def write_partly(self, changes: Changes) -> None:
-        self._is_torn = True
-        self._write("write_partly", *_columns(changes))
+        # The lender's end would be this batch's from now on, so the copy is opened here first.
+        backend = self._copy.backend if self._copy.line is None else self._copy.own()
+        backend.write_partly(changes)
 
     def snapshot(self, folder: Path) -> list[Path]:
         return [Path(path) for path in self._write("snapshot", str(folder))]
@@ -199,19 +199,17 @@ class BorrowedBackend:
         self._copy.close()
 
     def _ask(self, name: str, *arguments: Any) -> Any:
-        """Read from the copy; the lender may be lost, as long as no part of a batch is in the copy."""
+        """Read from the copy, also when its lender is lost on the way."""
         copy = self._copy
         if copy.line is None:
             return CALLS[name](copy.backend, *arguments)
         self._calls += 1
         if self._calls > CALLS_MAX:
             _TALKATIVE.add(copy.folder.parent)
-            return CALLS[name](copy.own(is_torn=self._is_torn), *arguments)
+            return CALLS[name](copy.own(), *arguments)
         try:
             return self._answer(copy.line, name, arguments)
         except LineLost as lost:
-            if self._is_torn:
-                raise copy.lost("the worker that lent it ended") from lost
             return CALLS[name](copy.recover(lost), *arguments)
 
     def _write(self, name: str, *arguments: Any) -> Any:
@@ -229,8 +227,3 @@ class BorrowedBackend:
         if not is_done:
             raise from_wire(answer)
         return answer
-
-
-def _columns(changes: Changes) -> tuple[list[tuple[bytes, bytes]], list[bytes], list[bytes | None]]:
-    """Give changes for a line: keys apart from values are read quicker."""
-    return changes.ranges, list(changes.entries), list(changes.entries.values())

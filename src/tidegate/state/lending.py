@@ -37,15 +37,8 @@ def _version(backend: Backend) -> tuple[int, int, str] | None:
 
 
 def _apply(backend: Backend, ranges: Any, keys: Any, values: Any, version: tuple[int, int, str]) -> None:
-    backend.apply(_changes(ranges, keys, values), Version(*version))
-
-
-def _write_partly(backend: Backend, ranges: Any, keys: Any, values: Any) -> None:
-    backend.write_partly(_changes(ranges, keys, values))
-
-
-def _changes(ranges: Any, keys: Any, values: Any) -> Changes:
-    return Changes([(start, stop) for start, stop in ranges], dict(zip(keys, values, strict=True)))
+    entries = dict(zip(keys, values, strict=True))
+    backend.apply(Changes([(start, stop) for start, stop in ranges], entries), Version(*version))
 
 
 def _snapshot(backend: Backend, folder: str) -> list[str]:
@@ -64,7 +57,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "page": _page,
     "version": _version,
     "apply": _apply,
-    "write_partly": _write_partly,
     "snapshot": _snapshot,
     "sizes": _sizes,
 }

@@ -24,7 +24,8 @@ from tidegate.model.durations import parse_duration
 from tidegate.state.batch import Asked, StateSettings, open_batch
 from tidegate.state.claims import Claim
 from tidegate.state.depot import operator_depot
-from tidegate.state.local import ROOT_VARIABLE, pool
+from tidegate.state.kept import pool
+from tidegate.state.local import ROOT_VARIABLE
 from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.segments.decide import OUTCOMES, BatchColumns, check_times
 from tidegate.state.segments.deduplicator_call import Outcomes, work
@@ -179,7 +180,7 @@ class Deduplicator:
             column = found.column(kinds, self._max_parallelism, exact=self._exact_keys)
             # Of messages that nothing tells apart, the one that stands first is the first.
             rows = BatchColumns(column, times_us, places, lambda at: at.astype(np.uint64))
-            told = self._published(rows)
+            told = self._published(rows, lambda: self._accept(identity))
             for outcome, count in told.counts.items():
                 self.counts[outcome] += count
             return told
@@ -233,7 +234,7 @@ class Deduplicator:
 
     # ---- one call -----------------------------------------------------------------------------------------
 
-    def _published(self, rows: BatchColumns) -> Outcomes:
+    def _published(self, rows: BatchColumns, accept: Callable[[], None]) -> Outcomes:
         """Decide and publish one call; after an error the next one looks anew at what is there."""
         check_epochs(self._depot)
         if self._recent is None:
@@ -247,7 +248,7 @@ class Deduplicator:
             if opened.replayed:
                 raise StateMismatch(operator=self.name, reason="another consumer works in the same folder.")
             self._copy_folder = settings.place(self._clock).folder(self._depot, opened.epoch.number, 0)
-            told, recent = work(opened, rows, recent, self._rule)
+            told, recent = work(opened, rows, recent, self._rule, accept)
         self._number, self._recent = number + 1, recent
         return told
 
@@ -297,24 +298,24 @@ class Deduplicator:
         )
 
     def _identified(self, keys: Keys, *, with_offsets: bool) -> Identity:
-        """Give the identity; the first call's keys and offsets make it."""
+        """Give the identity; the first call's keys and offsets make it, and it is stored by `_accept`."""
         if self._identity is not None:
             keys.check(tuple(digest_kind(kind) for _, kind in self._identity.columns), self.name)
-            columns = self._identity.columns
-        elif VOID in keys.kinds:
+            wanted = self._wanted(self._identity.columns, with_offsets=with_offsets)
+            return check_identity(self._depot, wanted, self.name)
+        if VOID in keys.kinds:
             reason = (
                 "the first call has a part of the key that is None in every message: its type is not known"
             )
             raise ValueInvalid(place="the keys", reason=reason)
-        elif self._exact_keys and "double" in keys.kinds:
+        if self._exact_keys and "double" in keys.kinds:
             hint = "Leave exact_keys out, or give such a part of the key as a text."
             raise ValueInvalid(place="the keys", reason="a float is not stored as an exact key", hint=hint)
-        else:
-            columns = tuple((UNNAMED, kind) for kind in keys.kinds)
-        self._identity = check_identity(
-            self._depot, self._wanted(columns, with_offsets=with_offsets), self.name
-        )
-        return self._identity
+        return self._wanted(tuple((UNNAMED, kind) for kind in keys.kinds), with_offsets=with_offsets)
+
+    def _accept(self, identity: Identity) -> None:
+        """Store who this is with the first call that is not refused, before anything of it is."""
+        self._identity = check_identity(self._depot, identity, self.name)
 
     def _wanted(self, columns: tuple[tuple[str, str], ...], *, with_offsets: bool) -> Identity:
         return Identity(

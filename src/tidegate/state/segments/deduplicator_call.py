@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Self
 
@@ -54,8 +55,13 @@ class Outcomes:
         return [None if us is None else _EPOCH + dt.timedelta(microseconds=us) for us in self.first_us]
 
 
-def work(opened: Opened, rows: BatchColumns, recent: Recent, rule: SegmentRule) -> tuple[Outcomes, Recent]:
-    """Decide the rows of a call and publish it; give what became of them, and what is kept for the next."""
+def work(
+    opened: Opened, rows: BatchColumns, recent: Recent, rule: SegmentRule, accept: Callable[[], object]
+) -> tuple[Outcomes, Recent]:
+    """Decide the rows of a call and publish it; give what became of them, and what is kept for the next.
+
+    `accept` is called once nothing in the rows speaks against them, before anything of them is stored.
+    """
     store = opened.backend
     if not isinstance(store, SegmentStore):
         raise StateMismatch(operator=opened.asked.operator, reason="its state does not lie in segments.")
@@ -69,6 +75,7 @@ def work(opened: Opened, rows: BatchColumns, recent: Recent, rule: SegmentRule) 
         rest = np.setdiff1d(rest, recalled, assume_unique=True)
     decision = decide(_part(rows, rest), store, rule, stream_us, is_redelivered=True)
     store.check_segments(segments_in(decision.changes))
+    accept()
     outcome[rest], first_us[rest] = decision.outcome, decision.first_us
     newest_us = max([int(rows.times_us.max()), *([] if stream_us is None else [stream_us])])
     recent = recent.after(rows, outcome, first_us, (opened.asked.number, newest_us - rule.retention_us))
@@ -94,7 +101,8 @@ def _part(rows: BatchColumns, numbers: Longs) -> BatchColumns:
     if len(numbers) == len(rows):
         return rows
     offsets = None if rows.offsets is None else rows.offsets[numbers]
-    return BatchColumns(rows.keys.take(numbers), rows.times_us[numbers], offsets, rows.tie)
+    taken = rows.keys.take(numbers), rows.times_us[numbers], offsets
+    return BatchColumns(*taken, lambda asked: rows.tie(numbers[asked]))
 
 
 def _lookups(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:

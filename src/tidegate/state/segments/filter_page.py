@@ -11,7 +11,8 @@ Integers are little-endian, as the words in the lines are: the machine that maps
 A seal that fits says that nothing was added since it was made: at open the lines are checked against it. The
 first `add` takes it away, on the disk too, before it sets a bit. Without one the page's writer was killed:
 bits are only ever set, so the page holds every hash that it held at the last `sync`, and perhaps more. Its
-bytes cannot be checked then; who needs that rebuilds it.
+bytes cannot be checked then: the page is not trusted until `mend` (filter_snapshot.py) has set all those bits
+again from files that can be checked.
 
 All blocks of the file are taken from the disk when it is made: a write to a mapped hole of a full disk would
 end the whole worker by a signal. Disks that write every change to a new place (btrfs, zfs) promise less.
@@ -26,6 +27,7 @@ import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -40,7 +42,13 @@ from tidegate.storage.files import is_full
 MAGIC = b"TGBLOOM"
 FORMAT = 1
 HEADER_BYTES = 4096  # a system page, so that parts of the lines can be let go by themselves
+WORD_BYTES = 8
 READ_BYTES = 1 << 20  # read at a time while a page is checked or copied
+
+# Where one byte is read that the system has cached, it maps all that it has cached of so many around it.
+WINDOW_BYTES = 64 << 10
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 _FIRST = struct.Struct("<7sBIIQQ")
 _CHECK = struct.Struct("<Q")
@@ -72,11 +80,16 @@ class Page:
         except BaseException:
             os.close(self._file)
             raise
-        self.was_clean = self.digest is not None
+        self.is_trusted = self.digest is not None
         self._count: Words = np.frombuffer(self._map, np.uint64, 1, _COUNT_AT)
         self._seal_check: Words = np.frombuffer(self._map, np.uint64, 1, _SEAL_CHECK_AT)
         self._words: Words = np.frombuffer(self._map, np.uint64, self.lines * LINE_WORDS, HEADER_BYTES)
         self._part_lines = budget.part_bytes(self.size_bytes) // LINE_BYTES
+        # Windows do not begin where the lines do: the system counts from the address.
+        self._shift_bytes = self._words.ctypes.data % WINDOW_BYTES
+        self._touched = np.zeros(self._window(self.lines) + 1, np.bool_)
+        self._is_backwards = False
+        budget.own(self, self.size_bytes)
 
     @classmethod
     def make(cls, path: Path, number: int, capacity: int, bits_per_key: int, budget: FilterBudget) -> Page:
@@ -118,12 +131,10 @@ class Page:
 
     def contains(self, hashes: Hashes) -> Flags:
         """Say of each hash whether it may have been added."""
-        if self.lines == self._part_lines:
-            self._budget.use(self, 0, self.size_bytes)
+        if not self._budget.is_tight:
             return bloom.contains(self._words, hashes)
         found = np.empty(len(hashes), np.bool_)
-        for part, rows in self._by_part(hashes):
-            self._budget.use(self, part, self._part_lines * LINE_BYTES)
+        for rows in self._by_part(hashes):
             found[rows] = bloom.contains(self._words, hashes[rows])
         return found
 
@@ -133,13 +144,7 @@ class Page:
             self._seal_check[0] = 0
             self._flush(0, HEADER_BYTES)
             self.digest = None
-        if self.lines == self._part_lines:
-            self._budget.use(self, 0, self.size_bytes)
-            bloom.add(self._words, hashes)
-        else:
-            for part, rows in self._by_part(hashes):
-                self._budget.use(self, part, self._part_lines * LINE_BYTES)
-                bloom.add(self._words, hashes[rows])
+        self._set(hashes)
         self._count[0] += np.uint64(len(hashes))
 
     def seal(self) -> str:
@@ -159,6 +164,27 @@ class Page:
         """Put what was added on the disk."""
         if self.digest is None:
             self._flush(0, HEADER_BYTES + self.size_bytes)
+
+    def unite(self, other: Page) -> None:
+        """Set all bits that another page of the same size has; what is there already is not written."""
+        words = READ_BYTES // WORD_BYTES
+        place = 0
+        for content in _lines_in(other._file):
+            wanted: Words = np.frombuffer(content, np.uint64)
+            here = self._words[place : place + len(wanted)]
+            if (wanted & ~here).any():
+                here |= wanted
+            place += words
+
+    def restore(self, hashes: Hashes) -> int:
+        """Set the bits of hashes that were counted once already; give how many they are."""
+        self._set(hashes)
+        return len(hashes)
+
+    def trust(self, count: int) -> None:
+        """Take the page as one that holds so many hashes: all their bits are set."""
+        self._count[0] = count
+        self.is_trusted = True
 
     def check_is(self, number: int, digest: str | None) -> None:
         """Compare with what the record says of the page: StorageCorrupt when it is another one."""
@@ -183,11 +209,16 @@ class Page:
             raise refusal(spare, problem) from problem
         return digest.hexdigest()
 
-    def release(self, part: int) -> None:
-        """Give the memory of a part back to the system; changes are in the file already."""
+    def release(self, part: int | None = None) -> None:
+        """Give the memory of a part, or of all, back to the system; changes are in the file already."""
+        if part is None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+            self._touched[:] = False
+            return
         start = part * self._part_lines * LINE_BYTES
         length = min(self._part_lines * LINE_BYTES, self.size_bytes - start)
         self._map.madvise(mmap.MADV_DONTNEED, HEADER_BYTES + start, length)
+        self._touched[self._windows(part)] = False
 
     def close(self) -> None:
         """Let go of the mapping and the file."""
@@ -196,13 +227,40 @@ class Page:
         self._map.close()
         os.close(self._file)
 
-    def _by_part(self, hashes: Hashes) -> list[tuple[int, np.ndarray[tuple[int], np.dtype[np.int64]]]]:
-        """Give the rows of the hashes for each part of the page that they are in."""
-        numbers = (bloom.lines_of(hashes, self.lines) // np.uint64(self._part_lines)).astype(np.uint16)
+    def _set(self, hashes: Hashes) -> None:
+        if not self._budget.is_tight:
+            bloom.add(self._words, hashes)
+            return
+        for rows in self._by_part(hashes):
+            bloom.add(self._words, hashes[rows])
+
+    def _by_part(self, hashes: Hashes) -> Iterator[Rows]:
+        """Give the rows of the hashes part by part of the page, each noted as used.
+
+        Every second call goes from the last part to the first. Calls touch all parts, and those that were
+        used last are still in memory: in one and the same order each part would be let go just before its
+        turn comes again.
+        """
+        lines = bloom.lines_of(hashes, self.lines)
+        numbers = (lines // np.uint64(self._part_lines)).astype(np.uint16)
         order = np.argsort(numbers, kind="stable")  # of small numbers: one pass over them, no comparing
         edges = np.searchsorted(numbers[order], np.arange(1, int(numbers.max(initial=0)) + 1))
-        pieces = np.split(order, edges)
-        return [(part, rows) for part, rows in enumerate(pieces) if len(rows)]
+        pieces = list(enumerate(np.split(order, edges)))
+        self._is_backwards = not self._is_backwards
+        for part, rows in reversed(pieces) if self._is_backwards else pieces:
+            if len(rows):
+                self._touched[self._window(lines[rows].astype(np.int64))] = True
+                touched = np.count_nonzero(self._touched[self._windows(part)])
+                self._budget.use(self, part, int(touched) * WINDOW_BYTES)
+                yield rows
+
+    def _windows(self, part: int) -> slice:
+        """Give the windows that a part lies in; the one at its end counts for the next."""
+        start, stop = part * self._part_lines, min((part + 1) * self._part_lines, self.lines)
+        return slice(self._window(start), self._window(stop) + (stop == self.lines))
+
+    def _window(self, line: Any) -> Any:
+        return (line * LINE_BYTES + self._shift_bytes) // WINDOW_BYTES
 
     def _sealed_head(self, digest: bytes) -> bytes:
         head = bytearray(self._map[:HEADER_BYTES])

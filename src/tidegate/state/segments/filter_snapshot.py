@@ -5,13 +5,15 @@ small: less work than a journal, and not much to upload. A large one is copied n
 (filter_tail.py) say what came since: a page for 100 million keys is copied about ten times until it is full,
 not with every snapshot.
 
-Stem, tails and journal must say all that the page holds, or a restored filter would deny a hash. So a
-journal that is cut or given up loses its name before anything else is changed: until the new record is
-written, the old one names a journal that is missing, and then the stem does not count.
+Stem, tails and journal say all that the page holds, or a restored filter would deny a hash. The record names
+them, and how much of the journal was synced; a record that names one that is missing or damaged says nothing
+of the page. Each step keeps it so: a tail is cut, or a stem made, before the record that names it is written,
+and what the record does not name any more goes afterwards.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,34 +22,69 @@ from tidegate.errors import StorageCorrupt
 from tidegate.state.segments.bloom import Hashes
 from tidegate.state.segments.filter_budget import FilterBudget
 from tidegate.state.segments.filter_index import (
+    NEW_PAGE,
     FilterIndex,
+    journal_name,
     page_name,
     snapshot_name,
     stem_name,
     tail_name,
 )
 from tidegate.state.segments.filter_page import Page
-from tidegate.state.segments.filter_tail import Journal, read_tail
+from tidegate.state.segments.filter_tail import Journal, read_journal, read_tail
 from tidegate.storage.files import copy_file, link_or_copy
 
-# Tails that are together larger than this part of their page give way to a new stem.
+log = logging.getLogger(__name__)
+
+# Tails and a journal that are together larger than this part of their page give way to a new stem.
 TAILS_PART_MAX = 0.5
 
 
 class Stem:
-    """The stem and the tails of the page that takes hashes; without them nothing is written beside it."""
+    """What the page that takes hashes is made of: stem, tails and journal, or nothing while it is small."""
 
-    def __init__(self, folder: Path, index: FilterIndex, stem_bytes_min: int) -> None:
+    def __init__(self, folder: Path, number: int = 0) -> None:
         self.folder = folder
-        self.number = index.last
-        self.stem_bytes_min = stem_bytes_min
+        self.number = number
         self.digest: str | None = None
         self.tails: tuple[str, ...] = ()
         self._journal: Journal | None = None
+        self._tails_bytes = 0
         self._stale: list[Path] = []
-        # They serve the next snapshot only: where one is missing, that makes a new stem.
-        if index.stem is not None and all((folder / name).exists() for name in index.names()):
-            self._begin(index.last, index.stem, index.tails)
+
+    @classmethod
+    def of_index(cls, folder: Path, index: FilterIndex) -> Stem:
+        """Go on with what a record names, where all of it is there; else the next snapshot begins anew."""
+        found = cls(folder, index.last)
+        if index.journal is None or not all((folder / name).exists() for name in index.names()):
+            return found
+        try:
+            read_journal(folder / journal_name(index.last, index.journal_after), index.journal)
+        except StorageCorrupt as problem:
+            # The page itself is whole; the next snapshot copies it.
+            log.warning("a filter is copied anew: %s", problem)
+        else:
+            found._begin(index.stem, index.tails)
+        return found
+
+    @classmethod
+    def of_page(cls, folder: Path, page: Page, stem_bytes_min: int) -> Stem:
+        """Begin for a page: empty ones have a journal alone, others are copied; small ones have nothing."""
+        made = cls(folder, page.number)
+        if page.size_bytes >= stem_bytes_min:
+            made._begin(page.copy_into(folder) if page.count else None, ())
+        return made
+
+    @property
+    def synced(self) -> tuple[int, str] | None:
+        """Give how much of the journal is on the disk, for the record."""
+        return None if self._journal is None else self._journal.synced
+
+    def is_long(self, page: Page) -> bool:
+        """Say whether the page had better be copied anew: tails and journal are too large beside it."""
+        if self._journal is None:
+            return False
+        return self._tails_bytes + self._journal.size_bytes > page.size_bytes * TAILS_PART_MAX
 
     def append(self, hashes: Hashes) -> None:
         """Write hashes down before they are added; no room: StorageFull, and none was taken."""
@@ -64,27 +101,25 @@ class Stem:
 
         The record is written next, then `clear`. Whatever fails between is followed by `forget`.
         """
-        if self._journal is not None and self._tail_bytes() <= page.size_bytes * TAILS_PART_MAX:
+        if self._journal is not None and self.digest is not None and not self.is_long(page):
             if self._journal.size_bytes:
-                tail = self._journal.cut()
-                tails = self.tails if tail in self.tails else (*self.tails, tail)
-                self._begin(self.number, self.digest or "", tails)
+                self._cut()
             return
-        self._drop_journal()
-        self._stale += self._files()
-        self._begin(page.number, page.copy_into(self.folder), ())
+        self._leave()
+        self.number = page.number
+        self._begin(page.copy_into(self.folder), ())
 
     def clear(self) -> None:
         """Remove what the record does not name any more."""
+        named = {*self._files(), *([self._journal.path] if self._journal is not None else [])}
         for path in self._stale:
-            path.unlink(missing_ok=True)
+            if path not in named:
+                path.unlink(missing_ok=True)
         self._stale = []
 
     def forget(self) -> None:
         """Stop: the page is full, or a snapshot failed. The next one begins with a new stem."""
-        self._drop_journal()
-        self._stale += self._files()
-        self.digest, self.tails = None, ()
+        self._leave()
         self.clear()
 
     def link_into(self, folder: Path) -> list[Path]:
@@ -99,14 +134,30 @@ class Stem:
             self._journal.close()
         self._journal = None
 
-    def _begin(self, number: int, digest: str, tails: tuple[str, ...]) -> None:
-        self.number, self.digest, self.tails = number, digest, tails
-        self._journal = Journal(self.folder, number, tails[-1] if tails else digest)
+    def _begin(self, digest: str | None, tails: tuple[str, ...]) -> None:
+        self.digest, self.tails = digest, tails
+        self._journal = Journal(self.folder, self.number, tails[-1] if tails else digest or NEW_PAGE)
+        self._tails_bytes = sum(path.stat().st_size for path in self._files()[1:])
 
-    def _drop_journal(self) -> None:
+    def _cut(self) -> None:
+        """Make a tail of the journal, and begin the next."""
+        if self._journal is None:
+            return
+        over = self._journal.path
+        tail = self._journal.cut()
+        if tail in self.tails:
+            over.unlink()  # hashes that came before: the next journal has the same name, and another file
+        else:
+            self._stale.append(over)
+            self.tails = (*self.tails, tail)
+        self._begin(self.digest, self.tails)
+
+    def _leave(self) -> None:
         if self._journal is not None:
-            self._journal.path.unlink(missing_ok=True)
+            self._stale.append(self._journal.path)
+        self._stale += self._files()
         self.close()
+        self.digest, self.tails = None, ()
 
     def _files(self) -> list[Path]:
         if self.digest is None:
@@ -114,19 +165,45 @@ class Stem:
         names = [stem_name(self.number, self.digest), *(tail_name(self.number, tail) for tail in self.tails)]
         return [self.folder / name for name in names]
 
-    def _tail_bytes(self) -> int:
-        written = self._journal.size_bytes if self._journal is not None else 0
-        return written + sum(path.stat().st_size for path in self._files()[1:])
+
+def mend(folder: Path, index: FilterIndex, page: Page, budget: FilterBudget) -> None:
+    """Give a page that a killed worker left all bits that it had at the last sync, whatever its bytes are.
+
+    They come from files that have checksums; StorageCorrupt where one is missing or damaged, or there is
+    none. Bits beyond those stay: at worst the filter says "maybe" too often.
+    """
+    if index.journal is None:
+        raise StorageCorrupt(place=str(page.path), reason="it was not closed, and nothing says what it held")
+    count = 0
+    if index.stem is not None:
+        stem = folder / stem_name(index.last, index.stem)
+        taken = Page(stem, budget, is_read_only=True)
+        try:
+            if taken.digest != index.stem or (taken.number, taken.lines) != (page.number, page.lines):
+                raise StorageCorrupt(place=str(stem), reason="its bytes are not those that its name says")
+            page.unite(taken)
+            count = taken.count
+        finally:
+            taken.close()
+    for tail in index.tails:
+        count += page.restore(read_tail(folder / tail_name(index.last, tail), tail))
+    journal = folder / journal_name(index.last, index.journal_after)
+    count += page.restore(read_journal(journal, index.journal))
+    page.trust(count)
 
 
 def snapshot(
-    folder: Path, pages: Sequence[Page], stem: Stem, write_down: Callable[[], FilterIndex]
+    folder: Path,
+    pages: Sequence[Page],
+    stem: Stem,
+    stem_bytes_min: int,
+    write_down: Callable[[], FilterIndex],
 ) -> list[Path]:
     """Put a synced filter's files into a folder; `write_down` writes the record after the stem moved on."""
     files: list[Path] = []
     copied: str | None = None
     last = pages[-1] if pages and not pages[-1].is_full else None
-    if last is not None and last.size_bytes < stem.stem_bytes_min:
+    if last is not None and last.size_bytes < stem_bytes_min:
         copied = last.copy_into(folder)
         files.append(folder / stem_name(last.number, copied))
     elif last is not None:
@@ -138,7 +215,9 @@ def snapshot(
             link_or_copy(page.path, folder / page_name(page.number, digest), sync=False)
             files.append(folder / page_name(page.number, digest))
     files += stem.link_into(folder)
-    content = (index if copied is None else replace(index, stem=copied, tails=())).encoded()
+    if copied is not None:
+        index = replace(index, stem=copied, tails=())
+    content = replace(index, journal=None).encoded()
     record = folder / snapshot_name(content)
     record.write_bytes(content)
     return sorted([*files, record])
@@ -149,7 +228,7 @@ def take_over(folder: Path, index: FilterIndex, budget: FilterBudget, stem_bytes
 
     The names that the files had in the snapshot go later, when the record is there.
     """
-    for number, digest in enumerate(index.pages):
+    for number, digest in zip(index.numbers, index.pages, strict=True):
         own = folder / page_name(number)
         if digest is None:
             _join(folder, index, own, budget)
@@ -162,8 +241,9 @@ def take_over(folder: Path, index: FilterIndex, budget: FilterBudget, stem_bytes
         return index
     if (folder / page_name(index.last)).stat().st_size < stem_bytes_min:
         return replace(index, stem=None, tails=())
-    Journal(folder, index.last, index.tails[-1] if index.tails else index.stem).close()
-    return index
+    journal = Journal(folder, index.last, index.journal_after)
+    journal.close()
+    return replace(index, journal=journal.synced)
 
 
 def _join(folder: Path, index: FilterIndex, own: Path, budget: FilterBudget) -> None:
@@ -180,6 +260,6 @@ def _join(folder: Path, index: FilterIndex, own: Path, budget: FilterBudget) -> 
             raise StorageCorrupt(place=str(stem), reason="its bytes are not those that its name says")
         for tail in index.tails:
             page.add(read_tail(folder / tail_name(index.last, tail), tail))
-        page.sync()
+        page.seal()
     finally:
         page.close()

@@ -1,55 +1,52 @@
 """A segment's filter: takes 64-bit hashes of keys, says which of them were certainly never added.
 
 It is made of pages (filter_page.py) in files of one folder (filter_index.py names them). A page has a fixed
-size; when it is full, another is begun. Each page costs a probe and adds its share of false answers, so a
-page is made for all keys that are still to come, by the caller's estimate; where there is none, or it was too
-low, for half as many as are there already (three times as many while they are few): at 12 bits a key all
-pages together then take at most 2.25 bytes a key.
+size; when it is full, another is begun. Each page costs a probe and adds its share of false answers, and room
+that is never filled costs memory. So:
+
+    a new page         makes room for at most GROWTH times the keys that there are, for fewer where the caller
+                       expects fewer: at 12 bits a key all pages take at most 2.4 bytes a key
+    a fourth page      is never made: all hashes are read once more, and one page is made of them. That
+                       happens each time that the keys have become four times as many; the hashes come from a
+                       file of their own while they are few (filter_log.py), then from the segment's keys
+    for a number that  all are made at once, in one page; in up to three where that is more than half of what
+    is sure            may be in memory, so that the page which takes hashes stays there
 
 What a kill leaves: pages that hold at least what they held at the last `sync` (filter_page.py), files that
 the record does not name, which go at the next open, or files without a record, while a filter is rebuilt:
-StorageCorrupt then, as for any damage, and it is rebuilt again. A filter is never trusted further than that:
-one that is empty although the segment is not must be noticed by the segment, which knows its keys' number.
+StorageCorrupt then, as for any damage, and it is rebuilt again. A large page that was being filled is mended
+from its stem, tails and journal (filter_snapshot.py). Whether the filter can be trusted says `was_clean`; it
+is never trusted further than that: one that is empty although the segment is not must be noticed by the
+segment, which knows its keys' number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tidegate.errors import InvariantBroken, StorageCorrupt
+from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
 from tidegate.state.segments import bloom
 from tidegate.state.segments.bloom import Flags, Hashes
 from tidegate.state.segments.filter_budget import FilterBudget
+from tidegate.state.segments.filter_growth import PAGES_MAX, FilterSettings, Room
 from tidegate.state.segments.filter_index import (
     INDEX_NAME,
     FilterIndex,
-    files_of,
     found_index,
     page_name,
     read_index,
+    remove_filter,
+    remove_unnamed,
 )
+from tidegate.state.segments.filter_log import HashLog
 from tidegate.state.segments.filter_page import Page, refusal
-from tidegate.state.segments.filter_snapshot import Stem, snapshot, take_over
+from tidegate.state.segments.filter_snapshot import Stem, mend, snapshot, take_over
 from tidegate.storage.files import write_file_atomically
-
-# Below so many keys a new page is made for three times as many as are there: few pages, and little memory.
-FEW_KEYS = 4_000_000
-# An estimate from the rate so far is believed up to so many times what is there: it begins with one batch.
-GROWTH_MAX = 8
-
-
-@dataclass(frozen=True, slots=True)
-class FilterSettings:
-    """How a filter is laid out: bits a key when a page is full, and how many keys a page is made for."""
-
-    bits_per_key: int = 12
-    page_keys_min: int = 1 << 16
-    page_keys_max: int = 1 << 28  # 400 MB at 12 bits
-    stem_bytes_min: int = 8 << 20  # a smaller page is copied with every snapshot (filter_snapshot.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +58,9 @@ class FilterRates:
     expected_false_rate: float
 
 
-def estimated_keys(count: int, passed: float, previous: int | None = None) -> int:
-    """Give how many keys a segment will hold: what the one before it held, else by the rate so far.
+log = logging.getLogger(__name__)
 
-    `passed` is the part of the segment's interval that is over, from 0 to 1.
-    """
-    if previous is not None and previous > count:
-        return previous
-    if passed <= 0:
-        return count
-    return min(int(count / min(passed, 1.0)), count * GROWTH_MAX)
+Source = Callable[[], Iterator[Hashes]]
 
 
 class FilterFiles:
@@ -78,8 +68,9 @@ class FilterFiles:
 
     An empty or absent folder begins an empty filter; files of a snapshot are taken over. A file that is cut,
     changed or missing, or fewer hashes than `count_min`, which is what the segment knows of its keys:
-    StorageCorrupt that names it; the caller then calls `rebuild` with every hash of the segment. Used by one
-    thread at a time, and by one worker. Read only, it changes nothing in the folder.
+    StorageCorrupt that names it; the caller then calls `rebuild` with every hash of the segment. `stored`
+    gives every hash of the segment but for those of the call of `add` that asks; without it pages are never
+    made into one. Used by one thread at a time, and by one worker. Read only, nothing in the folder changes.
     """
 
     def __init__(
@@ -90,48 +81,53 @@ class FilterFiles:
         *,
         count_min: int = 0,
         is_read_only: bool = False,
+        stored: Source | None = None,
     ) -> None:
         self.folder = folder
         self.settings = settings or FilterSettings()
         self._budget = budget or FilterBudget()
         self._is_read_only = is_read_only
         self._is_building = False
+        self._stored = stored
+        self._log: HashLog | None = None
         self._pages: list[Page] = []
-        self._sealed: tuple[str | None, ...] = ()
-        self._expected_keys = 0
+        self._stem = Stem(folder)
+        self._written = FilterIndex()
+        self._room = Room(self.settings, self._budget.bytes_max)
+        self._is_backwards = False
         self._probes = self._maybe = 0
         try:
-            self._stem = self._opened()
+            self._open()
             if self.count < count_min:
                 reason = f"it has {self.count} hashes, {count_min} keys are known"
                 raise StorageCorrupt(place=str(folder), reason=reason)
         except BaseException:
-            self._close_pages()
+            self.abandon()
             raise
-        self.was_clean = all(page.was_clean for page in self._pages)
+        self.was_clean = all(page.is_trusted for page in self._pages)
 
     @classmethod
     def rebuild(
         cls,
         folder: Path,
-        hashes: Iterable[Hashes],
+        stored: Source,
         *,
         expected_keys: int,
         settings: FilterSettings | None = None,
         budget: FilterBudget | None = None,
     ) -> FilterFiles:
-        """Make the filter anew, as one page, from all hashes of the segment; what lay there goes first.
+        """Make the filter anew, of exact size, from all hashes of the segment; what lay there goes first.
 
         Cut short, the folder has no record: StorageCorrupt at the next open, and it is rebuilt again.
         """
         remove_filter(folder)
         made = cls(folder, settings, budget)
         made._is_building = True
-        made.expect(expected_keys)
+        made.expect(expected_keys, is_sure=True)
         try:
-            for chunk in hashes:
+            for chunk in stored():
                 made.add(chunk)
-            made._is_building = False
+            made._is_building, made._stored = False, stored
             made.sync()
         except BaseException:
             made.abandon()
@@ -161,14 +157,16 @@ class FilterFiles:
             missed *= 1 - bloom.expected_false_rate(page.count, page.lines)
         return FilterRates(self._probes, self._maybe, 1 - missed)
 
-    def expect(self, keys: int) -> None:
-        """Say how many keys the segment will hold in the end: the next page is made for those to come."""
-        self._expected_keys = keys
+    def expect(self, keys: int, *, is_sure: bool = False) -> None:
+        """Say how many keys the segment will hold in the end; room is made for all of them if it is sure."""
+        self._room.expected_keys, self._room.is_sure = keys, is_sure
 
     def contains(self, hashes: Hashes) -> Flags:
         """Say of each hash whether it may have been added; False is certain."""
         found = np.zeros(len(hashes), np.bool_)
-        for page in self._pages:
+        # There and back, as within a page: what was used last is in memory still.
+        self._is_backwards = not self._is_backwards
+        for page in self._pages[:: -1 if self._is_backwards else 1]:
             np.logical_or(found, page.contains(hashes), out=found)
         self._probes += len(hashes)
         self._maybe += int(np.count_nonzero(found))
@@ -180,18 +178,15 @@ class FilterFiles:
             raise InvariantBroken(reason=f"the filter in {self.folder} was opened to be read only")
         if not len(hashes):
             return
-        pages = self._pages[-1:]
-        room = sum(page.room for page in pages)
-        if room < len(hashes):
-            pages += self._grow(len(hashes) - room)
-        else:
+        if self._pages and self._pages[-1].room >= len(hashes):
             self._stem.append(hashes)
-        start = 0
-        for page in pages:
-            stop = min(start + page.room, len(hashes))
-            if stop > start:  # a full page keeps its seal
-                page.add(hashes[start:stop])
-            start = stop
+            self._pages[-1].add(hashes)
+            self._shorten_journal()
+        elif self._can_be_one(self.count + len(hashes)):
+            self._make_one(hashes)
+        else:
+            self._extend(hashes)
+        self._log_hashes(hashes)
 
     def sync(self) -> None:
         """Put everything that was added on the disk; pages that became full are sealed."""
@@ -203,9 +198,12 @@ class FilterFiles:
             else:
                 page.sync()
         self._stem.sync()
-        sealed = tuple(page.digest if page.is_full else None for page in self._pages)
-        if sealed != self._sealed or not (self.folder / INDEX_NAME).exists():
-            self._write_index(sealed)
+        is_over = bool(self._pages) and self._pages[-1].is_full  # sealed, it needs no stem to say what it is
+        index = self._index(Stem(self.folder) if is_over else self._stem)
+        if index != self._written or not (self.folder / INDEX_NAME).exists():
+            self._write_index(index)
+        if is_over:
+            self._stem.forget()
 
     def snapshot_into(self, folder: Path) -> list[Path]:
         """Put files into a folder from which the filter opens again; give them.
@@ -216,7 +214,13 @@ class FilterFiles:
         self.sync()
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            return snapshot(folder, self._pages, self._stem, lambda: self._write_index(self._sealed))
+            return snapshot(
+                folder,
+                self._pages,
+                self._stem,
+                self.settings.stem_bytes_min,
+                lambda: self._write_index(self._index(self._stem)),
+            )
         except BaseException as problem:
             # The record may be older than the journal: the next snapshot begins with a new stem.
             self._stem.forget()
@@ -236,90 +240,161 @@ class FilterFiles:
 
     def abandon(self) -> None:
         """Let go of the mappings without a sync: for a folder that is about to be removed."""
-        self._close_pages()
+        for page in self._pages:
+            page.close()
+        self._pages = []
         self._stem.close()
+        if self._log is not None:
+            self._log.close()
         self._is_read_only = True
 
-    def _opened(self) -> Stem:
+    def _open(self) -> None:
         """Open the pages that the record names; remove what it does not name."""
         path = found_index(self.folder)
         if path is None:
-            return Stem(self.folder, FilterIndex(), self.settings.stem_bytes_min)
+            return
         index = read_index(path)
         if path.name != INDEX_NAME:
             if self._is_read_only:
                 raise InvariantBroken(reason=f"a snapshot in {self.folder} was opened to be read only")
             index = take_over(self.folder, index, self._budget, self.settings.stem_bytes_min)
             write_file_atomically(self.folder / INDEX_NAME, index.encoded())
-        self._sealed = index.pages
-        for number, digest in enumerate(index.pages):
+        self._written = index
+        for number, digest in zip(index.numbers, index.pages, strict=True):
             page = Page(self.folder / page_name(number), self._budget, is_read_only=self._is_read_only)
             self._pages.append(page)
             page.check_is(number, digest)
         if self._is_read_only:
-            return Stem(self.folder, FilterIndex(), self.settings.stem_bytes_min)
-        _remove_unnamed(self.folder, index)
-        return Stem(self.folder, index, self.settings.stem_bytes_min)
+            return
+        self._mend(index)
+        remove_unnamed(self.folder, index)
+        if all(page.is_trusted for page in self._pages):
+            self._stem = Stem.of_index(self.folder, index)
 
-    def _grow(self, more: int) -> list[Page]:
-        """Make the pages that so many more hashes need, and name them in the record; or change nothing."""
-        made: list[Page] = []
-        count = sum(page.count + page.room for page in self._pages)
-        self.folder.mkdir(parents=True, exist_ok=True)
+    def _mend(self, index: FilterIndex) -> None:
+        """Bring the page that was being filled to what it was, where something says what that is."""
+        page = self._pages[-1] if self._pages else None
+        if page is None or page.is_trusted or index.journal is None:
+            return
         try:
-            while more > 0:
-                capacity = self._capacity(count, more)
-                number = len(self._pages) + len(made)
-                path = self.folder / page_name(number)
-                made.append(Page.make(path, number, capacity, self.settings.bits_per_key, self._budget))
-                count, more = count + capacity, more - capacity
-            sealed = (*self._sealed, *(None for _ in made))
-            self._write_index(sealed, has_stem=False)
+            mend(self.folder, index, page, self._budget)
+        except StorageCorrupt as problem:
+            log.warning("a filter that was left open cannot be mended: %s", problem)
+
+    def _can_be_one(self, need: int) -> bool:
+        is_small = self._room.keys(need) <= self._room.page_keys_max
+        return len(self._pages) >= PAGES_MAX and is_small and self._stored is not None
+
+    def _make(self, number: int, capacity: int) -> Page:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / page_name(number)
+        return Page.make(path, number, capacity, self.settings.bits_per_key, self._budget)
+
+    def _make_one(self, hashes: Hashes) -> None:
+        """Make one page of all hashes, those that are to be added too; or change nothing."""
+        page = self._make(self._written.last + 1, self._room.keys(self.count + len(hashes)))
+        stem = Stem(self.folder)
+        try:
+            for old in self._pages:
+                old.release()  # not both in memory
+            for chunk in self._all_hashes():
+                page.add(chunk)
+            page.add(hashes)
+            page.seal()
+            stem = Stem.of_page(self.folder, page, self.settings.stem_bytes_min)
+            self._write_index(self._index(stem, [page]))
         except BaseException:
-            for page in made:
-                page.close()
-                page.path.unlink(missing_ok=True)
+            _give_up([page], stem)
+            raise
+        _give_up(self._pages, self._stem)
+        self._pages, self._stem = [page], stem
+
+    def _all_hashes(self) -> Iterator[Hashes]:
+        if self._log is not None and self._log.is_whole:
+            return self._log.chunks()
+        if self._stored is None:
+            raise InvariantBroken(reason=f"nobody says which hashes the filter in {self.folder} has")
+        return self._stored()
+
+    def _extend(self, hashes: Hashes) -> None:
+        """Make the pages that the hashes need, name them in the record, and add; no room: no hash is lost."""
+        last = self._pages[-1:]
+        there = sum(max(page.capacity, page.count) for page in self._pages)
+        left = len(hashes) - sum(page.room for page in last)
+        wanted = max(self._room.keys(self.count + len(hashes)) - there, left)
+        made: list[Page] = []
+        stem = Stem(self.folder)
+        try:
+            while left > 0:
+                capacity = min(max(wanted, self.settings.page_keys_min), self._room.page_keys_max)
+                made.append(self._make(self._written.first + len(self._pages) + len(made), capacity))
+                wanted, left = wanted - capacity, left - capacity
+            if not self._is_building:
+                stem = Stem.of_page(self.folder, made[-1], self.settings.stem_bytes_min)
+            self._spread(hashes, [*last, *made], stem)
+            self._write_index(self._index(stem, [*self._pages, *made]))
+        except BaseException:
+            _give_up(made, stem)
             raise
         self._stem.forget()
-        self._pages += made
-        return made
+        self._pages, self._stem = [*self._pages, *made], stem
 
-    def _capacity(self, count: int, more: int) -> int:
-        growth = count * 3 if count < FEW_KEYS else count // 2
-        to_come = self._expected_keys - count
-        by_need = max(growth, more if count else 2 * more)
-        wanted = max(to_come, more, growth // 4) if to_come > 0 else by_need
-        wanted = max(wanted, self.settings.page_keys_min)
-        return min(wanted, self.settings.page_keys_max, bloom.keys_max(self.settings.bits_per_key))
+    def _spread(self, hashes: Hashes, pages: list[Page], stem: Stem) -> None:
+        """Fill pages one after the other: all but the last are full, and sealed before the record is written.
 
-    def _write_index(self, sealed: tuple[str | None, ...], *, has_stem: bool = True) -> FilterIndex:
-        """Replace the record: which pages never change again, and what the next snapshot starts from."""
-        stem = (self._stem.digest, self._stem.tails) if has_stem else (None, ())
-        index = FilterIndex(sealed, *stem)
+        Until then the record names what the first of them is made of, afterwards its seal says it.
+        """
+        for page in pages[:-1]:
+            room, hashes = hashes[: page.room], hashes[page.room :]
+            if len(room):  # a full page keeps its seal
+                page.add(room)
+            if not self._is_building:
+                page.seal()
+        stem.append(hashes)
+        pages[-1].add(hashes)
+
+    def _shorten_journal(self) -> None:
+        """Copy the last page when its journal has grown too long; without room it has none for a while."""
+        if not self._stem.is_long(self._pages[-1]):
+            return
+        try:
+            self._stem.advance(self._pages[-1])
+            self._write_index(self._index(self._stem))
+            self._stem.clear()
+        except StorageFull as problem:
+            log.warning("a filter that is left open now is made again from its keys: %s", problem)
+            self._stem.forget()
+
+    def _log_hashes(self, hashes: Hashes) -> None:
+        """Keep hashes for the time when all are wanted; a filter that was not begun here lacks some."""
+        if self._is_building or self._stored is None:
+            return
+        if self._log is None and self.count == len(hashes):
+            self._log = HashLog(self.folder)
+        if self._log is not None:
+            self._log.append(hashes)
+
+    def _index(self, stem: Stem, pages: list[Page] | None = None) -> FilterIndex:
+        """Give the record: which pages never change again, and what the last of them is made of."""
+        pages = self._pages if pages is None else pages
+        sealed = tuple(page.digest if page.is_full else None for page in pages)
+        first = pages[0].number if pages else 0
+        return FilterIndex(sealed, stem.digest, stem.tails, first, stem.synced)
+
+    def _write_index(self, index: FilterIndex) -> FilterIndex:
         if not self._is_building and not self._is_read_only:
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 write_file_atomically(self.folder / INDEX_NAME, index.encoded())
             except OSError as problem:
                 raise refusal(self.folder, problem) from problem
-        self._sealed = sealed
+        self._written = index
         return index
 
-    def _close_pages(self) -> None:
-        for page in self._pages:
-            page.close()
-        self._pages = []
 
-
-def _remove_unnamed(folder: Path, index: FilterIndex) -> None:
-    named = set(index.names())
-    for file in list(files_of(folder)):
-        if file.name not in named:
-            file.unlink(missing_ok=True)
-
-
-def remove_filter(folder: Path) -> None:
-    """Remove the files of a filter from a folder, whatever their state; the record first."""
-    (folder / INDEX_NAME).unlink(missing_ok=True)
-    for file in list(files_of(folder)):
-        file.unlink(missing_ok=True)
+def _give_up(pages: list[Page], stem: Stem) -> None:
+    """Remove pages that the record does not name, and what they are made of."""
+    for page in pages:
+        page.close()
+        page.path.unlink(missing_ok=True)
+    stem.forget()

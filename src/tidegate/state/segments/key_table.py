@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -32,7 +33,7 @@ from rocksdict import (
 
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
 from tidegate.state.layout import META_GROUP
-from tidegate.state.rocks import FREE_BYTES_MIN, PAGE_ENTRIES_MAX, RANGE_KEYS_MAX
+from tidegate.state.rocks import FREE_BYTES_MIN, PAGE_ENTRIES_MAX, RANGE_KEYS_MAX, READ_KEYS
 from tidegate.state.rocks_files import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
 from tidegate.state.rocks_settings import RocksSettings, options_of
 from tidegate.state.segments.marks import RECORD_KEY, Record, decode_record, refusal
@@ -45,6 +46,8 @@ INCOMING_NAME = "incoming.part"
 MISSING_FILE = "IO error: No such file or directory"
 # Keys read at a time when all of them are read, and taken apart at a time when many are written.
 KEYS_CHUNK = 65_536
+# Entries that move to another store at a time: a file each, and some 40 MB of memory meanwhile.
+ENTRIES_CHUNK = 262_144
 
 Pair = tuple[bytes, bytes]
 
@@ -86,8 +89,11 @@ class KeyTable:
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
         """Give the values of keys, in their order; sorted ones are found faster."""
+        values: list[bytes | None] = []
+        read = self._db.get
         try:
-            values: list[bytes | None] = self._db.get(keys)
+            for first in range(0, len(keys), READ_KEYS):
+                values += read(keys[first : first + READ_KEYS])
         except Exception as fault:
             raise read_fault(fault, self.folder) from fault
         return values
@@ -118,22 +124,49 @@ class KeyTable:
         """Give all keys in order, some at a time; nothing may be written meanwhile."""
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(META_GROUP)
+        last = b""
+        for found in self._chunks(lambda: self._db.keys(read_opt=bounds), KEYS_CHUNK):
+            yield found
+            last = found[-1] + b"\x00"
+        self._check_end(last, bounds)
+
+    def entries(self, start: bytes, stop: bytes) -> Iterator[list[Pair]]:
+        """Give the entries of a range in order, many at a time; nothing may be written meanwhile."""
+        stop = min(stop, META_GROUP)
+        if stop <= start:
+            return
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(stop)
+        last = start
+        for found in self._chunks(lambda: self._db.items(from_key=start, read_opt=bounds), ENTRIES_CHUNK):
+            yield found
+            last = found[-1][0] + b"\x00"
+        self._check_end(last, bounds)
+
+    def _chunks(self, begin: Callable[[], Iterator[Any]], size: int) -> Iterator[list[Any]]:
+        try:
+            found = begin()
+            while chunk := list(islice(found, size)):
+                yield chunk
+        except Exception as fault:
+            raise read_fault(fault, self.folder) from fault
+
+    def _check_end(self, last: bytes, bounds: Any) -> None:
+        """Look whether there is really nothing behind: many at a time, a block that is damaged is an end."""
+        iterator: Any = None
         try:
             iterator = self._db.iter(bounds)
-            iterator.seek(b"")
-            key_here, step = iterator.key, iterator.next
-            found: list[bytes] = []
-            while (key := key_here()) is not None:
-                found.append(key)
-                step()
-                if len(found) == KEYS_CHUNK:
-                    yield found
-                    found = []
+            iterator.seek(last)
+            is_end = iterator.key() is None
             iterator.status()
         except Exception as fault:
             raise read_fault(fault, self.folder) from fault
-        if found:
-            yield found
+        finally:
+            # Whoever sets the segment aside has the error, and with it this frame; an iterator that lives
+            # holds the database and its lock.
+            del iterator
+        if not is_end:
+            raise StorageCorrupt(place=str(self.folder), reason="not all of its keys could be read")
 
     def write(
         self, ranges: Iterable[Pair], deleted: Iterable[bytes], puts: Iterable[Pair], record: Record
@@ -201,6 +234,14 @@ class KeyTable:
         except Exception as fault:
             raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
         self.is_flushed = True
+
+    def compact(self) -> None:
+        """Merge all files, so that what was deleted takes no room."""
+        self.flush()
+        try:
+            self._db.compact_range(b"", META_GROUP + META_GROUP)
+        except Exception as fault:
+            raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
 
     def link_into(self, folder: Path) -> list[Path]:
         """Give the files a second name in a new folder, in which they say their content."""

@@ -57,6 +57,10 @@ class Record:
         head = _RECORD.pack(RECORD_FORMAT, flags, version.epoch, version.batch, self.keys, *times)
         return head + version.head_id.encode()
 
+    def has(self, version: Version) -> bool:
+        """Say whether a segment that is ahead has all that a batch does to it."""
+        return self.version.batch > version.batch or (self.version == version and self.is_whole)
+
     def seen(self, oldest_us: int | None, newest_us: int | None) -> Record:
         """Give the record with times that came."""
         if oldest_us is None or newest_us is None:

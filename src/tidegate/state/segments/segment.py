@@ -20,8 +20,9 @@ from tidegate.errors import InvariantBroken, StorageCorrupt
 from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.segments.columns import KEY_BYTES, Bytes, Hashes, decode_times, hashes_of, to_list
 from tidegate.state.segments.filter_budget import FilterBudget
-from tidegate.state.segments.filters import FilterFiles, FilterSettings
-from tidegate.state.segments.key_table import FILE_KEYS_MIN, KEYS_CHUNK, KeyTable
+from tidegate.state.segments.filter_growth import FilterSettings
+from tidegate.state.segments.filters import FilterFiles
+from tidegate.state.segments.key_table import FILE_KEYS_MIN, KEYS_CHUNK, KeyTable, Pair
 from tidegate.state.segments.marks import NO_VERSION, Record
 from tidegate.state.segments.outer_keys import PartChanges
 from tidegate.state.segments.settings import TIME_BYTES, SegmentSettings
@@ -127,35 +128,38 @@ class Segment:
         part of it under a record that is not whole.
         """
         puts = self._puts(part)
-        deleted = [key for key, value in part.entries.items() if value is None]
         table = self.table()
         table.check_room(part.size_bytes)
-        if expected_keys is not None:
-            self._filters.expect(expected_keys)
-        for one in puts:
-            self._filters.add(one.hashes)
+        self._add_to_filter(puts, expected_keys)
         here = replace(record, keys=self.record.keys, oldest_us=self.record.oldest_us)
         here = replace(here, newest_us=self.record.newest_us)
+        deleted = [key for key, value in part.entries.items() if value is None]
         is_large = False
         if part.ranges or deleted or not puts:
             here = replace(here, keys=max(0, here.keys - len(deleted)), is_whole=record.is_whole and not puts)
             is_large = table.write(part.ranges, deleted, (), here)
             self.record = here
         for number, one in enumerate(puts, start=1):
-            here = replace(here, keys=here.keys + len(one)).seen(one.oldest_us, one.newest_us)
-            here = replace(here, is_whole=record.is_whole and number == len(puts))
-            if len(one) < FILE_KEYS_MIN:
-                table.write((), (), one.pairs(), here)
-            else:
-                table.write_file(one.pairs(), here)
-            self.record = here
+            self._put(one, replace(here, is_whole=record.is_whole and number == len(puts)))
+            here = self.record
         if is_large:
             self._rebuild()
 
+    def absorb(self, pairs: list[Pair]) -> None:
+        """Take entries of another segment of the same time, their keys rising and none of them here."""
+        keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+        puts = _Puts(keys, values, self._hashes(keys), *self._span_of(values))
+        self.table().check_room(sum(map(len, keys)) + sum(map(len, values)))
+        self._add_to_filter([puts], None)
+        self._put(puts, replace(self.record, version=NO_VERSION))
+
+    def compact(self) -> None:
+        """Merge all files, so that what was deleted takes no room."""
+        self.table().compact()
+
     def add_to_filter(self, part: PartChanges) -> None:
         """Add the keys of changes that the segment has already, since the filter may have lost them."""
-        for one in self._puts(part, merge=False):
-            self._filters.add(one.hashes)
+        self._add_to_filter(self._puts(part, merge=False), None)
 
     def flush(self) -> None:
         """Put everything on the disk, the filter too."""
@@ -197,6 +201,23 @@ class Segment:
         """Give the bytes of the filter."""
         return self._filters.size_bytes
 
+    def _put(self, puts: _Puts, record: Record) -> None:
+        """Put entries with the record of what was before, which counts them."""
+        counted = replace(record, keys=record.keys + len(puts)).seen(puts.oldest_us, puts.newest_us)
+        if len(puts) < FILE_KEYS_MIN:
+            self.table().write((), (), puts.pairs(), counted)
+        else:
+            self.table().write_file(puts.pairs(), counted)
+        self.record = counted
+
+    def _add_to_filter(self, puts: list[_Puts], expected_keys: int | None) -> None:
+        """Add all hashes of a write in one call: a filter that makes itself anew reads all others here."""
+        if expected_keys is not None:
+            is_sure = self._workshop.settings.expected_keys is not None
+            self._filters.expect(expected_keys, is_sure=is_sure)
+        if puts:
+            self._filters.add(np.concatenate([one.hashes for one in puts]) if puts[1:] else puts[0].hashes)
+
     @property
     def _filters(self) -> FilterFiles:
         if self._filter is None:
@@ -206,17 +227,17 @@ class Segment:
     def _open_filter(self, keys_min: int) -> FilterFiles:
         settings, budget = self._filter_settings, self._workshop.budget
         try:
-            found = FilterFiles(self.folder, settings, budget)
+            found = FilterFiles(self.folder, settings, budget, stored=self._stored_hashes)
             if found.count >= keys_min and (found.was_clean or not found.count):
                 return found
-            # Left open by a worker that was killed, its bytes have no checksum, and a bit that is gone would
-            # let a duplicate through.
+            # Left open by a worker that was killed, nothing says that its bytes are right, and a bit that is
+            # gone would let a duplicate through.
             reason = "lacks keys" if found.count < keys_min else "was not closed"
             found.abandon()
             log.warning("the filter of %s %s; it is made again", self.folder, reason)
         except StorageCorrupt as problem:
             log.warning("a filter is made again from its keys: %s", problem)
-        return self._rebuilt(self.table())
+        return self._rebuilt()
 
     @property
     def _filter_settings(self) -> FilterSettings:
@@ -225,26 +246,24 @@ class Segment:
     def _rebuild(self) -> None:
         """Make the filter anew, after much was removed; the keys are counted on the way."""
         self._filters.abandon()
-        self._filter = self._rebuilt(self.table())
+        self._filter = self._rebuilt()
 
-    def _rebuilt(self, table: KeyTable) -> FilterFiles:
-        count = 0
-
-        def hashes() -> Iterator[Hashes]:
-            nonlocal count
-            for keys in table.all_keys():
-                count += len(keys)
-                yield self._hashes(keys)
-
-        found = FilterFiles.rebuild(
+    def _rebuilt(self) -> FilterFiles:
+        return FilterFiles.rebuild(
             self.folder,
-            hashes(),
+            self._stored_hashes,
             expected_keys=max(1, self.record.keys),
             settings=self._filter_settings,
             budget=self._workshop.budget,
         )
+
+    def _stored_hashes(self) -> Iterator[Hashes]:
+        """Give the hashes of all keys that are stored; they are counted on the way."""
+        count = 0
+        for keys in self.table().all_keys():
+            count += len(keys)
+            yield self._hashes(keys)
         self.record = replace(self.record, keys=count)
-        return found
 
     def _hashes(self, keys: list[bytes]) -> Hashes:
         if self._workshop.settings.exact_keys:

@@ -22,7 +22,9 @@ from pathlib import Path
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, TidegateError
 from tidegate.state.backend import Version
 from tidegate.state.claims import GONE
-from tidegate.state.segments.marks import Listed, Mark, Record, refusal
+from tidegate.state.segments.facts import SegmentFacts
+from tidegate.state.segments.key_table import Pair
+from tidegate.state.segments.marks import NO_VERSION, Listed, Mark, Record, refusal
 from tidegate.state.segments.segment import Segment, Workshop
 
 # Segments whose RocksDB is open at once: each has some ten files and a few MiB of memory.
@@ -168,6 +170,31 @@ class Shelf:
         if opened is None:
             return slot.listed
         return Listed(opened.record, opened.size_bytes, opened.filter_bytes)
+
+    def facts(self, number: int) -> SegmentFacts:
+        """Give what is known of a segment; it is not opened for it."""
+        slot = self.slots[number]
+        opened, listed = slot.opened, self.listed_now(slot)
+        record = listed.record if listed else Record(NO_VERSION)
+        return SegmentFacts(
+            number=number,
+            start_ms=self._rule.start_ms(number),
+            keys=record.keys,
+            size_bytes=listed.size_bytes if listed else 0,
+            filter_bytes=listed.filter_bytes if listed else 0,
+            oldest_us=record.oldest_us,
+            newest_us=record.newest_us,
+            filter_probes=opened.filter_probes if opened else 0,
+            filter_maybe=opened.filter_maybe if opened else 0,
+            filter_false=opened.filter_false if opened else 0,
+        )
+
+    def absorb(self, number: int, chunks: Iterator[list[Pair]]) -> None:
+        """Put entries of another copy's segment into a segment, which is made if it is not there."""
+        for pairs in chunks:
+            slot = self.slot_for_writing(number, None)
+            slot.is_ahead = slot.is_taking = False
+            self._open(slot, None).absorb(pairs)
 
     def flush(self) -> None:
         """Put everything that was written on the disk."""

@@ -36,12 +36,12 @@ from shutil import rmtree
 import numpy as np
 
 from tidegate.errors import InvariantBroken, StateInvalid, StorageCorrupt, StorageFull, TidegateError
-from tidegate.state.backend import Changes, Sizes, Version
+from tidegate.state.backend import Backend, Changes, Sizes, Version
 from tidegate.state.rocks import FREE_BYTES_MIN, disk_free_bytes
 from tidegate.state.rocks_settings import RocksSettings
 from tidegate.state.segments.columns import Found, KeyColumn, Longs
 from tidegate.state.segments.facts import SegmentFacts, Tallies
-from tidegate.state.segments.filters import estimated_keys
+from tidegate.state.segments.filter_growth import estimated_keys
 from tidegate.state.segments.key_table import pages
 from tidegate.state.segments.looking import Times, look, within
 from tidegate.state.segments.marks import (
@@ -61,10 +61,6 @@ from tidegate.state.segments.settings import SegmentSettings
 from tidegate.state.segments.shelf import Shelf, Slot
 
 __all__ = ["SegmentFacts", "SegmentStore", "Tallies", "standing_still"]
-
-# A filter is never made for more than so many times the keys that are there, or it would take more memory
-# a key than it saves reads. What the caller expects is taken as it is.
-GROWTH_MAX = 1.6
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +159,7 @@ class SegmentStore:
 
     def segments(self) -> list[SegmentFacts]:
         """Give what is known of the live segments, oldest first; none is opened for it."""
-        return [self._facts(self._shelf.slots[number]) for number in self._shelf.numbers()]
+        return [self._shelf.facts(number) for number in self._shelf.numbers()]
 
     def tallies(self) -> Tallies:
         """Give what lookups did since the store was opened; a copy."""
@@ -211,14 +207,34 @@ class SegmentStore:
 
     def write_partly(self, changes: Changes) -> None:
         parts = self._split(changes)
-        remove_mark(self.folder)
-        self._mark, self._version = None, None
-        self._shelf.unmark()
+        self._unmark()
         for number, part in parts.items():
             slot = self._shelf.slot_for_writing(number, None)
             slot.is_ahead = slot.is_taking = False
             self._write(slot, part, Record(NO_VERSION))
         self._shelf.settle()
+
+    def absorb(self, source: Backend, start: bytes, stop: bytes) -> None:
+        """Take the entries of another store in a range of which nothing is here: many of a segment at a time.
+
+        As `write_partly`, it leaves a copy that stands nowhere.
+        """
+        if not isinstance(source, SegmentStore):
+            raise InvariantBroken(reason=f"{type(source).__name__} has no segments to take")
+        self._unmark()
+        for number in source._shelf.numbers():
+            if self._first_live is None or number >= self._first_live:
+                bounds = bound_inside(start, number), bound_inside(stop, number)
+                with source._shelf.reading(number):
+                    other = source._shelf.use(number, source.version())
+                    self._shelf.absorb(number, other.table().entries(*bounds))
+        self._shelf.settle()
+
+    def compact(self) -> None:
+        """Merge the files of every segment, so that what was deleted takes no room; large ones take long."""
+        for number in self._shelf.numbers():
+            with self._shelf.reading(number):
+                self._shelf.use(number, self._version).compact()
 
     def snapshot(self, folder: Path) -> list[Path]:
         if folder.exists():
@@ -280,12 +296,19 @@ class SegmentStore:
             if slot.is_ahead:
                 self._check_run(slot, version)
         for number, slot in slots.items():
-            if slot.is_ahead and slot.opened and _has(slot.opened.record, version):
-                slot.opened.add_to_filter(parts[number])
+            if slot.is_ahead and slot.opened and slot.opened.record.has(version):
+                with self._shelf.reading(number):
+                    slot.opened.add_to_filter(parts[number])
                 slot.is_taking = slot.opened.record.version.batch == version.batch
                 continue
             slot.is_ahead = slot.is_taking = True  # until the whole batch is in
             self._write(slot, parts[number], Record(version, is_whole=is_last))
+
+    def _unmark(self) -> None:
+        """Take the mark away: the copy stands nowhere until it is written anew."""
+        remove_mark(self.folder)
+        self._mark, self._version = None, None
+        self._shelf.unmark()
 
     def _split(self, changes: Changes) -> dict[int, PartChanges]:
         """Give what changes do to each segment, after a look whether there is room for it."""
@@ -306,7 +329,8 @@ class SegmentStore:
     def _write(self, slot: Slot, part: PartChanges, record: Record) -> None:
         if slot.opened is None:
             raise InvariantBroken(reason=f"segment {slot.number} is not open")
-        slot.opened.write(part, record, self._expected(slot.number, slot.opened.record))
+        with self._shelf.reading(slot.number):
+            slot.opened.write(part, record, self._expected(slot.number, slot.opened.record))
 
     def _expected(self, number: int, record: Record) -> int | None:
         """Give how many keys a segment will have in the end, as far as one can tell."""
@@ -317,29 +341,13 @@ class SegmentStore:
         passed = (record.newest_us - self.rule.start_us(number) + 1) / self.rule.interval_us
         before = self._shelf.slots.get(number - 1)
         previous = before.listed.record.keys if before and before.listed else None
-        return min(estimated_keys(record.keys, passed, previous), int(record.keys * GROWTH_MAX))
+        return estimated_keys(record.keys, passed, previous)
 
     def _scan(self, number: int, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounds = bound_inside(start, number), bound_inside(stop, number)
         with self._shelf.reading(number):
             for key, value in pages(lambda: self._shelf.use(number, self._version).table(), *bounds):
                 yield outside(number, key), value
-
-    def _facts(self, slot: Slot) -> SegmentFacts:
-        opened, listed = slot.opened, self._shelf.listed_now(slot)
-        record = listed.record if listed else Record(NO_VERSION)
-        return SegmentFacts(
-            number=slot.number,
-            start_ms=self.rule.start_ms(slot.number),
-            keys=record.keys,
-            size_bytes=listed.size_bytes if listed else 0,
-            filter_bytes=listed.filter_bytes if listed else 0,
-            oldest_us=record.oldest_us,
-            newest_us=record.newest_us,
-            filter_probes=opened.filter_probes if opened else 0,
-            filter_maybe=opened.filter_maybe if opened else 0,
-            filter_false=opened.filter_false if opened else 0,
-        )
 
     def _write_mark(self) -> None:
         """Put everything on the disk, then the mark that says so; a copy that stands nowhere has none."""
@@ -385,11 +393,6 @@ class SegmentStore:
         if number is None or number not in self._shelf.slots:
             raise InvariantBroken(reason=f"{part} is no part of the copy in {self.folder}")
         return number
-
-
-def _has(record: Record, version: Version) -> bool:
-    """Say whether a segment that is ahead has all that a batch does to it."""
-    return record.version.batch > version.batch or (record.version == version and record.is_whole)
 
 
 def _other_run(place: Path, record: Record) -> StorageCorrupt:
