@@ -8,17 +8,21 @@ it, and it goes with the worker. It is kept while keys are few, for they are wha
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from tidegate.errors import InvariantBroken
 from tidegate.state.segments.bloom import Hashes
+from tidegate.state.segments.filter_page import write_all
 
 # 64 MB of disk; beyond, a filter grows by millions of keys before it is made anew.
 LOG_KEYS_MAX = 8_000_000
 CHUNK_BYTES = 1 << 20
+HASH_BYTES = 8
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +32,8 @@ class HashLog:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - open as long as the filter is
+        # Without a buffer: what the disk refuses is known at once, not when all are wanted.
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open as long as we are
         self._count = 0
         self._is_whole = True
 
@@ -46,17 +51,20 @@ class HashLog:
             self.close()
             return
         try:
-            self._file.write(np.ascontiguousarray(hashes, np.uint64).data)
+            write_all(self._file.fileno(), np.ascontiguousarray(hashes, np.uint64).tobytes())
         except OSError as problem:
             log.info("the hashes in %s will be read from its keys: %s", self._folder, problem)
             self.close()
 
     def chunks(self) -> Iterator[Hashes]:
-        """Give all hashes, some at a time."""
-        self._file.seek(0)
-        while content := self._file.read(CHUNK_BYTES):
+        """Give all hashes, some at a time; left in the middle, it changes nothing."""
+        # By place: the file's own position stays at its end, where the next hashes go.
+        for start in range(0, self._count * HASH_BYTES, CHUNK_BYTES):
+            wanted = min(CHUNK_BYTES, self._count * HASH_BYTES - start)
+            content = os.pread(self._file.fileno(), wanted, start)
+            if len(content) != wanted:
+                raise InvariantBroken(reason=f"the hashes in {self._folder} end at {start + len(content)}")
             yield np.frombuffer(content, np.uint64)
-        self._file.seek(0, 2)
 
     def close(self) -> None:
         """Let go of the file."""
