@@ -166,9 +166,9 @@ def _growing(spark: Any, folder: Path, sizes: Sizes, query: Query) -> tuple[list
 
 
 def _steady(stream: DedupStream, sizes: Sizes) -> float:
-    for _ in range(sizes.warm_batches + sizes.steady_batches):
+    for _ in range(sizes.settle_batches + sizes.steady_batches):
         stream.add_new(sizes.batch_rows)
-    took = stream.run()[sizes.warm_batches :]
+    took = stream.run()[sizes.settle_batches :]
     _say(f"at {stream.given:,}", sizes, took)
     stream.forget_rows()
     return _rate(sizes, took)

@@ -40,7 +40,8 @@ class Sizes:
     few_keys: int = 1_000_000
     large_keys: int = 50_000_000
     load_rows: int = 2_000_000
-    steady_batches: int = 5  # measured at each size
+    settle_batches: int = 10  # before them: what the loading left to merge is merged
+    steady_batches: int = 15  # measured at each size
     mixed_batches: int = 12
     duplicate_percent: int = 20
     restart_keys: int = 10_000_000
@@ -56,6 +57,7 @@ QUICK = Sizes(
     few_keys=20_000,
     large_keys=100_000,
     load_rows=50_000,
+    settle_batches=1,
     steady_batches=2,
     mixed_batches=3,
     restart_keys=100_000,

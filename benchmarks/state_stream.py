@@ -55,6 +55,8 @@ class Sizes:
     load_rows: int = 1_000_000
     warm_batches: int = 3
     batches: int = 10
+    settle_batches: int = 10  # after many keys were loaded: what the loading left to merge is merged
+    large_batches: int = 20  # two rounds of snapshots
     turns: int = 3  # of queries that are measured side by side
     slow_batches: int = 2  # of peers that take half a minute for one
     flink_rows: int = 200_000
@@ -77,6 +79,8 @@ QUICK = Sizes(
     load_rows=50_000,
     warm_batches=1,
     batches=3,
+    settle_batches=1,
+    large_batches=3,
     turns=1,
     slow_batches=1,
     flink_rows=2_000,
