@@ -315,6 +315,7 @@ class RocksEngine:
         free_bytes = self._free_bytes(self.path)
         if free_bytes - size_bytes < self.settings.free_bytes_min:
             self._room_bytes_left = 0
+            self._check_open()  # a store that did not open again says so, whatever room there is
             raise StorageFull(path=str(self.path), free_bytes=free_bytes)
         self._room_bytes_left = ROOM_CHECK_BYTES
         self._room_writes_left = ROOM_CHECK_WRITES
