@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -130,6 +131,28 @@ def test_a_batch_that_spills_has_the_copy_for_itself_before(both: tuple[Job, Wor
     rows, counts = expected(2)
     assert job.do(1, 0) + job.do(1, 1) == rows[1]
     assert job.counts(2) == counts
+
+
+def test_a_lender_that_hangs_counts_as_lost_and_the_borrower_makes_a_copy_for_itself(
+    both: tuple[Job, Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, lender = both
+    monkeypatch.setattr(borrowing, "ANSWER_SECONDS_MAX", 0.3)
+    job.settings = replace(job.settings, lock_wait_ms_max=20)
+    assert lender.child.pid is not None
+    try:
+        with open_batch(job.asked(1), job.settings, SystemClock()) as opened:
+            assert is_borrowed(opened)
+            os.kill(lender.child.pid, signal.SIGSTOP)
+            job.work(opened, 1, 0)
+            assert not is_borrowed(opened)
+            given = given_out(opened)
+        assert given == expected(2)[0][1][: len(given)]
+    finally:
+        os.kill(lender.child.pid, signal.SIGCONT)
+    job.settings = replace(job.settings, lock_wait_ms_max=5_000)
+    assert job.do(1, 0) + job.do(1, 1) == expected(2)[0][1]
+    assert job.counts(2) == expected(2)[1]
 
 
 @pytest.mark.crash

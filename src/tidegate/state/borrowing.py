@@ -87,7 +87,7 @@ class BorrowedCopy(LocalCopy):
         return self._borrowed if self.line is not None else super().open()
 
     def wipe(self) -> Path:
-        self._take(GIVE_UP)
+        self._take()
         return super().wipe()
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class BorrowedCopy(LocalCopy):
 
     def own(self) -> Backend:
         """Open the copy here, at the batch that the lender had it at."""
-        self._take(GIVE_UP)
+        self._take()
         if self.bring_again is not None:
             self.bring_again()
             return self.backend
@@ -125,12 +125,12 @@ class BorrowedCopy(LocalCopy):
         """Give the error of a copy that was lost with its lender."""
         return StorageFailed(path=str(self.folder), reason=reason)
 
-    def _take(self, word: str) -> None:
+    def _take(self) -> None:
         """Make the folder this worker's own, or a private one in its place when that takes too long."""
         if self.line is None:
             return
         folder = self.folder
-        self._return(word)
+        self._return(GIVE_UP)
         held = claim(folder, wait_ms_max=self._place.wait_ms_max)
         if held is None:
             log.warning("the copy in %s is in use for long; a private one is made", folder)
