@@ -15,7 +15,7 @@ KILL_ROUNDS ?= 50
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench crash soak
+.PHONY: help setup run test lint bench crash soak shake
 
 help:  ## this list
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1\t\2/p' Makefile | expand -t 14
@@ -33,6 +33,7 @@ lint: setup  ## everything needed, then style and types
 	$(BIN)/mypy
 
 test: lint  ## everything needed, then style, types and all tests
+	@scripts/browser.sh
 	$(BIN)/python -m pytest -m "not crash" --numprocesses $(TEST_PROCESSES) --dist loadfile
 	$(BIN)/python -m pytest -m crash --numprocesses $(TEST_PROCESSES) --dist loadfile
 
@@ -46,16 +47,19 @@ soak: setup  ## the same for SOAK_MINUTES (60), then random requests, statements
 	$(BIN)/python -m tests.crash.loop --minutes $(SOAK_MINUTES)
 	$(BIN)/python -m tests.server.fuzz --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.sql.fuzz --minutes $(FUZZ_MINUTES)
-	$(BIN)/python -m tests.sql.differential --minutes $(FUZZ_MINUTES)
+	$(BIN)/python -m tests.sql.expressions.differential --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.query.differential --minutes $(FUZZ_MINUTES)
-	$(BIN)/python -m tests.topics.groups_soak --minutes $(FUZZ_MINUTES)
+	$(BIN)/python -m tests.topics.groups.soak --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.contract.state_walk --minutes $(FUZZ_MINUTES)
-	$(BIN)/python -m tests.state.rescale_walk --seeds $(KILL_ROUNDS)
-	$(BIN)/python -m tests.state.lending_walk --seeds $(KILL_ROUNDS)
+	$(BIN)/python -m tests.checkpoint.rescale_walk --seeds $(KILL_ROUNDS)
+	$(BIN)/python -m tests.checkpoint.local.ipc_walk --seeds $(KILL_ROUNDS)
 	$(BIN)/python -m tests.faults.soak --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.faults.soak --operator dedup --minutes $(FUZZ_MINUTES)
 	$(BIN)/python -m tests.faults.dedup_walk --seeds $(KILL_ROUNDS)
 	$(BIN)/python -m tests.dedup.load --minutes $(FUZZ_MINUTES) --rate 2000
 	$(BIN)/python -m tests.server.live_soak $$(( $(FUZZ_MINUTES) * 60 ))
-	$(BIN)/python -m tests.upkeep.kills --rounds $(KILL_ROUNDS)
+	$(BIN)/python -m tests.upkeep.backup.kills --rounds $(KILL_ROUNDS)
 	$(BIN)/python -m tests.streams.kills --rounds $(KILL_ROUNDS)
+
+shake: setup  ## all tests in an order of chance, beside processes that take the processors, with more examples
+	$(BIN)/python -m tests.shake --examples 5 -m "not crash"

@@ -54,7 +54,7 @@ def nats_program() -> str | None:
 
 
 def missing(broker: Broker, synced: Synced) -> str | None:
-    """Say why a peer cannot be asked here; None when it can."""
+    """Return why a peer cannot be asked here; None when it can."""
     if broker == "Redis":
         return None if shutil.which("redis-server") else NO_REDIS
     program = nats_program()
@@ -79,7 +79,7 @@ def running(broker: Broker, synced: Synced) -> Iterator[int]:
 
 
 def broker_process(port: int) -> psutil.Process:
-    """Give the peer that listens on a port, a child of this program."""
+    """Return the peer that listens on a port, a child of this program."""
     for child in psutil.Process().children():
         if any(one.laddr.port == port for one in child.net_connections("tcp")):
             return child
@@ -146,24 +146,24 @@ def nats_greet(connection: socket.socket) -> bytes:
 
 
 def nats_message(inbox: bytes) -> bytes:
-    """Give the bytes that publish one message, to be answered in the inbox."""
+    """Return the bytes that publish one message, to be answered in the inbox."""
     return b"PUB %s %s %d\r\n%s\r\n" % (STREAM.encode(), inbox, PAYLOAD_BYTES, PAYLOAD)
 
 
 def nats_is_stored(answer: bytes) -> bool:
-    """Say whether the one message that is on the way is stored."""
+    """Return whether the one message that is on the way is stored."""
     if b'"error"' in answer:
         raise RuntimeError(answer.decode())
     return _SEQUENCE in answer and answer.endswith(b"\n")
 
 
 def redis_message() -> bytes:
-    """Give the bytes that add one message."""
+    """Return the bytes that add one message."""
     return redis_words("XADD", STREAM, "*", "v", PAYLOAD.decode())
 
 
 def redis_words(*words: str) -> bytes:
-    """Give a command in Redis's own wording."""
+    """Return a command in Redis's own wording."""
     said = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
     return f"*{len(words)}\r\n{said}".encode()
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import tidegate
 from benchmarks.brokers import PAYLOAD_BYTES, SETTINGS, Broker, Synced, connect, missing, running
 from benchmarks.table import Row, per_second, print_rows, times
-from tidegate.sdk.synchronous.topics import Topic
+from tidegate.sdk._sync.topics import Topic
 from tidegate.testing.server import running_server
 
 MESSAGES = 500_000
@@ -117,7 +117,7 @@ def _group_json(topic: Topic, run: int) -> int:
 
 
 def _peer(broker: Broker, synced: Synced) -> float | str:
-    """Give the peer's messages a second, or why there are none."""
+    """Return the peer's messages a second, or why there are none."""
     reason = missing(broker, synced)
     if reason is not None:
         return reason

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.table import Row, print_rows
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.segments.estimate import DAY_US, GIB, MIB, STORE_BYTES_A_KEY, US_PER_SECOND
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.dedup.sizing import DAY_US, GIB, MIB, STORE_BYTES_A_KEY, US_PER_SECOND
 
 # RocksDB's defaults for universal compaction; ours does not change them.
 SIZE_RATIO_PERCENT = 1
@@ -55,7 +55,7 @@ class Run:
     size_bytes: float
 
     def files(self, file_bytes: int) -> int:
-        """Give how many files it is made of: one in level 0, else of the target size."""
+        """Return how many files it is made of: one in level 0, else of the target size."""
         return 1 if self.level == 0 else max(1, int(-(-self.size_bytes // file_bytes)))
 
 
@@ -75,17 +75,17 @@ class Segment:
 
     @property
     def files(self) -> int:
-        """Give the number of files."""
+        """Return the number of files."""
         return sum(run.files(self.file_bytes) for run in self.runs)
 
     @property
     def size_bytes(self) -> float:
-        """Give the bytes of all runs."""
+        """Return the bytes of all runs."""
         return sum(run.size_bytes for run in self.runs)
 
     @property
     def writes(self) -> float:
-        """Give how often an entry was written to a file."""
+        """Return how often an entry was written to a file."""
         return 1 + self.merged_bytes / self.taken_bytes
 
     def take(self, size_bytes: float) -> None:
@@ -99,7 +99,7 @@ class Segment:
             self._merge(*due)
 
     def _due(self) -> tuple[int, int] | None:
-        """Give the half-open range of runs that RocksDB merges next."""
+        """Return the half-open range of runs that RocksDB merges next."""
         count = len(self.runs)
         if count < self.trigger:
             return None
@@ -140,12 +140,12 @@ class Plan:
 
     @property
     def keys(self) -> int:
-        """Give the keys of one segment of one partition."""
+        """Return the keys of one segment of one partition."""
         return self.rate * (self.interval_us // US_PER_SECOND) // self.partitions
 
     @property
     def run_keys(self) -> int:
-        """Give the keys of one run."""
+        """Return the keys of one run."""
         return self.rate * self.run_seconds // self.partitions
 
 
@@ -169,7 +169,7 @@ def simulated(plan: Plan, settings: RocksSettings) -> Segment:
 
 
 def described(plan: Plan, segment: Segment) -> str:
-    """Give one line of the table."""
+    """Return one line of the table."""
     seconds = plan.interval_us / US_PER_SECOND
     total = segment.taken_bytes + segment.merged_bytes
     cells = (
@@ -191,7 +191,7 @@ def described(plan: Plan, segment: Segment) -> str:
 
 
 def by_trigger(runs: int, triggers: Sequence[int]) -> str:
-    """Give how often an entry is written where merging begins at so many runs, for one line of the table."""
+    """Return how often an entry is written where merging begins at so many runs,."""
     cells = [f"{runs:,}"]
     for trigger in triggers:
         segment = Segment(trigger, 128 * MIB)
@@ -202,7 +202,7 @@ def by_trigger(runs: int, triggers: Sequence[int]) -> str:
 
 
 def heading(names: Sequence[str]) -> str:
-    """Give the first two lines of a table."""
+    """Return the first two lines of a table."""
     return "| " + " | ".join(names) + " |\n|" + " --- |" * len(names)
 
 
@@ -237,7 +237,7 @@ def run(trigger: int | None = None) -> list[Row]:
 def _checked(folder: Path, settings: RocksSettings) -> list[Row]:
     from rocksdict import Rdict, WriteOptions
 
-    from tidegate.state.rocks_settings import options_of
+    from tidegate.checkpoint.backends.rocksdb_options import options_of
 
     options: Any = options_of(settings, filters_whole=True)
     options.set_target_file_size_base(CHECK_FILE_BYTES)

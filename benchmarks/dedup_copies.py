@@ -11,17 +11,18 @@ from benchmarks.dedup_rows import NAME, newest_heads
 
 
 def settings(checkpoint: Path, local: Path) -> Any:
-    """Give the settings under which the copies of a checkpoint are opened, as its heads say."""
-    from tidegate.state.batch import StateSettings
-    from tidegate.state.rocks_settings import RocksSettings
-    from tidegate.state.segments.settings import SegmentSettings
+    """Return the settings under which the copies of a checkpoint are opened, as its heads say."""
+    from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+    from tidegate.checkpoint.settings import StateSettings
+    from tidegate.dedup.settings import SegmentSettings
+    from tidegate.dedup.store.store import SegmentStoreFactory
 
     notes = newest_heads(checkpoint)[0].notes
     segments = SegmentSettings(
         store=NAME, retention_us=notes["retention_us"], interval_us=notes["interval_us"]
     )
     rocks = RocksSettings.deduplication()
-    return StateSettings(backend="segments", segments=segments, rocks=rocks, local_root=str(local))
+    return StateSettings(backend=SegmentStoreFactory(segments, rocks), local_root=str(local))
 
 
 class Copies:
@@ -33,8 +34,8 @@ class Copies:
         self.stores: list[Any] = []
 
     def __enter__(self) -> Copies:
+        from tidegate.checkpoint.standby import Standby
         from tidegate.model.clock import SystemClock
-        from tidegate.state.standby import Standby
 
         found = settings(self._checkpoint, self._local)
         for partition in range(len(newest_heads(self._checkpoint))):
@@ -45,12 +46,12 @@ class Copies:
     def __exit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        from tidegate.state.kept import pool
+        from tidegate.checkpoint.local.pool import pool
 
         self.stores.clear()
         self._open.__exit__(kind, problem, trace)
         pool().close()
 
     def segments(self) -> list[Any]:
-        """Give the facts of all segments of all partitions."""
+        """Return the facts of all segments of all partitions."""
         return [facts for store in self.stores for facts in store.segments()]

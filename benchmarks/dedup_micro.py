@@ -55,11 +55,10 @@ class _Bench:
     """One store that grows, and the clock of each step."""
 
     def __init__(self, folder: Path, sizes: Sizes, duplicate_percent: int) -> None:
-        from tidegate.state.depot import Depot
-        from tidegate.state.rocks_settings import RocksSettings
-        from tidegate.state.segments.rule import SegmentRule
-        from tidegate.state.segments.settings import SegmentSettings
-        from tidegate.state.segments.store import SegmentStore
+        from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+        from tidegate.checkpoint.store import Depot
+        from tidegate.dedup.settings import SegmentRule, SegmentSettings
+        from tidegate.dedup.store.store import SegmentStore
 
         self._sizes, self._percent = sizes, duplicate_percent
         self._took: dict[str, float] = defaultdict(float)
@@ -86,10 +85,10 @@ class _Bench:
         return self._took
 
     def _batch(self, number: int, numbers: Numbers, times_us: Numbers, stream_us: int | None) -> int:
-        from tidegate.state.backend import Version
-        from tidegate.state.change_files import ChangeWriter
-        from tidegate.state.segments.columns import KeyColumn
-        from tidegate.state.segments.decide import BatchColumns, decide
+        from tidegate.checkpoint.backend import Version
+        from tidegate.checkpoint.changelog import ChangeWriter
+        from tidegate.dedup.columns import KeyColumn
+        from tidegate.dedup.decision import BatchColumns, decide
 
         high, low = mixed_bits(numbers, 1), mixed_bits(numbers, 2)
         with self._timed("keys"):

@@ -149,7 +149,7 @@ def size(spark: Any, folder: Path, sizes: Sizes) -> list[Row]:
 
 
 def _growing(spark: Any, folder: Path, sizes: Sizes, query: Query) -> tuple[list[float], float]:
-    """Give the seconds of each batch, and the CPU seconds of a million rows."""
+    """Return the seconds of each batch, and the CPU seconds of a million rows."""
     stream = DedupStream(spark, folder / "rate", query, sizes.keys)
     try:
         while stream.given < sizes.keys:

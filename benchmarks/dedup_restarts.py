@@ -150,7 +150,7 @@ class Driver:
             self._child.wait()
 
     def first_batch(self) -> tuple[float, float]:
-        """Give the seconds from the start of the process to Spark's session, and on to the first batch."""
+        """Return the seconds from the start of the process to Spark's session, and on to the first batch."""
         session = self._lines.wait("session")
         batch = self._lines.wait("batch")
         return session - self._began, batch - session
@@ -183,7 +183,7 @@ class _Lines:
         threading.Thread(target=self._read, daemon=True).start()
 
     def wait(self, word: str) -> float:
-        """Give when a line with this word first came."""
+        """Return when a line with this word first came."""
 
         def found() -> list[float]:
             return [at for line, at in self._said if line.startswith(word)]
@@ -205,7 +205,7 @@ class _Lines:
 
 
 def _done(checkpoint: Path) -> int:
-    """Give how many unique keys the newest heads have; none before the first batch is done."""
+    """Return how many unique keys the newest heads have; none before the first batch is done."""
     try:
         return totals(checkpoint).get("unique", 0)
     except (IndexError, ValueError):
@@ -216,8 +216,8 @@ class _Following:
     """A standby of every partition in this process, which follows until it is left."""
 
     def __init__(self, checkpoint: Path, local: Path) -> None:
+        from tidegate.checkpoint.standby import Standby
         from tidegate.model.clock import SystemClock
-        from tidegate.state.standby import Standby
 
         found = settings(checkpoint, local)
         self._standbys = [Standby(checkpoint, NAME, p, found, SystemClock()) for p in range(2)]
@@ -229,7 +229,7 @@ class _Following:
         return self
 
     def __exit__(self, *_: object) -> None:
-        from tidegate.state.kept import pool
+        from tidegate.checkpoint.local.pool import pool
 
         self.stop()
         pool().close()

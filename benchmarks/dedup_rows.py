@@ -68,7 +68,7 @@ QUICK = Sizes(
 
 
 def ours(**options: Any) -> Query:
-    """Give a query that runs our operator."""
+    """Return a query that runs our operator."""
 
     def query(rows: Any, checkpoint: str) -> Any:
         from tidegate import spark as tide
@@ -92,7 +92,7 @@ def sparks(rows: Any, checkpoint: str) -> Any:  # noqa: ARG001 - all queries tak
 
 
 def ids(numbers: Numbers) -> pa.Array:
-    """Give the id of each number: the same every time, and spread over all bits."""
+    """Return the id of each number: the same every time, and spread over all bits."""
     halves = np.stack([mixed_bits(numbers, 1), mixed_bits(numbers, 2)], axis=1)
     pairs = _HEX[halves.view(np.uint8).reshape(len(numbers), 16)]
     letters = pairs.view(np.uint8).reshape(len(numbers), 32)
@@ -177,10 +177,10 @@ def totals(checkpoint: Path) -> dict[str, int]:
 
 
 def newest_heads(checkpoint: Path) -> Sequence[Any]:
-    """Give the newest head of each partition of our operator."""
-    from tidegate.state import epochs
-    from tidegate.state.depot import operator_depot
-    from tidegate.state.heads import head_batches, read_head
+    """Return the newest head of each partition of our operator."""
+    from tidegate.checkpoint import epochs
+    from tidegate.checkpoint.commit_record import head_batches, read_head
+    from tidegate.checkpoint.store import operator_depot
 
     depot = operator_depot(str(checkpoint), NAME)
     epoch = epochs.listed(depot)[-1]

@@ -16,7 +16,7 @@ from time import perf_counter
 
 from benchmarks.table import Row, milliseconds, per_second, print_rows, times
 from tidegate.storage.engine import KeyRange
-from tidegate.storage.rocks import RocksEngine
+from tidegate.storage.rocksdb.engine import RocksEngine
 
 PAIRS = 1_000_000
 BATCH_PAIRS = 10_000
@@ -28,7 +28,7 @@ VALUE = b"8 bytes!"
 
 
 def pair_keys(first: int, count: int) -> list[bytes]:
-    """Give 16-byte keys in order."""
+    """Return 16-byte keys in order."""
     return [
         b"\x11\x00\x00\x00\x01\x00\x00\x00" + number.to_bytes(8, "big")
         for number in range(first, first + count)

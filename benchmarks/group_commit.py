@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.table import Row, print_rows
-from tidegate.storage.commit import GroupCommitter, Staging
-from tidegate.storage.rocks import RocksEngine
+from tidegate.storage.group_commit import GroupCommitter, Staging
+from tidegate.storage.rocksdb.engine import RocksEngine
 
 SECONDS = 2.0
 WRITERS = 64

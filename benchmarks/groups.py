@@ -37,7 +37,7 @@ from benchmarks.brokers import (
 )
 from benchmarks.single_publish import http_is_whole, request
 from benchmarks.table import Row, milliseconds, print_rows
-from tidegate.sdk.synchronous.topics import Topic
+from tidegate.sdk._sync.topics import Topic
 from tidegate.testing.server import RunningServer, running_server
 
 ROUNDS = 1_000
@@ -214,7 +214,7 @@ def _answer(connection: socket.socket) -> bytes:
 
 
 def _peer(broker: Broker, synced: Synced) -> Figures | str:
-    """Give what the peer did, or why it did nothing."""
+    """Return what the peer did, or why it did nothing."""
     reason = missing(broker, synced)
     if reason is not None:
         return reason

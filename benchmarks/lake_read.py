@@ -23,8 +23,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, PostCommitHookProperties, write_deltalake
 
 from benchmarks.table import Row, milliseconds, print_rows, times
-from tidegate.query.lake_sql import LakeQuery
-from tidegate.storage.lake import Lake
+from tidegate.query.duckdb.engine import LakeQuery
+from tidegate.storage.lake.tables import Lake
 
 FILES = 10
 ENTITIES = 500
@@ -49,7 +49,7 @@ def sorted_rows(first_entity: int, entities: int) -> pa.Table:
 
 
 def small_commit(number: int) -> pa.Table:
-    """Give a few rows that are newer than all before, as a stream adds them."""
+    """Return a few rows that are newer than all before, as a stream adds them."""
     numbers = (number * 7 + np.arange(COMMIT_ROWS)) % ENTITIES
     return rows_of(numbers, np.full(COMMIT_ROWS, STOP_US + number * 1_000_000, dtype=np.int64))
 
@@ -82,7 +82,10 @@ Ask = Callable[[list[Any]], int]
 
 
 def p50s(*asks: Ask, before: Callable[[int], None] = lambda _: None) -> list[float]:
-    """Give the median time of each way to ask, in seconds; they take turns, so that noise meets all alike."""
+    """Return the median time of each way to ask, in seconds.
+
+    They take turns, so that noise meets all alike.
+    """
     took: list[list[float]] = [[] for _ in asks]
     for number in range(QUERIES + WARM_UP_QUERIES):
         params = [f"meter-{number * 37 % ENTITIES:04}", "2026-01-01T00:00:00Z", "2026-01-02T03:46:40Z"]
@@ -135,7 +138,7 @@ def run() -> list[Row]:
 
 
 def table_rows(quiet: list[float], busy: list[float], cold: float) -> list[Row]:
-    """Give the rows of the table."""
+    """Return the rows of the table."""
     fresh, after, peer, as_json = quiet
     target, no_slower = "≤ 50 ms", f"≤ 50 ms, no slower than {milliseconds(fresh)}"
     read = f"{ENTITY_ROWS:,} of {ENTITIES * ENTITY_ROWS // 1_000_000} M rows, p50"

@@ -18,7 +18,8 @@ from time import perf_counter
 import psycopg
 
 from benchmarks.table import Row, milliseconds, print_rows, times
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.model.clock import SystemClock
 from tidegate.testing.postgres import Postgres, find_binaries
 

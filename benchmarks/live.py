@@ -54,7 +54,7 @@ class Measured:
     expected: int
 
     def row(self, name: str, targets_ms: tuple[float, float]) -> Row:
-        """Give the figures as a row."""
+        """Return the figures as a row."""
         p50, p99 = _percentile(self.latencies_ms, 50), _percentile(self.latencies_ms, 99)
         floor = statistics.median(self.insert_ms)
         missing = self.expected - len(self.latencies_ms)

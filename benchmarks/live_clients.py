@@ -31,7 +31,7 @@ class Client:
 
 
 def handshake(host: str, token: str) -> bytes:
-    """Give the bytes that ask for a live socket."""
+    """Return the bytes that ask for a live socket."""
     return (
         f"GET /api/v1/live HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: {'A' * 22}==\r\nSec-WebSocket-Version: 13\r\n"
@@ -40,7 +40,7 @@ def handshake(host: str, token: str) -> bytes:
 
 
 def masked(text: str) -> bytes:
-    """Give a client's frame; a mask of zeros is a mask."""
+    """Return a client's frame; a mask of zeros is a mask."""
     payload = text.encode()
     length = len(payload)
     head = bytes((0x81, 0x80 | length)) if length < 126 else bytes((0x81, 0xFE)) + length.to_bytes(2, "big")

@@ -69,7 +69,7 @@ def _ours() -> float:
 
 
 def _peer(broker: Broker, synced: Synced) -> float | str:
-    """Give the peer's messages a second, or why there are none."""
+    """Return the peer's messages a second, or why there are none."""
     reason = missing(broker, synced)
     if reason is not None:
         return reason

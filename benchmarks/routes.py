@@ -63,7 +63,7 @@ def _shown(loads: list[Load]) -> str:
 
 
 def _loads(server: RunningServer, rows: int) -> dict[str, list[Load]]:
-    """Give what each table took in each of its turns."""
+    """Return what each table took in each of its turns."""
     found: dict[str, list[Load]] = {table: [] for table in ("plain", *PAYLOADS)}
     place, child = place_of(server.url), psutil.Process(server.child.pid)
     connections = CONNECTIONS if rows == 1 else BULK_CONNECTIONS

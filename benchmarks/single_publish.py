@@ -80,7 +80,7 @@ def run() -> list[Row]:
 
 
 def request(path: str, token: str, body: bytes, method: str = "POST") -> bytes:
-    """Give the bytes of a request."""
+    """Return the bytes of a request."""
     head = f"{method} {path} HTTP/1.1\r\nHost: x\r\n"
     if token:
         head += f"Authorization: Bearer {token}\r\n"
@@ -95,7 +95,7 @@ def load(place: tuple[str, int], content: bytes, status: bytes, child: psutil.Pr
 
 
 def http_is_whole(answer: bytes, status: bytes) -> bool:
-    """Say whether an answer is here; refuse one with another status."""
+    """Return whether an answer is here; refuse one with another status."""
     head, found, body = answer.partition(b"\r\n\r\n")
     if not found:
         return False
@@ -188,7 +188,7 @@ def _row(name: str, ours: Load, peer: Load | str) -> Row:
 
 
 def _peer(broker: Broker, synced: Synced) -> Load | str:
-    """Give what the peer did, or why it did nothing."""
+    """Return what the peer did, or why it did nothing."""
     reason = missing(broker, synced)
     if reason is not None:
         return reason

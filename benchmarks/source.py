@@ -17,8 +17,8 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.table import Row, per_second, print_rows, times
-from tidegate.pipeline.session import build_session, end_session
-from tidegate.pipeline.wire import Place, Wire
+from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.pipeline.worker.spark_session import build_session, end_session
 from tidegate.testing.server import RunningServer, running_server
 
 MESSAGES = 2_000_000

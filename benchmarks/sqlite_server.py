@@ -19,10 +19,10 @@ import msgspec
 from starlette.responses import Response
 
 from tidegate.cli.main import run as run_command
-from tidegate.server import routes
-from tidegate.server.bodies import ready_answer
-from tidegate.server.call import JSON, Call
-from tidegate.server.sql import SqlBody
+from tidegate.server.api import routes
+from tidegate.server.api.sql import SqlBody
+from tidegate.server.http.request import Call
+from tidegate.server.http.responses import JSON, ready_answer
 
 _decoder = msgspec.json.Decoder(SqlBody)
 _encode = msgspec.json.Encoder().encode

@@ -31,7 +31,7 @@ class _Rows(StatelessSourcePartition):  # type: ignore[misc] # untyped here
         self._keys, self._at = keys, 0
 
     def next_batch(self) -> list[tuple[str, int]]:
-        """Give the next rows; keys must be text."""
+        """Return the next rows; keys must be text."""
         if self._at >= len(self._keys):
             raise StopIteration
         rows = [(str(key), 1) for key in self._keys[self._at : self._at + CHUNK_ROWS]]
@@ -44,7 +44,7 @@ class _Source(DynamicSource):  # type: ignore[misc]
         self._keys = keys
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> _Rows:
-        """Give the one partition."""
+        """Return the one partition."""
         return _Rows(self._keys)
 
 
@@ -64,7 +64,7 @@ class _Sink(DynamicSink):  # type: ignore[misc]
         self._made = _Timed(batch_rows, ends)
 
     def build(self, step_id: str, worker_index: int, worker_count: int) -> _Timed:
-        """Give the one partition."""
+        """Return the one partition."""
         return self._made
 
 

@@ -28,7 +28,7 @@ NO_BYTEWAX = "not installed (pip install bytewax elsewhere, and name its Python 
 
 
 def flink_rate(sizes: Sizes) -> float | str:
-    """Give PyFlink's rows a second, the start of the job taken off; or say why it was not asked."""
+    """Return PyFlink's rows a second, the start of the job taken off; or say why it was not asked."""
     python = _python_with("pyflink", "TIDEGATE_BENCH_FLINK")
     if python is None:
         return NO_FLINK
@@ -38,7 +38,7 @@ def flink_rate(sizes: Sizes) -> float | str:
 
 
 def bytewax_rate(sizes: Sizes) -> float | str:
-    """Give the rows a second of Bytewax; or say why it was not asked."""
+    """Return the rows a second of Bytewax; or say why it was not asked."""
     python = _python_with("bytewax", "TIDEGATE_BENCH_BYTEWAX")
     if python is None:
         return NO_BYTEWAX

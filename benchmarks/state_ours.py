@@ -137,7 +137,7 @@ class SessionTracker(tide.KeyedOperator[SessionEvent, SessionOutput]):
 
 
 def ours(operator: Any, *, partitions: int = PARTITIONS, key: str = "k", **options: Any) -> Query:
-    """Give a query that runs an operator of ours."""
+    """Return a query that runs an operator of ours."""
 
     def query(rows: Any, checkpoint: str) -> Any:
         return tide.process(

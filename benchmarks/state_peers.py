@@ -22,7 +22,7 @@ NO_PROTOBUF = "not installed (pip install protobuf)"
 
 
 def missing_protobuf() -> str | None:
-    """Say why transformWithState cannot run here; None when it can."""
+    """Return why transformWithState cannot run here; None when it can."""
     return None if importlib.util.find_spec("google.protobuf") else NO_PROTOBUF
 
 

@@ -126,7 +126,7 @@ def _small(spark: Any, folder: Path, sizes: Sizes, query: Query) -> float:
 
 
 def _restarted(stream: Stream, keys: int, query: Query | None = None) -> float:
-    """Give what the first batch after a restart takes, all of it."""
+    """Return what the first batch after a restart takes, all of it."""
     stream.add_drawn(keys, 100, 1)
     return stream.run(query)[0]
 

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidegate.pipeline.session import SessionSettings, build_session, end_session
+from tidegate.pipeline.worker.spark_session import SessionSettings, build_session, end_session
 
 ROOT = str(Path(__file__).resolve().parent.parent)
 CORES = 2
@@ -96,7 +96,7 @@ QUICK = Sizes(
 
 @contextmanager
 def session(scratch: Path, **extra: str) -> Iterator[Any]:
-    """Give a Spark session whose own state is in RocksDB; its workers find this package."""
+    """Return a Spark session whose own state is in RocksDB; its workers find this package."""
     # Local copies go with the rest when the run is over.
     os.environ["TIDEGATE_STATE_DIR"] = str(scratch.parent / "copies")
     settings = SessionSettings(
@@ -116,9 +116,12 @@ def session(scratch: Path, **extra: str) -> Iterator[Any]:
         end_session(spark)
 
 
-def drawn(keys: int, rows: int, seed: int) -> np.ndarray[Any, Any]:
-    """Draw the keys of a batch: all are equally likely."""
-    return np.random.default_rng(seed).integers(0, keys, rows)
+def drawn(keys: int, rows: int, seed: int, *, skewed: bool = False) -> np.ndarray[Any, Any]:
+    """Draw the keys of a batch: all are equally likely, or by Zipf's law, the n-th one n times less often."""
+    draw = np.random.default_rng(seed)
+    if skewed:
+        return np.minimum(keys ** draw.random(rows), keys).astype(np.int64) - 1
+    return draw.integers(0, keys, rows)
 
 
 class Stream:
@@ -151,10 +154,10 @@ class Stream:
             hidden.rename(path)
         self._batches += 1
 
-    def add_drawn(self, keys: int, rows: int, batches: int) -> None:
+    def add_drawn(self, keys: int, rows: int, batches: int, *, skewed: bool = False) -> None:
         """Add batches of drawn keys."""
         for _ in range(batches):
-            self.add(drawn(keys, rows, self._batches))
+            self.add(drawn(keys, rows, self._batches, skewed=skewed))
 
     def load(self, keys: int, batch_rows: int) -> None:
         """Bring every key into the state, in large batches, not timed."""
@@ -187,7 +190,7 @@ def _with_rows(running: Any) -> list[Any]:
 
 
 def counted(seconds: list[float], warm: int) -> float:
-    """Give the mean seconds of a batch, those for warming up left out."""
+    """Return the mean seconds of a batch, those for warming up left out."""
     rest = seconds[warm:]
     assert rest, f"{len(seconds)} batches and {warm} of them to warm up"
     return statistics.fmean(rest)

@@ -42,7 +42,7 @@ NO_REDIS = "not installed (apt-get install redis-server)"
 
 
 def make_table(number: int, ttl_seconds: int = 3600, durability: Durability = Durability.BUFFERED) -> Table:
-    """Give a stream of a number and a text."""
+    """Return a stream of a number and a text."""
     return Table(
         id=number,
         tenant="default",
@@ -59,7 +59,7 @@ def make_table(number: int, ttl_seconds: int = 3600, durability: Durability = Du
 
 @contextmanager
 def opened_store(folder: Path, clock: Clock) -> Iterator[StreamStore]:
-    """Give a store that is flushed in the background."""
+    """Return a store that is flushed in the background."""
     store = StreamStore(
         lambda _: folder, clock, SnowflakeSource(clock), StreamSettings(), free_bytes_min=1 << 20
     )

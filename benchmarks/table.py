@@ -19,7 +19,7 @@ class Row:
 
 
 def per_second(count: float, seconds: float) -> str:
-    """Give a rate for people: 1.52 M/s, 24.6 k/s, 310 /s."""
+    """Return a rate for people: 1.52 M/s, 24.6 k/s, 310 /s."""
     rate = count / seconds
     for size, unit in ((1e6, " M/s"), (1e3, " k/s")):
         if rate >= size:
@@ -28,12 +28,12 @@ def per_second(count: float, seconds: float) -> str:
 
 
 def milliseconds(seconds: float) -> str:
-    """Give a duration for people: 1.24 ms."""
+    """Return a duration for people: 1.24 ms."""
     return f"{seconds * 1e3:.3g} ms"
 
 
 def times(ours: float, peer: float) -> str:
-    """Give how many times the first is the second: 2.1 ×."""
+    """Return how many times the first is the second: 2.1 ×."""
     return f"{ours / peer:.2g} ×" if peer else "–"
 
 

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from benchmarks.single_publish import drive, http_is_whole, request
 from benchmarks.table import Row, milliseconds, print_rows
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 from tidegate.testing.server import running_server
 
 CONNECTIONS = 16
@@ -125,7 +125,7 @@ def _is_whole(answer: bytes) -> bool:
 
 
 def encoded(token: str, sql: str, params: list[Any] | None = None) -> bytes:
-    """Give the bytes of a request that runs a statement."""
+    """Return the bytes of a request that runs a statement."""
     return request(ROUTE, token, json.dumps({"sql": sql, "params": params or []}).encode())
 
 
@@ -161,7 +161,7 @@ def _rows(place: Place, token: str, sql: str) -> list[list[Any]]:
 
 
 def place_of(url: str) -> Place:
-    """Give host and port."""
+    """Return host and port."""
     address = urlsplit(url)
     return str(address.hostname), address.port or 0
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from tidegate.pipeline.session import jvm_of
+from tidegate.pipeline.worker.spark_session import jvm_of
 
 GONE_SECONDS_MAX = 20.0
 
@@ -57,7 +57,7 @@ class CpuMeter:
         self._before = self._seconds()
 
     def seconds(self) -> float:
-        """Give the CPU seconds since the meter was made."""
+        """Return the CPU seconds since the meter was made."""
         return self._seconds() - self._before
 
     def _seconds(self) -> float:
@@ -75,7 +75,7 @@ class CpuMeter:
 
 
 def workers_uss_mb(spark: Any) -> float:
-    """Give what the Python workers of a session hold together, in MB; shared memory is left out."""
+    """Return what the Python workers of a session hold together, in MB; shared memory is left out."""
     held = 0
     for child in psutil.Process(jvm_of(spark).pid).children(recursive=True):
         try:

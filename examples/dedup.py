@@ -16,7 +16,7 @@ from tidegate import spark as tide
 
 
 def unique_orders(orders: DataFrame, checkpoint: str, partitions: int | None = None) -> DataFrame:
-    """Give the orders whose id was not seen in the 100 days around them."""
+    """Return the orders whose id was not seen in the 100 days around them."""
     return tide.deduplicate(
         orders,
         name="orders",

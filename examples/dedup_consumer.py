@@ -22,7 +22,7 @@ RETENTION = "100 days"
 
 
 def new_orders(topic: Any, dedup: tidegate.Deduplicator, wait_ms: int = 5_000) -> Iterator[Any]:
-    """Give the messages of the topic that are new, one page after the other, until none comes."""
+    """Yield the messages of the topic that are new, one page after the other, until none comes."""
     while messages := topic.consume(group=GROUP, limit=1_000, wait_ms=wait_ms)["messages"]:
         yield from dedup.unique(
             messages,

@@ -80,7 +80,7 @@ class Visits(tide.KeyedOperator[Click, Summary]):
 
 
 def visits(clicks: DataFrame, checkpoint: str, partitions: int | None = None) -> DataFrame:
-    """Give the visits behind a stream, or a table, of clicks."""
+    """Return the visits behind a stream, or a table, of clicks."""
     return tide.process(
         clicks,
         name="visits",

@@ -1,10 +1,11 @@
-"""Makes the client that blocks from the one for asyncio: takes sdk/asynchronous, writes sdk/synchronous.
+"""Makes the client that blocks from the one for asyncio: takes sdk/_async, writes sdk/_sync.
 
     python scripts/generate_sdk.py
 
 The calls of both clients are described once. `await` and `async` go, names change as RENAMED says, and
-everything else stays as it is written; what both need in two kinds stands in their `waiting.py` and
-`sockets.py`, which are not made. tests/sdk/test_generated.py fails when the result is not up to date.
+everything else stays as it is written; what both need in two kinds is `_async/concurrency.py` and
+`_async/sockets.py` here, and the modules of these names in `blocking/` there.
+tests/sdk/test_generated.py fails when the result is not up to date.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ import sys
 from pathlib import Path
 
 SDK = Path(__file__).resolve().parent.parent / "src" / "tidegate" / "sdk"
-SOURCE = SDK / "asynchronous"
-TARGET = SDK / "synchronous"
-WRITTEN_BY_HAND = frozenset({"sockets.py", "waiting.py"})
+SOURCE = SDK / "_async"
+TARGET = SDK / "_sync"
+# What waits has two forms written by hand: these in _async, and those of the same name in blocking.
+IN_BLOCKING = frozenset({"concurrency", "sockets"})
 
 # A whole word on the left becomes the one on the right.
 RENAMED = {
     "AsyncClient": "Client",
     "connect_async": "connect",
-    "asynchronous": "synchronous",
+    "_async": "_sync",
     "aclose": "close",
     "__aenter__": "__enter__",
     "__aexit__": "__exit__",
@@ -52,12 +54,13 @@ PATTERNS = [
         re.compile(r"The client for asyncio: takes calls, gives awaitable"),
         "The client that blocks: takes calls, gives",
     ),
+    (re.compile(rf"\bsdk\._async\.({'|'.join(sorted(IN_BLOCKING))})\b"), r"sdk.blocking.\1"),
     *((re.compile(rf"\b{old}\b"), new) for old, new in RENAMED.items()),
 ]
 
 
 def synchronous(source: str, name: str) -> str:
-    """Give the blocking form of a source text; its docstring says where it comes from."""
+    """Return the blocking form of a source text; its docstring says where it comes from."""
     text = source
     for pattern, replacement in PATTERNS:
         text = pattern.sub(replacement, text)
@@ -68,11 +71,11 @@ def synchronous(source: str, name: str) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Give every file of the blocking client with what it should hold."""
+    """Return every file of the blocking client with what it should hold."""
     return {
         TARGET / path.name: synchronous(path.read_text(encoding="utf-8"), path.name)
         for path in sorted(SOURCE.glob("*.py"))
-        if path.name not in WRITTEN_BY_HAND
+        if path.stem not in IN_BLOCKING
     }
 
 
@@ -83,7 +86,7 @@ def _without_docstring(text: str) -> str:
 
 def _signed(text: str, name: str) -> str:
     promise = ast.get_docstring(ast.parse(text)) or ""
-    note = f"Made from asynchronous/{name} by scripts/generate_sdk.py: change that one, and run it again."
+    note = f"Made from _async/{name} by scripts/generate_sdk.py: change that one, and run it again."
     _, _, rest = text.removeprefix('"""').partition('"""\n')
     return f'"""{promise}\n\n{note}\n"""\n{rest}'
 
@@ -100,13 +103,13 @@ def main() -> None:
     """Write what has changed and say so."""
     wanted = generated()
     for path in sorted(TARGET.glob("*.py")):
-        if path not in wanted and path.name not in WRITTEN_BY_HAND:
+        if path not in wanted:
             path.unlink()
             print(f"removed {path.name}")
     for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
-            print(f"wrote synchronous/{path.name}")
+            print(f"wrote _sync/{path.name}")
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 
 
 def find_browser() -> str:
-    """Give the path of a Chromium, or skip the test."""
+    """Return the path of a Chromium, or skip the test."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     if found is None:
         pytest.skip("no Chromium is installed")
@@ -73,7 +73,7 @@ class Page:
         self._wait_for_next()
 
     def evaluate(self, script: str) -> Any:
-        """Give the value of some JavaScript; the policy of the page does not hold for it."""
+        """Return the value of some JavaScript; the policy of the page does not hold for it."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         if "exceptionDetails" in answer:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']['text']}")
@@ -90,11 +90,11 @@ class Page:
         return str(self.evaluate("location.pathname + location.search"))
 
     def cookies(self) -> dict[str, dict[str, Any]]:
-        """Give the cookies of the page by name, those that scripts cannot see too."""
+        """Return the cookies of the page by name, those that scripts cannot see too."""
         return {cookie["name"]: cookie for cookie in self.call("Network.getCookies")["cookies"]}
 
     def complaints(self) -> list[str]:
-        """Give what the browser complained of so far: refused styles, failed loads, errors."""
+        """Return what the browser complained of so far: refused styles, failed loads, errors."""
         self.evaluate("1")
         entries = [e["params"]["entry"] for e in self.events if e.get("method") == "Log.entryAdded"]
         return [entry["text"] for entry in entries if entry["level"] == "error"]

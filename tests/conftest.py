@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.schedule import ByFile, longest_first
+from tests.shake import shake
 from tests.warm import WarmChild
 from tidegate.testing import server
 from tidegate.testing.postgres import Postgres, find_binaries
@@ -30,6 +31,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest: one that begins last keeps everybody waiting."""
     items.sort(key=lambda item: longest_first(item.nodeid))
+    shake(items, os.environ)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -52,10 +54,12 @@ def spark_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(spark_home: Path) -> Iterator[Any]:
-    """Give the one Spark session of the run, with Delta and our sources; it starts when first asked for."""
-    from tidegate.pipeline.session import SessionSettings, build_session, end_session
+    """Return the one Spark session of the run, with Delta and our sources; it starts when first asked for."""
+    from tidegate.pipeline.worker.spark_session import SessionSettings, build_session, end_session
 
     session = build_session(SessionSettings(environ={"TIDEGATE_HOME": str(spark_home)}))
+    # A query may be long in stopping on a busy machine.
+    session.conf.set("spark.sql.streaming.stopTimeout", "120s")
     # For Spark's processes alone: tests of the command line choose their own.
     del os.environ["TIDEGATE_HOME"]
     yield session
@@ -64,13 +68,13 @@ def spark(spark_home: Path) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """Give the one PostgreSQL of the run."""
+    """Return the one PostgreSQL of the run."""
     yield from _started_postgres()
 
 
 @pytest.fixture(scope="session")
 def fragile_postgres() -> Iterator[Postgres]:
-    """Give a PostgreSQL that tests may stop and kill; they leave it running."""
+    """Return a PostgreSQL that tests may stop and kill; they leave it running."""
     yield from _started_postgres()
 
 

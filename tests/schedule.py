@@ -10,18 +10,21 @@ from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 # Each process that runs one of these files starts a JVM for all of them. Two such processes are quicker than
 # one, and three would be slower, and need the memory of three.
 SPARK: dict[str, tuple[str, ...]] = {
-    "operators in Spark": ("tests/pipeline/test_keyed*.py", "tests/pipeline/test_dedup*.py"),
+    "operators in Spark": (
+        "tests/pipeline/stateful/test_keyed*.py",
+        "tests/pipeline/stateful/test_dedup*.py",
+    ),
     "doors to Spark": (
-        "tests/pipeline/test_worker.py",
-        "tests/pipeline/test_source.py",
-        "tests/pipeline/test_sink.py",
+        "tests/pipeline/worker/test_worker.py",
+        "tests/pipeline/topic/test_source.py",
+        "tests/pipeline/topic/test_sink.py",
         "tests/pipeline/test_examples.py",
-        "tests/pipeline/test_session.py",
+        "tests/pipeline/worker/test_spark_session.py",
         "tests/pipeline/test_jars.py",
-        "tests/pipeline/test_digests.py",
-        "tests/pipeline/test_definitions.py",
-        "tests/pipeline/test_settling.py",
-        "tests/state/test_hashing.py",
+        "tests/pipeline/stateful/test_key_digests.py",
+        "tests/pipeline/worker/test_definitions.py",
+        "tests/pipeline/stateful/test_worker_setup.py",
+        "tests/checkpoint/keys/test_spark_hash.py",
     ),
 }
 # By how long they take: first as crash tests, of which these are most, then as all others.
@@ -30,28 +33,28 @@ LONGEST = (
     "tests/crash/test_crash.py",
     "tests/crash/test_topics.py",
     "tests/faults/test_dedup_faults.py",
-    "tests/upkeep/test_pipeline.py",
+    "tests/upkeep/backup/test_pipeline.py",
     "tests/test_docs.py",
     *SPARK["operators in Spark"],
     *SPARK["doors to Spark"],
-    "tests/pipeline/test_worker_alone.py",
-    "tests/cli/test_up.py",
-    "tests/upkeep/test_commands.py",
-    "tests/server/test_openapi.py",
-    "tests/cli/test_doctor.py",
+    "tests/pipeline/worker/test_worker_alone.py",
+    "tests/cli/commands/test_up.py",
+    "tests/upkeep/backup/test_commands.py",
+    "tests/server/openapi/test_document.py",
+    "tests/cli/commands/test_doctor.py",
     "tests/cli/test_main.py",
-    "tests/server/test_start.py",
-    "tests/server/test_lost_parts.py",
-    "tests/server/test_postgres.py",
-    "tests/server/test_disk_full.py",
-    "tests/server/*.py",
-    "tests/cli/*.py",
-    "tests/upkeep/*.py",
+    "tests/server/test_serve.py",
+    "tests/server/runtime/test_missing_stores.py",
+    "tests/server/runtime/test_postgres.py",
+    "tests/server/runtime/test_disk_full.py",
+    "tests/server/*",
+    "tests/cli/*",
+    "tests/upkeep/*",
 )
 
 
 def longest_first(nodeid: str) -> int:
-    """Give the place of a test's file in the order of the files; those that are not named come last."""
+    """Return the place of a test's file in the order of the files; those that are not named come last."""
     file = nodeid.partition("::")[0]
     return next((place for place, name in enumerate(LONGEST) if fnmatch.fnmatch(file, name)), len(LONGEST))
 

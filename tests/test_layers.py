@@ -1,6 +1,7 @@
 """Imports point down: the layers of the code, and who may import whom.
 
-    errors → settings → model → storage, catalog, watching → holders → movers → query → doors
+    errors → settings → model → storage, catalog, sql, telemetry → checkpoint
+           → holders → movers → query → doors
 
 A module imports from layers below its own and from its own package. `tidegate.testing` is shipped for tests
 and imported by nothing else.
@@ -17,9 +18,11 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).resolve().parent.parent / "src"
+from tests.paths import ROOT
 
-HOLDERS = ["streams", "tables", "topics", "state", "archives"]
+SRC = ROOT / "src"
+
+HOLDERS = ["streams", "tables", "topics", "state", "dedup", "archives"]
 MOVERS = ["ingest", "live", "pipeline", "rollups", "upkeep"]
 # "" is tidegate/__init__.py, "spark" is tidegate/spark.py
 DOORS = ["server", "cli", "sdk", "spark", "", "__main__"]
@@ -28,7 +31,8 @@ ORDER: list[list[str]] = [
     ["errors"],
     ["settings"],
     ["model"],
-    ["storage", "catalog", "sql", "watching"],
+    ["storage", "catalog", "sql", "telemetry"],
+    ["checkpoint"],
     HOLDERS,
     MOVERS,
     ["query"],
@@ -48,9 +52,9 @@ SPARK_PACKAGES = {"pyspark", "py4j", "delta"}
 # The worker is another process: what the server holds open reaches it over HTTP alone.
 NOT_FOR_PIPELINE = [
     "tidegate.topics",
-    "tidegate.storage.rocks",
+    "tidegate.storage.rocksdb.engine",
     "tidegate.storage.memory",
-    "tidegate.storage.commit",
+    "tidegate.storage.group_commit",
 ]
 
 HEAVY = [
@@ -90,7 +94,7 @@ def module_name(file: Path, src: Path = SRC) -> str:
 
 
 def package_of(module: str) -> str:
-    """Give the part of a module's name that a layer is made of: `topics` of `tidegate.topics.keys`."""
+    """Return the part of a module's name that a layer is made of: `topics` of `tidegate.topics.keys`."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else ""
 
@@ -102,7 +106,7 @@ def known_modules() -> set[str]:
 def imports_of(
     importer: str, source: str, modules: set[str], *, is_package: bool = False
 ) -> Iterator[Import]:
-    """Give every import of a source text, those inside functions and `import_module("…")` among them."""
+    """Yield every import of a source text, those inside functions and `import_module("…")` among them."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Import(names=names):
@@ -131,7 +135,7 @@ def _is_dynamic(func: ast.expr) -> bool:
 
 
 def why_wrong(found: Import) -> str | None:
-    """Say which rule an import breaks and what to do instead; None where it is fine."""
+    """Return which rule an import breaks and what to do instead; None where it is fine."""
     importer, top = package_of(found.importer), found.target.split(".")[0]
     if top in SPARK_PACKAGES and importer not in SPARK_ONLY_IN:
         return "only tidegate.pipeline and tidegate/spark.py import Spark; move the code there"
@@ -142,7 +146,7 @@ def why_wrong(found: Import) -> str | None:
         if package not in HEIGHT:
             return f"'{package}' is in no layer; add it to ORDER in tests/test_layers.py where it belongs"
     if importer == "pipeline" and any(_is_within(found.target, module) for module in NOT_FOR_PIPELINE):
-        return "the worker never opens what the server holds; ask the server over HTTP (pipeline/wire.py)"
+        return "the worker never opens what the server holds; ask over HTTP (pipeline/topic/client.py)"
     if target == importer or HEIGHT[target] < HEIGHT[importer] or (importer, target) in BESIDE:
         return None
     return _which_rule(importer, target)
@@ -200,8 +204,8 @@ def test_import_tidegate_loads_nothing_heavy() -> None:
 
 MODULES = {
     "tidegate",
-    "tidegate.topics.log",
-    "tidegate.storage.rocks",
+    "tidegate.topics.log.log",
+    "tidegate.storage.rocksdb.engine",
     "tidegate.spark",
     "tidegate.sdk.client",
 }
@@ -210,24 +214,32 @@ MODULES = {
 @pytest.mark.parametrize(
     ("importer", "source", "rule"),
     [
-        ("tidegate.model.ids", "from tidegate.storage import rocks", "imports point down"),
-        ("tidegate.storage.lake", "def f():\n    import tidegate.topics.log", "imports point down"),
+        ("tidegate.model.ids", "from tidegate.storage.rocksdb import engine", "imports point down"),
+        (
+            "tidegate.storage.lake.tables",
+            "def f():\n    import tidegate.topics.log.log",
+            "imports point down",
+        ),
         ("tidegate.query.plan", "from tidegate.server import app", "imports point down"),
         (
             "tidegate.ingest.write",
             "if TYPE_CHECKING:\n    from tidegate.query import plan",
             "imports point down",
         ),
-        ("tidegate.topics.log", "from tidegate.tables import rows", "holders never import holders"),
+        ("tidegate.topics.log.log", "from tidegate.tables import rows", "holders never import holders"),
         ("tidegate.ingest.write", "from ..pipeline import session", "movers never import movers"),
         ("tidegate.sdk.client", "from tidegate.server import app", "doors never import doors"),
-        ("tidegate.storage.lake", "from tidegate.catalog import leases", "side by side"),
-        ("tidegate.server.app", "from tidegate.testing.clock import ManualClock", "is for tests"),
-        ("tidegate.server.app", "import pyspark.sql", "import Spark"),
+        ("tidegate.storage.lake.tables", "from tidegate.catalog import leases", "side by side"),
+        ("tidegate.server.http.app", "from tidegate.testing.clock import ManualClock", "is for tests"),
+        ("tidegate.server.http.app", "import pyspark.sql", "import Spark"),
         ("tidegate.query.plan", "import importlib\nimportlib.import_module('pyspark')", "import Spark"),
-        ("tidegate.pipeline.worker", "from tidegate.storage.rocks import RocksEngine", "over HTTP"),
-        ("tidegate.pipeline.worker", "from tidegate.topics import log", "over HTTP"),
-        ("tidegate.pipeline.worker", "from tidegate import spark", "imports point down"),
+        (
+            "tidegate.pipeline.worker.worker",
+            "from tidegate.storage.rocksdb.engine import RocksEngine",
+            "over HTTP",
+        ),
+        ("tidegate.pipeline.worker.worker", "from tidegate.topics import log", "over HTTP"),
+        ("tidegate.pipeline.worker.worker", "from tidegate import spark", "imports point down"),
         ("tidegate.model.ids", "from tidegate import __version__", "imports point down"),
         ("tidegate.nowhere.at_all", "from tidegate.model import ids", "is in no layer"),
     ],
@@ -241,14 +253,17 @@ def test_a_wrong_import_is_found_and_its_rule_named(importer: str, source: str, 
 @pytest.mark.parametrize(
     ("importer", "source"),
     [
-        ("tidegate.topics.log", "from tidegate.storage import rocks\nfrom .keys import offset_key"),
-        ("tidegate.pipeline.worker", "import pyspark\nfrom tidegate.storage.home import Home"),
+        (
+            "tidegate.topics.log.log",
+            "from tidegate.storage.rocksdb import engine\nfrom .keys import offset_key",
+        ),
+        ("tidegate.pipeline.worker.worker", "import pyspark\nfrom tidegate.storage.home.home import Home"),
         ("tidegate.spark", "from tidegate.pipeline import session\nimport pyspark"),
         (
-            "tidegate.cli.up",
+            "tidegate.cli.commands.up",
             "def up():\n    from tidegate.server import app\n    from tidegate.pipeline import worker",
         ),
-        ("tidegate.server.status", "from tidegate import __version__"),
+        ("tidegate.server.api.status", "from tidegate import __version__"),
         ("tidegate.testing.clock", "from tidegate.model.clock import Clock"),
         ("tidegate.query.plan", "import json, duckdb"),
     ],
@@ -258,5 +273,5 @@ def test_a_right_import_is_left_alone(importer: str, source: str) -> None:
 
 
 def test_a_relative_import_of_a_package_starts_at_the_package() -> None:
-    (found,) = imports_of("tidegate.topics", "from . import log", MODULES, is_package=True)
-    assert found.target == "tidegate.topics.log"
+    (found,) = imports_of("tidegate.topics.log", "from . import log", MODULES, is_package=True)
+    assert found.target == "tidegate.topics.log.log"

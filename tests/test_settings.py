@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tidegate.errors import SettingInvalid
 from tidegate.settings import describe_settings, load_settings
 
@@ -85,7 +86,7 @@ def test_every_number_has_bounds_and_its_unit_in_its_name() -> None:
 
 def test_every_setting_is_read_somewhere() -> None:
     """An option that is accepted and ignored is a defect."""
-    source = Path(__file__).resolve().parent.parent / "src" / "tidegate"
+    source = ROOT / "src" / "tidegate"
     code = "\n".join(file.read_text() for file in source.rglob("*.py") if file.parent.name != "settings")
     for note in describe_settings():
         assert re.search(rf"\.{note.key.split('.')[1]}\b", code), f"nothing reads {note.key}"

@@ -15,10 +15,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.paths import ROOT
+
 TARGETS = ["setup", "run", "test", "bench", "crash", "soak", "lint"]
 NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "https_proxy": "http://127.0.0.1:9"}
-SECONDS_MAX = 120.0
+SECONDS_MAX = 300.0
+FIRST_STEP = "[1/4] Python environment …"
 
 
 def normal(name: str) -> str:
@@ -103,9 +105,10 @@ def test_an_interrupt_stops_the_step_and_says_that_it_can_go_on(tmp_path: Path) 
         stderr=subprocess.PIPE,
         text=True,
     )
-    time.sleep(0.5)
+    assert running.stdout is not None
+    assert running.stdout.read(len(FIRST_STEP)) == FIRST_STEP
     running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=30)
+    _, said = running.communicate(timeout=SECONDS_MAX)
     assert running.returncode == 130
     assert "run it again" in said
 
@@ -113,13 +116,10 @@ def test_an_interrupt_stops_the_step_and_says_that_it_can_go_on(tmp_path: Path) 
 @pytest.mark.skipif(
     not (ROOT / ".venv" / "setup.stamp").exists(), reason="'make setup' has not run in this checkout"
 )
-def test_a_second_set_up_takes_a_moment_and_no_network() -> None:
-    begun = time.perf_counter()
+def test_a_second_set_up_does_nothing_and_needs_no_network() -> None:
     answer = set_up(ROOT, TMPDIR="/tmp", **NO_NETWORK)
-    took_seconds = time.perf_counter() - begun
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout == "Set-up: all there.\n"
-    assert took_seconds < 3  # 0.2 s on an idle machine
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -149,11 +149,11 @@ def test_ctrl_c_reaches_tidegate_once_and_make_waits_for_it(tmp_path: Path) -> N
         script.chmod(0o755)
     said = tmp_path / "said"
     running = subprocess.Popen(["make", "--no-print-directory", "run"], cwd=tmp_path, start_new_session=True)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + SECONDS_MAX
     while not said.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     os.killpg(running.pid, signal.SIGINT)  # as a terminal does
-    running.wait(30)
+    running.wait(SECONDS_MAX)
     assert said.read_text().split() == ["up", "asked", "stopped"]
 
 

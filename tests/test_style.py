@@ -1,4 +1,7 @@
-"""Style is a test: sizes, banned calls with their replacement, names, docstrings, forbidden words."""
+"""Style is a test: sizes, folders, banned calls with their replacement, names, docstrings, log lines.
+
+The words that names may not have come from `docs/reference/words.md`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,20 @@ import ast
 import functools
 import os
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-SRC = ROOT / "src" / "tidegate"
+from tests.paths import ROOT
 
-FILE_LINES_MAX = 400
+SRC = ROOT / "src" / "tidegate"
+TESTS = ROOT / "tests"
+WORDS = ROOT / "docs" / "reference" / "words.md"
+
+FILE_LINES_MAX = 600
+FOLDER_FILES_MAX = 20
 FUNCTION_LINES_MAX = 50
 LINE_CHARS_MAX = 110
 
@@ -42,13 +50,21 @@ BANNED_EVERYWHERE = {
     "shelve.*": SPELLED_OUT,
 }
 
-WORDS_TO_AVOID = {"process", "handle", "manage", "data", "info", "item", "object", "common", "base"}
-WORDS_TO_AVOID |= {"helper", "helpers", "util", "utils"}
+# Made by scripts/generate_sdk.py from sdk/_async: the same classes, without await.
+GENERATED = "sdk/_sync/"
+
 # Nouns of the interface and of the formats that contain such a word.
 NOUNS_ALLOWED = ("object_id", "base_offset")
 # The public door keeps the words its users know; a protocol of asyncio has asyncio's.
-NAMES_ALLOWED_IN = {"spark.py", "server/protocol.py", "state/operator.py", "pipeline/keyed.py"}
-NAMES_ALLOWED_IN |= {"cli/demo_sessions.py"}  # an operator, as users write them
+NAMES_ALLOWED_IN = {"spark.py", "server/http/protocol.py", "state/operator.py", "pipeline/stateful/keyed.py"}
+NAMES_ALLOWED_IN |= {"cli/demo/sessions_pipeline.py"}  # an operator, as users write them
+
+# "Takes a row, gives a key": right for a package, whose docstring says what it keeps, and empty on a module.
+FORMULA = re.compile(r"\b(?:takes|gives|keeps)\b", re.IGNORECASE)
+NOT_PLAIN = {"Give": "Return", "Gives": "Returns", "Say": "Return", "Says": "Returns", "Tell": "Return"}
+# A placeholder of a log line, and the name that stands before it: `partition=%d`.
+PLACEHOLDER = re.compile(r"(\w+=)?'?%(?:\.\d+)?[sdrf]")
+LOG_CALLS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 Finding = tuple[int, str]
 Check = Callable[[str, ast.Module], Iterator[Finding]]
@@ -59,7 +75,7 @@ def below_doors(path: str) -> bool:
 
 
 def dotted(node: ast.expr, names: dict[str, str]) -> str:
-    """Give the full name behind `now`, `dt.now` or `datetime.datetime.now`, by the imports of the file."""
+    """Return the full name behind `now`, `dt.now` or `datetime.datetime.now`, by the imports of the file."""
     if isinstance(node, ast.Name):
         return names.get(node.id, "")
     if isinstance(node, ast.Attribute):
@@ -157,16 +173,25 @@ def words_of(name: str) -> set[str]:
     return set(snake.split("_"))
 
 
+@functools.cache
+def words_to_avoid() -> dict[str, str]:
+    """Read the second table of words.md: each word that is not used, with the one to use."""
+    _, _, table = WORDS.read_text(encoding="utf-8").partition("## Words that we do not use")
+    rows = re.findall(r"^\| ([\w, ]+) \| (.+) \|$", table, re.MULTILINE)[1:]
+    return {word: instead for words, instead in rows for word in words.split(", ")}
+
+
 def names_to_avoid(path: str, tree: ast.Module) -> Iterator[Finding]:
     if path in NAMES_ALLOWED_IN:
         return
+    avoid = words_to_avoid()
     named: list[tuple[int, str]] = [(1, part.removesuffix(".py")) for part in path.split("/")]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             named.append((node.lineno, node.name))
     for line, name in named:
-        for word in sorted(words_of(name) & WORDS_TO_AVOID):
-            yield line, f"'{name}' contains '{word}', which says nothing: name what it is"
+        for word in sorted(words_of(name) & set(avoid)):
+            yield line, f"'{name}' contains '{word}': {avoid[word]} (docs/reference/words.md)"
 
 
 def long_functions(path: str, tree: ast.Module) -> Iterator[Finding]:
@@ -193,7 +218,7 @@ def missing_docstrings(path: str, tree: ast.Module) -> Iterator[Finding]:
     of protocols, and those whose name a protocol of this code promises; methods of one statement.
     """
     if ast.get_docstring(tree) is None:
-        yield 1, "the module has no docstring: what does it take, give and keep?"
+        yield 1, "the module has no docstring: a noun phrase with the field's word"
     for node in tree.body:
         if not isinstance(
             node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -216,6 +241,37 @@ def _methods_without_docstring(kind: ast.ClassDef) -> Iterator[Finding]:
             yield node.lineno, f"{kind.name}.{node.name} has no docstring: its first line is the promise"
 
 
+def formulas(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Find modules whose first line says what they take, give and keep; packages may."""
+    first = (ast.get_docstring(tree) or "").partition("\n")[0]
+    if not path.endswith("__init__.py") and FORMULA.search(first):
+        yield 1, "the module's first line takes, gives or keeps: write a noun phrase with the field's word"
+
+
+def odd_verbs(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Find docstrings that begin with a verb that nobody else uses for it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            verb = re.match(r"\w*", ast.get_docstring(node) or "")
+            if verb and verb[0] in NOT_PLAIN:
+                yield node.lineno, f"{node.name}: write '{NOT_PLAIN[verb[0]]}', not '{verb[0]}'"
+
+
+def log_lines(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Find log lines with a value that has no name: they are an event and `key=value`."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            continue
+        is_log = isinstance(node.func.value, ast.Name) and node.func.value.id in {"log", "logger"}
+        if not is_log or node.func.attr not in LOG_CALLS:
+            continue
+        text = node.args[0]
+        if not (isinstance(text, ast.Constant) and isinstance(text.value, str)):
+            yield node.lineno, "the log line is no literal: an event, then key=value"
+        elif any(not name for name in PLACEHOLDER.findall(text.value)):
+            yield node.lineno, f"a value without a name in '{text.value[:60]}': write key=%s"
+
+
 @functools.cache
 def parsed(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"))
@@ -223,7 +279,7 @@ def parsed(file: Path) -> ast.Module:
 
 @functools.cache
 def protocol_methods() -> frozenset[str]:
-    """Give the names of all methods that a Protocol of the code promises."""
+    """Return the names of all methods that a Protocol of the code promises."""
     return frozenset(
         part.name
         for file in SRC.rglob("*.py")
@@ -267,6 +323,9 @@ SRC_CHECKS: list[Check] = [
     names_to_avoid,
     long_functions,
     missing_docstrings,
+    formulas,
+    odd_verbs,
+    log_lines,
 ]
 
 
@@ -303,6 +362,41 @@ def test_files_functions_and_lines_stay_short() -> None:
     assert not found, "\n" + report(found)
 
 
+def crowded_folders(files: Iterable[str]) -> dict[str, int]:
+    """Count the modules of each folder, and return those with too many."""
+    counts = Counter(file.rpartition("/")[0] for file in files)
+    return {folder: count for folder, count in counts.items() if count > FOLDER_FILES_MAX}
+
+
+def test_folders_have_few_modules() -> None:
+    files = [file.relative_to(ROOT).as_posix() for file in (*SRC.rglob("*.py"), *TESTS.rglob("*.py"))]
+    assert crowded_folders(files) == {}, f"a folder has at most {FOLDER_FILES_MAX} modules: make rooms"
+
+
+def shared_class_names(trees: Iterable[tuple[str, ast.Module]]) -> dict[str, list[str]]:
+    """Return the names that several classes have, with the modules of these."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path, tree in trees:
+        if not path.startswith(GENERATED):
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef):
+                    found[node.name].append(path)
+    return {name: paths for name, paths in found.items() if len(paths) > 1}
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    trees = ((file.relative_to(SRC).as_posix(), parsed(file)) for file in sorted(SRC.rglob("*.py")))
+    assert shared_class_names(trees) == {}
+
+
+def test_the_words_that_we_use_are_where_their_table_says() -> None:
+    used, _, _ = WORDS.read_text(encoding="utf-8").partition("## Words that we do not use")
+    rows = re.findall(r"^\|.+\|.+\| (`.+`) \|$", used, re.MULTILINE)
+    places = [place for row in rows for place in re.findall(r"`([^`]+)`", row)]
+    assert len(places) > 50
+    assert [place for place in places if not (SRC / place).exists()] == []
+
+
 def test_no_text_names_a_registry_or_a_path_of_one_machine() -> None:
     found = [
         (file, one) for file in text_files() for one in forbidden_texts(file.read_text(encoding="utf-8"))
@@ -310,7 +404,7 @@ def test_no_text_names_a_registry_or_a_path_of_one_machine() -> None:
     assert not found, "\n" + report(found)
 
 
-def check_source(check: Check, source: str, path: str = "topics/log.py") -> list[str]:
+def check_source(check: Check, source: str, path: str = "topics/log/log.py") -> list[str]:
     return [why for _, why in check(path, ast.parse(source))]
 
 
@@ -342,6 +436,12 @@ LONG_METHOD = "class A:\n    '''D.'''\n    def f(self):\n        x = 1\n        
         (prints, "def f():\n    print(1)\nif __name__ == '__main__':\n    f()", "logging"),
         (names_to_avoid, "def process_rows(): ...", "'process'"),
         (names_to_avoid, "class RowInfo: ...", "'info'"),
+        (names_to_avoid, "class StateDepot: ...", "checkpoint store"),
+        (names_to_avoid, "def rows_told(): ...", "'told'"),
+        (formulas, '"Segments: takes keys, gives their times."', "noun phrase"),
+        (odd_verbs, 'def f():\n    "Give the rows."', "'Return', not 'Give'"),
+        (log_lines, "log.warning('partition %d is damaged', 1)", "key=%s"),
+        (log_lines, "log.info(f'served {n}')", "no literal"),
         (long_functions, "def f():\n" + "    x = 1\n" * 50, "51 lines"),
         (missing_docstrings, "x = 1", "the module has no docstring"),
         (missing_docstrings, "'''Doc.'''\ndef f(): ...", "f has no docstring"),
@@ -356,12 +456,12 @@ def test_what_breaks_a_rule_is_found_and_the_way_out_named(check: Check, source:
 @pytest.mark.parametrize(
     ("check", "source", "path"),
     [
-        (banned_names, "import time\ntime.time()", "server/app.py"),
+        (banned_names, "import time\ntime.time()", "server/http/app.py"),
         (banned_names, "import time\ntime.time()", "model/clock.py"),
-        (banned_names, "import time\ntime.sleep(1)\nclock.now()", "topics/log.py"),
-        (banned_names, "import random\ndef f(r: random.Random): ...", "topics/log.py"),
-        (banned_statements, "try:\n    f()\nexcept OSError:\n    pass", "topics/log.py"),
-        (banned_statements, "try:\n    f()\nexcept Exception as e:\n    log(e)", "topics/log.py"),
+        (banned_names, "import time\ntime.sleep(1)\nclock.now()", "topics/log/log.py"),
+        (banned_names, "import random\ndef f(r: random.Random): ...", "topics/log/log.py"),
+        (banned_statements, "try:\n    f()\nexcept OSError:\n    pass", "topics/log/log.py"),
+        (banned_statements, "try:\n    f()\nexcept Exception as e:\n    log(e)", "topics/log/log.py"),
         (prints, "def main():\n    print(1)\nif __name__ == '__main__':\n    main()", "pipeline/jars.py"),
         (prints, "print(1)", "cli/main.py"),
         (names_to_avoid, "class ObjectId: ...\ndef base_offset(): ...\ndef metadata(): ...", "model/ids.py"),
@@ -369,10 +469,12 @@ def test_what_breaks_a_rule_is_found_and_the_way_out_named(check: Check, source:
         (
             long_functions,
             "def f():\n    '''A\n" + "    b\n" * 40 + "    '''\n" + "    x = 1\n" * 49,
-            "topics/log.py",
+            "topics/log/log.py",
         ),
         (missing_docstrings, "'''Doc.'''\nclass NameInvalid(E): ...", "errors/refused.py"),
-        (missing_docstrings, "'''Doc.'''\ndef _f(): ...", "topics/log.py"),
+        (missing_docstrings, "'''Doc.'''\ndef _f(): ...", "topics/log/log.py"),
+        (formulas, '"Segments: takes keys, gives their times, keeps them."', "dedup/__init__.py"),
+        (log_lines, "log.warning('snapshot damaged epoch=%d file=%s', 1, 2)", "topics/log.py"),
     ],
 )
 def test_what_keeps_the_rules_is_left_alone(check: Check, source: str, path: str) -> None:
@@ -384,8 +486,8 @@ def test_a_module_named_for_nothing_is_found() -> None:
 
 
 def test_long_files_and_lines_are_found() -> None:
-    assert [line for line, _ in sizes("x\n" * 400 + "y" * 111)] == [1, 401]
-    assert list(sizes("x\n" * 399 + "y" * 110)) == []
+    assert [line for line, _ in sizes("x\n" * 600 + "y" * 111)] == [1, 601]
+    assert list(sizes("x\n" * 599 + "y" * 110)) == []
 
 
 @pytest.mark.parametrize(
@@ -398,3 +500,12 @@ def test_forbidden_texts_are_found(text: str) -> None:
 @pytest.mark.parametrize("text", ["src/work/x.py", "<home>/root", "the network works", "a Maven repository"])
 def test_harmless_texts_are_left_alone(text: str) -> None:
     assert list(forbidden_texts(text)) == []
+
+
+def test_a_crowded_folder_and_a_shared_class_name_are_found() -> None:
+    files = [f"src/a/m{number}.py" for number in range(21)] + ["src/b/m.py"]
+    assert crowded_folders(files) == {"src/a": 21}
+    tree = ast.parse("class Place: ...")
+    assert shared_class_names([("a.py", tree), ("b/c.py", tree), (f"{GENERATED}d.py", tree)]) == {
+        "Place": ["a.py", "b/c.py"]
+    }

@@ -27,9 +27,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from tests.paths import ROOT
+
 CALLER = Path(__file__).with_name("warm_call.py")
-ROOT = Path(__file__).resolve().parents[1]
 START_SECONDS_MAX = 60.0
+# A shell waits a second for names; a busy machine may need longer, and then nothing would be offered.
+COMPLETION_SECONDS = 60.0
 HEAD_BYTES = 8
 NUMBER_BYTES = 4
 # What commands import when they need it, and all of the server. The one thread that comes with them is of an
@@ -41,24 +44,25 @@ NEEDED_LATER = (
     "pydantic.type_adapter",
     "rich._emoji_codes",
     "rich.panel",
-    "tidegate.cli.listing",
+    "tidegate.cli.completion",
+    "tidegate.cli.output.tables",
     "tidegate.cli.main",
-    "tidegate.cli.rows",
-    "tidegate.cli.view",
+    "tidegate.cli.output.tables",
+    "tidegate.cli.console.view",
     "tidegate.sdk.client",
-    "tidegate.server.app",
+    "tidegate.server.http.app",
     "tidegate.server.serve",
 )
 
 
 def command_line(*words: str) -> list[str]:
-    """Give the line that runs `tidegate` with these words in a fork of the warm process."""
+    """Return the line that runs `tidegate` with these words in a fork of the warm process."""
     return [sys.executable, "-I", "-S", str(CALLER), warm_socket(), *words]
 
 
 @functools.cache
 def warm_socket() -> str:
-    """Give where the warm process of this test process listens; it starts when first asked for."""
+    """Return where the warm process of this test process listens; it starts when first asked for."""
     folder = tempfile.mkdtemp(prefix="tidegate-warm-")
     path = str(Path(folder) / "s")
     environ = {key: value for key, value in os.environ.items() if not key.startswith("TIDEGATE_")}
@@ -102,7 +106,7 @@ class WarmChild:
         self.pid = int.from_bytes(self._connection.recv(NUMBER_BYTES), "big")
 
     def poll(self) -> int | None:
-        """Give the exit code, if there is one."""
+        """Return the exit code, if there is one."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
@@ -142,6 +146,7 @@ def main(path: str) -> None:
     """Listen, and fork for each that calls, until the standard input closes."""
     for name in NEEDED_LATER:
         importlib.import_module(name)
+    sys.modules["tidegate.cli.completion"].__dict__["ANSWER_SECONDS_MAX"] = COMPLETION_SECONDS
     gc.freeze()
     # Forks are collected by the kernel: nobody here waits for them.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

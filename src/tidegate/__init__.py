@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.sdk.agents import Reject, Retry
-    from tidegate.sdk.asynchronous.client import AsyncClient, connect_async
-    from tidegate.sdk.synchronous.client import Client, connect
-    from tidegate.state.segments.deduplicator import Deduplicator
+    from tidegate.dedup.deduplicator import Deduplicator
+    from tidegate.sdk._async.client import AsyncClient, connect_async
+    from tidegate.sdk._sync.client import Client, connect
+    from tidegate.sdk.agent_policy import Reject, Retry
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,13 +31,13 @@ __all__ = [
 ]
 
 _LATE = {
-    "connect": "tidegate.sdk.synchronous.client",
-    "Client": "tidegate.sdk.synchronous.client",
-    "connect_async": "tidegate.sdk.asynchronous.client",
-    "AsyncClient": "tidegate.sdk.asynchronous.client",
-    "Retry": "tidegate.sdk.agents",
-    "Reject": "tidegate.sdk.agents",
-    "Deduplicator": "tidegate.state.segments.deduplicator",
+    "connect": "tidegate.sdk._sync.client",
+    "Client": "tidegate.sdk._sync.client",
+    "connect_async": "tidegate.sdk._async.client",
+    "AsyncClient": "tidegate.sdk._async.client",
+    "Retry": "tidegate.sdk.agent_policy",
+    "Reject": "tidegate.sdk.agent_policy",
+    "Deduplicator": "tidegate.dedup.deduplicator",
 }
 
 

@@ -1,10 +1,11 @@
 """The public door for Spark: what a pipeline file, or any PySpark job, imports as `tide`.
 
 `process` runs a `KeyedOperator` with state over a DataFrame, with or without a Tidegate server; `deduplicate`
-drops rows whose key was seen before, by columns or by their `content_hash`. States
-are `ValueState`, `ListState`, `MapState`, `ReducingState`, `AggregatingState` and `OperatorListState`.
-`pipeline` marks the function of a pipeline file, `Context` is what that function is given, `to_topic` writes
-micro-batches into a topic, and `register` adds `tidegate.topic` to a Spark session that is not ours.
+drops rows whose key was seen before, by columns or by their `content_hash`. States are `ValueState`,
+`ListState`, `MapState`, `ReducingState`, `AggregatingState` and `OperatorListState`; `starting_offsets` says
+where the source of a savepoint stood. `pipeline` marks the function of a pipeline file, `Context` is what
+that function is given, `to_topic` writes micro-batches into a topic, and `register` adds `tidegate.topic` to
+a Spark session that is not ours.
 """
 
 from __future__ import annotations
@@ -12,24 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tidegate.pipeline.deduplicate import deduplicate
-from tidegate.pipeline.definitions import Context, Pipeline, pipeline
-from tidegate.pipeline.digests import ContentHash, content_hash
-from tidegate.pipeline.keyed import process
-from tidegate.state.aggregates import AggregateFunction
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.savepoints.source_offsets import starting_offsets
+from tidegate.pipeline.stateful.deduplicate import deduplicate
+from tidegate.pipeline.stateful.key_digests import ContentHash, content_hash
+from tidegate.pipeline.stateful.keyed import process
+from tidegate.pipeline.worker.definitions import Context, Pipeline, pipeline
 from tidegate.state.context import BatchContext, OpenContext, Timer
 from tidegate.state.context import Context as KeyedContext
-from tidegate.state.evolution import Migration
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
-from tidegate.state.moment import Moment
+from tidegate.state.instant import Moment
+from tidegate.state.kinds.aggregates import AggregateFunction
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.operator_list import OperatorListState
+from tidegate.state.kinds.reducing import AggregatingState, ReducingState
+from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.operator_state import OperatorListState
-from tidegate.state.reducing_state import AggregatingState, ReducingState
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.serializers import JsonSerializer, Serializer
+from tidegate.state.schema.migrations import Migration
+from tidegate.state.serializers.registry import JsonSerializer, Serializer
 from tidegate.state.ttl import Ttl
-from tidegate.state.value_state import ValueState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,24 +63,25 @@ __all__ = [
     "pipeline",
     "process",
     "register",
+    "starting_offsets",
     "to_topic",
 ]
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("tidegate.topic")` known to a session; one that knows it already stays as it is."""
-    from tidegate.pipeline.source import register_source
+    from tidegate.pipeline.topic.source import register_source
 
     register_source(spark)
 
 
 def to_topic(topic: str, *, name: str = "", **options: Any) -> Callable[[DataFrame, int], None]:
-    """Give what `foreachBatch` takes to write each micro-batch into a topic exactly once, in any output mode.
+    """Return what `foreachBatch` takes to write each micro-batch into a topic exactly once.
 
     The options are those of the sink. A query that writes into one topic in two places gives each a `name`.
     """
-    from tidegate.pipeline.options import parse_sink_options
-    from tidegate.pipeline.sink import BatchSink
+    from tidegate.pipeline.topic.options import parse_sink_options
+    from tidegate.pipeline.topic.sink import BatchSink
 
     given = {"topic": topic, **{option: str(value) for option, value in options.items()}}
     parse_sink_options(given, streaming=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.model.clock import Clock
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.postgres import Postgres
@@ -17,6 +18,8 @@ from tidegate.testing.postgres import Postgres
 ADMIN = Actor("default", "admin", "request-1")
 ADMIN_TOKEN = "the-text-of-an-admin.token-file-is-long"
 KINDS = ["sqlite", "postgresql"]
+# Nothing here tests patience: a disk that syncs slowly is waited for.
+PATIENCE_SECONDS = 60.0
 
 OpenCatalog = Callable[..., Catalog]
 
@@ -24,14 +27,14 @@ OpenCatalog = Callable[..., Catalog]
 @pytest.fixture
 def sqlite_place(tmp_path: Path) -> CatalogPlace:
     """Name a file that is not there yet."""
-    return CatalogPlace(f"sqlite:///{tmp_path / 'catalog.db'}")
+    return CatalogPlace(f"sqlite:///{tmp_path / 'catalog.db'}", timeout_seconds=PATIENCE_SECONDS)
 
 
 @pytest.fixture
 def postgres_place(postgres: Postgres) -> Iterator[CatalogPlace]:
     """Name an empty database."""
     url = postgres.create_database()
-    yield CatalogPlace(url)
+    yield CatalogPlace(url, timeout_seconds=PATIENCE_SECONDS)
     postgres.empty_database(url)
 
 
@@ -46,13 +49,13 @@ def place(request: pytest.FixtureRequest) -> CatalogPlace:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Give the clock of the test's catalog."""
+    """Return the clock of the test's catalog."""
     return ManualClock()
 
 
 @pytest.fixture
 def open_catalog() -> Iterator[OpenCatalog]:
-    """Give a function that opens catalogs; all are closed at the end."""
+    """Return a function that opens catalogs; all are closed at the end."""
     opened: list[Catalog] = []
 
     def open_one(place: CatalogPlace, clock: Clock) -> Catalog:
@@ -67,7 +70,7 @@ def open_catalog() -> Iterator[OpenCatalog]:
 
 @pytest.fixture
 def catalog(place: CatalogPlace, clock: ManualClock, open_catalog: OpenCatalog) -> Catalog:
-    """Give an open catalog with its first administrator."""
+    """Return an open catalog with its first administrator."""
     catalog = open_catalog(place, clock)
     catalog.people.ensure_admin(ADMIN_TOKEN, "home-1")
     return catalog

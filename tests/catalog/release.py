@@ -14,8 +14,9 @@ import tempfile
 from pathlib import Path
 
 from tests.catalog.conftest import ADMIN, ADMIN_TOKEN
-from tidegate.catalog.answers import Once
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.idempotency import Once
 from tidegate.model.access import Role
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.postgres import PASSWORD, Postgres, find_binaries

@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, OpenCatalog
+from tidegate.catalog.accounts import Tenant, User
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.database import Catalog, CatalogPlace
-from tidegate.catalog.pages import Page
-from tidegate.catalog.people import Tenant, User
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.paging import Page
 from tidegate.errors import (
     LastAdministrator,
     NameInvalid,

@@ -10,7 +10,7 @@ import pytest
 from tests.catalog.conftest import ADMIN
 from tidegate.catalog.audit import DETAILS_BYTES_MAX, SUBJECT_CHARS_MAX, Actor, AuditEvent, system_actor
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.pages import Page
+from tidegate.catalog.paging import Page
 from tidegate.errors import InvariantBroken, RequestInvalid
 from tidegate.testing.clock import START_US, ManualClock
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, KINDS, OpenCatalog
+from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, KINDS, PATIENCE_SECONDS, OpenCatalog
 from tests.catalog.release import fill
-from tidegate.catalog.database import Catalog, CatalogPlace
-from tidegate.catalog.pages import Page
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.paging import Page
 from tidegate.catalog.tables import ALL_TABLES, AUDIT, USERS
 from tidegate.errors import BackupUnusable, CatalogTooNew, CatalogUnusable
 from tidegate.model.access import Role
@@ -28,11 +29,11 @@ WRITER = frozenset({Role.WRITER})
 def other_place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CatalogPlace]:
     """Name where a copy goes: another empty database, again of each kind."""
     if request.param == "sqlite":
-        yield CatalogPlace(f"sqlite:///{tmp_path / 'copy.db'}")
+        yield CatalogPlace(f"sqlite:///{tmp_path / 'copy.db'}", timeout_seconds=PATIENCE_SECONDS)
         return
     server: Postgres = request.getfixturevalue("postgres")
     url = server.create_database()
-    yield CatalogPlace(url)
+    yield CatalogPlace(url, timeout_seconds=PATIENCE_SECONDS)
     server.empty_database(url)
 
 
@@ -82,17 +83,19 @@ def test_secrets_are_not_in_a_copy(catalog: Catalog, tmp_path: Path) -> None:
 
 def test_a_copy_is_of_one_moment(catalog: Catalog, clock: ManualClock, tmp_path: Path) -> None:
     # Each user comes with an event in one transaction: a copy has as many of the one as of the other.
-    stop = threading.Event()
+    stop, at_work = threading.Event(), threading.Event()
 
     def add_users() -> None:
         number = 0
         while not stop.is_set():
             catalog.people.add_user(ADMIN, "default", f"user-{number}", WRITER)
+            at_work.set()
             number += 1
 
     writer = threading.Thread(target=add_users)
     writer.start()
     try:
+        assert at_work.wait(60)
         for number in range(5):
             catalog.dump(tmp_path / f"dump-{number}")
     finally:

@@ -7,11 +7,12 @@ import threading
 import pytest
 
 from tests.catalog.conftest import ADMIN, OpenCatalog
-from tidegate.catalog.answers import AnswerKnown, Once, StoredAnswer
-from tidegate.catalog.database import Catalog, CatalogPlace
-from tidegate.catalog.mint import MadeToken
-from tidegate.catalog.pages import Page
-from tidegate.catalog.people import User
+from tidegate.catalog.accounts import User
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.idempotency import AnswerKnown, Once, StoredAnswer
+from tidegate.catalog.paging import Page
+from tidegate.catalog.tokens import MadeToken
 from tidegate.errors import IdempotencyKeyReused, UserExists
 from tidegate.model.access import Role
 from tidegate.testing.clock import START_US, ManualClock

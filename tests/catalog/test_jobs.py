@@ -8,9 +8,10 @@ import pytest
 
 from tests.catalog.conftest import ADMIN, OpenCatalog
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.catalog.jobs import HISTORY_EVENTS_MAX, ClaimedJob, Job
-from tidegate.catalog.pages import Page
+from tidegate.catalog.paging import Page
 from tidegate.errors import JobNotFound, JobStateWrong, LeaseLost, RequestInvalid
 from tidegate.testing.clock import START_US, ManualClock
 

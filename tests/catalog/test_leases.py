@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import func, insert, select
 
 from tests.catalog.conftest import OpenCatalog
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.catalog.leases import Lease
 from tidegate.catalog.tables import ANSWERS
 from tidegate.errors import InvariantBroken, LeaseHeld, LeaseLost

@@ -21,12 +21,13 @@ from sqlalchemy import inspect, text
 from tests.catalog.conftest import ADMIN_TOKEN, OpenCatalog
 from tests.catalog.release import RELEASED
 from tidegate.catalog import migrations
-from tidegate.catalog.answers import StoredAnswer
 from tidegate.catalog.audit import system_actor
 from tidegate.catalog.connections import Connections
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.idempotency import StoredAnswer
 from tidegate.catalog.migrations.upgrade import REVISION_TABLE, known_revisions, newest_revision, upgrade
-from tidegate.catalog.pages import Page
+from tidegate.catalog.paging import Page
 from tidegate.catalog.tables import ALL_TABLES, METADATA
 from tidegate.errors import CatalogTooNew, LeaseHeld
 from tidegate.model.access import Role
@@ -41,14 +42,15 @@ MIGRATING_CHILD = """
 import sys, time
 from tidegate.catalog.connections import Connections
 from tidegate.catalog.migrations.upgrade import upgrade
-from tidegate.catalog.place import CatalogPlace
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.model.clock import SystemClock
 
 def between_steps():
     print("step", flush=True)
     time.sleep(0.005)
 
-upgrade(Connections(CatalogPlace(sys.stdin.readline().strip()), SystemClock()), between_steps)
+place = CatalogPlace(sys.stdin.readline().strip(), timeout_seconds=60)
+upgrade(Connections(place, SystemClock()), between_steps)
 print("done", flush=True)
 """
 OPENING_CHILD = """
@@ -56,7 +58,7 @@ import secrets, sys
 from tidegate.catalog.database import Catalog, CatalogPlace
 from tidegate.model.clock import SystemClock
 
-place = CatalogPlace(sys.stdin.readline().strip())
+place = CatalogPlace(sys.stdin.readline().strip(), timeout_seconds=60)
 print("ready", flush=True)
 sys.stdin.readline()
 print(Catalog.open(place, SystemClock(), random_bytes=secrets.token_bytes).revision, flush=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.catalog.pages import PAGE_ROWS_MAX, Page, paged
+from tidegate.catalog.paging import PAGE_ROWS_MAX, Page, paged
 from tidegate.errors import RequestInvalid
 
 

@@ -10,11 +10,11 @@ import pytest
 from sqlalchemy import select
 
 from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, OpenCatalog
-from tidegate.catalog.database import Catalog, CatalogPlace
-from tidegate.catalog.links import UNUSED_MAX
-from tidegate.catalog.mint import MadeToken
-from tidegate.catalog.pages import Page
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.paging import Page
 from tidegate.catalog.tables import ALL_TABLES, LINKS
+from tidegate.catalog.tokens import UNUSED_MAX, MadeToken
 from tidegate.errors import (
     LinkWrong,
     RequestInvalid,

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tidegate.state.backend import Backend, Version
-from tidegate.state.backends import open_backend
-from tidegate.state.cleanup import Cleaned, Cleaner, Moments
-from tidegate.state.cursor import Cursor, KeyBatch
-from tidegate.state.keys import KeyCodec, KeyColumn, KeyType
-from tidegate.state.stage import Stage
-from tidegate.state.states import Binding, State
+from tests.checkpoint.opening import open_backend
+from tidegate.checkpoint.backend import Backend, Version
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyColumn, KeyType
+from tidegate.state.kinds.declaration import Binding, State
+from tidegate.state.runtime.cursor import Cursor, KeyBatch
+from tidegate.state.runtime.ttl_cleanup import Cleaned, Cleaner, Moments
+from tidegate.state.runtime.write_batch import Stage
 from tidegate.state.timers import NextTimers, Timers
 
 S = TypeVar("S", bound=State)
@@ -61,7 +61,7 @@ class Bench:
         return array
 
     def timers(self, known: NextTimers | None = None) -> Timers:
-        """Give the timers of the batch."""
+        """Return the timers of the batch."""
         return Timers(self.stage, range(GROUPS), known)
 
     def clean(self, now_ms: int, *, watermark_ms: int | None = None, snapshot: bool = False) -> Cleaned:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
-from tidegate.state import batch as state_batch
-from tidegate.state.asking import StateSettings
-from tidegate.state.backend import Changes
-from tidegate.state.depot import Depot, operator_depot
-from tidegate.state.heads import Head, RunFacts, StoredFile, encode_head, head_name
-from tidegate.state.layout import ENTRY_PREFIX_BYTES, META_GROUP, entry_prefix, instance_of
+from tidegate.checkpoint import batch as state_batch
+from tidegate.checkpoint import commit, settings
+from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.commit_record import Head, RunFacts, StoredFile, encode_head, head_name
+from tidegate.checkpoint.keys.layout import ENTRY_PREFIX_BYTES, META_GROUP, entry_prefix, instance_of
+from tidegate.checkpoint.savepoints.source_offsets import PLAN_ID_BYTES
+from tidegate.checkpoint.settings import StateSettings, backend_factory
+from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.state.schema.schema import redistribution_of
 from tidegate.testing.clock import ManualClock
 
 NO_FILE = StoredFile(file="none", size_bytes=0, digest="", rows=0)
@@ -80,7 +86,8 @@ class Job:
         self.checkpoint = root / checkpoint
         self.clock = ManualClock()
         self.settings = StateSettings(
-            backend=backend,
+            backend=backend_factory(backend),
+            redistribution=redistribution_of,
             local_root=str(root / "local"),
             snapshot_every_batches=2,
             snapshots_kept=2,
@@ -94,9 +101,9 @@ class Job:
     def depot(self) -> Depot:
         return operator_depot(str(self.checkpoint), OPERATOR)
 
-    def ask(self, partition: int, parallelism: int, batch: int, seen: int | None = None) -> state_batch.Asked:
+    def ask(self, partition: int, parallelism: int, batch: int, seen: int | None = None) -> settings.Asked:
         self.attempts += 1
-        return state_batch.Asked(
+        return settings.Asked(
             checkpoint=str(self.checkpoint),
             operator=OPERATOR,
             partition=partition,
@@ -109,7 +116,7 @@ class Job:
             seen_epoch=seen,
         )
 
-    def task(self, asked: state_batch.Asked, words: list[str]) -> list[tuple[str, int]]:
+    def task(self, asked: settings.Asked, words: list[str]) -> list[tuple[str, int]]:
         """Do one partition of a batch, or give out what it gave before."""
         with state_batch.open_batch(asked, self.settings, self.clock) as opened:
             if not opened.replayed:
@@ -129,7 +136,7 @@ class Job:
         return dict(found)
 
     def counts(self, parallelism: int, batch: int) -> dict[str, int]:
-        """Give all counts as the next batch would find them; nothing is done."""
+        """Return all counts as the next batch would find them; nothing is done."""
         found = {}
         for partition in range(parallelism):
             with state_batch.open_batch(
@@ -141,7 +148,7 @@ class Job:
                     found[key[ENTRY_PREFIX_BYTES:].decode()] = int(value)
         return found
 
-    def count(self, asked: state_batch.Asked, opened: state_batch.Opened, words: list[str]) -> None:
+    def count(self, asked: settings.Asked, opened: commit.Opened, words: list[str]) -> None:
         """Count the words of an instance and publish."""
         changes = Changes()
         for word in words:
@@ -156,3 +163,25 @@ class Job:
             opened.write_out(pa.RecordBatch.from_pydict({"word": words_out, "count": counts}))
         newest_ms = max([asked.number * 1_000, opened.newest_event_ms or 0])
         opened.publish(changes, RunFacts(rows_in=len(words), rows_out=len(counts), newest_event_ms=newest_ms))
+
+
+class Streaming(Job):
+    """The job as a streaming query runs it: its plans are what Spark wrote down of each batch."""
+
+    def plan(self, batch: int, *sources: Any) -> str:
+        """Write down where a batch ends."""
+        folder = self.checkpoint / "offsets"
+        folder.mkdir(parents=True, exist_ok=True)
+        facts = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_000 + batch})
+        text = "\n".join(["v1", facts, *(one if one == "-" else json.dumps(one) for one in sources)])
+        (folder / str(batch)).write_text(text)
+        return text
+
+    def ask(self, partition: int, parallelism: int, batch: int, seen: int | None = None) -> settings.Asked:
+        asked = super().ask(partition, parallelism, batch, seen)
+        path = self.checkpoint / "offsets" / str(batch)
+        if not path.exists():
+            return asked
+        return replace(
+            asked, plan_id=hashlib.blake2b(path.read_bytes(), digest_size=PLAN_ID_BYTES).hexdigest()
+        )

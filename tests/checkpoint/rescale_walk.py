@@ -1,6 +1,6 @@
 """Random walks over restarts: other parallelisms, batches cut off in the middle, old tasks that run on.
 
-`python -m tests.state.rescale_walk --seeds 200` takes long; the tests take a few seeds. What Spark would
+`python -m tests.checkpoint.rescale_walk --seeds 200` takes long; the tests take a few seeds. What Spark would
 commit is compared with a run that nobody disturbed, batch by batch, and the state at the end.
 """
 
@@ -13,26 +13,28 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from tests.state.checkpoints import OPERATOR, Job
+from tests.checkpoint.checkpoints import OPERATOR, Job
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.savepoints import savepoint
+from tidegate.checkpoint.settings import Asked
 from tidegate.errors import BatchTaken, StateMismatch
-from tidegate.state import epochs, savepoints
-from tidegate.state.batch import Asked, open_batch
 
 WORDS = [f"word-{number}" for number in range(60)]
 
 
 def words_of(batch: int, count: int = 80) -> list[str]:
-    """Give the rows of a batch, which are the same whoever asks."""
+    """Return the rows of a batch, which are the same whoever asks."""
     return random.Random(batch).choices(WORDS, k=count)
 
 
 def model(batches: int) -> Counter[str]:
-    """Give the counts after so many batches."""
+    """Return the counts after so many batches."""
     return Counter(word for batch in range(batches) for word in words_of(batch))
 
 
 def expected(batch: int) -> dict[str, int]:
-    """Give what a batch gives out: the counts of its words after it."""
+    """Return what a batch gives out: the counts of its words after it."""
     counts = model(batch + 1)
     return {word: counts[word] for word in words_of(batch)}
 
@@ -91,10 +93,10 @@ class Walk:
         assert dict(row for one in asked for row in self._task(one)) == expected(self.batch)
         self.batch += 1
         self.restart()
-        made = savepoints.make(self.job.checkpoint, OPERATOR, "end", self.job.clock)
+        made = savepoint.make(self.job.checkpoint, OPERATOR, "end", self.job.clock)
         assert made.batch == self.batch - 1
         second = Job(self.root, checkpoint="second")
-        second.savepoint = str(savepoints.path_of(self.job.checkpoint, OPERATOR, "end"))
+        second.savepoint = str(savepoint.path_of(self.job.checkpoint, OPERATOR, "end"))
         assert second.counts(self.rng.randint(1, 5), 0) == model(self.batch)
         assert self.job.counts(self.parallelism, self.batch) == model(self.batch)
 

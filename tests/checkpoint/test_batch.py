@@ -15,8 +15,14 @@ from typing import BinaryIO
 import pyarrow as pa
 import pytest
 
-from tests.state import batches
-from tests.state.batches import PARALLELISM, Job, Rows, expected, given_out, settings
+from tests.checkpoint import batches
+from tests.checkpoint.batches import PARALLELISM, Job, Rows, expected, given_out, settings
+from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.commit import Opened
+from tidegate.checkpoint.commit_record import RunFacts, read_head
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.store import CheckpointDisk, Depot, operator_depot
 from tidegate.errors import (
     BatchTaken,
     InvariantBroken,
@@ -28,11 +34,6 @@ from tidegate.errors import (
     TidegateError,
 )
 from tidegate.model.clock import SystemClock
-from tidegate.state.backend import Changes
-from tidegate.state.batch import Opened, RunFacts, open_batch
-from tidegate.state.depot import Disk, operator_depot
-from tidegate.state.heads import read_head
-from tidegate.state.kept import pool
 
 
 @pytest.fixture(autouse=True)
@@ -194,7 +195,7 @@ def run_all(calls: list[Callable[[], None]]) -> None:
 def test_workers_that_race_all_give_out_the_winners_rows(tmp_path: Path) -> None:
     """Case 8: two attempts at once in two workers, batch after batch."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["tests.state.batches"])
+    forks.set_forkserver_preload(["tests.checkpoint.batches"])
     names = ["one", "two", "three"]
     ready = forks.Barrier(len(names))
     workers = [
@@ -209,7 +210,7 @@ def test_workers_that_race_all_give_out_the_winners_rows(tmp_path: Path) -> None
     assert found == [rows] * 3
 
 
-class Failing(Disk):
+class Failing(CheckpointDisk):
     """A disk on which one call fails, the nth of those that change it."""
 
     def __init__(self, fails_at: int) -> None:
@@ -349,3 +350,21 @@ def test_a_folder_for_copies_that_cannot_be_used_is_named(tmp_path: Path) -> Non
     with pytest.raises(StorageFailed, match="taken") as caught:
         job.do(0)
     assert "TIDEGATE_STATE_DIR" in caught.value.hint
+
+
+def test_heads_are_pruned_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a head is gone says that all before it are: by this an attempt that is late finds out."""
+    gone: list[int] = []
+    remove = Depot.remove
+
+    def noted(depot: Depot, name: str) -> None:
+        if name.startswith("e0/0/v") and name.endswith(".head"):
+            gone.append(int(name.removeprefix("e0/0/v").removesuffix(".head")))
+        remove(depot, name)
+
+    monkeypatch.setattr(Depot, "remove", noted)
+    job = Job(tmp_path, settings(tmp_path, snapshot_every_batches=3))
+    for batch in range(12):
+        job.do(batch)
+    assert len(gone) > 3
+    assert gone == sorted(gone)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.state import batches
-from tests.state.batches import Job, expected, settings
-from tidegate.state.kept import pool
-from tidegate.state.points import POINTS
+from tests.checkpoint import batches
+from tests.checkpoint.batches import Job, expected, settings
+from tidegate.checkpoint.crash_points import POINTS
+from tidegate.checkpoint.local.pool import pool
 
 pytestmark = pytest.mark.crash
 
@@ -32,7 +32,7 @@ def test_killed_at_each_point_the_result_is_that_of_an_undisturbed_run(
 ) -> None:
     """Case 8: workers killed before and after each step of the commit."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["tests.state.batches"])
+    forks.set_forkserver_preload(["tests.checkpoint.batches"])
     for point in [*points, None]:
         place = None if point is None else f"{point}:1"
         worker = forks.Process(

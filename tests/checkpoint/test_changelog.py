@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.checkpoint import changelog
+from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backends.heap import HeapBackend
+from tidegate.checkpoint.changelog import ChangeWriter, parts, read_changes
+from tidegate.checkpoint.commit_record import StoredFile
+from tidegate.checkpoint.store import Depot
 from tidegate.errors import StorageCorrupt
-from tidegate.state import change_files
-from tidegate.state.backend import Changes
-from tidegate.state.change_files import ChangeWriter, parts, read_changes
-from tidegate.state.depot import Depot
-from tidegate.state.heads import StoredFile
-from tidegate.state.heap import HeapBackend
 
 PARTS = [
     Changes([(b"a", b"c")], {b"a1": b"one", b"": b"", b"gone": None}),
@@ -48,7 +48,7 @@ def test_a_batch_without_changes_has_a_file_without_parts(depot: Depot) -> None:
 
 
 def test_many_entries_lie_in_several_sections(depot: Depot, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_files, "SECTION_ENTRIES_MAX", 10)
+    monkeypatch.setattr(changelog, "SECTION_ENTRIES_MAX", 10)
     changes = Changes([(b"a", b"b")], {b"%d" % n: b"v" for n in range(25)})
     found = list(read_changes(depot, "p", written(depot, [changes])))
     assert [len(part.entries) for part in found] == [10, 10, 5]
@@ -108,3 +108,13 @@ def _applied(folder: Path, changes: list[Changes]) -> list[tuple[bytes, bytes]]:
     for part in changes:
         backend.write_partly(part)
     return list(backend.scan(b"", b"\xff\xff"))
+
+
+def test_the_file_of_another_attempt_under_this_name_is_noticed(depot: Depot) -> None:
+    """Whole in itself and of the same size: only the head knows that it is another one."""
+    stored = written(depot, [Changes([], {b"a": b"1"})])
+    other = written(depot, [Changes([], {b"a": b"2"})], "p/v1.b.changes")
+    assert other.size_bytes == stored.size_bytes
+    depot.path("p/v1.b.changes").replace(depot.path("p/v1.a.changes"))
+    with pytest.raises(StorageCorrupt, match="the head names"):
+        read_changes(depot, "p", stored)

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.errors import StorageCorrupt
-from tidegate.state.depot import Depot
-from tidegate.state.heads import (
+from tidegate.checkpoint.commit_record import (
     Head,
     StoredFile,
     decode_head,
@@ -17,9 +15,10 @@ from tidegate.state.heads import (
     head_batches,
     head_name,
     read_head,
-    sealed,
-    unsealed,
 )
+from tidegate.checkpoint.store import Depot
+from tidegate.errors import StorageCorrupt
+from tidegate.storage.sealed_json import seal, unseal
 
 HEAD = Head(
     epoch=1,
@@ -68,10 +67,10 @@ def test_every_changed_cut_or_added_byte_is_noticed() -> None:
 
 def test_a_newer_format_and_foreign_fields_are_refused() -> None:
     with pytest.raises(StorageCorrupt, match="format is 2"):
-        decode_head(sealed({"format": 2}), "here")
+        decode_head(seal({"format": 2}), "here")
     with pytest.raises(StorageCorrupt, match="no head"):
-        decode_head(sealed({"format": 1, "epoch": 1}), "here")
-    assert unsealed(sealed({"format": 1, "text": 'a,"checksum":"b'}), "here", 1)["text"] == 'a,"checksum":"b'
+        decode_head(seal({"format": 1, "epoch": 1}), "here")
+    assert unseal(seal({"format": 1, "text": 'a,"checksum":"b'}), "here", 1)["text"] == 'a,"checksum":"b'
 
 
 def test_the_batches_that_have_heads_are_listed_in_order(tmp_path: Path) -> None:

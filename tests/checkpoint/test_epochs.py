@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.state.checkpoints import Asked, put_head, put_heads
+from tests.checkpoint.checkpoints import Asked, put_head, put_heads
+from tests.paths import ROOT
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.commit_record import Times
+from tidegate.checkpoint.snapshot import Manifest, encode_manifest, manifest_name
+from tidegate.checkpoint.store import Depot
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt
-from tidegate.state import epochs
-from tidegate.state.depot import Depot
-from tidegate.state.snapshots import Manifest, encode_manifest, manifest_name
-from tidegate.state.times import Times
 
 
 @pytest.fixture
@@ -147,9 +149,9 @@ def test_many_tasks_at_once_agree_on_one_epoch(depot: Depot) -> None:
 
 
 CRASHING = """
-from tests.state.checkpoints import Asked
-from tidegate.state import epochs
-from tidegate.state.depot import Depot
+from tests.checkpoint.checkpoints import Asked
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.store import Depot
 import sys, pathlib
 epochs.resolve(Depot(pathlib.Path(sys.argv[1])), Asked(0, 3, 1), seen=0)
 """
@@ -160,9 +162,8 @@ def test_task_killed_after_it_made_the_epoch_leaves_the_same_one_to_all(depot: D
     resolved(depot, 2, 0)
     put_heads(depot, 0, 2, 0)
     environment = dict(os.environ, TIDEGATE_CRASH_POINT="epoch-written::1")
-    root = Path(__file__).parents[2]
     ended = subprocess.run(
-        [sys.executable, "-c", CRASHING, str(depot.root)], env=environment, cwd=root, check=False
+        [sys.executable, "-c", CRASHING, str(depot.root)], env=environment, cwd=ROOT, check=False
     )
     assert ended.returncode == -signal.SIGKILL
     put_head(depot, 0, 0, 1)
@@ -200,6 +201,8 @@ def test_record_of_format_1_is_read_and_written_as_ever() -> None:
     epoch = epochs.Epoch(3, 5, 128, 42, epochs.Parent(2, 41, 2), "/kept/v1", 7, Times(1_000, 2_000, None))
     assert epochs.decode_epoch(GOLDEN, "golden") == epoch
     assert epochs.encode_epoch(epoch) == GOLDEN
+    fenced = replace(epoch, fenced=True)
+    assert epochs.decode_epoch(epochs.encode_epoch(fenced), "fenced") == fenced
 
 
 def test_times_of_the_old_instances_go_on_in_the_new_epoch(depot: Depot) -> None:
@@ -215,8 +218,31 @@ def test_torn_batch_is_left_behind_by_an_epoch_of_the_same_parallelism(depot: De
     put_heads(depot, 0, 2, 0)
     put_head(depot, 0, 1, 1)
     begun = epochs.begin_anew(depot, "counts", 1)
-    assert begun == epochs.Epoch(1, 2, 128, 1, epochs.Parent(0, 0, 2))
+    assert begun == epochs.Epoch(1, 2, 128, 1, epochs.Parent(0, 0, 2), fenced=True)
     assert resolved(depot, 2, 1)[0].epoch == begun
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+def test_a_task_that_outlives_its_run_has_no_part_in_an_epoch_begun_anew(depot: Depot, batch: int) -> None:
+    """It may have the rows of another partition, and would publish them under the number of this one."""
+    resolved(depot, 2, 0, seen=epochs.NONE_SEEN)
+    if batch:
+        put_heads(depot, 0, 2, 0)
+    begun = epochs.begin_anew(depot, "counts", batch)
+    for seen in {epochs.NONE_SEEN, 0}:
+        with pytest.raises(StateMismatch, match="2 instances that was replaced by a newer one"):
+            resolved(depot, 2, batch, seen=seen)
+    assert resolved(depot, 2, batch, seen=begun.number)[0].epoch == begun
+    # With other instances an epoch follows that all tasks of its run have a part in.
+    for partition in range(3):
+        rescaled = epochs.resolve(depot, Asked(partition, 3, batch), begun.number).epoch
+        assert (rescaled.number, rescaled.fenced) == (2, False)
+    assert resolved(depot, 2, batch, seen=2)[0].epoch.number == 3
+    with pytest.raises(StateMismatch, match="replaced by a newer one"):
+        resolved(depot, 2, batch, seen=0)
+    # What an epoch before it did is given out again, whoever asks.
+    if batch:
+        assert resolved(depot, 2, 0, seen=epochs.NONE_SEEN)[0].epoch.number == 0
 
 
 def test_last_complete_batch_is_the_one_that_every_partition_has(depot: Depot) -> None:

@@ -1,6 +1,6 @@
 """Checkpoints of every released format are read: heads, change files, output, snapshots, epochs.
 
-`python -m tests.state.test_golden_checkpoints` writes those of the present format, once, when it is new.
+`python -m tests.checkpoint.test_golden_checkpoints` writes those of the present format, once, when it is new.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.state.batches import Job, expected, settings
-from tidegate.state.kept import pool
+from tests.checkpoint.batches import Job, expected, settings
+from tidegate.checkpoint.local.pool import pool
 
 GOLDEN = Path(__file__).parent / "golden" / "checkpoints"
 KINDS = ["heap", "rocksdb"]

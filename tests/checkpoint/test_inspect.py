@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.state.checkpoints import MAX, OPERATOR, Job
-from tests.state.rescale_walk import words_of
-from tests.state.test_savepoints import COUNT, wanted
+from tests.checkpoint.checkpoints import MAX, OPERATOR, Job
+from tests.checkpoint.rescale_walk import words_of
+from tests.checkpoint.savepoints.test_savepoint import COUNT, wanted
+from tidegate.checkpoint import epochs, inspect
+from tidegate.checkpoint.savepoints import savepoint
 from tidegate.errors import StateInvalid, StateMismatch
-from tidegate.state import epochs, inspecting, savepoints
-from tidegate.state.checking import check_start
-from tidegate.state.schemas import resolve_schema
+from tidegate.state.schema.schema import resolve_schema
+from tidegate.state.schema.start_check import check_start
 
 
 def test_checkpoint_without_state_has_no_operators(tmp_path: Path) -> None:
-    assert inspecting.describe(tmp_path) == []
+    assert inspect.describe(tmp_path) == []
 
 
 def test_operator_is_described_as_of_its_last_complete_batch(tmp_path: Path) -> None:
@@ -24,8 +25,8 @@ def test_operator_is_described_as_of_its_last_complete_batch(tmp_path: Path) -> 
     for batch in range(3):
         job.run(batch, words_of(batch), 2)
     job.task(job.ask(0, 2, 3), words_of(3))
-    savepoints.make(job.checkpoint, OPERATOR, "v1", job.clock)
-    (found,) = inspecting.describe(f"file:{job.checkpoint}")
+    savepoint.make(job.checkpoint, OPERATOR, "v1", job.clock)
+    (found,) = inspect.describe(f"file:{job.checkpoint}")
     assert (found.operator, found.last_batch, found.savepoints) == (OPERATOR, 2, ("v1",))
     assert (found.epoch.parallelism, found.epoch.max_parallelism) == (2, MAX)
     assert [one.head.batch for one in found.partitions if one.head] == [2, 2]
@@ -41,7 +42,7 @@ def test_new_epoch_without_a_batch_is_described_by_its_beginning(tmp_path: Path)
     job = Job(tmp_path)
     job.run(0, words_of(0), 2)
     epochs.resolve(job.depot, job.ask(0, 3, 1))
-    (found,) = inspecting.describe(job.checkpoint)
+    (found,) = inspect.describe(job.checkpoint)
     assert (found.last_batch, [one.head for one in found.partitions]) == (0, [None] * 3)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tidegate.checkpoint.commit_record import StoredFile
+from tidegate.checkpoint.output_file import TOGETHER_BYTES, OutputWriter, read_output
+from tidegate.checkpoint.store import Depot
 from tidegate.errors import StorageCorrupt
-from tidegate.state.depot import Depot
-from tidegate.state.heads import StoredFile
-from tidegate.state.outputs import TOGETHER_BYTES, OutputWriter, read_output
 
 FIRST = pa.record_batch({"key": ["a", None], "n": [1, 2]})
 SECOND = pa.record_batch({"key": ["b"], "n": [3]})

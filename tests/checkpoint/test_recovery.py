@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.state.batches import OPERATOR, Job, expected, settings
+from tests.checkpoint.batches import OPERATOR, Job, expected, settings
+from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.commit_record import read_head
+from tidegate.checkpoint.epochs import GROUND_HEAD_ID
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.recovery import RestoreReport, apply_parts
+from tidegate.checkpoint.store import Depot, operator_depot
 from tidegate.errors import StateMismatch, StorageCorrupt
 from tidegate.model.clock import SystemClock
-from tidegate.state.backend import Changes, Version
-from tidegate.state.batch import open_batch
-from tidegate.state.depot import Depot, operator_depot
-from tidegate.state.epochs import GROUND_HEAD_ID
-from tidegate.state.heads import read_head
-from tidegate.state.kept import pool
-from tidegate.state.restore import RestoreReport, apply_parts
 
 BATCHES = 7  # snapshots after batches 1, 3 and 5; the two newest are kept
 
@@ -80,6 +80,11 @@ def copy_folder(job: Job) -> Path:
     return next((job.root / "local").glob("*/*/e0/0"))
 
 
+def copy_files(job: Job) -> Path:
+    (found,) = copy_folder(job).glob(f"db-{job.settings.backend.kind}.*")
+    return found
+
+
 def only(job: Job, pattern: str) -> Path:
     (found,) = folder(job).glob(pattern)
     return found
@@ -135,7 +140,7 @@ def test_a_copy_older_than_the_log_is_made_anew_without_an_alarm(job: Job) -> No
     lose_copies(job)
     assert report(job).way == "snapshot"
     pool().close()
-    backend = job.settings.open_backend(copy_folder(job) / f"db-{job.settings.backend}")
+    backend = job.settings.place(SystemClock()).open_backend(copy_files(job))
     head = read_head(folder_depot(job), 0, 0, 3)
     assert head is not None
     backend.apply(Changes(), Version(0, 3, head.head_id))
@@ -157,7 +162,7 @@ def test_without_a_copy_the_newest_snapshot_and_the_change_files_since_are_read(
 )
 def test_a_copy_of_another_run_is_made_anew(job: Job, version: Version) -> None:
     """Case 8: ahead, of another epoch or with another head's id: not to be trusted."""
-    backend = job.settings.open_backend(copy_folder(job) / f"db-{job.settings.backend}")
+    backend = job.settings.place(SystemClock()).open_backend(copy_files(job))
     backend.apply(Changes(entries={b"\x00\x00": b"99"}), version)
     backend.close()
     assert report(job).way == "snapshot"
@@ -165,7 +170,7 @@ def test_a_copy_of_another_run_is_made_anew(job: Job, version: Version) -> None:
 
 
 def test_a_copy_that_took_part_of_a_batch_is_made_anew(job: Job) -> None:
-    backend = job.settings.open_backend(copy_folder(job) / f"db-{job.settings.backend}")
+    backend = job.settings.place(SystemClock()).open_backend(copy_files(job))
     backend.write_partly(Changes(entries={b"\x00\x00": b"99"}))
     backend.close()
     assert report(job).way == "snapshot"
@@ -173,7 +178,7 @@ def test_a_copy_that_took_part_of_a_batch_is_made_anew(job: Job) -> None:
 
 
 def test_a_damaged_copy_is_made_anew(job: Job) -> None:
-    files = copy_folder(job) / f"db-{job.settings.backend}"
+    files = copy_files(job)
     for path in files.iterdir():
         if path.is_file() and path.stat().st_size > 10 and path.name != "LOCK":
             cut(path)
@@ -193,7 +198,7 @@ def test_a_damaged_manifest_is_gone_round_and_named(
     assert (found.way, found.from_batch, found.change_files) == ("snapshot", 3, 3)
     if damage is not lose:
         assert "5.snapshot" in found.damaged[0]
-        assert "5.snapshot" in caplog.text
+        assert "5.snapshot" in "\n".join(caplog.messages)
     goes_on(job)
 
 
@@ -209,7 +214,7 @@ def test_a_damaged_file_of_the_newest_snapshot_is_gone_round_and_named(
         found = report(job)
     assert (found.way, found.from_batch, found.change_files) == ("snapshot", 3, 3)
     assert largest.name in found.damaged[0]
-    assert largest.name in caplog.text
+    assert largest.name in "\n".join(caplog.messages)
     goes_on(job)
 
 
@@ -287,7 +292,7 @@ def test_damaged_output_is_named_and_not_given_out(job: Job, damage: Damage) -> 
 
 def test_another_backend_than_that_of_the_snapshots_is_refused(job: Job) -> None:
     lose_copies(job)
-    other = "heap" if job.settings.backend == "rocksdb" else "rocksdb"
+    other = "heap" if job.settings.backend.kind == "rocksdb" else "rocksdb"
     job.settings = settings(job.root, backend=other)
     with pytest.raises(StateMismatch, match=f"not by {other}"):
         report(job)
@@ -319,7 +324,7 @@ def test_a_copy_at_the_beginning_of_another_checkpoint_is_made_anew(tmp_path: Pa
 
 
 def test_a_copy_has_a_version_after_the_last_part_of_a_batch_alone(tmp_path: Path) -> None:
-    backend = settings(tmp_path).open_backend(tmp_path / "copy")
+    backend = settings(tmp_path).place(SystemClock()).open_backend(tmp_path / "copy")
     backend.apply(Changes(), Version(0, 0, "first"))
     seen = []
 

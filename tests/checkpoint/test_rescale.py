@@ -6,20 +6,19 @@ import random
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.state.checkpoints import Asked, put_head, put_heads
-from tidegate.errors import StorageCorrupt
-from tidegate.state import epochs, rescale
-from tidegate.state.backend import Backend, Changes, Version
-from tidegate.state.backends import open_backend
-from tidegate.state.depot import Depot
-from tidegate.state.keys import KeyColumn, KeyType
-from tidegate.state.layout import (
+from tests.checkpoint.checkpoints import Asked, put_head, put_heads
+from tests.checkpoint.opening import open_backend
+from tidegate.checkpoint import epochs, rescale
+from tidegate.checkpoint.backend import Backend, Changes, Version
+from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
+from tidegate.checkpoint.keys.layout import (
     META_GROUP,
     OPERATOR_GROUP,
     entry_prefix,
@@ -29,8 +28,11 @@ from tidegate.state.layout import (
     instance_of,
     timer_prefix,
 )
-from tidegate.state.operator_state import operator_prefix
-from tidegate.state.schemas import StateSpec, Wanted, resolve_schema
+from tidegate.checkpoint.store import Depot
+from tidegate.errors import StorageCorrupt
+from tidegate.errors.start import InvariantBroken
+from tidegate.state.kinds.operator_list import operator_prefix
+from tidegate.state.schema.schema import StateSpec, Wanted, redistribution_of, resolve_schema
 
 MAX = 128
 KINDS = ["rocksdb", "heap"]
@@ -67,12 +69,15 @@ class Copies:
         finally:
             backend.close()
 
+    def sources(self, bring: rescale.Bring | None = None) -> rescale.Sources:
+        return rescale.Sources(bring or self.bring, self.open, redistribution_of)
+
     def begin(self, parallelism: int, batch: int) -> epochs.Epoch:
         """Begin an epoch with so many instances and assemble every copy."""
         epoch = epochs.resolve(self.depot, Asked(0, parallelism, batch, MAX)).epoch
         for partition in range(parallelism):
             folder = self.folder(epoch.number, partition)
-            rescale.assemble(self.depot, epoch, partition, folder, self.bring, self.open)
+            rescale.assemble(self.depot, epoch, partition, folder, self.sources())
         return epoch
 
     def commit(self, epoch: epochs.Epoch, batch: int, changes: dict[int, Changes]) -> None:
@@ -167,7 +172,7 @@ def test_only_parents_with_a_share_are_read_without_operator_state(tmp_path: Pat
     copies.commit(copies.begin(4, 0), 0, {})
     epoch = epochs.resolve(copies.depot, Asked(0, 8, 1, MAX)).epoch
     copies.brought.clear()
-    rescale.assemble(copies.depot, epoch, 5, tmp_path / "new", copies.bring, copies.open)
+    rescale.assemble(copies.depot, epoch, 5, tmp_path / "new", copies.sources())
     assert copies.brought == [(0, 2)]
 
 
@@ -186,7 +191,7 @@ def test_nothing_stays_of_an_assembly_that_fails(tmp_path: Path) -> None:
     folder = tmp_path / "copies" / "new"
     before = sorted(path.name for path in folder.parent.iterdir())
     with pytest.raises(StorageCorrupt):
-        rescale.assemble(copies.depot, epoch, 0, folder, failing, copies.open)
+        rescale.assemble(copies.depot, epoch, 0, folder, copies.sources(failing))
     assert sorted(path.name for path in folder.parent.iterdir()) == before
 
 
@@ -197,7 +202,7 @@ def test_parent_that_is_gone_is_named(tmp_path: Path) -> None:
     epoch = epochs.resolve(copies.depot, Asked(0, 2, 1, MAX)).epoch
     copies.depot.remove("e0/epoch.json")
     with pytest.raises(StorageCorrupt, match="the epoch from which state comes"):
-        rescale.assemble(copies.depot, epoch, 0, tmp_path / "new", copies.bring, copies.open)
+        rescale.assemble(copies.depot, epoch, 0, tmp_path / "new", copies.sources())
 
 
 def element(state: int, batch: int, instance: int, counter: int) -> bytes:
@@ -244,6 +249,17 @@ def test_operator_state_is_dealt_out_evenly_or_given_to_all(tmp_path: Path) -> N
     epoch = copies.begin(1, 3)
     assert operator_states(copies, epoch, SPLIT) == [[*everything, b"new"]]
     assert operator_states(copies, epoch, UNION) == [[*everything, b"new"]]
+
+
+def test_operator_state_that_nobody_shares_out_is_not_dropped_in_silence(tmp_path: Path) -> None:
+    copies = Copies(tmp_path, "heap")
+    with_operator_states(copies)
+    epoch = copies.begin(2, 0)
+    copies.commit(epoch, 0, {i: Changes(entries={element(SPLIT, 0, i, 0): b"1"}) for i in range(2)})
+    new = epochs.resolve(copies.depot, Asked(0, 3, 1, MAX)).epoch
+    sources = replace(copies.sources(), redistribution=rescale.no_operator_state)
+    with pytest.raises(InvariantBroken, match="share none out"):
+        rescale.assemble(copies.depot, new, 0, tmp_path / "new", sources)
 
 
 def test_operator_state_stays_where_it_is_with_as_many_instances(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.state.checkpoints import Job
-from tests.state.rescale_walk import expected, model, walk, words_of
+from tests.checkpoint.checkpoints import Job
+from tests.checkpoint.rescale_walk import expected, model, walk, words_of
+from tidegate.checkpoint import batch as state_batch
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.local.pool import pool
 from tidegate.errors import StateMismatch
-from tidegate.state import batch as state_batch
-from tidegate.state import epochs
-from tidegate.state.kept import pool
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.state.checkpoints import OPERATOR, Job
-from tests.state.rescale_walk import expected, model, words_of
+from tests.checkpoint.checkpoints import OPERATOR, Job
+from tests.checkpoint.rescale_walk import expected, model, words_of
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.keys.layout import ENTRY_PREFIX_BYTES, META_GROUP
+from tidegate.checkpoint.standby import Standby
 from tidegate.errors import StateNotFound
-from tidegate.state.batch import open_batch
-from tidegate.state.layout import ENTRY_PREFIX_BYTES, META_GROUP
-from tidegate.state.standby import Standby
 
 
 def standby_of(job: Job, tmp_path: Path, partition: int) -> Standby:

@@ -9,8 +9,8 @@ from typing import BinaryIO
 
 import pytest
 
+from tidegate.checkpoint.store import CheckpointDisk, Depot, checkpoint_path, operator_depot
 from tidegate.errors import CheckpointUnusable, StorageFull
-from tidegate.state.depot import Depot, Disk, checkpoint_path, operator_depot
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_of_many_writers_at_once_one_wins_and_all_know_it(depot: Depot) -> None:
 
 
 def test_a_link_whose_answer_was_lost_counts_as_ours(tmp_path: Path) -> None:
-    class Forgetful(Disk):
+    class Forgetful(CheckpointDisk):
         def link(self, source: Path, target: Path) -> None:
             super().link(source, target)
             raise FileExistsError(errno.EEXIST, "the answer was lost and the call repeated")
@@ -53,7 +53,7 @@ def test_a_link_whose_answer_was_lost_counts_as_ours(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
-    class Full(Disk):
+    class Full(CheckpointDisk):
         def write(self, file: BinaryIO, content: bytes | memoryview) -> None:
             file.write(bytes(content)[:3])
             raise OSError(errno.ENOSPC, "no room")
@@ -68,7 +68,7 @@ def test_a_full_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_links_is_refused(tmp_path: Path) -> None:
-    class Linkless(Disk):
+    class Linkless(CheckpointDisk):
         def link(self, source: Path, target: Path) -> None:
             raise OSError(errno.EPERM, f"{source} and {target} cannot be one")
 

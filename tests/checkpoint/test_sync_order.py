@@ -8,10 +8,10 @@ from typing import BinaryIO
 
 import pytest
 
-from tests.state import batches
-from tests.state.batches import Job, settings
-from tidegate.state.depot import Disk
-from tidegate.state.kept import pool
+from tests.checkpoint import batches
+from tests.checkpoint.batches import Job, settings
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.store import CheckpointDisk
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def closed_pool() -> Iterator[None]:
     pool().close()
 
 
-class Recording(Disk):
+class Recording(CheckpointDisk):
     """A disk that remembers the order of its calls."""
 
     def __init__(self) -> None:

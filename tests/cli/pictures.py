@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.cli.feed import History
-from tidegate.cli.view import Picture
+from tidegate.cli.console.status_feed import History
+from tidegate.cli.console.view import Picture
 
 
 def status(seconds: int = 0, *, topics: int = 1, worker: bool = True) -> dict[str, Any]:
-    """Give a status answer after so many seconds at 200 messages and 180 rows a second."""
+    """Return a status answer after so many seconds at 200 messages and 180 rows a second."""
     return {
         "version": "0.1.0",
         "home": "/srv/tide",
@@ -62,7 +62,7 @@ def status(seconds: int = 0, *, topics: int = 1, worker: bool = True) -> dict[st
 
 
 def history(seconds: int, *, topics: int = 1) -> History:
-    """Give a history of one sample a second."""
+    """Return a history of one sample a second."""
     kept = History()
     for second in range(seconds):
         kept.add(status(second, topics=topics), float(second))
@@ -70,7 +70,7 @@ def history(seconds: int, *, topics: int = 1) -> History:
 
 
 def picture(seconds: int = 30, *, topics: int = 1, size: tuple[int, int] = (100, 40)) -> Picture:
-    """Give a picture of a system that runs."""
+    """Return a picture of a system that runs."""
     return Picture(
         home="/srv/tide",
         url="http://127.0.0.1:8787",

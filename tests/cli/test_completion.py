@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calls import CALL_SECONDS_MAX, tidegate
+from tests.warm import command_line
 from tidegate.testing.server import RunningServer, running_server
 
 
@@ -27,7 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
         assert tidegate("tenant", "create", "acme", home=home).returncode == 0
         assert tidegate("topic", "create", "acme.own", "--tenant", "acme", home=home).returncode == 0
         assert tidegate("user", "add", "alice", home=home).returncode == 0
-        (home / "pipelines" / "hourly.py").write_text("", encoding="utf-8")
+        for file in ("hourly.py", "daily.py.stopped"):
+            (home / "pipelines" / file).write_text("", encoding="utf-8")
         yield running
 
 
@@ -37,7 +40,7 @@ def home(server: RunningServer) -> Path:
 
 
 def offered(line: str, home: Path, **environ: str) -> list[str]:
-    """Give what bash would offer behind a line; a blank at its end begins a new word."""
+    """Return what bash would offer behind a line; a blank at its end begins a new word."""
     typed = line.split()
     index = len(typed) if line.endswith(" ") else len(typed) - 1
     asked = {"_TIDEGATE_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(index)}
@@ -64,7 +67,8 @@ def test_nouns_verbs_and_flags_are_offered(home: Path) -> None:
         ("tidegate user show ", ["admin", "alice"]),
         ("tidegate tenant disable ", ["acme", "default"]),
         ("tidegate topic list --tenant ac", ["acme"]),
-        ("tidegate pipeline show ", ["hourly"]),
+        ("tidegate pipeline show ", ["daily", "hourly"]),
+        ("tidegate pipeline start d", ["daily"]),
         ("tidegate topic consume app.events --from ", ["earliest", "latest"]),
         ("tidegate topic consume app.events --group ", ["audit", "backup", "billing"]),
         ("tidegate topic ack app.events --group b", ["backup", "billing"]),
@@ -134,10 +138,12 @@ def test_the_script_of_each_shell_asks_us(shell: str, home: Path) -> None:
 
 
 def program(folder: Path) -> Path:
-    """Make a `tidegate` for a shell's PATH."""
+    """Make a `tidegate` for a shell's PATH; the warm one, which has time for names, cannot see its shell."""
     folder.mkdir()
     script = folder / "tidegate"
-    script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tidegate "$@"\n', encoding="utf-8")
+    cold, warm = shlex.join([sys.executable, "-m", "tidegate"]), shlex.join(command_line())
+    text = f'#!/bin/sh\n[ -n "$_TIDEGATE_COMPLETE" ] && exec {warm} "$@"\nexec {cold} "$@"\n'
+    script.write_text(text, encoding="utf-8")
     script.chmod(0o755)
     return folder
 

@@ -39,7 +39,7 @@ class Model:
         return self.keys.setdefault(key, KeyModel())
 
     def is_seen(self, entry: Entry, *, touch: bool = True) -> bool:
-        """Say whether an entry is seen now; with `touch` it is read."""
+        """Return whether an entry is seen now; with `touch` it is read."""
         if self.ttl is None:
             return True
         if self.now_ms - entry.time_ms > self.ttl.duration_ms:

@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tests.checkpoint.bench import Bench
+from tests.checkpoint.opening import open_backend
 from tests.contract.state_model import Entry, Model
-from tests.state.bench import Bench
-from tests.state.test_states import Average, Mean
-from tidegate.state.backends import open_backend
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
-from tidegate.state.reducing_state import AggregatingState, ReducingState
-from tidegate.state.stage import Stage
+from tests.state.kinds.test_declaration import Average, Mean
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.reducing import AggregatingState, ReducingState
+from tidegate.state.kinds.value import ValueState
+from tidegate.state.runtime.write_batch import Stage
 from tidegate.state.ttl import Ttl
-from tidegate.state.value_state import ValueState
 
 KEYS = ["", "ann", "bob", "a\x00b", "a"]
 SUBS = [-300, -1, 0, 1, 7, 2**40]

@@ -14,7 +14,7 @@ import pytest
 from tidegate.errors import InvariantBroken, StorageFailed
 from tidegate.storage.engine import Engine, KeyRange
 from tidegate.storage.memory import MemoryEngine
-from tidegate.storage.rocks import RocksEngine
+from tidegate.storage.rocksdb.engine import RocksEngine
 
 KINDS = ["rocks", "memory"]
 EVERYTHING = KeyRange(b"", b"\xff" * 16)

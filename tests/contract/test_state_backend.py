@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.checkpoint.opening import open_backend as open_kind
 from tests.contract.under_segments import UnderSegments
+from tidegate.checkpoint.backend import Backend, Changes, Version
+from tidegate.checkpoint.keys.layout import META_GROUP, after, entry_prefix
+from tidegate.checkpoint.settings import BACKEND_KINDS
 from tidegate.errors import InvariantBroken, StateInvalid, StorageCorrupt
-from tidegate.state.backend import Backend, Changes, Version
-from tidegate.state.backends import BACKEND_KINDS
-from tidegate.state.backends import open_backend as open_kind
-from tidegate.state.layout import META_GROUP, after, entry_prefix
 
 KINDS = (*BACKEND_KINDS, "segments")
 KEYS = st.text("\x00\x01ab\x7f", min_size=1, max_size=3).map(lambda text: text.encode("latin-1"))
@@ -122,6 +122,10 @@ def run(kind: str, root: Path, steps: list[tuple[str, object]]) -> None:
                 model.take(changes, None)
             case "scan", (bytes() as start, bytes() as stop):
                 assert list(backend.scan(start, stop)) == model.between(start, stop)
+                ranges = [(start, stop), (b"", start), (stop, META_GROUP), (stop, start), (b"a", b"b")]
+                for count in (1, 3, 100):
+                    wanted = [model.between(*one)[:count] for one in ranges]
+                    assert backend.pages(ranges, count) == wanted
             case "reopen", _:
                 backend.close()
                 backend = open_backend(kind, here)
@@ -252,10 +256,28 @@ def test_scans_may_be_read_side_by_side(backend: Backend) -> None:
     assert len(list(one)) == 49  # zip takes one more before it sees that the other is over
 
 
+def test_pages_of_many_ranges_end_where_the_ranges_do(backend: Backend) -> None:
+    """Also where thousands of deleted keys lie in a range, behind it, and before the first entry of it."""
+    keys = [b"k%05d" % number for number in range(6000)]
+    backend.apply(Changes(entries=dict.fromkeys(keys, b"v")), version(1))
+    backend.apply(Changes(entries=dict.fromkeys(keys[100:2900] + keys[3000:5000])), version(2))
+    left = keys[:100] + keys[2900:3000] + keys[5000:]
+    ends = [b"k%05d" % number for number in (0, 50, 90, 100, 500, 2800, 2950, 3000, 4999, 5000, 5990)]
+    ranges = [*zip(ends, [*ends[1:], b"\xff\xff\xff"], strict=True), (b"k00010", b"k05500"), (b"k", b"k")]
+    for count in (1, 7, 10_000):
+        found = [[key for key, _ in page] for page in backend.pages(ranges, count)]
+        assert found == [[key for key in left if start <= key < stop][:count] for start, stop in ranges]
+    assert backend.pages([], 5) == []
+
+
 def test_entries_where_the_store_keeps_its_own_are_refused(backend: Backend) -> None:
     with pytest.raises(InvariantBroken):
         backend.apply(Changes(entries={META_GROUP + b"version": b"mine"}), version(1))
     assert backend.version() is None
+    backend.apply(Changes(entries={b"a": b"1"}), version(1))
+    with pytest.raises(InvariantBroken):
+        backend.apply(Changes(entries={b"a": b"2", META_GROUP + b"x": b"mine"}), version(2))
+    assert (backend.get(b"a"), backend.version()) == (b"1", version(1))
 
 
 def test_sizes_follow_what_is_there(backend: Backend) -> None:
@@ -279,5 +301,5 @@ def test_closing_twice_is_harmless(kind: str, tmp_path: Path) -> None:
 
 
 def test_a_backend_that_is_not_known_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StateInvalid, match="rocksdb, heap"):
+    with pytest.raises(StateInvalid, match="it is 'rocksdb' or 'heap'"):
         open_kind("redis", tmp_path)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tidegate.state.backend import Changes, Sizes, Version
-from tidegate.state.layout import META_GROUP, SEGMENT_PREFIX_BYTES, segment_prefix
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.segments.store import SegmentStore
+from tidegate.checkpoint.backend import Backend, Changes, Sizes, Version
+from tidegate.checkpoint.keys.layout import META_GROUP, SEGMENT_PREFIX_BYTES, segment_prefix
+from tidegate.dedup.settings import SegmentSettings
+from tidegate.dedup.store.store import SegmentStore
 
 HOUR_US = 3_600_000_000
 SETTINGS = SegmentSettings(store="keys", retention_us=HOUR_US, interval_us=HOUR_US, exact_keys=True)
 
 
-class UnderSegments:
+class UnderSegments(Backend):
     """Puts a key of any bytes into a segment by its first byte, so that the order of keys stays."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +50,7 @@ class UnderSegments:
 
 
 def _outer(key: bytes) -> bytes:
-    """Give the key outside; the store's own keys stay what they are, so that they are refused."""
+    """Return the key outside; the store's own keys stay what they are, so that they are refused."""
     if key >= META_GROUP:
         return key
     first = key[0] if key else 0

@@ -7,6 +7,7 @@ workload   what runs meanwhile and how it is checked afterwards; the first one: 
 door       statements and requests over HTTP, each sent once, with its outcome told apart
 tables     workload: rows of SHARED and USER tables
 streams    workload: rows of STREAM tables
+pulse      how long the server could work between two moments
 routes     workload: tables that topics follow; a replay rebuilds them
 groups     workload: producers, and members of a group who work, fail and die
 ledger     what the members of a group know of each message

@@ -19,7 +19,9 @@ from tests.crash.journal import Journal
 from tidegate.errors import TidegateError
 
 Target = Literal["server", "worker", "java", "up"]
-START_SECONDS = 120.0
+# Long: a machine that is busy with other things starts a JVM in a minute.
+START_SECONDS = 300.0
+STOP_SECONDS = 120.0
 FLUSH_SECONDS = 0.5
 # Quick to come back, so that a run of many kills is short.
 ENVIRONMENT = {
@@ -58,16 +60,18 @@ class Cluster:
         pid = self.pid_of(target)
         if pid is None:
             return False
+        begun = self._journal.now_seconds()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        self._journal.add("kill", target, pid=pid)
+        # It died between these two moments, which may be far apart on a busy machine.
+        self._journal.add("kill", target, pid=pid, begun=begun)
         if target == "up" and self._up is not None:
             self._up.wait()
             self.start()
         return True
 
     def pid_of(self, target: Target) -> int | None:
-        """Give the process id of a part, if it runs."""
+        """Return the process id of a part, if it runs."""
         if self._up is None:
             return None
         if self._up.poll() is not None:
@@ -92,10 +96,10 @@ class Cluster:
             return
         self._up.send_signal(signal.SIGTERM)
         try:
-            code = self._up.wait(60)
+            code = self._up.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.destroy()
-            raise AssertionError("tidegate up did not stop within 60 s of SIGTERM") from None
+            raise AssertionError(f"tidegate up did not stop within {STOP_SECONDS:g} s of SIGTERM") from None
         assert code == 0, f"tidegate up ended with {code}:\n{self.log_tail()}"
 
     def destroy(self) -> None:
@@ -131,7 +135,7 @@ class Cluster:
         raise AssertionError(f"waited {seconds:g} s for {what}: {last}\n{self.log_tail()}")
 
     def log_tail(self) -> str:
-        """Give the end of every log of the cluster."""
+        """Return the end of every log of the cluster."""
         logs = [self.home.parent / "up.log", *sorted((self.home / "logs").glob("*.log"))]
         return "\n".join(
             f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in logs if path.exists()

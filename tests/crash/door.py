@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from tests.crash.cluster import START_SECONDS, Cluster
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 
 # Long: a statement that we no longer wait for might still be done, after we looked.
 ANSWER_SECONDS = 120.0

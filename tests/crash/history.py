@@ -21,7 +21,7 @@ class Fault:
 
 
 def smallest_history(journal: Journal, fault: Fault) -> list[Event]:
-    """Give the events of the fault's first subjects, with the kills before, between and after them."""
+    """Return the events of the fault's first subjects, with the kills before, between and after them."""
     chosen = set(fault.subjects[:SUBJECTS_SHOWN])
     events = list(journal)
     own = [event.number for event in events if event.subject in chosen]

@@ -36,10 +36,14 @@ class Journal:
         self._begun = time.monotonic()
         self._file = path.open("a", encoding="utf-8")
 
+    def now_seconds(self) -> float:
+        """Return the time on the journal's clock."""
+        return time.monotonic() - self._begun
+
     def add(self, kind: str, subject: str, **values: Any) -> Event:
         """Record an event."""
         with self._lock:
-            event = Event(len(self._events), time.monotonic() - self._begun, kind, subject, values)
+            event = Event(len(self._events), self.now_seconds(), kind, subject, values)
             self._events.append(event)
             line = [event.number, round(event.at_seconds, 4), kind, subject, values]
             self._file.write(json.dumps(line) + "\n")
@@ -51,7 +55,7 @@ class Journal:
             return iter(list(self._events))
 
     def of_kind(self, *kinds: str) -> list[Event]:
-        """Give the events of some kinds, in order."""
+        """Return the events of some kinds, in order."""
         return [event for event in self if event.kind in kinds]
 
     def close(self) -> None:

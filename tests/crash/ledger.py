@@ -58,7 +58,7 @@ class Ledger:
             return sum(entry.acked_tick is not None for entry in self._entries.values())
 
     def tick(self) -> int:
-        """Give a number that is larger than all before it."""
+        """Return a number that is larger than all before it."""
         with self._lock:
             self._ticks += 1
             return self._ticks
@@ -151,7 +151,7 @@ class Ledger:
                     entry.until_seconds = until_seconds
 
     def covered(self, member: str, last: Mapping[int, int]) -> list[Place]:
-        """Give what a member was given last up to these offsets, and is not acknowledged for sure."""
+        """Return what a member was given last up to these offsets, and is not acknowledged for sure."""
         with self._lock:
             return [
                 place

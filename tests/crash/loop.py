@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.crash.cluster import Cluster
+from tests.crash.cluster import START_SECONDS, Cluster
 from tests.crash.groups import GroupWork
 from tests.crash.history import Fault, report
 from tests.crash.journal import Journal
@@ -52,8 +52,13 @@ class Outcome:
     report: str
 
 
-def run_loop(folder: Path, seed: int, kills: int, chosen: Sequence[str] = TOGETHER[0]) -> Outcome:
-    """Kill that many processes under load, then compare; the folder keeps the journal and the logs."""
+def run_loop(
+    folder: Path, seed: int, kills: int, chosen: Sequence[str] = TOGETHER[0], load: int = 0
+) -> Outcome:
+    """Kill that many processes under load, then compare; the folder keeps the journal and the logs.
+
+    The last kill comes when more than `load` was acknowledged in every workload, however slow the machine is.
+    """
     journal = Journal(folder / "journal.jsonl")
     cluster = Cluster(folder / "home", journal)
     workloads = {name: WORKLOADS[name](journal, seed) for name in chosen}
@@ -68,7 +73,10 @@ def run_loop(folder: Path, seed: int, kills: int, chosen: Sequence[str] = TOGETH
         for workload in workloads.values():
             workload.start(cluster)
         # 2. kills
-        done = _strike(cluster, Nemesis(seed, server_only=IN_SPARK.isdisjoint(workloads)), kills)
+        nemesis = Nemesis(seed, server_only=IN_SPARK.isdisjoint(workloads))
+        done = _strike(cluster, nemesis, kills - 1)
+        _wait_for_load(workloads.values(), load)
+        done += _strike(cluster, nemesis, kills - done)
         # 3. everything that was begun ends, and arrives
         for workload in workloads.values():
             workload.finish()
@@ -100,6 +108,15 @@ def _strike(cluster: Cluster, nemesis: Nemesis, kills: int) -> int:
         time.sleep(strike.after_seconds)
         done += cluster.kill(strike.target)
     return done
+
+
+def _wait_for_load(workloads: Iterable[Workload], load: int) -> None:
+    """Wait until each has its load, or for so long that one of them must have ended by an error."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if all(workload.acknowledged_count > load for workload in workloads):
+            return
+        time.sleep(0.1)
 
 
 def _runs(status: dict[str, object]) -> bool:

@@ -36,7 +36,7 @@ class Nemesis:
         self._pause_seconds = SERVER_PAUSE_SECONDS if server_only else PAUSE_SECONDS
 
     def next(self) -> Strike:
-        """Give the next strike."""
+        """Return the next strike."""
         target = self._random.choices(list(self._weights), list(self._weights.values()))[0]
         # Short pauses hit starts and recoveries, long ones hit steady work.
         low, high = self._pause_seconds

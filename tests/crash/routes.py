@@ -99,7 +99,7 @@ class Replay:
         self.count += 1
 
     def _unfit(self, op: str, before: dict[str, Any] | None, old: Mapping[str, Any]) -> str:
-        """Say why a message does not fit to the row before it."""
+        """Return why a message does not fit to the row before it."""
         if (before is None) != (op == "INSERT"):
             return f"the row before it is {before}"
         # A full UPDATE has the new row only.

@@ -10,15 +10,17 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tidegate
 from tests.crash.cluster import FLUSH_SECONDS, Cluster
 from tests.crash.door import Crew, Door, UnsureError, doors_of
 from tests.crash.history import Fault
 from tests.crash.journal import Journal
+from tests.crash.pulse import STATEMENT as MAKE_BEATS
+from tests.crash.pulse import Pulse
 
 BUFFERED, SYNCED = "crash.buffered", "crash.synced"
 COLUMNS = "(n BIGINT, batch BIGINT, size INT, body TEXT)"
@@ -26,13 +28,14 @@ STATEMENTS = (
     "CREATE NAMESPACE IF NOT EXISTS crash",
     f"CREATE STREAM TABLE {BUFFERED} {COLUMNS} WITH (ttl_seconds = 86400, durability = 'buffered')",
     f"CREATE STREAM TABLE {SYNCED} {COLUMNS} WITH (ttl_seconds = 86400, durability = 'fsync')",
+    MAKE_BEATS,
 )
 USERS = ("carl", "Dora")  # a name with a capital letter has another file than one without
 BATCH_ROWS_MAX = 40
 BATCH_NUMBERS = 100
 # Eight writers share two processors with Spark: more load would only make the run longer.
 PAUSE_SECONDS_MAX = 0.2
-# A machine under full load may come late to a flush.
+# A machine under full load may come late to a flush. Counted in beats, as the flush interval is.
 LATE_SECONDS = 1.0
 SEEN_ROWS = 60
 STATEMENTS_BETWEEN_LOOKS = 15
@@ -49,6 +52,13 @@ class Batch:
     acked_seconds: float | None = None
 
 
+class Kill(NamedTuple):
+    """A kill of the server: it died between these moments, on the journal's clock."""
+
+    begun_seconds: float
+    ended_seconds: float
+
+
 class Writer:
     """One user of one stream: what was sent, what was seen, what was wrong."""
 
@@ -62,7 +72,7 @@ class Writer:
     @property
     def acknowledged(self) -> int:
         """How many appends were acknowledged."""
-        return sum(batch.acked_seconds is not None for batch in self.batches.values())
+        return sum(batch.acked_seconds is not None for batch in list(self.batches.values()))
 
     def run(self, door: Door, crew: Crew, seed: int) -> None:
         """Append until told to stop; look at the newest rows now and then."""
@@ -78,7 +88,7 @@ class Writer:
         return f"{self.table}/{self.user}/{batch}"
 
     def rows(self, door: Door) -> tuple[list[tuple[int, int, int, str]], list[str]]:
-        """Give all rows of this user, and the warnings that came with them."""
+        """Return all rows of this user, and the warnings that came with them."""
         rows: list[tuple[int, int, int, str]] = []
         warnings: list[str] = []
         after = -1
@@ -121,13 +131,14 @@ class StreamRows:
 
     Promises: every append is there wholly or not at all, and once; of the synced stream every acknowledged
     one; of the buffered one all that were acknowledged longer than the flush interval before the next kill
-    of the server; what a reader saw stays; no frame is torn or damaged.
+    of the server, in time that it could work; what a reader saw stays; no frame is torn or damaged.
     """
 
     def __init__(self, journal: Journal, seed: int) -> None:
         self._journal = journal
         self._seed = seed
         self._crew = Crew()
+        self._pulse = Pulse(journal)
         self._doors: dict[str, Door] = {}
         self._writers = [Writer(journal, table, user) for table in (BUFFERED, SYNCED) for user in USERS]
 
@@ -149,6 +160,7 @@ class StreamRows:
             self._crew.start(
                 writer.run, self._doors[writer.user], self._crew, self._seed * 1000 + 200 + place
             )
+        self._crew.start(self._pulse.run, self._doors[USERS[0]], self._crew)
 
     def finish(self) -> None:
         """Let every writer end its last statement."""
@@ -160,42 +172,54 @@ class StreamRows:
 
     def verify(self, cluster: Cluster) -> list[Fault]:  # noqa: ARG002 - the doors know where
         """Compare the rows of every user with what was sent."""
-        kills = [event.at_seconds for event in self._journal.of_kind("kill") if event.subject == "server"]
+        kills = [
+            Kill(event.values["begun"], event.at_seconds)
+            for event in self._journal.of_kind("kill")
+            if event.subject == "server"
+        ]
         found: list[Fault] = []
         for writer in self._writers:
             rows, warnings = writer.rows(self._doors[writer.user])
             waits_seconds = FLUSH_SECONDS + LATE_SECONDS if writer.table == BUFFERED else None
-            needed = needed_batches(writer.batches.values(), kills, waits_seconds) | writer.seen
-            found += compare(writer.subject, writer.batches, needed, rows)
+            lived_seconds = self._pulse.lived_seconds
+            needed = needed_batches(writer.batches.values(), kills, waits_seconds, lived_seconds)
+            found += compare(writer.subject, writer.batches, needed | writer.seen, rows)
             found += [Fault("no frame is torn or damaged", warning) for warning in warnings]
             writer.seen |= {row[1] for row in rows}
         return found
 
 
 def numbers_of(batch: int, size: int) -> range:
-    """Give the numbers of an append's rows."""
+    """Return the numbers of an append's rows."""
     return range(batch * BATCH_NUMBERS, batch * BATCH_NUMBERS + size)
 
 
 def body_text(n: int) -> str:
-    """Give the text of a row; its length follows from its number."""
+    """Return the text of a row; its length follows from its number."""
     return f"{n}/" + "b" * (n * 31 % 400)
 
 
 def needed_batches(
-    batches: Iterable[Batch], kills_seconds: Sequence[float], waits_seconds: float | None
+    batches: Iterable[Batch],
+    kills: Sequence[Kill],
+    waits_seconds: float | None,
+    lived_seconds: Callable[[float, float], float],
 ) -> set[int]:
     """Name the appends that must be there.
 
-    Without `waits_seconds` all that were acknowledged. With it, those acknowledged longer than that before
-    the first kill after they were sent: an answer may be read from the socket after its server was killed.
+    Without `waits_seconds` all that were acknowledged. With it, those acknowledged longer than that, as
+    `lived_seconds` counts, before the first kill that may have come after they were sent: an answer may be
+    read from the socket after its server was killed.
     """
     needed = set()
     for batch in batches:
-        if batch.acked_seconds is None:
+        acked = batch.acked_seconds
+        if acked is None:
             continue
-        kill = min((at for at in kills_seconds if at >= batch.sent_seconds), default=None)
-        if waits_seconds is None or kill is None or kill - batch.acked_seconds > waits_seconds:
+        begun = min(
+            (kill.begun_seconds for kill in kills if kill.ended_seconds >= batch.sent_seconds), default=None
+        )
+        if waits_seconds is None or begun is None or lived_seconds(acked, begun) > waits_seconds:
             needed.add(batch.number)
     return needed
 

@@ -154,7 +154,7 @@ class Writer:
         return ", ".join(f"({a}, {b}, {c}, {d}, '{e}')" for a, b, c, d, e in rows), []
 
     def _rows(self, door: Door) -> list[tuple[int, int, int, str]]:
-        """Give all rows of this writer: id, group, statement and value."""
+        """Return all rows of this writer: id, group, statement and value."""
         rows: list[tuple[int, int, int, str]] = []
         after = -1
         while True:
@@ -219,13 +219,13 @@ class TableRows:
 
 
 def group_ids(first_id: int, group: int, size: int) -> list[int]:
-    """Give the keys of a group's rows."""
+    """Return the keys of a group's rows."""
     start = first_id + group * GROUP_ROWS_MAX
     return list(range(start, start + size))
 
 
 def value_text(writer: int, op: int) -> str:
-    """Give the value that a statement writes; some are long."""
+    """Return the value that a statement writes; some are long."""
     return f"{writer}/{op}/" + "v" * (op * 37 % 200)
 
 
@@ -262,7 +262,7 @@ def compare(
 def _state_of(
     group: int, rows: Sequence[tuple[int, int, int, str]], first_id: int
 ) -> tuple[State | None, str]:
-    """Give the state that the rows show, or say what is wrong with them."""
+    """Return the state that the rows show, or say what is wrong with them."""
     if not rows:
         return None, ""
     ops = {row[2] for row in rows}

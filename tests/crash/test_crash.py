@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.crash import streams, tables
+from tests.crash.door import Crew, Door, UnsureError
 from tests.crash.history import Fault, report, smallest_history
 from tests.crash.journal import Journal
 from tests.crash.loop import run_loop
 from tests.crash.nemesis import Nemesis
+from tests.crash.pulse import BEAT_SECONDS, BEATS, Pulse
 from tests.crash.workload import differences, doubles, repeat_faults
 
 KILLS = 20
+LOAD = 100
 
 
 @pytest.mark.crash
@@ -24,10 +29,10 @@ def test_twenty_kills_under_load_lose_nothing_and_double_nothing(
     seed = secrets.randbelow(10**6)
     with capsys.disabled():
         print(f" crash loop with seed {seed} ", end="", flush=True)
-    outcome = run_loop(tmp_path, seed, KILLS)
+    outcome = run_loop(tmp_path, seed, KILLS, load=LOAD)
     assert not outcome.faults, outcome.report
     assert outcome.kills == KILLS
-    assert min(outcome.acknowledged.values()) > 100, f"no load to speak of: {outcome.acknowledged}"
+    assert min(outcome.acknowledged.values()) > LOAD, f"no load to speak of: {outcome.acknowledged}"
 
 
 def test_the_same_seed_strikes_alike() -> None:
@@ -103,8 +108,45 @@ def test_an_append_is_owed_once_it_had_its_time_before_the_kill() -> None:
         streams.Batch(3, 1, 4.9, None),  # never answered
         streams.Batch(4, 1, 6.0, 6.1),  # no kill after it
     ]
-    assert streams.needed_batches(batches, [5.0], 1.0) == {0, 4}
-    assert streams.needed_batches(batches, [5.0], None) == {0, 1, 2, 4}
+    kills = [streams.Kill(5.0, 5.0)]
+    assert streams.needed_batches(batches, kills, 1.0, _passed) == {0, 4}
+    assert streams.needed_batches(batches, kills, None, _passed) == {0, 1, 2, 4}
+
+
+def test_an_append_is_not_owed_by_a_server_that_had_no_time_for_it() -> None:
+    batches = [streams.Batch(0, 1, 1.0, 1.1), streams.Batch(1, 1, 4.8, 4.9), streams.Batch(2, 1, 6.0, 6.1)]
+    written_late = [streams.Kill(5.0, 9.0)]
+    assert streams.needed_batches(batches, written_late, 1.0, _passed) == {0}
+    assert streams.needed_batches(batches, written_late, 1.0, lambda _start, _stop: 0.9) == set()
+
+
+def test_time_in_which_the_server_did_not_answer_does_not_count(tmp_path: Path) -> None:
+    journal, crew = Journal(tmp_path / "journal"), Crew()
+    pulse, door = Pulse(journal), _Door(crew)
+    begun = journal.now_seconds()
+    pulse.run(door, crew)
+    assert pulse.lived_seconds(begun, journal.now_seconds()) == pytest.approx(2 * BEAT_SECONDS)
+    assert pulse.lived_seconds(journal.now_seconds(), begun) == 0
+    journal.close()
+
+
+class _Door(Door):
+    """Answers the first statement, loses the second and answers the third, which is the last."""
+
+    def __init__(self, crew: Crew) -> None:
+        self._crew = crew
+
+    def ask(self, sql: str, params: Sequence[object] = ()) -> dict[str, Any]:
+        assert BEATS in sql
+        if params == [1]:
+            raise UnsureError
+        if params == [2]:
+            self._crew.stopping.set()
+        return {}
+
+
+def _passed(start: float, stop: float) -> float:
+    return stop - start
 
 
 def test_an_append_that_is_lost_torn_changed_or_doubled_is_found() -> None:

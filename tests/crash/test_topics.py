@@ -17,13 +17,14 @@ from tests.crash.routes import OWN, SHARED, Replay, RowKey
 
 SERVER_KILLS = 3
 SINK_KILLS = 3
+LOAD = 5
 
 
 def _run(folder: Path, kills: int, capsys: pytest.CaptureFixture[str], *chosen: str) -> Outcome:
     seed = secrets.randbelow(10**6)
     with capsys.disabled():
         print(f" crash loop of {' and '.join(chosen)} with seed {seed} ", end="", flush=True)
-    outcome = run_loop(folder, seed, kills, chosen)
+    outcome = run_loop(folder, seed, kills, chosen, LOAD)
     assert not outcome.faults, outcome.report
     assert outcome.kills == kills
     return outcome
@@ -35,7 +36,7 @@ def test_kills_leave_tables_and_topics_alike_and_no_message_undone(
 ) -> None:
     """Cases 15 and 18: row and message are one write; at least once, and never again after the ack."""
     outcome = _run(tmp_path, SERVER_KILLS, capsys, "routes", "groups")
-    assert min(outcome.acknowledged.values()) > 5, f"no load to speak of: {outcome.acknowledged}"
+    assert min(outcome.acknowledged.values()) > LOAD, f"no load to speak of: {outcome.acknowledged}"
 
 
 @pytest.mark.crash
@@ -44,7 +45,7 @@ def test_kills_leave_each_message_once_in_what_a_sink_writes(
 ) -> None:
     """Case 24: the sink writes a batch once however often it is retried."""
     outcome = _run(tmp_path, SINK_KILLS, capsys, "sink")
-    assert min(outcome.acknowledged.values()) > 5, f"no load to speak of: {outcome.acknowledged}"
+    assert min(outcome.acknowledged.values()) > LOAD, f"no load to speak of: {outcome.acknowledged}"
 
 
 ROW = {"id": 1, "writer": 0, "grp": 0, "op": 1, "value": "a"}

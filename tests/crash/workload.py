@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import deltalake
 
 import tidegate
-from tests.crash.cluster import Cluster
+from tests.crash.cluster import START_SECONDS, Cluster
 from tests.crash.history import Fault
 from tests.crash.journal import Journal
 from tidegate.errors import Unavailable
@@ -57,7 +57,7 @@ class Workload(Protocol):
         ...
 
     def drained(self, client: tidegate.Client) -> bool:
-        """Say whether everything that was acknowledged has arrived wherever it goes."""
+        """Return whether everything that was acknowledged has arrived wherever it goes."""
         ...
 
     def verify(self, cluster: Cluster) -> list[Fault]:
@@ -118,7 +118,7 @@ class TopicToLake:
         """Let every producer end its last request."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(120)
+            thread.join(START_SECONDS)
         assert not any(thread.is_alive() for thread in self._threads), "a request was never acknowledged"
         if self._crashed:
             raise self._crashed[0]
@@ -139,7 +139,7 @@ class TopicToLake:
         ]
 
     def topic_faults(self, cluster: Cluster) -> tuple[dict[tuple[int, int], str], list[Fault]]:
-        """Give the messages of the topic, and where they are not as acknowledged and seen."""
+        """Return the messages of the topic, and where they are not as acknowledged and seen."""
         with cluster.client() as client:
             topic = dict(topic_rows(client, self.topic))
         expected = {(p, o): subject for subject, (p, o, _) in self.acknowledged.items()}
@@ -250,7 +250,7 @@ def repeat_faults(
 
 
 def topic_rows(client: tidegate.Client, topic: str) -> list[tuple[tuple[int, int], str]]:
-    """Give the place and the subject of every message of a topic."""
+    """Return the place and the subject of every message of a topic."""
     rows: list[tuple[tuple[int, int], str]] = []
     position: str | dict[str, Any] = "earliest"
     while True:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.state.kept import pool
+from tidegate.checkpoint.local.pool import pool
 
 # Where there is a file system in memory, nothing waits for the disk: what is tested here is not its speed.
 MEMORY = Path("/dev/shm")

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.dedup.streams import SECOND_US
-from tidegate.state.depot import operator_depot
-from tidegate.state.points import POINT_VARIABLE, reached
-from tidegate.state.segments import deduplicator
-from tidegate.state.segments.deduplicator_folder import next_number
+from tidegate.checkpoint.crash_points import POINT_VARIABLE, reached
+from tidegate.checkpoint.store import operator_depot
+from tidegate.dedup import deduplicator
+from tidegate.dedup.deduplicator_checkpoint import next_number
 
 NAME = "orders"
 RETENTION = "10 s"
@@ -54,7 +54,7 @@ class Message:
 
 
 def source(seed: int) -> list[Message]:
-    """Give the messages of a seed: in waves, mixed inside each, each key several times in a wave."""
+    """Return the messages of a seed: in waves, mixed inside each, each key several times in a wave."""
     chance = random.Random(seed)
     found = []
     for offset in range(MESSAGES):

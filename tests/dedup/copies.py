@@ -11,19 +11,19 @@ from pathlib import Path
 
 import numpy as np
 
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.commit import Opened
+from tidegate.checkpoint.commit_record import Head, RunFacts, read_head
+from tidegate.checkpoint.keys.layout import META_GROUP, SEGMENT_PREFIX_BYTES, instance_of, segment_of_entry
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.recovery import RestoreReport
+from tidegate.checkpoint.settings import Asked, StateSettings
+from tidegate.checkpoint.store import CheckpointDisk, Depot, operator_depot
+from tidegate.dedup.columns import KeyColumn, decode_times
+from tidegate.dedup.decision import OUTCOMES, BatchColumns, decide
+from tidegate.dedup.settings import SegmentSettings
+from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
 from tidegate.model.clock import SystemClock
-from tidegate.state.asking import Asked, StateSettings
-from tidegate.state.batch import open_batch
-from tidegate.state.depot import Depot, Disk, operator_depot
-from tidegate.state.heads import Head, RunFacts, read_head
-from tidegate.state.kept import pool
-from tidegate.state.layout import META_GROUP, SEGMENT_PREFIX_BYTES, instance_of, segment_of_entry
-from tidegate.state.opened import Opened
-from tidegate.state.restore import RestoreReport
-from tidegate.state.segments.columns import KeyColumn, decode_times
-from tidegate.state.segments.decide import OUTCOMES, BatchColumns, decide
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.segments.store import SegmentStore
 
 OPERATOR = "orders"
 GROUPS = 16
@@ -46,8 +46,7 @@ def segments() -> SegmentSettings:
 
 def settings(root: Path, **changed: object) -> StateSettings:
     usual: dict[str, object] = {
-        "backend": "segments",
-        "segments": segments(),
+        "backend": SegmentStoreFactory(segments()),
         "local_root": str(root / "local"),
         "snapshot_every_batches": 2,
         "snapshots_kept": 2,
@@ -105,7 +104,7 @@ class Job:
     root: Path
     settings: StateSettings
     parallelism: int = 1
-    disk: Disk | None = None
+    disk: CheckpointDisk | None = None
     checkpoint: str = "checkpoint"
     savepoint: str | None = None
     attempts: int = 0
@@ -175,7 +174,8 @@ class Job:
     def copy(self, partition: int = 0, epoch: int = 0) -> Path:
         """The folder in which the store of a partition lies."""
         place = self.settings.place(SystemClock())
-        return place.folder(self.depot, epoch, partition) / "db-segments"
+        folder = place.folder(self.depot, epoch, partition)
+        return next(folder.glob("db-segments.*"), folder / "db-segments")
 
     def segment(self, start_minutes: int, partition: int = 0) -> Path:
         return self.copy(partition) / f"{OPERATOR}.{start_minutes * 60_000}"

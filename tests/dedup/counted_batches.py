@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidegate.state.asking import Asked, StateSettings
-from tidegate.state.backend import Changes
-from tidegate.state.batch import open_batch
-from tidegate.state.heads import RunFacts
+from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backends.heap import HeapFactory
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.commit_record import RunFacts
+from tidegate.checkpoint.settings import Asked, StateSettings
 from tidegate.testing.clock import ManualClock
 
 DAY_US = 86_400_000_000
@@ -71,7 +72,7 @@ class NotedJob:
 
     def batch(self, number: int, said: list[RunFacts]) -> None:
         """Do one batch: as many partitions as there are facts."""
-        settings = StateSettings(backend="heap", local_root=str(self.local), keep_open=False)
+        settings = StateSettings(backend=HeapFactory(), local_root=str(self.local), keep_open=False)
         for partition, facts in enumerate(said):
             self.attempts += 1
             asked = Asked(

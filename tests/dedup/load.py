@@ -28,14 +28,14 @@ from typing import Any
 import psutil
 from deltalake import DeltaTable
 
-from tidegate.pipeline.session import SessionSettings, build_session, end_session, jvm_of
-from tidegate.pipeline.wire import Place, Wire
-from tidegate.state import epochs
-from tidegate.state.depot import operator_depot
-from tidegate.state.heads import head_batches, read_head
+from tests.paths import ROOT
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.commit_record import head_batches, read_head
+from tidegate.checkpoint.store import operator_depot
+from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.pipeline.worker.spark_session import SessionSettings, build_session, end_session, jvm_of
 from tidegate.testing.server import RunningServer, running_server
 
-ROOT = Path(__file__).resolve().parents[2]
 TOPIC = "load.orders"
 NAME = "orders"
 RETENTION = "100 days"
@@ -60,7 +60,7 @@ class Sent:
 
     @property
     def duplicates(self) -> int:
-        """Give how many messages must not come through."""
+        """Return how many messages must not come through."""
         return self.messages - len(self.ids)
 
 
@@ -224,7 +224,7 @@ def _verdict(publisher: Publisher, folder: Path, *, is_drained: bool) -> int:
 
 
 def _counts(checkpoint: Path) -> Counter[str]:
-    """Give what was counted so far, of all partitions; nothing before the first batch is done."""
+    """Return what was counted so far, of all partitions; nothing before the first batch is done."""
     depot = operator_depot(str(checkpoint), NAME)
     known = epochs.listed(depot)
     found: Counter[str] = Counter()
@@ -237,7 +237,7 @@ def _counts(checkpoint: Path) -> Counter[str]:
 
 
 def _workers_mb(spark: Any) -> float:
-    """Give what the Python workers hold together; what they share with each other is left out."""
+    """Return what the Python workers hold together; what they share with each other is left out."""
     held = 0
     for child in psutil.Process(jvm_of(spark).pid).children(recursive=True):
         try:

@@ -63,11 +63,11 @@ class Model:
         return [judged[at] for at in range(len(rows))]
 
     def counted(self, key: Hashable) -> list[int]:
-        """Give the times of a key that still count, oldest first."""
+        """Return the times of a key that still count, oldest first."""
         return sorted(t for t, _ in self._stored.get(key, []) if not self._is_too_old(t))
 
     def known(self) -> list[Hashable]:
-        """Give all keys that were ever stored."""
+        """Return all keys that were ever stored."""
         return list(self._stored)
 
     def _is_too_old(self, time_us: int) -> bool:

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from tests.dedup.streams import draw
-from tests.dedup.test_decide import run
+from tests.dedup.test_decision import run
 from tests.dedup.test_deduplicator_kills import check_forwarded, drive
-from tests.dedup.test_redo import run_again
+from tests.dedup.test_replay import run_again
 
 # A loop of kills takes as long as many streams.
 KILLS_EVERY = 25

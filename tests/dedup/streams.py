@@ -40,7 +40,7 @@ class Stream:
 
 
 def draw(seed: int, *, batches: int = 8, rows_max: int = 24) -> Stream:
-    """Give the stream of a seed; a key is a text and a number, either of which may be missing."""
+    """Return the stream of a seed; a key is a text and a number, either of which may be missing."""
     chance = random.Random(seed)
     retention_us, interval_us = chance.choice(RULES)
     return _Drawing(chance, retention_us, interval_us).stream(batches, rows_max)

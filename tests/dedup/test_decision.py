@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.dedup.model import Judged, Model, Row
-from tests.dedup.shelf import Shelf, columns_of, key_column
+from tests.dedup.store.dict_store import Shelf, columns_of, key_column
 from tests.dedup.streams import DAY_US, SECOND_US, Stream, draw
+from tidegate.dedup.columns import Found, KeyColumn
+from tidegate.dedup.decision import DUPLICATE, OUTCOMES, UNIQUE, BatchColumns, Decision, decide
+from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import InvariantBroken, ValueInvalid
-from tidegate.state.segments.columns import Found, KeyColumn
-from tidegate.state.segments.decide import DUPLICATE, OUTCOMES, UNIQUE, BatchColumns, Decision, decide
-from tidegate.state.segments.rule import SegmentRule
 
 K = ("k", 1)
 RETENTION_US = 100
 
 
 def judged(decision: Decision) -> list[Judged]:
-    """Give a decision as the model gives it."""
+    """Return a decision as the model gives it."""
     marks = zip(decision.outcome.tolist(), decision.first_us.tolist(), strict=True)
     return [Judged(OUTCOMES[mark], first if mark == DUPLICATE else None) for mark, first in marks]
 
@@ -176,7 +176,7 @@ class Nothing:
 
 
 def digests(*tails: int) -> KeyColumn:
-    """Give keys that share all but the last bytes."""
+    """Return keys that share all but the last bytes."""
     rows = [b"\x00\x01" + b"\xab" * 12 + tail.to_bytes(4, "big") for tail in tails]
     return KeyColumn.of_digests(np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), 18))
 

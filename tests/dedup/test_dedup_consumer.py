@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import tidegate
+from tests.paths import ROOT
 from tidegate.testing.server import running_server
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "dedup_consumer.py"
+EXAMPLE = ROOT / "examples" / "dedup_consumer.py"
 
 
 def example() -> Any:

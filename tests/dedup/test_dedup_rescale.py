@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.dedup.copies import OPERATOR, Job, Model, rows_of, segments, settings
+from tidegate.checkpoint.savepoints import savepoint
+from tidegate.checkpoint.store import Depot
+from tidegate.dedup.identity import Identity, check_identity, read_identity
 from tidegate.model.clock import SystemClock
-from tidegate.state import savepoints
-from tidegate.state.depot import Depot
-from tidegate.state.segments.identity import Identity, check_identity, read_identity
 
 
 @pytest.mark.parametrize("numbers", [(2, 5, 3), (3, 1, 4)])
@@ -50,8 +50,8 @@ def test_a_savepoint_says_by_which_columns_its_keys_are_stored(room: Path) -> No
     columns = (("site", "string"), ("number", "bigint"))
     identity = Identity(rule.retention_us, rule.interval_us, False, False, columns)
     check_identity(job.depot, identity, OPERATOR)
-    savepoints.make(room / "checkpoint", OPERATOR, "before", SystemClock())
-    kept = Depot(savepoints.path_of(room / "checkpoint", OPERATOR, "before"))
+    savepoint.make(room / "checkpoint", OPERATOR, "before", SystemClock())
+    kept = Depot(savepoint.path_of(room / "checkpoint", OPERATOR, "before"))
     assert read_identity(kept, OPERATOR) == identity
 
 
@@ -59,9 +59,9 @@ def test_a_savepoint_starts_a_new_checkpoint(room: Path) -> None:
     """Case 11."""
     job, model = Job(room, settings(room), parallelism=2), Model()
     job.drive(range(3), model)
-    made = savepoints.make(room / "checkpoint", OPERATOR, "before", SystemClock())
+    made = savepoint.make(room / "checkpoint", OPERATOR, "before", SystemClock())
     assert made.batch == 2
-    folder = savepoints.path_of(room / "checkpoint", OPERATOR, "before")
+    folder = savepoint.path_of(room / "checkpoint", OPERATOR, "before")
     job.run(3, rows_of(3))  # the old one goes on by itself
     again = replace(job, checkpoint="other", savepoint=str(folder), parallelism=3, reports=[])
     batch = 0

@@ -11,15 +11,21 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.dedup.copies import OPERATOR, Job, Model, flip, segments, settings
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.checkpoint.standby import CheckpointStandby
+from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.dedup.identity import DIGEST_XXHASH, IDENTITY_FILE, Identity
+from tidegate.dedup.standby import standby_settings
+from tidegate.dedup.store.store import SegmentStoreFactory
 from tidegate.errors import StateNotFound, StorageCorrupt
 from tidegate.model.clock import SystemClock
-from tidegate.state.segments.identity import DIGEST_XXHASH, IDENTITY_FILE, Identity
-from tidegate.state.standby import CheckpointStandby, settings_of
 
 
 @pytest.fixture
@@ -45,8 +51,17 @@ def job(room: Path, model: Model) -> Job:
     return job
 
 
+def opened_in(local_root: str | None) -> Callable[[Depot], StateSettings]:
+    def settings_of(depot: Depot) -> StateSettings:
+        found = standby_settings(depot, local_root)
+        assert found is not None
+        return found
+
+    return settings_of
+
+
 def standby_of(job: Job, root: str = "standby") -> CheckpointStandby:
-    return CheckpointStandby(job.root / "checkpoint", None, str(job.root / root), SystemClock())
+    return CheckpointStandby(job.root / "checkpoint", None, opened_in(str(job.root / root)), SystemClock())
 
 
 def moves(standby: CheckpointStandby) -> list[tuple[int, int, int]]:
@@ -90,9 +105,9 @@ def test_a_copy_that_a_task_has_is_left_to_it(job: Job) -> None:
 _HOLD = """
 import sys
 from pathlib import Path
-from tidegate.state.claims import claim
+from tidegate.checkpoint.local.lock import claim
 sys.stdin.readline()
-held = claim(Path(sys.argv[2]), wait_ms_max=5000)
+held = claim(Path(sys.argv[2]), wait_ms_max=60000)
 print("held" if held else "not held", flush=True)
 sys.stdin.read()
 """
@@ -117,14 +132,18 @@ def test_what_is_wrong_with_one_partition_keeps_none_of_the_others(job: Job) -> 
 
 
 def test_settings_come_from_the_checkpoint_alone(job: Job, room: Path) -> None:
-    found = settings_of(room / "checkpoint", OPERATOR, None)
-    assert (found.backend, found.segments) == ("segments", segments())
+    found = opened_in(None)(operator_depot(str(room / "checkpoint"), OPERATOR))
+    assert isinstance(found.backend, SegmentStoreFactory)
+    assert found.backend.settings == segments()
+    assert standby_settings(operator_depot(str(room / "checkpoint"), "other"), None) is None
     with pytest.raises(StateNotFound):
-        list(CheckpointStandby(room / "checkpoint", "other", None, SystemClock()).follow())
+        list(CheckpointStandby(room / "checkpoint", "other", opened_in(None), SystemClock()).follow())
 
 
 def test_the_command_follows_gives_way_to_a_task_and_ends_on_ctrl_c(job: Job, model: Model) -> None:
     job.stop()
+    # The standby may be stopped by the system while it has a copy: the task waits for it.
+    job.settings = replace(job.settings, lock_wait_ms_max=60_000)
     shutil.rmtree(job.root / "local")
     command = [sys.executable, "-m", "tidegate", "state", "standby", str(job.root / "checkpoint")]
     options = ["--local-dir", str(job.root / "local"), "--json", "--every", "100 ms"]
@@ -144,7 +163,7 @@ def test_the_command_follows_gives_way_to_a_task_and_ends_on_ctrl_c(job: Job, mo
         assert [(one.way, one.change_files) for one in job.reports] == [("local", 0)] * 2
         job.stop()
         child.send_signal(signal.SIGINT)
-        assert child.wait(timeout=30) == 0
+        assert child.wait(timeout=60) == 0
     finally:
         child.kill()
         child.wait()

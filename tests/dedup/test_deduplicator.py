@@ -18,17 +18,17 @@ import tidegate
 from tests.dedup.model import Model, Row
 from tests.dedup.streams import DAY_US, SECOND_US, draw
 from tidegate import Deduplicator
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.commit_record import RunFacts, read_head
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyColumn, KeyType
+from tidegate.checkpoint.settings import Asked, StateSettings
+from tidegate.checkpoint.store import operator_depot
+from tidegate.dedup.decision import BatchColumns, decide
+from tidegate.dedup.deduplicator_input import keys_of, offsets_of, position, times_of
+from tidegate.dedup.identity import SALT, Identity, check_identity, digest_columns, read_identity
+from tidegate.dedup.settings import SegmentSettings
+from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
 from tidegate.errors import StateInvalid, StateMismatch, TidegateError, ValueInvalid
-from tidegate.state.batch import Asked, RunFacts, StateSettings, open_batch
-from tidegate.state.depot import operator_depot
-from tidegate.state.heads import read_head
-from tidegate.state.keys import KeyCodec, KeyColumn, KeyType
-from tidegate.state.segments.decide import BatchColumns, decide
-from tidegate.state.segments.deduplicator import position
-from tidegate.state.segments.deduplicator_columns import keys_of, offsets_of, times_of
-from tidegate.state.segments.identity import SALT, Identity, check_identity, digest_columns, read_identity
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.segments.store import SegmentStore
 from tidegate.testing.clock import ManualClock
 
 UTC = dt.UTC
@@ -71,7 +71,7 @@ def test_it_goes_on_where_a_query_of_several_partitions_left_off(tmp_path: Path)
         operator_depot(str(tmp_path), "orders"), Identity(DAY_US, DAY_US // 2, False, False, kinds), "orders"
     )
     segments = SegmentSettings(store="orders", retention_us=DAY_US, interval_us=DAY_US // 2)
-    settings = StateSettings(backend="segments", segments=segments, local_root=str(tmp_path / "executors"))
+    settings = StateSettings(backend=SegmentStoreFactory(segments), local_root=str(tmp_path / "executors"))
     keys = keys_of([f"k{at}" for at in range(50)])
     column = keys.column(("string",), 128, exact=False)
     for partition in (0, 1):

@@ -22,7 +22,7 @@ LIFE_SECONDS_MAX = 0.3
 
 
 def forwarded(folder: Path) -> list[int]:
-    """Give the offsets that were forwarded; one that was delivered again may be there twice."""
+    """Return the offsets that were forwarded; one that was delivered again may be there twice."""
     return sorted({int(line) for line in (folder / "journal").read_text().splitlines()})
 
 

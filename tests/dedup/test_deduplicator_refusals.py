@@ -14,16 +14,16 @@ import pyarrow as pa
 import pytest
 
 from tidegate import Deduplicator
+from tidegate.checkpoint import snapshotter
+from tidegate.checkpoint.commit_record import head_batches
+from tidegate.checkpoint.epochs import RECORD_NAME
+from tidegate.checkpoint.store import operator_depot
+from tidegate.dedup import deduplicator
+from tidegate.dedup.columns import KeyColumn
+from tidegate.dedup.decision import BatchColumns
+from tidegate.dedup.deduplicator import _part
+from tidegate.dedup.deduplicator_input import offsets_of, times_of
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt, ValueInvalid
-from tidegate.state import snapshotting
-from tidegate.state.depot import operator_depot
-from tidegate.state.epochs import RECORD_NAME
-from tidegate.state.heads import head_batches
-from tidegate.state.segments import deduplicator
-from tidegate.state.segments.columns import KeyColumn
-from tidegate.state.segments.decide import BatchColumns
-from tidegate.state.segments.deduplicator_call import _part
-from tidegate.state.segments.deduplicator_columns import offsets_of, times_of
 from tidegate.testing.clock import ManualClock
 
 
@@ -35,6 +35,7 @@ def opened(folder: Any, **more: Any) -> Deduplicator:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     *[({"retention": given}, "the retention: it is") for given in (3600, None, True, b"1 day")],
+    ({"retention": "0 s"}, "^Operator 'orders' cannot run: the retention is 0 s; it must lie between"),
     ({"interval": 3}, "the interval: it is 3; write a text with its unit"),
     *[({"expected_rate": given}, "expected_rate: it is") for given in (math.inf, math.nan, 1e300, 10**400)],
     *[({"expected_rate": given}, "expected_rate: it is") for given in ("5", 0, -1, True)],
@@ -52,6 +53,15 @@ def test_a_wrong_setting_is_refused_and_no_folder_is_made(
     with pytest.raises((ValueInvalid, StateInvalid), match=words):
         opened(tmp_path / "new", **given)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("what", ["key", "time", "offset", "late"])
+def test_what_is_no_function_of_a_message_is_refused_and_nothing_is_stored(tmp_path: Path, what: str) -> None:
+    calls: dict[str, Any] = {name: lambda m: m for name in ("key", "time")}
+    with opened(tmp_path) as seen:
+        with pytest.raises(ValueInvalid, match=f"{what}: it is 5; give a function that takes a message"):
+            seen.unique([1, 2], **calls | {what: 5})
+        assert seen.unique([1, 2], **calls) == [1, 2]
 
 
 @pytest.mark.parametrize("folder", [None, 5, "", b"here", "a\0b"])
@@ -204,7 +214,7 @@ def test_nothing_is_written_in_the_folder_after_close(
         steps.append(step)
 
     monkeypatch.setattr(deduplicator, "SNAPSHOT_EVERY_CALLS", 1)
-    monkeypatch.setattr(snapshotting, "reached", held_up)
+    monkeypatch.setattr(snapshotter, "reached", held_up)
     with opened(tmp_path) as dedup:
         dedup.check(["a"], [1])
     assert steps == ["snapshot-linked", "snapshot-copied", "snapshot-written", "pruned"]

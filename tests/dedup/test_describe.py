@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.dedup.noted import COUNTS, DAY_US, OPERATOR, NotedJob, notes, segment, two_partitions
-from tests.state.checkpoints import Job
+from tests.checkpoint.checkpoints import Job
+from tests.dedup.counted_batches import COUNTS, DAY_US, OPERATOR, NotedJob, notes, segment, two_partitions
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.commit_record import RunFacts
+from tidegate.checkpoint.settings import Asked
+from tidegate.checkpoint.store import operator_depot
+from tidegate.dedup.describe import AFTER, FilterTally, describe
 from tidegate.errors import StorageCorrupt
-from tidegate.state import epochs
-from tidegate.state.asking import Asked
-from tidegate.state.depot import operator_depot
-from tidegate.state.heads import RunFacts
-from tidegate.state.segments.describe import AFTER, FilterTally, describe
 
 
 @pytest.fixture

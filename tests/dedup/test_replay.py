@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.dedup.model import Row
-from tests.dedup.shelf import Shelf, columns_of
+from tests.dedup.store.dict_store import Shelf, columns_of
 from tests.dedup.streams import SECOND_US, Stream, draw
-from tests.dedup.test_decide import digests, judged
+from tests.dedup.test_decision import digests, judged
+from tidegate.checkpoint.backend import Changes
+from tidegate.dedup.columns import KeyColumn
+from tidegate.dedup.decision import BatchColumns, Decision, decide
+from tidegate.dedup.decision_changes import added_times
+from tidegate.dedup.replay import Flags, Published, duplicates_table, redo
+from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import StateMismatch, StorageCorrupt
-from tidegate.state.backend import Changes
-from tidegate.state.segments.columns import KeyColumn
-from tidegate.state.segments.decide import BatchColumns, Decision, decide
-from tidegate.state.segments.decide_changes import added_times
-from tidegate.state.segments.redo import Flags, Published, duplicates_table, redo
-from tidegate.state.segments.rule import SegmentRule
 
 K = ("k", 1)
 
@@ -51,7 +51,7 @@ def run_again(stream: Stream, seed: int, *, exact: bool = False) -> None:
 
 
 def split(changes: Changes) -> list[Changes]:
-    """Give changes in several parts, as a change file gives them."""
+    """Return changes in several parts, as a change file gives them."""
     return [
         *(Changes(entries={key: value}) for key, value in changes.entries.items()),
         *(Changes(packed=[packed]) for packed in changes.packed),

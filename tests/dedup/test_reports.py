@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.dedup.noted import NotedJob, notes, segment, two_partitions
-from tests.state.checkpoints import Job
-from tidegate.pipeline.state_reports import StateReports, state_disk
-from tidegate.server.status import DedupReport, OperatorReport, WorkerBody
-from tidegate.server.work_shapes import Operator
-from tidegate.state.heads import RunFacts
+from tests.checkpoint.checkpoints import Job
+from tests.dedup.counted_batches import NotedJob, notes, segment, two_partitions
+from tidegate.checkpoint.commit_record import RunFacts
+from tidegate.pipeline.worker.reports import StateReports, state_disk
+from tidegate.server.api.status import DedupReport, OperatorReport, WorkerBody
+from tidegate.server.openapi.schemas import Operator
 
 
 @pytest.fixture

@@ -112,10 +112,10 @@ def test_a_row_from_the_future_makes_the_rows_behind_it_late_and_a_savepoint_fro
     job: Job, model: Model
 ) -> None:
     """One wrong clock moves stream time for all: the rows of the right ones are late, marked and counted."""
+    from tidegate.checkpoint.savepoints import savepoint
     from tidegate.model.clock import SystemClock
-    from tidegate.state import savepoints
 
-    savepoints.make(job.root / "checkpoint", OPERATOR, "daily", SystemClock())
+    savepoint.make(job.root / "checkpoint", OPERATOR, "daily", SystemClock())
     future_us = BATCHES * 5 * MINUTE_US + 10 * RETENTION_US
     stray = [(10**6, future_us)]
     # The batch in which it comes is not hurt: stream time is that of the batches before.
@@ -129,7 +129,7 @@ def test_a_row_from_the_future_makes_the_rows_behind_it_late_and_a_savepoint_fro
     assert job.head(BATCHES + 1).counts["late"] == len(told)
     assert not [one for one in job.stored(BATCHES + 2) if one[0] != key_of(10**6)]
     # Begin anew from the savepoint, the stray row left out: as if it had never come.
-    folder = savepoints.path_of(job.root / "checkpoint", OPERATOR, "daily")
+    folder = savepoint.path_of(job.root / "checkpoint", OPERATOR, "daily")
     job.stop()
     again = Job(job.root, job.settings, checkpoint="mended", savepoint=str(folder))
     for batch, number in enumerate((BATCHES, BATCHES + 1)):
@@ -176,9 +176,9 @@ def test_a_checkpoint_that_cannot_be_reached_fails_the_batch_and_nothing_else(
 
 def test_a_write_to_the_checkpoint_that_hangs_holds_its_own_partition_only(room: Path) -> None:
     """A partition of the network: one attempt waits in a write; the others go on, and so does it at last."""
-    from tidegate.state.depot import Disk
+    from tidegate.checkpoint.store import CheckpointDisk
 
-    class Hanging(Disk):
+    class Hanging(CheckpointDisk):
         """A disk whose next write waits until the network is back."""
 
         def __init__(self) -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.dedup.stores import DAY, SETTINGS
-from tidegate.errors import InvariantBroken, StateInvalid
-from tidegate.state.asking import StateSettings
-from tidegate.state.backends import open_backend
-from tidegate.state.rocks_settings import MIB, RocksSettings
-from tidegate.state.segments.store import SegmentStore
+from tests.dedup.store.stores import DAY, SETTINGS
+from tidegate.checkpoint.backends.rocksdb_options import MIB, RocksSettings
+from tidegate.checkpoint.settings import StateSettings, backend_factory
+from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
+from tidegate.errors import StateInvalid
 from tidegate.testing.clock import ManualClock
 
 
@@ -64,17 +63,13 @@ def test_triggers_that_do_not_rise_and_jobs_without_bound_are_refused(wrong: dic
 
 
 def test_settings_of_state_open_a_segmented_store(tmp_path: Path) -> None:
-    settings = StateSettings(backend="segments", segments=SETTINGS, local_root=str(tmp_path))
+    settings = StateSettings(backend=SegmentStoreFactory(SETTINGS), local_root=str(tmp_path))
     store = settings.place(ManualClock()).open_backend(tmp_path / "copy")
     assert isinstance(store, SegmentStore)
     assert store.rule.retention_us == 100 * DAY
     store.close()
 
 
-def test_segments_without_their_settings_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvariantBroken, match="go together"):
-        StateSettings(backend="segments")
-    with pytest.raises(InvariantBroken, match="go together"):
-        StateSettings(segments=SETTINGS)
-    with pytest.raises(StateInvalid, match="no backend 'segments'"):
-        open_backend("segments", tmp_path)
+def test_segments_are_no_backend_of_keyed_state() -> None:
+    with pytest.raises(StateInvalid, match="it is 'rocksdb' or 'heap'"):
+        backend_factory("segments")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.dedup.settings import INTERVAL_US_MIN, SegmentRule
 from tidegate.errors import StateInvalid
-from tidegate.state.segments.rule import INTERVAL_US_MIN, SegmentRule
 
 SECOND = 1_000_000
 DAY = 86_400 * SECOND

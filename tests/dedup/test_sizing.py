@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.dedup import sizing as module
+from tidegate.dedup.settings import INTERVAL_US_MIN, SEGMENTS_MAX, SegmentRule
+from tidegate.dedup.sizing import DAY_US, GIB, Estimate, Load, estimate
 from tidegate.errors import RequestInvalid
-from tidegate.state.asking import StateSettings
-from tidegate.state.segments import estimate as module
-from tidegate.state.segments.estimate import DAY_US, GIB, Estimate, Load, estimate
-from tidegate.state.segments.rule import INTERVAL_US_MIN, SEGMENTS_MAX, SegmentRule
 
 RATES = st.fractions(min_value=Fraction(1, 100), max_value=10**6, max_denominator=100)
 RETENTIONS_US = st.integers(min_value=1, max_value=1_000 * 86_400_000).map(lambda ms: ms * 1_000)
@@ -111,7 +111,7 @@ def test_too_few_partitions_are_said() -> None:
 
 
 def sizes(found: Estimate) -> list[int]:
-    """Give everything that must not shrink when more comes, or is kept for longer."""
+    """Return everything that must not shrink when more comes, or is kept for longer."""
     store, ours = found.window_store, found.segments
     return [
         *(store.segment_bytes, store.store_gib, store.live_gib, store.changelog_gib),

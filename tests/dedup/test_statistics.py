@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dedup.stores import DAY, SETTINGS, packed, random_keys, version
-from tidegate.state.backend import Changes
-from tidegate.state.segments.decide_changes import entry_key
-from tidegate.state.segments.describe import AFTER
-from tidegate.state.segments.noting import Additions, notes_after
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.segments.store import SegmentStore
+from tests.dedup.store.stores import DAY, SETTINGS, packed, random_keys, version
+from tidegate.checkpoint.backend import Changes
+from tidegate.dedup.decision_changes import entry_key
+from tidegate.dedup.describe import AFTER
+from tidegate.dedup.settings import SegmentSettings
+from tidegate.dedup.statistics import Additions, notes_after
+from tidegate.dedup.store.store import SegmentStore
 
 TIMES_US = np.array([-DAY, 3 * DAY, 4 * DAY, 60 * DAY], np.int64)
 LATER_US = np.array([2 * DAY, 70 * DAY, 110 * DAY, 5 * DAY], np.int64)
 
 
 def changes_of(settings: SegmentSettings, times_us: np.ndarray, seed: int) -> Changes:
-    """Give a batch of four keys, as the settings have them stored."""
+    """Return a batch of four keys, as the settings have them stored."""
     keys = random_keys(np.random.default_rng(seed), len(times_us))
     offsets = -times_us if settings.with_offsets else None
     columns = packed(settings.rule, keys, times_us, offsets)

@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 
 from tests.faults.driver import load_case
-from tidegate.state.depot import Depot, operator_depot
-from tidegate.state.epochs import last_complete, listed
-from tidegate.state.heads import read_head
-from tidegate.state.snapshots import manifest_name, snapshot_batches
+from tests.faults.strikes import wait_until_alone
+from tidegate.checkpoint.commit_record import read_head
+from tidegate.checkpoint.epochs import last_complete, listed
+from tidegate.checkpoint.snapshot import manifest_name, snapshot_batches
+from tidegate.checkpoint.store import Depot, operator_depot
 
 ASIDE = ".aside"
 
@@ -21,12 +22,14 @@ def lose_local(folder: Path) -> None:
 
 def damage_local(folder: Path) -> None:
     """Flip bytes in every file of the local copies."""
+    wait_until_alone(folder)
     for path in load_case(folder).local(folder).rglob("*.sst"):
         _flip(path)
 
 
 def damage_snapshot(folder: Path) -> None:
     """Flip a byte in the newest snapshot of each partition, or in one of its files; lose the local copies."""
+    wait_until_alone(folder)  # what a worker still uploads or prunes is not what is damaged
     depot = _depot(folder)
     epoch = listed(depot)[-1]
     for partition in range(epoch.parallelism):
@@ -41,6 +44,7 @@ def damage_snapshot(folder: Path) -> None:
 
 def damage_changes(folder: Path) -> None:
     """Flip a byte in the newest change file of each partition, the old one kept aside; lose the copies."""
+    wait_until_alone(folder)  # with a snapshot that comes later the file would not be needed
     depot = _depot(folder)
     epoch = listed(depot)[-1]
     batch = last_complete(depot, epoch)
@@ -66,7 +70,8 @@ def mend_changes(folder: Path) -> None:
 
 def lose_segment(folder: Path) -> None:
     """Lose one segment of each local copy of a deduplication, as who removes a damaged one does."""
-    for copy in load_case(folder).local(folder).glob("*/*/e*/*/db-segments"):
+    wait_until_alone(folder)
+    for copy in load_case(folder).local(folder).glob("*/*/e*/*/db-segments*"):
         for segment in sorted(copy.glob("*.*000"))[-1:]:
             shutil.rmtree(segment)
 

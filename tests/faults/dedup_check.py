@@ -18,7 +18,7 @@ MICROSECOND = datetime.timedelta(microseconds=1)
 
 
 def against_model(folder: Path) -> list[str]:
-    """Give every row whose outcome is not that of the model, and every stored time that is not."""
+    """Return every row whose outcome is not that of the model, and every stored time that is not."""
     model = Model(RETENTION_US)
     faults: list[str] = []
     outputs = sorted((folder / "out").glob("*.parquet"))

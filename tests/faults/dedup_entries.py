@@ -8,12 +8,12 @@ from pathlib import Path
 
 from tests.faults.dedup_query import NAME
 from tests.faults.dedup_rows import RETENTION_US
+from tidegate.checkpoint.epochs import last_complete, listed, times_after
+from tidegate.checkpoint.keys.layout import META_GROUP
+from tidegate.checkpoint.recovery import bringing
+from tidegate.checkpoint.store import operator_depot
+from tidegate.dedup.standby import standby_settings
 from tidegate.model.clock import SystemClock
-from tidegate.state.depot import operator_depot
-from tidegate.state.epochs import last_complete, listed, times_after
-from tidegate.state.layout import META_GROUP
-from tidegate.state.restore import bringing
-from tidegate.state.standby import settings_of
 
 # A time and the offset beside it, each with its sign bit turned.
 TIME_BYTES = 8
@@ -22,10 +22,12 @@ SIGN = 1 << 63
 
 
 def read_times(checkpoint: Path, folder: Path) -> dict[bytes, list[bytes]]:
-    """Give key (with group and segment) to its times, over all partitions; copies are made and removed."""
+    """Return key (with group and segment) to its times, over all partitions; copies are made and removed."""
     shutil.rmtree(folder, ignore_errors=True)
-    place = settings_of(checkpoint, NAME, str(folder)).place(SystemClock())
     depot = operator_depot(str(checkpoint), NAME)
+    settings = standby_settings(depot, str(folder))
+    assert settings is not None
+    place = settings.place(SystemClock())
     epoch = listed(depot)[-1]
     batch = last_complete(depot, epoch)
     stream_us = times_after(depot, epoch, batch).newest_event_us
@@ -37,7 +39,7 @@ def read_times(checkpoint: Path, folder: Path) -> dict[bytes, list[bytes]]:
                 times = [one for one in _times(value) if _us(one) >= stream_us - RETENTION_US]
                 if times:
                     found[key] = times
-    from tidegate.state.kept import pool
+    from tidegate.checkpoint.local.pool import pool
 
     pool().close()
     shutil.rmtree(folder)

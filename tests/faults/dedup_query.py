@@ -44,8 +44,8 @@ class Struck:
 
 
 def deduplicated(case: Case, rows: Any, checkpoint: str, local: Path, strikes: Strikes) -> Any:
-    """Give every row with its outcome."""
-    from tidegate.pipeline.deduplicate import deduplicate
+    """Return every row with its outcome."""
+    from tidegate.pipeline.stateful.deduplicate import deduplicate
 
     kind = type(rows)
     usual = kind.mapInArrow

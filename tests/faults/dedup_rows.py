@@ -56,7 +56,7 @@ def write_rows(folder: Path, seed: int, batches: int, batch_rows: int) -> None:
 
 
 def drawn(seed: int, batches: int, batch_rows: int) -> Iterator[pa.Table]:
-    """Give the rows of every batch."""
+    """Yield the rows of every batch."""
     draw = random.Random(seed)
     sent: list[Sent] = []
     jump_at = draw.randrange(batches // 2, batches)
@@ -88,7 +88,7 @@ def _row(draw: random.Random, sent: list[Sent], newest_us: int) -> Sent:
 
 
 def _again(draw: random.Random, before_us: int, newest_us: int) -> int:
-    """Give the time of a key that came before: the same, near, or at the edge of the retention."""
+    """Return the time of a key that came before: the same, near, or at the edge of the retention."""
     match draw.randrange(6):
         case 0:
             return before_us

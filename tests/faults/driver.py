@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -25,11 +26,15 @@ import pyarrow.parquet as pq
 
 from tests.faults import dedup_rows, rows
 from tests.faults.standin import standin
-from tests.faults.strikes import Strikes, kill_tree
+from tests.faults.strikes import Strike, Strikes, kill_tree
+from tests.paths import ROOT
 
 FAILED = 3
-MEND_SECONDS_MAX = 30.0
-ROOT = Path(__file__).resolve().parents[2]
+MEND_SECONDS_MAX = 120.0
+DEATH_SECONDS_MAX = 120.0
+
+# Set when this process kills itself: whoever sees its JVM die before must not say so.
+_dying = threading.Event()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +50,15 @@ class Case:
 
     @property
     def is_dedup(self) -> bool:
-        """Say whether rows are deduplicated, and not counted."""
+        """Return whether rows are deduplicated, and not counted."""
         return self.keeper.startswith("dedup")
 
     def checkpoint(self, folder: Path) -> Path:
-        """Say where the checkpoint lies."""
+        """Return where the checkpoint lies."""
         return Path(self.volume or folder) / "checkpoint"
 
     def local(self, folder: Path) -> Path:
-        """Say where local copies lie."""
+        """Return where local copies lie."""
         return Path(self.volume or folder) / "local"
 
 
@@ -64,9 +69,22 @@ def load_case(folder: Path) -> Case:
 
 def main() -> int:
     """Run the queries of all folders."""
+    try:
+        return _all_run()
+    except BaseException:
+        _wait_for_death()
+        raise
+
+
+def _wait_for_death() -> None:
+    if _dying.is_set():
+        time.sleep(DEATH_SECONDS_MAX)
+
+
+def _all_run() -> int:
     from pyspark.errors import PySparkException
 
-    from tidegate.pipeline.session import SessionSettings, build_session
+    from tidegate.pipeline.worker.spark_session import SessionSettings, build_session
 
     folders = [Path(name) for name in sys.argv[1:]]
     case = load_case(folders[0])
@@ -85,6 +103,7 @@ def main() -> int:
                 _run(spark, folder)
                 (folder / "done").touch()
             except PySparkException as problem:
+                _wait_for_death()
                 if not _mended(folder, str(problem)):
                     return FAILED
     return 0
@@ -108,8 +127,10 @@ def _run(spark: Any, folder: Path) -> None:
     raw = spark.readStream.schema(columns).option("maxFilesPerTrigger", rows.FILES_PER_BATCH)
     given = raw.parquet(str(folder / "rows"))
     query = _query(case, given, checkpoint, folder, strikes).writeStream
-    query = query.option("checkpointLocation", checkpoint).foreachBatch(_sink(folder, strikes))
+    waiting = [one for one in strikes.planned if one.kind == "driver" and not strikes.happened(one)]
+    query = query.option("checkpointLocation", checkpoint).foreachBatch(_sink(folder, strikes, waiting))
     query.trigger(availableNow=True).start().awaitTermination()
+    strikes.stand_still(waiting)
 
 
 def _query(case: Case, given: Any, checkpoint: str, folder: Path, strikes: Strikes) -> Any:
@@ -124,13 +145,15 @@ def _query(case: Case, given: Any, checkpoint: str, folder: Path, strikes: Strik
     return kept(case, given, checkpoint, case.local(folder), strikes)
 
 
-def _sink(folder: Path, strikes: Strikes) -> Callable[[Any, int], None]:
+def _sink(folder: Path, strikes: Strikes, waiting: list[Strike]) -> Callable[[Any, int], None]:
     def write(frame: Any, batch: int) -> None:
+        strikes.stand_still(waiting)
         if strikes.in_sink("before-sink", batch):
             _die(batch)
         if strikes.in_sink("twice", batch):
             _leave(folder / "seen", f"{batch:06d}-{uuid.uuid4()}", frame.toArrow())
         given = frame.toArrow()
+        strikes.stand_still(waiting)
         _leave(folder / "seen", f"{batch:06d}-{uuid.uuid4()}", given)
         if strikes.in_sink("in-sink", batch):
             _die(batch)
@@ -150,6 +173,7 @@ def _leave(folder: Path, name: str, table: pa.Table) -> None:
 
 def _die(batch: int) -> None:
     """Kill this driver and its JVM; every other time the Python workers have to find out by themselves."""
+    _dying.set()
     kill_tree(os.getpid(), spare_workers=batch % 2 == 0)
 
 

@@ -7,16 +7,16 @@ import struct
 from collections import Counter
 from pathlib import Path
 
+from tidegate.checkpoint.backend import Backend
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.epochs import last_complete, listed
+from tidegate.checkpoint.keys.layout import META_GROUP, SPACE_ENTRY
+from tidegate.checkpoint.local.store import Place
+from tidegate.checkpoint.recovery import bringing
+from tidegate.checkpoint.settings import backend_factory
+from tidegate.checkpoint.store import Depot, operator_depot
 from tidegate.model.clock import SystemClock
-from tidegate.state.backend import Backend
-from tidegate.state.backends import open_backend
-from tidegate.state.depot import Depot, operator_depot
-from tidegate.state.epochs import last_complete, listed
-from tidegate.state.layout import META_GROUP, SPACE_ENTRY
-from tidegate.state.local import Place
-from tidegate.state.restore import bringing
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.schemas import newest_schema
+from tidegate.state.schema.schema import newest_schema, redistribution_of
 
 WAIT_MS_MAX = 1_000
 # An element of a list ends with its batch (8 bytes) and a number that its instance counts (4 bytes).
@@ -24,13 +24,18 @@ COUNTER_BYTES = 4
 
 
 def read_entries(checkpoint: Path, folder: Path, kind: str) -> dict[tuple[str, bytes], bytes]:
-    """Give operator and key to value, over all partitions; copies are made in a folder and removed."""
+    """Return operator and key to value, over all partitions; copies are made in a folder and removed."""
     shutil.rmtree(folder, ignore_errors=True)
 
-    def opened(at: Path) -> Backend:
-        return open_backend("heap" if kind == "heap" else "rocksdb", at, RocksSettings())
-
-    place = Place(folder, kind, opened, keep_open=False, wait_ms_max=WAIT_MS_MAX, clock=SystemClock())
+    factory = backend_factory(kind, RocksSettings())
+    place = Place(
+        folder,
+        factory,
+        keep_open=False,
+        wait_ms_max=WAIT_MS_MAX,
+        clock=SystemClock(),
+        redistribution=redistribution_of,
+    )
     entries: dict[tuple[str, bytes], bytes] = {}
     for operator in sorted(path.name for path in (checkpoint / "state").iterdir() if path.name != "0"):
         depot = operator_depot(str(checkpoint), operator)

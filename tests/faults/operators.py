@@ -62,7 +62,7 @@ class Mean(tide.AggregateFunction[int, tuple[int, int], int]):
         return acc[0] + 1, acc[1] + value
 
     def result(self, acc: tuple[int, int]) -> int:
-        """Give the mean."""
+        """Return the mean."""
         return acc[1] // acc[0] if acc[0] else 0
 
     def merge(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
@@ -141,7 +141,7 @@ class Totals(tide.KeyedOperator[Any, Any]):
 
 
 def kept(case: Case, rows: Any, checkpoint: str, local: Path, strikes: Strikes) -> Any:
-    """Give the chain: the ledger by key, then the totals by kind."""
+    """Return the chain: the ledger by key, then the totals by kind."""
     settings: dict[str, Any] = {
         "checkpoint": checkpoint,
         "event_time": "at",

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tests.faults.run import BATCHES, Between
 from tests.faults.strikes import ANY_PARTITION, LOOSE_POINTS, Kind, Strike
-from tidegate.state.points import POINTS
+from tidegate.checkpoint.crash_points import POINTS
 
 PARTITIONS = 2
 # The first batch arms the points of the second; the last one is left for what comes late.
@@ -22,7 +22,7 @@ WORKER_POINTS = tuple(point for point in POINTS if point != "epoch-written")
 def shaken(
     seed: int, points: Sequence[str] = WORKER_POINTS, operators: Sequence[str] = OPERATORS
 ) -> list[Strike]:
-    """Give strikes that the driver survives, one a batch: failed rows, dead workers, slow work, repeats."""
+    """Return strikes that the driver survives, one a batch: failed rows, dead workers, slow work, repeats."""
     draw = random.Random(seed)
     kinds: list[tuple[Kind, str]] = [("raise", ""), ("die", ""), ("slow", ""), ("twice", "")]
     kinds += [("point", point) for point in points]
@@ -30,7 +30,7 @@ def shaken(
 
 
 def killed(seed: int, points: Sequence[str], sinks: Sequence[Kind]) -> list[Strike]:
-    """Give strikes of which each ends the driver, in whichever partition gets there first."""
+    """Return strikes of which each ends the driver, in whichever partition gets there first."""
     draw = random.Random(seed)
     kinds: list[tuple[Kind, str]] = [(kind, "") for kind in sinks]
     kinds += [("driver", point) for point in points]
@@ -44,7 +44,7 @@ def between(seed: int, kills: int, choices: Sequence[Between]) -> list[Between]:
 
 
 def _spread(draw: random.Random, kinds: list[tuple[Kind, str]], operators: Sequence[str]) -> list[Strike]:
-    """Give each strike a batch of its own; those that need not come in their batch come first."""
+    """Return each strike a batch of its own; those that need not come in their batch come first."""
     draw.shuffle(kinds)
     kinds.sort(key=lambda one: one[1] not in LOOSE_POINTS)
     chosen = sorted(draw.sample(list(BATCHES_HIT), min(len(kinds), len(BATCHES_HIT))))

@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from tests.faults import dedup_rows, rows
-from tests.faults.driver import ROOT, Case, load_case
+from tests.faults.driver import Case, load_case
 from tests.faults.reading import Found, differences, found_in
-from tests.faults.strikes import Strike, Strikes, kill_tree
+from tests.faults.strikes import HOME, Strike, Strikes, kill_tree, wait_until_alone
+from tests.paths import ROOT
 
 BATCHES = 12
 BATCH_ROWS = 120
@@ -75,18 +76,19 @@ def run(
             action(folders[-1])
         elif code > 0:
             raise AssertionError(f"the driver ended with {code}:\n{journal}\n{_log(folders[-1])}")
+    wait_until_alone(folders[-1])
     for action in waiting:
         journal.add(f"too few kills: {getattr(action, '__name__', action)} was never done")
     return journal
 
 
 def check(expected: Path, disturbed: Path) -> list[str]:
-    """Give every difference between two folders that took the same rows."""
+    """Return every difference between two folders that took the same rows."""
     return differences(_found(expected), _found(disturbed))
 
 
 def missed(disturbed: Path) -> list[str]:
-    """Give the strikes that did not come."""
+    """Return the strikes that did not come."""
     return [strike.name for strike in Strikes.load(disturbed / "strikes").missed()]
 
 
@@ -106,7 +108,7 @@ def _drive(folders: Sequence[Path], journal: Journal, refusals: Mapping[str, Bet
             stdin=subprocess.DEVNULL,
             stdout=opened,
             stderr=opened,
-            env=os.environ | {"TIDEGATE_HOME": str(folders[-1] / "home")},
+            env=os.environ | {"TIDEGATE_HOME": str(folders[-1] / HOME)},
         )
     strikes = [Strikes.load(folder / "strikes") for folder in folders]
     due = [(plan, one) for plan in strikes for one in plan.planned if one.kind == "driver"]

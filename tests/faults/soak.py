@@ -29,7 +29,7 @@ from tests.faults.run import BATCHES, Between, check, missed, prepare, run
 from tests.faults.strikes import ANY_PARTITION, Kind, Strike
 from tests.faults.volume import make_room, small_volume
 from tests.pipeline.standalone import Cluster
-from tidegate.state.points import POINTS
+from tidegate.checkpoint.crash_points import POINTS
 
 SINKS: tuple[Kind, ...] = ("before-sink", "in-sink", "after-sink")
 SPREAD: tuple[Kind, ...] = ("slow", "executor", "executor", "raise", "point")

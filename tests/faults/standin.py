@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.faults.strikes import Strikes
-from tidegate.state.points import reached
+from tidegate.checkpoint.crash_points import reached
 
 OUTPUT = "id long, key string, kind string, n long, total long"
 NAME = "ledger"
@@ -29,7 +29,7 @@ def standin(rows: Any, checkpoint: str, strikes: Strikes, *, careful: bool) -> A
 
 
 def read_standin(checkpoint: Path) -> dict[str, Any]:
-    """Give the newest state of all partitions."""
+    """Return the newest state of all partitions."""
     state: dict[str, Any] = {}
     for partition in (checkpoint / "standin").iterdir():
         heads = sorted(partition.glob("v*.json")) or [partition / "state.json"]

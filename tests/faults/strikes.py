@@ -19,7 +19,7 @@ from typing import Literal
 
 import psutil
 
-from tidegate.state.points import ONCE_VARIABLE, POINT_VARIABLE
+from tidegate.checkpoint.crash_points import ONCE_VARIABLE, POINT_VARIABLE
 
 Kind = Literal[
     "raise",  # an exception in the middle of a batch
@@ -35,11 +35,15 @@ Kind = Literal[
     "twice",  # the batch is evaluated twice
 ]
 SLOW_SECONDS = 4.0
+# Workers that outlive their driver close their copies first; on a loaded machine that takes a while.
+ALONE_SECONDS_MAX = 120.0
 # Not every batch gets to these: they count from their batch on.
 LOOSE_POINTS = frozenset(
     {"snapshot-linked", "snapshot-copied", "snapshot-written", "pruned", "epoch-written"}
 )
 BALLAST = "ballast"
+# Below a folder: by it the processes of its drivers are known.
+HOME = "home"
 # The first partition that gets there: not every partition has rows.
 ANY_PARTITION = -1
 
@@ -56,13 +60,13 @@ class Strike:
 
     @property
     def name(self) -> str:
-        """Give a name for the file that says that it happened."""
+        """Return a name for the file that says that it happened."""
         parts = (self.kind, self.point, self.operator, f"p{self.partition}", f"b{self.batch}")
         return "-".join(filter(None, parts))
 
     @property
     def place(self) -> str:
-        """Give what the environment says of the point: name, partition and batch."""
+        """Return what the environment says of the point: name, partition and batch."""
         if self.point == "epoch-written":
             return self.point
         batch = "" if self.point in LOOSE_POINTS else f":{self.batch}"
@@ -70,7 +74,7 @@ class Strike:
         return f"{self.point}:{partition}{batch}"
 
     def is_near(self, batch: int) -> bool:
-        """Say whether to set the point in a worker that does this batch."""
+        """Return whether to set the point in a worker that does this batch."""
         return self.batch in (batch, batch + 1) or (self.point in LOOSE_POINTS and self.batch <= batch)
 
 
@@ -95,15 +99,20 @@ class Strikes:
         return cls(folder, [Strike(**strike) for strike in plan["strikes"]], plan["volume"])
 
     def happened(self, strike: Strike) -> bool:
-        """Say whether a strike came."""
+        """Return whether a strike came."""
         return (self.folder / strike.name).exists()
 
     def missed(self) -> list[Strike]:
-        """Give the strikes that did not come."""
+        """Return the strikes that did not come."""
         return [strike for strike in self.planned if not self.happened(strike)]
 
+    def stand_still(self, waiting: Iterable[Strike]) -> None:
+        """Go no further once one of these came that end the driver: whoever kills it may be slow."""
+        while any(self.happened(strike) for strike in waiting):
+            time.sleep(0.02)
+
     def take(self, strike: Strike) -> bool:
-        """Say whether this one is the first to get there."""
+        """Return whether this one is the first to get there."""
         try:
             os.close(os.open(self.folder / strike.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
@@ -111,7 +120,7 @@ class Strikes:
         return True
 
     def in_sink(self, kind: Kind, batch: int) -> bool:
-        """Say whether to strike in the sink now."""
+        """Return whether to strike in the sink now."""
         wanted = [strike for strike in self.planned if strike.kind == kind and strike.batch == batch]
         return any(self.take(strike) for strike in wanted)
 
@@ -175,7 +184,7 @@ def fill(volume: Path) -> None:
 
 
 def _executor_pid() -> int:
-    """Give the JVM above this Python worker; never the driver's."""
+    """Return the JVM above this Python worker; never the driver's."""
     for parent in psutil.Process().parents():
         if "CoarseGrainedExecutorBackend" in " ".join(parent.cmdline()):
             return int(parent.pid)
@@ -195,3 +204,19 @@ def kill_tree(pid: int, *, spare_workers: bool) -> None:
                 if not (spare_workers and "pyspark.daemon" in " ".join(one.cmdline())):
                     one.kill()
         root.kill()
+
+
+def wait_until_alone(folder: Path) -> None:
+    """Wait until nothing is left of the drivers of a folder: their workers may write for a moment longer."""
+    deadline = time.monotonic() + ALONE_SECONDS_MAX
+    while any(_has_home(one, str(folder / HOME)) for one in psutil.process_iter()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"workers of {folder} are there after {ALONE_SECONDS_MAX} s")
+        time.sleep(0.05)
+
+
+def _has_home(process: psutil.Process, home: str) -> bool:
+    try:
+        return bool(process.pid != os.getpid() and process.environ().get("TIDEGATE_HOME") == home)
+    except psutil.Error:  # it ended, or is another user's
+        return False

@@ -15,10 +15,11 @@ import pytest
 
 from tests.faults.dedup_check import against_model
 from tests.faults.dedup_query import NAME
-from tests.faults.driver import ROOT, Case
+from tests.faults.driver import Case
 from tests.faults.plans import shaken
 from tests.faults.run import Journal, check, missed, prepare, run
 from tests.faults.strikes import Strikes
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.crash
 

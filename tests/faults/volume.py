@@ -16,7 +16,7 @@ VOLUME_MIB = 256
 
 @contextmanager
 def small_volume(folder: Path) -> Iterator[str]:
-    """Give a volume until the end of the block; an empty name where none can be mounted."""
+    """Return a volume until the end of the block; an empty name where none can be mounted."""
     folder.mkdir(parents=True, exist_ok=True)
     options = ["-t", "tmpfs", "-o", f"size={VOLUME_MIB}m", "tmpfs", str(folder)]
     mounted = subprocess.run(["mount", *options], capture_output=True, check=False).returncode == 0

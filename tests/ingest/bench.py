@@ -8,27 +8,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tidegate.ingest.routing import TopicRouter, check_route
-from tidegate.ingest.rows import RowWriter
+from tidegate.ingest.change_feed import TopicRouter, check_route
+from tidegate.ingest.row_writer import RowWriter
 from tidegate.model.changes import Op
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Row, Table, TableColumn, TableKind
-from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine
-from tidegate.tables.access import Whole
-from tidegate.tables.checks import NewTable
+from tidegate.storage.group_commit import GroupCommitter, Staging
+from tidegate.tables.access_paths import Whole
 from tidegate.tables.definitions import TableDirectory
 from tidegate.tables.store import TableStore
+from tidegate.tables.validation import NewTable
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.definitions import Topic, TopicDirectory
-from tidegate.topics.log import TopicLog
+from tidegate.topics.log.log import TopicLog
+from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.routes import Payload, Route, RouteDirectory
-from tidegate.topics.schemas import PayloadSchemas
 
 T = TypeVar("T")
 
 NOW_US = 1_800_000_000_000_000
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 EVERY_OP: tuple[Op, ...] = ("insert", "update", "delete")
 
 
@@ -105,7 +105,7 @@ class Bench:
         return [row for chunk in self.store.scan(self.engine, table, user, Whole(), 100) for row in chunk]
 
     def messages(self, topic: Topic, partition: int | None = None) -> list[dict[str, Any]]:
-        """Give all messages as they are outside, partition by partition, with their payloads parsed."""
+        """Return all messages as they are outside, partition by partition, with their payloads parsed."""
         found: list[dict[str, Any]] = []
         wanted = range(topic.partitions) if partition is None else [partition]
         for number in wanted:

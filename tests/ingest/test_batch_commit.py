@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 
 from tests.topics.bench import NOW_US, Bench, build
 from tidegate.errors import PartitionNotFound, RequestInvalid, TopicNotFound
-from tidegate.ingest import parts as module
-from tidegate.ingest.parts import PARTS_KEPT_SECONDS, BatchParts, Outcome, check_partitions, stage_old
+from tidegate.ingest import batch_commit as module
+from tidegate.ingest.batch_commit import PARTS_KEPT_SECONDS, BatchParts, Outcome, check_partitions, stage_old
 from tidegate.model.ids import SnowflakeSource
 from tidegate.storage.keys import KeySpace, prefix_range
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.definitions import Topic
-from tidegate.topics.parts import BatchName
+from tidegate.topics.staged_batches import BatchName
 
+PATIENCE_SECONDS = 60
 QUERY = "8c18b11f-003b-426d-a6e3-25c55cc1f274"
 
 
@@ -35,16 +36,16 @@ class Desk:
 
     def store(self, batch: int, payloads: Sequence[str], writer: str = QUERY) -> int | None:
         change = self.parts.plan_part(self.topic, BatchName(writer, batch), stream(payloads), len(payloads))
-        return self.bench.committer.submit(change).result(5)
+        return self.bench.committer.submit(change).result(PATIENCE_SECONDS)
 
     def commit(self, batch: int, part_ids: Sequence[int | None], writer: str = QUERY) -> Outcome:
         ids = [part for part in part_ids if part is not None]
         change = self.parts.plan_commit(self.topic, BatchName(writer, batch), ids, lasts=True)
-        return self.bench.committer.submit(change).result(5)
+        return self.bench.committer.submit(change).result(PATIENCE_SECONDS)
 
     def abort(self, batch: int, part_ids: Sequence[int], writer: str = QUERY) -> int:
         change = self.parts.plan_abort(self.topic, BatchName(writer, batch), part_ids)
-        return self.bench.committer.submit(change).result(5)
+        return self.bench.committer.submit(change).result(PATIENCE_SECONDS)
 
     def messages(self) -> list[str]:
         return sorted(text for number in range(2) for text in self.bench.payloads(self.topic, number))
@@ -132,7 +133,7 @@ def test_part_that_goes_while_its_batch_is_planned_stops_the_commit(desk: Desk) 
     change = desk.parts.plan_commit(desk.topic, BatchName(QUERY, 0), [part], lasts=True)
     assert desk.abort(0, [part]) == 1
     with pytest.raises(RequestInvalid, match="is not there"):
-        desk.bench.committer.submit(change).result(5)
+        desk.bench.committer.submit(change).result(PATIENCE_SECONDS)
     assert desk.messages() == []
 
 
@@ -141,7 +142,7 @@ def test_two_commits_of_one_batch_that_were_planned_together_write_once(desk: De
     assert part is not None
     name = BatchName(QUERY, 0)
     changes = [desk.parts.plan_commit(desk.topic, name, [part], lasts=True) for _ in range(2)]
-    outcomes = [future.result(5) for future in map(desk.bench.committer.submit, changes)]
+    outcomes = [future.result(PATIENCE_SECONDS) for future in map(desk.bench.committer.submit, changes)]
     assert [outcome.committed for outcome in outcomes] == [True, False]
     assert desk.messages() == ["1"]
 
@@ -163,7 +164,7 @@ def test_deleted_topic_takes_its_parts_and_writers_along(desk: Desk) -> None:
     desk.bench.delete(desk.topic)
     assert desk.kept() == 0
     with pytest.raises(TopicNotFound):
-        desk.bench.committer.submit(change).result(5)
+        desk.bench.committer.submit(change).result(PATIENCE_SECONDS)
     with pytest.raises(TopicNotFound):
         desk.store(0, ["1"])
     assert desk.kept() == 0
@@ -183,13 +184,13 @@ def test_too_large_batch_is_refused_with_the_limit_and_the_way_out(
 def test_old_parts_and_writers_that_never_come_again_go_after_a_day(desk: Desk) -> None:
     desk.store(0, ["1"])
     once = desk.parts.plan_commit(desk.topic, BatchName("once", 0), [], lasts=False)
-    desk.bench.committer.submit(once).result(5)
+    desk.bench.committer.submit(once).result(PATIENCE_SECONDS)
     desk.commit(0, [], writer="lasting")
     assert desk.parts.old(desk.topic) == []
     desk.bench.clock.advance(PARTS_KEPT_SECONDS + 1)
     young = desk.store(1, ["2"])
     for old in desk.parts.old(desk.topic):
-        desk.bench.committer.submit(partial(stage_old, old=old)).result(5)
+        desk.bench.committer.submit(partial(stage_old, old=old)).result(PATIENCE_SECONDS)
     assert desk.parts.old(desk.topic) == []
     assert desk.kept() == 3, "the writer that lasts, the young part's head and its content"
     assert desk.commit(1, [young]).committed
@@ -200,7 +201,7 @@ def test_keys_choose_the_partition_as_for_a_publish(desk: Desk) -> None:
     keys = [f"k{number}" for number in range(20)]
     content = stream([str(number) for number in range(20)], keys)
     change = desk.parts.plan_part(desk.topic, BatchName(QUERY, 0), content, 20)
-    desk.commit(0, [desk.bench.committer.submit(change).result(5)])
+    desk.commit(0, [desk.bench.committer.submit(change).result(PATIENCE_SECONDS)])
     for number in range(2):
         mine = [str(n) for n, key in enumerate(keys) if desk.topic.partition_of(key) == number]
         assert desk.bench.payloads(desk.topic, number) == mine

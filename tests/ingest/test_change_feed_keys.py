@@ -16,7 +16,7 @@ from tidegate.errors import (
     SqlUnsupported,
     TidegateError,
 )
-from tidegate.ingest.routing import WHERE_CHARS_MAX, check_route
+from tidegate.ingest.change_feed import WHERE_CHARS_MAX, check_route
 from tidegate.model.tables import Row, Table, TableKind
 
 COLUMNS = (column("id"), column("text", "TEXT"), column("n", "INT"))

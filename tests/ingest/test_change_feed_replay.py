@@ -21,7 +21,7 @@ from tidegate.errors import RowExists
 from tidegate.model.tables import Row, Table, TableKind
 from tidegate.model.values import to_json
 from tidegate.storage.memory import MemoryEngine
-from tidegate.storage.rows import encode_values
+from tidegate.storage.row_codec import encode_values
 from tidegate.topics.definitions import Topic
 from tidegate.topics.payloads import DELETED, INSERTED, UPDATED
 from tidegate.topics.routes import Payload
@@ -81,12 +81,12 @@ def run(bench: Bench, table: Table, user: str, verb: str, given_rows: list[Row])
 
 
 def _with_values(row: Row, other: Row) -> Row:
-    """Give the row with its own key and another's values."""
+    """Return the row with its own key and another's values."""
     return (row[0], other[1], row[2], *other[3:])
 
 
 def shown(row: Row) -> dict[str, Any]:
-    """Give a row as JSON shows it."""
+    """Return a row as JSON shows it."""
     found = {}
     for each, value in zip(COLUMNS, row, strict=True):
         is_document = each.type.name == "JSON" and isinstance(value, str)

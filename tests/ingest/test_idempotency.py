@@ -6,13 +6,14 @@ import pytest
 
 from tests.topics.bench import NOW_US, build
 from tidegate.errors import IdempotencyKeyReused, StorageCorrupt, TopicExists
-from tidegate.ingest.answers import KEPT_SECONDS, Answer, Once, old_answers, stage_forget, stage_once
-from tidegate.storage.commit import GroupCommitter, Staging
+from tidegate.ingest.idempotency import KEPT_SECONDS, Answer, Once, old_answers, stage_forget, stage_once
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 
 DAY_US = KEPT_SECONDS * 1_000_000
+PATIENCE_SECONDS = 60
 
 
 def once(key: str = "k", fingerprint: bytes = b"f" * 16, now_us: int = NOW_US, user: str = "ann") -> Once:
@@ -32,7 +33,7 @@ class Deed:
 
 
 def ask(committer: GroupCommitter, asked: Once, deed: Deed) -> Answer:
-    return committer.submit(lambda staging: stage_once(staging, asked, deed)).result(5)
+    return committer.submit(lambda staging: stage_once(staging, asked, deed)).result(PATIENCE_SECONDS)
 
 
 def test_a_repeat_is_answered_as_the_first_time_and_the_deed_is_done_once() -> None:
@@ -60,7 +61,7 @@ def test_two_repeats_in_one_group_do_the_deed_once() -> None:
     engine, deed = MemoryEngine(), Deed()
     committer = GroupCommitter(engine)
     futures = [committer.submit(lambda staging: stage_once(staging, once(), deed)) for _ in range(20)]
-    assert {future.result(5).body for future in futures} == {b"done 1"}
+    assert {future.result(PATIENCE_SECONDS).body for future in futures} == {b"done 1"}
     committer.close()
 
 
@@ -91,7 +92,7 @@ def test_a_refused_deed_is_not_remembered() -> None:
 
     for _ in range(2):
         with pytest.raises(TopicExists):
-            bench.committer.submit(lambda staging: stage_once(staging, once(), deed)).result(5)
+            bench.committer.submit(lambda staging: stage_once(staging, once(), deed)).result(PATIENCE_SECONDS)
     bench.committer.close()
 
 
@@ -102,7 +103,7 @@ def test_an_answer_is_kept_for_a_day_and_then_nothing_of_it_is_left() -> None:
     assert old_answers(engine, NOW_US + DAY_US - 1) == []
     old = old_answers(engine, NOW_US + DAY_US + 1)
     assert len(old) == 1
-    committer.submit(lambda staging: stage_forget(staging, old)).result(5)
+    committer.submit(lambda staging: stage_forget(staging, old)).result(PATIENCE_SECONDS)
     assert old_answers(engine, NOW_US + DAY_US + 1, old[-1]) == []
     assert not list(engine.scan(prefix_range(KeySpace.ANSWER)))
     assert not list(engine.scan(prefix_range(KeySpace.ANSWER_TIME)))
@@ -126,7 +127,7 @@ def test_a_key_that_is_used_again_while_it_is_cleaned_up_keeps_its_new_answer() 
     old = old_answers(engine, NOW_US + DAY_US + 1)
     again = once(now_us=NOW_US + DAY_US + 2)
     ask(committer, again, deed)
-    committer.submit(lambda staging: stage_forget(staging, old)).result(5)
+    committer.submit(lambda staging: stage_forget(staging, old)).result(PATIENCE_SECONDS)
     assert ask(committer, again, deed).body == b"done 2"
     assert deed.done == 2
     committer.close()

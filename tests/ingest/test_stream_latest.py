@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.streams.making import make_table
-from tidegate.ingest import newest
-from tidegate.ingest.rows import StreamWriter
+from tests.streams.factories import make_store, make_table
+from tidegate.ingest import stream_latest
+from tidegate.ingest.row_writer import StreamWriter
 from tidegate.model.changes import Changes
 from tidegate.model.tables import Row, Table
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 
@@ -40,14 +41,26 @@ class Follows:
         return iter(told)
 
 
-@pytest.mark.parametrize("bytes_max", [newest.NEWEST_BYTES_MAX, 1])
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[StreamStore]:
+    made = make_store(tmp_path, clock)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("bytes_max", [stream_latest.NEWEST_BYTES_MAX, 1])
 def test_changes_of_a_followed_stream_name_what_was_replaced(
     store: StreamStore, clock: ManualClock, bytes_max: int
 ) -> None:
     """Also where the rows of one user alone are remembered."""
     follower = Follows()
     writer = StreamWriter(store, [follower])
-    writer._newest = newest.NewestRows(store, bytes_max)
+    writer._newest = stream_latest.NewestRows(store, bytes_max)
 
     def append(user: str, *rows: Row) -> list[tuple[str, str, object, object]]:
         writer.append(TABLE, user, rows)

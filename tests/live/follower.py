@@ -9,8 +9,8 @@ from typing import Any
 
 from tidegate.errors import TidegateError
 from tidegate.live.hub import LiveHub
-from tidegate.live.messages import Teller
 from tidegate.live.subscription import Subscription
+from tidegate.live.wire import Teller
 from tidegate.model.changes import Change
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableColumn, TableKind, Value
@@ -66,7 +66,7 @@ def inserted(*row: Value) -> Change:
 
 
 def read_frames(stream: bytes) -> Iterator[dict[str, Any]]:
-    """Give the messages in whole frames, as a client of the protocol reads them."""
+    """Yield the messages in whole frames, as a client of the protocol reads them."""
     at = 0
     while at < len(stream):
         assert stream[at] == 0x81, "a whole message of text"

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.live.follower import TABLE, inserted
-from tidegate.live.history import History, estimate_bytes
+from tidegate.live.change_buffer import History, estimate_bytes
 from tidegate.model.changes import Changes
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.live.follower import TABLE, Follower, Where, above, in_room, inserted
 from tidegate.errors import SqlInvalid, TableChanged, TableNotFound
-from tidegate.live import feed
+from tidegate.live import table_feed
 from tidegate.live.hub import LiveHub
 from tidegate.model.changes import Change, Changes
 from tidegate.model.tables import Row, Value
@@ -119,7 +119,7 @@ def test_every_follower_ends_with_the_rows_of_its_filter(seed: int, history: int
         await world.end()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feed, "STEP_CHANGES", step)
+        patch.setattr(table_feed, "STEP_CHANGES", step)
         with_hub(run, LiveSettings(history_changes_max=history))
 
 

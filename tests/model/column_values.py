@@ -7,10 +7,10 @@ from decimal import Decimal
 
 from hypothesis import strategies as st
 
-from tidegate.model.coercions import BIGINT_MAX, BIGINT_MIN, DAY_MAX, DAY_MIN, INT_MAX, INT_MIN
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Value
 from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN
+from tidegate.model.values import BIGINT_MAX, BIGINT_MIN, DAY_MAX, DAY_MIN, INT_MAX, INT_MIN
 
 KINDS = [
     ColumnType.BOOLEAN,
@@ -41,7 +41,7 @@ def decimals(kind: ColumnType) -> st.SearchStrategy[Decimal]:
 
 
 def values_of(kind: ColumnType) -> st.SearchStrategy[Value]:
-    """Give any value that a column of the type holds, but NULL."""
+    """Return any value that a column of the type holds, but NULL."""
     if kind.name == "DECIMAL":
         return decimals(kind)
     found: dict[str, st.SearchStrategy[Value]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import NameInvalid
-from tidegate.model.people_names import check_tenant_name, check_user_name, is_tenant_name, is_user_name
+from tidegate.model.names import check_tenant_name, check_user_name, is_tenant_name, is_user_name
 
 
 @pytest.mark.parametrize("name", ["bob", "B", "0", "bob@acme.example", "a-b_c.d", "x" * 128])

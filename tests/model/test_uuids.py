@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tidegate.errors import InvariantBroken
-from tidegate.model.uuids import UuidSource, uuid_v7
+from tidegate.model.ids import UuidSource, uuid_v7
 from tidegate.testing.clock import ManualClock
 
 

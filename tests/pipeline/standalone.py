@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,12 +16,14 @@ from typing import Self
 import psutil
 import pyspark
 
+from tests.paths import ROOT
 from tidegate.pipeline.java import find_java
 
-ROOT = Path(__file__).resolve().parents[2]
 # A JVM on a loaded machine takes seconds; a test waits no longer than it must.
-START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 10.0
+START_SECONDS_MAX = 120.0
+STOP_SECONDS_MAX = 60.0
+
+_LISTENS = re.compile(r"Starting Spark master at (spark://127\.0\.0\.1:[1-9]\d*)\s")
 
 
 class Cluster:
@@ -30,16 +32,15 @@ class Cluster:
     def __init__(self, folder: Path, workers: int = 2) -> None:
         self.folder = folder
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.port = free_port()
-        self.url = f"spark://127.0.0.1:{self.port}"
+        self.url = ""
         self._started: list[subprocess.Popen[bytes]] = []
         self._workers: list[subprocess.Popen[bytes]] = []
         self._count = workers
 
     def __enter__(self) -> Self:
-        place = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", "0"]
+        place = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
         self._start("master", "org.apache.spark.deploy.master.Master", *place)
-        self._wait(lambda: _answers(self.port), "the master to listen")
+        self.url = self._master_url()
         for number in range(self._count):
             self._workers.append(self._start_worker(number))
         return self
@@ -49,7 +50,7 @@ class Cluster:
             end_tree(one)
 
     def executors(self) -> list[psutil.Process]:
-        """Give the executors that run now."""
+        """Return the executors that run now."""
         found = []
         for worker in self._workers:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -84,12 +85,15 @@ class Cluster:
         self._started.append(started)
         return started
 
-    def _wait(self, is_so: object, what: str) -> None:
+    def _master_url(self) -> str:
+        """Wait until the master says at which port it listens, and give that."""
         deadline = time.monotonic() + START_SECONDS_MAX
-        while not is_so():  # type: ignore[operator]
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {START_SECONDS_MAX} s for {what}")
+        while time.monotonic() < deadline:
+            said = _LISTENS.search((self.folder / "master.log").read_text(errors="replace"))
+            if said:
+                return said[1]
             time.sleep(0.05)
+        raise TimeoutError(f"waited {START_SECONDS_MAX} s for the master to listen")
 
 
 def end_tree(root: subprocess.Popen[bytes]) -> None:
@@ -116,15 +120,3 @@ def driver(
         yield started
     finally:
         end_tree(started)
-
-
-def free_port() -> int:
-    """Give a port of loopback that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _answers(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

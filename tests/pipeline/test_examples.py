@@ -13,12 +13,13 @@ import deltalake
 import pytest
 
 import tidegate
-from tidegate.pipeline.definitions import Context, build_writer, load_pipeline
-from tidegate.storage.home import Home
+from tests.paths import ROOT
+from tidegate.pipeline.worker.definitions import Context, build_writer, load_pipeline
+from tidegate.storage.home.home import Home
 from tidegate.testing.server import running_server
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
-DEMO = Path(tidegate.__file__).parent / "cli" / "demo_pipeline.py"
+EXAMPLES = ROOT / "examples"
+DEMO = Path(tidegate.__file__).parent / "cli" / "demo" / "readings_pipeline.py"
 EVENT = {"customer": "ada", "amount": 12.5}
 READING = {
     "entity": "m",

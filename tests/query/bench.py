@@ -13,19 +13,20 @@ import pyarrow as pa
 
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Row, Table, TableColumn, TableKind
-from tidegate.query.answer import QueryAnswer
-from tidegate.query.lake_sql import Check, LakeQuery, QueryLimits
-from tidegate.query.sources import TableSource
-from tidegate.query.system_tables import table_functions
+from tidegate.query.duckdb.engine import Check, LakeQuery
+from tidegate.query.duckdb.result import QueryAnswer
+from tidegate.query.duckdb.session import QueryLimits
+from tidegate.query.scans.system import table_functions
+from tidegate.query.scans.visible_tables import TableSource
 from tidegate.settings.sections import StreamSettings
-from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine
-from tidegate.storage.lake import Lake
+from tidegate.storage.group_commit import GroupCommitter, Staging
+from tidegate.storage.lake.tables import Lake
 from tidegate.storage.memory import MemoryEngine
 from tidegate.streams.store import StreamStore
-from tidegate.tables.checks import NewTable
 from tidegate.tables.definitions import TableDirectory
 from tidegate.tables.store import TableStore
+from tidegate.tables.validation import NewTable
 from tidegate.testing.clock import ManualClock
 
 TTL_SECONDS = 7 * 86_400
@@ -57,7 +58,7 @@ class Bench:
         )
         self.root = folder / "lake"
         self.root.mkdir(parents=True, exist_ok=True)
-        self.query = LakeQuery(Lake(self.root), limits or QueryLimits(timeout_seconds=30, memory_mb=256))
+        self.query = LakeQuery(Lake(self.root), limits or QueryLimits(timeout_seconds=120, memory_mb=256))
 
     def close(self) -> None:
         self.query.close()

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.query.bench import Bench
-from tidegate.query.lake_sql import LakeQuery, QueryLimits
-from tidegate.storage.lake import Lake
+from tidegate.query.duckdb.engine import LakeQuery
+from tidegate.query.duckdb.session import QueryLimits
+from tidegate.storage.lake.tables import Lake
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def query(root: Path) -> Iterator[LakeQuery]:
-    opened = LakeQuery(Lake(root), QueryLimits(timeout_seconds=20, rows_max=1000, memory_mb=256))
+    opened = LakeQuery(Lake(root), QueryLimits(timeout_seconds=120, rows_max=1000, memory_mb=256))
     yield opened
     opened.close()
 

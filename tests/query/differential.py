@@ -33,8 +33,8 @@ from tests.query.random_values import (
 )
 from tidegate.errors import TidegateError
 from tidegate.model.tables import Row, Table, TableKind
-from tidegate.query import table_scan
-from tidegate.query.lake_sql import QueryLimits
+from tidegate.query.duckdb.session import QueryLimits
+from tidegate.query.scans import tables
 
 ROWS_MAX = 45
 SELECTS = 36  # of one set of tables
@@ -177,11 +177,11 @@ def _rows(table: pa.Table) -> list[dict[str, Any]]:
 def run_round(seed: int, tally: Tally) -> None:
     """Make tables and compare answers; every seed gives the same ones."""
     with tempfile.TemporaryDirectory() as folder, _native() as native:
-        bench = Bench(Path(folder), QueryLimits(timeout_seconds=60, memory_mb=256))
+        bench = Bench(Path(folder), QueryLimits(timeout_seconds=120, memory_mb=256))
         try:
             before = len(tally.differences)
             # Small tables are read before a look at the statement, larger ones after it.
-            with patch.object(table_scan, "SMALL_ROWS_MAX", -1 if seed % 2 else ROWS_MAX):
+            with patch.object(tables, "SMALL_ROWS_MAX", -1 if seed % 2 else ROWS_MAX):
                 Round(seed, bench, native).compare(tally)
             tally.differences[before:] = [f"seed {seed}: {text}" for text in tally.differences[before:]]
         finally:

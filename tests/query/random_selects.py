@@ -49,7 +49,7 @@ class Selects:
         ]
 
     def make(self) -> Asked:
-        """Give one statement."""
+        """Return one statement."""
         return self._rng.choice(self._shapes)()
 
     def _plain(self) -> Asked:

@@ -58,7 +58,7 @@ def pool_of(kind: ColumnType) -> list[Any]:
 
 
 def random_value(rng: random.Random, kind: ColumnType) -> Value:
-    """Give a value or NULL; a DOUBLE may also be NaN or -0.0."""
+    """Return a value or NULL; a DOUBLE may also be NaN or -0.0."""
     if rng.random() < NULL_CHANCE:
         return None
     if kind.name == "DOUBLE" and rng.random() < 0.1:
@@ -76,7 +76,7 @@ def duck_type(kind: ColumnType) -> str:
 
 
 def native_sql(kind: ColumnType, number: int) -> str:
-    """Give the SQL that makes a value of a bound one."""
+    """Return the SQL that makes a value of a bound one."""
     if kind.name == "TIMESTAMP":
         return f"make_timestamptz(${number}::BIGINT)"
     if kind.name == "DATE":
@@ -89,7 +89,7 @@ def native_value(value: Value, kind: ColumnType) -> Any:
 
 
 def iso_time(us: int) -> str:
-    """Give a moment as people write it, with a zone."""
+    """Return a moment as people write it, with a zone."""
     days, rest = divmod(us, _DAY)
     seconds, fraction = divmod(rest, 1_000_000)
     clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{fraction:06}"
@@ -105,7 +105,7 @@ def quoted(text: str) -> str:
 
 
 def writings(value: Any, kind: ColumnType) -> list[tuple[str, list[Any]]]:
-    """Give ways to write a constant that is compared with a column: SQL text with ? for bound values."""
+    """Return ways to write a constant that is compared with a column: SQL text with ? for bound values."""
     match kind.name:
         case "BOOLEAN":
             return [("?", [value]), (str(value).lower(), []), (f"CAST({int(value)} AS BOOLEAN)", [])]

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import tidegate
-from tidegate.sdk.shapes import GroupShown, Message
+from tidegate.sdk.types import GroupShown, Message
 
 # One question waits this long at most: a consumer that ends waits for its last one.
 WAIT_MS = 100
 # What a test waits for at most; it goes on as soon as it is there.
-SECONDS_MAX = 30.0
+SECONDS_MAX = 60.0
 
 Body = Callable[[Any, Message], object]
 

@@ -15,11 +15,11 @@ from typing import IO, Any
 import pytest
 
 import tidegate
-from tidegate.sdk.shapes import Message
+from tidegate.sdk.types import Message
 from tidegate.testing.server import RunningServer
 
 # A child that takes longer than this hangs.
-CHILD_SECONDS_MAX = 60.0
+CHILD_SECONDS_MAX = 120.0
 
 Work = Callable[[Any, Message], object]
 
@@ -69,7 +69,8 @@ PROGRAM = """
 import faulthandler, signal, sys, time, tidegate
 faulthandler.register(signal.SIGUSR1)
 client = tidegate.connect(sys.argv[1], token=sys.argv[2])
-agent = client.topic(sys.argv[3]).agent("ai", answers=sys.argv[3] + "_answers", workers=2, lease_ms=1000)
+tuning = {"workers": 2, "lease_ms": int(sys.argv[5])}
+agent = client.topic(sys.argv[3]).agent("ai", answers=sys.argv[3] + "_answers", **tuning)
 @agent.on
 def answer(message):
     print(f"{message['payload']}\\n", end="", flush=True)
@@ -81,12 +82,15 @@ print("ended", flush=True)
 
 
 @contextlib.contextmanager
-def program(server: RunningServer, topic: str, seconds: float) -> Iterator[tuple[Any, IO[str]]]:
+def program(
+    server: RunningServer, topic: str, seconds: float, lease_ms: int = 60_000
+) -> Iterator[tuple[Any, IO[str]]]:
     """Run an agent as a process of its own, which takes so long for a message; give it and what it says.
 
     It is killed at the end, and when it hangs: whoever reads what it says then comes to the end of that.
     """
-    command = [sys.executable, "-c", PROGRAM, server.url, server.token, topic, str(seconds)]
+    command = [sys.executable, "-c", PROGRAM, server.url, server.token, topic]
+    command += [str(seconds), str(lease_ms)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=dict(os.environ)) as child:
         watch = threading.Timer(CHILD_SECONDS_MAX, _killed, [child])
         watch.start()

@@ -23,7 +23,7 @@ from tidegate.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tidegate.storage.address import Found, find_server
+from tidegate.storage.home.address import Found, find_server
 from tidegate.testing.server import RunningServer
 
 

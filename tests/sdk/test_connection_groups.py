@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidegate.sdk.groups import GROUP_CONNECTIONS_MAX, GROUPS_MAX, Groups
+from tidegate.sdk.connection_groups import GROUP_CONNECTIONS_MAX, GROUPS_MAX, Groups
 
 
 def test_calls_one_after_the_other_use_the_first_group() -> None:

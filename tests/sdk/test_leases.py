@@ -8,9 +8,9 @@ import pytest
 
 import tidegate
 from tidegate.errors import RequestInvalid
-from tidegate.sdk.agents import Asking, Reject, Retry, answer_request, member_name, nack_body, reason_of
+from tidegate.sdk.agent_policy import Asking, Reject, Retry, answer_request, member_name, nack_body, reason_of
 from tidegate.sdk.leases import ACK_SECONDS, ACKS_AT_ONCE, Leases
-from tidegate.sdk.shapes import Message
+from tidegate.sdk.types import Message
 
 
 def message(offset: int, deliveries: int = 1) -> Message:

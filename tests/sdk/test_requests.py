@@ -12,7 +12,7 @@ import pytest
 import tidegate
 from tests.sdk.faults import FaultyServer, faulty_server
 from tidegate.errors import RequestInvalid
-from tidegate.sdk.outgoing import lease_list, message_list
+from tidegate.sdk.requests import lease_list, message_list
 
 PAYLOADS = [
     ([{"a": 1}], 'Write {"payload": {"a": 1}}.'),

@@ -22,11 +22,11 @@ from tidegate.errors import (
     TopicExists,
     TopicNotFound,
 )
+from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk.client import Client
 from tidegate.sdk.requests import Request
 from tidegate.sdk.retries import ATTEMPTS_MAX, Course, Fate, Retrying, Setback, Vigil, setback_of
-from tidegate.sdk.synchronous.transport import Transport
-from tidegate.storage.address import Found
+from tidegate.storage.home.address import Found
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.server import RunningServer, running_server
 

@@ -10,7 +10,7 @@ import pytest
 import tidegate
 from tests.sdk.faults import Say, faulty_server
 from tidegate.errors import RequestInvalid, ServerNotRunning, SqlInvalid
-from tidegate.sdk.reading import first_word, gives_rows, only_reads
+from tidegate.sdk.statements import first_word, gives_rows, only_reads
 
 ANSWER = Say(content=b'{"columns": [], "rows": [], "rowCount": 3, "tookMs": 1}')
 

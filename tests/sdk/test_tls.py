@@ -15,9 +15,9 @@ import trustme
 import tidegate
 from tests.sdk.faults import FaultyServer, Say, faulty_server
 from tidegate.errors import ServerNotRunning, ServerUntrusted
-from tidegate.pipeline.wire import Place, Wire
-from tidegate.storage.address import Found, find_server
-from tidegate.storage.home import Home
+from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.storage.home.address import Found, find_server
+from tidegate.storage.home.home import Home
 
 STATUS = Say(content=b'{"version": "1"}')
 

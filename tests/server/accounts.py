@@ -13,11 +13,12 @@ from typing import Any
 
 import httpx
 
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.model.clock import SystemClock
 from tidegate.testing.server import RunningServer
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 _numbers = itertools.count()
 
 
@@ -43,7 +44,7 @@ class Office:
         self.admin = self.client(server.token)
 
     def client(self, token: str | None = None, **headers: str) -> httpx.Client:
-        """Give someone's own connection; without a token nobody's."""
+        """Return someone's own connection; without a token nobody's."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"
@@ -110,7 +111,7 @@ class Office:
 
 
 def refusal(answer: httpx.Response) -> tuple[int, str]:
-    """Give the status and the code of a refusal."""
+    """Return the status and the code of a refusal."""
     return answer.status_code, answer.json()["error"]["code"]
 
 

@@ -9,26 +9,36 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.server.accounts import Office
 from tests.server.group_client import Group
 from tests.server.live_client import Tables
-from tests.server.office import Office
 from tidegate.testing.server import RunningServer, running_server
 
+# Longer than the longest wait for messages, which is a minute.
+CLIENT_SECONDS = 120
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     home: Path = tmp_path_factory.mktemp("server") / "home"
-    limits = {"TIDEGATE_SERVER_BODY_BYTES_MAX": "100000", "TIDEGATE_SERVER_MESSAGES_MAX": "1000"}
-    with running_server(home, environ={**limits, "TIDEGATE_TOPICS_MESSAGE_BYTES_MAX": "5000"}) as running:
+    limits = {
+        "TIDEGATE_SERVER_BODY_BYTES_MAX": "100000",
+        "TIDEGATE_SERVER_MESSAGES_MAX": "1000",
+        "TIDEGATE_TOPICS_MESSAGE_BYTES_MAX": "5000",
+        # Wrong tokens and links of many files come from one address, on a quick machine in one minute.
+        "TIDEGATE_AUTH_GUESSES_MAX": "100000",
+    }
+    with running_server(home, environ=limits) as running:
         yield running
 
 
 @pytest.fixture
 def http(server: RunningServer) -> Iterator[httpx.Client]:
     headers = {"Authorization": f"Bearer {server.token}"}
-    with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=30) as client:
+    with httpx.Client(
+        base_url=server.url, headers=headers, trust_env=False, timeout=CLIENT_SECONDS
+    ) as client:
         yield client
 
 

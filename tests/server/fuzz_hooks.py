@@ -10,13 +10,13 @@ import schemathesis
 from hypothesis import strategies as st
 
 from tidegate.model.access import ADMIN_USER
-from tidegate.server.call import ARROW_STREAM
+from tidegate.server.http.responses import ARROW_STREAM
 
 KEPT_USERS = frozenset({ADMIN_USER, "fuzzer"})
 
 
 def stream_of(columns: dict[str, pa.Array]) -> bytes:
-    """Give an Arrow stream with one batch."""
+    """Return an Arrow stream with one batch."""
     table = pa.table(columns)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:

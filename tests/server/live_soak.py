@@ -22,7 +22,7 @@ import httpx
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from tests.server.live_client import Live, Tables, live_url
+from tests.server.live_client import WAIT_SECONDS, Live, Tables, live_url
 from tidegate.testing.server import RunningServer, running_server
 
 KEYS = 12
@@ -45,6 +45,7 @@ class Replica:
     rows: dict[int, list[Any]] = field(default_factory=dict)
     seq: int | None = None
     is_whole: bool = False
+    has_begun: bool = False
     lagged: int = 0
     resumed: int = 0
 
@@ -97,12 +98,16 @@ class World:
         self.tables = Tables(self.http)
         self.name = self.tables.make(columns="id BIGINT PRIMARY KEY, room TEXT, n BIGINT, pad TEXT")
         self.replicas: list[tuple[Replica, Callable[[list[Any]], bool]]] = []
+        self._begun = asyncio.Semaphore(0)
 
     async def round(self, writers: int, statements: int, subscribers: int) -> None:
         """Let all of them loose, then compare."""
         async with asyncio.TaskGroup() as group:
             for number in range(subscribers):
                 group.create_task(self._follow(number))
+            # Whoever comes when all is written has nothing to follow.
+            for _ in range(subscribers):
+                await self._begun.acquire()
             async with asyncio.TaskGroup() as writing:
                 for _ in range(writers):
                     task = self._write(random.Random(self.random.random()), statements)
@@ -159,6 +164,9 @@ class World:
             if chance.random() < 0.02:
                 await asyncio.sleep(chance.random() * 0.4)
             replica.take(await client.next())
+            if replica.is_whole and not replica.has_begun:
+                replica.has_begun = True
+                self._begun.release()
 
     def _opened(self, is_slow: bool) -> connect:
         """Open a socket; a slow one takes little at once."""
@@ -176,6 +184,7 @@ class World:
             compression=None,
             max_size=None,
             max_queue=2,
+            open_timeout=WAIT_SECONDS,
             ping_interval=None,
             # The library waits for the server's farewell without reading what is before it.
             close_timeout=0.1,

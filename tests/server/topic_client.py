@@ -35,7 +35,7 @@ def orders(admin: Client) -> str:
 
 
 def told(client: Client, sql: str, params: list[Any] | None = None) -> list[dict[str, Any]]:
-    """Give the rows of a statement by the names of their columns."""
+    """Return the rows of a statement by the names of their columns."""
     answer = client.run(sql, params)
     names = [column["name"] for column in answer["columns"]]
     return [dict(zip(names, row, strict=True)) for row in answer["rows"]]

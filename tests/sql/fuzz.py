@@ -15,9 +15,9 @@ from typing import Any
 
 from tidegate.errors import SqlInvalid, TidegateError
 from tidegate.sql import Fragment, Insert, Statement, parse
-from tidegate.sql.cursor import Cursor
-from tidegate.sql.tokens import END, WORD, Place, Token, scan
-from tidegate.sql.values import _read_quickly, _read_slowly
+from tidegate.sql.parser.cursor import Cursor
+from tidegate.sql.parser.dml import _read_quickly, _read_slowly
+from tidegate.sql.parser.lexer import END, WORD, Place, Token, scan
 
 SLOWEST_SECONDS_MAX = 2.0  # for texts of some kilobytes
 
@@ -104,12 +104,12 @@ SOUP = SOUP_TEXT.split() + UNUSUAL
 
 
 def soup(chance: random.Random) -> str:
-    """Give random tokens one after the other."""
+    """Return random tokens one after the other."""
     return chance.choice(["", " "]).join(chance.choices(SOUP, k=chance.randrange(1, 40)))
 
 
 def mutant(chance: random.Random) -> str:
-    """Give a valid statement with some tokens left out, doubled, swapped or replaced."""
+    """Return a valid statement with some tokens left out, doubled, swapped or replaced."""
     text = chance.choice(VALID)
     pieces = [text[token.start : token.stop] for token in tokens_of(text)]
     for _ in range(chance.randrange(1, 4)):
@@ -130,19 +130,19 @@ def mutant(chance: random.Random) -> str:
 
 
 def cut(chance: random.Random) -> str:
-    """Give a script of valid statements, cut or with one character changed."""
+    """Return a script of valid statements, cut or with one character changed."""
     text = "; ".join(chance.choices(VALID, k=chance.randrange(1, 4)))
     at = chance.randrange(len(text))
     return chance.choice([text[:at], text[at:], text[:at] + chance.choice(SOUP) + text[at + 1 :]])
 
 
 def letters(chance: random.Random) -> str:
-    """Give random characters of all of Unicode."""
+    """Return random characters of all of Unicode."""
     return "".join(chr(chance.choice([chance.randrange(128), chance.randrange(0x110000)])) for _ in range(60))
 
 
 def nested(chance: random.Random) -> str:
-    """Give something deep, or long, or large."""
+    """Return something deep, or long, or large."""
     count = chance.randrange(1, 3000)
     opening = chance.choice(
         ["(", "[", "{", "/*", "((SELECT ", "CASE WHEN ", "EXPLAIN ", "- ", "NOT ", "''", '""']
@@ -154,7 +154,7 @@ def nested(chance: random.Random) -> str:
 
 
 def plain_values(chance: random.Random) -> str:
-    """Give an INSERT of values that mostly are plain, with spaces in odd places."""
+    """Return an INSERT of values that mostly are plain, with spaces in odd places."""
     cells = [
         "1",
         "-2",
@@ -199,7 +199,7 @@ GENERATORS: list[Callable[[random.Random], str]] = [soup, mutant, cut, letters, 
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Give all tokens of a text."""
+    """Return all tokens of a text."""
     found: list[Token] = []
     token = scan(Place(text, 1), 0)
     while token.kind != END:
@@ -209,7 +209,7 @@ def tokens_of(text: str) -> list[Token]:
 
 
 def bare(part: Any) -> Any:
-    """Give a statement without what depends on spaces, comments and the case of its words."""
+    """Return a statement without what depends on spaces, comments and the case of its words."""
     if isinstance(part, Fragment):
         words = [t.key if t.kind == WORD else part.sql[t.start : t.stop] for t in tokens_of(part.sql)]
         return words, part.params, part.simple

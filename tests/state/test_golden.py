@@ -16,10 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tidegate.state.keys import KeyCodec, KeyType, SubKeyCodec
-from tidegate.state.schemas import OperatorSchema, StateSpec, Wanted, dump_schema, load_schema, plan_schema
-from tidegate.state.serializers import JsonSerializer, plain_decode, serializer_for
-from tidegate.state.signatures import signature_of
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.state.kinds.map_keys import SubKeyCodec
+from tidegate.state.schema.schema import (
+    OperatorSchema,
+    StateSpec,
+    Wanted,
+    dump_schema,
+    load_schema,
+    plan_schema,
+)
+from tidegate.state.schema.signatures import signature_of
+from tidegate.state.serializers.registry import JsonSerializer, plain_decode, serializer_for
 
 FOLDER = Path(__file__).parent / "golden"
 AT = dt.datetime(2024, 2, 29, 12, 30, 0, 123456, tzinfo=dt.UTC)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tidegate.errors import ValueInvalid
-from tidegate.state.moment import Moment, time_ms
+from tidegate.state.instant import Moment, time_ms
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOON_MS = 1_767_268_800_000

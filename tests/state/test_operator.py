@@ -12,9 +12,9 @@ import pytest
 
 from tidegate.errors import StateInvalid
 from tidegate.state.context import BatchContext, Context, OpenContext, Timer
+from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.plans import checked
-from tidegate.state.value_state import ValueState
+from tidegate.state.operator_plan import checked
 
 
 @dataclass

@@ -12,11 +12,11 @@ import pytest
 
 from tidegate.errors import RowFailed, StateInvalid, ValueInvalid
 from tidegate.state.context import Context, Timer
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.ttl import Ttl
-from tidegate.state.value_state import ValueState
 from tidegate.testing.operators import OperatorHarness
 
 GAP = timedelta(minutes=30)
@@ -169,11 +169,40 @@ def test_a_batch_that_fails_leaves_everything_as_it_was() -> None:
     assert harness.feed(pa.record_batch({"user_id": ["a"], "n": [5]})) == [{"n": 1}]
 
 
+class Counting(KeyedOperator):
+    output = "n long"
+    n = ValueState(int, default=0)
+
+    def process(self, event: Any, ctx: Context) -> Any:  # noqa: ARG002 - nothing is asked of it
+        self.n.update(self.n.value() + 1)
+        return (self.n.value(),)
+
+
+@pytest.mark.parametrize(
+    "columns", ["user_id int, n int", pa.schema({"user_id": pa.int32(), "n": pa.int32()})]
+)
+def test_columns_say_the_type_of_the_key_before_the_first_batch(columns: Any) -> None:
+    harness = OperatorHarness(Counting(), key="user_id", columns=columns)
+    with harness.on(7) as operator:
+        operator.n.update(10)
+    assert harness.feed([{"user_id": 7, "n": 1}, {"user_id": 8, "n": 1}]) == [{"n": 11}, {"n": 1}]
+
+
+def test_input_dataclass_says_the_type_of_the_key_too() -> None:
+    harness = tracker()
+    with harness.on("ann") as operator:
+        operator.features.put("search", 5)
+    harness.feed([visit("ann", "search", 0)])
+    with harness.on("ann") as operator:
+        assert operator.features.get("search") == 6
+
+
 def test_what_cannot_be_asked_yet_is_said() -> None:
     harness = tracker()
     with pytest.raises(ValueInvalid, match="nothing was fed yet"):
         harness.advance()
-    with pytest.raises(ValueInvalid, match="nothing was fed yet"), harness.on("ann"):
+    nothing_known = OperatorHarness(Counting(), key="user_id")
+    with pytest.raises(ValueInvalid, match="nothing was fed yet"), nothing_known.on("ann"):
         pass
     with pytest.raises(StateInvalid, match="the key 'nobody' is no column"):
         OperatorHarness(SessionTracker(), key="nobody").feed([visit("ann", "search", 0)])

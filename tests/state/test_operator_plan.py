@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from tidegate.errors import StateInvalid, ValueInvalid
-from tidegate.state.declared import check_declared
-from tidegate.state.evolution import Migration
-from tidegate.state.map_state import MapState
+from tidegate.state.kinds.declaration import State
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.states import State
+from tidegate.state.operator_plan import check_declared
+from tidegate.state.schema.migrations import Migration
 from tidegate.state.ttl import Ttl
-from tidegate.state.value_state import ValueState
 from tidegate.testing.operators import OperatorHarness
 
 

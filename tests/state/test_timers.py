@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.state.bench import GROUPS, Bench
+from tests.checkpoint.bench import GROUPS, Bench
 from tidegate.errors import ValueInvalid
 from tidegate.state import timers as timers_module
 from tidegate.state.timers import NextTimers, TimerClock, Timers

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.state.bench import Bench
+from tests.checkpoint.bench import Bench
 from tidegate.errors import DurationInvalid, StateInvalid, TidegateError, ValueInvalid
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
-from tidegate.state.reducing_state import ReducingState
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.reducing import ReducingState
+from tidegate.state.kinds.value import ValueState
 from tidegate.state.ttl import Ttl, TtlRule
-from tidegate.state.value_state import ValueState
 
 
 @pytest.fixture(params=["heap", "rocksdb"])

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from tidegate.errors import NotReady, RequestInvalid, StorageFailed, StorageFull
-from tidegate.storage.commit import FREEING_BYTES_MAX, GroupCommitter, StageLater, Staging
+from tidegate.storage.group_commit import FREEING_BYTES_MAX, GroupCommitter, StageLater, Staging
 from tidegate.storage.memory import MemoryEngine
-from tidegate.storage.rocks import RocksEngine
+from tidegate.storage.rocksdb.engine import RocksEngine
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -37,7 +41,7 @@ def test_every_writer_gets_its_own_number_and_all_are_durable(
     engine: MemoryEngine, committer: GroupCommitter
 ) -> None:
     futures = [committer.submit(_count_up) for _ in range(1000)]
-    assert [future.result(5) for future in futures] == list(range(1000))
+    assert [future.result(60) for future in futures] == list(range(1000))
     engine.crash()
     assert engine.get(b"n") == b"1000"
 
@@ -52,21 +56,21 @@ def test_a_refused_change_writes_nothing_and_its_neighbours_go_on(
     hold = _hold(committer)
     futures = [committer.submit(_count_up), committer.submit(refused), committer.submit(_count_up)]
     hold.set()
-    assert futures[0].result(5) == 0
+    assert futures[0].result(60) == 0
     with pytest.raises(RequestInvalid):
-        futures[1].result(5)
-    assert futures[2].result(5) == 1
+        futures[1].result(60)
+    assert futures[2].result(60) == 1
     assert engine.get(b"torn") is None
 
 
 def test_a_failed_sync_fails_the_group_and_later_writes_start_from_the_disk(
     engine: MemoryEngine, committer: GroupCommitter
 ) -> None:
-    assert committer.submit(_count_up).result(5) == 0
+    assert committer.submit(_count_up).result(60) == 0
     engine.fail_next_sync(StorageFailed(path="memory", reason="the disk said no"))
     with pytest.raises(StorageFailed):
-        committer.submit(_count_up).result(5)
-    assert committer.submit(_count_up).result(5) == 1, "the failed write must not be counted"
+        committer.submit(_count_up).result(60)
+    assert committer.submit(_count_up).result(60) == 1, "the failed write must not be counted"
 
 
 def test_memory_is_told_of_a_group_that_failed_before_its_writers_are(
@@ -74,22 +78,21 @@ def test_memory_is_told_of_a_group_that_failed_before_its_writers_are(
 ) -> None:
     told: list[str] = []
     committer.when_failed(lambda: told.append("failed"))
-    assert committer.submit(_count_up).result(5) == 0
+    assert committer.submit(_count_up).result(60) == 0
     assert told == []
     engine.fail_next_write(StorageFailed(path="memory", reason="the disk said no"))
-    future = committer.submit(_count_up)
-    future.add_done_callback(lambda _: told.append("answered"))
+    answered = _when_answered(committer.submit(_count_up), lambda: told.append("answered"))
     with pytest.raises(StorageFailed):
-        future.result(5)
+        answered.result(60)
     assert told == ["failed", "answered"]
 
 
 def test_a_failed_write_leaves_nothing(engine: MemoryEngine, committer: GroupCommitter) -> None:
     engine.fail_next_write(StorageFailed(path="memory", reason="the disk said no"))
     with pytest.raises(StorageFailed):
-        committer.submit(_count_up).result(5)
+        committer.submit(_count_up).result(60)
     assert engine.get(b"n") is None
-    assert committer.submit(_count_up).result(5) == 0
+    assert committer.submit(_count_up).result(60) == 0
 
 
 def test_an_engine_that_does_not_open_again_refuses_writers_and_serves_them_once_it_does(
@@ -108,8 +111,8 @@ def test_an_engine_that_does_not_open_again_refuses_writers_and_serves_them_once
     engine.fail_next_sync(StorageFailed(path="memory", reason="the disk said no"))
     for _ in range(4):
         with pytest.raises(StorageFailed):
-            committer.submit(_count_up).result(5)
-    assert committer.submit(_count_up).result(5) == 0
+            committer.submit(_count_up).result(60)
+    assert committer.submit(_count_up).result(60) == 0
 
 
 def test_answers_come_after_durability_and_callbacks_before_answers(
@@ -122,9 +125,8 @@ def test_answers_come_after_durability_and_callbacks_before_answers(
         staging.when_durable(lambda: seen.append("callback"))
         return "done"
 
-    future = committer.submit(stage)
-    future.add_done_callback(lambda _: seen.append("answer"))
-    assert future.result(5) == "done"
+    answered = _when_answered(committer.submit(stage), lambda: seen.append("answer"))
+    assert answered.result(60) == "done"
     assert seen == ["callback", "answer"]
     engine.crash()
     assert engine.get(b"k") == b"v"
@@ -141,7 +143,7 @@ def test_a_range_delete_is_seen_by_the_next_change(engine: MemoryEngine, committ
     cleared = committer.submit(clear)
     after = committer.submit(_count_up)
     hold.set()
-    assert (first.result(5), cleared.result(5), after.result(5)) == (0, None, 0)
+    assert (first.result(60), cleared.result(60), after.result(60)) == (0, None, 0)
     assert engine.get(b"m") is None
 
 
@@ -158,7 +160,7 @@ def test_a_change_that_asks_to_wait_is_staged_in_the_next_group(
     second = committer.submit(needs_durable)
     third = committer.submit(_count_up)
     hold.set()
-    assert (first.result(5), second.result(5), third.result(5)) == (0, b"1", 1)
+    assert (first.result(60), second.result(60), third.result(60)) == (0, b"1", 1)
 
 
 def test_a_closed_committer_finishes_what_it_took_and_refuses_more(engine: MemoryEngine) -> None:
@@ -190,17 +192,36 @@ def test_a_cancelled_wait_does_not_harm_the_others(committer: GroupCommitter) ->
     assert asyncio.run(one_leaves()) == 1
 
 
+def _when_answered(future: Future[T], note: Callable[[], None]) -> Future[T]:
+    """Note when a future is answered; what is given back has its answer once that is noted.
+
+    Whoever waits for a future goes on while its callbacks may still run.
+    """
+    noted: Future[T] = Future()
+
+    def pass_on(done: Future[T]) -> None:
+        note()
+        problem = done.exception()
+        if problem is None:
+            noted.set_result(done.result())
+        else:
+            noted.set_exception(problem)
+
+    future.add_done_callback(pass_on)
+    return noted
+
+
 def _hold(committer: GroupCommitter) -> threading.Event:
     """Keep the committer busy so that what follows forms one group."""
     release, busy = threading.Event(), threading.Event()
 
     def wait(staging: Staging) -> None:
-        staging.closes_group = True
+        staging.close_group()
         busy.set()
-        release.wait(5)
+        release.wait(60)
 
     committer.submit(wait)
-    busy.wait(5)
+    assert busy.wait(60)
     return release
 
 
@@ -213,13 +234,13 @@ def test_a_change_that_removes_a_range_and_notes_little_works_on_a_full_disk(tmp
             staging.delete_range(b"a", b"b")
             staging.put(b"note", note)
 
-        committer.submit(stage).result(5)
+        committer.submit(stage).result(60)
 
     trim(b"small")
     with pytest.raises(StorageFull):
         trim(b"x" * FREEING_BYTES_MAX)
     with pytest.raises(StorageFull):
-        committer.submit(lambda staging: staging.put(b"k", b"v")).result(5)
+        committer.submit(lambda staging: staging.put(b"k", b"v")).result(60)
     committer.close()
     assert engine.get(b"note") == b"small"
     engine.close()

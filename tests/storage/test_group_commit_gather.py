@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import RequestInvalid
-from tidegate.storage.commit import GroupCommitter, Staging
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.memory import MemoryEngine
 
 
@@ -23,7 +23,7 @@ class Bench:
         self.finished: list[list[bytes]] = []
         self.durable: list[str] = []
         self._gate = threading.Event()
-        self._first = self.committer.submit(lambda _staging: self._gate.wait(10))
+        self._first = self.committer.submit(lambda _staging: self._gate.wait(60))
 
     def add(self, part: bytes, *, then: Callable[[Staging], None] | None = None) -> Future[bytes]:
         def stage(staging: Staging) -> bytes:
@@ -38,7 +38,7 @@ class Bench:
 
     def go(self) -> None:
         self._gate.set()
-        self._first.result(10)
+        self._first.result(60)
 
     def _finish(self, parts: list[Any]) -> tuple[list[tuple[bytes, bytes]], Callable[[], None]]:
         self.finished.append(list(parts))
@@ -60,7 +60,7 @@ def refuse(_staging: Staging) -> None:
 def test_parts_of_a_group_become_one_put_and_each_change_reads_those_before_it(bench: Bench) -> None:
     futures = [bench.add(part) for part in (b"a", b"b", b"c")]
     bench.go()
-    assert [future.result(10) for future in futures] == [b"", b"a", b"ab"]
+    assert [future.result(60) for future in futures] == [b"", b"a", b"ab"]
     assert bench.finished == [[b"a", b"b", b"c"]]
     assert bench.engine.get(b"sum") == b"abc"
     assert bench.durable == ["abc"]
@@ -69,9 +69,9 @@ def test_parts_of_a_group_become_one_put_and_each_change_reads_those_before_it(b
 def test_a_change_that_is_refused_leaves_nothing(bench: Bench) -> None:
     first, refused, last = bench.add(b"a"), bench.add(b"b", then=refuse), bench.add(b"c")
     bench.go()
-    assert (first.result(10), last.result(10)) == (b"", b"a")
+    assert (first.result(60), last.result(60)) == (b"", b"a")
     with pytest.raises(RequestInvalid):
-        refused.result(10)
+        refused.result(60)
     assert bench.engine.get(b"sum") == b"ac"
 
 
@@ -80,14 +80,14 @@ def test_a_removal_takes_what_was_gathered_before_it_in_the_same_group(bench: Be
     removal = bench.committer.submit(lambda staging: staging.delete_range(b"s", b"t"))
     later = bench.add(b"z")
     bench.go()
-    removal.result(10)
-    assert later.result(10) == b""
+    removal.result(60)
+    assert later.result(60) == b""
     assert bench.engine.get(b"sum") == b"z"
 
 
 def test_what_was_gathered_is_durable_before_its_writers_are_answered(bench: Bench) -> None:
     future = bench.add(b"a")
     bench.go()
-    future.result(10)
+    future.result(60)
     bench.engine.crash()
     assert bench.engine.get(b"sum") == b"a"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.storage.commit import GroupCommitter, Staging
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.memory import MemoryEngine
 
 few_keys = st.sampled_from([b"a", b"b", b"c", b"d", b"e"])
@@ -50,6 +50,6 @@ def test_many_puts_are_written_and_counted_like_single_ones() -> None:
         one.written(),
     )
     committer = GroupCommitter(engine)
-    committer.submit(lambda staging: staging.put_many([b"a", b"b"], [b"1", b"22"])).result(5)
+    committer.submit(lambda staging: staging.put_many([b"a", b"b"], [b"1", b"22"])).result(60)
     committer.close()
     assert engine.get_many([b"a", b"b", b"c"]) == [b"1", b"22", None]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tidegate.model.ids import SnowflakeSource, snowflake_at, tick_time_us
-from tidegate.storage.commit import GroupCommitter
-from tidegate.storage.highwater import read_high_water_us, stage_high_water
+from tidegate.storage.group_commit import GroupCommitter
+from tidegate.storage.high_water import read_high_water_us, stage_high_water
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import FailingDisk, make_store
+from tests.streams.factories import FailingDisk, make_store
 from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 

@@ -11,16 +11,16 @@ from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Table, TableColumn, TableKind
 from tidegate.settings.sections import StreamSettings
-from tidegate.streams.disk import Disk, RealDisk
+from tidegate.streams.disk import StreamDisk
 from tidegate.streams.folders import Folders
-from tidegate.streams.logs import LogGround
+from tidegate.streams.log_file import LogGround
 from tidegate.streams.store import StreamStore
 
 COLUMNS = (TableColumn("id", "BIGINT", required=True), TableColumn("text", "TEXT"))
 
 
 def make_table(**more: Any) -> Table:
-    """Give a stream of two columns, `id` and `text`, that lives ten minutes in minute windows."""
+    """Return a stream of two columns, `id` and `text`, that lives ten minutes in minute windows."""
     values: dict[str, Any] = {
         "id": 1,
         "tenant": "default",
@@ -39,11 +39,11 @@ def make_store(
     folder: Path,
     clock: Clock,
     *,
-    disk: Disk | None = None,
+    disk: StreamDisk | None = None,
     free_bytes_min: int = 0,
     settings: StreamSettings | None = None,
 ) -> StreamStore:
-    """Give a store below a folder; the default tenant's streams are in `streams`."""
+    """Return a store below a folder; the default tenant's streams are in `streams`."""
 
     def root_of(tenant: str) -> Path:
         return folder / "streams" if tenant == "default" else folder / "tenants" / tenant / "streams"
@@ -58,8 +58,8 @@ def make_store(
     )
 
 
-def make_ground(disk: Disk, folder: Path) -> LogGround:
-    """Give what a log stands on that belongs to no table; nobody hears of its damage."""
+def make_ground(disk: StreamDisk, folder: Path) -> LogGround:
+    """Return what a log stands on that belongs to no table; nobody hears of its damage."""
     return LogGround(
         disk, Folders(disk), str(folder), claim=lambda: None, tell=lambda _: None, tell_loss=lambda _: None
     )
@@ -71,11 +71,11 @@ def texts(store: StreamStore, table: Table, user: str = "alice", **how: Any) -> 
 
 
 def log_files(folder: Path) -> list[Path]:
-    """Give every log below a folder that is in sight."""
+    """Return every log below a folder that is in sight."""
     return sorted(path for path in (folder / "streams").rglob("*.log") if ".trash" not in path.parts)
 
 
-class FailingDisk(RealDisk):
+class FailingDisk(StreamDisk):
     """A real disk that refuses what it is told to refuse, and notes what it was asked."""
 
     def __init__(self) -> None:

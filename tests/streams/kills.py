@@ -22,11 +22,12 @@ import traceback
 from collections import defaultdict
 from pathlib import Path
 
-from tests.streams.making import make_store, make_table
+from tests.streams.factories import make_store, make_table
 from tidegate.model.clock import SystemClock
 from tidegate.model.tables import Durability, Table
 from tidegate.settings.sections import StreamSettings
-from tidegate.streams.store import Damage, StreamStore
+from tidegate.streams.frame_reader import Damage
+from tidegate.streams.store import StreamStore
 
 USERS = 24
 THREADS = 3
@@ -44,7 +45,7 @@ TABLES = [
 
 
 def numbers(store: StreamStore, table: Table, user: str) -> list[int]:
-    """Give the numbers of a user's rows as they are read."""
+    """Return the numbers of a user's rows as they are read."""
     return [int(str(row[0])) for row in store.read(table, user).rows]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import BROKEN, FailingDisk, make_store, make_table, texts
+from tests.streams.factories import BROKEN, FailingDisk, make_store, make_table, texts
 from tidegate.errors import StorageFailed
 from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock

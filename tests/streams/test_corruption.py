@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import log_files, make_store, make_table, texts
+from tests.streams.factories import log_files, make_store, make_table, texts
 from tidegate.errors import StorageCorrupt
+from tidegate.streams.corruption import scan_damage
+from tidegate.streams.frame_reader import Damage
 from tidegate.streams.frames import Batch, FrameKind, make_frame
-from tidegate.streams.store import Damage, StreamStore, scan_damage
+from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 
 TABLE = make_table()
@@ -110,7 +112,7 @@ def test_zeros_after_a_power_loss_are_cut(tmp_path: Path, clock: ManualClock, lo
 
 
 def test_opening_a_whole_log_reads_its_two_ends_only(tmp_path: Path, clock: ManualClock, log: Path) -> None:
-    from tests.streams.making import FailingDisk
+    from tests.streams.factories import FailingDisk
 
     read: list[int] = []
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import BROKEN, FULL, FailingDisk, log_files, make_store, make_table, texts
+from tests.streams.factories import BROKEN, FULL, FailingDisk, log_files, make_store, make_table, texts
 from tidegate.errors import StorageFailed, StorageFull
 from tidegate.model.tables import Durability
 from tidegate.settings.sections import StreamSettings
-from tidegate.streams.store import StreamStore, scan_damage
+from tidegate.streams.corruption import scan_damage
+from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 
 TABLE = make_table()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import BROKEN, FailingDisk, log_files, make_store, make_table, texts
+from tests.streams.factories import BROKEN, FailingDisk, log_files, make_store, make_table, texts
 from tidegate.errors import StorageCorrupt, StorageFailed, TableChanged
 from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import START_US, ManualClock
@@ -22,7 +22,7 @@ def _fill(store: StreamStore, clock: ManualClock, minutes: int) -> None:
 
 
 def _windows(folder: Path) -> list[int]:
-    """Give the minutes of the windows that are in sight."""
+    """Return the minutes of the windows that are in sight."""
     names = [path.name for path in (folder / "streams/chat/typing").iterdir() if path.is_dir()]
     return sorted((int(name[1:].split("-")[0]) - START_US // 1000) // 60_000 for name in names)
 

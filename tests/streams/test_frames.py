@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tidegate.errors import StorageCorrupt
 from tidegate.model.ids import SnowflakeSource
-from tidegate.storage.rows import encode_values
+from tidegate.storage.row_codec import encode_values
+from tidegate.streams.frame_reader import BytesSource, Damage, Walk, take_payload, walk_back
 from tidegate.streams.frames import (
     FRAME_BYTES_MIN,
     HEAD_BYTES,
@@ -23,7 +24,6 @@ from tidegate.streams.frames import (
     parse_head,
     seqs_from,
 )
-from tidegate.streams.walking import BytesSource, Damage, Walk, take_payload, walk_back
 from tidegate.testing.clock import ManualClock
 
 GOLDEN = Path(__file__).parent / "golden" / "stream_log_v1.log"
@@ -47,7 +47,7 @@ def _golden_bytes() -> bytes:
 
 
 def _log_of(sizes: list[int], fill: int = 0x61) -> tuple[bytes, list[int]]:
-    """Give a log of frames with payloads of these sizes, and where each begins."""
+    """Return a log of frames with payloads of these sizes, and where each begins."""
     log, starts = b"", []
     for number, size in enumerate(sizes):
         starts.append(len(log))

@@ -7,13 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import FailingDisk, log_files, make_ground, make_store, make_table, texts
+from tests.streams.factories import FailingDisk, log_files, make_ground, make_store, make_table, texts
 from tidegate.errors import StorageFailed
 from tidegate.model.tables import Durability
 from tidegate.settings.sections import StreamSettings
+from tidegate.streams.corruption import scan_damage
+from tidegate.streams.frame_reader import Damage
 from tidegate.streams.frames import Batch, FrameKind
-from tidegate.streams.logs import LOST, Log
-from tidegate.streams.store import Damage, StreamStore, scan_damage
+from tidegate.streams.log_file import LOST, Log
+from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 
 TABLE = make_table()

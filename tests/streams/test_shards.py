@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import NameInvalid
-from tidegate.streams.users import check_stream_user, log_name, shard_of
+from tidegate.streams.shards import check_stream_user, log_name, shard_of
 
 ALPHABET = "ABCXYZabcxyz019._-@"
 _users = st.text(ALPHABET, min_size=1, max_size=128).filter(lambda user: user not in {".", ".."})

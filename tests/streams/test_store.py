@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.streams.making import COLUMNS, FailingDisk, log_files, make_store, make_table, texts
+from tests.streams.factories import COLUMNS, FailingDisk, log_files, make_store, make_table, texts
 from tidegate.errors import NameInvalid, NotReady, RequestInvalid
 from tidegate.model.tables import Durability, Row, TableColumn
 from tidegate.settings.sections import StreamSettings

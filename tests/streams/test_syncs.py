@@ -7,14 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.streams.making import BROKEN, FailingDisk, log_files, make_ground, make_store, make_table, texts
+from tests.streams.factories import BROKEN, FailingDisk, log_files, make_ground, make_store, make_table, texts
 from tidegate.errors import StorageFailed
 from tidegate.model.tables import Durability
 from tidegate.settings.sections import StreamSettings
+from tidegate.streams.corruption import scan_damage
 from tidegate.streams.folders import Folders
+from tidegate.streams.frame_reader import Damage
 from tidegate.streams.frames import Batch, FrameKind
-from tidegate.streams.logs import UNSYNCED, Log
-from tidegate.streams.store import Damage, StreamStore, scan_damage
+from tidegate.streams.log_file import UNSYNCED, Log
+from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 
 BUFFERED = make_table()

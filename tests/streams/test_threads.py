@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.streams.making import make_store, make_table
+from tests.streams.factories import log_files, make_store, make_table, texts
 from tidegate.errors import TidegateError
 from tidegate.model.clock import SystemClock
 from tidegate.model.tables import Row
 from tidegate.settings.sections import StreamSettings
 from tidegate.testing.clock import ManualClock
 
-JOIN_SECONDS_MAX = 60.0
+JOIN_SECONDS_MAX = 300.0
 
 
 def _run(bodies: list[Callable[[], None]]) -> None:
@@ -88,6 +89,35 @@ def test_few_writers_for_many_tables_lose_nothing(tmp_path: Path) -> None:
     _run([body(thread) for thread in range(8)])
     found = [row[1] for table in tables for user in range(5) for row in store.read(table, f"u{user}").rows]
     assert sorted(map(str, found)) == sorted(f"{t}/{n}" for t in range(8) for n in range(150))
+    store.close()
+
+
+def test_a_flush_writes_a_log_that_another_thread_is_about_to_close(tmp_path: Path) -> None:
+    """One that lost its slot has rows in memory until it is closed: they had their time as all others."""
+    store = make_store(tmp_path, ManualClock(), settings=StreamSettings(writers_max=1))
+    table = make_table()
+    store.append(table, "alice", [(1, "waits")])
+    (log,) = store._slots.opened()
+    files: list[bytes] = []
+
+    def flush() -> None:
+        store.flush()
+        files.extend(path.read_bytes() for path in log_files(tmp_path) if str(path) == log.path)
+
+    other = threading.Thread(target=store.append, args=(table, "bob", [(2, "takes the slot")]), daemon=True)
+    flusher = threading.Thread(target=flush, daemon=True)
+    with log.lock:
+        other.start()
+        while store._slots.opened():  # until it has chosen alice's log, and waits for its lock
+            time.sleep(0.001)
+        flusher.start()
+        flusher.join(0.3)
+    for thread in (flusher, other):
+        thread.join(JOIN_SECONDS_MAX)
+    assert files != [b""], "the flush was over before the rows were written"
+    assert len(files) == 1
+    assert texts(store, table) == ["waits"]
+    assert texts(store, table, "bob") == ["takes the slot"]
     store.close()
 
 

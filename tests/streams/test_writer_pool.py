@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import FailingDisk, make_ground
+from tests.streams.factories import FailingDisk, make_ground
 from tidegate.streams.frames import Batch, FrameKind
-from tidegate.streams.logs import Log
-from tidegate.streams.slots import WriterSlots
+from tidegate.streams.log_file import Log
+from tidegate.streams.writer_pool import WriterSlots
 
 BATCH = Batch(FrameKind.ROWS, 1, 1, b"payload")
 

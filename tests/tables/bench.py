@@ -10,19 +10,19 @@ from typing import TypeVar
 
 from tests.contract.test_engine import open_engine
 from tidegate.model.tables import Row, Table, TableColumn, TableKind
-from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.keys import prefix_range
 from tidegate.tables import keys
-from tidegate.tables.access import Access, Whole
-from tidegate.tables.checks import NewTable
+from tidegate.tables.access_paths import Access, Whole
 from tidegate.tables.definitions import TableDirectory
 from tidegate.tables.store import TableStore, Written
+from tidegate.tables.validation import NewTable
 
 T = TypeVar("T")
 
 NOW_US = 1_800_000_000_000_000
-PATIENCE_SECONDS = 20
+PATIENCE_SECONDS = 60
 
 
 def column(name: str, kind: str = "BIGINT", **more: object) -> TableColumn:

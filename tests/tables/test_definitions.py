@@ -24,9 +24,9 @@ from tidegate.errors import (
     TableNotFound,
 )
 from tidegate.model.tables import Default, DefaultKind, Durability, Table, TableColumn, TableKind
-from tidegate.tables import checks, keys
-from tidegate.tables.checks import NewTable, column_position
+from tidegate.tables import keys, validation
 from tidegate.tables.definitions import TableDirectory
+from tidegate.tables.validation import NewTable, column_position
 
 SHARED, USER, STREAM = TableKind.SHARED, TableKind.USER, TableKind.STREAM
 
@@ -132,7 +132,7 @@ def test_two_creates_of_one_name_in_one_group_make_one_table(bench: Bench) -> No
         (stream(ttl_seconds=-5), "between 1 and"),
         (stream(ttl_seconds=1.5), "whole number"),
         (stream(ttl_seconds=True), "whole number"),
-        (stream(ttl_seconds=checks.TTL_SECONDS_MAX + 1), "between 1 and"),
+        (stream(ttl_seconds=validation.TTL_SECONDS_MAX + 1), "between 1 and"),
         (stream(columns=(column("_seq"),)), "taken in streams"),
         (stream(columns=(column("_TIME"),)), "taken in streams"),
     ],
@@ -147,8 +147,8 @@ def test_cases_7_and_9_a_table_that_cannot_be_is_refused_with_the_reason(
 
 
 def test_a_key_has_a_limited_number_of_columns(bench: Bench) -> None:
-    many = tuple(column(f"c{number}") for number in range(checks.KEY_COLUMNS_MAX + 1))
-    with pytest.raises(SchemaInvalid, match=f"{checks.KEY_COLUMNS_MAX} is the most"):
+    many = tuple(column(f"c{number}") for number in range(validation.KEY_COLUMNS_MAX + 1))
+    with pytest.raises(SchemaInvalid, match=f"{validation.KEY_COLUMNS_MAX} is the most"):
         bench.create(*many, key=tuple(each.name for each in many))
 
 
@@ -279,7 +279,7 @@ def test_indexes_have_names_and_limits(bench: Bench) -> None:
         add(table, "Bad Name", "id")
     with pytest.raises(RequestInvalid, match="no indexes"):
         add(flowing, "more", "id")
-    for number in range(1, checks.INDEXES_MAX):
+    for number in range(1, validation.INDEXES_MAX):
         add(table, f"more{number}", "id")
     with pytest.raises(RequestInvalid, match="the most"):
         add(table, "too_many", "id")

@@ -15,10 +15,10 @@ from tests.contract.test_engine import open_engine
 from tests.tables.bench import Bench, build, column, wire
 from tidegate.errors import RowExists, TidegateError
 from tidegate.model.tables import Row, Table, TableKind
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.tables import keys
-from tidegate.tables.access import IndexSpan, KeySpan
+from tidegate.tables.access_paths import IndexSpan, KeySpan
 from tidegate.tables.store import Written
 
 USERS = {"mine": ("alice", "al"), "ours": ("",)}
@@ -69,7 +69,7 @@ class World:
             self.held[name, user] = {}
 
     def fit(self, name: str, given_row: Row) -> Row:
-        """Give a row as wide as the table is now."""
+        """Return a row as wide as the table is now."""
         return given_row[: len(self.tables[name].columns)]
 
     def renew(self) -> None:
@@ -104,7 +104,7 @@ def edit_all(held: Held, edits: list[tuple[Row, Row | None]]) -> int | str | Non
 def plan(
     world: World, what: tuple[str, tuple[str, str], Any]
 ) -> tuple[Callable[[Staging], Any], Callable[[], Any]]:
-    """Give a statement for the store, and the same for the dictionary."""
+    """Return a statement for the store, and the same for the dictionary."""
     verb, place, given_value = what
     (name, user), held = place, world.rows(place)
     table, store = world.tables[name], world.bench.store

@@ -7,9 +7,9 @@ import pytest
 from tests.tables.bench import Bench, column
 from tidegate.errors import IndexNotFound, ValueInvalid
 from tidegate.model.tables import Row, Table, TableKind
-from tidegate.tables import filling, keys
-from tidegate.tables.access import IndexSpan
-from tidegate.tables.shapes import INDEX_KEY_BYTES_MAX
+from tidegate.tables import index_build, keys
+from tidegate.tables.access_paths import IndexSpan
+from tidegate.tables.layout import INDEX_KEY_BYTES_MAX
 
 
 def entries(bench: Bench, table: Table, place: int = 0) -> list[bytes]:
@@ -57,7 +57,7 @@ def test_rows_of_other_users_are_not_found_by_an_index(bench: Bench) -> None:
 def test_an_index_is_filled_in_chunks_while_writers_go_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filling, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(index_build, "CHUNK_ROWS", 10)
     table = bench.create(kind=TableKind.USER)
     for user in ("alice", "bob"):
         bench.insert(table, [(number, "old") for number in range(25)], user)
@@ -98,7 +98,7 @@ def test_an_index_is_filled_in_chunks_while_writers_go_on(
 def test_filling_again_from_the_beginning_changes_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filling, "CHUNK_ROWS", 10)
+    monkeypatch.setattr(index_build, "CHUNK_ROWS", 10)
     table = bench.create()
     bench.insert(table, [(number, "old") for number in range(35)])
     made = bench.run(lambda staging: bench.directory.stage_add_index(staging, table, "by", ("text",)))
@@ -118,7 +118,7 @@ def test_filling_again_from_the_beginning_changes_nothing(
 
 
 def test_large_rows_make_smaller_chunks(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filling, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(index_build, "CHUNK_BYTES", 1000)
     table = bench.create()
     bench.insert(table, [(number, "x" * 400) for number in range(9)])
     made = bench.run(lambda staging: bench.directory.stage_add_index(staging, table, "by", ("text",)))

@@ -16,9 +16,9 @@ from tidegate.errors import InvariantBroken
 from tidegate.model.schemas import ColumnType, parse_type
 from tidegate.model.tables import Value
 from tidegate.tables import keys
-from tidegate.tables.access import KeySpan
+from tidegate.tables.access_paths import KeySpan
 from tidegate.tables.key_codec import KeyCodec
-from tidegate.tables.scanning import span_of
+from tidegate.tables.scan import span_of
 
 kinds = st.sampled_from([str(kind) for kind in KEY_KINDS])
 near_texts = st.text("a\x00\x01ÿ\U0010ffff", max_size=4)

@@ -11,7 +11,7 @@ from tests.tables.bench import Bench, column
 from tidegate.errors import IndexNotFound, StorageCorrupt
 from tidegate.model.tables import Row, Table, TableKind
 from tidegate.tables import keys
-from tidegate.tables.access import IndexSpan, Keys, KeySpan, Whole
+from tidegate.tables.access_paths import IndexSpan, Keys, KeySpan, Whole
 
 COLUMNS = column("a", "TEXT"), column("n", "INT"), column("color", "TEXT"), column("size", "DOUBLE")
 

@@ -18,10 +18,10 @@ from tidegate.errors import (
 )
 from tidegate.model.changes import Change
 from tidegate.model.tables import Row, Table, TableKind
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.tables import keys
-from tidegate.tables.shapes import KEY_BYTES_MAX, ROW_BYTES_MAX
+from tidegate.tables.layout import KEY_BYTES_MAX, ROW_BYTES_MAX
 from tidegate.tables.store import Written
 
 
@@ -229,7 +229,7 @@ def test_several_statements_of_one_change_count_together(bench: Bench) -> None:
         bench.inserting(table, [(1, "a")])(staging)
         bench.inserting(table, [(2, "b")])(staging)
         bench.store.stage_delete_key(staging, table, "", (1,), wants_changes=False)
-        staging.closes_group = True
+        staging.close_group()
 
     bench.run_together(bench.inserting(table, [(5, "first")]), stage)
     assert bench.rows(table) == [(2, "b"), (5, "first")]

@@ -36,7 +36,7 @@ def collector() -> Iterator[Received]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if received.hold is not None:
-                received.hold.wait(30)
+                received.hold.wait(90)
             if received.status == 200:
                 take(received, body)
             self.send_response(received.status)
@@ -70,5 +70,5 @@ def take(received: Received, body: bytes) -> None:
 
 
 def attributes(span: Any) -> dict[str, Any]:
-    """Give a span's attributes as plain values."""
+    """Return a span's attributes as plain values."""
     return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes}

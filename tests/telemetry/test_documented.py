@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidegate.watching.families import BY_NAME, FAMILIES, Family
+from tests.paths import ROOT
+from tidegate.telemetry.metric_families import BY_NAME, FAMILIES, Family
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "operate"
+DOCS = ROOT / "docs" / "operate"
 PAGE = (DOCS / "metrics.md").read_text(encoding="utf-8")
 DASHBOARD: dict[str, Any] = json.loads((DOCS / "grafana-dashboard.json").read_text(encoding="utf-8"))
 
 
 def series(family: Family) -> set[str]:
-    """Give the names under which a family can be asked for."""
+    """Return the names under which a family can be asked for."""
     if family.kind != "histogram":
         return {family.name}
     return {f"{family.name}_{part}" for part in ("bucket", "sum", "count")}
@@ -27,7 +27,7 @@ ALL_SERIES = {name for family in FAMILIES for name in series(family)}
 
 
 def row(family: Family) -> str:
-    """Give the line of the page's table that a family must have."""
+    """Return the line of the page's table that a family must have."""
     labels = ", ".join(
         f"`{label.name}` ({', '.join(label.words)})"
         if label.words

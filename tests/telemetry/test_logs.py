@@ -15,19 +15,23 @@ from typing import Any
 
 import pytest
 
-from tests.watching.test_redaction import FORMS, SECRET
+from tests.telemetry.test_redaction import FORMS, SECRET
 from tidegate.settings import LogSettings
-from tidegate.watching.logs import (
-    TEXT_CHARS_MAX,
-    keep_secret,
-    line_counts,
-    request_context,
-    start_logging,
-)
+from tidegate.telemetry.logs import TEXT_CHARS_MAX, line_counts, request_context, start_logging
+from tidegate.telemetry.redaction import keep_secret
 
 ADMIN_TOKEN = "an-admin-token-that-looks-like-nothing-known"
-LOGGERS = ["tidegate.server.app", "uvicorn.error", "sqlalchemy.engine.Engine", "httpx", "alembic", "asyncio"]
+LOGGERS = [
+    "tidegate.server.http.app",
+    "uvicorn.error",
+    "sqlalchemy.engine.Engine",
+    "httpx",
+    "alembic",
+    "asyncio",
+]
 log = logging.getLogger("tidegate.test")
+# Other libraries of this process may have something to say meanwhile: py4j closes connections when it likes.
+NAMES = frozenset([*LOGGERS, log.name, "x", "py.warnings"])
 
 Start = Callable[..., io.StringIO]
 
@@ -41,6 +45,8 @@ def start() -> Iterator[Start]:
     def begin(form: str = "people", level: str = "info") -> io.StringIO:
         stream = io.StringIO()
         start_logging(LogSettings(format=form, level=level), stream, "server")
+        for handler in root.handlers:
+            handler.addFilter(lambda record: record.name in NAMES)
         return stream
 
     yield begin
@@ -200,7 +206,7 @@ def test_a_crash_of_a_thread_and_of_the_program_is_logged_without_the_secret() -
     code = f"""
 import sys, threading
 from tidegate.settings import LogSettings
-from tidegate.watching.logs import start_logging
+from tidegate.telemetry.logs import start_logging
 start_logging(LogSettings(format="json"), sys.stderr, "server")
 def fall():
     raise ValueError("password={SECRET}")

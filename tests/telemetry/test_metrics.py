@@ -10,8 +10,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
-from tidegate.watching.families import BY_NAME, FAMILIES, ROUTE_LABELS_MAX, TENANT_LABELS_MAX, Family
-from tidegate.watching.metrics import TALLIED, Metrics
+from tidegate.telemetry.metric_families import BY_NAME, FAMILIES, ROUTE_LABELS_MAX, TENANT_LABELS_MAX, Family
+from tidegate.telemetry.metrics import TALLIED, Metrics
 
 # https://prometheus.io/docs/practices/naming: base units only.
 BASE_UNITS = {"", "seconds", "bytes", "messages", "changes"}
@@ -24,7 +24,7 @@ def metrics() -> Metrics:
 
 
 def samples(metrics: Metrics, more: Collector | None = None) -> dict[str, float]:
-    """Give every sample as `name{label=value,…}`."""
+    """Return every sample as `name{label=value,…}`."""
     text = metrics.render(more)[0].decode()
     return {
         sample.name + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items())): sample.value

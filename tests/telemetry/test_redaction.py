@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.watching.redaction import DEPTH_MAX, HIDDEN, KnownSecrets, redact, redact_value
+from tidegate.telemetry.redaction import DEPTH_MAX, HIDDEN, KnownSecrets, redact, redact_value
 
 SECRET = "hunter2-Zq8_vXw0pLmN4kJ7sR1tY6uB3cD9eF5g"
 TOKEN = f"tg_0123456789abcdef_{SECRET}"

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tests.paths import ROOT
+from tests.telemetry.test_documented import ALL_SERIES
 from tests.test_docs import anchors
-from tests.watching.test_documented import ALL_SERIES
-from tidegate.watching.families import BY_NAME
+from tidegate.telemetry.metric_families import BY_NAME
 
-ROOT = Path(__file__).resolve().parents[2]
 RULES: dict[str, Any] = yaml.safe_load((ROOT / "docs/operate/prometheus-rules.yml").read_text("utf-8"))
 ALERTS: dict[str, dict[str, Any]] = {
     rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.watching.collector import attributes, collector
+from tests.telemetry.collector import attributes, collector
 from tidegate.testing.server import RunningServer, running_server
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"
 PARENT_ID = "b7ad6b7169203331"
+PUBLISH = "POST /api/v1/topics/{topic}/publish"
+ARRIVAL_SECONDS_MAX = 60.0
 WRONG = "tg_0123456789abcdef_" + "Zq8vXw0pLmN4kJ7sR1tY6uB3cD9eF5g"
 ENVIRON = {
     "TIDEGATE_LOG_FORMAT": "json",
@@ -62,6 +65,11 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, list[An
         environ = {**ENVIRON, "TIDEGATE_TRACING_ENDPOINT_URL": received.url}
         with running_server(home, environ=environ) as server:
             use(server)
+            # A server that stops gives a busy collector a few seconds and no more.
+            deadline = time.monotonic() + ARRIVAL_SECONDS_MAX
+            while PUBLISH not in [span.name for span in list(received.spans)]:
+                assert time.monotonic() < deadline, "the span did not arrive"
+                time.sleep(0.05)
         return server.token, log_of(server), list(received.spans)
 
 
@@ -88,8 +96,7 @@ def test_no_secret_is_in_the_log_even_at_debug(watched: tuple[str, str, list[Any
 
 
 def test_a_request_gives_a_span_below_the_callers(watched: tuple[str, str, list[Any]]) -> None:
-    name = "POST /api/v1/topics/{topic}/publish"
-    (publish,) = [span for span in watched[2] if span.name == name]
+    (publish,) = [span for span in watched[2] if span.name == PUBLISH]
     assert publish.trace_id.hex() == TRACE_ID
     assert publish.parent_span_id.hex() == PARENT_ID
     assert attributes(publish)["tidegate.tenant"] == "default"

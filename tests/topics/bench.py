@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from tidegate.ingest.publish import Messages, Publisher, Receipt, Sender
 from tidegate.model.ids import SnowflakeSource
-from tidegate.storage.commit import GroupCommitter
+from tidegate.storage.group_commit import GroupCommitter
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.dedup_keys import DedupKeys
+from tidegate.topics.dedup import DedupKeys
 from tidegate.topics.definitions import Retention, Topic, TopicDirectory
-from tidegate.topics.log import TopicLog
-from tidegate.topics.schemas import PayloadSchemas
+from tidegate.topics.log.log import TopicLog
+from tidegate.topics.payload_schemas import PayloadSchemas
 
 NOW_US = 1_800_000_000_000_000
 NO_RETENTION = Retention()
@@ -40,7 +40,7 @@ class Bench:
             lambda staging: self.directory.stage_create(
                 staging, "default", name, partitions, self.clock.now_us(), retention
             )
-        ).result(5)
+        ).result(60)
 
     def publish(
         self,
@@ -59,7 +59,7 @@ class Bench:
     def delete(self, topic: Topic) -> None:
         self.committer.submit(
             lambda staging: self.directory.stage_delete(staging, topic.tenant, topic.name)
-        ).result(5)
+        ).result(60)
 
     def payloads(self, topic: Topic, partition: int = 0) -> list[str]:
         held = self.log.counters(topic, partition)
@@ -73,7 +73,7 @@ class Bench:
     def trim(self, topic: Topic, start: int, partition: int = 0) -> int:
         return self.committer.submit(
             lambda staging: self.log.stage_trim(staging, topic, partition, start)
-        ).result(5)
+        ).result(60)
 
 
 def build(engine: MemoryEngine, clock: ManualClock) -> Bench:

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.topics.bench import NOW_US, Bench, build
 from tidegate.errors import RequestInvalid, StorageCorrupt, StorageFailed
 from tidegate.ingest.publish import Messages, Receipt, Sender
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.testing.clock import ManualClock
-from tidegate.topics import dedup_keys, keys
-from tidegate.topics.dedup_keys import (
+from tidegate.topics import dedup, keys
+from tidegate.topics.dedup import (
     DEDUP_KEY_CHARS_MAX,
     SEGMENT_SECONDS_MIN,
     SEGMENTS_MAX,
@@ -52,7 +52,7 @@ def _stored(bench: Bench, topic: Topic) -> int:
 
 
 def _run(bench: Bench, change: Callable[[Staging], object]) -> object:
-    return bench.committer.submit(change).result(5)
+    return bench.committer.submit(change).result(60)
 
 
 def _put(key: bytes, value: bytes, staging: Staging) -> None:
@@ -62,7 +62,7 @@ def _put(key: bytes, value: bytes, staging: Staging) -> None:
 def _alter(bench: Bench, topic: Topic, retention: Retention) -> Topic:
     return bench.committer.submit(
         lambda staging: bench.directory.stage_change(staging, topic, retention=retention)
-    ).result(5)
+    ).result(60)
 
 
 def test_a_key_is_stored_once_and_its_duplicate_is_told_where(bench: Bench) -> None:
@@ -329,7 +329,7 @@ def test_a_damaged_key_or_book_is_named_and_not_believed(bench: Bench) -> None:
 
 
 def test_many_keys_are_looked_up_in_steps(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dedup_keys, "LOOKUP_KEYS_MAX", 3)
+    monkeypatch.setattr(dedup, "LOOKUP_KEYS_MAX", 3)
     topic = _made(bench)
     names = [f"k{number}" for number in range(10)]
     first = bench.publish(topic, [b"1"] * 10, dedup_keys=names)

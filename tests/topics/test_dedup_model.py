@@ -11,7 +11,7 @@ from tests.topics.bench import NOW_US, Bench, build
 from tidegate.ingest.publish import Receipt
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.dedup_keys import segment_of
+from tidegate.topics.dedup import segment_of
 from tidegate.topics.definitions import Retention, Topic
 
 _US = 1_000_000
@@ -91,13 +91,13 @@ def test_any_course_of_publishes_is_as_a_dictionary_says(steps: list[tuple[str, 
             clock.set_us(clock.now_us() + value * _US)
         elif isinstance(value, int):
             limits = Retention(dedup_seconds=value)
-            topic = commit(partial(change, topic=topic, retention=limits)).result(5)
+            topic = commit(partial(change, topic=topic, retention=limits)).result(60)
             model.seconds = value
         elif step == "expire":
-            commit(partial(bench.dedup.stage_expire, topic=topic)).result(5)
+            commit(partial(bench.dedup.stage_expire, topic=topic)).result(60)
             model.expire(max(clock.now_us(), model.newest_us))
         elif step == "clear":
-            commit(partial(bench.dedup.stage_clear, topic=topic)).result(5)
+            commit(partial(bench.dedup.stage_clear, topic=topic)).result(60)
             model.accepted, model.newest_us = {}, 0
         else:
             bench.committer.close()

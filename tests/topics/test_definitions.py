@@ -9,16 +9,16 @@ import pytest
 
 from tests.topics.bench import NOW_US, Bench
 from tidegate.errors import RequestInvalid, TopicExists, TopicNotFound
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.topics import keys
-from tidegate.topics.batches import Origin
 from tidegate.topics.definitions import Retention, Topic, TopicDirectory
+from tidegate.topics.log.record_batch import Origin
 
 
 def create(bench: Bench, tenant: str, name: str) -> Topic:
     return bench.committer.submit(
         lambda staging: bench.directory.stage_create(staging, tenant, name, 1, NOW_US)
-    ).result(5)
+    ).result(60)
 
 
 def test_case_23_a_name_of_another_tenant_is_not_found(bench: Bench) -> None:
@@ -32,7 +32,7 @@ def test_case_23_a_name_of_another_tenant_is_not_found(bench: Bench) -> None:
     with pytest.raises(TopicNotFound):
         bench.committer.submit(
             lambda staging: bench.directory.stage_delete(staging, "default", "app.secret")
-        ).result(5)
+        ).result(60)
     assert [topic.name for topic in bench.directory.of("acme")] == ["app.secret"]
 
 
@@ -65,7 +65,7 @@ def change(
         lambda staging: bench.directory.stage_change(
             staging, topic, partitions=partitions, retention=retention
         )
-    ).result(5)
+    ).result(60)
 
 
 def test_case_13_partitions_are_added_and_retention_is_changed_and_both_survive(bench: Bench) -> None:
@@ -94,16 +94,16 @@ def test_case_14_fewer_partitions_or_too_many_are_refused(bench: Bench, partitio
 
 def test_changes_of_one_group_add_up_and_a_topic_that_is_gone_is_not_changed(bench: Bench) -> None:
     topic, gate = bench.create(), threading.Event()
-    bench.committer.submit(lambda _staging: gate.wait(10))
+    bench.committer.submit(lambda _staging: gate.wait(60))
     first = bench.committer.submit(lambda s: bench.directory.stage_change(s, topic, partitions=3))
     second = bench.committer.submit(
         lambda s: bench.directory.stage_change(s, topic, retention=Retention(seconds=9))
     )
     deleted = bench.committer.submit(lambda s: bench.directory.stage_delete(s, "default", topic.name))
     gate.set()
-    assert first.result(5).partitions == second.result(5).partitions == 3
-    assert second.result(5).retention_seconds == 9
-    deleted.result(5)
+    assert first.result(60).partitions == second.result(60).partitions == 3
+    assert second.result(60).retention_seconds == 9
+    deleted.result(60)
     assert bench.directory.by_id(topic.id) is None
     assert list(bench.directory) == []
     with pytest.raises(TopicNotFound):
@@ -120,17 +120,17 @@ def test_the_topic_of_dead_letters_is_made_once_whoever_asks(bench: Bench) -> No
             bench.log.stage_append(staging, one, 2, [None], [b"1"], Origin("DEAD"))
         return dead
 
-    bench.committer.submit(lambda _staging: gate.wait(10))
+    bench.committer.submit(lambda _staging: gate.wait(60))
     futures = [bench.committer.submit(fail_two) for _ in range(3)]
     gate.set()
-    made = [dead for future in futures for dead in future.result(5)]
+    made = [dead for future in futures for dead in future.result(60)]
     known = bench.directory.get("default", "a.b.c.d.dead")
     assert made == [known] * 6
     assert (known.partitions, known.retention, known.is_dead) == (3, Retention(), True)
     assert (topic.is_dead, topic.dead_name) == (False, known.name)
     assert bench.payloads(known, 2) == ["1"] * 6
     bench.delete(known)
-    (again, other) = bench.committer.submit(fail_two).result(5)
+    (again, other) = bench.committer.submit(fail_two).result(60)
     assert again.id == other.id != known.id
 
 
@@ -142,5 +142,5 @@ def test_a_dead_letter_that_is_refused_leaves_no_topic(bench: Bench) -> None:
         raise RequestInvalid(reason="no", hint="")
 
     with pytest.raises(RequestInvalid):
-        bench.committer.submit(refused).result(5)
+        bench.committer.submit(refused).result(60)
     assert [known.name for known in bench.directory] == [topic.name]

@@ -11,8 +11,8 @@ from tests.tables.bench import column
 from tidegate.errors import RequestInvalid, StorageCorrupt
 from tidegate.model.tables import Table
 from tidegate.storage.memory import MemoryEngine
-from tidegate.topics import schemas as module
-from tidegate.topics.schemas import PayloadSchemas, schema_key
+from tidegate.topics import payload_schemas as module
+from tidegate.topics.payload_schemas import PayloadSchemas, schema_key
 
 COLUMNS = (column("id"), column("text", "TEXT"))
 

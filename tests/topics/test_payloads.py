@@ -19,7 +19,8 @@ from tidegate.model.changes import Change
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableColumn, TableKind
 from tidegate.model.values import from_json, to_json
-from tidegate.storage.rows import encode_values
+from tidegate.storage.row_codec import encode_values
+from tidegate.topics.payload_schemas import PayloadSchema
 from tidegate.topics.payloads import (
     CODEC_DIFF,
     CODEC_FULL,
@@ -31,7 +32,6 @@ from tidegate.topics.payloads import (
     json_batch,
     preview_texts,
 )
-from tidegate.topics.schemas import PayloadSchema
 
 # Names that need care in JSON, and one of a word in Python.
 NAMES = ["id", "Größe", "class", 'a "b"', "back\\slash", "_x", "with space", "emoji 🌊", "x.y", "1", "old"]
@@ -63,7 +63,7 @@ def texts(payloads: Sequence[bytes], codec: int, table: Table) -> list[str]:
 
 
 def diffs(table: Table, changes: Sequence[Change]) -> list[bytes]:
-    """Give the payloads of changes of any operations."""
+    """Return the payloads of changes of any operations."""
     encoder, found = DiffEncoder(table), []
     for _, old, new in changes:
         if old is None or new is None:
@@ -74,7 +74,7 @@ def diffs(table: Table, changes: Sequence[Change]) -> list[bytes]:
 
 
 def shown(value: Any, kind: ColumnType) -> Any:
-    """Give what a reader of the JSON must find."""
+    """Return what a reader of the JSON must find."""
     if value is None:
         return None
     return json.loads(value) if kind.name == "JSON" else to_json(value, kind)

@@ -13,10 +13,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Row, and_, delete, or_, select, update
 
-from tidegate.catalog.answers import Answers, Once
 from tidegate.catalog.audit import Actor, Audit
 from tidegate.catalog.connections import Connections, insert_if_new
-from tidegate.catalog.pages import Page, Paged, paged
+from tidegate.catalog.idempotency import Answers, Once
+from tidegate.catalog.paging import Page, Paged, paged
 from tidegate.catalog.tables import ANSWERS, LINKS, TENANTS, TOKENS, USERS
 from tidegate.errors import (
     InvariantBroken,
@@ -28,12 +28,12 @@ from tidegate.errors import (
 )
 from tidegate.model.access import ADMIN_USER, DEFAULT_TENANT, Operation, Role
 from tidegate.model.clock import Clock
-from tidegate.model.names import shorten
-from tidegate.model.people_names import (
+from tidegate.model.names import (
     check_tenant_name,
     check_user_name,
     is_tenant_name,
     is_user_name,
+    shorten,
 )
 
 HOME_TOKEN_PREFIX = "home-"  # noqa: S105 - how the ids of admin.token files begin
@@ -91,7 +91,7 @@ class People:
         return paged(found, page, "tenant", lambda row: str(row.name), _tenant)
 
     def get_tenant(self, name: str) -> Tenant:
-        """Give a tenant."""
+        """Return a tenant."""
         if not is_tenant_name(name):
             raise TenantNotFound(tenant=shorten(name))
         with self._connections.read() as connection:
@@ -142,7 +142,7 @@ class People:
         return paged(found, page, "user", lambda row: str(row.name), _user)
 
     def get_user(self, tenant: str, name: str) -> User:
-        """Give a user of a tenant."""
+        """Return a user of a tenant."""
         with self._connections.read() as connection:
             return _user(find_user(connection, tenant, name))
 
@@ -156,7 +156,7 @@ class People:
         enabled: bool | None = None,
         once: Once | None = None,
     ) -> User:
-        """Give a user other roles, or let one in or keep one out; what is left out stays."""
+        """Return a user other roles, or let one in or keep one out; what is left out stays."""
         changes: dict[str, Any] = {}
         details: dict[str, Any] = {}
         if roles is not None:
@@ -223,7 +223,7 @@ class People:
 
 
 def digest_of(text: str) -> str:
-    """Give the SHA-256 of a secret, in hex: what is kept instead of it."""
+    """Return the SHA-256 of a secret, in hex: what is kept instead of it."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -241,7 +241,7 @@ def roles_of(text: str) -> frozenset[Role]:
 
 
 def find_user(connection: Connection, tenant: str, name: str, *, lock: bool = False) -> Row[Any]:
-    """Give the row of a user; `lock` keeps it as it is until the transaction ends."""
+    """Return the row of a user; `lock` keeps it as it is until the transaction ends."""
     if not is_user_name(name):
         raise UserNotFound(user=shorten(name))
     query = select(USERS).where(_same_user(tenant, name))

@@ -15,9 +15,8 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from tidegate.catalog.connections import Connections
-from tidegate.catalog.jsons import to_mapping
-from tidegate.catalog.pages import Page, Paged, paged
-from tidegate.catalog.tables import AUDIT
+from tidegate.catalog.paging import Page, Paged, paged
+from tidegate.catalog.tables import AUDIT, to_mapping
 from tidegate.errors import InvariantBroken
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.clock import Clock

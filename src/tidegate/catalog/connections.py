@@ -24,8 +24,8 @@ from sqlalchemy import Connection, Engine, Table, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from tidegate.catalog.faults import fault_of
-from tidegate.catalog.place import CatalogPlace
+from tidegate.catalog.database_errors import fault_of
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.errors import CatalogUnavailable, CatalogUnusable
 from tidegate.model.clock import Clock
 
@@ -210,7 +210,7 @@ def _use_log(driver: sqlite3.Connection, timeout_seconds: float) -> None:
 
 def _postgresql_engine(place: CatalogPlace, clock: Clock) -> Engine:
     # Here, so that a catalog on SQLite opens without loading psycopg.
-    from tidegate.catalog.patience import PatientConnection
+    from tidegate.catalog.postgres_connection import PatientConnection
 
     milliseconds = max(1, int(place.timeout_seconds * 1_000))
     seconds = max(1, math.ceil(place.timeout_seconds))

@@ -8,19 +8,17 @@ from pathlib import Path
 
 from sqlalchemy import Connection, text
 
-from tidegate.catalog.answers import Answers
+from tidegate.catalog.accounts import People
 from tidegate.catalog.audit import Audit
 from tidegate.catalog.connections import Connections
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.catalog.dumps import dump, load
+from tidegate.catalog.idempotency import Answers
 from tidegate.catalog.jobs import Jobs
 from tidegate.catalog.leases import Leases
 from tidegate.catalog.migrations.upgrade import upgrade
-from tidegate.catalog.people import People
-from tidegate.catalog.place import CatalogPlace, file_url
 from tidegate.catalog.tokens import Tokens
 from tidegate.model.clock import Clock
-
-__all__ = ["Catalog", "CatalogPlace", "file_url"]
 
 RandomBytes = Callable[[int], bytes]
 

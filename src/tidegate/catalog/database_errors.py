@@ -16,7 +16,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from tidegate.catalog.place import CatalogPlace
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.errors import (
     CatalogUnavailable,
     CatalogUnusable,
@@ -36,7 +36,7 @@ _NO_SUCH_TABLE = "42P01"
 
 
 def fault_of(problem: SQLAlchemyError | UnicodeError, place: CatalogPlace, *, opening: bool) -> TidegateError:
-    """Give the error that a failure of the database means; `opening` when nothing worked with it yet."""
+    """Return the error that a failure of the database means; `opening` when nothing worked with it yet."""
     if isinstance(problem, UnicodeError | DataError):
         return RequestInvalid(reason="A text holds characters that the catalog cannot keep.")
     if isinstance(problem, PoolTimeout):
@@ -60,7 +60,7 @@ def fault_of(problem: SQLAlchemyError | UnicodeError, place: CatalogPlace, *, op
 
 
 def reason_of(problem: SQLAlchemyError, place: CatalogPlace) -> str:
-    """Give the first line of what the database said, without anything secret of its address."""
+    """Return the first line of what the database said, without anything secret of its address."""
     said = str(problem.orig) if isinstance(problem, DBAPIError) else str(problem)
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     reason = (lines[0] if lines else type(problem).__name__).rstrip(".")
@@ -70,7 +70,7 @@ def reason_of(problem: SQLAlchemyError, place: CatalogPlace) -> str:
 
 
 def is_absent_table(problem: DBAPIError) -> bool:
-    """Say whether a statement failed because there is no such table (yet)."""
+    """Return whether a statement failed because there is no such table (yet)."""
     state = getattr(problem.orig, "sqlstate", None)
     return state == _NO_SUCH_TABLE or "no such table" in str(problem.orig)
 

@@ -63,12 +63,12 @@ class CatalogPlace:
 
 
 def file_url(file: Path) -> str:
-    """Give the address of a SQLite catalog in a file, whatever characters its path has."""
+    """Return the address of a SQLite catalog in a file, whatever characters its path has."""
     return URL.create("sqlite", database=str(file)).render_as_string(hide_password=False)
 
 
 def place_of(settings: CatalogSettings, file: Path) -> CatalogPlace:
-    """Say where a catalog is: where the settings say, else in the file."""
+    """Return where a catalog is: where the settings say, else in the file."""
     url = settings.url or file_url(file)
     return CatalogPlace(url, settings.connections_max, settings.timeout_seconds)
 

@@ -120,7 +120,7 @@ def _begun(mark: LoadMark) -> tuple[ColumnElement[bool], ...]:
 
 
 def _is_cut_off(connection: Connection, mark: LoadMark) -> bool:
-    """Say whether the newest event is the beginning of this load."""
+    """Return whether the newest event is the beginning of this load."""
     if not inspect(connection).has_table(AUDIT.name):
         return False
     newest = select(func.max(AUDIT.c.id)).scalar_subquery()

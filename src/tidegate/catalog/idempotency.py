@@ -56,7 +56,7 @@ class Answers:
         self._clock = clock
 
     def find(self, tenant: str, user: str, key: str, fingerprint: str) -> StoredAnswer | None:
-        """Give the answer under a key; refuse a key that came with another request."""
+        """Return the answer under a key; refuse a key that came with another request."""
         with self._connections.read() as connection:
             return _find(connection, (tenant, user, key), fingerprint)
 

@@ -15,13 +15,12 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, and_, delete, insert, select, update
 
-from tidegate.catalog.answers import Answers, Once
 from tidegate.catalog.audit import PRUNE_ROWS, Actor, Audit
 from tidegate.catalog.connections import Connections
-from tidegate.catalog.jsons import to_mapping, to_text
+from tidegate.catalog.idempotency import Answers, Once
 from tidegate.catalog.leases import Lease, Leases
-from tidegate.catalog.pages import Page, Paged, paged
-from tidegate.catalog.tables import JOB_EVENTS, JOBS, LEASES
+from tidegate.catalog.paging import Page, Paged, paged
+from tidegate.catalog.tables import JOB_EVENTS, JOBS, LEASES, to_mapping, to_text
 from tidegate.errors import JobNotFound, JobStateWrong, LeaseHeld, LeaseLost
 from tidegate.model.clock import Clock
 from tidegate.model.ids import ObjectIdSource
@@ -161,7 +160,7 @@ class Jobs:
         return _job(row)
 
     def get(self, tenant: str, job_id: str) -> Job:
-        """Give a job with its history, oldest line first."""
+        """Return a job with its history, oldest line first."""
         with self._connections.read() as connection:
             row = _find(connection, tenant, job_id)
             lines = select(JOB_EVENTS).where(JOB_EVENTS.c.job == row.number).order_by(JOB_EVENTS.c.number)

@@ -40,7 +40,10 @@ class Lease:
     since_seconds: float  # monotonic, from before the catalog was asked
 
     def still_mine(self, clock: Clock) -> bool:
-        """Say whether nobody can have taken it over yet; by monotonic time, whatever the wall clock does."""
+        """Return whether nobody can have taken it over yet.
+
+        By monotonic time, whatever the wall clock does.
+        """
         return clock.monotonic_seconds() - self.since_seconds < self.ttl_seconds
 
 

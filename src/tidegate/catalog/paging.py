@@ -32,14 +32,14 @@ class Page:
             raise RequestInvalid(reason=f"A page has 1 to {PAGE_ROWS_MAX} rows, not {self.limit}.")
 
     def after_text(self, noun: str) -> str | None:
-        """Give the name that the cursor of a list of `noun`s stands for."""
+        """Return the name that the cursor of a list of `noun`s stands for."""
         key = self._key(noun)
         if key is not None and (not isinstance(key, str) or "\0" in key or not key.isprintable()):
             raise _bad_cursor()
         return key
 
     def after_number(self, noun: str) -> int | None:
-        """Give the number that the cursor of a list of `noun`s stands for."""
+        """Return the number that the cursor of a list of `noun`s stands for."""
         key = self._key(noun)
         if key is not None and (type(key) is not int or not 0 <= key <= _NUMBER_MAX):
             raise _bad_cursor()

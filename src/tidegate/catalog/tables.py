@@ -2,9 +2,15 @@
 
 Times are microseconds since 1970 (`…_us`). Open shapes (roles, details, results) are JSON text, the same on
 SQLite and PostgreSQL. Numbers that count up never repeat, also after the newest row is gone.
+
+JSON text in columns: one way to write it, one way to read it, and a limit.
 """
 
 from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -20,6 +26,8 @@ from sqlalchemy import (
     Table,
     Text,
 )
+
+from tidegate.errors import InvariantBroken, RequestInvalid
 
 METADATA = MetaData(
     naming_convention={
@@ -169,3 +177,19 @@ ANSWERS = Table(
 
 # Every table, those that others point at first: the order in which rows can be put back.
 ALL_TABLES = METADATA.sorted_tables
+
+
+def to_text(value: Mapping[str, Any], bytes_max: int, noun: str) -> str:
+    """Return a mapping as JSON text; refuse one that is longer than its limit."""
+    text = json.dumps(value, separators=(",", ":"))  # ASCII: characters are bytes
+    if len(text) > bytes_max:
+        raise RequestInvalid(reason=f"{noun} of {len(text)} bytes are too long; {bytes_max} are allowed.")
+    return text
+
+
+def to_mapping(text: str) -> dict[str, Any]:
+    """Return the mapping that `to_text` wrote."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise InvariantBroken(reason="the catalog holds JSON of another shape than was written")
+    return found

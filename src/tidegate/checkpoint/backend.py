@@ -6,12 +6,17 @@ It is used by one thread at a time. Keys and values are bytes; keys sort as byte
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
+
+# Entries that one call for many ranges is asked for: where a copy is lent they are one message, which both
+# ends hold in memory. Of more ranges than this, one entry of each is asked for.
+PAGES_ENTRIES_MAX = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +67,26 @@ class Backend(Protocol):
     """One partition's entries on this machine."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the value of a key."""
+        """Return the value of a key."""
         ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Give the values of keys, in their order; keys that come sorted are found faster."""
+        """Return the values of keys, in their order; keys that come sorted are found faster."""
         ...
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Give the entries of a half-open range in key order; nothing may be written meanwhile."""
+        """Return the entries of a half-open range in key order; nothing may be written meanwhile."""
         ...
 
+    def pages(self, ranges: Sequence[tuple[bytes, bytes]], count_max: int) -> list[list[tuple[bytes, bytes]]]:
+        """Return the first entries of each of many half-open ranges, so many at most; fewer: that is all.
+
+        One call, however many ranges there are. Ranges that come sorted are read faster.
+        """
+        return [list(islice(self.scan(start, stop), count_max)) for start, stop in ranges]
+
     def version(self) -> Version | None:
-        """Give the version that the entries stand at; None for a copy that never took one."""
+        """Return the version that the entries stand at; None for a copy that never took one."""
         ...
 
     def apply(self, changes: Changes, version: Version) -> None:
@@ -96,7 +108,7 @@ class Backend(Protocol):
         ...
 
     def sizes(self) -> Sizes:
-        """Say how large the copy is; an estimate that costs next to nothing."""
+        """Return how large the copy is; an estimate that costs next to nothing."""
         ...
 
     def close(self) -> None:
@@ -112,7 +124,7 @@ class Parted(Protocol):
     """
 
     def missing_parts(self) -> list[str]:
-        """Give the parts that the copy should have at its version and has not, or has damaged."""
+        """Return the parts that the copy should have at its version and has not, or has damaged."""
         ...
 
     def lay_part(self, part: str, files: Path) -> None:
@@ -139,3 +151,38 @@ class Parted(Protocol):
         Killed in between, the copy has the version from before, and takes the whole batch once more.
         """
         ...
+
+
+class BackendFactory(Protocol):
+    """Which backend an operator's state is in, and with which options; inert, and sent to tasks.
+
+    Two that are equal open one folder in the same way, so a store that one of them opened serves the other.
+    """
+
+    @property
+    def kind(self) -> str:
+        """Return the name of the kind; a folder is never opened by another kind."""
+        ...
+
+    @property
+    def is_served(self) -> bool:
+        """True if other processes of the machine may use an open store over a local socket."""
+        ...
+
+    def with_slots(self, slots: int) -> Self:
+        """Return the same for a process that has one of so many equal shares of the memory."""
+        ...
+
+    def open(self, folder: Path, ticks_ns: Callable[[], int]) -> Backend:
+        """Open the backend in a folder, which is created if it is missing.
+
+        The folder is empty, or holds what a backend of this kind left when it was closed, or the files of one
+        of its snapshots under the names that `snapshot` gave them. Damaged files: StorageCorrupt. `ticks_ns`
+        counts nanoseconds, for backends that measure how long lookups take.
+        """
+        ...
+
+
+def page_size(ranges_count: int, count_max: int) -> int:
+    """Return how many entries of each of so many ranges are asked for at once, one at least."""
+    return max(1, min(count_max, PAGES_ENTRIES_MAX // max(1, ranges_count)))

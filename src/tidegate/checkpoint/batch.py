@@ -26,28 +26,36 @@ further, or that took part of a batch, is told by its version: (epoch, batch, he
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from tidegate.errors import PlanChanged, StateInvalid, StateMismatch, StorageCorrupt
+from tidegate.checkpoint.coalesce_guard import check_not_moved, leave_mark
+from tidegate.checkpoint.commit import Fresh, Opened, Surroundings
+from tidegate.checkpoint.commit_record import Head, head_batches, head_name, read_head
+from tidegate.checkpoint.crash_points import reached
+from tidegate.checkpoint.epochs import EpochPlan, resolve
+from tidegate.checkpoint.local.ipc_client import BorrowedCopy, borrow
+from tidegate.checkpoint.local.store import (
+    LocalCopy,
+    Place,
+    acquire,
+    drop,
+    local_files,
+    put_back,
+    remove_unused,
+)
+from tidegate.checkpoint.recovery import Partition, bring, missing_parts
+from tidegate.checkpoint.settings import Asked, StateSettings
+from tidegate.checkpoint.snapshot import mark_damaged
+from tidegate.checkpoint.store import CheckpointDisk, Depot, operator_depot
+from tidegate.errors import PlanChanged, StateInvalid, StateMismatch, StorageCorrupt, TidegateError
 from tidegate.model.clock import Clock
-from tidegate.state.asking import Asked, StateSettings
-from tidegate.state.borrowing import BorrowedCopy, borrow
-from tidegate.state.depot import Depot, Disk, operator_depot
-from tidegate.state.epochs import EpochPlan, resolve
-from tidegate.state.fresh import Fresh, Surroundings
-from tidegate.state.heads import Head, RunFacts, head_batches, head_name, read_head
-from tidegate.state.local import LocalCopy, Place, acquire, drop, local_files, put_back, remove_unused
-from tidegate.state.mending import missing_parts
-from tidegate.state.moved import check_not_moved, leave_mark
-from tidegate.state.opened import Opened
-from tidegate.state.points import reached
-from tidegate.state.restore import Partition, bring
+from tidegate.storage.allocator import Level
 
-__all__ = ["Asked", "Opened", "RunFacts", "StateSettings", "open_batch"]
-
+log = logging.getLogger(__name__)
 
 _TWO_OPERATORS = "two operators of one query have this name, and would give out each other's rows."
 _BEGIN_ANEW = (
@@ -58,7 +66,7 @@ _BEGIN_ANEW = (
 
 @contextmanager
 def open_batch(
-    asked: Asked, settings: StateSettings, clock: Clock, disk: Disk | None = None
+    asked: Asked, settings: StateSettings, clock: Clock, disk: CheckpointDisk | None = None
 ) -> Iterator[Opened]:
     """Open a batch: fresh with its state at the batch before, or done already and to be given out again.
 
@@ -75,9 +83,10 @@ def open_batch(
     reached("opened", asked.partition, asked.number)
     place = settings.place(clock)
     _remove_unused_once(place)
+    _level.give_back()  # what the batch before has left
     partition = Partition(depot, plan.epoch, asked.partition, place)
     with local_files(partition.copy_folder):
-        copy = acquire(place, partition.copy_folder, borrow if place.lends else None)
+        copy = acquire(place, partition.copy_folder, borrow if place.is_served else None)
         try:
             fresh = _fresh(asked, settings, partition, copy, clock)
         except BaseException:
@@ -92,9 +101,11 @@ def _worked(fresh: Fresh, place: Place, copy: LocalCopy) -> Iterator[Opened]:
     try:
         yield fresh
         is_trusted = True
-    except StorageCorrupt:
+    except StorageCorrupt as problem:
         # The copy may be what is damaged: it is made anew, or the one part that its backend has set aside.
-        has_lost_part = not fresh.is_spilled and bool(missing_parts(copy.backend))
+        has_lost_part = not fresh.is_spilled and copy.is_open and bool(missing_parts(copy.backend))
+        if not has_lost_part:
+            _distrust_snapshot(fresh, copy, problem)
         raise
     except BaseException:
         is_trusted = not fresh.is_spilled or bool(fresh.heads)
@@ -106,14 +117,31 @@ def _worked(fresh: Fresh, place: Place, copy: LocalCopy) -> Iterator[Opened]:
             else:
                 fresh.discard()
         finally:
+            has_lost_part = has_lost_part or (fresh.is_copy_damaged and bool(missing_parts(copy.backend)))
             if has_lost_part:
                 copy.give_up()
-            elif not is_trusted or (fresh.is_spilled and not fresh.heads):
+            elif not is_trusted or fresh.is_copy_damaged or (fresh.is_spilled and not fresh.heads):
                 drop(copy)
             elif fresh.is_copy_current:
                 put_back(place, copy)
             else:
                 copy.give_up()
+
+
+def _distrust_snapshot(fresh: Fresh, copy: LocalCopy, problem: StorageCorrupt) -> None:
+    """Mark the snapshot that a damaged copy was just made from: the next attempt begins with an older one.
+
+    Its files have the bytes that it names, and those were damaged on the disk of whoever took it.
+    """
+    report = fresh.report
+    place = str(problem.values.get("place", ""))
+    if report is None or report.way != "snapshot" or not place.startswith(str(copy.folder)):
+        return
+    log.warning("the snapshot of batch %d holds damaged bytes: %s", report.from_batch, problem)
+    try:
+        mark_damaged(fresh.depot, fresh.epoch.number, fresh.asked.partition, report.from_batch)
+    except TidegateError as refused:
+        log.warning("the damaged snapshot of batch %d could not be marked: %s", report.from_batch, refused)
 
 
 def _fresh(
@@ -131,7 +159,7 @@ def _fresh(
 
 
 def _done(asked: Asked, depot: Depot, plan: EpochPlan) -> tuple[Head, ...] | None:
-    """Give the heads whose output a task gives out again; None when the batch is still to be done.
+    """Return the heads whose output a task gives out again; None when the batch is still to be done.
 
     Before anything is given out, the names are put on the disk once more: whoever linked a head may have been
     killed before it came to that, and what Spark is given must not be gone after a loss of power.
@@ -191,6 +219,7 @@ def _check_same(asked: Asked, head: Head, depot: Depot) -> None:
         raise StateInvalid(operator=asked.operator, reason=reason)
 
 
+_level = Level()
 _SWEPT: set[str] = set()
 
 

@@ -27,10 +27,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from tidegate.checkpoint.backend import Changes, PackedEntries
+from tidegate.checkpoint.commit_record import StoredFile
+from tidegate.checkpoint.store import Depot, StoreWriter, checkpoint_error
 from tidegate.errors import StorageCorrupt, TidegateError
-from tidegate.state.backend import Changes, PackedEntries
-from tidegate.state.depot import Depot, Writer, refusal
-from tidegate.state.heads import StoredFile
 
 MAGIC = b"TGCHANGE"
 CHANGES_FORMAT = 1
@@ -56,7 +56,7 @@ Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 class ChangeWriter:
     """Writes one change file: `add` as often as the batch spills, then `close`, which syncs it."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: StoreWriter) -> None:
         self._writer = writer
         self._check = xxhash.xxh3_64()
         self._entries = 0
@@ -95,7 +95,7 @@ class ChangeWriter:
 
     @property
     def size_bytes(self) -> int:
-        """Give the bytes written so far."""
+        """Return the bytes written so far."""
         return self._writer.size_bytes
 
     def _add_section(self, kind: int, schema: pa.Schema, left: object, right: object) -> None:
@@ -123,7 +123,7 @@ class ChangeWriter:
 
 
 def read_changes(depot: Depot, folder: str, stored: StoredFile) -> Iterator[Changes]:
-    """Give the parts of a change file in order, after the whole file was checked against its head.
+    """Return the parts of a change file in order, after the whole file was checked against its head.
 
     Cut, lengthened, changed or missing: StorageCorrupt that names the file, before the first part is given.
     """
@@ -135,7 +135,7 @@ def read_changes(depot: Depot, folder: str, stored: StoredFile) -> Iterator[Chan
 
 
 def parts(content: bytes, place: str) -> Iterator[Changes]:
-    """Give the parts of a change file's bytes in order; StorageCorrupt names the place."""
+    """Return the parts of a change file's bytes in order; StorageCorrupt names the place."""
     view = memoryview(content)
     smallest_bytes = _HEADER.size + _END.size
     if len(view) < smallest_bytes or view[:8] != MAGIC:
@@ -177,7 +177,7 @@ def _sections(view: memoryview, place: str) -> Iterator[Changes]:
 
 
 def _packed(body: memoryview, place: str) -> PackedEntries:
-    """Give the entries of a packed section, without a copy where Arrow has them in one piece."""
+    """Return the entries of a packed section, without a copy where Arrow has them in one piece."""
     with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
         table = stream.read_all().combine_chunks()
     metadata = table.schema.metadata or {}
@@ -207,4 +207,4 @@ def _content(path: Path) -> bytes:
     except FileNotFoundError as problem:
         raise StorageCorrupt(place=str(path), reason="the file is missing") from problem
     except OSError as problem:
-        raise refusal(path, problem) from problem
+        raise checkpoint_error(path, problem) from problem

@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import re
 
+from tidegate.checkpoint.commit_record import read_head
+from tidegate.checkpoint.epochs import Epoch, is_complete, resolve
+from tidegate.checkpoint.settings import Asked
+from tidegate.checkpoint.store import Depot
 from tidegate.errors import StateInvalid, TidegateError
-from tidegate.state.asking import Asked
-from tidegate.state.depot import Depot
-from tidegate.state.epochs import Epoch, is_complete, resolve
-from tidegate.state.heads import read_head
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ _MARK = re.compile(r"moved\.(\d+)")
 
 
 def moved(operator: str) -> StateInvalid:
-    """Give the error for a task that has the rows of another one."""
+    """Return the error for a task that has the rows of another one."""
     return StateInvalid(operator=operator, reason=MOVED, hint=_HINT)
 
 
@@ -51,13 +51,13 @@ def check_not_moved(depot: Depot, epoch: Epoch, asked: Asked) -> None:
 
 
 def moved_batches(depot: Depot, epoch: Epoch) -> tuple[int, ...]:
-    """Give the batches of an epoch that were marked, in order."""
+    """Return the batches of an epoch that were marked, in order."""
     found = (_MARK.fullmatch(name) for name in depot.names(epoch.folder))
     return tuple(sorted(int(mark[1]) for mark in found if mark))
 
 
 def _was_done_before(depot: Depot, epoch: Epoch, asked: Asked) -> bool:
-    """Say whether another run did the whole batch: Spark may have it already, so it holds."""
+    """Return whether another run did the whole batch: Spark may have it already, so it holds."""
     if not is_complete(depot, epoch, asked.number):
         return False
     run = asked.attempt.rpartition("/")[0]

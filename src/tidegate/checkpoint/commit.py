@@ -1,32 +1,148 @@
 """A batch that is done now: takes changes, output and facts, gives a head in the checkpoint, or nothing.
 
 The steps and what a kill after each leaves are argued in batch.py.
+
+A batch that a task has opened: takes nothing, gives what the batch gave out, whoever did it.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import xxhash
 
-from tidegate.errors import BatchTaken, InvariantBroken, TidegateError
+from tidegate.checkpoint.backend import Backend, Changes, Parted, Sizes, Version
+from tidegate.checkpoint.changelog import ChangeWriter, read_changes
+from tidegate.checkpoint.commit_record import (
+    Head,
+    RunFacts,
+    StoredFile,
+    added,
+    encode_head,
+    head_batches,
+    head_name,
+)
+from tidegate.checkpoint.crash_points import reached
+from tidegate.checkpoint.entry_count import moved_by
+from tidegate.checkpoint.epochs import Epoch, times_after
+from tidegate.checkpoint.local.store import LocalCopy
+from tidegate.checkpoint.output_file import OutputWriter, read_output
+from tidegate.checkpoint.pruning import remove_output
+from tidegate.checkpoint.recovery import Partition, RestoreReport, apply_parts
+from tidegate.checkpoint.settings import Asked
+from tidegate.checkpoint.snapshotter import CopyDamaged, SnapshotRules, is_due, take
+from tidegate.checkpoint.store import Depot, StoreWriter, partition_folder
+from tidegate.errors import BatchTaken, InvariantBroken, StateMismatch, TidegateError
 from tidegate.model.clock import Clock
-from tidegate.state.asking import Asked
-from tidegate.state.backend import Backend, Changes, Version
-from tidegate.state.change_files import ChangeWriter, read_changes
-from tidegate.state.depot import Depot, Writer
-from tidegate.state.epochs import times_after
-from tidegate.state.heads import Head, RunFacts, StoredFile, added, encode_head, head_batches, head_name
-from tidegate.state.local import LocalCopy
-from tidegate.state.opened import Opened
-from tidegate.state.outputs import OutputWriter
-from tidegate.state.points import reached
-from tidegate.state.pruning import remove_output
-from tidegate.state.restore import Partition, RestoreReport, apply_parts
-from tidegate.state.snapshotting import SnapshotRules, is_due, take
+
+
+class Opened:
+    """A batch that a task has opened; used by one thread, inside `open_batch`.
+
+    `replayed` says that it was done before: `outputs` and `dead` give what it gave, and nothing else may be
+    called. A fresh one has `backend`, takes output and changes, and gives them out after `publish`.
+    """
+
+    def __init__(self, asked: Asked, depot: Depot, epoch: Epoch, heads: tuple[Head, ...] | None) -> None:
+        self.asked = asked
+        self.epoch = epoch
+        self.replayed = heads is not None
+        self.heads = heads or ()
+        self.depot = depot
+
+    @property
+    def head(self) -> Head | None:
+        """Return the head of the batch: the one that `publish` made, or the one that is replayed."""
+        return self.heads[0] if self.heads else None
+
+    def outputs(self) -> Iterator[pa.RecordBatch]:
+        """Yield what the batch gave out, once it is published, by whichever attempt."""
+        for head in self._published():
+            yield from self._read(head, head.out)
+
+    def dead(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that were set aside, once the batch is published."""
+        for head in self._published():
+            yield from self._read(head, head.dead)
+
+    def _read(self, head: Head, stored: StoredFile | None) -> Iterator[pa.RecordBatch]:
+        folder = partition_folder(head.epoch, head.partition)
+        if stored is None or self.depot.exists(f"{folder}/{stored.file}"):
+            return read_output(self.depot, folder, stored)
+        # Only the newest batch's output is kept: a newer one means that this one was committed.
+        if head.batch < max(head_batches(self.depot, head.epoch, head.partition), default=-1):
+            reason = f"batch {head.batch} was given out and committed, and its output is no longer kept."
+            raise StateMismatch(operator=self.asked.operator, reason=reason)
+        return read_output(self.depot, folder, stored)
+
+    def _published(self) -> tuple[Head, ...]:
+        if not self.replayed and not self.heads:
+            raise InvariantBroken(reason="output is given out after the batch is published, not before")
+        return self.heads
+
+    @property
+    def report(self) -> RestoreReport | None:
+        """Return how the copy came to the batch before; None for a batch that is replayed."""
+        return None
+
+    @property
+    def before(self) -> Head | None:
+        """Return the head of the batch before, in this epoch; None for its first, and for one replayed."""
+        return None
+
+    @property
+    def backend(self) -> Backend:
+        """Return the partition's entries as they were after the batch before; fresh batches alone have it."""
+        raise self._wrong("backend")
+
+    @property
+    def newest_event_ms(self) -> int | None:
+        """Return the newest event time that all partitions together had seen before this batch."""
+        raise self._wrong("newest_event_ms")
+
+    @property
+    def newest_event_us(self) -> int | None:
+        """Return the same in microseconds, where the operator keeps it so."""
+        raise self._wrong("newest_event_us")
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Return whether a snapshot will be taken after this batch."""
+        return False
+
+    def write_out(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - a replayed batch takes none
+        """Add rows to what the batch gives out; all have one schema."""
+        raise self._wrong("write_out")
+
+    def write_dead(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002
+        """Add rows to those that are set aside; all have one schema."""
+        raise self._wrong("write_dead")
+
+    def spill(self, changes: Changes) -> None:  # noqa: ARG002
+        """Take a part of the changes early, so that they need not stay in memory.
+
+        The caller then gives the same part to the backend (`write_partly`), through which it is read again.
+        """
+        raise self._wrong("spill")
+
+    def add_changes(self, changes: Changes) -> None:  # noqa: ARG002
+        """Write a part of the changes early, so that they need not stay in memory.
+
+        The backend knows nothing of it before `publish`, which gives it all parts in order.
+        """
+        raise self._wrong("add_changes")
+
+    def publish(self, changes: Changes, facts: RunFacts) -> Head:  # noqa: ARG002
+        """Commit the batch: BatchTaken when another attempt was first; nothing of this one stays then."""
+        raise self._wrong("publish")
+
+    def _wrong(self, name: str) -> InvariantBroken:
+        return InvariantBroken(reason=f"{name} belongs to a batch that is done now, this one was done before")
+
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +176,18 @@ class Fresh(Opened):
         self._is_wanted = False
         self.is_spilled = False
         self._has_early = False
+        self._entry_count: int | None = None
         self.is_copy_current = True
+        self.is_copy_damaged = False
         self._due = self._is_snapshot_due()
 
     @property
     def report(self) -> RestoreReport | None:
         return self._around.report
+
+    @property
+    def before(self) -> Head | None:
+        return self._around.before
 
     @property
     def backend(self) -> Backend:
@@ -93,6 +215,7 @@ class Fresh(Opened):
         if self._has_early:
             raise InvariantBroken(reason="a batch that added changes early has none of them in the copy")
         self.is_spilled = True
+        self._count(changes)
         self._own_files().changes.add(changes)
 
     def add_changes(self, changes: Changes) -> None:
@@ -112,6 +235,7 @@ class Fresh(Opened):
             raise InvariantBroken(reason="a batch is published once")
         reached("worked", asked.partition, asked.number)
         self._is_wanted = facts.snapshot_wanted
+        self._count(changes)
         files = self._own_files()
         files.changes.add(changes)
         stored = files.changes.close()
@@ -138,7 +262,7 @@ class Fresh(Opened):
         return head
 
     def _is_over(self) -> bool:
-        """Say whether the batch was done long ago: its head was pruned, and its name is free again.
+        """Return whether the batch was done long ago: its head was pruned, and its name is free again.
 
         Heads are pruned oldest first: while the one before is there, this one was never removed.
         """
@@ -151,6 +275,7 @@ class Fresh(Opened):
         """Do what is due after a published batch: the output before goes, a snapshot is taken.
 
         The batch is done whatever becomes of this, so a failure here is named in the log and nothing more.
+        A copy of which no snapshot can be taken is called damaged, so that the next batch makes it again.
         """
         around = self._around
         try:
@@ -161,6 +286,11 @@ class Fresh(Opened):
             is_due_now = self._is_wanted or (self._due and self._is_snapshot_due())
             if self.head is not None and self.is_copy_current and is_due_now:
                 take(around.copy, self.depot, self.head, around.rules, around.clock)
+        except CopyDamaged as problem:
+            self.is_copy_damaged = True
+            log.warning(
+                "the copy of %s is made again after batch %d: %s", self._name, self.asked.number, problem
+            )
         except (TidegateError, OSError) as problem:
             log.warning("after batch %d of %s: %s", self.asked.number, self.depot.root, problem)
 
@@ -196,10 +326,25 @@ class Fresh(Opened):
             self._files = _Files.claim(self.depot, self._around.partition.folder, self.asked, self._began_us)
         return self._files
 
+    def _count(self, changes: Changes) -> None:
+        """Count what the copy gets by changes that it has not taken yet; one of parts knows by itself."""
+        if isinstance(self.backend, Parted):
+            return
+        if self._entry_count is None:
+            before = self._around.before
+            self._entry_count = self.backend.sizes().entry_count if before is None else before.entry_count
+        self._entry_count = max(0, self._entry_count + moved_by(self.backend, changes))
+
+    def _sizes(self, changes: StoredFile) -> Sizes:
+        """Return how large the state is with this batch in it."""
+        found = self.backend.sizes()
+        count = found.entry_count if self._entry_count is None else self._entry_count
+        return Sizes(found.size_bytes + changes.size_bytes, count)
+
     def _head(self, files: _Files, changes: StoredFile, facts: RunFacts) -> Head:
         asked, around = self.asked, self._around
         now_us = around.clock.now_us()
-        sizes = self.backend.sizes()
+        sizes = self._sizes(changes)
         return Head(
             epoch=self.epoch.number,
             partition=asked.partition,
@@ -238,7 +383,7 @@ class Fresh(Opened):
 class _Files:
     """The files of one attempt at a batch, under an id that no other attempt has."""
 
-    def __init__(self, depot: Depot, stem: str, head_id: str, writer: Writer) -> None:
+    def __init__(self, depot: Depot, stem: str, head_id: str, writer: StoreWriter) -> None:
         self.head_id = head_id
         self.changes = ChangeWriter(writer)
         self._depot = depot

@@ -6,20 +6,20 @@ digests, which are on the disk before the head is. Format 1 is a JSON document, 
 the checksum:
 
     {"format": 1, "epoch": …, …, "checksum": "<xxh3-64 of the document without this member>"}
+
+Times that outlive a batch: takes the heads of all partitions, gives what they know together.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import xxhash
-
+from tidegate.checkpoint.store import Depot, partition_folder
 from tidegate.errors import StorageCorrupt
-from tidegate.state.depot import Depot, partition_folder
+from tidegate.storage.sealed_json import seal, unseal
 
 HEAD_FORMAT = 1
 _HEAD_NAME = re.compile(r"^v(\d+)\.head$")
@@ -60,8 +60,9 @@ class RunFacts:
 class Head:
     """What one batch of one partition did; there is one at most, whoever was first.
 
-    `size_bytes` and `entry_count` say how large the local copy was before the batch; `log_bytes` how long all
-    change files of the epoch are together, this one counted; `damaged` what its restore found and went round.
+    `size_bytes` and `entry_count` say about how large the state is with the batch in it; `log_bytes` how long
+    all change files of the epoch are together, this one counted; `damaged` what its restore found and went
+    round.
     """
 
     epoch: int
@@ -102,23 +103,23 @@ class Head:
 
 
 def added(totals: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
-    """Give totals with the figures of one more batch."""
+    """Return totals with the figures of one more batch."""
     return {name: totals.get(name, 0) + counts.get(name, 0) for name in {**totals, **counts}}
 
 
 def head_name(epoch: int, partition: int, batch: int) -> str:
-    """Give the name of a head in the depot."""
+    """Return the name of a head in the depot."""
     return f"{partition_folder(epoch, partition)}/v{batch}.head"
 
 
 def encode_head(head: Head) -> bytes:
-    """Give the bytes of a head's file."""
-    return sealed(asdict(head))
+    """Return the bytes of a head's file."""
+    return seal(asdict(head))
 
 
 def decode_head(content: bytes, place: str) -> Head:
-    """Give the head that a file holds; StorageCorrupt when it is damaged or of another format."""
-    document = unsealed(content, place, HEAD_FORMAT)
+    """Return the head that a file holds; StorageCorrupt when it is damaged or of another format."""
+    document = unseal(content, place, HEAD_FORMAT)
     try:
         files = {name: document[name] for name in ("changes", "out", "dead")}
         members: dict[str, Any] = document | {
@@ -131,35 +132,47 @@ def decode_head(content: bytes, place: str) -> Head:
 
 
 def read_head(depot: Depot, epoch: int, partition: int, batch: int) -> Head | None:
-    """Give the head of a batch; None when that batch is not done."""
+    """Return the head of a batch; None when that batch is not done."""
     name = head_name(epoch, partition, batch)
     content = depot.read(name)
     return None if content is None else decode_head(content, str(depot.path(name)))
 
 
 def head_batches(depot: Depot, epoch: int, partition: int) -> list[int]:
-    """Give the batches that have a head, in order."""
+    """Return the batches that have a head, in order."""
     names = depot.names(partition_folder(epoch, partition))
     return sorted(int(match[1]) for match in map(_HEAD_NAME.match, names) if match)
 
 
-def sealed(document: dict[str, Any]) -> bytes:
-    """Give a JSON document with its checksum as the last member."""
-    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
-    checksum = xxhash.xxh3_64_hexdigest(text.encode())
-    return f'{text[:-1]},"checksum":"{checksum}"}}\n'.encode()
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What all partitions know after a batch: the newest event time, and when the next timers are due."""
 
+    newest_event_ms: int | None = None
+    next_event_timer_ms: int | None = None
+    next_processing_timer_ms: int | None = None
+    newest_event_us: int | None = None
 
-def unsealed(content: bytes, place: str, format_max: int) -> dict[str, Any]:
-    """Give a document without its checksum; StorageCorrupt when that does not fit, or the format is newer."""
-    text, mark, tail = content.rpartition(b',"checksum":"')
-    text += b"}"
-    if not mark or tail != xxhash.xxh3_64_hexdigest(text).encode() + b'"}\n':
-        raise StorageCorrupt(place=place, reason="the checksum does not fit its bytes")
-    document: dict[str, Any] = json.loads(text)
-    if not 1 <= document.get("format", 0) <= format_max:
-        reason = f"its format is {document.get('format')}, this version of Tidegate reads up to {format_max}"
-        raise StorageCorrupt(
-            place=place, reason=reason, hint="Use the version that wrote it, or a newer one."
+    @classmethod
+    def of(cls, heads: Iterable[Head]) -> Times:
+        """Return what the heads of one batch know together."""
+        found = list(heads)
+        return cls(
+            max((h.newest_event_ms for h in found if h.newest_event_ms is not None), default=None),
+            min((h.next_event_timer_ms for h in found if h.next_event_timer_ms is not None), default=None),
+            min(
+                (h.next_processing_timer_ms for h in found if h.next_processing_timer_ms is not None),
+                default=None,
+            ),
+            max((h.newest_event_us for h in found if h.newest_event_us is not None), default=None),
         )
-    return document
+
+    def record(self) -> dict[str, int | None]:
+        """Return the times as records have them; microseconds stand there only where somebody keeps them."""
+        known: dict[str, int | None] = asdict(self)
+        if self.newest_event_us is None:
+            del known["newest_event_us"]
+        return known
+
+
+NO_TIMES = Times()

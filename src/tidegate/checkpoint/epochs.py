@@ -17,15 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from tidegate.checkpoint.commit_record import NO_TIMES, Times, head_batches, head_name, read_head
+from tidegate.checkpoint.crash_points import reached
+from tidegate.checkpoint.keys.layout import PARALLELISM_MAX
+from tidegate.checkpoint.savepoints.record import read_savepoint
+from tidegate.checkpoint.snapshot import missing_files, read_manifest, snapshot_batches
+from tidegate.checkpoint.store import Depot, checkpoint_path, schema_name
 from tidegate.errors import InvariantBroken, StateInvalid, StateMismatch, StorageCorrupt
-from tidegate.state.depot import Depot, checkpoint_path
-from tidegate.state.heads import head_batches, head_name, read_head, sealed, unsealed
-from tidegate.state.layout import PARALLELISM_MAX
-from tidegate.state.points import reached
-from tidegate.state.savepoint_record import read_savepoint
-from tidegate.state.schemas import schema_name
-from tidegate.state.snapshots import missing_files, read_manifest, snapshot_batches
-from tidegate.state.times import NO_TIMES, Times
+from tidegate.storage.sealed_json import seal, unseal
 
 FORMAT = 1
 RECORD_NAME = "epoch.json"
@@ -54,7 +53,8 @@ class Epoch:
     """A stretch of batches done by one number of instances.
 
     `order_shift` is added to a batch's number wherever entries are ordered by batch: after a start from a
-    savepoint Spark counts from 0 again. The times are those known before the first batch.
+    savepoint Spark counts from 0 again. The times are those known before the first batch. A `fenced` one was
+    begun by a driver for its own tasks: an older run's, which may outlive it, have no part in it.
     """
 
     number: int
@@ -65,14 +65,15 @@ class Epoch:
     origin: str | None = None
     order_shift: int = 0
     times: Times = NO_TIMES
+    fenced: bool = False
 
     @property
     def folder(self) -> str:
-        """Give the name of its folder in an operator's folder."""
+        """Return the name of its folder in an operator's folder."""
         return f"e{self.number}"
 
     def order_of(self, batch: int) -> int:
-        """Give the number under which entries of a batch are ordered: more than any batch before."""
+        """Return the number under which entries of a batch are ordered: more than any batch before."""
         return batch + self.order_shift
 
 
@@ -106,16 +107,19 @@ class Asking(Protocol):
 
 
 def resolve(depot: Depot, asked: Asking, seen: int | None = None) -> EpochPlan:
-    """Give the epoch that governs a batch for these instances, made now when it is not there.
+    """Return the epoch that governs a batch for these instances, made now when it is not there.
 
     All tasks of a run get the same answer, also when any of them dies in between. `seen` is the newest epoch
     when the query's plan was made (NONE_SEEN: there was none; None: not known): a task whose plan is older
-    than an epoch with another number of instances belongs to a run that was replaced, and is refused.
+    than a fenced epoch of its batch, or than one with another number of instances, belongs to a run that was
+    replaced, and is refused. Spark does not wait for tasks that it gives up, so they may come that late.
     """
     check_parallelism(asked.operator, asked.parallelism, asked.max_parallelism)
     while True:
         epochs = listed(depot)
         _check_max_parallelism(asked, epochs)
+        fenced = [epoch for epoch in epochs if epoch.fenced and epoch.first_batch <= asked.number]
+        _check_not_replaced(asked, fenced, seen)
         plan = _found(asked, epochs)
         if plan is not None:
             _make_last(depot, plan.epoch, asked.number)
@@ -134,32 +138,35 @@ def begin_anew(depot: Depot, operator: str, batch: int) -> Epoch:
     old = governing(epochs, batch)
     if old is None:
         raise StateMismatch(operator=operator, reason=f"there is no epoch that batch {batch} belongs to.")
-    new = replace(_begun(depot, operator, old, batch), number=epochs[-1].number + 1)
+    new = replace(_begun(depot, operator, old, batch), number=epochs[-1].number + 1, fenced=True)
     if not _put(depot, new):
         raise StateMismatch(operator=operator, reason="another query runs on it at the same time.")
     return new
 
 
 def listed(depot: Depot) -> list[Epoch]:
-    """Give the epochs of an operator, oldest first."""
+    """Return the epochs of an operator, oldest first."""
     numbers = sorted(int(found[1]) for name in depot.names() if (found := _FOLDER.fullmatch(name)))
     return [epoch for number in numbers if (epoch := read(depot, number)) is not None]
 
 
 def read(depot: Depot, number: int) -> Epoch | None:
-    """Give an epoch by its number; None when it was never made, or is removed."""
+    """Return an epoch by its number; None when it was never made, or is removed."""
     name = f"e{number}/{RECORD_NAME}"
     content = depot.read(name)
     return None if content is None else decode_epoch(content, str(depot.path(name)))
 
 
 def governing(epochs: list[Epoch], batch: int) -> Epoch | None:
-    """Give the epoch that governs a batch: the highest number among those that begin with it or before."""
+    """Return the epoch that governs a batch: the highest number among those that begin with it or before."""
     return next((epoch for epoch in reversed(epochs) if epoch.first_batch <= batch), None)
 
 
 def is_complete(depot: Depot, epoch: Epoch, batch: int) -> bool:
-    """Say whether every partition of an epoch has its head of a batch; the batch before its first counts."""
+    """Return whether every partition of an epoch has its head of a batch.
+
+    The batch before its first counts.
+    """
     if batch < epoch.first_batch:
         return batch == epoch.first_batch - 1
     return all(
@@ -168,7 +175,10 @@ def is_complete(depot: Depot, epoch: Epoch, batch: int) -> bool:
 
 
 def last_complete(depot: Depot, epoch: Epoch) -> int:
-    """Give the newest batch that every partition of an epoch has done; the one before its first when none."""
+    """Return the newest batch that every partition of an epoch has done.
+
+    The one before its first when none.
+    """
     return min(
         max(head_batches(depot, epoch.number, partition), default=epoch.first_batch - 1)
         for partition in range(epoch.parallelism)
@@ -176,7 +186,7 @@ def last_complete(depot: Depot, epoch: Epoch) -> int:
 
 
 def times_after(depot: Depot, epoch: Epoch, batch: int) -> Times:
-    """Give what all partitions of an epoch know together after a batch that is complete."""
+    """Return what all partitions of an epoch know together after a batch that is complete."""
     if batch < epoch.first_batch:
         return epoch.times
     heads = [read_head(depot, epoch.number, partition, batch) for partition in range(epoch.parallelism)]
@@ -224,7 +234,7 @@ def _stands_alone(depot: Depot, epoch: Epoch, snapshots_wanted: int, batch_max: 
 
 
 def _whole_snapshots(depot: Depot, epoch: int, partition: int) -> list[int]:
-    """Give the batches of snapshots whose manifest reads well and whose files are there."""
+    """Return the batches of snapshots whose manifest reads well and whose files are there."""
     batches = []
     for batch in snapshot_batches(depot, epoch, partition):
         try:
@@ -247,7 +257,7 @@ def check_parallelism(operator: str, parallelism: int, max_parallelism: int) -> 
 
 
 def _found(asked: Asking, epochs: list[Epoch]) -> EpochPlan | None:
-    """Give the plan that the epochs there are lead to; None when the next one must be made."""
+    """Return the plan that the epochs there are lead to; None when the next one must be made."""
     if not epochs:
         return None
     governs = governing(epochs, asked.number)
@@ -288,9 +298,9 @@ def _next(depot: Depot, asked: Asking, epochs: list[Epoch]) -> Epoch:
 
 
 def _begun(depot: Depot, operator: str, old: Epoch, batch: int) -> Epoch:
-    """Give an epoch like the old one that begins with a batch."""
+    """Return an epoch like the old one that begins with a batch."""
     if old.first_batch == batch:
-        return old  # nothing of the old one counts: the same parents, the same times
+        return replace(old, fenced=False)  # nothing of it counts: the same parents, the same times
     if not is_complete(depot, old, batch - 1):
         reason = (
             f"batch {batch} cannot begin: batch {batch - 1} is not complete in epoch {old.number} with "
@@ -299,7 +309,7 @@ def _begun(depot: Depot, operator: str, old: Epoch, batch: int) -> Epoch:
         raise StateMismatch(operator=operator, reason=reason)
     times = times_after(depot, old, batch - 1)
     parent = Parent(epoch=old.number, batch=batch - 1, parallelism=old.parallelism)
-    return replace(old, first_batch=batch, parent=parent, times=times)
+    return replace(old, first_batch=batch, parent=parent, times=times, fenced=False)
 
 
 def _first(depot: Depot, asked: Asking) -> Epoch:
@@ -349,9 +359,11 @@ def _refuse_other_max(asked: Asking, stored: int, what: str) -> None:
 def _check_not_replaced(asked: Asking, epochs: list[Epoch], seen: int | None) -> None:
     if seen is not None and epochs and epochs[-1].number > seen:
         newest = epochs[-1]
+        is_same = newest.parallelism == asked.parallelism
+        other = "a newer one" if is_same else f"one with {newest.parallelism}"
         reason = (
-            f"this task is of a run with {asked.parallelism} instances that was replaced by one with "
-            f"{newest.parallelism} (epoch {newest.number})."
+            f"this task is of a run with {asked.parallelism} instances that was replaced by {other} "
+            f"(epoch {newest.number})."
         )
         hint = "Nothing was changed. A query that is started again needs a new call of `process`."
         raise StateMismatch(operator=asked.operator, reason=reason, hint=hint)
@@ -372,13 +384,16 @@ def _make_last(depot: Depot, epoch: Epoch, batch: int) -> None:
 
 
 def encode_epoch(epoch: Epoch) -> bytes:
-    """Give the bytes of an epoch's record."""
-    return sealed({"format": FORMAT} | asdict(epoch) | {"times": epoch.times.record()})
+    """Return the bytes of an epoch's record."""
+    fields = asdict(epoch) | {"times": epoch.times.record()}
+    if not epoch.fenced:
+        del fields["fenced"]  # as before there were any
+    return seal({"format": FORMAT} | fields)
 
 
 def decode_epoch(content: bytes, place: str) -> Epoch:
-    """Give the epoch that a record holds; StorageCorrupt names the place when it is damaged."""
-    fields = unsealed(content, place, FORMAT)
+    """Return the epoch that a record holds; StorageCorrupt names the place when it is damaged."""
+    fields = unseal(content, place, FORMAT)
     try:
         del fields["format"]
         parent, times = fields.pop("parent"), fields.pop("times")

@@ -9,12 +9,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.commit_record import Head, read_head
+from tidegate.checkpoint.epochs import Epoch
+from tidegate.checkpoint.savepoints import savepoint
+from tidegate.checkpoint.snapshot import read_manifest, snapshot_batches
+from tidegate.checkpoint.store import Depot, checkpoint_path, partition_folder
 from tidegate.errors import StorageCorrupt
-from tidegate.state import epochs, savepoints
-from tidegate.state.depot import Depot, checkpoint_path, partition_folder
-from tidegate.state.epochs import Epoch
-from tidegate.state.heads import Head, read_head
-from tidegate.state.snapshots import read_manifest, snapshot_batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +49,17 @@ class OperatorState:
 
     @property
     def size_bytes(self) -> int:
-        """Give the bytes of all local copies."""
+        """Return the bytes of all local copies."""
         return sum(one.head.size_bytes for one in self.partitions if one.head)
 
     @property
     def entry_count(self) -> int:
-        """Give about how many entries there are in all partitions."""
+        """Return about how many entries there are in all partitions."""
         return sum(one.head.entry_count for one in self.partitions if one.head)
 
 
 def describe(checkpoint: str | Path) -> list[OperatorState]:
-    """Give the operators of a checkpoint in name order; none when there is no state in it."""
+    """Return the operators of a checkpoint in name order; none when there is no state in it."""
     root = checkpoint_path(str(checkpoint)) / "state"
     found = []
     for name in Depot(root).names():
@@ -71,14 +72,14 @@ def describe(checkpoint: str | Path) -> list[OperatorState]:
 
 def _operator(checkpoint: str, operator: str, depot: Depot, epoch: Epoch) -> OperatorState:
     last_batch = epochs.last_complete(depot, epoch)
-    folders = [name for name in depot.names() if name != savepoints.SAVEPOINTS_FOLDER]
+    folders = [name for name in depot.names() if name != savepoint.SAVEPOINTS_FOLDER]
     return OperatorState(
         operator=operator,
         epoch=epoch,
         last_batch=last_batch,
         checkpoint_bytes=sum(_bytes_below(depot.path(name)) for name in folders),
         partitions=tuple(_partition(depot, epoch, number, last_batch) for number in range(epoch.parallelism)),
-        savepoints=tuple(made.name for made in savepoints.listing(checkpoint, operator)),
+        savepoints=tuple(made.name for made in savepoint.listing(checkpoint, operator)),
     )
 
 
@@ -102,7 +103,7 @@ def _made_at_ms(depot: Depot, epoch: Epoch, partition: int, batch: int) -> int |
 
 
 def _bytes_below(path: Path) -> int:
-    """Give the bytes of a file, or of all files below a folder; what goes meanwhile does not count."""
+    """Return the bytes of a file, or of all files below a folder; what goes meanwhile does not count."""
     if path.is_file():
         return _file_bytes(path)
     return sum(_file_bytes(Path(folder) / name) for folder, _, names in os.walk(path) for name in names)

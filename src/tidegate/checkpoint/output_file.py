@@ -15,9 +15,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 import xxhash
 
+from tidegate.checkpoint.commit_record import StoredFile
+from tidegate.checkpoint.store import Depot, StoreWriter, checkpoint_error
 from tidegate.errors import StorageCorrupt, TidegateError
-from tidegate.state.depot import Depot, Writer, refusal
-from tidegate.state.heads import StoredFile
 
 MAGIC = b"TGOUTPUT"
 OUTPUT_FORMAT = 1
@@ -32,7 +32,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level
 class OutputWriter:
     """Writes one output file, a record batch at a time; `close` syncs it."""
 
-    def __init__(self, writer: Writer, schema: pa.Schema) -> None:
+    def __init__(self, writer: StoreWriter, schema: pa.Schema) -> None:
         self._writer = writer
         self._check = xxhash.xxh3_64()
         self._rows = 0
@@ -92,7 +92,7 @@ class _Sink:
 
 
 def read_output(depot: Depot, folder: str, stored: StoredFile | None) -> Iterator[pa.RecordBatch]:
-    """Give the rows of an output file in order; none for None.
+    """Return the rows of an output file in order; none for None.
 
     Damage is found before the first row is given: StorageCorrupt names the file.
     """
@@ -105,7 +105,7 @@ def read_output(depot: Depot, folder: str, stored: StoredFile | None) -> Iterato
     except FileNotFoundError as problem:
         raise StorageCorrupt(place=str(path), reason="the file is missing") from problem
     except OSError as problem:
-        raise refusal(path, problem) from problem
+        raise checkpoint_error(path, problem) from problem
     view = memoryview(content)
     if view.nbytes != stored.size_bytes or xxhash.xxh3_128_hexdigest(view) != stored.digest:
         raise StorageCorrupt(place=str(path), reason="its bytes are not those that the head names")

@@ -20,11 +20,9 @@ import logging
 import re
 from dataclasses import dataclass
 
-from tidegate.errors import StorageCorrupt
-from tidegate.state.depot import Depot, partition_folder
-from tidegate.state.epochs import GROUND_HEAD_ID
-from tidegate.state.heads import decode_head, read_head
-from tidegate.state.snapshots import (
+from tidegate.checkpoint.commit_record import decode_head, read_head
+from tidegate.checkpoint.epochs import GROUND_HEAD_ID
+from tidegate.checkpoint.snapshot import (
     FILES_FOLDER,
     Manifest,
     manifest_name,
@@ -33,6 +31,8 @@ from tidegate.state.snapshots import (
     snapshot_batches,
     uploaded_in,
 )
+from tidegate.checkpoint.store import Depot, partition_folder
+from tidegate.errors import StorageCorrupt
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def remove_output(depot: Depot, epoch: int, partition: int, names: list[str]) ->
 def _divided(
     depot: Depot, epoch: int, partition: int, snapshots_kept: int
 ) -> tuple[list[Manifest], list[int]]:
-    """Give the newest whole snapshots, and the batches of those older than them all."""
+    """Return the newest whole snapshots, and the batches of those older than them all."""
     kept: list[Manifest] = []
     old: list[int] = []
     for batch in reversed(snapshot_batches(depot, epoch, partition)):
@@ -96,7 +96,7 @@ def _divided(
 
 
 def _needed(depot: Depot, epoch: int, partition: int) -> set[str]:
-    """Give the files that manifests name which are still there, read after the old ones are gone."""
+    """Return the files that manifests name which are still there, read after the old ones are gone."""
     needed: set[str] = set()
     for batch in snapshot_batches(depot, epoch, partition):
         try:
@@ -149,7 +149,10 @@ def _remove_left_over(depot: Depot, folder: str, gone: list[str]) -> None:
 
 
 def _change_files(depot: Depot, folder: str, batches: set[int]) -> dict[int, str]:
-    """Give the change file that each head names; a damaged head names none, and nothing of its batch goes."""
+    """Return the change file that each head names.
+
+    A damaged head names none, and nothing of its batch goes.
+    """
     found = {}
     for batch in batches:
         name = f"{folder}/v{batch}.head"

@@ -14,17 +14,17 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from tidegate.errors import StorageCorrupt
-from tidegate.state import epochs
-from tidegate.state.backend import Backend, Changes, Version
-from tidegate.state.depot import Depot
-from tidegate.state.epochs import GROUND_HEAD_ID, Epoch, Parent
-from tidegate.state.layout import META_GROUP, OPERATOR_GROUP, group_range, groups_of
-from tidegate.state.schemas import newest_schema
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.backend import Backend, Changes, Version
+from tidegate.checkpoint.epochs import GROUND_HEAD_ID, Epoch, Parent
+from tidegate.checkpoint.keys.layout import META_GROUP, OPERATOR_GROUP, group_range, groups_of
+from tidegate.checkpoint.store import Depot
+from tidegate.errors import InvariantBroken, StorageCorrupt
 
 # Entries written at a time: large enough that calls do not count, small beside the stage of a batch.
 CHUNK_ENTRIES = 50_000
@@ -38,6 +38,8 @@ Redistribute = Literal["split", "union"]
 # to it until it is given back, which is soon: only links are made meanwhile.
 Bring = Callable[[Depot, Epoch, int, int], AbstractContextManager[Backend]]
 OpenBackend = Callable[[Path], Backend]
+# Returns how the elements of each operator state are shared out, by the state's number.
+Redistribution = Callable[[Depot], Mapping[int, Redistribute]]
 
 
 @runtime_checkable
@@ -61,9 +63,21 @@ class Absorbing(Protocol):
 _STATE_BYTES = slice(3, 5)  # of an element's key: behind the group and the space
 
 
-def assemble(
-    depot: Depot, epoch: Epoch, partition: int, folder: Path, bring: Bring, open_backend: OpenBackend
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """How rescaling reads and opens stores: those of parents, new ones, and how operator state is shared."""
+
+    bring: Bring
+    open_backend: OpenBackend
+    redistribution: Redistribution
+
+
+def no_operator_state(depot: Depot) -> Mapping[int, Redistribute]:  # noqa: ARG001
+    """Return how operator state is shared out where the operator has none."""
+    return {}
+
+
+def assemble(depot: Depot, epoch: Epoch, partition: int, folder: Path, sources: Sources) -> None:
     """Make the copy with which a partition begins its epoch, in a new folder, closed again on return.
 
     It stands at Version(epoch.number, epoch.first_batch - 1, GROUND_HEAD_ID). Failing midway leaves nothing.
@@ -72,7 +86,7 @@ def assemble(
     aside = folder.with_name(f"{folder.name}.shares")
     shutil.rmtree(aside, ignore_errors=True)
     try:
-        _fill(depot, epoch, partition, folder, bring, open_backend)
+        _fill(depot, epoch, partition, folder, sources)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -81,7 +95,7 @@ def assemble(
 
 
 def shares(epoch: Epoch, partition: int) -> dict[int, range]:
-    """Give the parent's partitions that hold key groups of this one, with the groups, largest share first."""
+    """Return parent's partitions that hold key groups of this one, with the groups, largest share first."""
     if epoch.parent is None:
         return {}
     mine = groups_of(partition, epoch.parallelism, epoch.max_parallelism)
@@ -95,7 +109,7 @@ def shares(epoch: Epoch, partition: int) -> dict[int, range]:
 
 
 def parent_of(depot: Depot, parent: Parent) -> tuple[Depot, Epoch]:
-    """Give where a parent lies: its depot (this one, or a savepoint's) and its epoch."""
+    """Return where a parent lies: its depot (this one, or a savepoint's) and its epoch."""
     if parent.savepoint is not None:
         # A path that is not absolute lies in a savepoint that was itself made of one.
         depot = Depot(depot.root / parent.savepoint)
@@ -109,7 +123,7 @@ def parent_of(depot: Depot, parent: Parent) -> tuple[Depot, Epoch]:
 def deal(
     elements: Mapping[bytes, bytes], modes: Mapping[int, Redistribute], instance: int, parallelism: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Give an instance's elements of those of all old instances: of each state every so-manieth, or all."""
+    """Yield an instance's elements of those of all old instances: of each state every so-manieth, or all."""
     turns: Counter[bytes] = Counter()
     for key in sorted(elements):
         state = key[_STATE_BYTES]
@@ -119,21 +133,23 @@ def deal(
         turns[state] += 1
 
 
-def _fill(
-    depot: Depot, epoch: Epoch, partition: int, folder: Path, bring: Bring, open_backend: OpenBackend
-) -> None:
-    parts = _linked(depot, epoch, partition, folder, bring)
-    target = open_backend(folder)
+def _fill(depot: Depot, epoch: Epoch, partition: int, folder: Path, sources: Sources) -> None:
+    parts = _linked(depot, epoch, partition, folder, sources.bring)
+    is_rescaled = epoch.parent is not None and epoch.parent.parallelism != epoch.parallelism
+    modes = sources.redistribution(depot) if is_rescaled else {}
+    target = sources.open_backend(folder)
     try:
+        if is_rescaled and not modes:
+            _check_no_operator_state(target)
         if parts:
             _cut(target, epoch, parts[folder])
         for place, share in parts.items():
             if place != folder:
-                _add(target, open_backend(place), share)
+                _add(target, sources.open_backend(place), share)
         if isinstance(target, Compacting) and target.sizes().size_bytes in COMPACTED_BYTES:
             target.compact()
-        if epoch.parent is not None and epoch.parent.parallelism != epoch.parallelism:
-            target.write_partly(_operator_state(depot, epoch, partition, bring))
+        if modes:
+            target.write_partly(_operator_state(depot, epoch, partition, sources.bring, modes))
         target.apply(Changes(), Version(epoch.number, epoch.first_batch - 1, GROUND_HEAD_ID))
     finally:
         target.close()
@@ -174,14 +190,21 @@ def _add(target: Backend, source: Backend, share: range) -> None:
         source.close()
 
 
-def _operator_state(depot: Depot, epoch: Epoch, partition: int, bring: Bring) -> Changes:
-    """Give this instance's share of the operator state of all old instances.
+def _check_no_operator_state(target: Backend) -> None:
+    """Refuse to drop operator state of which nobody said how it is shared out."""
+    if next(iter(target.scan(OPERATOR_GROUP, META_GROUP)), None) is not None:
+        raise InvariantBroken(reason="the parent has operator state, and the settings share none out")
+
+
+def _operator_state(
+    depot: Depot, epoch: Epoch, partition: int, bring: Bring, modes: Mapping[int, Redistribute]
+) -> Changes:
+    """Return this instance's share of the operator state of all old instances.
 
     An element's key says when and by whom it was added, so the elements of all instances lie in one order;
     one that several instances have, after an earlier union, counts once.
     """
-    modes = _modes(depot)
-    if epoch.parent is None or not modes:
+    if epoch.parent is None:
         return Changes()
     source_depot, source_epoch = parent_of(depot, epoch.parent)
     elements: dict[bytes, bytes] = {}
@@ -189,10 +212,3 @@ def _operator_state(depot: Depot, epoch: Epoch, partition: int, bring: Bring) ->
         with bring(source_depot, source_epoch, old, epoch.parent.batch) as source:
             elements |= dict(source.scan(OPERATOR_GROUP, META_GROUP))
     return Changes(entries=dict(deal(elements, modes, partition, epoch.parallelism)))
-
-
-def _modes(depot: Depot) -> dict[int, Redistribute]:
-    """Give how the elements of each operator state are shared out, by the state's number."""
-    schema = newest_schema(depot, depot.root.name)
-    lists = [state for state in (schema.states.values() if schema else ()) if state.kind == "operator-list"]
-    return {state.number: "union" if state.redistribute == "union" else "split" for state in lists}

@@ -1,23 +1,25 @@
-"""What a task asks of state: which batch of which partition, and how state is kept on its machine."""
+"""Settings of state: which batch of which partition a task runs, and how its machine stores state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from tidegate.errors import InvariantBroken
+from tidegate.checkpoint.backend import BackendFactory
+from tidegate.checkpoint.backends.heap import HeapFactory
+from tidegate.checkpoint.backends.rocksdb import RocksFactory
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.local.store import Place, default_root
+from tidegate.checkpoint.rescale import Redistribution, no_operator_state
+from tidegate.checkpoint.snapshotter import SnapshotRules
+from tidegate.errors import InvariantBroken, StateInvalid
 from tidegate.model.clock import Clock
-from tidegate.state.backend import Backend
-from tidegate.state.backends import SEGMENTS_KIND, open_backend
-from tidegate.state.local import Place, default_root
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.snapshotting import SnapshotRules
 
 MIB = 1 << 20
 # Of the newest one the batch may be done in part only, and left behind by another number of instances.
 SNAPSHOTS_KEPT_MIN = 2
+# The backends of keyed state; deduplication brings its own.
+BACKEND_KINDS = (RocksFactory.kind, HeapFactory.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,9 @@ class Asked:
 class StateSettings:
     """How state is kept on this machine and how often it is put into the checkpoint whole."""
 
-    backend: str = "rocksdb"
-    rocks: RocksSettings | None = None
-    segments: SegmentSettings | None = None
+    backend: BackendFactory = field(default_factory=RocksFactory)
+    # How operator state is shared out when the number of partitions changes; a function of a module.
+    redistribution: Redistribution = no_operator_state
     local_root: str | None = None
     snapshot_every_batches: int = 10
     snapshot_changes_bytes_max: int = 64 * MIB
@@ -61,40 +63,35 @@ class StateSettings:
     lock_wait_ms_max: int = 10_000
 
     def __post_init__(self) -> None:
-        if (self.backend == SEGMENTS_KIND) != (self.segments is not None):
-            raise InvariantBroken(reason="settings of segments and the backend of that name go together")
         if self.snapshots_kept < SNAPSHOTS_KEPT_MIN:
             reason = f"snapshots_kept is {self.snapshots_kept}; a torn batch needs the state before it"
             raise InvariantBroken(reason=reason)
 
     def place(self, clock: Clock) -> Place:
-        """Give where copies lie on this machine under these settings."""
+        """Return where copies lie on this machine under these settings."""
         root = Path(self.local_root) if self.local_root else default_root()
-
-        def opened(folder: Path) -> Backend:
-            return self.open_backend(folder, lambda: int(clock.monotonic_seconds() * 1e9))
-
-        opened_with = (self.rocks, self.segments)
+        is_served = self.keep_open and self.backend.is_served
         return Place(
-            root,
-            self.backend,
-            opened,
-            self.keep_open,
-            self.lock_wait_ms_max,
-            clock,
-            opened_with,
-            lends=self.keep_open and self.segments is None,
+            root, self.backend, self.keep_open, self.lock_wait_ms_max, clock, self.redistribution, is_served
         )
 
-    def open_backend(self, folder: Path, ticks_ns: Callable[[], int] | None = None) -> Backend:
-        """Open a backend in a folder as these settings say."""
-        return open_backend(self.backend, folder, self.rocks, self.segments, ticks_ns)
-
     def snapshot_rules(self) -> SnapshotRules:
-        """Give when snapshots are taken and how many are kept."""
+        """Return when snapshots are taken and how many are kept."""
         return SnapshotRules(
             self.snapshot_every_batches,
             self.snapshot_changes_bytes_max,
             self.snapshots_kept,
             self.snapshot_in_background,
         )
+
+
+def backend_factory(
+    kind: str, options: RocksSettings | None = None, *, operator: str = "state"
+) -> RocksFactory | HeapFactory:
+    """Return the backend of keyed state of that name; the options are RocksDB's."""
+    if kind == RocksFactory.kind:
+        return RocksFactory(options)
+    if kind == HeapFactory.kind:
+        return HeapFactory()
+    known = " or ".join(map(repr, BACKEND_KINDS))
+    raise StateInvalid(operator=operator, reason=f"backend is {kind!r}; it is {known}")

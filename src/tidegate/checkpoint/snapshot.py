@@ -16,6 +16,7 @@ one being made is pruned with it. A snapshot that a restore found damaged is mar
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -24,9 +25,9 @@ from typing import Any
 
 import xxhash
 
+from tidegate.checkpoint.store import Depot, StoreWriter, checkpoint_error, partition_folder
 from tidegate.errors import StorageCorrupt
-from tidegate.state.depot import Depot, Writer, partition_folder, refusal
-from tidegate.state.heads import sealed, unsealed
+from tidegate.storage.sealed_json import seal, unseal
 
 SNAPSHOT_FORMAT = 1
 FILES_FOLDER = "sst"
@@ -35,6 +36,9 @@ DAMAGED_SUFFIX = ".damaged"
 COPY_BYTES = 1 << 20
 # Uploads of one file name by one batch; more than one means that an attempt died with it.
 NAMES_MAX = 1_000
+
+# What is said of a file whose bytes are lost: the disk does not give them, or their checksum is wrong.
+UNREADABLE = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 _MANIFEST_NAME = re.compile(r"^(\d+)\.snapshot$")
 _STORED_NAME = re.compile(r"^(\d+)\.")
@@ -65,23 +69,23 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """Give the bytes of all its files."""
+        """Return the bytes of all its files."""
         return sum(file.size_bytes for file in self.files)
 
 
 def manifest_name(epoch: int, partition: int, batch: int) -> str:
-    """Give the name of a manifest in the depot."""
+    """Return the name of a manifest in the depot."""
     return f"{partition_folder(epoch, partition)}/{batch}.snapshot"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Give the bytes of a manifest's file."""
-    return sealed(asdict(manifest))
+    """Return the bytes of a manifest's file."""
+    return seal(asdict(manifest))
 
 
 def decode_manifest(content: bytes, place: str) -> Manifest:
-    """Give the manifest that a file holds; StorageCorrupt names the place when it is damaged."""
-    document: dict[str, Any] = unsealed(content, place, SNAPSHOT_FORMAT)
+    """Return the manifest that a file holds; StorageCorrupt names the place when it is damaged."""
+    document: dict[str, Any] = unseal(content, place, SNAPSHOT_FORMAT)
     try:
         files = tuple(SnapshotFile(**file) for file in document.pop("files"))
         return Manifest(files=files, **document)
@@ -90,14 +94,14 @@ def decode_manifest(content: bytes, place: str) -> Manifest:
 
 
 def read_manifest(depot: Depot, epoch: int, partition: int, batch: int) -> Manifest | None:
-    """Give the manifest of a snapshot; None when there is no snapshot of that batch."""
+    """Return the manifest of a snapshot; None when there is no snapshot of that batch."""
     name = manifest_name(epoch, partition, batch)
     content = depot.read(name)
     return None if content is None else decode_manifest(content, str(depot.path(name)))
 
 
 def snapshot_batches(depot: Depot, epoch: int, partition: int) -> list[int]:
-    """Give the batches of which there is a snapshot, in order, without those marked as damaged."""
+    """Return the batches of which there is a snapshot, in order, without those marked as damaged."""
     names = depot.names(partition_folder(epoch, partition))
     found = [int(match[1]) for match in map(_MANIFEST_NAME.match, names) if match]
     marked = set(names)
@@ -110,13 +114,13 @@ def mark_damaged(depot: Depot, epoch: int, partition: int, batch: int) -> None:
 
 
 def uploaded_in(stored: str) -> int | None:
-    """Give the batch whose snapshot uploaded a file, by its name below `sst/`."""
+    """Return the batch whose snapshot uploaded a file, by its name below `sst/`."""
     match = _STORED_NAME.match(stored)
     return int(match[1]) if match else None
 
 
 def missing_files(depot: Depot, manifest: Manifest) -> Iterator[Path]:
-    """Give the files of a snapshot that are not there or have another size; their bytes are not read."""
+    """Yield the files of a snapshot that are not there or have another size; their bytes are not read."""
     folder = partition_folder(manifest.epoch, manifest.partition)
     for file in manifest.files:
         path = depot.path(f"{folder}/{file.stored}")
@@ -130,7 +134,8 @@ def missing_files(depot: Depot, manifest: Manifest) -> Iterator[Path]:
 def fetch(depot: Depot, manifest: Manifest, target: Path) -> None:
     """Copy a snapshot's files into a new folder, each checked by its digest.
 
-    A file that is cut, changed or missing: StorageCorrupt that names it, and the folder is of no use.
+    A file that is cut, changed, missing or unreadable: StorageCorrupt that names it, and the folder is of no
+    use.
     """
     folder = partition_folder(manifest.epoch, manifest.partition)
     target.mkdir(parents=True)
@@ -140,28 +145,46 @@ def fetch(depot: Depot, manifest: Manifest, target: Path) -> None:
         _fetch_file(depot.path(f"{folder}/{file.stored}"), place, file)
 
 
+def unreadable(path: Path, problem: OSError) -> StorageCorrupt | None:
+    """Return the error for a file that is not there or whose bytes are lost; None for any other refusal."""
+    if problem.errno == errno.ENOENT:
+        return StorageCorrupt(place=str(path), reason="the file is missing")
+    if problem.errno in UNREADABLE:
+        return StorageCorrupt(place=str(path), reason=f"it cannot be read ({problem.strerror})")
+    return None
+
+
 def _fetch_file(source: Path, target: Path, file: SnapshotFile) -> None:
     digest = xxhash.xxh3_128()
     try:
-        with source.open("rb", 0) as old, target.open("wb", 0) as new:
-            while content := old.read(COPY_BYTES):
+        with target.open("wb", 0) as new:
+            for content in _pieces(source):
                 digest.update(content)
                 rest = memoryview(content)
                 while rest:
                     rest = rest[new.write(rest) :]
-    except FileNotFoundError as problem:
-        raise StorageCorrupt(place=str(source), reason="the file is missing") from problem
     except OSError as problem:
-        raise refusal(target, problem) from problem
+        raise checkpoint_error(target, problem) from problem
     if digest.hexdigest() != file.digest:
         raise StorageCorrupt(place=str(source), reason="its bytes are not those that the snapshot names")
+
+
+def _pieces(source: Path) -> Iterator[bytes]:
+    """Yield a file piece by piece; StorageCorrupt when it is missing or its bytes are lost."""
+    try:
+        with source.open("rb", 0) as file:
+            while content := file.read(COPY_BYTES):
+                yield content
+    except OSError as problem:
+        raise unreadable(source, problem) or checkpoint_error(source, problem) from problem
 
 
 def upload(depot: Depot, manifest: Manifest, staged: Path, names: Sequence[str]) -> Manifest:
     """Put a staged snapshot's files into the checkpoint, synced; give the manifest that names them.
 
     The manifest given says whose snapshot it is and has no files yet. Failing midway leaves files that
-    nothing names; those written here are removed when this worker lives to do so.
+    nothing names; those written here are removed when this worker lives to do so. A staged file that cannot
+    be read: StorageCorrupt that names it.
     """
     shared = _shareable(depot, manifest)
     files: list[SnapshotFile] = []
@@ -189,7 +212,7 @@ def remove_files(depot: Depot, manifest: Manifest, stored: Sequence[str]) -> Non
 
 
 def _shareable(depot: Depot, manifest: Manifest) -> dict[str, SnapshotFile]:
-    """Give the files that the newest manifest names, by their names; none when it is not whole."""
+    """Return the files that the newest manifest names, by their names; none when it is not whole."""
     batches = snapshot_batches(depot, manifest.epoch, manifest.partition)
     if not batches:
         return {}
@@ -205,9 +228,8 @@ def _shareable(depot: Depot, manifest: Manifest) -> dict[str, SnapshotFile]:
 def _upload_file(depot: Depot, manifest: Manifest, path: Path, name: str) -> SnapshotFile:
     writer = _new_file(depot, manifest, name)
     try:
-        with path.open("rb", 0) as source:
-            while content := source.read(COPY_BYTES):
-                writer.write(content)
+        for content in _pieces(path):
+            writer.write(content)
         writer.close()
     except BaseException:
         writer.discard()
@@ -215,7 +237,7 @@ def _upload_file(depot: Depot, manifest: Manifest, path: Path, name: str) -> Sna
     return SnapshotFile(name, f"{FILES_FOLDER}/{writer.path.name}", writer.size_bytes, writer.digest)
 
 
-def _new_file(depot: Depot, manifest: Manifest, name: str) -> Writer:
+def _new_file(depot: Depot, manifest: Manifest, name: str) -> StoreWriter:
     folder = f"{partition_folder(manifest.epoch, manifest.partition)}/{FILES_FOLDER}"
     plain = name.replace("/", "-")
     for number in range(NAMES_MAX):

@@ -12,27 +12,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.backend import Backend
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.commit_record import head_batches
+from tidegate.checkpoint.local.lock import claim
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.local.store import LocalCopy, acquire, local_files, put_back
+from tidegate.checkpoint.recovery import Partition, RestoreReport, bring
+from tidegate.checkpoint.rescale import Redistribution, no_operator_state
+from tidegate.checkpoint.settings import StateSettings, backend_factory
+from tidegate.checkpoint.snapshot import read_manifest, snapshot_batches
+from tidegate.checkpoint.store import Depot, checkpoint_path, operator_depot
 from tidegate.errors import InvariantBroken, StateNotFound, StorageCorrupt, TidegateError
 from tidegate.model.clock import Clock
-from tidegate.state import epochs
-from tidegate.state.asking import StateSettings
-from tidegate.state.backend import Backend
-from tidegate.state.claims import claim
-from tidegate.state.depot import Depot, checkpoint_path, operator_depot
-from tidegate.state.heads import head_batches
-from tidegate.state.kept import pool
-from tidegate.state.local import LocalCopy, acquire, local_files, put_back
-from tidegate.state.restore import Partition, RestoreReport, bring
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.segments.identity import IDENTITY_FILE, Identity
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.snapshots import read_manifest, snapshot_batches
 
 # Files that are pruned while they are read mean that newer ones are there; a damaged checkpoint has none.
 TRIES_MAX = 3
 # For caches and write buffers of all copies of a standby: it reads nothing again that it has written.
 MEMORY_BYTES_MAX = 256 << 20
 
+# Returns settings that open an operator's copies as its tasks do.
+SettingsOf = Callable[[Depot], StateSettings]
 # Gives the copy in a folder, or None when it cannot be had.
 Take = Callable[[Path], LocalCopy | None]
 
@@ -64,7 +65,7 @@ class Standby:
         self._depot = operator_depot(str(checkpoint), operator)
         self._number = partition
         # What a standby has is for those who take over: they have it for themselves.
-        self._place = replace(settings.place(clock), lends=False)
+        self._place = replace(settings.place(clock), is_served=False)
 
     def follow(self) -> int:
         """Bring the copy to the newest batch that is published, and say how many batches it moved on.
@@ -160,11 +161,11 @@ class CheckpointStandby:
     """Standbys of all partitions of a checkpoint, or of those of one operator; used by one thread."""
 
     def __init__(
-        self, checkpoint: str | Path, operator: str | None, local_root: str | None, clock: Clock
+        self, checkpoint: str | Path, operator: str | None, settings_of: SettingsOf, clock: Clock
     ) -> None:
         self._checkpoint = str(checkpoint)
         self._operator = operator
-        self._local_root = local_root
+        self._settings_of = settings_of
         self._clock = clock
         self._standbys: dict[tuple[str, int], Standby] = {}
 
@@ -187,13 +188,13 @@ class CheckpointStandby:
     def _standby(self, operator: str, partition: int) -> Standby:
         found = self._standbys.get((operator, partition))
         if found is None:
-            settings = settings_of(self._checkpoint, operator, self._local_root)
+            settings = self._settings_of(operator_depot(self._checkpoint, operator))
             found = Standby(self._checkpoint, operator, partition, settings, self._clock)
             self._standbys[operator, partition] = found
         return found
 
     def _operators(self) -> dict[str, int]:
-        """Give the operators that have state, and how many partitions each has."""
+        """Return the operators that have state, and how many partitions each has."""
         root = checkpoint_path(self._checkpoint) / "state"
         found = {}
         for name in Depot(root).names():
@@ -205,27 +206,17 @@ class CheckpointStandby:
         return found
 
 
-def settings_of(checkpoint: str | Path, operator: str, local_root: str | None) -> StateSettings:
-    """Give settings that open an operator's copies as its tasks do, from what its checkpoint says of it."""
-    depot = operator_depot(str(checkpoint), operator)
-    content = depot.read(IDENTITY_FILE)
-    if content is None:
-        rocks = RocksSettings.production(memory_bytes_max=MEMORY_BYTES_MAX)
-        return StateSettings(backend=_kind(depot), rocks=rocks, local_root=local_root)
-    known = Identity.from_bytes(content, str(depot.path(IDENTITY_FILE)))
-    segments = SegmentSettings(
-        store=operator,
-        retention_us=known.retention_us,
-        interval_us=known.interval_us,
-        exact_keys=known.exact_keys,
-        with_offsets=known.with_offsets,
-    )
-    rocks = RocksSettings.deduplication(memory_bytes_max=MEMORY_BYTES_MAX)
-    return StateSettings(backend="segments", segments=segments, rocks=rocks, local_root=local_root)
+def keyed_settings(
+    depot: Depot, local_root: str | None, redistribution: Redistribution = no_operator_state
+) -> StateSettings:
+    """Return settings that open the copies of keyed state as its tasks do, from what the checkpoint says."""
+    options = RocksSettings.production(memory_bytes_max=MEMORY_BYTES_MAX)
+    backend = backend_factory(_kind(depot), options)
+    return StateSettings(backend=backend, redistribution=redistribution, local_root=local_root)
 
 
 def _kind(depot: Depot) -> str:
-    """Give the kind of backend that made an operator's newest snapshot; the usual one while it has none."""
+    """Return the kind of backend that made an operator's newest snapshot; the usual one while it has none."""
     for epoch in reversed(epochs.listed(depot)):
         for batch in reversed(snapshot_batches(depot, epoch.number, 0)):
             manifest = read_manifest(depot, epoch.number, 0, batch)

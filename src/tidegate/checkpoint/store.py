@@ -26,18 +26,20 @@ from typing import BinaryIO, Self
 
 import xxhash
 
-from tidegate.errors import CheckpointUnusable, StorageFailed, StorageFull, TidegateError
+from tidegate.errors import CheckpointUnusable, TidegateError
+from tidegate.storage.files import disk_error
 
-# A file-size limit counts as a full disk: the batch fails the same way and goes on when there is room.
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*):")
 # Attempts that fight for one spare name; each killed one leaves at most one behind.
 SPARES_MAX = 10_000
 SPARE_SUFFIX = ".new"
+_RUNS_PREFIX = "runs."
+_FULL_HINT = "Free some space: the next attempt of the batch goes on from the state before it."
+_FAILED_HINT = "The next attempt of the batch finds out."
 
 
-class Disk:
+class CheckpointDisk:
     """The calls by which a depot changes the disk; a test gives one that fails."""
 
     def create(self, path: Path) -> BinaryIO:
@@ -67,10 +69,10 @@ class Disk:
             os.close(fd)
 
 
-class Writer:
+class StoreWriter:
     """A file being streamed into a depot: on the disk when `close` returns, gone when an error ends it."""
 
-    def __init__(self, disk: Disk, path: Path, name: str) -> None:
+    def __init__(self, disk: CheckpointDisk, path: Path, name: str) -> None:
         self.name = name
         self.path = path
         self.size_bytes = 0
@@ -82,11 +84,11 @@ class Writer:
         except FileExistsError:
             raise
         except OSError as problem:
-            raise refusal(path, problem) from problem
+            raise checkpoint_error(path, problem) from problem
 
     @property
     def digest(self) -> str:
-        """Give the digest of what was written so far."""
+        """Return the digest of what was written so far."""
         return self._digest.hexdigest()
 
     def write(self, content: bytes | memoryview) -> int:
@@ -94,7 +96,7 @@ class Writer:
         try:
             self._disk.write(self._file, content)
         except OSError as problem:
-            raise refusal(self.path, problem) from problem
+            raise checkpoint_error(self.path, problem) from problem
         self._digest.update(content)
         size_bytes = memoryview(content).nbytes
         self.size_bytes += size_bytes
@@ -107,7 +109,7 @@ class Writer:
         try:
             self._disk.sync(self._file)
         except OSError as problem:
-            raise refusal(self.path, problem) from problem
+            raise checkpoint_error(self.path, problem) from problem
         self._closed = True
         self._file.close()
 
@@ -132,12 +134,12 @@ class Writer:
 class Depot:
     """One operator's files in a checkpoint, by name; used from any number of hosts at once."""
 
-    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+    def __init__(self, root: Path, disk: CheckpointDisk | None = None) -> None:
         self.root = root
-        self.disk = disk or Disk()
+        self.disk = disk or CheckpointDisk()
 
     def path(self, name: str) -> Path:
-        """Give where a name lies."""
+        """Return where a name lies."""
         return self.root / name
 
     def put_new(self, name: str, content: bytes) -> bool:
@@ -150,7 +152,7 @@ class Depot:
         """
         return self.link_new(self.prepare(name, content), name)
 
-    def prepare(self, name: str, content: bytes) -> Writer:
+    def prepare(self, name: str, content: bytes) -> StoreWriter:
         """Write a spare file for a name, synced; nothing has happened to the name, also after an error."""
         spare = self._spare(self.path(name))
         try:
@@ -161,7 +163,7 @@ class Depot:
             raise
         return spare
 
-    def link_new(self, spare: Writer, name: str) -> bool:
+    def link_new(self, spare: StoreWriter, name: str) -> bool:
         """Link what `prepare` wrote to its name: only an error here leaves it open whether it is there."""
         target = self.path(name)
         try:
@@ -170,46 +172,46 @@ class Depot:
         except FileExistsError:
             is_ours = spare.path.samefile(target)
         except OSError as problem:
-            raise refusal(target, problem) from problem
+            raise checkpoint_error(target, problem) from problem
         finally:
             spare.discard()
         self.sync(name)
         return is_ours
 
-    def writer(self, name: str) -> Writer:
-        """Give a new file to stream into; FileExistsError when the name is taken."""
+    def writer(self, name: str) -> StoreWriter:
+        """Return a new file to stream into; FileExistsError when the name is taken."""
         path = self.path(name)
         self._make_folder(path.parent)
-        return Writer(self.disk, path, name)
+        return StoreWriter(self.disk, path, name)
 
     def read(self, name: str) -> bytes | None:
-        """Give a file's bytes; None when there is no such file."""
+        """Return a file's bytes; None when there is no such file."""
         try:
             return self.path(name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as problem:
-            raise refusal(self.path(name), problem) from problem
+            raise checkpoint_error(self.path(name), problem) from problem
 
     def exists(self, name: str) -> bool:
-        """Say whether there is a file of that name."""
+        """Return whether there is a file of that name."""
         return self.path(name).exists()
 
     def names(self, folder: str = "") -> list[str]:
-        """Give the names (files and folders) in a folder, sorted; none when there is no such folder."""
+        """Return the names (files and folders) in a folder, sorted; none when there is no such folder."""
         try:
             return sorted(os.listdir(self.path(folder)))  # noqa: PTH208 - names, not paths
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as problem:
-            raise refusal(self.path(folder), problem) from problem
+            raise checkpoint_error(self.path(folder), problem) from problem
 
     def remove(self, name: str) -> None:
         """Remove a file; nothing happens when it is gone already."""
         try:
             self.path(name).unlink(missing_ok=True)
         except OSError as problem:
-            raise refusal(self.path(name), problem) from problem
+            raise checkpoint_error(self.path(name), problem) from problem
 
     def remove_folder(self, name: str) -> None:
         """Remove a folder and all in it; nothing happens when it is gone already."""
@@ -221,14 +223,14 @@ class Depot:
         try:
             self.disk.sync_folder(folder)
         except OSError as problem:
-            raise refusal(folder, problem) from problem
+            raise checkpoint_error(folder, problem) from problem
 
-    def _spare(self, target: Path) -> Writer:
+    def _spare(self, target: Path) -> StoreWriter:
         self._make_folder(target.parent)
         for number in range(SPARES_MAX):
             spare = target.with_name(f"{target.name}.{number}{SPARE_SUFFIX}")
             try:
-                return Writer(self.disk, spare, spare.name)
+                return StoreWriter(self.disk, spare, spare.name)
             except FileExistsError:
                 continue
         raise CheckpointUnusable(path=str(target), reason=f"{SPARES_MAX} spare files lie there")
@@ -242,7 +244,7 @@ class Depot:
             folder.mkdir(exist_ok=True)
             self.disk.sync_folder(folder.parent)
         except OSError as problem:
-            raise refusal(folder, problem) from problem
+            raise checkpoint_error(folder, problem) from problem
 
     def sync_above(self, name: str) -> None:
         """Put the names of all folders above a file on the disk, up to the checkpoint's own.
@@ -254,30 +256,23 @@ class Depot:
             try:
                 self.disk.sync_folder(folder)
             except OSError as problem:
-                raise refusal(folder, problem) from problem
+                raise checkpoint_error(folder, problem) from problem
             if folder == top:
                 return
 
 
-def refusal(path: Path, problem: OSError) -> TidegateError:
-    """Give the error of ours for what the disk refused."""
-    if problem.errno in FULL:
-        try:
-            free_bytes = shutil.disk_usage(path.parent).free
-        except OSError:
-            free_bytes = 0
-        hint = "Free some space: the next attempt of the batch goes on from the state before it."
-        return StorageFull(path=str(path), free_bytes=free_bytes, hint=hint)
+def checkpoint_error(path: Path, problem: OSError) -> TidegateError:
+    """Return the error for what the disk of a checkpoint refused."""
     reason = problem.strerror or str(problem)
     if problem.errno in _NO_LINK:
         return CheckpointUnusable(path=str(path), reason=f"its file system has no hard links ({reason})")
     if problem.errno in (errno.EACCES, errno.EROFS, errno.ENOTDIR, errno.ENOENT):
         return CheckpointUnusable(path=str(path), reason=reason)
-    return StorageFailed(path=str(path), reason=reason, hint="The next attempt of the batch finds out.")
+    return disk_error(path, problem, hint=_FAILED_HINT, full_hint=_FULL_HINT)
 
 
 def checkpoint_path(checkpoint: str) -> Path:
-    """Give the folder that a checkpoint's address means; "file:" is allowed, no other scheme is."""
+    """Return the folder that a checkpoint's address means; "file:" is allowed, no other scheme is."""
     scheme = _SCHEME.match(checkpoint)
     if scheme is None:
         return Path(checkpoint)
@@ -289,11 +284,31 @@ def checkpoint_path(checkpoint: str) -> Path:
     return Path("/" + rest.lstrip("/")) if rest.startswith("/") else Path(rest)
 
 
-def operator_depot(checkpoint: str, operator: str, disk: Disk | None = None) -> Depot:
-    """Give the depot of an operator in a checkpoint; nothing is made yet."""
+def operator_depot(checkpoint: str, operator: str, disk: CheckpointDisk | None = None) -> Depot:
+    """Return the depot of an operator in a checkpoint; nothing is made yet."""
     return Depot(checkpoint_path(checkpoint) / "state" / operator, disk)
 
 
+def schema_name(number: int) -> str:
+    """Return the name of an operator's schema; they are numbered from 1, written once, and never changed."""
+    return f"schema.{number}.json"
+
+
+def runs_name(batch: int) -> str:
+    """Return the name of the file that says which runs of a batch job were done up to a batch."""
+    return f"{_RUNS_PREFIX}{batch}.json"
+
+
+def description_names(store: Depot) -> list[str]:
+    """Return the names of the files that describe an operator: they go into its savepoints.
+
+    That is every JSON file directly in its folder, but for the runs of a batch job: those belong to batches
+    of this checkpoint, and a checkpoint that begins from a savepoint has none of them.
+    """
+    names = [name for name in store.names() if name.endswith(".json")]
+    return [name for name in names if not name.startswith(_RUNS_PREFIX)]
+
+
 def partition_folder(epoch: int, partition: int) -> str:
-    """Give the name of the folder that holds a partition's files."""
+    """Return the name of the folder that holds a partition's files."""
     return f"e{epoch}/{partition}"

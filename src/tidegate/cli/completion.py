@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import typer
 
 if TYPE_CHECKING:
-    from tidegate.storage.address import Found
+    from tidegate.storage.home.address import Found
 
 # Whoever presses Tab waits for this.
 ANSWER_SECONDS_MAX = 1.0
@@ -54,9 +54,9 @@ def complete_groups(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]
 
 def complete_pipelines(ctx: typer.Context, incomplete: str) -> list[str]:
     """Offer the pipelines: those that the worker reports, and those whose files are in the home."""
-    from tidegate.cli.installed import installed_names
+    from tidegate.cli.installed_pipelines import kept_names
 
-    here = [name for name in installed_names(_home(ctx)) if name.startswith(incomplete)]
+    here = [name for name in kept_names(_home(ctx)) if name.startswith(incomplete)]
     return sorted({*here, *_names(ctx, "pipelines", incomplete)})
 
 
@@ -130,7 +130,7 @@ def _asked(ctx: typer.Context, path: str, noun: str) -> list[dict[str, Any]]:
     import http.client
 
     from tidegate.errors import TidegateError
-    from tidegate.storage.address import find_server
+    from tidegate.storage.home.address import find_server
 
     home = _typed(ctx, "home")
     try:
@@ -162,7 +162,7 @@ def _ask(found: Found, path: str, tenant: str | None) -> Mapping[str, Any]:
 
 
 def _typed(ctx: typer.Context, name: str) -> str | None:
-    """Give the value of an option that was typed, after the verb or before the noun."""
+    """Return the value of an option that was typed, after the verb or before the noun."""
     level: Any = ctx
     while level is not None:
         if level.params.get(name):
@@ -172,6 +172,6 @@ def _typed(ctx: typer.Context, name: str) -> str | None:
 
 
 def _home(ctx: typer.Context) -> Path:
-    from tidegate.cli.show import HOME_DEFAULT
+    from tidegate.cli.output.format import HOME_DEFAULT
 
     return Path(_typed(ctx, "home") or os.environ.get("TIDEGATE_HOME") or HOME_DEFAULT).expanduser()

@@ -1,11 +1,16 @@
-"""Hints for the command line: takes an error and the home that was asked, gives it with what to type next."""
+"""Hints for the command line: takes an error and the home that was asked, gives it with what to type next.
+
+Names that were meant: takes an error about a name that is not there, adds the nearest one that is.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,13 +18,20 @@ from tidegate.errors import (
     CatalogUnusable,
     HomeLocked,
     HomeUnusable,
+    PipelineNotFound,
     PortInUse,
     ServerNotRunning,
+    TenantNotFound,
     TidegateError,
+    TopicNotFound,
+    UserNotFound,
 )
 
 if TYPE_CHECKING:
-    from tidegate.storage.home import Home, LockKind
+    from tidegate.cli.invocation import Invocation
+    from tidegate.sdk.client import Client
+    from tidegate.storage.home.home import Home
+    from tidegate.storage.home.locks import LockKind
 
 EXIT_USAGE = 2
 LAYOUT_FILE = "layout.json"
@@ -33,7 +45,7 @@ class UsageRefused(typer.TyperException):
 
 
 def advised(error: TidegateError, home_path: Path, *, elsewhere: bool) -> TidegateError:
-    """Give the same error with a hint that speaks of commands and flags, or as it is."""
+    """Return the same error with a hint that speaks of commands and flags, or as it is."""
     if isinstance(error, HomeLocked):
         return _with_hint(error, _locked_hint(int(error.values.get("pid") or 0)) or error.hint)
     if isinstance(error, ServerNotRunning) and error.hint == ServerNotRunning.default_hint:
@@ -52,18 +64,14 @@ def advised(error: TidegateError, home_path: Path, *, elsewhere: bool) -> Tidega
 
 
 def running_holder(home: Home, kind: LockKind) -> HomeLocked | None:
-    """Give the refusal that a second server or worker would get in this home, or None where none runs.
+    """Return the refusal that a second server or worker would get in this home, or None where none runs.
 
     The lock is tried only where its file names a living program: a free lock is never held, not even for a
     moment, while a supervisor may be about to start its child.
     """
-    import psutil
+    from tidegate.storage.home.locks import lock_path, running_pid
 
-    try:
-        words = (home.path / "locks" / f"{kind}.lock").read_text(encoding="ascii").split()
-    except FileNotFoundError:
-        return None
-    if len(words) != 1 or not words[0].isdecimal() or not psutil.pid_exists(int(words[0])):
+    if running_pid(lock_path(home.path, kind)) is None:
         return None  # nobody, or one that is on its way out and is waited for
     try:
         home.lock(kind, wait_seconds=0).release()
@@ -117,3 +125,42 @@ def _locked_hint(pid: int) -> str:
         f"Stop the 'tidegate up' that runs it (Ctrl-C in its terminal, or kill {parent.pid}), "
         "or give this one another home: --home DIR."
     )
+
+
+DEAD_SUFFIX = ".dead"  # the first message of a topic that nobody can work on makes the topic of this name
+
+# By kind of error: the value that holds the name, and who lists the names that are there.
+Lister = Callable[["Client"], Iterable[Mapping[str, Any]]]
+LISTERS: Mapping[type[TidegateError], tuple[str, Lister]] = {
+    TopicNotFound: ("topic", lambda client: client.topics.list()),
+    PipelineNotFound: ("pipeline", lambda client: client.pipelines.list()),
+    UserNotFound: ("user", lambda client: client.users.list()),
+    TenantNotFound: ("tenant", lambda client: client.tenants.list()),
+}
+
+
+def with_near_name(error: TidegateError, call: Invocation) -> TidegateError:
+    """Return the error with the nearest name in its hint, or as it is where none is near or may be seen."""
+    kind = type(error)
+    if kind not in LISTERS:
+        return error
+    value, lister = LISTERS[kind]
+    wanted = str(error.values.get(value, ""))
+    # A tenant that is not there cannot be asked in.
+    asker = call.without_tenant() if kind is TenantNotFound else call
+    try:
+        with asker.client() as client:
+            names = [str(entry["name"]) for entry in lister(client)]
+    except TidegateError:
+        names = []  # not allowed to list them, or no server: the error stands as it is
+    if kind is PipelineNotFound and not call.elsewhere:
+        from tidegate.cli.installed_pipelines import kept_names
+
+        names += kept_names(call.home_path)
+    origin = wanted.removesuffix(DEAD_SUFFIX)
+    if kind is TopicNotFound and origin != wanted and origin in names:
+        return kind(hint=f"No message of {origin} has failed for good yet.", **error.values)
+    near = get_close_matches(wanted, names, n=1)
+    if not near:
+        return error
+    return kind(hint=f"Did you mean '{near[0]}'? {error.hint}", **error.values)

@@ -1,4 +1,7 @@
-"""What every command is called with: takes --home, --json, --tenant, gives home, settings and an answer."""
+"""What every command is called with: takes --home, --json, --tenant, gives home, settings and an answer.
+
+Help as people read it: takes the commands that Typer builds, gives flags without a type behind them.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from tidegate.cli.advice import UsageRefused, advised, leave_stdout
 from tidegate.cli.completion import complete_tenants
-from tidegate.cli.nearness import with_near_name
-from tidegate.cli.plainhelp import PlainCommand
-from tidegate.cli.show import HOME_DEFAULT
+from tidegate.cli.hints import UsageRefused, advised, leave_stdout, with_near_name
+from tidegate.cli.output.format import HOME_DEFAULT
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
+    import typer
     from rich.console import Console, RenderableType
 
     from tidegate.sdk.client import Client
     from tidegate.settings import Settings
-    from tidegate.storage.home import Home
+    from tidegate.storage.home.home import Home
 
 # Output that goes into a file or a pipe is never cut: rows are as wide as they are.
 PIPE_WIDTH_COLUMNS = 10_000
@@ -76,11 +79,11 @@ class Invocation:
         return f" --tenant {self.tenant}" if self.tenant else ""
 
     def without_tenant(self) -> Invocation:
-        """Give the same call in the caller's own tenant."""
+        """Return the same call in the caller's own tenant."""
         return Invocation(self.named_home, self.as_json)
 
     def advise(self, error: TidegateError) -> TidegateError:
-        """Give an error with the hint that fits the command line."""
+        """Return an error with the hint that fits the command line."""
         return advised(error, self.home_path, elsewhere=self.elsewhere)
 
     def settings(self, flags: Mapping[str, object] | None = None) -> Settings:
@@ -91,18 +94,18 @@ class Invocation:
 
     def open_home(self) -> Home:
         """Open the home, or make it."""
-        from tidegate.storage.home import Home
+        from tidegate.storage.home.home import Home
 
         return Home.open(self.home_path, lambda: secrets.token_urlsafe(TOKEN_BYTES))
 
     def existing_home(self) -> Home:
         """Open the home, which must be there."""
-        from tidegate.storage.home import Home
+        from tidegate.storage.home.home import Home
 
         return Home.existing(self.home_path)
 
     def connect(self) -> Client:
-        """Give a client, which the caller closes."""
+        """Return a client, which the caller closes."""
         import tidegate
 
         home = None if self.elsewhere else self.home_path
@@ -143,7 +146,7 @@ class Invocation:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Give a console for stdout or stderr that cuts nothing when its output is not a terminal."""
+    """Return a console for stdout or stderr that cuts nothing when its output is not a terminal."""
     from rich.console import Console
 
     class PipeConsole(Console):
@@ -163,7 +166,7 @@ def confirm(question: str, declined: str) -> None:
 
 
 def find_home(flag: Path | None) -> Path:
-    """Give the home folder: the flag, else TIDEGATE_HOME, else ~/.tidegate."""
+    """Return the home folder: the flag, else TIDEGATE_HOME, else ~/.tidegate."""
     chosen = flag or Path(os.environ.get("TIDEGATE_HOME") or HOME_DEFAULT)
     return chosen.expanduser().absolute()
 
@@ -232,3 +235,26 @@ def _call_of(
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+class PlainCommand(TyperCommand):
+    """A command whose help shows `--json`, not `--json <bool>`."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return the parameters, flags without a word for a value."""
+        return _plain(super().get_params(ctx))
+
+
+class PlainGroup(TyperGroup):
+    """A group whose help does the same."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return the parameters, flags without a word for a value."""
+        return _plain(super().get_params(ctx))
+
+
+def _plain(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters

@@ -19,30 +19,28 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli import (
+from tidegate.cli.commands import (
     audit,
     backup,
     dedup,
-    demo,
-    demo_agent,
     doctor,
     job,
     pipeline,
     serve,
-    sql,
     state,
     status,
     subscribe,
     tenant,
-    topic,
     up,
     user,
     worker,
 )
-from tidegate.cli import open as opening
-from tidegate.cli.invocation import HomeOption, Invocation, JsonOption, TenantOption
-from tidegate.cli.plainhelp import PlainGroup
-from tidegate.cli.report import report_error
+from tidegate.cli.commands import open as opening
+from tidegate.cli.commands.sql import sql
+from tidegate.cli.commands.topic import topic
+from tidegate.cli.demo import agent, demo
+from tidegate.cli.invocation import HomeOption, Invocation, JsonOption, PlainGroup, TenantOption
+from tidegate.cli.output.errors import report_error
 from tidegate.errors import TidegateError
 
 EXIT_FAILED = 1
@@ -57,7 +55,7 @@ app = typer.Typer(
     cls=PlainGroup,
     pretty_exceptions_enable=False,
 )
-for _noun in (up, serve, worker, status, doctor, opening, sql, subscribe, audit, backup, demo, demo_agent):
+for _noun in (up, serve, worker, status, doctor, opening, sql, subscribe, audit, backup, demo, agent):
     _noun.register(app)
 for _group in (topic, pipeline, state, dedup, user, tenant, job):
     app.add_typer(_group.app, cls=PlainGroup)
@@ -111,7 +109,7 @@ def run_arguments(arguments: Sequence[str]) -> int:
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Say whether the caller asked for JSON, even where the arguments do not parse."""
+    """Return whether the caller asked for JSON, even where the arguments do not parse."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in options
 

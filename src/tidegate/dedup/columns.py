@@ -35,7 +35,7 @@ class KeyColumn:
 
     @classmethod
     def of_digests(cls, keys: Bytes) -> KeyColumn:
-        """Give the column of digests, each behind its key group."""
+        """Return the column of digests, each behind its key group."""
         if keys.ndim != 2 or keys.shape[1] != KEY_BYTES or keys.dtype != np.uint8:
             raise InvariantBroken(reason=f"digests are {KEY_BYTES} bytes wide, not {keys.dtype}{keys.shape}")
         keys = np.ascontiguousarray(keys)
@@ -43,20 +43,20 @@ class KeyColumn:
 
     @classmethod
     def of_exact(cls, keys: list[bytes]) -> KeyColumn:
-        """Give the column of whole keys, each behind its key group."""
+        """Return the column of whole keys, each behind its key group."""
         return cls(keys, hashes_of(keys))
 
     def __len__(self) -> int:
         return len(self.hashes)
 
     def take(self, rows: Longs) -> KeyColumn:
-        """Give the keys of some rows, in the order of the rows."""
+        """Return the keys of some rows, in the order of the rows."""
         if isinstance(self.bytes_, list):
             return KeyColumn([self.bytes_[row] for row in rows.tolist()], self.hashes[rows])
         return KeyColumn(self.bytes_[rows], self.hashes[rows])
 
     def to_list(self) -> list[bytes]:
-        """Give the keys one by one."""
+        """Return the keys one by one."""
         return self.bytes_ if isinstance(self.bytes_, list) else to_list(self.bytes_)
 
 
@@ -73,7 +73,7 @@ class Found:
 
 
 def hashes_of(keys: Bytes | list[bytes]) -> Hashes:
-    """Give the hashes by which filters know keys: a digest's first eight bytes, or a hash of a whole key."""
+    """Return hashes by which filters know keys: a digest's first eight bytes, or a hash of a whole key."""
     if isinstance(keys, list):
         digest = xxhash.xxh3_64_intdigest
         return np.fromiter((digest(key) for key in keys), np.uint64, len(keys))
@@ -82,19 +82,19 @@ def hashes_of(keys: Bytes | list[bytes]) -> Hashes:
 
 
 def to_list(rows: Bytes) -> list[bytes]:
-    """Give the rows of a byte array one by one, whole: trailing zeros stay."""
+    """Return the rows of a byte array one by one, whole: trailing zeros stay."""
     width = rows.shape[1]
     return np.ascontiguousarray(rows).view(f"V{width}").reshape(-1).tolist()
 
 
 def encode_times(times_us: Longs, offsets: Longs | None = None) -> Bytes:
-    """Give values of one time each as rows of bytes, big-endian with the sign turned, offsets behind."""
+    """Return values of one time each as rows of bytes, big-endian with the sign turned, offsets behind."""
     turned = _encoded(times_us)
     return turned if offsets is None else np.hstack([turned, _encoded(offsets)])
 
 
 def decode_times(values: Bytes, *, with_offsets: bool) -> tuple[Longs, Longs | None]:
-    """Give the times, and the offsets, that rows of bytes of one time each hold."""
+    """Return the times, and the offsets, that rows of bytes of one time each hold."""
     width = 16 if with_offsets else 8
     numbers = np.ascontiguousarray(values).view(">u8").astype(np.uint64).reshape(-1, width // 8)
     signed = (numbers ^ _SIGN).view(np.int64)

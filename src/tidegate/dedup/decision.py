@@ -12,6 +12,15 @@ Rows of one key in one batch are taken by event time, then offset, then row hash
 each sees the times that those before it stored. Most rows have a key that comes once and is not stored: they
 cost a sort of 64-bit words and nothing per row in Python. Words only find candidates; keys are compared
 whole.
+
+The order of keys: takes a batch's keys, gives rows in their order, and those whose key comes twice.
+
+Rows of one key in one batch: takes those whose key comes again, says which are stored and which are not.
+
+Of one key the rows are taken by time, offset and row hash. Times only grow, so a row can be in conflict with
+one time of this batch at most: the newest that was accepted. Mostly all rows of a key lie within one
+retention, and the first one that no stored time forbids is the only one accepted: that is done for all keys
+at once.
 """
 
 from __future__ import annotations
@@ -22,13 +31,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from tidegate.checkpoint.backend import Changes
+from tidegate.dedup.columns import Bytes, Found, Hashes, KeyColumn, Longs
+from tidegate.dedup.decision_changes import Accepted, changes_of
+from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import InvariantBroken, ValueInvalid
-from tidegate.state.backend import Changes
-from tidegate.state.segments.columns import Bytes, Found, Hashes, KeyColumn, Longs
-from tidegate.state.segments.decide_changes import Accepted, changes_of
-from tidegate.state.segments.decide_order import ordered
-from tidegate.state.segments.decide_repeated import Repeated, choose
-from tidegate.state.segments.rule import SegmentRule
 
 UNIQUE = 0
 DUPLICATE = 1
@@ -45,7 +52,7 @@ class Lookup(Protocol):
     """What the decision asks of a store."""
 
     def lookup(self, keys: KeyColumn, from_us: Longs, to_us: Longs) -> Found:
-        """Give every stored time of the asked keys in their ranges, both ends included."""
+        """Return every stored time of the asked keys in their ranges, both ends included."""
         ...
 
 
@@ -90,7 +97,7 @@ def decide(
     *,
     is_redelivered: bool = False,
 ) -> Decision:
-    """Give the outcome of every row against what is stored; nothing is written.
+    """Return the outcome of every row against what is stored; nothing is written.
 
     `is_redelivered` is for sources that give a message again after it was stored: a row whose own key, time
     and offset are stored is that message, and unique again, once in a batch. Nothing is stored for it anew.
@@ -141,7 +148,7 @@ def check_times(times_us: Longs) -> None:
 
 
 def late_rows(rows: BatchColumns, rule: SegmentRule, stream_us: int | None) -> Flags | None:
-    """Say which rows are older than stream time minus the retention; None when none is."""
+    """Return which rows are older than stream time minus the retention; None when none is."""
     counts_from_us = rule.counts_from_us(stream_us)
     if counts_from_us is None or not len(rows):
         return None
@@ -205,3 +212,207 @@ def _conflicts(
         return _Conflicts(none, none, again)
     starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
     return _Conflicts(numbers[starts], np.minimum.reduceat(times_us, starts), again)
+
+
+# The first bytes of a key as one number: the key group and the beginning of the digest.
+WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Rows by key.
+
+    `sorted_rows` are in the order of their keys' bytes, or of their hashes with exact keys. `repeated` are
+    the rows whose key comes more than once, rows of one key side by side, and `key_numbers` says which of
+    them have the same key: 0, 0, 1, 1, 1, 2, 2.
+    """
+
+    sorted_rows: Longs
+    repeated: Longs
+    key_numbers: Longs
+
+
+def ordered(keys: KeyColumn, chosen: Longs | None = None) -> Order:
+    """Return the order of all rows, or of the chosen ones."""
+    words = words_of(keys) if chosen is None else words_of(keys)[chosen]
+    by_word = np.argsort(words)
+    words = words[by_word]
+    same = words[1:] == words[:-1]
+    sorted_rows: Longs = by_word if chosen is None else chosen[by_word]
+    if not same.any():
+        none = np.empty(0, np.int64)
+        return Order(sorted_rows, none, none)
+    in_run = np.zeros(len(words), np.bool_)
+    in_run[1:] = same
+    in_run[:-1] |= same
+    places = np.flatnonzero(in_run)
+    rows = sorted_rows[places]
+    is_new, rows = _whole_keys(keys, rows, words[places])
+    # Rows of one word that have different keys are sorted anew, in the places that they had.
+    sorted_rows[places] = rows
+    return _repeated(sorted_rows, rows, is_new)
+
+
+def words_of(keys: KeyColumn) -> Hashes:
+    """Return the first bytes of each key as a number that sorts as they do; of exact keys, their hashes."""
+    if isinstance(keys.bytes_, list):
+        return keys.hashes
+    return np.ascontiguousarray(keys.bytes_[:, :WORD_BYTES]).view(">u8").reshape(-1).astype(np.uint64)
+
+
+def _whole_keys(keys: KeyColumn, rows: Longs, words: Hashes) -> tuple[Longs, Longs]:
+    """Return where another key begins among rows sorted by word, and put rows of one key side by side."""
+    is_new = _differs(keys, rows)
+    same_word = np.r_[False, words[1:] == words[:-1]]
+    if not (is_new & same_word).any():
+        return is_new, rows
+    # Two keys share a word: their rows may lie mixed.
+    listed = keys.take(rows).to_list()
+    places = sorted(range(len(rows)), key=lambda place: (int(words[place]), listed[place]))
+    rows = rows[places]
+    return _differs(keys, rows), rows
+
+
+def _differs(keys: KeyColumn, rows: Longs) -> Longs:
+    """Return which rows have another key than the row before; the first has."""
+    found = np.ones(len(rows), np.bool_)
+    if isinstance(keys.bytes_, list):
+        listed = [keys.bytes_[row] for row in rows.tolist()]
+        found[1:] = [one != other for one, other in zip(listed[1:], listed[:-1], strict=True)]
+    else:
+        whole = np.take(keys.bytes_, rows, axis=0)
+        found[1:] = (whole[1:] != whole[:-1]).any(axis=1)
+    return found  # type: ignore[return-value]
+
+
+def _repeated(sorted_rows: Longs, rows: Longs, is_new: Longs) -> Order:
+    """Leave out the rows whose word another key has, but whose key comes once."""
+    numbers = np.cumsum(is_new) - 1
+    comes_again = np.bincount(numbers)[numbers] > 1
+    numbers = numbers[comes_again]
+    if len(numbers):
+        numbers = np.cumsum(np.r_[False, numbers[1:] != numbers[:-1]])
+    return Order(sorted_rows, rows[comes_again], numbers)
+
+
+_UNIQUE = 0
+_DUPLICATE = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Rows whose key comes more than once, those of one key side by side, and which key each has.
+
+    Times and offsets are those of the whole batch, by row.
+    """
+
+    rows: Longs
+    key_numbers: Longs
+    times_us: Longs
+    offsets: Longs | None
+    tie: Callable[[Longs], Hashes]
+
+
+def choose(repeated: Repeated, retention_us: int, outcome: Bytes, first_us: Longs, again: Longs) -> Longs:
+    """Mark the rows that another row of the batch makes duplicates, and give `again` without repetitions.
+
+    `outcome` and `first_us` hold, by row of the batch, what follows from stored times, and are changed in
+    place. `again` are rows that are stored themselves: of several with one key, time and offset the first
+    stays.
+    """
+    rows, keys = in_turn(repeated)
+    times_us = repeated.times_us[rows]
+    free = outcome[rows] == _UNIQUE
+    count = int(keys[-1]) + 1
+    places = np.flatnonzero(free)
+    if len(places):
+        heads, lasts = np.full(count, -1), np.full(count, -1)
+        heads[keys[places[::-1]]] = places[::-1]
+        lasts[keys[places]] = places
+        head = heads[keys]
+        near = (head >= 0) & (np.arange(len(rows)) > head) & (times_us - times_us[head] < retention_us)
+        long = (heads >= 0) & (times_us[lasts] - times_us[heads] >= retention_us)
+        near &= ~long[keys]
+        _mark(rows[near], times_us[head[near]], outcome, first_us)
+        for key in np.flatnonzero(long).tolist():
+            start, stop = np.searchsorted(keys, [key, key + 1])
+            _walk(rows[start:stop], times_us[start:stop], retention_us, outcome, first_us)
+    return _once(rows, keys, repeated, again) if len(again) else again
+
+
+def _mark(rows: Longs, accepted_us: Longs, outcome: Bytes, first_us: Longs) -> None:
+    """Make rows duplicates of accepted times, unless an earlier stored time is in conflict, too."""
+    stored = outcome[rows] == _DUPLICATE
+    first_us[rows] = np.where(stored, np.minimum(first_us[rows], accepted_us), accepted_us)
+    outcome[rows] = _DUPLICATE
+
+
+def _walk(rows: Longs, times_us: Longs, retention_us: int, outcome: Bytes, first_us: Longs) -> None:
+    """Take the rows of one key one by one: several of them are accepted."""
+    accepted_us = int(times_us[0]) - retention_us  # too far away to be in conflict with any
+    for row, time_us in zip(rows.tolist(), times_us.tolist(), strict=True):
+        is_near = time_us - accepted_us < retention_us
+        if outcome[row] == _UNIQUE:
+            if not is_near:
+                accepted_us = time_us
+                continue
+            outcome[row] = _DUPLICATE
+            first_us[row] = accepted_us
+        elif is_near:
+            first_us[row] = min(int(first_us[row]), accepted_us)
+
+
+def _once(rows: Longs, keys: Longs, repeated: Repeated, again: Longs) -> Longs:
+    """Return `again` with one row for each message that comes twice in the batch."""
+    offsets = repeated.offsets
+    if offsets is None:
+        return again
+    is_again = np.isin(rows, again)
+    own_rows, own_keys = rows[is_again], keys[is_again]
+    later = np.zeros(len(own_rows), np.bool_)
+    later[1:] = (
+        (own_keys[1:] == own_keys[:-1])
+        & (repeated.times_us[own_rows[1:]] == repeated.times_us[own_rows[:-1]])
+        & (offsets[own_rows[1:]] == offsets[own_rows[:-1]])
+    )
+    return np.setdiff1d(again, own_rows[later], assume_unique=True)
+
+
+def in_turn(repeated: Repeated) -> tuple[Longs, Longs]:
+    """Return rows and key numbers in the order in which rows of a key are taken: time, offset, row hash."""
+    rows, keys = repeated.rows, repeated.key_numbers
+    turn = np.lexsort((repeated.times_us[rows], keys))
+    rows, keys = rows[turn], keys[turn]
+    same = _equal(keys) & _equal(repeated.times_us[rows])
+    if not same.any():
+        return rows, keys
+    places = _runs(same)
+    tied = rows[places]
+    columns: list[np.ndarray[Any, Any]] = [repeated.times_us[tied], keys[places]]
+    if repeated.offsets is not None:
+        columns.insert(0, repeated.offsets[tied])
+        tied = tied[np.lexsort(columns)]
+        rows[places] = tied
+        same &= _equal(repeated.offsets[rows])
+        if not same.any():
+            return rows, keys
+        places = _runs(same)
+        tied = rows[places]
+        columns = [repeated.offsets[tied], repeated.times_us[tied], keys[places]]
+    columns.insert(0, repeated.tie(tied))
+    rows[places] = tied[np.lexsort(columns)]
+    return rows, keys
+
+
+def _equal(column: Longs) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which places hold the same as the place before."""
+    found = np.zeros(len(column), np.bool_)
+    found[1:] = column[1:] == column[:-1]
+    return found
+
+
+def _runs(same: np.ndarray[Any, np.dtype[np.bool_]]) -> Longs:
+    """Return the places that are the same as the one before or the one after."""
+    either = same.copy()
+    either[:-1] |= same[1:]
+    return np.flatnonzero(either)

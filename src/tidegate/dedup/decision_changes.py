@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tidegate.checkpoint.backend import Changes, PackedEntries
+from tidegate.checkpoint.keys.layout import segment_prefix
+from tidegate.dedup.columns import GROUP_BYTES, Bytes, Found, KeyColumn, Longs, encode_times
+from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import StorageCorrupt
-from tidegate.state.backend import Changes, PackedEntries
-from tidegate.state.layout import segment_prefix
-from tidegate.state.segments.columns import GROUP_BYTES, Bytes, Found, KeyColumn, Longs, encode_times
-from tidegate.state.segments.rule import SegmentRule
 
 # Of so many segments the rows are picked one segment at a time; of more they are sorted by segment.
 PICKED_SEGMENTS_MAX = 4
@@ -35,7 +35,7 @@ class Accepted:
 
 
 def changes_of(accepted: Accepted, found: Found, rule: SegmentRule, counts_from_us: int | None) -> Changes:
-    """Give the changes that store the accepted rows; `found` are the stored times of the batch's keys."""
+    """Return the changes that store the accepted rows; `found` are the stored times of the batch's keys."""
     changes = Changes()
     rows = accepted.rows
     if not len(rows):
@@ -51,7 +51,7 @@ def changes_of(accepted: Accepted, found: Found, rule: SegmentRule, counts_from_
 
 
 def _by_segment(segments: Longs) -> list[tuple[int, Longs]]:
-    """Give the places of each segment, in their order."""
+    """Return the places of each segment, in their order."""
     if not len(segments):
         return []
     numbers = [int(segments[0])] if bool((segments == segments[0]).all()) else np.unique(segments).tolist()
@@ -75,7 +75,7 @@ def _put_plain(changes: Changes, segment: int, accepted: Accepted, rows: Longs) 
 
 
 def entry_key(key: bytes, segment: int) -> bytes:
-    """Give the key of an entry outside of its segment; the key begins with its key group."""
+    """Return the key of an entry outside of its segment; the key begins with its key group."""
     return segment_prefix(int.from_bytes(key[:GROUP_BYTES], "big"), segment) + key[GROUP_BYTES:]
 
 
@@ -94,7 +94,7 @@ class _Stored:
                 self._by_row[row].add((time_us, offset))
 
     def of(self, row: int, segment: int) -> list[_Stamp]:
-        """Give the stored times of a row's key in a segment, oldest first."""
+        """Return the stored times of a row's key in a segment, oldest first."""
         return sorted(stamp for stamp in self._by_row[row] if self._rule.segment_of(stamp[0]) == segment)
 
 
@@ -140,7 +140,7 @@ def _rows_of(texts: tuple[bytes, ...]) -> Bytes:
 
 
 def added_times(value: bytes, *, with_offsets: bool) -> list[_Stamp]:
-    """Give the times, and offsets, that the batch which wrote an entry added to it."""
+    """Return the times, and offsets, that the batch which wrote an entry added to it."""
     width = 16 if with_offsets else 8
     if not value or len(value) % width:
         raise StorageCorrupt(

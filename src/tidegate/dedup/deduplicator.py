@@ -2,6 +2,8 @@
 
 Each call is one batch of one partition in a checkpoint folder, in the files that a Spark job would write
 (`<folder>/state/<name>/e0/0/…`): published before its outcomes are told, whole or not at all.
+
+One call of a Python consumer: takes an opened batch and its rows, gives what became of them, published.
 """
 
 from __future__ import annotations
@@ -11,35 +13,28 @@ import logging
 import numbers
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
 
-from tidegate.errors import StateInvalid, StateMismatch, ValueInvalid
-from tidegate.model.clock import Clock, SystemClock
-from tidegate.model.durations import parse_duration
-from tidegate.state.batch import Asked, StateSettings, open_batch
-from tidegate.state.claims import Claim
-from tidegate.state.depot import operator_depot
-from tidegate.state.kept import pool
-from tidegate.state.local import ROOT_VARIABLE
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.segments.decide import OUTCOMES, BatchColumns, check_times
-from tidegate.state.segments.deduplicator_call import Outcomes, work
-from tidegate.state.segments.deduplicator_columns import (
-    VOID,
-    Keys,
-    check_lengths,
-    keys_of,
-    listed,
-    offsets_of,
-    position,
-    times_of,
-)
-from tidegate.state.segments.deduplicator_folder import (
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.commit import Opened
+from tidegate.checkpoint.commit_record import RunFacts
+from tidegate.checkpoint.local.lock import Claim
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.local.store import ROOT_VARIABLE
+from tidegate.checkpoint.settings import Asked, StateSettings
+from tidegate.checkpoint.snapshotter import wait_for
+from tidegate.checkpoint.store import operator_depot
+from tidegate.dedup.columns import Bytes, Longs
+from tidegate.dedup.decision import DUPLICATE, OUTCOMES, BatchColumns, check_times, counts_of, decide
+from tidegate.dedup.deduplicator_checkpoint import (
+    Recent,
     check_epochs,
     claimed,
     folder_of,
@@ -47,9 +42,16 @@ from tidegate.state.segments.deduplicator_folder import (
     next_number,
     recent_of,
 )
-from tidegate.state.segments.deduplicator_recent import Recent
-from tidegate.state.segments.defaults import SNAPSHOT_CHANGES_BYTES_MAX, default_rocks
-from tidegate.state.segments.identity import (
+from tidegate.dedup.deduplicator_input import (
+    VOID,
+    Keys,
+    check_lengths,
+    keys_of,
+    listed,
+    offsets_of,
+    times_of,
+)
+from tidegate.dedup.identity import (
     DIGEST_EXACT,
     DIGEST_XXHASH,
     UNNAMED,
@@ -58,11 +60,13 @@ from tidegate.state.segments.identity import (
     digest_kind,
     read_identity,
 )
-from tidegate.state.segments.rule import SegmentRule
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.snapshotting import wait_for
-
-__all__ = ["Deduplicator", "Outcomes", "position"]
+from tidegate.dedup.settings import SNAPSHOT_CHANGES_BYTES_MAX, SegmentRule, SegmentSettings, default_rocks
+from tidegate.dedup.statistics import Additions, notes_after
+from tidegate.dedup.store.keys import segments_in
+from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
+from tidegate.errors import StateInvalid, StateMismatch, ValueInvalid
+from tidegate.model.clock import Clock, SystemClock
+from tidegate.model.durations import parse_duration
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +136,7 @@ class Deduplicator:
         self.name = name
         self.folder = folder_of(folder, name)
         interval_us = None if interval is None else _us(interval, "interval")
-        self._rule = SegmentRule.of(_us(retention, "retention"), interval_us)
+        self._rule = _rule(name, _us(retention, "retention"), interval_us)
         self._exact_keys = exact_keys
         self._rocks = rocks or default_rocks()
         self._expected_keys = _expected_keys(expected_rate, self._rule)
@@ -193,11 +197,12 @@ class Deduplicator:
         offset: Callable[[Message], Any] | None = None,
         late: Callable[[Message], object] | None = None,
     ) -> list[Message]:
-        """Give the messages that are new, in their order; they are stored before this returns.
+        """Return the messages that are new, in their order; they are stored before this returns.
 
         `key`, `time` and `offset` take a message and give what `check` takes. Late messages are given to
         `late`; without it they are left out, and counted in `counts`, as duplicates are.
         """
+        _check_calls({"key": key, "time": time}, {"offset": offset, "late": late})
         held = listed(messages, "the messages")
         offsets = None if offset is None else [offset(message) for message in held]
         told = self.check([key(message) for message in held], [time(message) for message in held], offsets)
@@ -268,9 +273,7 @@ class Deduplicator:
     def _settings(self, *, with_offsets: bool) -> StateSettings:
         named = os.environ.get(ROOT_VARIABLE)
         return StateSettings(
-            backend="segments",
-            rocks=self._rocks,
-            segments=self._segment_settings(with_offsets=with_offsets),
+            backend=SegmentStoreFactory(self._segment_settings(with_offsets=with_offsets), self._rocks),
             local_root=named or str(self.folder / "local"),
             snapshot_every_batches=SNAPSHOT_EVERY_CALLS,
             snapshot_changes_bytes_max=SNAPSHOT_CHANGES_BYTES_MAX,
@@ -289,7 +292,7 @@ class Deduplicator:
     # ---- who it is ----------------------------------------------------------------------------------------
 
     def _known_identity(self) -> Identity | None:
-        """Give the stored identity, compared with what is known of this one before the first call."""
+        """Return the stored identity, compared with what is known of this one before the first call."""
         stored = read_identity(self._depot, self.name)
         if stored is None:
             return None
@@ -298,7 +301,7 @@ class Deduplicator:
         )
 
     def _identified(self, keys: Keys, *, with_offsets: bool) -> Identity:
-        """Give the identity; the first call's keys and offsets make it, and it is stored by `_accept`."""
+        """Return the identity; the first call's keys and offsets make it, and it is stored by `_accept`."""
         if self._identity is not None:
             keys.check(tuple(digest_kind(kind) for _, kind in self._identity.columns), self.name)
             wanted = self._wanted(self._identity.columns, with_offsets=with_offsets)
@@ -338,8 +341,25 @@ def _check_kinds(name: object, exact_keys: object, rocks: object) -> None:
         raise ValueInvalid(place="rocks", reason=f"it is {rocks!r}, not RocksSettings")
 
 
+def _check_calls(must: Mapping[str, object], may: Mapping[str, object]) -> None:
+    """Refuse what cannot be called where a function that takes a message is asked for."""
+    given = {**must} | {what: found for what, found in may.items() if found is not None}
+    for what, found in given.items():
+        if not callable(found):
+            reason = f"it is {found!r}; give a function that takes a message, such as lambda m: m['id']"
+            raise ValueInvalid(place=what, reason=reason)
+
+
+def _rule(name: str, retention_us: int, interval_us: int | None) -> SegmentRule:
+    try:
+        return SegmentRule.of(retention_us, interval_us)
+    except StateInvalid as problem:
+        reason = str(problem.values["reason"])
+        raise StateInvalid(operator=name, reason=reason, hint=problem.hint) from problem
+
+
 def _number_us(time_unit: Any) -> int:
-    """Give how many microseconds a whole number counts."""
+    """Return how many microseconds a whole number counts."""
     found = {"ms": 1_000, "us": 1}.get(time_unit) if isinstance(time_unit, str) else None
     if found is None:
         raise ValueInvalid(place="time_unit", reason=f"{time_unit!r} is neither 'ms' nor 'us'")
@@ -356,7 +376,7 @@ def _us(given: Any, what: str) -> int:
 
 
 def _expected_keys(rate: Any, rule: SegmentRule) -> int | None:
-    """Give how many keys a whole segment will hold at a rate in messages a second."""
+    """Return how many keys a whole segment will hold at a rate in messages a second."""
     if rate is None:
         return None
     is_number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
@@ -366,3 +386,93 @@ def _expected_keys(rate: Any, rule: SegmentRule) -> int | None:
         )
         raise ValueInvalid(place="expected_rate", reason=reason)
     return max(1, round(float(rate) * rule.interval_us / 1_000_000))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What became of the messages of one call, in their order.
+
+    `outcome` has "unique", "duplicate" or "late" for each; `first_us` the earliest time that a duplicate is
+    in conflict with, in microseconds since 1970, None for others; `counts` how many there are of each.
+    """
+
+    outcome: list[str]
+    first_us: list[int | None]
+    counts: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.outcome)
+
+    @classmethod
+    def of(cls, outcome: Bytes, first_us: Longs) -> Self:
+        """Return outcomes as a consumer reads them."""
+        is_duplicate = (outcome == DUPLICATE).tolist()
+        firsts = [us if is_one else None for us, is_one in zip(first_us.tolist(), is_duplicate, strict=True)]
+        return cls([OUTCOMES[one] for one in outcome.tolist()], firsts, counts_of(outcome))
+
+    @classmethod
+    def none(cls) -> Self:
+        """Return the outcomes of no messages."""
+        return cls([], [], dict.fromkeys(OUTCOMES, 0))
+
+    @property
+    def first_time(self) -> list[dt.datetime | None]:
+        """Return the first times as datetimes of UTC."""
+        return [None if us is None else _EPOCH + dt.timedelta(microseconds=us) for us in self.first_us]
+
+
+def work(
+    opened: Opened, rows: BatchColumns, recent: Recent, rule: SegmentRule, accept: Callable[[], object]
+) -> tuple[Outcomes, Recent]:
+    """Decide the rows of a call and publish it; give what became of them, and what is kept for the next.
+
+    `accept` is called once nothing in the rows speaks against them, before anything of them is stored.
+    """
+    store = opened.backend
+    if not isinstance(store, SegmentStore):
+        raise StateMismatch(operator=opened.asked.operator, reason="its state does not lie in segments.")
+    stream_us = opened.newest_event_us
+    store.expire(stream_us)
+    before = asdict(store.tallies())
+    outcome, first_us = np.zeros(len(rows), np.uint8), np.zeros(len(rows), np.int64)
+    recalled = recent.recall(rows, outcome, first_us)
+    rest = np.arange(len(rows))
+    if len(recalled):
+        rest = np.setdiff1d(rest, recalled, assume_unique=True)
+    decision = decide(_part(rows, rest), store, rule, stream_us, is_redelivered=True)
+    store.check_segments(segments_in(decision.changes))
+    accept()
+    outcome[rest], first_us[rest] = decision.outcome, decision.first_us
+    newest_us = max([int(rows.times_us.max()), *([] if stream_us is None else [stream_us])])
+    recent = recent.after(rows, outcome, first_us, (opened.asked.number, newest_us - rule.retention_us))
+    for batch in recent.table.to_batches():
+        opened.write_out(batch)
+    added = Additions(store.settings)
+    added.add(decision.changes)
+    told = Outcomes.of(outcome, first_us)
+    facts = RunFacts(
+        rows_in=len(rows),
+        rows_out=told.counts["unique"],
+        newest_event_ms=newest_us // 1_000,
+        newest_event_us=newest_us,
+        counts=told.counts | _lookups(before, asdict(store.tallies())),
+        notes=notes_after(store, rule, stream_us, added),
+    )
+    opened.publish(decision.changes, facts)
+    return told, recent
+
+
+def _part(rows: BatchColumns, numbers: Longs) -> BatchColumns:
+    """Return some of the rows, in their order."""
+    if len(numbers) == len(rows):
+        return rows
+    offsets = None if rows.offsets is None else rows.offsets[numbers]
+    taken = rows.keys.take(numbers), rows.times_us[numbers], offsets
+    return BatchColumns(*taken, lambda asked: rows.tie(numbers[asked]))
+
+
+def _lookups(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    """Return what the lookups of one call did, as a head counts it."""
+    found = {name: after[name] - before[name] for name in after}
+    found["lookup_us"] = found.pop("lookup_ns") // 1_000
+    return found

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as at
 
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.checkpoint.keys.codec import KeyColumn as CodecColumn
+from tidegate.checkpoint.keys.spark_hash import groups_of_hashes
+from tidegate.dedup import columns
+from tidegate.dedup.columns import Longs
+from tidegate.dedup.identity import digest_bytes, digest_columns, plain_column
 from tidegate.errors import StateInvalid, StateMismatch, ValueInvalid
-from tidegate.state.hashing import groups_of_hashes
-from tidegate.state.keys import KeyCodec, KeyType
-from tidegate.state.keys import KeyColumn as CodecColumn
-from tidegate.state.segments import columns
-from tidegate.state.segments.columns import Longs
-from tidegate.state.segments.identity import digest_bytes, digest_columns, plain_column
 
 # A source's partition and an offset in it are one number of 64 bits: 15 bits and 48 bits.
 OFFSET_BITS = 48
@@ -75,7 +75,7 @@ class Keys:
             raise StateMismatch(operator=operator, reason=reason, hint=hint)
 
     def column(self, kinds: tuple[str, ...], max_parallelism: int, *, exact: bool) -> columns.KeyColumn:
-        """Give the keys as they lie in segments: digests, or with `exact` the keys themselves."""
+        """Return the keys as they lie in segments: digests, or with `exact` the keys themselves."""
         first, second = digest_columns(self.arrays)
         groups = groups_of_hashes(first, max_parallelism)
         if not exact:
@@ -93,7 +93,7 @@ class Keys:
 
 
 def keys_of(given: Any) -> Keys:
-    """Give keys as columns: of an Arrow table or array, or of a sequence of values or tuples of values."""
+    """Return keys as columns: of an Arrow table or array, or of a sequence of values or tuples of values."""
     if isinstance(given, pa.Table | pa.RecordBatch):
         found = list(given.columns)
     elif isinstance(given, pa.Array | pa.ChunkedArray):
@@ -117,7 +117,7 @@ def _python_columns(keys: list[Any]) -> list[pa.Array]:
 
 
 def listed(given: Any, place: str) -> list[Any]:
-    """Give what a caller has as a list; one value by itself, or things without an order, are refused."""
+    """Return what a caller has as a list; one value by itself, or things without an order, are refused."""
     if not isinstance(given, _NO_LISTS):
         try:
             found: Iterator[Any] = iter(given)
@@ -152,7 +152,7 @@ def _check_one_type(values: list[Any]) -> None:
 
 
 def _family(kind: type) -> type:
-    """Give the type of which a value is; numpy's counts as Python's, a bool is no number."""
+    """Return the type of which a value is; numpy's counts as Python's, a bool is no number."""
     return next((family for family, kinds in _FAMILIES.items() if issubclass(kind, kinds)), kind)
 
 
@@ -165,7 +165,7 @@ def _array(values: list[Any]) -> pa.Array:
 
 
 def times_of(given: Any, operator: str, number_us: int) -> Longs:
-    """Give event times as microseconds since 1970; a datetime without a zone is taken as UTC.
+    """Return event times as microseconds since 1970; a datetime without a zone is taken as UTC.
 
     Whole numbers count so many microseconds.
     """
@@ -204,7 +204,7 @@ def _arrow_times(given: Any, operator: str, number_us: int) -> Longs:
 
 
 def _scaled(numbers: Longs, number_us: int) -> Longs:
-    """Give numbers of a unit in microseconds; those that do not fit are refused."""
+    """Return numbers of a unit in microseconds; those that do not fit are refused."""
     limit = np.iinfo(np.int64).max // number_us
     if len(numbers) and (numbers.max() > limit or numbers.min() < -limit):
         raise ValueInvalid(place="an event time", reason="a number is beyond 64 bits of microseconds")
@@ -232,7 +232,7 @@ def _no_time(operator: str) -> StateInvalid:
 
 
 def offsets_of(given: Any) -> Longs:
-    """Give offsets as numbers: whole numbers as they are, a partition and an offset as one number."""
+    """Return offsets as numbers: whole numbers as they are, a partition and an offset as one number."""
     if isinstance(given, pa.Array | pa.ChunkedArray):
         given = given.to_pylist()
     values = listed(given, "the offsets")
@@ -241,7 +241,7 @@ def offsets_of(given: Any) -> Longs:
 
 
 def _plain(values: list[Any]) -> Longs | None:
-    """Give values of one plain type as numbers at once; None where each must be looked at by itself."""
+    """Return values of one plain type as numbers at once; None where each must be looked at by itself."""
     kinds = set(map(type, values))
     try:
         if kinds == {int}:
@@ -268,7 +268,7 @@ def _offset(value: Any) -> int:
 
 
 def position(partition: int, offset: int) -> int:
-    """Give a partition and an offset in it as one number, as it is stored."""
+    """Return a partition and an offset in it as one number, as it is stored."""
     whole = all(
         isinstance(one, int | np.integer) and not isinstance(one, bool) for one in (partition, offset)
     )

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidegate.checkpoint.commit_record import Head, Times, read_head
+from tidegate.checkpoint.inspect import OperatorState
+from tidegate.checkpoint.inspect import describe as describe_operators
+from tidegate.checkpoint.store import operator_depot
 from tidegate.errors import StorageCorrupt
-from tidegate.state.depot import operator_depot
-from tidegate.state.heads import Head, read_head
-from tidegate.state.inspecting import OperatorState
-from tidegate.state.inspecting import describe as describe_operators
-from tidegate.state.times import Times
 
 KIND = "dedup"
 # Notes that have it list segments after the batch. Those of older heads list them as the batch found them:
@@ -36,7 +35,7 @@ class FilterTally:
 
     @property
     def false_rate(self) -> float | None:
-        """Give the part of the absent keys that the filters let through; None before the first one."""
+        """Return the part of the absent keys that the filters let through; None before the first one."""
         absent = self.probes - self.maybe + self.false
         return self.false / absent if absent > 0 else None
 
@@ -85,39 +84,39 @@ class DedupState:
 
     @property
     def keys(self) -> int:
-        """Give the keys of all segments, and those that an older head does not list."""
+        """Return the keys of all segments, and those that an older head does not list."""
         return sum(one.keys for one in self.segments) + self.unlisted_keys
 
     @property
     def size_bytes(self) -> int:
-        """Give the bytes of all segments on local disks, without their filters."""
+        """Return the bytes of all segments on local disks, without their filters."""
         return sum(one.size_bytes for one in self.segments)
 
     @property
     def filter_bytes(self) -> int:
-        """Give the bytes of all filters."""
+        """Return the bytes of all filters."""
         return sum(one.filter_bytes for one in self.segments)
 
     @property
     def duplicate_rate(self) -> float | None:
-        """Give the part of all rows that were duplicates; None before the first row."""
+        """Return the part of all rows that were duplicates; None before the first row."""
         rows = self.unique + self.duplicates + self.late
         return self.duplicates / rows if rows else None
 
     @property
     def lookup_seconds(self) -> float | None:
-        """Give how long one read of the store took on average; None before the first."""
+        """Return how long one read of the store took on average; None before the first."""
         return self.lookup_us / 1_000_000 / self.reads if self.reads else None
 
 
 def describe(checkpoint: str | Path) -> list[DedupState]:
-    """Give the operators of a checkpoint that deduplicate, in name order."""
+    """Return the operators of a checkpoint that deduplicate, in name order."""
     found = (dedup_state(checkpoint, one) for one in describe_operators(checkpoint))
     return [one for one in found if one is not None]
 
 
 def dedup_state(checkpoint: str | Path, operator: OperatorState) -> DedupState | None:
-    """Give what one operator has stored; None where it is of another kind, or has not done a batch yet."""
+    """Return what one operator has stored; None where it is of another kind, or has not done a batch yet."""
     heads, batch = _newest_heads(checkpoint, operator)
     noted = [head for head in heads if head.notes.get("kind") == KIND]
     if not noted:
@@ -130,7 +129,7 @@ def dedup_state(checkpoint: str | Path, operator: OperatorState) -> DedupState |
 
 
 def _newest_heads(checkpoint: str | Path, operator: OperatorState) -> tuple[list[Head], int]:
-    """Give the heads of the last whole batch; of an epoch that has not done one, those it begins from."""
+    """Return the heads of the last whole batch; of an epoch that has not done one, those it begins from."""
     heads = [part.head for part in operator.partitions if part.head is not None]
     parent = operator.epoch.parent
     if heads or parent is None or parent.savepoint is not None:
@@ -177,7 +176,7 @@ _TOTALS = (
 def _segments(
     heads: Iterable[Head], retention_us: int, interval_us: int, stream_us: int | None
 ) -> tuple[SegmentState, ...]:
-    """Give the segments of all partitions, the oldest first."""
+    """Return the segments of all partitions, the oldest first."""
     parts: dict[int, list[Mapping[str, Any]]] = {}
     for head in heads:
         for one in head.notes.get("segments", ()):

@@ -22,12 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as at
 
+from tidegate.checkpoint.keys import spark_hash
+from tidegate.checkpoint.keys.column_types import kind_named
+from tidegate.checkpoint.keys.spark_hash import Hashes
 from tidegate.errors import StateMismatch, StorageCorrupt, ValueInvalid
 from tidegate.model.durations import Duration, format_duration
-from tidegate.state import hashing
-from tidegate.state.hashing import Hashes
-from tidegate.state.heads import sealed, unsealed
-from tidegate.state.key_kinds import kind_named
+from tidegate.storage.sealed_json import seal, unseal
 
 IDENTITY_FILE = "dedup.json"
 FORMAT = 1
@@ -56,7 +56,7 @@ class IdentityDepot(Protocol):
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Give the bytes of a file; None when it is not there."""
+        """Return the bytes of a file; None when it is not there."""
         ...
 
 
@@ -76,13 +76,13 @@ class Identity:
     digest: str = DIGEST_XXHASH
 
     def to_bytes(self) -> bytes:
-        """Give the sealed file."""
-        return sealed({"format": FORMAT, **asdict(self)})
+        """Return the sealed file."""
+        return seal({"format": FORMAT, **asdict(self)})
 
     @classmethod
     def from_bytes(cls, stored: bytes, place: str) -> Identity:
-        """Give the identity of a sealed file; StorageCorrupt for other bytes."""
-        document = unsealed(stored, place, FORMAT)
+        """Return the identity of a sealed file; StorageCorrupt for other bytes."""
+        document = unseal(stored, place, FORMAT)
         del document["format"]
         try:
             columns = tuple((name, kind) for name, kind in document.pop("columns"))
@@ -93,13 +93,13 @@ class Identity:
 
 
 def read_identity(depot: IdentityDepot, operator: str) -> Identity | None:
-    """Give the identity of an operator; None when it never started, or is no deduplication."""
+    """Return the identity of an operator; None when it never started, or is no deduplication."""
     stored = depot.read(IDENTITY_FILE)
     return None if stored is None else Identity.from_bytes(stored, f"{operator}/{IDENTITY_FILE}")
 
 
 def check_identity(depot: IdentityDepot, wanted: Identity, operator: str) -> Identity:
-    """Give the identity that the checkpoint has: the wanted one, written now, when it had none.
+    """Return the identity that the checkpoint has: the wanted one, written now, when it had none.
 
     StateMismatch where what is stored could not be found under the wanted one; nothing is written then.
     """
@@ -156,12 +156,12 @@ def _shown(columns: tuple[tuple[str, str], ...]) -> str:
 
 
 def digest_kind(kind: str) -> str:
-    """Give the kind under which a column counts: SQL's whole numbers are one, and so are its floats."""
+    """Return the kind under which a column counts: SQL's whole numbers are one, and so are its floats."""
     return _WIDER.get(kind, kind)
 
 
 def plain_column(column: Any) -> tuple[pa.Array, str]:
-    """Give a key column as digests take it, and its kind; ValueInvalid for a type that is no key."""
+    """Return a key column as digests take it, and its kind; ValueInvalid for a type that is no key."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if at.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -173,7 +173,7 @@ def plain_column(column: Any) -> tuple[pa.Array, str]:
 
 
 def _kind_of(found: pa.DataType) -> tuple[str, pa.DataType]:
-    """Give kind and Arrow type of a key column of this Arrow type."""
+    """Return kind and Arrow type of a key column of this Arrow type."""
     if at.is_null(found):
         return _NULLS, found
     if at.is_integer(found):
@@ -197,14 +197,14 @@ def _kind_of(found: pa.DataType) -> tuple[str, pa.DataType]:
 
 
 def digest_columns(arrays: Sequence[pa.Array]) -> tuple[Hashes, Hashes]:
-    """Give both hashes of many keys from their columns, which `plain_column` gave, as Spark gives them."""
+    """Return both hashes of many keys from their columns, which `plain_column` gave, as Spark gives them."""
     count = len(arrays[0])
-    first = np.full(count, hashing.SEED, np.uint64)
-    second = hashing.hash_longs(np.full(count, SALT, np.int64), first)
+    first = np.full(count, spark_hash.SEED, np.uint64)
+    second = spark_hash.hash_longs(np.full(count, SALT, np.int64), first)
     for array in arrays:
         is_null = array.is_null().to_numpy(zero_copy_only=False)
-        first = _hashed(array, hashing.hash_ints(is_null, first))
-        second = _hashed(array, hashing.hash_ints(is_null, second))
+        first = _hashed(array, spark_hash.hash_ints(is_null, first))
+        second = _hashed(array, spark_hash.hash_ints(is_null, second))
     return first, second
 
 
@@ -216,11 +216,11 @@ def _hashed(array: pa.Array, seeds: Hashes) -> Hashes:
         return kind_named(kind).hash_column(array, seeds)
     numbers = pc.fill_null(array, 0.0).to_numpy(zero_copy_only=False) + 0.0
     bits = np.where(np.isnan(numbers), _NAN_BITS, numbers.view(np.uint64))
-    return hashing.keep_where_null(array, hashing.hash_longs(bits.view(np.int64), seeds), seeds)
+    return spark_hash.keep_where_null(array, spark_hash.hash_longs(bits.view(np.int64), seeds), seeds)
 
 
 def digest_bytes(groups: npt.NDArray[Any], first: Hashes, second: Hashes) -> npt.NDArray[np.uint8]:
-    """Give the keys of the segments, shape (n, 18): key group u16, then both hashes, big-endian."""
+    """Return the keys of the segments, shape (n, 18): key group u16, then both hashes, big-endian."""
     keys = np.empty(len(first), np.dtype([("group", ">u2"), ("first", ">u8"), ("second", ">u8")]))
     keys["group"], keys["first"], keys["second"] = groups, first, second
     return keys.view(np.uint8).reshape(len(first), keys.itemsize)

@@ -14,24 +14,26 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.errors import StateMismatch
-from tidegate.state.backend import Changes, PackedEntries
-from tidegate.state.layout import SEGMENT_PREFIX_BYTES
-from tidegate.state.segments.columns import GROUP_BYTES, Bytes, KeyColumn, Longs, decode_times
-from tidegate.state.segments.decide import (
+from tidegate.checkpoint.backend import Changes, PackedEntries
+from tidegate.checkpoint.keys.layout import SEGMENT_PREFIX_BYTES
+from tidegate.dedup.columns import GROUP_BYTES, Bytes, KeyColumn, Longs, decode_times
+from tidegate.dedup.decision import (
     DUPLICATE,
     LATE,
     UNIQUE,
     BatchColumns,
     Decision,
+    Repeated,
     check_rows,
     counts_of,
+    in_turn,
     late_rows,
+    ordered,
+    words_of,
 )
-from tidegate.state.segments.decide_changes import added_times
-from tidegate.state.segments.decide_order import ordered, words_of
-from tidegate.state.segments.decide_repeated import Repeated, in_turn
-from tidegate.state.segments.rule import SegmentRule
+from tidegate.dedup.decision_changes import added_times
+from tidegate.dedup.settings import SegmentRule
+from tidegate.errors import StateMismatch
 
 # The columns of the compact output: one line for each key and time of which a row was a duplicate.
 DUPLICATES_KEY = "key"
@@ -64,7 +66,7 @@ class Published:
 
 
 def duplicates_table(rows: BatchColumns, decision: Decision) -> pa.Table:
-    """Give the compact output of a decision: key, time and first time of its duplicates, each once."""
+    """Return the compact output of a decision: key, time and first time of its duplicates, each once."""
     numbers = np.flatnonzero(decision.outcome == DUPLICATE)
     keys = rows.keys.take(numbers).to_list()
     times_us, firsts_us = rows.times_us[numbers].tolist(), decision.first_us[numbers].tolist()
@@ -78,7 +80,7 @@ def duplicates_table(rows: BatchColumns, decision: Decision) -> pa.Table:
 
 
 def redo(rows: BatchColumns, published: Published, rule: SegmentRule, stream_us: int | None) -> Decision:
-    """Give the decision of a batch that was published; StateMismatch for rows that are not those of then.
+    """Return the decision of a batch that was published; StateMismatch for rows that are not those of then.
 
     `stream_us` is the stream time before that batch. Without compact output the first times are left out (0).
     `changes` are empty: they are published already. Whoever has all parts of a batch compares the sums of
@@ -179,7 +181,7 @@ class _Search:
             self._outcome[row] = UNIQUE
 
     def _rows_of(self, keys: set[bytes]) -> dict[tuple[bytes, int], int]:
-        """Give the rows of some keys by key and time."""
+        """Return the rows of some keys by key and time."""
         hashes = _column(list(keys), self._rows.keys).hashes
         numbers = self._numbers[np.isin(self._rows.keys.hashes[self._numbers], hashes)]
         listed = self._rows.keys.take(numbers).to_list()
@@ -188,7 +190,7 @@ class _Search:
 
 
 def _firsts(rows: BatchColumns, timely: Longs) -> Longs:
-    """Give the rows in the order of their keys, of those with one key and time the first in turn alone."""
+    """Return the rows in the order of their keys, of those with one key and time the first in turn alone."""
     order = ordered(rows.keys, timely)
     if not len(order.repeated):
         return order.sorted_rows

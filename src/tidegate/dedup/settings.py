@@ -1,20 +1,86 @@
-"""The rule of segments: takes event times, gives the segment of each and which segments still live.
+"""How a segmented store keeps keys: takes what the caller wants, gives checked settings, keeps nothing.
+
+The rule of segments: takes event times, gives the segment of each and which segments still live.
 
 All times are microseconds since 1970; those before are negative. A segment is a stretch of event time, its
 number is `floor(time / interval)`, and its folder is named by its start in milliseconds: `orders.4320000000`.
 Every part of the code asks this rule, so that there is one way to cut time.
+
+What deduplication takes unless the caller says otherwise: takes a bound of memory, gives settings.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from tidegate.checkpoint.backends.rocksdb_options import GIB, MIB, RocksSettings
 from tidegate.errors import StateInvalid
 from tidegate.model.durations import US_MAX, Duration, format_duration
+
+# A filter with fewer lets too many new keys through to RocksDB; with more it pays for nothing.
+FILTER_BITS_MIN = 4
+FILTER_BITS_MAX = 32
+# Below this not one page of a filter fits, and every probe reads from the disk.
+FILTER_MEMORY_BYTES_MIN = MIB
+
+TIME_BYTES = 8
+OFFSET_BYTES = 8
+
+_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSettings:
+    """How one segmented store keeps its keys; times are microseconds.
+
+    `store` names the folders. `exact_keys` keeps the keys themselves in place of digests. `with_offsets`
+    keeps the source's offset beside each time. `expected_keys` is how many keys a whole segment of one
+    partition will hold, where the caller knows. `filter_memory_bytes_max` bounds the filters of all stores
+    of a worker.
+    """
+
+    store: str
+    retention_us: int
+    interval_us: int
+    exact_keys: bool = False
+    with_offsets: bool = False
+    expected_keys: int | None = None
+    filter_bits: int = 12
+    filter_memory_bytes_max: int = 256 * MIB
+
+    def __post_init__(self) -> None:
+        for reason in _faults(self):
+            raise StateInvalid(operator=self.store, reason=reason)
+        SegmentRule(self.retention_us, self.interval_us)
+
+    @property
+    def rule(self) -> SegmentRule:
+        """Return how these settings cut time."""
+        return SegmentRule(self.retention_us, self.interval_us)
+
+    @property
+    def time_bytes(self) -> int:
+        """Return the width of one stored time, with its offset where one is kept."""
+        return TIME_BYTES + OFFSET_BYTES if self.with_offsets else TIME_BYTES
+
+
+def _faults(settings: SegmentSettings) -> list[str]:
+    """Return what is wrong with settings, each with what to do."""
+    found = []
+    if not _NAME.match(settings.store):
+        found.append("its name must be letters, digits, _ and -, 128 at most: folders are named by it")
+    if settings.expected_keys is not None and settings.expected_keys < 1:
+        found.append(f"expected_keys is {settings.expected_keys}; give 1 or more, or leave it out")
+    if not FILTER_BITS_MIN <= settings.filter_bits <= FILTER_BITS_MAX:
+        found.append(f"filter_bits must lie between {FILTER_BITS_MIN} and {FILTER_BITS_MAX}")
+    if settings.filter_memory_bytes_max < FILTER_MEMORY_BYTES_MIN:
+        found.append(f"filter_memory_bytes_max must be {FILTER_MEMORY_BYTES_MIN} or more")
+    return found
+
 
 US_PER_MS = 1_000
 # Shorter segments would be opened and removed more often than they are of use.
@@ -26,6 +92,7 @@ RETENTION_US_MAX = 1 << 60
 
 TimesUs = np.ndarray[Any, np.dtype[np.int64]]
 
+_GUIDE = "docs/guide/dedup.md tells what retention and interval are."
 _FOLDER = re.compile(r"^(?P<store>.+)\.(?P<start>0|-?[1-9]\d*)$")
 
 
@@ -37,12 +104,12 @@ class SegmentRule:
     interval_us: int
 
     def __post_init__(self) -> None:
-        for reason in _faults(self.retention_us, self.interval_us):
-            raise StateInvalid(operator="with this retention", reason=reason)
+        for reason in _window_faults(self.retention_us, self.interval_us):
+            raise StateInvalid(operator="deduplicate", reason=reason, hint=_GUIDE)
 
     @classmethod
     def of(cls, retention_us: int, interval_us: int | None = None) -> SegmentRule:
-        """Give the rule for a retention; the interval is half of it, 60 s at least, unless it is given."""
+        """Return the rule for a retention; the interval is half of it, 60 s at least, unless it is given."""
         if interval_us is None:
             half_us = -(-retention_us // (2 * US_PER_MS)) * US_PER_MS
             interval_us = max(half_us, INTERVAL_US_MIN)
@@ -50,40 +117,40 @@ class SegmentRule:
 
     @property
     def holds_several(self) -> bool:
-        """Say whether two times of one key that both count may lie in one segment."""
+        """Return whether two times of one key that both count may lie in one segment."""
         return self.interval_us > self.retention_us
 
     def segment_of(self, time_us: int) -> int:
-        """Give the segment in which a time lies."""
+        """Return the segment in which a time lies."""
         return time_us // self.interval_us
 
     def segments_of(self, times_us: TimesUs) -> TimesUs:
-        """Give the segments in which times lie."""
+        """Return the segments in which times lie."""
         return np.floor_divide(times_us, np.int64(self.interval_us))
 
     def start_us(self, segment: int) -> int:
-        """Give the first time of a segment; it ends where the next one starts."""
+        """Return the first time of a segment; it ends where the next one starts."""
         return segment * self.interval_us
 
     def start_ms(self, segment: int) -> int:
-        """Give the same in milliseconds, as it stands in the folder's name."""
+        """Return the same in milliseconds, as it stands in the folder's name."""
         return self.start_us(segment) // US_PER_MS
 
     def counts_from_us(self, stream_us: int | None) -> int | None:
-        """Give the first time that still counts; older rows are late. None: nothing is too old yet."""
+        """Return the first time that still counts; older rows are late. None: nothing is too old yet."""
         return None if stream_us is None else stream_us - self.retention_us
 
     def first_live(self, stream_us: int | None) -> int | None:
-        """Give the first segment that lives; those before are expired. None: all live."""
+        """Return the first segment that lives; those before are expired. None: all live."""
         from_us = self.counts_from_us(stream_us)
         return None if from_us is None else self.segment_of(from_us)
 
     def folder_name(self, store: str, segment: int) -> str:
-        """Give the name of a segment's folder."""
+        """Return the name of a segment's folder."""
         return f"{store}.{self.start_ms(segment)}"
 
     def segment_of_folder(self, store: str, name: str) -> int | None:
-        """Give the segment whose folder has this name; None when it is no segment of this store."""
+        """Return the segment whose folder has this name; None when it is no segment of this store."""
         match = _FOLDER.match(name)
         if match is None or match["store"] != store:
             return None
@@ -91,8 +158,8 @@ class SegmentRule:
         return None if rest else segment
 
 
-def _faults(retention_us: int, interval_us: int) -> list[str]:
-    """Say what is wrong with a retention and an interval, each with what to do."""
+def _window_faults(retention_us: int, interval_us: int) -> list[str]:
+    """Return what is wrong with a retention and an interval, each with what to do."""
     if not 0 < retention_us <= RETENTION_US_MAX:
         return [f"the retention is {_said(retention_us)}; it must lie between 1 µs and 36,000 years"]
     if interval_us <= 0 or interval_us % US_PER_MS:
@@ -109,3 +176,20 @@ def _faults(retention_us: int, interval_us: int) -> list[str]:
 def _said(us: int) -> str:
     """Write a length of time in words; one that cannot be as the number that it is."""
     return format_duration(Duration(us)) if 0 <= us <= US_MAX else f"{us} µs"
+
+
+# A snapshot writes out what is in memory, a small file for each segment that was touched, and the files are
+# merged again and again: with one after every tenth batch a key was written some fifty times in the life of
+# its segment. Batches since the last snapshot are applied again after a kill, a million keys in a second.
+SNAPSHOT_EVERY_BATCHES = 100
+SNAPSHOT_CHANGES_BYTES_MAX = 128 * MIB
+
+# With four files, universal compaction merges so often that what it writes grows with the number of
+# snapshots; with twelve a key is written about five times. The filters make up for the longer search.
+COMPACTION_TRIGGER_FILES = 12
+
+
+def default_rocks(memory_bytes_max: int = GIB) -> RocksSettings:
+    """Return how RocksDB keeps segments: the preset, merging less often."""
+    preset = RocksSettings.deduplication(memory_bytes_max=memory_bytes_max)
+    return replace(preset, level0_compaction_trigger=COMPACTION_TRIGGER_FILES)

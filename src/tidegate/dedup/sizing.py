@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
+from tidegate.checkpoint.keys.layout import PARALLELISM_MAX
+from tidegate.dedup.settings import SNAPSHOT_CHANGES_BYTES_MAX
 from tidegate.errors import RequestInvalid
 from tidegate.model.durations import Duration, format_duration
-from tidegate.state.layout import PARALLELISM_MAX
-from tidegate.state.segments.defaults import SNAPSHOT_CHANGES_BYTES_MAX
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -104,26 +104,26 @@ class Load:
 
     @property
     def segment_us(self) -> int:
-        """Give the length of a segment: the interval, else half the retention, a minute at least."""
+        """Return the length of a segment: the interval, else half the retention, a minute at least."""
         half_us = -(-self.retention_us // 2_000) * 1_000  # whole milliseconds
         return max(half_us, INTERVAL_US_MIN) if self.interval_us is None else self.interval_us
 
     @property
     def segments_in_retention(self) -> int:
-        """Give how many segments one retention fills."""
+        """Return how many segments one retention fills."""
         return -(-self.retention_us // self.segment_us)
 
     @property
     def segments_live(self) -> int:
-        """Give how many segments are live at most: one more, while the oldest is still needed in part."""
+        """Return how many segments are live at most: one more, while the oldest is still needed in part."""
         return self.segments_in_retention + 1
 
     def messages(self, us: int) -> Fraction:
-        """Give how many messages come in a stretch of time."""
+        """Return how many messages come in a stretch of time."""
         return self.rate * us / US_PER_SECOND
 
     def keys(self, us: int) -> Fraction:
-        """Give how many new keys come in a stretch of time."""
+        """Return how many new keys come in a stretch of time."""
         return self.messages(us) * (1 - self.duplicate_share)
 
 
@@ -140,22 +140,22 @@ class WindowStore:
 
     @property
     def segment_gib(self) -> int:
-        """Give a segment's size."""
+        """Return a segment's size."""
         return self.segment_bytes // GIB
 
     @property
     def store_gib(self) -> int:
-        """Give the size of as many segments as a retention fills."""
+        """Return the size of as many segments as a retention fills."""
         return self.segment_gib * self.segments
 
     @property
     def live_gib(self) -> int:
-        """Give the size of as many segments as are live at most."""
+        """Return the size of as many segments as are live at most."""
         return self.segment_gib * self.segments_live
 
     @property
     def changelog_gib(self) -> int:
-        """Give the size of the changelog."""
+        """Return the size of the changelog."""
         return self.changelog_bytes // GIB
 
 
@@ -179,38 +179,38 @@ class Segments:
 
     @property
     def local_bytes(self) -> int:
-        """Give what one copy of all partitions takes on local disks."""
+        """Return what one copy of all partitions takes on local disks."""
         return self.store_bytes + self.filter_bytes
 
     @property
     def compaction_bytes(self) -> int:
-        """Give what compaction takes beside it for a while: the active segment, written anew whole."""
+        """Return what compaction takes beside it for a while: the active segment, written anew whole."""
         return self.segment_bytes
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Give what the checkpoint takes: snapshots, files that only an older one needs, change files."""
+        """Return what the checkpoint takes: snapshots, files that only an older one needs, change files."""
         return self.local_bytes + self.segment_bytes + self.change_files_bytes
 
     @property
     def disk_bytes(self) -> int:
-        """Give the local disk to have, all hosts together, so that it is never fuller than watched for."""
+        """Return the local disk to have, all hosts together, so that it is never fuller than watched for."""
         copies = 1 + self.standbys
         return int((self.local_bytes + self.compaction_bytes) * copies / FILL_MAX)
 
     @property
     def checkpoint_disk_bytes(self) -> int:
-        """Give the disk to have for the checkpoint."""
+        """Return the disk to have for the checkpoint."""
         return int(self.checkpoint_bytes / FILL_MAX)
 
     @property
     def partition_bytes(self) -> int:
-        """Give what one partition's copy takes."""
+        """Return what one partition's copy takes."""
         return -(-self.local_bytes // self.partitions)
 
     @property
     def partition_restore_seconds(self) -> int:
-        """Give how long one partition takes to come back from the checkpoint alone."""
+        """Return how long one partition takes to come back from the checkpoint alone."""
         return -(-self.live_keys // (self.partitions * RESTORE_KEYS_A_SECOND))
 
 
@@ -225,7 +225,7 @@ class Estimate:
 
 
 def estimate(load: Load) -> Estimate:
-    """Give what a load takes in both layouts; a pure function of it."""
+    """Return what a load takes in both layouts; a pure function of it."""
     window_store = _window_store(load)
     return Estimate(load, window_store, _segments(load), _notes(load, window_store))
 
@@ -270,7 +270,7 @@ def _segments(load: Load) -> Segments:
 
 
 def _partitions(local_bytes: int) -> int:
-    """Give the least power of two with which no partition's copy is too large."""
+    """Return the least power of two with which no partition's copy is too large."""
     wanted = max(1, -(-local_bytes // PARTITION_BYTES_MAX))
     return min(1 << (wanted - 1).bit_length(), PARALLELISM_MAX)
 

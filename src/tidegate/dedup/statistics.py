@@ -14,15 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.state.backend import Changes
-from tidegate.state.segments.columns import Bytes, decode_times
-from tidegate.state.segments.describe import AFTER, KIND
-from tidegate.state.segments.estimate import FILTER_BYTES_A_KEY
-from tidegate.state.segments.facts import SegmentFacts
-from tidegate.state.segments.outer_keys import PartChanges, split
-from tidegate.state.segments.rule import SegmentRule
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.segments.store import SegmentStore
+from tidegate.checkpoint.backend import Changes
+from tidegate.dedup.columns import Bytes, decode_times
+from tidegate.dedup.describe import AFTER, KIND
+from tidegate.dedup.settings import SegmentRule, SegmentSettings
+from tidegate.dedup.sizing import FILTER_BYTES_A_KEY
+from tidegate.dedup.store.keys import PartChanges, split
+from tidegate.dedup.store.segment import SegmentFacts
+from tidegate.dedup.store.store import SegmentStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Addition:
     newest_us: int | None = None
 
     def joined(self, other: Addition) -> Addition:
-        """Give both as one."""
+        """Return both as one."""
         return Addition(
             self.keys + other.keys,
             self.size_bytes + other.size_bytes,
@@ -79,7 +78,7 @@ class Additions:
 def notes_after(
     store: SegmentStore, rule: SegmentRule, stream_us: int | None, added: Additions
 ) -> dict[str, Any]:
-    """Give the notes of a batch that found `stream_us`, with the segments as they are once it is applied."""
+    """Return notes of a batch that found `stream_us`, with the segments as they are once it is applied."""
     return {
         "kind": KIND,
         "retention_us": rule.retention_us,
@@ -94,7 +93,7 @@ def notes_after(
 def facts_after(
     found: list[SegmentFacts], added: Mapping[int, Addition], rule: SegmentRule
 ) -> list[SegmentFacts]:
-    """Give the segments as they are once the additions are applied, the oldest first."""
+    """Return the segments as they are once the additions are applied, the oldest first."""
     facts = {one.number: one for one in found}
     for number, one in added.items():
         before = facts.get(number) or _empty(number, rule)

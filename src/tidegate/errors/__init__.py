@@ -110,7 +110,7 @@ client raises the class that the server raised.
 
 from __future__ import annotations
 
-from tidegate.errors.people import (
+from tidegate.errors.accounts import (
     BackupNotFound,
     Forbidden,
     HeadersTooLarge,

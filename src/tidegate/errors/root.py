@@ -31,13 +31,13 @@ class TidegateError(Exception):
         return _rebuild, (type(self), self.hint, self.values)
 
     def to_wire(self) -> dict[str, Any]:
-        """Give the body that HTTP answers with."""
+        """Return the body that HTTP answers with."""
         error = {"code": self.code, "message": self.message, "hint": self.hint, "details": self.values}
         return {"error": error}
 
 
 def _shown(value: Any) -> Any:
-    """Give a value as a sentence has it: a list as its first members, whatever else as it is."""
+    """Return a value as a sentence has it: a list as its first members, whatever else as it is."""
     if not isinstance(value, list | tuple):
         return value
     first = ", ".join(map(str, value[:SHOWN_MEMBERS_MAX]))
@@ -61,7 +61,7 @@ def every_error(root: type[TidegateError] = TidegateError) -> list[type[Tidegate
 
 
 def from_wire(body: dict[str, Any]) -> TidegateError:
-    """Give the error that `to_wire` wrote; a code we do not know becomes a plain TidegateError."""
+    """Return the error that `to_wire` wrote; a code we do not know becomes a plain TidegateError."""
     error = body["error"]
     kinds = {kind.code: kind for kind in every_error()}
     kind = kinds.get(error.get("code", ""), TidegateError)

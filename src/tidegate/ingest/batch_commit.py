@@ -22,14 +22,14 @@ import pyarrow as pa
 from tidegate.errors import RequestInvalid
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Reader
-from tidegate.topics import parts as stored_parts
-from tidegate.topics.batches import Origin
-from tidegate.topics.dedup_keys import DedupKeys, Places, checked_digests
+from tidegate.storage.group_commit import Staging
+from tidegate.topics import staged_batches as stored_parts
+from tidegate.topics.dedup import DedupKeys, Places, checked_digests
 from tidegate.topics.definitions import Topic
-from tidegate.topics.logs import Log
-from tidegate.topics.parts import BatchName, FoundPart, LastBatch, NewPart
+from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.record_batch import Origin
+from tidegate.topics.staged_batches import BatchName, FoundPart, LastBatch, NewPart
 
 # A batch is held in memory while it is written, and other writers wait for it: a million messages of 100
 # bytes take about 0.7 GB and one and a half seconds.
@@ -77,7 +77,7 @@ class _Columns:
     indexes: list[int] = field(default_factory=list)
 
     def chosen(self, is_chosen: np.ndarray) -> _Columns:
-        """Give those whose numbers are marked."""
+        """Return those whose numbers are marked."""
         places = np.flatnonzero(is_chosen[self.indexes]).tolist()
         return _Columns(
             [self.keys[place] for place in places],
@@ -112,7 +112,7 @@ class BatchParts:
     def plan_part(
         self, topic: Topic, name: BatchName, content: bytes, messages: int
     ) -> Callable[[Staging], int | None]:
-        """Give the change that stores a part and gives its number; None where the batch is committed."""
+        """Return the change that stores a part and gives its number; None where the batch is committed."""
         part = NewPart(content, messages, self._clock.now_us())
 
         def stage(staging: Staging) -> int | None:
@@ -128,7 +128,7 @@ class BatchParts:
     def plan_commit(
         self, topic: Topic, name: BatchName, part_ids: Sequence[int], *, lasts: bool
     ) -> Callable[[Staging], Outcome]:
-        """Give the change that appends the messages of parts, in this order, and ends the batch."""
+        """Return the change that appends the messages of parts, in this order, and ends the batch."""
         if self._known(self._reader, topic, name) is not None:
             everything = stored_parts.parts_until(self._reader, topic, name)
             return lambda staging: self._stage_known(staging, topic, name, everything)
@@ -173,13 +173,13 @@ class BatchParts:
         return int(verdict.duplicates.sum())
 
     def plan_abort(self, topic: Topic, name: BatchName, part_ids: Sequence[int]) -> Callable[[Staging], int]:
-        """Give the change that removes parts of a batch, and gives how many there were."""
+        """Return the change that removes parts of a batch, and gives how many there were."""
         found = [stored_parts.find_part(self._reader, topic, name, part_id) for part_id in set(part_ids)]
         mine = [part for part in found if part is not None]
         return lambda staging: stored_parts.stage_removal(staging, topic, mine)
 
     def old(self, topic: Topic) -> list[Removal]:
-        """Give what is left of batches that nobody will commit any more, some at a time; blocking."""
+        """Return what is left of batches that nobody will commit any more, some at a time; blocking."""
         horizon_us = self._clock.now_us() - PARTS_KEPT_SECONDS * _US
         parts = stored_parts.old_parts(self._reader, topic, horizon_us)
         writers = list(stored_parts.old_writers(self._reader, topic, horizon_us))
@@ -243,7 +243,7 @@ class BatchParts:
         return _Content(columns, checked_digests(topic, dedup_keys))
 
     def _routes(self, topic: Topic, keys: Sequence[str | None], named: Sequence[int | None]) -> np.ndarray:
-        """Give each message its partition: the one it names, else that of its key, else whose turn it is."""
+        """Return the partition of each message: the one it names, else that of its key, else round robin."""
         turn = next(self._turn) % topic.partitions
         if topic.partitions == 1:
             return np.zeros(len(keys), np.int64)
@@ -296,5 +296,5 @@ def _lists(table: pa.Table) -> tuple[list[str | None], list[bytes], list[int | N
 
 
 def _optional(table: pa.Table, name: str) -> list[Any]:
-    """Give a column; nothing in each row where there is none."""
+    """Return a column; nothing in each row where there is none."""
     return list(table.column(name).to_pylist()) if name in table.schema.names else [None] * table.num_rows

@@ -27,15 +27,15 @@ from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableKind, Value
 from tidegate.model.values import json_column
-from tidegate.sql.expressions import LiveFilter, RowShape, compile_filter
-from tidegate.storage.commit import Staging
-from tidegate.tables.checks import KEY_COLUMNS_MAX, column_position
-from tidegate.topics.batches import Origin
+from tidegate.sql.expressions.compile import LiveFilter, RowShape, compile_filter
+from tidegate.storage.group_commit import Staging
+from tidegate.tables.validation import KEY_COLUMNS_MAX, column_position
 from tidegate.topics.definitions import Topic, TopicDirectory
-from tidegate.topics.logs import Log
+from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.record_batch import Origin
+from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.payloads import CODECS, DiffEncoder, encode_full, encode_keys, preview_texts
 from tidegate.topics.routes import Route, RouteDirectory
-from tidegate.topics.schemas import PayloadSchemas
 
 USER_COLUMN = "_user"
 # It is compiled for every route, some of that on the committer's thread, where all writers wait.
@@ -57,7 +57,7 @@ _logger = logging.getLogger(__name__)
 def check_route(
     table: Table, where: str | None, partition_by: Sequence[str], payload: str
 ) -> tuple[str, ...]:
-    """Give the columns of PARTITION BY as the table spells them, or say what is wrong with a route."""
+    """Return the columns of PARTITION BY as the table spells them, or say what is wrong with a route."""
     if table.kind == TableKind.STREAM:
         reason = f"'{table.full_name}' is a STREAM table: its rows are in files, and cannot be one write with"
         raise SqlUnsupported(
@@ -88,7 +88,7 @@ def _check_where(table: Table, where: str) -> None:
 
 
 def _about_source(words: str) -> str:
-    """Give what is said of live queries, which have the same language, in the words of a source."""
+    """Return what is said of live queries, which have the same language, in the words of a source."""
     for ours, theirs in _SOURCE_WORDS:
         words = theirs.sub(ours, words)
     return words[:1].upper() + words[1:] if words.startswith("the WHERE") else words
@@ -115,7 +115,7 @@ class TopicRouter:
         self._faults: Counter[tuple[int, int, Op]] = Counter()
 
     def wants(self, table: Table) -> bool:
-        """Say whether any route has the table as its source."""
+        """Return whether any route has the table as its source."""
         return self._routes.feeds(table.id)
 
     def prepare(self, tables: Iterable[Table]) -> None:
@@ -139,7 +139,7 @@ class TopicRouter:
         """Do nothing: the log tells readers itself."""
 
     def faults_of(self, route: Route) -> int:
-        """Give how many rows the WHERE of a route could not judge since the start; they were not sent."""
+        """Return how many rows the WHERE of a route could not judge since the start; they were not sent."""
         return self._faults[route.topic_id, route.table_id, route.op]
 
     @property
@@ -167,7 +167,7 @@ class TopicRouter:
                 self._log.stage_append(staging, topic, partition, some_keys, some, origin)
 
     def _chosen(self, plan: _Plan, run: Sequence[Change]) -> Sequence[Change]:
-        """Give the changes that a WHERE is true for, and count those that it cannot judge."""
+        """Return the changes that a WHERE is true for, and count those that it cannot judge."""
         matches = plan.filter
         if matches is None:
             return run
@@ -225,7 +225,7 @@ class _Plan:
         self._origin = Origin()
 
     def origin(self, number: int, user: str) -> Origin:
-        """Give what the messages share; one that was asked for last is given again."""
+        """Return what the messages share; one that was asked for last is given again."""
         whose = user if self._is_scoped else None
         last = self._origin
         if last.schema != number or last.user != whose:
@@ -235,7 +235,7 @@ class _Plan:
         return last
 
     def messages(self, changes: Sequence[Change], user: str) -> tuple[list[str], list[bytes]]:
-        """Give the keys and the payloads of messages."""
+        """Return the keys and the payloads of messages."""
         rows: Sequence[Row] = (
             changes.rows if isinstance(changes, Inserted) else list(map(self.shown, changes))
         )
@@ -283,7 +283,7 @@ class _KeyTexts:
         self._kinds = [column.type for column in table.columns]
 
     def of(self, rows: Sequence[Row], user: str) -> list[str]:
-        """Give the key of every row."""
+        """Return the key of every row."""
         if len(self._places) == 1:
             place = self._places[0]
             if place is None:
@@ -299,7 +299,7 @@ class _KeyTexts:
 
 
 def _plain_texts(values: list[Value], kind: ColumnType) -> list[str]:
-    """Give the JSON of values, texts without their quotes."""
+    """Return the JSON of values, texts without their quotes."""
     if kind.name in ("INT", "BIGINT") and None not in values:
         return list(map(str, values))
     return [value if isinstance(value, str) else _json_text(value) for value in json_column(values, kind)]
@@ -345,7 +345,7 @@ def _divided(
 
 
 def _spelled(table: Table, name: str) -> str:
-    """Give a column of PARTITION BY as the table spells it."""
+    """Return a column of PARTITION BY as the table spells it."""
     is_user = name.lower() == USER_COLUMN and table.is_scoped
     if is_user and USER_COLUMN not in {column.name.lower() for column in table.columns}:
         return USER_COLUMN

@@ -19,8 +19,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidegate.errors import IdempotencyKeyReused, StorageCorrupt
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import KeyRange, Reader
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, u64
 
 KEPT_SECONDS = 24 * 3600
@@ -77,7 +77,7 @@ def stage_once(staging: Staging, once: Once, deed: Callable[[Staging], Answer]) 
 
 
 def old_answers(reader: Reader, now_us: int, after: bytes = b"") -> list[bytes]:
-    """Give keys of the time index that are too old, the next ones behind `after`; blocking."""
+    """Return keys of the time index that are too old, the next ones behind `after`; blocking."""
     horizon_us = max(0, now_us - KEPT_SECONDS * _US)
     start = after + b"\0" if after else join(KeySpace.ANSWER_TIME, u64(0))
     span = KeyRange(start, max(start, join(KeySpace.ANSWER_TIME, u64(horizon_us))))

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidegate.errors import SequenceReused, SequenceTooOld
-from tidegate.storage.commit import GroupCommitter, StageLater, Staging
-from tidegate.topics.batches import Origin
-from tidegate.topics.dedup_keys import DedupKeys, Places, checked_digests
+from tidegate.storage.group_commit import GroupCommitter, StageLater, Staging
+from tidegate.topics.dedup import DedupKeys, Places, checked_digests
 from tidegate.topics.definitions import Topic
-from tidegate.topics.logs import Log
+from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.record_batch import Origin
 from tidegate.topics.producers import REQUESTS_KEPT, Memory, Placed, recall, stage_memory
 
 _PUBLISHED = Origin()
@@ -47,7 +47,7 @@ class Messages:
         return Messages(self.keys[start:], self.payloads[start:], self.partitions[start:])
 
     def chosen(self, indexes: np.ndarray) -> Messages:
-        """Give some of them, without their dedup keys."""
+        """Return some of them, without their dedup keys."""
         if len(indexes) == len(self):
             return self
         chosen = indexes.tolist()
@@ -99,7 +99,7 @@ class Publisher:
     def plan(
         self, topic: Topic, messages: Messages, sender: Sender | None = None
     ) -> Callable[[Staging], Receipt]:
-        """Give the change that stores messages, for someone who commits it with something else."""
+        """Return the change that stores messages, for someone who commits it with something else."""
         routes = self._route(topic, messages)
         digests = None if messages.dedup_keys is None else checked_digests(topic, messages.dedup_keys)
         if sender is not None:
@@ -145,7 +145,7 @@ class Publisher:
         keys: Sequence[str | None],
         payloads: Sequence[bytes],
     ) -> Receipt:
-        """Give the places of messages that were stored before; others under their numbers are refused."""
+        """Return the places of messages that were stored before; others under their numbers are refused."""
         count = len(payloads)
         partitions, offsets, ids = memory.places(sender.sequence, sender.sequence + count)
         # Of a duplicate nothing was stored that could be compared; its id is remembered instead.
@@ -217,7 +217,7 @@ class _Batch:
 
 
 def _placed(memory: Memory, new: Receipt) -> Placed:
-    """Give what a producer's memory keeps of messages that it just sent."""
+    """Return what a producer's memory keeps of messages that it just sent."""
     duplicates = new.duplicates
     ids = None if duplicates is None or not duplicates.any() else np.where(duplicates, new.ids, 0)
     return Placed.of(memory.expected, new.partitions, new.offsets, ids)
@@ -241,7 +241,7 @@ def _mask(receipt: Receipt) -> np.ndarray:
 
 
 def _same_json(one: bytes, other: bytes) -> bool:
-    """Say whether two payloads mean the same; a sender may write one again with other spaces or order."""
+    """Return whether two payloads mean the same; a sender may write one again with other spaces or order."""
     if one == other:
         return True
     try:

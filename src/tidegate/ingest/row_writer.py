@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tidegate.ingest.newest import NewestRows, UserRows
+from tidegate.ingest.stream_latest import NewestRows, UserRows
 from tidegate.model.changes import Change, Changes
 from tidegate.model.tables import Row, Table
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.streams.store import StreamStore
 from tidegate.tables.store import TableStore, Written
 
@@ -24,7 +24,7 @@ class Follower(Protocol):
     """Someone who wants to know what happens to the rows of tables."""
 
     def wants(self, table: Table) -> bool:
-        """Say whether the changes of a table are wanted now; on the committer's thread."""
+        """Return whether the changes of a table are wanted now; on the committer's thread."""
         ...
 
     def stage(self, staging: Staging, changes: Changes) -> None:
@@ -37,7 +37,7 @@ class Follower(Protocol):
 
 
 class RowWriter:
-    """Gives the changes that write rows of USER and SHARED tables; any thread may ask."""
+    """Returns the changes that write rows of USER and SHARED tables; any thread may ask."""
 
     def __init__(self, store: TableStore, followers: Sequence[Follower] = ()) -> None:
         self._store = store
@@ -46,7 +46,7 @@ class RowWriter:
     def insert(
         self, table: Table, user: str, rows: Sequence[Row], *, upsert: bool
     ) -> Callable[[Staging], int]:
-        """Give the change that adds rows; it answers with their number."""
+        """Return the change that adds rows; it answers with their number."""
 
         def stage(staging: Staging) -> int:
             wanted = self._wanted(table)
@@ -58,7 +58,7 @@ class RowWriter:
         return stage
 
     def edit_keys(self, table: Table, user: str, keys: Sequence[Row], edit: Edit) -> Callable[[Staging], int]:
-        """Give the change that edits rows by their keys, as they are when it is staged.
+        """Return the change that edits rows by their keys, as they are when it is staged.
 
         `edit` gives the new row, or the same row where it is not to be changed; the columns of the key stay.
         """
@@ -80,7 +80,7 @@ class RowWriter:
     def delete_keys(
         self, table: Table, user: str, keys: Sequence[Row], matches: Callable[[Row], bool]
     ) -> Callable[[Staging], int]:
-        """Give the change that removes rows by their keys, where they still match when it is staged."""
+        """Return the change that removes rows by their keys, where they still match when it is staged."""
 
         def stage(staging: Staging) -> int:
             wanted = self._wanted(table)
@@ -99,7 +99,7 @@ class RowWriter:
     def replace(
         self, table: Table, user: str, edits: Sequence[tuple[Row, Row | None]]
     ) -> Callable[[Staging], int | None]:
-        """Give the change that replaces whole rows; it answers None where one is not what it was."""
+        """Return the change that replaces whole rows; it answers None where one is not what it was."""
 
         def stage(staging: Staging) -> int | None:
             wanted = self._wanted(table)

@@ -98,7 +98,7 @@ class NewestRows:
         return len(self._held)
 
     def load(self, table: Table, user: str) -> UserRows:
-        """Give a user's rows as they are now; under the table's lock, before something is written."""
+        """Return a user's rows as they are now; under the table's lock, before something is written."""
         with self._lock:
             kept = self._held.get((table.id, user))
         if kept is not None and kept[0].table == table:

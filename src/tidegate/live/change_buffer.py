@@ -106,7 +106,7 @@ class History:
         return self._count > self._changes_max or self._size_bytes > self._bytes_max
 
     def after(self, seq: int, stop_seq: int, changes_max: int, bytes_max: int) -> Slice | None:
-        """Give the next changes behind one, up to and with `stop_seq`; None when some of them are gone.
+        """Return the next changes behind one, up to and with `stop_seq`; None when some of them are gone.
 
         At least one change is given where there is one, whatever the limits.
         """
@@ -138,7 +138,7 @@ class History:
 
 
 def estimate_bytes(table: Table, rows: Sequence[Change]) -> int:
-    """Say about how much memory changes take; costs little for rows of fixed size."""
+    """Return about how much memory changes take; costs little for rows of fixed size."""
     columns = table.shown_columns
     sized = [at for at, (_, kind) in enumerate(columns) if kind.name in _VARIABLE]
     fixed_bytes = CHANGE_BYTES + VALUE_BYTES * len(columns)

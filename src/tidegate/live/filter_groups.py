@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 
-from tidegate.live.messages import Teller
 from tidegate.live.subscription import Subscription
+from tidegate.live.wire import Teller
 from tidegate.model.changes import Change
 from tidegate.model.tables import Row, Value
 
@@ -85,7 +85,7 @@ class Scope:
                 self._forget_value(group)
 
     def concerned(self, change: Change) -> Iterable[Group]:
-        """Give the groups whose filter may take the old or the new row."""
+        """Return the groups whose filter may take the old or the new row."""
         if not self._by_value:
             return self._others
         found = dict(self._others)
@@ -117,7 +117,7 @@ def _key_of(teller: Teller) -> _Key:
 
 
 def _asked_value(teller: Teller) -> tuple[int, Value] | None:
-    """Give the column and value that a filter asks for; a value that is unequal to itself finds nothing."""
+    """Return the column and value that a filter asks for; a value that is unequal to itself finds nothing."""
     asked = teller.select.equality
     return None if asked is None or asked[1] is None or asked[1] != asked[1] else asked
 

@@ -14,9 +14,9 @@ import threading
 from collections.abc import Callable
 
 from tidegate.errors import TableChanged, TidegateError
-from tidegate.live.feed import Feed
-from tidegate.live.history import History
+from tidegate.live.change_buffer import History
 from tidegate.live.subscription import Subscription
+from tidegate.live.table_feed import Feed
 from tidegate.model.changes import Changes
 from tidegate.model.clock import Clock
 from tidegate.settings import LiveSettings
@@ -66,7 +66,7 @@ class LiveHub:
         return self._seq
 
     def watches(self, table_id: int) -> bool:
-        """Say whether anybody needs the changes of a table; costs a look-up."""
+        """Return whether anybody needs the changes of a table; costs a look-up."""
         return table_id in self._feeds
 
     def begin(self, table_id: int, schema_id: int = 1) -> int:
@@ -162,7 +162,7 @@ class LiveHub:
         return True if feed is None else feed.catch_up(subscription)
 
     def is_lost(self, subscription: Subscription) -> bool:
-        """Say whether a subscription that loads needs another snapshot anyway."""
+        """Return whether a subscription that loads needs another snapshot anyway."""
         feed = self._feeds.get(subscription.table_id)
         return feed is None or feed.is_lost(subscription)
 
@@ -208,7 +208,7 @@ class LiveHub:
 
 
 def _sent(feed: Feed) -> bool:
-    """Give a table's groups one step; say whether there is more."""
+    """Return a table's groups one step; say whether there is more."""
     try:
         return feed.send()
     except Exception as problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tidegate.errors import TidegateError
-from tidegate.live.messages import Teller, change_front
+from tidegate.live.wire import Teller, change_front
 
 
 class Sink(Protocol):

@@ -14,10 +14,10 @@ import logging
 from collections.abc import Callable
 
 from tidegate.errors import InvariantBroken, SqlInvalid, TidegateError
-from tidegate.live.groups import Group, Scope
-from tidegate.live.history import History, Numbered
-from tidegate.live.messages import Teller, frames
+from tidegate.live.change_buffer import History, Numbered
+from tidegate.live.filter_groups import Group, Scope
 from tidegate.live.subscription import Subscription
+from tidegate.live.wire import Teller, frames
 
 # Changes that are told in one step, and the memory of their rows: what a step writes to a socket that has
 # just become full lies there beside the rest. Between two steps others have their turn on the event loop.
@@ -56,7 +56,7 @@ class Feed:
         self._leave_group(subscription)
 
     def send(self) -> bool:
-        """Give the groups the next changes; say whether there are more."""
+        """Return the groups the next changes; say whether there are more."""
         last_seq = self.history.last_seq
         if not self._scopes:
             self.sent_seq = last_seq
@@ -75,7 +75,7 @@ class Feed:
         return self.sent_seq < self.history.last_seq
 
     def catch_up(self, subscription: Subscription) -> bool:
-        """Give one subscription its next changes; True when it needs no more of this for now."""
+        """Return one subscription its next changes; True when it needs no more of this for now."""
         if subscription not in self.subscriptions:
             return True
         if subscription.seq > self.sent_seq:
@@ -97,7 +97,7 @@ class Feed:
         return self._join(subscription)
 
     def is_lost(self, subscription: Subscription) -> bool:
-        """Say whether changes that a subscription has not seen are gone."""
+        """Return whether changes that a subscription has not seen are gone."""
         return subscription not in self.subscriptions or subscription.seq < self.history.floor_seq
 
     def fail_all(self, problem: TidegateError) -> None:
@@ -112,7 +112,7 @@ class Feed:
             self._lose(subscription)
 
     def _told(self, changes: list[Numbered]) -> dict[Group, list[bytes]]:
-        """Say for each group what the changes mean to it."""
+        """Return for each group what the changes mean to it."""
         told: dict[Group, list[bytes]] = {}
         faults: dict[Group, Exception] = {}
         for seq, user, change in changes:
@@ -197,7 +197,7 @@ def _tell(teller: Teller, user: str, changes: list[Numbered]) -> list[bytes]:
 
 
 def _fault(problem: Exception) -> TidegateError:
-    """Give what a subscriber is told when its SELECT cannot be computed for a row."""
+    """Return what a subscriber is told when its SELECT cannot be computed for a row."""
     if isinstance(problem, TidegateError):
         return problem
     if isinstance(problem, ArithmeticError | ValueError):

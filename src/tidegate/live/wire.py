@@ -2,20 +2,22 @@
 
 A server's frames carry no mask, so equal messages are equal bytes: a change is written once for everyone
 whose subscription has the same SELECT and the same id, whatever their number.
+
+Selects: what a feed asks of a compiled SELECT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
 from tidegate.errors import TidegateError
-from tidegate.live.select import Select
 from tidegate.model.changes import Change
 from tidegate.model.schemas import ColumnType
-from tidegate.model.tables import Row
+from tidegate.model.tables import Row, Value
 from tidegate.model.values import json_column, to_json
 
 # A snapshot's page is sent in messages of about this size: clients bound what they take at once.
@@ -31,7 +33,7 @@ _encode = msgspec.json.encode
 
 
 def frame(*parts: bytes) -> bytes:
-    """Give one message as a frame."""
+    """Return one message as a frame."""
     length = sum(map(len, parts))
     if length <= _SHORT_MAX:
         head = bytes((_TEXT_FRAME, length))
@@ -43,7 +45,7 @@ def frame(*parts: bytes) -> bytes:
 
 
 def frames(front: bytes, tails: Iterable[bytes]) -> bytes:
-    """Give messages that begin in the same way."""
+    """Return messages that begin in the same way."""
     return b"".join([frame(front, tail) for tail in tails])
 
 
@@ -64,7 +66,7 @@ def unsubscribed(subscription_id: str) -> bytes:
 
 
 def plain(kind: str) -> bytes:
-    """Give a message that has nothing but its type."""
+    """Return a message that has nothing but its type."""
     return frame(_encode({"type": kind}))
 
 
@@ -77,7 +79,7 @@ def error(problem: TidegateError, subscription_id: str | None) -> bytes:
 
 
 def change_front(subscription_id: str) -> bytes:
-    """Give how every change of a subscription begins; `Teller.tell` gives the rest."""
+    """Return how every change of a subscription begins; `Teller.tell` gives the rest."""
     return b'{"type":"change","id":' + _encode(subscription_id) + b',"op":"'
 
 
@@ -93,7 +95,7 @@ class RowWriter:
         ]
 
     def write(self, row: Row) -> bytes:
-        """Give one row."""
+        """Return one row."""
         if not self._changed:
             return _encode(row)
         shown: list[object] = list(row)
@@ -102,7 +104,7 @@ class RowWriter:
         return _encode(shown)
 
     def write_many(self, rows: Sequence[Row]) -> list[bytes]:
-        """Give many rows; column by column, which is quicker."""
+        """Return many rows; column by column, which is quicker."""
         if not self._changed or not rows:
             return [_encode(row) for row in rows]
         columns = zip(*rows, strict=True)
@@ -111,14 +113,14 @@ class RowWriter:
 
 
 class Teller:
-    """Says what a change of the table means to one SELECT: nothing, or an insert, update or delete."""
+    """Returns what a change of the table means to one SELECT: nothing, or an insert, update or delete."""
 
     def __init__(self, select: Select) -> None:
         self.select = select
         self._write = RowWriter(select.columns).write
 
     def tell(self, seq: int, change: Change) -> bytes | None:
-        """Give the message behind its front; None where neither the old nor the new row is selected.
+        """Return the message behind its front; None where neither the old nor the new row is selected.
 
         A row that begins to match is an insert, one that matches no more a delete of what it was. A row that
         goes on matching is an update, also where the columns that are shown stay the same: whoever counts
@@ -146,7 +148,7 @@ def snapshot_messages(
     last: bool,
     warnings: Sequence[str] = (),
 ) -> list[bytes]:
-    """Give a page of a snapshot in one message, or in several where its rows are large; blocking.
+    """Return a page of a snapshot in one message, or in several where its rows are large; blocking.
 
     `warnings` go into the last message: they say what the snapshot lacks.
     """
@@ -167,3 +169,26 @@ def snapshot_messages(
     if warnings:
         ends[final] = ends[final][:-1] + b',"warnings":%b}' % _encode(warnings)
     return [frame(front, b",".join(part), end) for part, end in zip(parts, ends, strict=True)]
+
+
+class Select(Protocol):
+    """A compiled SELECT over one table; equal keys mean equal filters and equal projections.
+
+    `equality` is a column's position and the value that every row that matches has there, or None.
+    """
+
+    @property
+    def columns(self) -> Sequence[tuple[str, ColumnType]]: ...
+
+    @property
+    def filter_key(self) -> Hashable: ...
+
+    @property
+    def shape_key(self) -> Hashable: ...
+
+    @property
+    def equality(self) -> tuple[int, Value] | None: ...
+
+    def matches(self, row: Row) -> bool: ...
+
+    def project(self, row: Row) -> Row: ...

@@ -174,7 +174,7 @@ class Principal:
 
 
 def allowed_operations(roles: frozenset[Role], *, instance: bool) -> frozenset[Operation]:
-    """Give everything that someone with these roles may do."""
+    """Return everything that someone with these roles may do."""
     mine = frozenset[Operation]().union(*(_ALLOWED[role] for role in roles))
     return mine | _INSTANCE if instance and Role.PANEL in roles else mine
 

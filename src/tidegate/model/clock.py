@@ -10,11 +10,11 @@ class Clock(Protocol):
     """Tells the time; may be called from any thread."""
 
     def now_us(self) -> int:
-        """Give microseconds since 1970-01-01 UTC; may jump, also backwards, when someone sets it."""
+        """Return microseconds since 1970-01-01 UTC; may jump, also backwards, when someone sets it."""
         ...
 
     def monotonic_seconds(self) -> float:
-        """Give seconds since some fixed moment; never goes back. For waits and timeouts."""
+        """Return seconds since some fixed moment; never goes back. For waits and timeouts."""
         ...
 
 

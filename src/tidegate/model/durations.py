@@ -61,7 +61,7 @@ class Duration:
 
 
 def parse_duration(text: str) -> Duration:
-    """Give the duration that the text says, exactly, or raise DurationInvalid with the reason."""
+    """Return the duration that the text says, exactly, or raise DurationInvalid with the reason."""
     if len(text) > TEXT_CHARS_MAX:
         raise _invalid(text, f"it is longer than {TEXT_CHARS_MAX} characters")
     trimmed = text.strip()
@@ -78,7 +78,7 @@ def parse_duration(text: str) -> Duration:
 
 
 def format_duration(duration: Duration) -> str:
-    """Give exact text: a whole number of the largest unit, up to days, that divides the duration."""
+    """Return exact text: a whole number of the largest unit, up to days, that divides the duration."""
     if duration.us == 0:
         return "0 s"
     unit_us = next(us for us in _SPELLINGS if us <= _DAY_US and duration.us % us == 0)

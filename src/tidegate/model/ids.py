@@ -3,6 +3,13 @@
 Both count in ticks, `moment << sequence_bits | sequence`, that only go up: when the clock goes back, or the
 sequence of a moment is used up, the next tick is borrowed from the future. Sources keep nothing on disk:
 after a restart, `advance_past` the newest id at rest keeps the order even when the clock went back meanwhile.
+
+UUIDs of version 7 (RFC 9562): 48 bits of milliseconds, then 74 random bits; they sort by time.
+
+    milliseconds 48 | version 4 | random 12 | variant 2 | random 62
+
+A source gives each one greater than the one before, also when the clock stands still or goes back: within a
+millisecond it adds to the random part, and borrows the next one when that is used up.
 """
 
 from __future__ import annotations
@@ -67,7 +74,7 @@ class _Ticks:
 
 
 class SnowflakeSource:
-    """Gives ids of one node, each greater than the one before; no two nodes of a system share a number.
+    """Returns ids of one node, each greater than the one before; no two nodes of a system share a number.
 
     An id is 41 bits of milliseconds since 2024, 10 bits of node and 12 bits of sequence. Beyond 4,096 ids a
     millisecond it runs ahead of the clock, and falls back to it when the rate drops. Threads: any.
@@ -81,13 +88,13 @@ class SnowflakeSource:
         self._ticks = _Ticks(MILLISECOND_BITS, SEQUENCE_BITS)
 
     def take(self) -> int:
-        """Give the next id."""
+        """Return the next id."""
         tick = self._ticks.take(self._now_ms())
         high = tick >> SEQUENCE_BITS << NODE_BITS | self._node
         return high << SEQUENCE_BITS | tick & _SEQUENCE_MASK
 
     def take_many(self, count: int) -> npt.NDArray[np.int64]:
-        """Give the next `count` ids in ascending order; far cheaper than as many calls of `take`."""
+        """Return the next `count` ids in ascending order; far cheaper than as many calls of `take`."""
         import numpy as np
 
         if count < 0:
@@ -120,18 +127,18 @@ class SnowflakeSource:
 
 
 def snowflake_time_us(snowflake: int) -> int:
-    """Give the moment in a snowflake, in microseconds since 1970, exact to the millisecond."""
+    """Return the moment in a snowflake, in microseconds since 1970, exact to the millisecond."""
     _check_snowflake(snowflake)
     return SNOWFLAKE_EPOCH_US + (snowflake >> (NODE_BITS + SEQUENCE_BITS)) * 1_000
 
 
 def tick_time_us(tick: int) -> int:
-    """Give the end of the moment in a tick (an id without its node), in microseconds since 1970."""
+    """Return the end of the moment in a tick (an id without its node), in microseconds since 1970."""
     return SNOWFLAKE_EPOCH_US + ((max(tick, 0) >> SEQUENCE_BITS) + 1) * 1_000
 
 
 def snowflake_at(time_us: int) -> int:
-    """Give the least snowflake of a moment, in microseconds since 1970; of 2024 for an earlier one."""
+    """Return the least snowflake of a moment, in microseconds since 1970; of 2024 for an earlier one."""
     moment_ms = max(0, time_us - SNOWFLAKE_EPOCH_US) // 1_000
     return moment_ms << (NODE_BITS + SEQUENCE_BITS)
 
@@ -164,7 +171,7 @@ class ObjectId:
 
 
 class ObjectIdSource:
-    """Gives object ids, each greater than the one before; distinct sources differ in their random bytes.
+    """Returns object ids, each greater than the one before; distinct sources differ in their random bytes.
 
     `random_bytes(n)` gives n bytes (`os.urandom` at the doors) and is called once. Threads: any.
     """
@@ -177,7 +184,68 @@ class ObjectIdSource:
         self._ticks = _Ticks(_OBJECT_ID_SECOND_BITS, _OBJECT_ID_COUNTER_BITS)
 
     def take(self) -> ObjectId:
-        """Give the next id."""
+        """Return the next id."""
         tick = self._ticks.take(self._clock.now_us() // 1_000_000)
         second, counter = tick >> _OBJECT_ID_COUNTER_BITS, tick & ((1 << _OBJECT_ID_COUNTER_BITS) - 1)
         return ObjectId(f"{second:08x}{self._random.hex()}{counter:06x}")
+
+
+RANDOM_BITS = 74
+MILLISECOND_MAX = (1 << 48) - 1  # in the year 10889
+# A new millisecond begins in the lower half, so that steps have room.
+_START_MASK = (1 << (RANDOM_BITS - 1)) - 1
+_STEP_BYTES = 4  # the next one of a millisecond cannot be guessed from the one before
+
+
+def uuid_v7(now_us: int, random_bytes: Callable[[int], bytes]) -> str:
+    """Return one UUID of a moment, in small letters."""
+    return _written(now_us // 1_000, _random(random_bytes, 10) & ((1 << RANDOM_BITS) - 1))
+
+
+class UuidSource:
+    """Returns UUIDs, each greater than the one before; safe from any thread."""
+
+    def __init__(self, clock: Clock, random_bytes: Callable[[int], bytes]) -> None:
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._lock = threading.Lock()
+        self._last_ms = -1
+        self._last_random = 0
+
+    def take(self) -> str:
+        """Return the next one."""
+        now_ms = self._clock.now_us() // 1_000
+        with self._lock:
+            if now_ms > self._last_ms:
+                self._begin(now_ms)
+            else:
+                self._last_random += 1 + _random(self._random_bytes, _STEP_BYTES)
+                if self._last_random >> RANDOM_BITS:
+                    self._begin(self._last_ms + 1)
+            return _written(self._last_ms, self._last_random)
+
+    def take_many(self, count: int) -> list[str]:
+        """Return the next ones, in ascending order."""
+        return [self.take() for _ in range(count)]
+
+    def _begin(self, moment_ms: int) -> None:
+        self._last_ms = moment_ms
+        self._last_random = _random(self._random_bytes, 10) & _START_MASK
+
+
+def _random(random_bytes: Callable[[int], bytes], count: int) -> int:
+    found = random_bytes(count)
+    if len(found) != count:
+        raise InvariantBroken(reason=f"the random source gave {len(found)} bytes")
+    return int.from_bytes(found, "big")
+
+
+def _written(moment_ms: int, random: int) -> str:
+    if not 0 <= moment_ms <= MILLISECOND_MAX:
+        raise InvariantBroken(
+            reason="the clock is outside the moments that a UUID can hold",
+            hint="Set the clock of this machine right, then start again.",
+        )
+    high, low = random >> 62, random & ((1 << 62) - 1)
+    text = f"{moment_ms << 80 | 7 << 76 | high << 64 | 2 << 62 | low:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -1,4 +1,7 @@
-"""Names of topics, tables and pipelines: checked once at the door, then plain text everywhere."""
+"""Names of topics, tables and pipelines: checked once at the door, then plain text everywhere.
+
+Names of users and tenants: checked once at the door, then plain text everywhere.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ _PIPELINE_RULE = (
 
 
 def check_topic_name(name: str) -> str:
-    """Give the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
     is_dead = name.endswith(DEAD_SUFFIX)
     chars_max = TOPIC_NAME_CHARS_MAX + (len(DEAD_SUFFIX) if is_dead else 0)
     _check_length(name, "topic", chars_max, _TOPIC_RULE)
@@ -51,7 +54,7 @@ def check_topic_name(name: str) -> str:
 
 
 def check_table_name(name: str) -> str:
-    """Give the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
     _check_length(name, "table", TABLE_NAME_CHARS_MAX, _TABLE_RULE)
     if not _TABLE.fullmatch(name):
         raise _invalid(name, "table", _first_fault(name, _TABLE), _TABLE_RULE)
@@ -59,7 +62,7 @@ def check_table_name(name: str) -> str:
 
 
 def check_pipeline_name(name: str) -> str:
-    """Give the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
     _check_length(name, "pipeline", PIPELINE_NAME_CHARS_MAX, _PIPELINE_RULE)
     if not _PIPELINE.fullmatch(name):
         raise _invalid(name, "pipeline", _first_fault(name, _PIPELINE), _PIPELINE_RULE)
@@ -67,7 +70,7 @@ def check_pipeline_name(name: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """Give text as an error may repeat it: whole when short, else its beginning and an ellipsis."""
+    """Return text as an error may repeat it: whole when short, else its beginning and an ellipsis."""
     return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"
 
 
@@ -85,4 +88,66 @@ def _first_fault(name: str, pattern: re.Pattern[str]) -> str:
 
 
 def _invalid(name: str, noun: str, reason: str, rule: str) -> NameInvalid:
+    return NameInvalid(name=shorten(name), noun=noun, reason=reason, rule=rule)
+
+
+USER_NAME_CHARS_MAX = 128  # an e-mail address fits
+TENANT_NAME_CHARS_MAX = 63  # also the name of a folder, and of a label in a host name
+
+_USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*")
+_TENANT = re.compile(r"[a-z][a-z0-9-]*")
+_OWNER = re.compile(r"[A-Za-z0-9._@-]{1,128}")
+_OWNER_RULE = (
+    "It has 1 to 128 of the letters a-z and A-Z, digits, '.', '_', '-' and '@', and is not '.' or '..'."
+)
+_USER_RULE = (
+    "A user name has letters a-z and A-Z, digits, '.', '_', '@' and '-', begins with a letter or a digit, "
+    f"and is {USER_NAME_CHARS_MAX} characters at most."
+)
+_TENANT_RULE = (
+    "A tenant name has small letters a-z, digits and '-', begins with a letter, "
+    f"and is {TENANT_NAME_CHARS_MAX} characters at most."
+)
+
+
+def check_user_name(name: str) -> str:
+    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
+    if not is_user_name(name):
+        raise _invalid_account_name(name, "user", USER_NAME_CHARS_MAX, _USER_RULE)
+    return name
+
+
+def check_tenant_name(name: str) -> str:
+    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
+    if not is_tenant_name(name):
+        raise _invalid_account_name(name, "tenant", TENANT_NAME_CHARS_MAX, _TENANT_RULE)
+    return name
+
+
+def check_row_owner(name: str) -> str:
+    """Return the name back if rows can belong to it, or raise NameInvalid; every user's name is one.
+
+    Rows of an application's own users need no account here: their ids are owners, too.
+    """
+    if not _OWNER.fullmatch(name) or name in (".", ".."):
+        raise _invalid_account_name(name, "user", USER_NAME_CHARS_MAX, _OWNER_RULE)
+    return name
+
+
+def is_user_name(name: str) -> bool:
+    """Return whether a user can have this name."""
+    return len(name) <= USER_NAME_CHARS_MAX and _USER.fullmatch(name) is not None
+
+
+def is_tenant_name(name: str) -> bool:
+    """Return whether a tenant can have this name."""
+    return len(name) <= TENANT_NAME_CHARS_MAX and _TENANT.fullmatch(name) is not None
+
+
+def _invalid_account_name(name: str, noun: str, chars_max: int, rule: str) -> NameInvalid:
+    reason = "it breaks the rule"
+    if not name:
+        reason = "it is empty"
+    elif len(name) > chars_max:
+        reason = f"it has {len(name)} characters"
     return NameInvalid(name=shorten(name), noun=noun, reason=reason, rule=rule)

@@ -64,14 +64,14 @@ class ColumnType:
 
     @classmethod
     def decimal(cls, precision: int, scale: int = 0) -> Self:
-        """Give DECIMAL(precision, scale): that many digits, `scale` of them after the point."""
+        """Return DECIMAL(precision, scale): that many digits, `scale` of them after the point."""
         return cls("DECIMAL", precision, scale)
 
     def __str__(self) -> str:
         return f"DECIMAL({self.precision},{self.scale})" if self.name == "DECIMAL" else self.name
 
     def to_arrow(self) -> pa.DataType:
-        """Give the Arrow type that holds the values."""
+        """Return the Arrow type that holds the values."""
         import pyarrow as pa
 
         if self.name == "DECIMAL":
@@ -103,7 +103,7 @@ ColumnType.TIMESTAMP = ColumnType("TIMESTAMP")
 
 
 def parse_type(text: str) -> ColumnType:
-    """Give the type that SQL text names, in any case; INTEGER is INT, DECIMAL(p) is DECIMAL(p,0)."""
+    """Return the type that SQL text names, in any case; INTEGER is INT, DECIMAL(p) is DECIMAL(p,0)."""
     word = text.strip().upper()
     if word == "INTEGER":
         return ColumnType.INT
@@ -139,7 +139,7 @@ class Column:
             )
 
     def to_arrow(self) -> pa.Field:
-        """Give the Arrow field."""
+        """Return the Arrow field."""
         import pyarrow as pa
 
         marked = self.type in (ColumnType.JSON, ColumnType.UUID)
@@ -148,7 +148,7 @@ class Column:
 
     @classmethod
     def from_arrow(cls, field: pa.Field) -> Self:
-        """Give the column of a field; see `Schema.from_arrow`."""
+        """Return the column of a field; see `Schema.from_arrow`."""
         column_type = _unmarked_type(field)
         mark = (field.metadata or {}).get(_TYPE_MARK)
         if mark is not None:
@@ -183,14 +183,14 @@ class Schema:
         return tuple(column.name for column in self.columns)
 
     def to_arrow(self) -> pa.Schema:
-        """Give the Arrow schema; `from_arrow` gives an equal schema back."""
+        """Return the Arrow schema; `from_arrow` gives an equal schema back."""
         import pyarrow as pa
 
         return pa.schema([column.to_arrow() for column in self.columns])
 
     @classmethod
     def from_arrow(cls, schema: pa.Schema) -> Self:
-        """Give the schema that holds every value of an Arrow schema, or raise SchemaInvalid.
+        """Return the schema that holds every value of an Arrow schema, or raise SchemaInvalid.
 
         Narrower types become ours (int16 is INT, float is DOUBLE, a timestamp without a zone is UTC); one
         that could lose a value on the way, such as nanoseconds or uint64, is refused. Foreign metadata is

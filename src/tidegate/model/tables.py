@@ -139,12 +139,12 @@ def _type_of(text: str) -> ColumnType:
 
 @lru_cache(maxsize=4096)
 def positions_of(names: tuple[str, ...], chosen: tuple[str, ...]) -> tuple[int, ...]:
-    """Give the places of some columns among all."""
+    """Return the places of some columns among all."""
     return tuple(names.index(name) for name in chosen)
 
 
 def check_namespace(name: str) -> str:
-    """Give the name back, or raise NameInvalid; a namespace is named like a table."""
+    """Return the name back, or raise NameInvalid; a namespace is named like a table."""
     try:
         check_table_name(name)
     except NameInvalid as problem:

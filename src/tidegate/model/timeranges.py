@@ -53,27 +53,27 @@ class TimeRange:
         return self.start_us <= moment_us < self.stop_us
 
     def covers(self, other: TimeRange) -> bool:
-        """Say whether every moment of the other range is in this one."""
+        """Return whether every moment of the other range is in this one."""
         return self.start_us <= other.start_us and other.stop_us <= self.stop_us
 
     def overlaps(self, other: TimeRange) -> bool:
-        """Say whether some moment is in both."""
+        """Return whether some moment is in both."""
         return self.start_us < other.stop_us and other.start_us < self.stop_us
 
     def intersect(self, other: TimeRange) -> TimeRange | None:
-        """Give the moments that are in both, or None when there are none."""
+        """Return the moments that are in both, or None when there are none."""
         if not self.overlaps(other):
             return None
         return TimeRange(max(self.start_us, other.start_us), min(self.stop_us, other.stop_us))
 
     def union(self, other: TimeRange) -> TimeRange | None:
-        """Give the moments of both when they overlap or touch, or None when a gap parts them."""
+        """Return the moments of both when they overlap or touch, or None when a gap parts them."""
         if self.start_us > other.stop_us or other.start_us > self.stop_us:
             return None
         return TimeRange(min(self.start_us, other.start_us), max(self.stop_us, other.stop_us))
 
     def split(self, step: Duration) -> Iterator[TimeRange]:
-        """Give consecutive pieces of one step each, from the start on; the last may be shorter."""
+        """Return consecutive pieces of one step each, from the start on; the last may be shorter."""
         if step.us == 0:
             raise InvariantBroken(reason="a time range is split by a step of no length")
         starts = range(self.start_us, self.stop_us, step.us)
@@ -81,7 +81,7 @@ class TimeRange:
 
 
 def merge_ranges(ranges: Iterable[TimeRange]) -> list[TimeRange]:
-    """Give the fewest ranges with exactly the same moments, in order, no two of them touching."""
+    """Return the fewest ranges with exactly the same moments, in order, no two of them touching."""
     merged: list[TimeRange] = []
     for span in sorted(ranges):
         joined = merged[-1].union(span) if merged else None
@@ -93,7 +93,7 @@ def merge_ranges(ranges: Iterable[TimeRange]) -> list[TimeRange]:
 
 
 def parse_time(text: str) -> int:
-    """Give the moment that ISO 8601 text says, in microseconds; without a zone it is UTC.
+    """Return the moment that ISO 8601 text says, in microseconds; without a zone it is UTC.
 
     Exact: a fraction finer than a microsecond is refused, not rounded.
     """
@@ -118,7 +118,7 @@ def parse_time(text: str) -> int:
 
 
 def format_time(moment_us: int) -> str:
-    """Give ISO 8601 text in UTC that ends in 'Z', with 0, 3 or 6 digits of a second: as few as are exact."""
+    """Return ISO 8601 text in UTC with 'Z' and 0, 3 or 6 digits of a second: as few as are exact."""
     if not TIME_US_MIN <= moment_us <= TIME_US_MAX:
         raise TimeRangeInvalid(reason=f"{moment_us} µs is outside the years 1 to 9999", hint=_TIME_HINT)
     whole_ms, whole_seconds = moment_us % 1_000 == 0, moment_us % 1_000_000 == 0

@@ -3,42 +3,295 @@
 Takes what a door was given, gives a `Value` as `model.tables` says for each type, keeps nothing. What does
 not fit its column exactly is refused with ValueInvalid: nothing is cut or rounded, but for decimal fractions
 in a DOUBLE, which are the nearest that there is. None passes everywhere; who requires a value checks that.
+
+One value as a column of its type holds it, or the reason why it does not fit.
+
+Takes what JSON, SQL literals and Python give, gives a `Value` of `model.tables`, keeps nothing. The
+front is `model.values`, which says where a value stood.
 """
 
 from __future__ import annotations
 
 import base64
+import binascii
+import json
 import math
+import re
 from collections.abc import Callable, Sequence
-from datetime import date
+from datetime import date, datetime, timedelta
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from uuid import UUID
 
-from tidegate.errors import ValueInvalid
-from tidegate.model.coercions import (
-    BIGINT_MAX,
-    BIGINT_MIN,
-    COERCERS,
-    DAY_MAX,
-    DAY_MIN,
-    EPOCH_ORDINAL,
-    INT_MAX,
-    INT_MIN,
-    Refusal,
-    is_unicode,
-)
+import msgspec
+
+from tidegate.errors import TimeRangeInvalid, ValueInvalid
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Value
-from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN, format_time
+from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN, format_time, parse_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+INT_MIN, INT_MAX = -(1 << 31), (1 << 31) - 1
+BIGINT_MIN, BIGINT_MAX = -(1 << 63), (1 << 63) - 1
+DAY_MIN, DAY_MAX = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31: the days that ISO 8601 text can say
+NUMBER_CHARS_MAX = 400  # the longest plain text of a DOUBLE has 326; more is a mistake, and slow to read
+
+_EPOCH = datetime(1970, 1, 1)
+EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
+_DAY_US = 86_400_000_000
+_MICROSECOND = timedelta(microseconds=1)
+_BEYOND = 10**20  # outside every whole number that is kept; turning more digits into one is slow
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?")
+_NOT_NUMBERS = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "-inf": -math.inf}
+_NOT_NUMBERS["-infinity"] = -math.inf
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_USUAL_TIME = re.compile(
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][012][0-9]:[0-9]{2}:[0-9]{2}(?:\.[0-9]{3}(?:[0-9]{3})?)?Z"
+)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+# More digits than any DECIMAL has; what would be rounded, or grows beyond them, raises.
+_EXACT = Context(prec=100, traps=[Inexact, InvalidOperation])
+_STEPS = {scale: Decimal(1).scaleb(-scale) for scale in range(39)}
+_CEILINGS = {digits: Decimal(10) ** digits for digits in range(39)}
+
+
+class Refusal(Exception):
+    """Why a value does not fit; becomes a ValueInvalid that also says where."""
+
+
+def _boolean(value: object, _kind: ColumnType) -> Value:
+    if type(value) is bool:
+        return value
+    raise Refusal(f"{_shown(value)} is neither true nor false")
+
+
+def _integer(value: object, kind: ColumnType) -> Value:
+    whole = _whole(value, kind.name)
+    low, high = (INT_MIN, INT_MAX) if kind.name == "INT" else (BIGINT_MIN, BIGINT_MAX)
+    if not low <= whole <= high:
+        raise Refusal(f"{_shown(value)} is outside {low} to {high}")
+    return whole
+
+
+def _whole(value: object, name: str) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, str) and len(value) <= NUMBER_CHARS_MAX and _WHOLE.fullmatch(value):
+        return int(value)
+    if isinstance(value, float | Decimal) and math.isfinite(value) and -_BEYOND < value < _BEYOND:
+        if value == int(value):
+            return int(value)
+        raise Refusal(f"{_shown(value)} is not a whole number")
+    article = "an INT" if name == "INT" else "a BIGINT"
+    raise Refusal(f"{_shown(value)} is not {article}")
+
+
+def _double(value: object, _kind: ColumnType) -> Value:
+    if type(value) is float:
+        return value
+    if isinstance(value, str) and len(value) <= NUMBER_CHARS_MAX:
+        lower = value.lower()
+        if lower in _NOT_NUMBERS:
+            return _NOT_NUMBERS[lower]
+        if _WHOLE.fullmatch(value):
+            return _exact_double(int(value))
+        if _NUMBER.fullmatch(value):
+            return _finite(float(value), value)
+    if type(value) is int:
+        return _exact_double(value)
+    if isinstance(value, Decimal):
+        return _finite(float(value), value) if value.is_finite() else float(value)
+    raise Refusal(f"{_shown(value)} is not a number")
+
+
+def _exact_double(whole: int) -> float:
+    try:
+        found = float(whole)
+    except OverflowError as problem:
+        raise Refusal(f"{_shown(whole)} is too large for a DOUBLE") from problem
+    if int(found) != whole:
+        raise Refusal(f"{_shown(whole)} has more digits than a DOUBLE keeps")
+    return found
+
+
+def _finite(found: float, value: object) -> float:
+    if math.isinf(found):
+        raise Refusal(f"{_shown(value)} is too large for a DOUBLE")
+    return found
+
+
+def _decimal(value: object, kind: ColumnType) -> Value:
+    number = _number(value)
+    try:
+        found = number.quantize(_STEPS[kind.scale], context=_EXACT)
+    except Inexact as problem:
+        raise Refusal(f"{_shown(value)} has more than {kind.scale} digits after the point") from problem
+    except InvalidOperation as problem:
+        raise Refusal(f"{_shown(value)} is too large for {kind}") from problem
+    if found.copy_abs() >= _CEILINGS[kind.precision - kind.scale]:
+        raise Refusal(f"{_shown(value)} is too large for {kind}")
+    return found if found else found.copy_abs()  # there is no zero below zero
+
+
+def _number(value: object) -> Decimal:
+    number: Decimal | None = None
+    if type(value) is int:
+        number = Decimal(value)
+    elif type(value) is float:
+        number = Decimal(repr(value))
+    elif isinstance(value, Decimal):
+        number = value
+    elif isinstance(value, str) and len(value) <= NUMBER_CHARS_MAX and _NUMBER.fullmatch(value):
+        number = Decimal(value)
+    if number is None or not number.is_finite():
+        raise Refusal(f"{_shown(value)} is not a number")
+    return number
+
+
+def _text(value: object, _kind: ColumnType) -> Value:
+    if not isinstance(value, str):
+        raise Refusal(f"{_shown(value)} is not text")
+    if not is_unicode(value):
+        raise Refusal(f"{_shown(value)} has half of a surrogate pair, which no text has")
+    return value
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text has a UTF-8 form."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _bytes(value: object, _kind: ColumnType) -> Value:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if not isinstance(value, str):
+        raise Refusal(f"{_shown(value)} is neither bytes nor base64 text")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as problem:
+        raise Refusal(f"{_shown(value)} is not base64: {problem}") from problem
+
+
+def _json(value: object, kind: ColumnType) -> Value:
+    if isinstance(value, str):
+        _text(value, kind)
+        _check_json(value)
+        return value
+    try:
+        return _text(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")), kind)
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise Refusal(f"{_shown(value)} cannot be written as JSON: {problem}") from problem
+
+
+def _check_json(text: str) -> None:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError) as problem:
+        raise Refusal(f"{_shown(text)} is not JSON: {problem}") from problem
+
+
+def _uuid(value: object, _kind: ColumnType) -> Value:
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, str):
+        lower = value.lower()
+        if _UUID.fullmatch(lower):
+            return lower
+    raise Refusal(f"{_shown(value)} is not a UUID such as 019d2c3e-7f00-7abc-8def-0123456789ab")
+
+
+def _date(value: object, _kind: ColumnType) -> Value:
+    if isinstance(value, datetime):
+        moment_us = _moment_us(value)
+        if moment_us % _DAY_US:
+            raise Refusal(f"{_shown(value)} is a moment within a day, not a day")
+        return moment_us // _DAY_US
+    if isinstance(value, date):
+        return value.toordinal() - EPOCH_ORDINAL
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        try:
+            return date.fromisoformat(value).toordinal() - EPOCH_ORDINAL
+        except ValueError as problem:
+            raise Refusal(f"{_shown(value)} is not a day: {problem}") from problem
+    raise Refusal(f"{_shown(value)} is not a day such as 2026-01-31")
+
+
+def _timestamp(value: object, _kind: ColumnType) -> Value:
+    if isinstance(value, datetime):
+        return _moment_us(value)
+    if isinstance(value, date):
+        return (value.toordinal() - EPOCH_ORDINAL) * _DAY_US
+    if isinstance(value, str):
+        try:
+            return _usual_time(value) if _USUAL_TIME.fullmatch(value) else parse_time(value)
+        except TimeRangeInvalid as problem:
+            raise Refusal(str(problem.values["reason"])) from problem
+    raise Refusal(f"{_shown(value)} is not a time such as 2026-01-31T12:00:00Z")
+
+
+def _usual_time(text: str) -> int:
+    """Return the moment of a text that `format_time` may have written.
+
+    Four times as quick as `parse_time`.
+    """
+    try:
+        since = datetime.fromisoformat(text[:-1]) - _EPOCH
+    except ValueError:
+        return parse_time(text)  # raises, and says what is wrong
+    return since.days * _DAY_US + since.seconds * 1_000_000 + since.microseconds
+
+
+def _moment_us(value: datetime) -> int:
+    offset = value.utcoffset() or timedelta(0)
+    if getattr(value, "nanosecond", 0):  # pandas knows finer moments than we keep
+        raise Refusal(f"{_shown(value)} is finer than a microsecond")
+    moment_us = (value.replace(tzinfo=None) - _EPOCH - offset) // _MICROSECOND
+    if not TIME_US_MIN <= moment_us <= TIME_US_MAX:
+        raise Refusal(f"{_shown(value)} is outside the years 1 to 9999")
+    return moment_us
+
+
+def _shown(value: object) -> str:
+    """Return a value as an error repeats it."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return f"{len(value)} bytes"
+    if isinstance(value, str):
+        return f"'{shorten(value)}'"
+    if isinstance(value, int) and abs(value) >= 10**40:
+        return "the number"  # thousands of digits help nobody
+    return shorten(repr(value) if isinstance(value, dict | list) else str(value))
+
+
+COERCERS: dict[str, Callable[[object, ColumnType], Value]] = {
+    "BOOLEAN": _boolean,
+    "INT": _integer,
+    "BIGINT": _integer,
+    "DOUBLE": _double,
+    "DECIMAL": _decimal,
+    "TEXT": _text,
+    "BYTES": _bytes,
+    "JSON": _json,
+    "UUID": _uuid,
+    "DATE": _date,
+    "TIMESTAMP": _timestamp,
+}
+
 
 Json: TypeAlias = bool | int | float | str | None
 
 
 def coerce(value: object, kind: ColumnType, place: str) -> Value:
-    """Give the value as a column of this type holds it, or raise ValueInvalid; None passes."""
+    """Return the value as a column of this type holds it, or raise ValueInvalid; None passes."""
     if value is None:
         return None
     try:
@@ -48,7 +301,7 @@ def coerce(value: object, kind: ColumnType, place: str) -> Value:
 
 
 def coerce_column(values: Sequence[object], kind: ColumnType, place: str) -> list[Value]:
-    """Give many values as `coerce` does, far quicker; the error names the row, from 1."""
+    """Return many values as `coerce` does, far quicker; the error names the row, from 1."""
     kinds = set(map(type, values))
     kinds.discard(type(None))
     if _is_ready(values, kind.name, kinds):
@@ -65,7 +318,7 @@ def coerce_column(values: Sequence[object], kind: ColumnType, place: str) -> lis
 
 
 def _is_ready(values: Sequence[Any], name: str, kinds: set[type]) -> bool:
-    """Say whether a column of Python values is already what the column type holds."""
+    """Return whether a column of Python values is already what the column type holds."""
     if not kinds:
         return True
     if name in ("BIGINT", "INT") and kinds == {int}:
@@ -78,14 +331,14 @@ def _is_ready(values: Sequence[Any], name: str, kinds: set[type]) -> bool:
 
 
 def to_arrow(values: Sequence[Value], kind: ColumnType) -> pa.Array:
-    """Give an array of the type `kind.to_arrow()`."""
+    """Return an array of the type `kind.to_arrow()`."""
     import pyarrow as pa
 
     return pa.array(values, kind.to_arrow())
 
 
 def from_arrow(array: pa.Array | pa.ChunkedArray, kind: ColumnType, place: str) -> list[Value]:
-    """Give the values of an array of any type whose values all fit the column, or raise ValueInvalid."""
+    """Return the values of an array of any type whose values all fit the column, or raise ValueInvalid."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(array.type):
@@ -104,7 +357,7 @@ def from_arrow(array: pa.Array | pa.ChunkedArray, kind: ColumnType, place: str) 
 
 
 def _from_like_arrow(array: Any, name: str) -> list[Value] | None:
-    """Give the values where the array holds nearly what the column does; None where it does not."""
+    """Return the values where the array holds nearly what the column does; None where it does not."""
     import pyarrow as pa
 
     kind, is_kind = array.type, pa.types
@@ -127,7 +380,7 @@ def _from_like_arrow(array: Any, name: str) -> list[Value] | None:
 
 
 def _numbers(array: Any) -> list[Value]:
-    """Give numbers; NumPy is ten times as quick as Arrow here, but has no nulls."""
+    """Return numbers; NumPy is ten times as quick as Arrow here, but has no nulls."""
     import pyarrow as pa
 
     if array.null_count:
@@ -156,7 +409,7 @@ def _check_years(values: Sequence[Any], name: str, place: str) -> None:
 
 
 def to_json(value: Value, kind: ColumnType) -> Json:
-    """Give the value as JSON shows it: DECIMAL as text, BYTES in base64, times in ISO 8601."""
+    """Return the value as JSON shows it: DECIMAL as text, BYTES in base64, times in ISO 8601."""
     if value is None:
         return None
     write = _WRITERS.get(kind.name)
@@ -164,7 +417,7 @@ def to_json(value: Value, kind: ColumnType) -> Json:
 
 
 def json_column(values: Sequence[Value], kind: ColumnType) -> list[Json]:
-    """Give many values as `to_json` does."""
+    """Return many values as `to_json` does."""
     write = _WRITERS.get(kind.name)
     if write is None:
         return list(values)  # type: ignore[arg-type]
@@ -172,7 +425,7 @@ def json_column(values: Sequence[Value], kind: ColumnType) -> list[Json]:
 
 
 def from_json(value: Json, kind: ColumnType) -> Value:
-    """Give the value that `to_json` wrote."""
+    """Return the value that `to_json` wrote."""
     return coerce(value, kind, f"A stored value ({kind})")
 
 

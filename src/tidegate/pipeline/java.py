@@ -41,7 +41,7 @@ class JavaHome:
 
 
 def find_java(environ: Mapping[str, str] | None = None, installed: Path = SYSTEM_JAVAS) -> JavaHome:
-    """Give a Java of version 17 or newer, or raise JavaMissing with what was looked at.
+    """Return a Java of version 17 or newer, or raise JavaMissing with what was looked at.
 
     JAVA_HOME comes first, then PATH, then the folder of installed ones, the oldest that is new enough first:
     that is the one Spark has been tested with longest. Each look starts a Java, about 0.1 s.
@@ -64,7 +64,7 @@ def find_java(environ: Mapping[str, str] | None = None, installed: Path = SYSTEM
 
 
 def _named(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Give the commands that the environment names, each with the words for where it came from."""
+    """Yield the commands that the environment names, each with the words for where it came from."""
     home = environ.get("JAVA_HOME", "")
     if home:
         yield f"JAVA_HOME ({home})", Path(home) / "bin" / "java"

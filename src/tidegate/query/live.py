@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import SqlInvalid, SqlUnsupported, TableChanged, TableNotFound, TidegateError
 from tidegate.model.access import Operation, Principal
-from tidegate.model.people_names import check_row_owner
+from tidegate.model.names import check_row_owner
 from tidegate.model.tables import Row, Table, TableKind
 from tidegate.query.runner import StatementRunner
-from tidegate.query.steps import Caller
+from tidegate.query.step import Caller
 from tidegate.sql import statements as sql
-from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine, Snapshot
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.streams.store import StreamStore
-from tidegate.tables.access import Whole
+from tidegate.tables.access_paths import Whole
 from tidegate.tables.definitions import TableDirectory
 from tidegate.tables.store import TableStore
 
 if TYPE_CHECKING:
-    from tidegate.sql.expressions import LiveSelect
+    from tidegate.sql.expressions.compile import LiveSelect
 
 # The key of a filter that every row meets.
 EVERYTHING = "TRUE"
@@ -47,7 +47,7 @@ class SnapshotReader:
         self._close = close
 
     def __iter__(self) -> Iterator[list[Row]]:
-        """Give pages of projected rows; blocking."""
+        """Return pages of projected rows; blocking."""
         return self._pages
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class LiveSource:
             )
         table = self._table(statement, caller, len(params))
         caller.check(Operation.SQL_READ_OWN if table.is_scoped else Operation.SQL_QUERY)
-        from tidegate.sql.expressions import RowShape, compile_select
+        from tidegate.sql.expressions.compile import RowShape, compile_select
 
         select = compile_select(statement.text, RowShape(table.shown_columns), params)
         if select.last is not None and table.kind != TableKind.STREAM:
@@ -127,7 +127,7 @@ class LiveSource:
 
     def _table(self, statement: sql.Select, caller: Caller, parameter_count: int) -> Table:
         if len(statement.tables) != 1:
-            from tidegate.sql.expressions import check_select
+            from tidegate.sql.expressions.compile import check_select
 
             # It says what is wrong with the text, and where; this is for what it does not see.
             check_select(statement.text, parameter_count)
@@ -163,7 +163,7 @@ class LiveSource:
                 problems.append(problem)
 
         def stage(staging: Staging) -> None:
-            staging.closes_group = True
+            staging.close_group()
             staging.when_durable(take)
 
         self._committer.submit(stage).result()
@@ -197,7 +197,7 @@ class LiveSource:
 def _pages(
     select: LiveSelect, chunks: Iterator[list[Row]], page_rows: int, *, filtered: bool = False
 ) -> Iterator[list[Row]]:
-    """Give the projected rows that match in pages of one size; the last one may be short."""
+    """Yield the projected rows that match in pages of one size; the last one may be short."""
     rows = chain.from_iterable(chunks)
     page: list[Row] = []
     for row in rows:

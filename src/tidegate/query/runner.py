@@ -14,18 +14,18 @@ from typing import Any
 
 from tidegate.errors import SqlInvalid, SqlUnsupported, TidegateError
 from tidegate.model.access import Operation
-from tidegate.model.people_names import check_row_owner
-from tidegate.query.defining import Defining
-from tidegate.query.places import TextRefused, written_span
-from tidegate.query.selecting import Selecting
-from tidegate.query.showing import Showing
-from tidegate.query.statement import sql_invalid
-from tidegate.query.steps import Caller, Kind, Outcome, Step, answered
-from tidegate.query.topics import TopicStatements, topic_kind
-from tidegate.query.writing import Writing
+from tidegate.model.names import check_row_owner
+from tidegate.query.duckdb.analysis import sql_invalid
+from tidegate.query.duckdb.error_positions import TextRefused, written_span
+from tidegate.query.statements.ddl import Defining
+from tidegate.query.statements.dml import Writing
+from tidegate.query.statements.select import Selecting
+from tidegate.query.statements.show import Showing
+from tidegate.query.statements.topics import TopicStatements, topic_kind
+from tidegate.query.step import Caller, Kind, Outcome, Step, answered
 from tidegate.sql import parse
 from tidegate.sql import statements as sql
-from tidegate.sql.topic_statements import TopicStatement
+from tidegate.sql.statements import TopicStatement
 
 # Texts that are kept parsed: a service sends a few dozen, and long ones are rarely sent twice.
 PARSED_MAX = 2048
@@ -61,7 +61,7 @@ class StatementRunner:
         self._lock = threading.Lock()
 
     def parsed(self, text: str) -> tuple[sql.Statement, ...]:
-        """Give the statements of a text; SqlInvalid says where it is wrong."""
+        """Return the statements of a text; SqlInvalid says where it is wrong."""
         known = self._parsed.get(text)
         if known is not None:
             return known
@@ -76,7 +76,7 @@ class StatementRunner:
         return statements
 
     def params_of(self, statements: Sequence[sql.Statement], params: Sequence[Any]) -> list[Sequence[Any]]:
-        """Give each statement its parameters; several statements may not share them."""
+        """Return each statement its parameters; several statements may not share them."""
         takers = [number for number, one in enumerate(statements) if one.parameter_count]
         if len(takers) > 1:
             raise SqlInvalid(
@@ -146,7 +146,7 @@ class StatementRunner:
 
 
 def kind_of(statement: sql.Statement) -> Kind:
-    """Give what a statement is counted as."""
+    """Return what a statement is counted as."""
     if isinstance(statement, sql.ExecuteAs):
         return kind_of(statement.statement)
     if isinstance(statement, sql.Insert):

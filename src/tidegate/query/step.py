@@ -11,10 +11,10 @@ from tidegate.model.access import Operation, Principal, check_allowed
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableKind, Value
 from tidegate.model.values import json_column, to_arrow
-from tidegate.query.answer import QueryAnswer
-from tidegate.storage.commit import Staging
+from tidegate.query.duckdb.result import QueryAnswer
+from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
-from tidegate.topics.reading import Start
+from tidegate.topics.log.reader import Start
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,7 +39,7 @@ class Caller:
         check_allowed(self.principal, operation)
 
     def owner_of(self, table: Table) -> str:
-        """Give whose rows of a table are meant: '' where rows belong to nobody."""
+        """Return whose rows of a table are meant: '' where rows belong to nobody."""
         if table.kind == TableKind.SHARED:
             return ""
         if self.acting_as is not None:
@@ -65,14 +65,14 @@ class Outcome:
 
 
 def answered(answer: QueryAnswer) -> Outcome:
-    """Give the outcome of what DuckDB answered."""
+    """Return the outcome of what DuckDB answered."""
     return Outcome(answer.columns, answer.row_count, answer.warnings, answer.json_rows, answer.arrow)
 
 
 def found(
     columns: Sequence[tuple[str, ColumnType]], rows: Sequence[Row], warnings: Sequence[str] = ()
 ) -> Outcome:
-    """Give the outcome of rows that were read without DuckDB."""
+    """Return the outcome of rows that were read without DuckDB."""
     by_column: list[tuple[Value, ...]] = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
 
     def json_rows() -> Sequence[Sequence[Any]]:
@@ -123,7 +123,7 @@ class Step:
 
 
 def wrote(count: int) -> Outcome:
-    """Give the outcome of a statement that wrote rows."""
+    """Return the outcome of a statement that wrote rows."""
     return Outcome(row_count=count)
 
 

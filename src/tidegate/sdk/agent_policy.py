@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from tidegate.errors import LeaseLost, NotFound, RequestInvalid, TidegateError
-from tidegate.sdk.outgoing import OUTGOING
-from tidegate.sdk.requests import API, Request, encoded
-from tidegate.sdk.shapes import Message
+from tidegate.sdk.requests import API, OUTGOING, Request, encoded
+from tidegate.sdk.types import Message
 
 REASON_CHARS_MAX = 500
 MEMBER_CHARS_MAX = 200
@@ -49,7 +48,7 @@ class Retry:
             raise RequestInvalid(reason="Pauses between attempts never get shorter.", hint=hint)
 
     def pause_ms(self, deliveries: int) -> int:
-        """Give the pause before the next delivery of a message that failed this often."""
+        """Return the pause before the next delivery of a message that failed this often."""
         pause_ms = float(self.first_ms)
         for _ in range(deliveries - 1):
             if pause_ms >= self.most_ms or pause_ms == 0:
@@ -58,7 +57,7 @@ class Retry:
         return int(min(pause_ms, self.most_ms))
 
     def is_over(self, deliveries: int) -> bool:
-        """Say whether a message that failed this often is given up."""
+        """Return whether a message that failed this often is given up."""
         return self.attempts is not None and deliveries >= self.attempts
 
 
@@ -101,32 +100,32 @@ class Asking:
         return 2 * self.limit if self.prefetch is None else self.prefetch
 
     def member_of(self) -> dict[str, Any]:
-        """Give the fields by which the server knows this member of its group."""
+        """Return the fields by which the server knows this member of its group."""
         return {"group": self.group, "member": self.member}
 
     def question(self, limit: int, wait_ms: int) -> dict[str, Any]:
-        """Give the body of a consume."""
+        """Return the body of a consume."""
         body = {**self.member_of(), "from": self.start, "limit": limit}
         body |= {"waitMs": wait_ms, "leaseMs": self.lease_ms}
         return body if self.partition is None else body | {"partition": self.partition}
 
 
 def member_name() -> str:
-    """Give a name that no other consumer has, and that tells where it runs."""
+    """Return a name that no other consumer has, and that tells where it runs."""
     tail = f"-{os.getpid()}-{secrets.token_hex(3)}"
     host = "".join(c for c in socket.gethostname() if c.isprintable()) or "host"
     return host[: MEMBER_CHARS_MAX - len(tail)] + tail
 
 
 def reason_of(problem: BaseException) -> str:
-    """Say in a line why a message failed."""
+    """Return in a line why a message failed."""
     said = str(problem)
     text = said if isinstance(problem, Reject) and said else f"{type(problem).__name__}: {said}".rstrip(": ")
     return " ".join(text.split())[:REASON_CHARS_MAX]
 
 
 def nack_body(problem: BaseException, message: Message, retry: Retry) -> dict[str, Any]:
-    """Give what to tell the server of a message that failed: why, and when it comes again, if at all."""
+    """Return what to tell the server of a message that failed: why, and when it comes again, if at all."""
     deliveries = message["deliveries"] or 1
     body: dict[str, Any] = {"leases": [message["lease"]], "reason": reason_of(problem)}
     if isinstance(problem, Reject) or retry.is_over(deliveries):
@@ -137,7 +136,7 @@ def nack_body(problem: BaseException, message: Message, retry: Retry) -> dict[st
 def what_next(
     message: Message, body: Mapping[str, Any], told: Mapping[str, Any] | TidegateError | None
 ) -> str:
-    """Say what becomes of a message that failed: `told` is what the server answered to its nack, if asked."""
+    """Return what becomes of a message that failed: `told` is the answer to its nack, if any."""
     if isinstance(told, NotFound):
         return "its topic or its group is gone"
     if told is None or isinstance(told, LeaseLost):
@@ -151,7 +150,7 @@ def what_next(
 
 
 def answer_request(path: str, asked: tuple[str, str], message: Message, answer: object) -> Request:
-    """Give the publish of an answer; its key lets the server take one answer for a message.
+    """Return the publish of an answer; its key lets the server take one answer for a message.
 
     `asked` is the group, and when the topic of the answers was made: a new one has no answers yet.
     """

@@ -34,7 +34,7 @@ class ArrowPage:
 
 
 def stream_of(table: pa.Table | pa.RecordBatch) -> bytes:
-    """Give messages as the bytes of an Arrow stream."""
+    """Return messages as the bytes of an Arrow stream."""
     import pyarrow as pa
 
     if isinstance(table, pa.RecordBatch):
@@ -47,7 +47,7 @@ def stream_of(table: pa.Table | pa.RecordBatch) -> bytes:
 
 
 def stream_bytes(table: pa.Table) -> bytes:
-    """Give a table as the bytes of an Arrow stream."""
+    """Return a table as the bytes of an Arrow stream."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -57,7 +57,7 @@ def stream_bytes(table: pa.Table) -> bytes:
 
 
 def rows_of(rows: object) -> pa.Table:
-    """Give rows as an Arrow table: dictionaries, Arrow itself, frames of pandas and of Polars."""
+    """Return rows as an Arrow table: dictionaries, Arrow itself, frames of pandas and of Polars."""
     import pyarrow as pa
 
     if isinstance(rows, pa.Table):
@@ -104,7 +104,7 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 
 
 def _text_of(value: Any) -> Any:
-    """Give a structure as the JSON that a column stores, an id as its text, and all else as it is."""
+    """Return a structure as the JSON that a column stores, an id as its text, and all else as it is."""
     if isinstance(value, dict | list | tuple):
         return encoded(value).decode()
     return str(value) if isinstance(value, UUID) else value

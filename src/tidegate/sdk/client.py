@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from tidegate.sdk._sync.client import Client, connect
+from tidegate.sdk._sync.producer import Producer
+from tidegate.sdk._sync.result import Answer, Result
+from tidegate.sdk._sync.topics import Topic
 from tidegate.sdk.live import Change
-from tidegate.sdk.synchronous.answer import Answer, Result
-from tidegate.sdk.synchronous.client import Client, connect
-from tidegate.sdk.synchronous.producer import Producer
-from tidegate.sdk.synchronous.topics import Topic
 
 __all__ = ["Answer", "Change", "Client", "Producer", "Result", "Topic", "connect"]

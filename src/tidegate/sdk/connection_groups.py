@@ -22,7 +22,7 @@ class Groups:
         self._guard = Lock()
 
     def take(self) -> int:
-        """Give the number of the first group with room, or of the one that is asked least."""
+        """Return the number of the first group with room, or of the one that is asked least."""
         with self._guard:
             with_room = (n for n, busy in enumerate(self._busy) if busy < GROUP_CONNECTIONS_MAX)
             number = next(with_room, None)

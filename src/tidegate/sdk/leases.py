@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from threading import Lock
 
-from tidegate.sdk.shapes import Message
+from tidegate.sdk.types import Message
 
 # An acknowledgement goes out with as many others, or after so long, whichever comes first.
 ACKS_AT_ONCE = 100
@@ -51,7 +51,7 @@ class Leases:
                 self._extend_at = now + self._lease_seconds * EXTEND_AFTER
 
     def take(self, now: float) -> Message | None:
-        """Give the next message to work on; one whose lease is over is left to whoever gets it next."""
+        """Return the next message to work on; one whose lease is over is left to whoever gets it next."""
         with self._guard:
             while self._waiting:
                 message = self._waiting.popleft()
@@ -69,7 +69,7 @@ class Leases:
             return self._wanted
 
     def missing(self) -> int:
-        """Give how many messages to ask the server for now; 0 while enough wait here."""
+        """Return how many messages to ask the server for now; 0 while enough wait here."""
         with self._guard:
             waiting = len(self._waiting)
             short = self._wanted - waiting
@@ -104,7 +104,7 @@ class Leases:
             return [lease for lease in leases if lease in self._working]
 
     def due_in(self, now: float) -> float | None:
-        """Give the seconds until something is to be told to the server, or None while there is nothing."""
+        """Return the seconds until something is to be told to the server, or None while there is nothing."""
         with self._guard:
             at = [] if self._extend_at is None else [self._extend_at]
             if self._done_since is not None:
@@ -129,7 +129,7 @@ class Leases:
             self._done_since = now
 
     def to_extend(self, now: float) -> list[str]:
-        """Give the leases to extend, all of them, once a third of the oldest one's time is over."""
+        """Return the leases to extend, all of them, once a third of the oldest one's time is over."""
         with self._guard:
             if self._extend_at is None or now < self._extend_at:
                 return []

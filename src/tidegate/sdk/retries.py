@@ -94,12 +94,12 @@ class Course:
         self.may_have_arrived = False
 
     def is_done(self, setback: Setback) -> bool:
-        """Say whether what was asked for is so: a delete that was lost, and finds nothing the second time."""
+        """True if what was asked for is so: a delete that was lost, and finds nothing the second time."""
         repeated = self.may_have_arrived and self._request.method == "DELETE"
         return repeated and isinstance(setback.error, NotFound)
 
     def next_pause(self, setback: Setback) -> float | None:
-        """Give the seconds to wait before the next attempt, or None when there is none."""
+        """Return the seconds to wait before the next attempt, or None when there is none."""
         self._attempts += 1
         self.may_have_arrived |= setback.fate is not Fate.UNSENT and not isinstance(
             setback.error, NOTHING_DONE
@@ -129,7 +129,7 @@ class Vigil(Course):
         self._is_over = is_over
 
     def next_pause(self, setback: Setback) -> float | None:
-        """Give the seconds to wait before the next attempt; a server in trouble may get over it."""
+        """Return the seconds to wait before the next attempt; a server in trouble may get over it."""
         passes = setback.fate is Fate.FINAL and isinstance(setback.error, Unavailable)
         if passes or setback.fate is Fate.LATE:
             setback = replace(setback, fate=Fate.LOST)
@@ -138,7 +138,7 @@ class Vigil(Course):
 
 
 def setback_of(problem: httpx.TransportError, url: str) -> Setback:
-    """Say what a broken connection means for the request that was on it."""
+    """Return what a broken connection means for the request that was on it."""
     reason = str(problem) or type(problem).__name__
     distrust = certificate_problem(problem)
     if distrust is not None:
@@ -164,7 +164,7 @@ def setback_of(problem: httpx.TransportError, url: str) -> Setback:
 
 
 def outcome_of(answer: httpx.Response, url: str, request_id: str) -> Reply | Setback:
-    """Give the answer, or the error that the server raised."""
+    """Return the answer, or the error that the server raised."""
     if answer.is_success:
         return Reply(answer.content, answer.headers)
     error, is_ours = _error_of(answer, url)
@@ -195,13 +195,13 @@ def _retry_after_seconds(headers: Mapping[str, str]) -> float:
 
 
 def certificate_problem(problem: BaseException) -> ssl.SSLCertVerificationError | None:
-    """Give what is wrong with the server's certificate, where that is what went wrong."""
+    """Return what is wrong with the server's certificate, where that is what went wrong."""
     found = (cause for cause in _causes(problem) if isinstance(cause, ssl.SSLCertVerificationError))
     return next(found, None)
 
 
 def _is_plain(problem: BaseException) -> bool:
-    """Say whether the other side answered a TLS greeting with something else."""
+    """Return whether the other side answered a TLS greeting with something else."""
     return any(isinstance(cause, ssl.SSLError) and cause.reason in NO_TLS for cause in _causes(problem))
 
 
@@ -212,7 +212,7 @@ def _causes(problem: BaseException | None) -> Iterator[BaseException]:
 
 
 def untrusted(problem: ssl.SSLCertVerificationError, url: str) -> ServerUntrusted:
-    """Say that a certificate is not trusted, and why."""
+    """Return that a certificate is not trusted, and why."""
     reason = problem.verify_message.removesuffix(".")
     if problem.verify_code not in OTHER_NAME:
         return ServerUntrusted(url=url, reason=reason)

@@ -13,7 +13,7 @@ from tidegate.errors import RequestInvalid
 
 
 def producer_name() -> str:
-    """Give a name that no other producer has."""
+    """Return a name that no other producer has."""
     return secrets.token_hex(16)
 
 

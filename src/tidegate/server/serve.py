@@ -19,16 +19,17 @@ import uvicorn
 from tidegate import __version__
 from tidegate.errors import PortInUse, StartRefused
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.server.app import build_app
-from tidegate.server.chores import start_chores, stop_chores
-from tidegate.server.live_protocol import MESSAGE_BYTES_MAX, LiveProtocol
-from tidegate.server.protocol import hide_cuts, limited_protocol
-from tidegate.server.running import Running, open_running
-from tidegate.server.tls import load_tls
+from tidegate.server.http.app import build_app
+from tidegate.server.http.protocol import hide_cuts, limited_protocol
+from tidegate.server.http.tls import load_tls
+from tidegate.server.runtime.background import start_chores, stop_chores
+from tidegate.server.runtime.runtime import Running, open_running
+from tidegate.server.websocket.protocol import MESSAGE_BYTES_MAX, LiveProtocol
 from tidegate.settings import Settings
-from tidegate.storage.home import Home, HomeLock
-from tidegate.watching.logs import keep_secret
-from tidegate.watching.tracing import start_tracing, stop_tracing
+from tidegate.storage.home.home import Home
+from tidegate.storage.home.locks import HomeLock
+from tidegate.telemetry.redaction import keep_secret
+from tidegate.telemetry.tracing import start_tracing, stop_tracing
 
 LISTEN_BACKLOG = 2048
 # Connections, RocksDB's files and room to spare.
@@ -42,11 +43,18 @@ CLOSE_SECONDS_MAX = 5.0
 log = logging.getLogger(__name__)
 
 
-def run_server(settings: Settings, home: Home, clock: Clock | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; accepted requests are finished first."""
+def run_server(
+    settings: Settings, home: Home, clock: Clock | None = None, supervisor: int | None = None
+) -> None:
+    """Serve until SIGTERM or SIGINT; accepted requests are finished first.
+
+    `supervisor` is the pid of a process that this one stops with.
+    """
     _take_open_files()
     # 1. one server a home, before anything of it is touched
     lock = home.lock("server")
+    if supervisor is not None:
+        lock.mark_supervised(supervisor)
     try:
         keep_secret(home.read_token())
         start_tracing(settings.tracing, "tidegate-server", __version__)
@@ -73,7 +81,7 @@ def _take_open_files() -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Give a socket that listens; say so when the port is taken."""
+    """Return a socket that listens; say so when the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -63,16 +63,16 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def origin(self, key: str) -> str:
-        """Say where the value of a key came from: a file, a variable, a flag, or `default`."""
+        """Return where the value of a key came from: a file, a variable, a flag, or `default`."""
         return self.origins.get(key, "default")
 
     def value(self, key: str) -> object:
-        """Give the value of a dotted key."""
+        """Return the value of a dotted key."""
         section, name = key.split(".")
         return getattr(getattr(self, section), name)
 
     def shown(self, key: str) -> object:
-        """Give the value as people may see it: a secret is said to be set, and no more."""
+        """Return the value as people may see it: a secret is said to be set, and no more."""
         value = self.value(key)
         _, spec = _known()[key]
         return "(set)" if spec.metadata.get("secret") and value else value

@@ -5,8 +5,8 @@ the frame of a SELECT. It knows nothing of which tables there are. Expressions a
 text for DuckDB, but for those of live queries, which `expressions` compiles.
 """
 
-from tidegate.sql.fragments import renumbered
-from tidegate.sql.grammar import parse
+from tidegate.sql.parser.fragments import renumbered
+from tidegate.sql.parser.parse import parse
 from tidegate.sql.statements import (
     USE_DEFAULT,
     AlterAddColumn,
@@ -36,11 +36,12 @@ from tidegate.sql.statements import (
     Simple,
     Statement,
     TableName,
+    TopicName,
+    TopicStatement,
     Update,
     UseDefault,
     Where,
 )
-from tidegate.sql.topic_statements import TopicName, TopicStatement
 
 __all__ = [
     "USE_DEFAULT",

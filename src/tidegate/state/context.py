@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import StateInvalid, StateOutsideKey, ValueInvalid
-from tidegate.state.moment import Moment, time_ms
+from tidegate.state.instant import Moment, time_ms
 from tidegate.state.timers import CLOCKS, TimerClock, Timers
 
 if TYPE_CHECKING:
-    from tidegate.state.cursor import Cursor, KeyBatch
+    from tidegate.state.runtime.cursor import Cursor, KeyBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Context:
 
     @property
     def timestamp(self) -> Moment:
-        """Give the event's time; in `on_timer` the timer's; the batch's where there is no event time."""
+        """Return the event's time; in `on_timer` the timer's; the batch's where there is no event time."""
         if self.firing is not None:
             return self.firing.at
         event_ms = self._cursor.event_ms
@@ -130,7 +130,7 @@ class BatchContext:
 
     @property
     def row_keys(self) -> pa.Array:
-        """Give the key of every row."""
+        """Return the key of every row."""
         return self.keys.take(pa.array(self.key_index))
 
     def timer_many(self, keys: Any, ats: Any, clock: TimerClock | None = None) -> None:
@@ -160,7 +160,7 @@ class BatchContext:
 
 
 def without_on_timer(operator: str) -> StateInvalid:
-    """Give the error for a timer that nobody would be told of."""
+    """Return the error for a timer that nobody would be told of."""
     return StateInvalid(operator=operator, reason="it sets a timer and has no on_timer; write one.")
 
 
@@ -171,7 +171,7 @@ def _known(clock: TimerClock) -> TimerClock:
 
 
 def _places(many: KeyBatch, keys: Any) -> list[int]:
-    """Give the place of each key among the batch's keys."""
+    """Return the place of each key among the batch's keys."""
     known = {_plain(key): place for place, key in enumerate(many.keys.to_pylist())}
     wanted = (
         keys.to_pylist() if hasattr(keys, "to_pylist") else keys.tolist() if hasattr(keys, "tolist") else keys

@@ -21,7 +21,7 @@ class Moment(int):
     __slots__ = ()
 
     def datetime(self) -> dt.datetime:
-        """Give the same time as a datetime in UTC."""
+        """Return the same time as a datetime in UTC."""
         return _EPOCH + self * _MILLISECOND
 
     def __add__(self, other: int | dt.timedelta) -> Moment:
@@ -77,7 +77,7 @@ class Moment(int):
 
 
 def time_ms(at: float | dt.datetime) -> int:
-    """Give the milliseconds of a time as users write it: ms since 1970, a Moment, or a datetime.
+    """Return the milliseconds of a time as users write it: ms since 1970, a Moment, or a datetime.
 
     A part of a millisecond rounds up: a timer never fires before its time.
     """
@@ -95,7 +95,7 @@ def _aware(at: dt.datetime) -> dt.datetime:
 
 
 def _as_number(other: object) -> Any:
-    """Give what an int compares with: a datetime as its milliseconds, anything else as it is."""
+    """Return what an int compares with: a datetime as its milliseconds, anything else as it is."""
     if isinstance(other, Moment):
         return int(other)
     return (_aware(other) - _EPOCH) / _MILLISECOND if isinstance(other, dt.datetime) else other

@@ -1,6 +1,10 @@
 """Plans of operators: take an operator as its user wrote it, give what was found out about it.
 
 Everything that can be known before a row is touched is known here.
+
+Declared states: takes an operator as its user wrote it, gives a refusal of states that cannot be kept.
+
+Everything here is found out before a row is touched, and told with the names of the operator and the state.
 """
 
 from __future__ import annotations
@@ -9,19 +13,23 @@ import dataclasses
 import inspect
 import typing
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
 
+from tidegate.checkpoint.keys.codec import KeyType
 from tidegate.errors import SchemaInvalid, StateInvalid
-from tidegate.state.ddl import schema_of_ddl
-from tidegate.state.declared import check_declared
-from tidegate.state.keys import KeyType
+from tidegate.state.arrow.ddl import schema_of_ddl
+from tidegate.state.arrow.types import arrow_schema_of
+from tidegate.state.kinds.declaration import State
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.map_keys import SubKeyCodec
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.schemas import StateSpec, Wanted
-from tidegate.state.states import State
-from tidegate.state.types import arrow_schema_of
+from tidegate.state.schema.migrations import Migration
+from tidegate.state.schema.schema import StateSpec, Wanted
+from tidegate.state.ttl import Ttl
 
 Form = Literal["rows", "batches"]
 
@@ -44,7 +52,7 @@ class OperatorPlan:
     has_timers: bool
 
     def wanted(self, key: KeyType, max_parallelism: int) -> Wanted:
-        """Give what the operator asks of a checkpoint."""
+        """Return what the operator asks of a checkpoint."""
         migrations = {
             state.name: tuple(state.options.migrations)
             for state in self.states.values()
@@ -97,7 +105,7 @@ def _form(kind: type[KeyedOperator[Any, Any]], name: str) -> Form:
 
 
 def _states(operator: KeyedOperator[Any, Any], name: str) -> dict[str, State]:
-    """Give the states that are class attributes, those of parents first, each once."""
+    """Return the states that are class attributes, those of parents first, each once."""
     for attribute, value in getattr(operator, "__dict__", {}).items():
         if isinstance(value, State):
             reason = f"the state '{attribute}' was made in __init__; make it an attribute of the class."
@@ -157,7 +165,7 @@ def _check_fields(schema: pa.Schema, operator: KeyedOperator[Any, Any], out_type
 
 
 def _generic_types(kind: type) -> tuple[Any, Any]:
-    """Give what stands in the brackets of KeyedOperator[…], also when a parent of the class has them."""
+    """Return what stands in the brackets of KeyedOperator[…], also when a parent of the class has them."""
     for parent in getattr(kind, "__orig_bases__", ()):
         origin, arguments = typing.get_origin(parent), typing.get_args(parent)
         if origin is KeyedOperator:
@@ -170,3 +178,44 @@ def _generic_types(kind: type) -> tuple[Any, Any]:
         if issubclass(parent, KeyedOperator) and parent is not KeyedOperator:
             return _generic_types(parent)
     return Any, Any
+
+
+def check_declared(operator: object, name: str) -> None:
+    """Refuse states with options or types that they cannot have."""
+    for attribute, state in _states_of(type(operator)):
+        wrong = _wrong_option(state) or _wrong_type(state)
+        if wrong is not None:
+            raise StateInvalid(operator=name, reason=f"of its state '{attribute}' {wrong}")
+
+
+def _states_of(kind: type) -> Iterator[tuple[str, State]]:
+    for owner in kind.__mro__:
+        for attribute, value in vars(owner).items():
+            if isinstance(value, State):
+                yield attribute, value
+
+
+def _wrong_option(state: State) -> str | None:
+    """Return which option is of another type than it must have."""
+    options = state.options
+    given: object = options.name
+    if given is not None and (not isinstance(given, str) or not given.strip()):
+        return f"the name is {given!r}; it is a text, or None for the name of the attribute"
+    ttl: object = options.ttl
+    if ttl is not None and not isinstance(ttl, Ttl):
+        return f"the ttl is {ttl!r}; write tide.Ttl('24 h')"
+    steps: object = options.migrations
+    if not isinstance(steps, Sequence) or not all(isinstance(step, Migration) for step in steps):
+        return f"the migrations are {steps!r}; they are a list of tide.Migration"
+    return None
+
+
+def _wrong_type(state: State) -> str | None:
+    """Return which type cannot be kept."""
+    try:
+        state.spec()
+        if isinstance(state, MapState):
+            SubKeyCodec(state.types[0])
+    except StateInvalid as problem:
+        return f"the type is wrong: {problem.values['reason']}"
+    return None

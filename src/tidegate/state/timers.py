@@ -7,16 +7,16 @@ of both clocks are ms since 1970. Used by one thread, for one batch.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from tidegate.checkpoint.backend import page_size
+from tidegate.checkpoint.keys.layout import SPACE_TIMER, TIMER_PREFIX_BYTES, timer_prefix, timer_time
 from tidegate.errors import ValueInvalid
-from tidegate.state.layout import SPACE_TIMER, TIMER_PREFIX_BYTES, timer_prefix, timer_time
 
 if TYPE_CHECKING:
-    from tidegate.state.stage import Stage
+    from tidegate.state.runtime.write_batch import Stage
 
 TimerClock = Literal["event", "processing"]
 CLOCKS: tuple[TimerClock, ...] = ("event", "processing")
@@ -30,6 +30,9 @@ TIMER_VALUE = b"\x01"
 # Due timers of a key group that are read at once: memory stays small when millions are due, and a read is
 # shared by many.
 CHUNK_TIMERS = 512
+
+# Of each key group so many are looked at first: mostly few are due, or none.
+FIRST_TIMERS = 16
 
 TIME_MS_MIN = -(2**63)
 TIME_MS_MAX = 2**63 - 1
@@ -142,7 +145,7 @@ class Timers:
             self._touched.add(entry)
 
     def due(self, watermark_ms: int | None, processing_ms: int | None) -> Iterator[DueTimer]:
-        """Give the timers whose time has come, by time and then by key, and forget each as it is given.
+        """Yield the timers whose time has come, by time and then by key, and forget each as it is given.
 
         Timers that are set meanwhile and are due come too, those that are cancelled do not. A timer is
         forgotten before it is given, so undoing what is done for it leaves it forgotten.
@@ -152,8 +155,7 @@ class Timers:
             lane.limit_ms = TIME_MS_MIN - 1 if limit_ms is None else limit_ms
             if self._may_be_due(clock):
                 self._fresh_ms[clock] = None
-                for group in self._groups:
-                    self._read(clock, group.to_bytes(2, "big"))
+                self._read(clock, [group.to_bytes(2, "big") for group in self._groups])
             else:
                 lane.next_ms = lane.known_ms
         self._is_firing = True
@@ -168,7 +170,7 @@ class Timers:
         self._is_firing = False
 
     def last_ms(self, clock: TimerClock) -> int | None:
-        """Give the latest timer of a clock; reads all of them, so it is for last batches alone."""
+        """Return the latest timer of a clock; reads all of them, so it is for last batches alone."""
         found = None
         for group in self._groups:
             for entry, _ in self._stage.scan_sub(group.to_bytes(2, "big") + _SCANNED[clock], None):
@@ -177,11 +179,11 @@ class Timers:
         return found
 
     def next_event_ms(self) -> int | None:
-        """Give the earliest event-time timer that is left, or an earlier time; after `due`."""
+        """Return the earliest event-time timer that is left, or an earlier time; after `due`."""
         return self._next("event")
 
     def next_processing_ms(self) -> int | None:
-        """Give the earliest processing-time timer that is left, or an earlier time; after `due`."""
+        """Return the earliest processing-time timer that is left, or an earlier time; after `due`."""
         return self._next("processing")
 
     def _next(self, clock: TimerClock) -> int | None:
@@ -208,30 +210,51 @@ class Timers:
             self._waiting.add(entry)
             heapq.heappush(self._heap, timer)
 
-    def _read(self, clock: TimerClock, group: bytes) -> None:
-        """Read the next due timers of a key group, and note the first that is not due."""
+    def _read(self, clock: TimerClock, groups: Iterable[bytes]) -> None:
+        """Read the next due timers of key groups, and note the first of each that is not due.
+
+        Those that have more are read on together, so that calls follow what is due and not the key groups.
+        """
+        lane, scanned = self._lanes[clock], _SCANNED[clock]
+        places: dict[bytes, bytes] = {}
+        for group in groups:
+            read_to = lane.read_to.pop(group, None)
+            places[group] = group + scanned if read_to is None else read_to + b"\x00"
+        counts = dict.fromkeys(places, 0)
+        size_max = FIRST_TIMERS if len(places) > 1 else CHUNK_TIMERS
+        while places:
+            size = page_size(len(places), min(size_max, CHUNK_TIMERS))
+            pages = self._stage.pages_sub([(group + scanned, at) for group, at in places.items()], size)
+            further: dict[bytes, bytes] = {}
+            for group, (entries, go_on) in zip(places, pages, strict=True):
+                taken = [entry for entry, _ in entries[: CHUNK_TIMERS - counts[group]]]
+                due_count = self._take_due(clock, group, taken)
+                counts[group] += due_count
+                if due_count < len(taken):
+                    continue
+                if counts[group] == CHUNK_TIMERS:
+                    lane.read_to[group] = taken[-1]
+                elif go_on is not None:
+                    further[group] = go_on
+            places, size_max = further, CHUNK_TIMERS
+
+    def _take_due(self, clock: TimerClock, group: bytes, entries: list[bytes]) -> int:
+        """Let the due ones of a key group's next timers wait for their turn; give how many there are."""
         lane = self._lanes[clock]
-        prefix = group + _SCANNED[clock]
-        read_to = lane.read_to.pop(group, None)
-        start = None if read_to is None else read_to + b"\x00"
-        count = 0
-        for entry, _ in islice(self._stage.scan_sub(prefix, start), CHUNK_TIMERS):
+        for count, entry in enumerate(entries):
             at_ms = timer_time(entry)
             if at_ms > lane.limit_ms:
                 lane.note(at_ms)
-                break
-            count += 1
-            read_to = entry
+                return count
             if entry not in self._waiting:
                 self._waiting.add(entry)
                 heapq.heappush(self._heap, DueTimer(at_ms, entry[TIMER_PREFIX_BYTES:], clock, group))
-        if count == CHUNK_TIMERS and read_to is not None:
-            lane.read_to[group] = read_to
+        return len(entries)
 
     def _read_on(self, timer: DueTimer, entry: bytes) -> None:
         """Read more of a key group once the last timer that was read of it has come."""
         if self._lanes[timer.clock].read_to.get(timer.group) == entry:
-            self._read(timer.clock, timer.group)
+            self._read(timer.clock, [timer.group])
 
 
 def _entry(group: bytes, clock: TimerClock, at_ms: int, stored: bytes) -> bytes:

@@ -72,7 +72,7 @@ class Ttl:
         return _as_duration(self.duration).us // 1_000
 
     def to_json(self) -> dict[str, Any]:
-        """Give the settings as plain values; `from_json` takes them."""
+        """Return the settings as plain values; `from_json` takes them."""
         return {
             "duration": str(self.duration),
             "update": self.update,
@@ -84,7 +84,7 @@ class Ttl:
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> Ttl:
-        """Give back what `to_json` gave."""
+        """Return back what `to_json` gave."""
         return Ttl(**stored)
 
 
@@ -103,16 +103,16 @@ class TtlRule:
         self.per_access = ttl.entries_per_access
 
     def is_expired(self, time_ms: int, now_ms: int) -> bool:
-        """Say whether an entry of a time is expired: not yet when exactly the TTL has passed."""
+        """Return whether an entry of a time is expired: not yet when exactly the TTL has passed."""
         return now_ms - time_ms > self.ttl_ms
 
     def bucket_of(self, time_ms: int) -> int:
-        """Give the bucket in which the entry expires: the time at which the bucket begins."""
+        """Return the bucket in which the entry expires: the time at which the bucket begins."""
         expires_ms = time_ms + self.ttl_ms
         return expires_ms - expires_ms % self.bucket_ms
 
     def due_stop(self, now_ms: int) -> int:
-        """Give the first bucket that is not over: everything in those before is expired, or was touched."""
+        """Return the first bucket that is not over: everything in those before is expired, or was touched."""
         return now_ms - self.bucket_ms + 1
 
 

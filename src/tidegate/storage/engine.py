@@ -48,15 +48,15 @@ class Reader(Protocol):
     """What the engine and its snapshots both answer."""
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the value of a key, or None."""
+        """Return the value of a key, or None."""
         ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Give the values of many keys, in the order asked; cheaper than as many calls of `get`."""
+        """Return the values of many keys, in the order asked; cheaper than as many calls of `get`."""
         ...
 
     def scan(self, span: KeyRange, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Give the pairs in a range, in key order or backwards, as they were when the scan began."""
+        """Return the pairs in a range, in key order or backwards, as they were when the scan began."""
         ...
 
 
@@ -74,7 +74,7 @@ class Engine(Reader, Protocol):
     """An open store. One process holds it at a time."""
 
     def batch(self) -> Batch:
-        """Give an empty batch of this engine's own kind."""
+        """Return an empty batch of this engine's own kind."""
         ...
 
     def write(self, batch: Batch, *, sync: bool = False, frees: bool = False) -> None:

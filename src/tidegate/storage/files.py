@@ -1,4 +1,4 @@
-"""Files that survive: takes bytes, folders and links; gives them on the disk, or nothing at all."""
+"""Files that survive a crash: atomic writes, syncs, links and copies, and the errors of a disk."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from tidegate.errors import HomeUnusable, StorageFull
+from tidegate.errors import HomeUnusable, StorageFailed, StorageFull
 
 COPY_BYTES = 1 << 20  # read and written at a time: large enough to be quick, small in memory
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+# A limit on the size of a file counts as a full disk: what failed goes on once there is room.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Another disk, a file system without hard links, too many links to one file, or no right to link it.
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
 
@@ -92,7 +93,7 @@ def rename_new(source: Path, target: Path) -> None:
 
 
 def files_below(root: Path) -> Iterator[str]:
-    """Give every file below a folder, as a path relative to it, in name order; links to folders count."""
+    """Yield every file below a folder, as a path relative to it, in name order; links to folders count."""
     for folder, folders, names in os.walk(root, followlinks=True):
         folders.sort()
         for name in sorted(names):
@@ -100,12 +101,38 @@ def files_below(root: Path) -> Iterator[str]:
 
 
 def is_full(problem: OSError) -> bool:
-    """Say whether a call failed for want of room."""
+    """True if a call failed for want of room."""
     return problem.errno in _FULL
 
 
-def refusal(path: Path, problem: OSError) -> HomeUnusable | StorageFull:
-    """Give the error of ours for a home that the disk refuses."""
+def disk_free_bytes(path: Path) -> int:
+    """Return the room that is left for us on the disk that holds a path; the path need not exist yet."""
+    place = path.absolute()
+    while True:
+        try:
+            disk = os.statvfs(place)
+            return disk.f_bavail * disk.f_frsize
+        except (FileNotFoundError, NotADirectoryError):
+            if place == place.parent:
+                raise
+            place = place.parent
+
+
+def disk_error(
+    path: Path, problem: OSError, *, hint: str | None = None, full_hint: str | None = None
+) -> StorageFull | StorageFailed:
+    """Return the error for a call that the disk refused: StorageFull where it is full, else StorageFailed."""
+    if is_full(problem):
+        try:
+            free_bytes = disk_free_bytes(path)
+        except OSError:
+            free_bytes = 0
+        return StorageFull(path=str(path), free_bytes=free_bytes, hint=full_hint)
+    return StorageFailed(path=str(path), reason=problem.strerror or str(problem), hint=hint)
+
+
+def home_error(path: Path, problem: OSError) -> HomeUnusable | StorageFull:
+    """Return the error for a home that the disk refuses."""
     if is_full(problem):
         return StorageFull(path=str(path), free_bytes=0, hint="Free some space and start again.")
     return HomeUnusable(home=str(path), reason=problem.strerror or str(problem))

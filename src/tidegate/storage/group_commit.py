@@ -19,7 +19,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import repeat
 from typing import Any, Generic, TypeVar
@@ -63,25 +63,31 @@ class Staging:
         "_engine",
         "_group",
         "_own",
+        "_pending",
         "callbacks",
-        "closes_group",
         "gathered",
+        "is_last_of_group",
         "operations",
+        "own_pending",
         "size_bytes",
     )
 
-    def __init__(self, engine: Engine, group: dict[bytes, bytes | None]) -> None:
+    def __init__(
+        self, engine: Engine, group: dict[bytes, bytes | None], pending: Mapping[Hashable, Any] | None = None
+    ) -> None:
         self._engine = engine
         self._group = group
         self._own: dict[bytes, bytes | None] = {}
+        self._pending = pending or {}
+        self.own_pending: dict[Hashable, Any] = {}
         self.operations: list[tuple[int, bytes, bytes]] = []
         self.callbacks: list[Callable[[], None]] = []
         self.gathered: list[_Gathered] = []
         self.size_bytes = 0
-        self.closes_group = False
+        self.is_last_of_group = False
 
     def get(self, key: bytes) -> bytes | None:
-        """Give a value as it is after the changes before this one and after what this one put so far."""
+        """Return a value as it is after the changes before this one and after what this one put so far."""
         if key in self._own:
             return self._own[key]
         if key in self._group:
@@ -89,7 +95,10 @@ class Staging:
         return self._engine.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Give the values of many keys as `get` does, in the order asked; far cheaper than as many calls."""
+        """Return the values of many keys as `get` does, in the order asked.
+
+        Far cheaper than as many calls.
+        """
         own, group = self._own, self._group
         if not (own or group):
             return self._engine.get_many(keys)
@@ -120,11 +129,27 @@ class Staging:
             if start <= key < stop:
                 self._own[key] = None
         self.operations.append((_DELETE_RANGE, start, stop))
-        self.closes_group = True
+        self.close_group()
+
+    def close_group(self) -> None:
+        """End the group with this change: the next change sees it in the engine, and in memory."""
+        self.is_last_of_group = True
 
     def foresee(self, key: bytes, value: bytes) -> None:
         """Let the changes after this one read a value that a `gather` of this one is going to put."""
         self._own[key] = value
+
+    def set_pending(self, name: Hashable, state: Any) -> None:
+        """Leave a state for the changes after this one in the group; nothing of it is stored.
+
+        For what a `gather` under this name is going to put, and whose bytes are only known at the end.
+        """
+        self.own_pending[name] = state
+
+    def pending(self, name: Hashable) -> Any:
+        """Return what this change, or one before it in the group, left under a name; None if none did."""
+        found = self.own_pending.get(name)
+        return self._pending.get(name) if found is None else found
 
     def gather(self, name: Hashable, part: Any, size_bytes: int, finish: Finish) -> None:
         """Leave a part under a name: at the end of the group `finish` turns all parts of it into puts."""
@@ -136,7 +161,7 @@ class Staging:
         self.callbacks.append(callback)
 
     def written(self) -> dict[bytes, bytes | None]:
-        """Give the final value of every key this change touched; None for removed."""
+        """Return the final value of every key this change touched; None for removed."""
         return self._own
 
 
@@ -267,6 +292,7 @@ class GroupCommitter:
 
     def _stage(self, taken: list[_Change[Any]]) -> tuple[list[_Operation], list[Callable[[], None]], int]:
         group: dict[bytes, bytes | None] = {}
+        pending: dict[Hashable, Any] = {}
         operations: list[_Operation] = []
         callbacks: list[Callable[[], None]] = []
         gathered: list[_Gathered] = []
@@ -275,7 +301,7 @@ class GroupCommitter:
             change = self._take_one(taken)
             if change is None:
                 break
-            staging = Staging(self._engine, group)
+            staging = Staging(self._engine, group, pending)
             try:
                 change.answer = change.stage(staging)
             except StageLater:
@@ -284,16 +310,17 @@ class GroupCommitter:
             except Exception as problem:  # noqa: BLE001 - refused alone, and told to its writer
                 change.error = _as_ours(problem)
                 continue
-            if staging.closes_group:
+            if staging.is_last_of_group:
                 # It may remove what the changes before it gathered: those come first.
                 _finish(gathered, operations, callbacks)
                 gathered = []
             group.update(staging.written())
+            pending.update(staging.own_pending)
             operations.extend(staging.operations)
             callbacks.extend(staging.callbacks)
             gathered.extend(staging.gathered)
             size_bytes += staging.size_bytes
-            if staging.closes_group:
+            if staging.is_last_of_group:
                 break
         _finish(gathered, operations, callbacks)
         return operations, callbacks, size_bytes

@@ -8,8 +8,8 @@ added when it is read: what was given out in between is then in the past, too.
 
 from __future__ import annotations
 
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Reader
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, read_u64, u64
 
 KEEP_SECONDS = 5.0
@@ -18,7 +18,7 @@ _KEY = join(KeySpace.SYSTEM, b"clock")
 
 
 def read_high_water_us(reader: Reader, now_us: int) -> int:
-    """Give a time that is later than every one that was given out before, and not before now."""
+    """Return a time that is later than every one that was given out before, and not before now."""
     stored = reader.get(_KEY)
     return now_us if stored is None else max(now_us, read_u64(stored) + _MARGIN_US)
 

@@ -52,62 +52,62 @@ class KeySpace(bytes, Enum):
 
 
 def u8(value: int) -> bytes:
-    """Give one byte that sorts like the number; 0 to 255."""
+    """Return one byte that sorts like the number; 0 to 255."""
     return _packed(_U8, value)
 
 
 def u16(value: int) -> bytes:
-    """Give two bytes that sort like the number; 0 to 2^16 - 1."""
+    """Return two bytes that sort like the number; 0 to 2^16 - 1."""
     return _packed(_U16, value)
 
 
 def u32(value: int) -> bytes:
-    """Give four bytes that sort like the number; 0 to 2^32 - 1."""
+    """Return four bytes that sort like the number; 0 to 2^32 - 1."""
     return _packed(_U32, value)
 
 
 def u64(value: int) -> bytes:
-    """Give eight bytes that sort like the number; 0 to 2^64 - 1."""
+    """Return eight bytes that sort like the number; 0 to 2^64 - 1."""
     return _packed(_U64, value)
 
 
 def i64(value: int) -> bytes:
-    """Give eight bytes that sort like the number, negatives first; -2^63 to 2^63 - 1."""
+    """Return eight bytes that sort like the number, negatives first; -2^63 to 2^63 - 1."""
     return _packed(_U64, value + _SIGN_BIT)
 
 
 def read_u8(key: bytes, at: int = 0) -> int:
-    """Give the number that `u8` wrote at this byte of the key."""
+    """Return the number that `u8` wrote at this byte of the key."""
     return _unpacked(_U8, key, at)
 
 
 def read_u16(key: bytes, at: int = 0) -> int:
-    """Give the number that `u16` wrote at this byte of the key."""
+    """Return the number that `u16` wrote at this byte of the key."""
     return _unpacked(_U16, key, at)
 
 
 def read_u32(key: bytes, at: int = 0) -> int:
-    """Give the number that `u32` wrote at this byte of the key."""
+    """Return the number that `u32` wrote at this byte of the key."""
     return _unpacked(_U32, key, at)
 
 
 def read_u64(key: bytes, at: int = 0) -> int:
-    """Give the number that `u64` wrote at this byte of the key."""
+    """Return the number that `u64` wrote at this byte of the key."""
     return _unpacked(_U64, key, at)
 
 
 def read_i64(key: bytes, at: int = 0) -> int:
-    """Give the number that `i64` wrote at this byte of the key."""
+    """Return the number that `i64` wrote at this byte of the key."""
     return _unpacked(_U64, key, at) - _SIGN_BIT
 
 
 def join(*parts: bytes) -> bytes:
-    """Give one key of the parts, in order."""
+    """Return one key of the parts, in order."""
     return b"".join(parts)
 
 
 def prefix_range(prefix: bytes) -> KeyRange:
-    """Give the range of exactly the keys that start with the prefix."""
+    """Return the range of exactly the keys that start with the prefix."""
     head = prefix.rstrip(b"\xff")
     if not head:
         raise InvariantBroken(reason=f"no key comes right after all keys that start with {prefix!r}")

@@ -206,7 +206,7 @@ class MemoryEngine:
 
     @classmethod
     def from_checkpoint(cls, folder: Path) -> MemoryEngine:
-        """Give an engine that holds what a checkpoint holds, all of it synced."""
+        """Return an engine that holds what a checkpoint holds, all of it synced."""
         engine, batch = cls(), MemoryBatch()
         text, at = (folder / CHECKPOINT_FILE).read_bytes(), 0
         while at < len(text):

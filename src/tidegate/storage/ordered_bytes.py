@@ -14,24 +14,24 @@ _ESCAPED = b"\x00\xff"
 
 
 def put_number(number: int, width: int) -> bytes:
-    """Give a signed integer in so many bytes; OverflowError when it does not fit."""
+    """Return a signed integer in so many bytes; OverflowError when it does not fit."""
     return (number + (1 << (8 * width - 1))).to_bytes(width, "big")
 
 
 def take_number(stored: bytes, at: int, width: int) -> int:
-    """Give the signed integer that begins at a place."""
+    """Return the signed integer that begins at a place."""
     if at + width > len(stored):
         raise short(stored, at)
     return int.from_bytes(stored[at : at + width], "big") - (1 << (8 * width - 1))
 
 
 def put_text(content: bytes) -> bytes:
-    """Give a byte string with its end."""
+    """Return a byte string with its end."""
     return content.replace(_ZERO, _ESCAPED) + END
 
 
 def end_of_text(stored: bytes, at: int) -> int:
-    """Give the place after the byte string that begins at a place."""
+    """Return the place after the byte string that begins at a place."""
     while True:
         at = stored.find(_ZERO, at)
         follower = stored[at + 1] if 0 <= at < len(stored) - 1 else -1
@@ -43,7 +43,7 @@ def end_of_text(stored: bytes, at: int) -> int:
 
 
 def take_text(stored: bytes, at: int) -> tuple[bytes, int]:
-    """Give the byte string that begins at a place, and the place after it."""
+    """Return the byte string that begins at a place, and the place after it."""
     end = stored.find(_ZERO, at)
     if end >= 0 and stored[end : end + 2] == END:  # no zero byte inside, as nearly always
         return stored[at:end], end + 2
@@ -52,5 +52,5 @@ def take_text(stored: bytes, at: int) -> tuple[bytes, int]:
 
 
 def short(stored: bytes, at: int) -> StorageCorrupt:
-    """Give the error for bytes that end before the value does, or are not of its form."""
+    """Return the error for bytes that end before the value does, or are not of its form."""
     return StorageCorrupt(place=f"the key {stored[:64].hex()}", reason=f"byte {at} is not of its form")

@@ -28,7 +28,7 @@ _decode = msgspec.msgpack.Decoder(list[Any]).decode
 
 
 def encode_values(values: Sequence[Any]) -> bytes:
-    """Give the array of one row's values; ValueInvalid for text that has no UTF-8 form."""
+    """Return the array of one row's values; ValueInvalid for text that has no UTF-8 form."""
     try:
         return _encode(values)
     except UnicodeEncodeError as problem:
@@ -36,7 +36,7 @@ def encode_values(values: Sequence[Any]) -> bytes:
 
 
 def encode_row(schema_id: int, row: Row) -> bytes:
-    """Give the bytes that store a row of a table."""
+    """Return the bytes that store a row of a table."""
     return _HEAD.pack(ROW_VERSION, schema_id) + encode_values(row)
 
 
@@ -54,7 +54,7 @@ class RowReader:
         self._heads = {_HEAD.pack(ROW_VERSION, known) for known in range(1, schema_id + 1)}
 
     def row(self, stored: bytes, place: Callable[[], str]) -> Row:
-        """Give the row of stored bytes; StorageCorrupt names the place that the caller tells."""
+        """Return the row of stored bytes; StorageCorrupt names the place that the caller tells."""
         if stored[:3] not in self._heads:
             version, schema_id = _HEAD.unpack(stored[:3].ljust(3, b"\0"))
             reason = (
@@ -68,7 +68,7 @@ class RowReader:
         return self.filled(values)
 
     def filled(self, values: list[Any]) -> Row:
-        """Give a whole row of decoded values."""
+        """Return a whole row of decoded values."""
         if len(values) < len(self._missing):
             values.extend(self._missing[len(values) :])
         for position in self._decimals:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tidegate.errors import StorageCorrupt, StorageFailed
-from tidegate.streams.disk import Disk, FileSource, RealDisk
+from tidegate.streams.disk import FileSource, StreamDisk
+from tidegate.streams.frame_reader import Damage, Walk, take_payload
+from tidegate.streams.shards import LOG_SUFFIX
 from tidegate.streams.trash import TRASH
-from tidegate.streams.users import LOG_SUFFIX
-from tidegate.streams.walking import Damage, Walk, take_payload
 from tidegate.streams.windows import parse_window
 
 TOLD_MAX = 100_000  # remembered so that they are not told again; beyond that, some are
@@ -44,17 +44,17 @@ def _unheard(damage: Damage) -> None:
     """Nobody listens yet; reads name the damage in their warnings all the same."""
 
 
-def scan_damage(root: Path, disk: Disk | None = None) -> Iterator[Damage]:
+def scan_damage(root: Path, disk: StreamDisk | None = None) -> Iterator[Damage]:
     """Walk every log below a root and give what is damaged, in the order of names; changes nothing.
 
     May run beside a server: a frame that is being written looks like a torn end, which is no damage.
     """
-    disk = disk or RealDisk()
+    disk = disk or StreamDisk()
     for path in _logs_below(disk, str(root)):
         yield from _damage_in(disk, path)
 
 
-def _logs_below(disk: Disk, root: str) -> Iterator[str]:
+def _logs_below(disk: StreamDisk, root: str) -> Iterator[str]:
     for namespace in _folders(disk, root):
         for table in _folders(disk, namespace):
             for window in _folders(disk, table):
@@ -65,12 +65,12 @@ def _logs_below(disk: Disk, root: str) -> Iterator[str]:
                     yield from (f"{shard}/{name}" for name in names if name.endswith(LOG_SUFFIX))
 
 
-def _folders(disk: Disk, folder: str) -> list[str]:
+def _folders(disk: StreamDisk, folder: str) -> list[str]:
     found = (name for name, size in disk.entries(folder) if size is None and name != TRASH)
     return [f"{folder}/{name}" for name in sorted(found)]
 
 
-def _damage_in(disk: Disk, path: str) -> Iterator[Damage]:
+def _damage_in(disk: StreamDisk, path: str) -> Iterator[Damage]:
     try:
         fd = disk.open_read(path)
     except FileNotFoundError:
@@ -92,12 +92,12 @@ def _damage_in(disk: Disk, path: str) -> Iterator[Damage]:
 
 
 def warning_of(damage: Damage, root: str) -> str:
-    """Give what a reader is told of a frame that was left out."""
+    """Return what a reader is told of a frame that was left out."""
     file = damage.file.removeprefix(f"{root}/")
     return f"{file}, byte {damage.position}: {damage.reason}; the rows of this frame are left out."
 
 
 def loss_warning_of(loss: Damage, root: str) -> str:
-    """Give what a reader is told of rows that a file had, and has no more."""
+    """Return what a reader is told of rows that a file had, and has no more."""
     file = loss.file.removeprefix(f"{root}/")
     return f"{file}, byte {loss.position}: {loss.reason}; rows that it had there are lost."

@@ -1,7 +1,8 @@
-"""The disk under the streams: takes paths and bytes, gives what the file system says. Tests replace it.
+"""The file system under the streams, which tests replace, and the hints of its errors.
 
 Paths are text: millions of them are made. Every method raises OSError as the operating system does.
 """
+
 # Each call here is one call of the system, on text.
 # ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH116, PTH120
 
@@ -11,122 +12,39 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
-from tidegate.storage.files import sync_folder, write_file_atomically
-from tidegate.streams.walking import CHUNK_BYTES
+from tidegate.storage.files import disk_free_bytes, sync_folder, write_file_atomically
+from tidegate.streams.frame_reader import CHUNK_BYTES
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 
 
-class Disk(Protocol):
-    """Everything that streams ask of a file system; from any thread."""
+class StreamDisk:
+    """The calls of streams to the file system, from any thread; tests have one that fails."""
 
     def open_append(self, path: str) -> int:
         """Open a file for writing, made if need be; FileNotFoundError where its folder is not there."""
-        ...
-
-    def open_read(self, path: str) -> int:
-        """Open a file for reading."""
-        ...
-
-    def close(self, fd: int) -> None:
-        """Close a file."""
-        ...
-
-    def duplicate(self, fd: int) -> int:
-        """Give another number for an open file, which outlives the first."""
-        ...
-
-    def size(self, fd: int) -> int:
-        """Give the length of an open file."""
-        ...
-
-    def size_at(self, path: str, fd: int | None) -> int | None:
-        """Give the length of the file at a path; None where there is none, or not the one open as `fd`."""
-        ...
-
-    def write_at(self, fd: int, content: bytes | bytearray, position: int) -> None:
-        """Write all bytes at a position; when it fails, any part of them may be there."""
-        ...
-
-    def read_at(self, fd: int, count: int, position: int) -> bytes:
-        """Give the bytes at a position, fewer only at the end of the file."""
-        ...
-
-    def truncate(self, fd: int, size: int) -> None:
-        """Cut a file."""
-        ...
-
-    def fsync(self, fd: int) -> None:
-        """Put what was written on the disk."""
-        ...
-
-    def sync_folder(self, path: str) -> None:
-        """Put the names in a folder on the disk."""
-        ...
-
-    def make_folder(self, path: str, *, sync: bool) -> None:
-        """Make a folder and those above it that are missing; with `sync`, their names are on the disk."""
-        ...
-
-    def write_whole(self, path: str, content: bytes) -> None:
-        """Replace a small file at once; it is on the disk on return."""
-        ...
-
-    def read_whole(self, path: str) -> bytes:
-        """Give the bytes of a small file."""
-        ...
-
-    def exists(self, path: str) -> bool:
-        """Say whether there is something at a path."""
-        ...
-
-    def rename(self, old: str, new: str) -> None:
-        """Give a file or a folder another name."""
-        ...
-
-    def names(self, folder: str) -> Iterator[str]:
-        """Give the names in a folder one by one, in no order; nothing where the folder is not there."""
-        ...
-
-    def entries(self, folder: str) -> list[tuple[str, int | None]]:
-        """Give what lies in a folder with its size, None for a folder; nothing where it is not there."""
-        ...
-
-    def unlink(self, path: str) -> None:
-        """Remove a file."""
-        ...
-
-    def remove_folder(self, path: str) -> None:
-        """Remove an empty folder."""
-        ...
-
-    def free_bytes(self, path: str) -> int:
-        """Give how many bytes may still be written below a folder, also one that is still to be made."""
-        ...
-
-
-class RealDisk:
-    """The file system of this machine."""
-
-    def open_append(self, path: str) -> int:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
 
     def open_read(self, path: str) -> int:
+        """Open a file for reading."""
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def close(self, fd: int) -> None:
+        """Close a file."""
         os.close(fd)
 
     def duplicate(self, fd: int) -> int:
+        """Return another number for an open file, which outlives the first."""
         return os.dup(fd)
 
     def size(self, fd: int) -> int:
+        """Return the length of an open file."""
         return os.fstat(fd).st_size
 
     def size_at(self, path: str, fd: int | None) -> int | None:
+        """Return the length of the file at a path; None where there is none, or not the one open as `fd`."""
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -136,6 +54,7 @@ class RealDisk:
         return found.st_size
 
     def write_at(self, fd: int, content: bytes | bytearray, position: int) -> None:
+        """Write all bytes at a position; when it fails, any part of them may be there."""
         written = os.pwrite(fd, content, position)
         if written < len(content):
             with memoryview(content) as view:
@@ -143,6 +62,7 @@ class RealDisk:
                     written += os.pwrite(fd, view[written:], position + written)
 
     def read_at(self, fd: int, count: int, position: int) -> bytes:
+        """Return the bytes at a position, fewer only at the end of the file."""
         content = os.pread(fd, count, position)
         while 0 < len(content) < count:
             more = os.pread(fd, count - len(content), position + len(content))
@@ -152,15 +72,19 @@ class RealDisk:
         return content
 
     def truncate(self, fd: int, size: int) -> None:
+        """Cut a file."""
         os.ftruncate(fd, size)
 
     def fsync(self, fd: int) -> None:
+        """Put what was written on the disk."""
         os.fsync(fd)
 
     def sync_folder(self, path: str) -> None:
+        """Put the names in a folder on the disk."""
         sync_folder(Path(path))
 
     def make_folder(self, path: str, *, sync: bool) -> None:
+        """Make a folder and those above it that are missing; with `sync`, their names are on the disk."""
         try:
             os.mkdir(path, _FOLDER_MODE)
         except FileExistsError:
@@ -180,23 +104,29 @@ class RealDisk:
                 raise
 
     def write_whole(self, path: str, content: bytes) -> None:
+        """Replace a small file at once; it is on the disk on return."""
         write_file_atomically(Path(path), content)
 
     def read_whole(self, path: str) -> bytes:
+        """Return the bytes of a small file."""
         return Path(path).read_bytes()
 
     def exists(self, path: str) -> bool:
+        """Return whether there is something at a path."""
         return os.path.lexists(path)
 
     def rename(self, old: str, new: str) -> None:
+        """Give a file or a folder another name."""
         os.rename(old, new)
 
     def names(self, folder: str) -> Iterator[str]:
+        """Return the names in a folder one by one, in no order; nothing where the folder is not there."""
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
                 yield entry.name
 
     def entries(self, folder: str) -> list[tuple[str, int | None]]:
+        """Return what lies in a folder with its size, None for a folder; nothing where it is not there."""
         found: list[tuple[str, int | None]] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
@@ -207,17 +137,16 @@ class RealDisk:
         return found
 
     def unlink(self, path: str) -> None:
+        """Remove a file."""
         os.unlink(path)
 
     def remove_folder(self, path: str) -> None:
+        """Remove an empty folder."""
         os.rmdir(path)
 
     def free_bytes(self, path: str) -> int:
-        try:
-            usage = os.statvfs(path)
-        except FileNotFoundError:
-            return self.free_bytes(os.path.dirname(path) or ".")
-        return usage.f_bavail * usage.f_frsize
+        """Return how many bytes may still be written below a folder, also one that is still to be made."""
+        return disk_free_bytes(Path(path))
 
 
 class FileSource:
@@ -227,7 +156,9 @@ class FileSource:
     chunk ends with the bytes that were asked for whenever they lie before the last chunk.
     """
 
-    def __init__(self, disk: Disk, fd: int, place: str, stop: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self, disk: StreamDisk, fd: int, place: str, stop: int, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         self.place = place
         self.start = 0
         self.stop = stop
@@ -248,3 +179,14 @@ class FileSource:
             self._chunk = self._disk.read_at(self._fd, end - begin, begin)
             self._chunk_start = first = begin
         return self._chunk[start - first : stop - first]
+
+
+WRITE_HINT = (
+    "Nothing of this write was stored. Rows that were acknowledged before are kept in memory and written "
+    "again once the disk takes them; reads go on."
+)
+KEPT_HINT = "Rows that were acknowledged are kept in memory and written again once the disk takes them."
+CLOSE_HINT = "Rows that were acknowledged within the last flush interval may not be in their files."
+LOOK_HINT = "Nothing was changed. Look at what lies at this place, and at the disk."
+EVICT_HINT = "Nothing is lost, and rows that are over are not given. It is tried again in the next round."
+DROP_HINT = "The table is gone all the same; what it left is taken away at the next start."

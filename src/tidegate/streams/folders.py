@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from itertools import takewhile
 
-from tidegate.streams.disk import Disk
+from tidegate.streams.disk import StreamDisk
 
 FOLDERS_KNOWN_MAX = 10_000  # the oldest are forgotten, and synced once more when they are used; some 2 MB
 
@@ -19,7 +19,7 @@ FOLDERS_KNOWN_MAX = 10_000  # the oldest are forgotten, and synced once more whe
 class Folders:
     """The folders of all streams. Threads: any; the lock is not held on file work."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: StreamDisk) -> None:
         self._disk = disk
         self._lock = threading.Lock()
         self._synced: dict[str, None] = {}  # oldest first

@@ -47,7 +47,7 @@ class Source(Protocol):
     stop: int
 
     def take(self, start: int, stop: int) -> bytes:
-        """Give the bytes between two positions of the file, fewer only where the file is shorter."""
+        """Return the bytes between two positions of the file, fewer only where the file is shorter."""
         ...
 
 
@@ -99,7 +99,7 @@ class Walk:
 
 
 def walk_back(source: Source) -> Iterator[Head | Damage]:
-    """Give the frames of a source from its last to its first; the source ends where a frame does.
+    """Yield the frames of a source from its last to its first; the source ends where a frame does.
 
     Goes from foot to foot. Where that does not work, something is damaged: then what is left is walked
     forwards, once, and given from its end.
@@ -116,7 +116,7 @@ def walk_back(source: Source) -> Iterator[Head | Damage]:
 
 
 def head_before(source: Source, stop: int) -> Head | None:
-    """Give the header of the frame that ends at a position; None where no frame does."""
+    """Return the header of the frame that ends at a position; None where no frame does."""
     if stop - FRAME_BYTES_MIN < source.start:
         return None
     position = stop - frame_bytes_before(source.take(stop - FOOT_BYTES, stop))
@@ -127,7 +127,7 @@ def head_before(source: Source, stop: int) -> Head | None:
 
 
 def take_payload(source: Source, head: Head) -> bytes | Damage:
-    """Give the payload of a frame, or what is wrong with it."""
+    """Return the payload of a frame, or what is wrong with it."""
     content = source.take(head.position + HEAD_BYTES, head.stop)
     payload, foot = content[:-FOOT_BYTES], content[-FOOT_BYTES:]
     if len(payload) != head.payload_bytes:
@@ -162,7 +162,7 @@ def _next_head(source: Source, position: int) -> int | None:
 
 
 def _is_torn(source: Source, position: int) -> bool:
-    """Say whether only zeros follow, at most behind the beginning of a header."""
+    """Return whether only zeros follow, at most behind the beginning of a header."""
     position += len(source.take(position, position + HEAD_BYTES - 1).rstrip(b"\0"))
     while position < source.stop:
         chunk = source.take(position, min(position + CHUNK_BYTES, source.stop))

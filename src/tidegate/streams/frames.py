@@ -76,7 +76,7 @@ class Batch:
 
 
 def make_frame(position: int, batch: Batch, time_us: int, first_seq: int) -> bytes:
-    """Give the bytes of one frame that begins at a position of its file."""
+    """Return the bytes of one frame that begins at a position of its file."""
     size = len(batch.payload)
     front = _HEAD.pack(
         MAGIC, FRAME_VERSION, batch.kind, batch.schema_id, batch.entries, size, time_us, first_seq
@@ -87,7 +87,7 @@ def make_frame(position: int, batch: Batch, time_us: int, first_seq: int) -> byt
 
 
 def parse_head(content: bytes, position: int) -> Head | None:
-    """Give the header that these bytes hold; None where they are no header of this position."""
+    """Return the header that these bytes hold; None where they are no header of this position."""
     if len(content) < HEAD_BYTES or content[:4] != MAGIC:
         return None
     front = content[: _HEAD.size]
@@ -109,12 +109,12 @@ def check_known(head: Head, place: str) -> None:
 
 
 def frame_bytes_before(foot: bytes) -> int:
-    """Give the length of the frame that ends with this foot, as the foot says."""
+    """Return the length of the frame that ends with this foot, as the foot says."""
     return int(_FOOT.unpack(foot)[1])
 
 
 def payload_fault(head: Head, payload: bytes, foot: bytes) -> str | None:
-    """Say what is wrong with the bytes behind a header; None where nothing is."""
+    """Return what is wrong with the bytes behind a header; None where nothing is."""
     checksum, size = _FOOT.unpack(foot)
     if checksum != zlib.crc32(payload, head.checksum):
         return "the checksum of the payload is wrong"
@@ -124,7 +124,7 @@ def payload_fault(head: Head, payload: bytes, foot: bytes) -> str | None:
 
 
 def seqs_from(first: int, count: int) -> Sequence[int]:
-    """Give `count` snowflakes of one node that follow each other, as the source of ids hands them out."""
+    """Return `count` snowflakes of one node that follow each other, as the source of ids hands them out."""
     sequence = first & (_SEQUENCES - 1)
     if sequence + count <= _SEQUENCES:
         return range(first, first + count)
@@ -138,7 +138,7 @@ def seqs_from(first: int, count: int) -> Sequence[int]:
 
 
 def last_seq(head: Head) -> int:
-    """Give the number of a frame's last row."""
+    """Return the number of a frame's last row."""
     return seqs_from(head.first_seq, head.entries)[-1] if head.entries else head.first_seq
 
 

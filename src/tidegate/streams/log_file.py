@@ -22,10 +22,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tidegate.errors import InvariantBroken, StorageCorrupt
-from tidegate.streams.disk import Disk, FileSource
+from tidegate.streams.disk import FileSource, StreamDisk
 from tidegate.streams.folders import Folders
+from tidegate.streams.frame_reader import BytesSource, Damage, Walk, head_before
 from tidegate.streams.frames import HEAD_BYTES, Batch, FrameKind, Head, check_known, last_seq, make_frame
-from tidegate.streams.walking import BytesSource, Damage, Walk, head_before
 
 LOST = "the file was removed or cut while it was in use"
 UNSYNCED = "a sync of the file failed"
@@ -39,7 +39,7 @@ class LogGround:
     what a file lost under us.
     """
 
-    disk: Disk
+    disk: StreamDisk
     folders: Folders
     top: str
     claim: Callable[[], None]
@@ -207,7 +207,7 @@ class Log:
             self._disk.close(fd)
 
     def view(self) -> View:
-        """Give what a reader sees now, in the file where it can be written."""
+        """Return what a reader sees now, in the file where it can be written."""
         with self.lock:
             # The fault is remembered, and told to the next append; a reader gets the rows either way.
             with contextlib.suppress(OSError):
@@ -378,7 +378,7 @@ class Log:
 
 
 def _moved(frames: bytes, start: int, target: int) -> bytearray:
-    """Give frames that were made for one position anew for another: their checksums cover it."""
+    """Return frames that were made for one position anew for another: their checksums cover it."""
     source = BytesSource(frames, "memory", start)
     moved = bytearray()
     for head in Walk(source):

@@ -9,7 +9,7 @@ import msgspec
 
 from tidegate.errors import InvariantBroken, ValueInvalid
 from tidegate.model.tables import Row, Table
-from tidegate.storage.rows import RowReader, encode_values
+from tidegate.storage.row_codec import RowReader, encode_values
 from tidegate.streams.frames import PAYLOAD_BYTES_MAX, Batch, FrameKind, Head, seqs_from
 
 # A delete hides the rows of this key whose number is not above this one.
@@ -20,7 +20,7 @@ _decode_deletes = msgspec.msgpack.Decoder(list[tuple[list[Any], int]]).decode
 
 
 def rows_batch(table: Table, rows: Sequence[Row]) -> Batch:
-    """Give what an append of these rows stores; ValueInvalid where it is too large for one frame."""
+    """Return what an append of these rows stores; ValueInvalid where it is too large for one frame."""
     width = len(table.columns)
     if set(map(len, rows)) != {width}:
         raise InvariantBroken(reason=f"a row of '{table.full_name}' has not {width} values")
@@ -28,7 +28,7 @@ def rows_batch(table: Table, rows: Sequence[Row]) -> Batch:
 
 
 def deletes_batch(table: Table, hidden: Sequence[Hidden]) -> Batch:
-    """Give what a delete of these keys stores."""
+    """Return what a delete of these keys stores."""
     return _batch(FrameKind.DELETES, table, hidden)
 
 
@@ -59,7 +59,7 @@ class PayloadReader:
         return bool(self._keys)
 
     def rows(self, head: Head, payload: bytes) -> list[Row]:
-        """Give the whole rows of a frame: own columns, number, time; in the order of their numbers."""
+        """Return the whole rows of a frame: own columns, number, time; in the order of their numbers."""
         found = _decode_rows(payload)
         seqs = _numbered(head, len(found))
         width, time_us = self._width, head.time_us
@@ -70,13 +70,13 @@ class PayloadReader:
         return [(*filled(values[:width]), seq, time_us) for values, seq in zip(found, seqs, strict=True)]
 
     def deletes(self, head: Head, payload: bytes) -> list[Hidden]:
-        """Give the keys that a frame hides."""
+        """Return the keys that a frame hides."""
         found = _decode_deletes(payload)
         _numbered(head, len(found))
         return [(self._key_reader.filled(values), seq) for values, seq in found]
 
     def key(self, row: Row) -> Row:
-        """Give the key of a whole row."""
+        """Return the key of a whole row."""
         return tuple([row[place] for place in self._keys])
 
 

@@ -15,11 +15,19 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tidegate.model.tables import Row
-from tidegate.streams.disk import Disk, FileSource
+from tidegate.streams.disk import FileSource, StreamDisk
+from tidegate.streams.frame_reader import (
+    CHUNK_BYTES,
+    BytesSource,
+    Damage,
+    Source,
+    Walk,
+    take_payload,
+    walk_back,
+)
 from tidegate.streams.frames import FrameKind, Head
-from tidegate.streams.logs import View
-from tidegate.streams.payloads import Hidden, PayloadReader
-from tidegate.streams.walking import CHUNK_BYTES, BytesSource, Damage, Source, Walk, take_payload, walk_back
+from tidegate.streams.log_file import View
+from tidegate.streams.payload_codec import Hidden, PayloadReader
 from tidegate.streams.windows import Window
 
 BACK_CHUNK_BYTES = 64 * 1024  # read at once from the end: the last rows of most users fit
@@ -56,14 +64,14 @@ class _Frame:
 class LogReader:
     """One read of one user's logs: `found` has its rows and what it met. Threads: one; holds no lock."""
 
-    def __init__(self, disk: Disk, payloads: PayloadReader, wanted: Wanted) -> None:
+    def __init__(self, disk: StreamDisk, payloads: PayloadReader, wanted: Wanted) -> None:
         self.found = Found()
         self._disk = disk
         self._payloads = payloads
         self._wanted = wanted
 
     def read(self, views: Sequence[tuple[Window, View]]) -> Found:
-        """Give the rows that are wanted, the oldest first; with `last` the newest first. Raises OSError."""
+        """Return the rows that are wanted, the oldest first; with `last` the newest first. Raises OSError."""
         last = self._wanted.last
         if last is None:
             frames = [frame for _, view in views for frame in self._frames(view, back=False)]
@@ -83,7 +91,7 @@ class LogReader:
         return rows
 
     def _alive(self, frames: Iterator[_Frame]) -> list[Row]:
-        """Give the rows of frames that come newest first, without what is replaced, hidden or not wanted."""
+        """Return rows of frames that come newest first, without what is replaced, hidden or not wanted."""
         last, stop_us = self._wanted.last, self._wanted.stop_us
         rows: list[Row] = []
         seen: set[Row] = set()
@@ -132,7 +140,7 @@ class LogReader:
                 log.close()
 
     def _frames(self, view: View, *, back: bool) -> Generator[_Frame, None, None]:
-        """Give the frames of one log that are wanted, or that say something about those that are."""
+        """Yield the frames of one log that are wanted, or that say something about those that are."""
         wanted = self._wanted
         stop_us = None if self._payloads.is_keyed else wanted.stop_us
         with contextlib.ExitStack() as opened:

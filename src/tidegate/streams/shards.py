@@ -25,7 +25,7 @@ _CAPITALS_MARK = "~"
 
 
 def check_stream_user(user: str) -> str:
-    """Give the id back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the id back, or raise NameInvalid with what is wrong and the rule."""
     if _USER.fullmatch(user) and user not in {".", ".."}:
         return user
     reason = "it breaks the rule"
@@ -37,12 +37,12 @@ def check_stream_user(user: str) -> str:
 
 
 def shard_of(user: str) -> int:
-    """Give the shard of a user: 0 to 31, for ever the same."""
+    """Return the shard of a user: 0 to 31, for ever the same."""
     return zlib.crc32(user.encode()) % SHARDS
 
 
 def log_name(user: str, *, ignores_case: bool) -> str:
-    """Give the name of a user's file: the id; two ids never share one, on a disk that ignores case neither.
+    """Return the name of a user's file: the id; two ids never share one, on a disk that ignores case neither.
 
     There, an id with capitals is written small, with a bit for each letter behind it: doubling the letters
     instead could make a name longer than file systems take.

@@ -16,30 +16,27 @@ from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Durability, Row, Table
 from tidegate.settings.sections import StreamSettings
-from tidegate.streams import faults
-from tidegate.streams.damage import DamageDesk, loss_warning_of, scan_damage, warning_of
-from tidegate.streams.disk import Disk, RealDisk
+from tidegate.storage.files import disk_error
+from tidegate.streams import disk as faults
+from tidegate.streams.corruption import DamageDesk, loss_warning_of, warning_of
+from tidegate.streams.disk import StreamDisk
 from tidegate.streams.folders import Folders
-from tidegate.streams.payloads import PayloadReader, deletes_batch, rows_batch
-from tidegate.streams.reading import LogReader, Wanted
-from tidegate.streams.shapes import Appended, Evicted, StreamRows, WindowShape
-from tidegate.streams.slots import WriterSlots
-from tidegate.streams.tables import Surroundings, TableLogs, Written
+from tidegate.streams.frame_reader import Damage
+from tidegate.streams.payload_codec import PayloadReader, deletes_batch, rows_batch
+from tidegate.streams.reader import LogReader, Wanted
+from tidegate.streams.shards import check_stream_user
+from tidegate.streams.table_log import (
+    Appended,
+    Evicted,
+    StreamRows,
+    Surroundings,
+    TableLogs,
+    WindowShape,
+    Written,
+)
 from tidegate.streams.trash import TRASH, Swept, Trash
-from tidegate.streams.users import check_stream_user
-from tidegate.streams.walking import Damage
 from tidegate.streams.windows import parse_window
-
-__all__ = [
-    "Appended",
-    "Damage",
-    "Evicted",
-    "StreamRows",
-    "StreamStore",
-    "Swept",
-    "WindowShape",
-    "scan_damage",
-]
+from tidegate.streams.writer_pool import WriterSlots
 
 Notify = Callable[[list[Row]], None] | None
 Before = Callable[[], None] | None
@@ -56,12 +53,12 @@ class StreamStore:
         settings: StreamSettings,
         *,
         free_bytes_min: int,
-        disk: Disk | None = None,
+        disk: StreamDisk | None = None,
     ) -> None:
         self._root_of = root_of
         self._clock = clock
         self._free_bytes_min = free_bytes_min
-        self._disk = disk or RealDisk()
+        self._disk = disk or StreamDisk()
         self._desk = DamageDesk()
         self._slots = WriterSlots(settings.writers_max)
         self._trash = Trash(self._disk, ids)
@@ -85,7 +82,7 @@ class StreamStore:
         self._desk.listener = listener
 
     def open_writers(self) -> int:
-        """Give how many logs are open for writing."""
+        """Return how many logs are open for writing."""
         return len(self._slots.opened())
 
     # Rows
@@ -160,7 +157,7 @@ class StreamStore:
         last: int | None = None,
         barrier: Callable[[], None] | None = None,
     ) -> StreamRows:
-        """Give a user's rows that are alive, the oldest first; with `last`, that many newest, newest first.
+        """Return a user's rows that are alive, the oldest first; with `last`, that many newest, newest first.
 
         Row times from `start_us`, before `stop_us`. `barrier` runs under the table's lock at the moment that
         decides what is read: every append that was notified before is in, none after.
@@ -193,7 +190,7 @@ class StreamStore:
         """
         before = self._clock.monotonic_seconds() - older_than_seconds
         first: tuple[OSError, str] | None = None
-        for log in self._slots.opened():
+        for log in self._slots.unwritten():
             since = log.waits_since_seconds
             if since is None or since > before:
                 continue
@@ -214,7 +211,7 @@ class StreamStore:
         """Write everything and close every file; raises what `flush` raises, with the rest closed."""
         self._is_closed.set()
         first: tuple[OSError, str] | None = None
-        for log in self._slots.opened():
+        for log in self._slots.unwritten():
             try:
                 with log.lock:
                     log.close()
@@ -228,7 +225,7 @@ class StreamStore:
     # Expiry
 
     def has_logs_before(self, table: Table, cutoff_ms: int) -> bool:
-        """Say whether a window ends at or before a moment; stops at the first, and opens no file."""
+        """Return whether a window ends at or before a moment; stops at the first, and opens no file."""
         logs = self._opened(table)
         found = (parse_window(name) for name in self._disk.names(logs.folder))
         with self._telling(logs.folder, faults.LOOK_HINT):
@@ -306,7 +303,7 @@ class StreamStore:
             return logs.describe()
 
     def _opened(self, table: Table) -> TableLogs:
-        """Give the logs of a table; TableChanged when it was dropped or a later one has its name."""
+        """Return the logs of a table; TableChanged when it was dropped or a later one has its name."""
         logs = self._tables.get((table.tenant, table.namespace, table.name))
         if logs is not None and logs.id == table.id and logs.is_open:
             return logs
@@ -380,11 +377,7 @@ class StreamStore:
             ) from problem
 
     def _fault(self, problem: OSError, path: str, hint: str) -> StorageFull | StorageFailed:
-        try:
-            free_bytes = self._disk.free_bytes(path)
-        except OSError:
-            free_bytes = 0
-        return faults.fault_of(problem, path, free_bytes, hint)
+        return disk_error(Path(path), problem, hint=hint)
 
 
 def _ttl_seconds(table: Table) -> int:

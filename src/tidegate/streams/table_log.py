@@ -2,6 +2,8 @@
 
 Threads: every method but those that say otherwise is called with `lock` held. File work under it is what an
 append needs; reads take their views under it and open files without it.
+
+What the store answers with: frozen.
 """
 
 from __future__ import annotations
@@ -15,16 +17,15 @@ from tidegate.errors import StorageCorrupt, TableChanged
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Durability, Row, Table
-from tidegate.streams.disk import Disk
+from tidegate.streams.disk import StreamDisk
 from tidegate.streams.folders import Folders
+from tidegate.streams.frame_reader import Damage
 from tidegate.streams.frames import Batch, seqs_from
-from tidegate.streams.logs import Log, LogGround, View
-from tidegate.streams.shapes import WindowShape
-from tidegate.streams.slots import WriterSlots
+from tidegate.streams.log_file import Log, LogGround, View
+from tidegate.streams.shards import log_name, shard_of
 from tidegate.streams.trash import Trash
-from tidegate.streams.users import log_name, shard_of
-from tidegate.streams.walking import Damage
 from tidegate.streams.windows import Window, parse_window, window_at
+from tidegate.streams.writer_pool import WriterSlots
 
 ID_FILE = "table.id"
 LOGS_KNOWN_MAX = 100_000  # closed logs of a table whose ends are remembered; some 40 MB
@@ -38,7 +39,7 @@ RENAMES_AT_ONCE = 64  # windows taken away in one go under the lock
 class Surroundings:
     """What all tables of a store share."""
 
-    disk: Disk
+    disk: StreamDisk
     clock: Clock
     ids: SnowflakeSource
     slots: WriterSlots
@@ -120,7 +121,7 @@ class TableLogs:
         self._windows.clear()
 
     def owns_folder(self) -> bool:
-        """Say whether the folder is this table's, and not that of one made later under its name.
+        """Return whether the folder is this table's, and not that of one made later under its name.
 
         One that was broken from outside, or is no folder at all, counts as ours: nobody else can use it.
         """
@@ -176,7 +177,7 @@ class TableLogs:
         return self._append(table, user, window, batch, time_us)
 
     def not_deleted(self, user: str, keys: Sequence[Row], seqs: Sequence[int]) -> list[int]:
-        """Give the places of those rows that no recent delete hides."""
+        """Return the places of those rows that no recent delete hides."""
         deleted = self._deleted
         return [
             place
@@ -253,7 +254,7 @@ class TableLogs:
     # Reading
 
     def views(self, user: str, start_us: int, stop_us: int | None) -> list[tuple[Window, View]]:
-        """Give what a reader of a user sees of each window that overlaps, the oldest first.
+        """Return what a reader of a user sees of each window that overlaps, the oldest first.
 
         Row times from `start_us`, before `stop_us`. Bytes in memory are written first. Later appends are
         not in the views.
@@ -283,7 +284,7 @@ class TableLogs:
     # Ending windows
 
     def expired(self, cutoff_ms: int) -> list[Window]:
-        """Give the windows that are over, by the names of their folders; without the lock."""
+        """Return the windows that are over, by the names of their folders; without the lock."""
         found = (parse_window(name) for name in self._around.disk.names(self.folder))
         return sorted(window for window in found if window is not None and window.stop_ms <= cutoff_ms)
 
@@ -343,3 +344,40 @@ class TableLogs:
 
 def _first_of(ids: SnowflakeSource, count: int) -> int:
     return ids.take() if count == 1 else int(ids.take_many(count)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """How many rows were added, their numbers, and the bytes of their frame."""
+
+    count: int
+    seqs: Sequence[int]
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRows:
+    """Whole rows: own columns, `_seq`, `_time`. A warning names a damaged frame that was left out."""
+
+    rows: list[Row]
+    warnings: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """How many windows went out of sight, and how many open logs were closed for that."""
+
+    windows: int
+    writers: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowShape:
+    """A window of a table on the disk."""
+
+    name: str
+    start_ms: int
+    duration_ms: int
+    files: int
+    size_bytes: int
+    writers: int

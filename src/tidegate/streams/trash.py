@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tidegate.model.ids import SnowflakeSource
-from tidegate.streams.disk import Disk
+from tidegate.streams.disk import StreamDisk
 
 TRASH = ".trash"  # begins no namespace
 
@@ -24,7 +24,7 @@ class Swept:
 class Trash:
     """Folders below `<root>/.trash` that wait to be unlinked. Threads: any; takes no lock."""
 
-    def __init__(self, disk: Disk, ids: SnowflakeSource) -> None:
+    def __init__(self, disk: StreamDisk, ids: SnowflakeSource) -> None:
         self._disk = disk
         self._ids = ids
 

@@ -61,7 +61,7 @@ class Window(NamedTuple):
 
 
 def window_at(time_us: int, ttl_seconds: int) -> Window:
-    """Give the window that a row of this time belongs to, in a table with this time to live."""
+    """Return the window that a row of this time belongs to, in a table with this time to live."""
     time_ms = time_us // 1_000
     for ttl_seconds_max, size_ms, origin_ms in _FIXED:
         if ttl_seconds <= ttl_seconds_max:
@@ -70,7 +70,7 @@ def window_at(time_us: int, ttl_seconds: int) -> Window:
 
 
 def parse_window(name: str) -> Window | None:
-    """Give the window of a folder's name; None for any other name."""
+    """Return the window of a folder's name; None for any other name."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None

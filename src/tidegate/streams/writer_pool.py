@@ -10,8 +10,8 @@ import threading
 from collections import OrderedDict
 
 from tidegate.storage.files import is_full
-from tidegate.streams.logs import Log
-from tidegate.streams.walking import Damage
+from tidegate.streams.frame_reader import Damage
+from tidegate.streams.log_file import Log
 
 
 class WriterSlots:
@@ -21,6 +21,8 @@ class WriterSlots:
         self._slots_max = slots_max
         self._taken = 0
         self._open: OrderedDict[Log, None] = OrderedDict()  # least recently used first
+        # Chosen to be closed, and not closed yet: what they have in memory is not in their files.
+        self._closing: set[Log] = set()
         self._changed = threading.Condition(threading.Lock())
         # Logs whose bytes found no room: appends everywhere wait for them.
         self._full: set[Log] = set()
@@ -62,9 +64,14 @@ class WriterSlots:
                 self._changed.notify()
 
     def opened(self) -> list[Log]:
-        """Give the logs that are open."""
+        """Return the logs that are open."""
         with self._changed:
             return list(self._open)
+
+    def unwritten(self) -> list[Log]:
+        """Return the logs that may have something in memory: those that are open or about to be closed."""
+        with self._changed:
+            return [*self._open, *self._closing]
 
     def note(self, log: Log, problem: OSError) -> None:
         """Remember a log that could not be written for want of room."""
@@ -105,6 +112,7 @@ class WriterSlots:
                     continue
                 if victim is not None:
                     del self._open[victim]
+                    self._closing.add(victim)
             if victim is None:
                 fault = next((log.fault for log in tried if log.fault is not None), None)
                 if fault is not None:
@@ -117,18 +125,22 @@ class WriterSlots:
 
     def _closed(self, victim: Log) -> bool:
         """Close a log that lost its slot; where its bytes cannot be written it keeps it."""
+        fault: OSError | None = None
         with victim.lock:
             try:
                 victim.close()
             except OSError as problem:
-                victim.fault = problem
-                fault = problem
-            else:
-                return True
+                victim.fault = fault = problem
+            finally:
+                # Under its lock: nobody opens it before it is known to be closed, or to be open still.
+                with self._changed:
+                    self._closing.discard(victim)
+                    if fault is not None:
+                        self._open[victim] = None
+                        self._changed.notify()
+        if fault is None:
+            return True
         self.note(victim, fault)
-        with self._changed:
-            self._open[victim] = None
-            self._changed.notify()
         return False
 
     def _give_slot_back(self) -> None:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidegate.errors import StorageCorrupt
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Reader
+from tidegate.storage.group_commit import Staging
 from tidegate.tables import keys
 
 COUNTERS_VERSION = 1
@@ -27,7 +27,7 @@ class Counts(NamedTuple):
 
 
 def read_counts(reader: Reader | Staging, table_id: int) -> Counts:
-    """Give what a table holds; a table that nobody has written to holds nothing."""
+    """Return what a table holds; a table that nobody has written to holds nothing."""
     stored = reader.get(keys.counter_key(table_id))
     if stored is None:
         return Counts()

@@ -37,11 +37,13 @@ from tidegate.model.tables import (
     TableKind,
     check_namespace,
 )
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Reader
-from tidegate.storage.rows import SCHEMA_ID_MAX
+from tidegate.storage.group_commit import Staging
+from tidegate.storage.row_codec import SCHEMA_ID_MAX
 from tidegate.tables import keys
-from tidegate.tables.checks import (
+from tidegate.tables.index_build import fill_chunk
+from tidegate.tables.layout import Shapes
+from tidegate.tables.validation import (
     INDEXES_MAX,
     NAMESPACES_MAX,
     TABLES_MAX,
@@ -52,8 +54,6 @@ from tidegate.tables.checks import (
     checked,
     near_names,
 )
-from tidegate.tables.filling import fill_chunk
-from tidegate.tables.shapes import Shapes
 
 _ID = struct.Struct(">Q")
 
@@ -86,30 +86,30 @@ class TableDirectory:
         self._namespaces = {(space.tenant, space.name) for space in spaces}
 
     def __iter__(self) -> Iterator[Table]:
-        """Give every table of every tenant."""
+        """Return every table of every tenant."""
         return iter(sorted(self._by_id.values(), key=_place_of))
 
     def __len__(self) -> int:
         return len(self._by_id)
 
     def of(self, tenant: str) -> list[Table]:
-        """Give the tables of a tenant, by namespace and name."""
+        """Return the tables of a tenant, by namespace and name."""
         return [table for table in self if table.tenant == tenant]
 
     def namespaces(self, tenant: str) -> list[str]:
-        """Give the namespaces of a tenant, by name."""
+        """Return the namespaces of a tenant, by name."""
         return sorted(name for owner, name in list(self._namespaces) if owner == tenant)
 
     def by_id(self, table_id: int) -> Table | None:
-        """Give a table as it is now."""
+        """Return a table as it is now."""
         return self._by_id.get(table_id)
 
     def find(self, tenant: str, namespace: str, name: str) -> Table | None:
-        """Give a table by name, or None."""
+        """Return a table by name, or None."""
         return self._by_name.get((tenant, namespace, name))
 
     def get(self, tenant: str, namespace: str, name: str) -> Table:
-        """Give a table by name; the error names those that are nearest."""
+        """Return a table by name; the error names those that are nearest."""
         table = self._by_name.get((tenant, namespace, name))
         if table is not None:
             return table
@@ -128,7 +128,7 @@ class TableDirectory:
         staging.put(keys.namespace_key(tenant, name), msgspec.json.encode(_Namespace(tenant, name)))
         staging.when_durable(lambda: self._namespaces.add((tenant, name)))
         # Two creates of one name in one group must not both pass the check above.
-        staging.closes_group = True
+        staging.close_group()
 
     def stage_drop_namespace(self, staging: Staging, tenant: str, name: str) -> None:
         """Remove a namespace that has no tables."""
@@ -138,7 +138,7 @@ class TableDirectory:
             raise NamespaceNotEmpty(namespace=name, tables=near_names("", tables))
         staging.delete(keys.namespace_key(tenant, name))
         staging.when_durable(lambda: self._namespaces.discard((tenant, name)))
-        staging.closes_group = True
+        staging.close_group()
 
     def stage_create(self, staging: Staging, tenant: str, new: NewTable, now_us: int) -> Table:
         """Make a table; a name that is taken is refused, and so is a namespace that is not there."""
@@ -281,7 +281,7 @@ class TableDirectory:
     def _stage_definition(self, staging: Staging, table: Table) -> Table:
         staging.put(keys.definition_key(table.id), msgspec.json.encode(table))
         staging.when_durable(lambda: self._remember(table))
-        staging.closes_group = True
+        staging.close_group()
         return table
 
     def _remember(self, table: Table) -> None:
@@ -294,7 +294,7 @@ class TableDirectory:
 
 
 def decode_table(key: bytes, value: bytes) -> Table:
-    """Give the table of a stored definition, or raise StorageCorrupt."""
+    """Return the table of a stored definition, or raise StorageCorrupt."""
     place = f"the definition of table {keys.table_id_of(key)}"
     try:
         table = msgspec.json.decode(value, type=Table)
@@ -321,7 +321,7 @@ def _place_of(table: Table) -> tuple[str, str, str]:
 
 
 def _take_id(staging: Staging) -> int:
-    """Give the next id of a table or an index; no two of either ever have the same."""
+    """Return the next id of a table or an index; no two of either ever have the same."""
     stored = staging.get(keys.NEXT_ID)
     taken: int = _ID.unpack(stored)[0] if stored else 1
     if taken > keys.ID_MAX:

@@ -6,10 +6,10 @@ adds the entries of rows as they are now; to write one that is there again chang
 
 from __future__ import annotations
 
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import KeyRange, Reader
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import prefix_range
-from tidegate.tables.shapes import Shape
+from tidegate.tables.layout import Shape
 
 CHUNK_ROWS = 2_000  # about ten milliseconds in which other writers wait
 CHUNK_BYTES = 4 * 1024 * 1024  # rows may be large
@@ -41,6 +41,6 @@ def fill_chunk(staging: Staging, reader: Reader, shape: Shape, index_id: int, af
 
 
 def _scope_end(shape: Shape, key: bytes) -> int:
-    """Give where the user ends and the primary key begins."""
+    """Return where the user ends and the primary key begins."""
     at = len(shape.prefix)
     return key.index(b"\x00", at) + 1 if shape.table.is_scoped else at

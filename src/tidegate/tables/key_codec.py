@@ -53,7 +53,7 @@ Encoder = Callable[[Any], bytes]
 
 
 def encoder_of(kind: ColumnType) -> Encoder:
-    """Give the function that writes one value of a type; None is not among the values."""
+    """Return the function that writes one value of a type; None is not among the values."""
     if kind.name == "DECIMAL":
         return _decimal_encoder(kind.scale)
     try:
@@ -78,15 +78,15 @@ class KeyCodec:
         return not self._nullable and None not in self._widths
 
     def encode(self, values: Sequence[Value]) -> bytes:
-        """Give the bytes of the values of the first columns; as many columns as there are values."""
+        """Return the bytes of the values of the first columns; as many columns as there are values."""
         return b"".join([encode(value) for encode, value in zip(self._encoders, values, strict=False)])
 
     def encode_at(self, place: int, value: Value) -> bytes:
-        """Give the bytes of the value of one column."""
+        """Return the bytes of the value of one column."""
         return self._encoders[place](value)
 
     def encode_columns(self, prefix: bytes, columns: Sequence[Sequence[Value]]) -> list[bytes]:
-        """Give the keys of many rows, each after a prefix, from one sequence of values per column."""
+        """Return the keys of many rows, each after a prefix, from one sequence of values per column."""
         if len(columns) == 1:
             encode = self._encoders[0]
             if encode is _wide:  # the most frequent key by far
@@ -96,7 +96,7 @@ class KeyCodec:
         return [prefix + b"".join(key) for key in zip(*parts, strict=True)]
 
     def find_nan(self, columns: Sequence[Sequence[Value]]) -> tuple[int, int] | None:
-        """Give the column and the row of a NaN, which no primary key may have, or None."""
+        """Return the column and the row of a NaN, which no primary key may have, or None."""
         for place in self._doubles:
             for number, value in enumerate(columns[place]):
                 if value != value:  # noqa: PLR0124 - only NaN differs from itself
@@ -104,7 +104,7 @@ class KeyCodec:
         return None
 
     def end_of(self, key: bytes, start: int) -> int:
-        """Give where the columns end that begin at this byte of a key."""
+        """Return where the columns end that begin at this byte of a key."""
         at = start
         for width in self._widths:
             if self._nullable:

@@ -42,7 +42,7 @@ def definition_range() -> KeyRange:
 
 
 def table_id_of(key: bytes) -> int:
-    """Give the table id inside any key of a table."""
+    """Return the table id inside any key of a table."""
     return read_u32(key, 1)
 
 
@@ -67,7 +67,7 @@ def index_range(table_id: int, index_id: int) -> KeyRange:
 
 
 def scope_of(user: str, *, is_scoped: bool) -> bytes:
-    """Give what stands before the columns in the keys of a user's rows; a SHARED table has no users."""
+    """Return what stands before the columns in the keys of a user's rows; a SHARED table has no users."""
     if is_scoped == (user == "") or "\x00" in user:
         kind = "USER" if is_scoped else "SHARED"
         raise InvariantBroken(reason=f"user {user!r} cannot own rows of a {kind} table")

@@ -13,7 +13,7 @@ from tidegate.errors import InvariantBroken, RowExists, ValueInvalid
 from tidegate.model.names import shorten
 from tidegate.model.tables import Row, Table, TableIndex, TableKind, Value, positions_of
 from tidegate.model.values import from_json, to_json
-from tidegate.storage.rows import RowReader, encode_row, encode_values
+from tidegate.storage.row_codec import RowReader, encode_row, encode_values
 from tidegate.tables import keys
 from tidegate.tables.key_codec import KeyCodec
 
@@ -52,11 +52,11 @@ class Shape:
         self._reader = RowReader(table.schema_id, missing, decimals)
 
     def scope(self, user: str) -> bytes:
-        """Give what stands before the columns in keys of this user's rows."""
+        """Return what stands before the columns in keys of this user's rows."""
         return keys.scope_of(user, is_scoped=self.table.is_scoped)
 
     def row_key(self, user: str, key: Row) -> bytes:
-        """Give where the row with this primary key lies."""
+        """Return where the row with this primary key lies."""
         if len(key) != len(self.key_positions):
             raise InvariantBroken(
                 reason=f"a key of {self.table.full_name} has {len(self.key_positions)} values"
@@ -64,19 +64,19 @@ class Shape:
         return self.prefix + self.scope(user) + self.codec.encode(key)
 
     def row_keys(self, user: str, rows: Sequence[Row]) -> list[bytes]:
-        """Give where rows lie that are there."""
+        """Return where rows lie that are there."""
         columns = [[row[place] for row in rows] for place in self.key_positions]
         return self.codec.encode_columns(self.prefix + self.scope(user), columns)
 
     def is_stored(self, stored: bytes, key: bytes, row: Row) -> bool:
-        """Say whether stored bytes are this row; NaN is the same as NaN here, and 0 is not -0."""
+        """Return whether stored bytes are this row; NaN is the same as NaN here, and 0 is not -0."""
         if encode_row(self.table.schema_id, row) == stored:
             return True
         # A row that is older than the last columns has other bytes.
         return encode_values(self.row(stored, key)) == encode_values(row)
 
     def checked_keys(self, user: str, rows: Sequence[Row]) -> list[bytes]:
-        """Give where rows lie that are to be written, or say which of them may not be."""
+        """Return where rows lie that are to be written, or say which of them may not be."""
         if set(map(len, rows)) != {len(self._kinds)}:
             raise InvariantBroken(reason=f"a row of {self.table.full_name} has {len(self._kinds)} values")
         columns: list[Sequence[Value]] = list(zip(*rows, strict=True))
@@ -100,7 +100,7 @@ class Shape:
             raise ValueInvalid(place=self._row_place(lengths.index(longest)), reason=reason)
 
     def encoded(self, rows: Sequence[Row]) -> list[bytes]:
-        """Give rows as they are stored."""
+        """Return rows as they are stored."""
         schema_id = self.table.schema_id
         found = [encode_row(schema_id, row) for row in rows]
         longest = max(map(len, found))
@@ -111,11 +111,11 @@ class Shape:
         return found
 
     def row(self, stored: bytes, key: bytes) -> Row:
-        """Give the row of stored bytes, with columns that came later filled in."""
+        """Return the row of stored bytes, with columns that came later filled in."""
         return self._reader.row(stored, lambda: f"a row of {self.table.full_name}, key {key.hex()}")
 
     def rows(self, pairs: Iterable[tuple[bytes, bytes]]) -> list[Row]:
-        """Give the rows of keys and stored bytes."""
+        """Return the rows of keys and stored bytes."""
         read, found = self._reader.row, []
         key = b""
 
@@ -127,12 +127,12 @@ class Shape:
         return found
 
     def entries(self, row_key: bytes, row: Row, scope: bytes) -> list[bytes]:
-        """Give the keys of a row's index entries, one for each index."""
+        """Return the keys of a row's index entries, one for each index."""
         suffix = row_key[len(self.prefix) + len(scope) :]
         return [self.entry(index, scope, suffix, row) for index in self.indexes]
 
     def entry(self, index: IndexShape, scope: bytes, suffix: bytes, row: Row) -> bytes:
-        """Give the key of a row's entry in one index."""
+        """Return the key of a row's entry in one index."""
         columns = index.codec.encode([row[place] for place in index.positions])
         if len(columns) > INDEX_KEY_BYTES_MAX:
             reason = f"its columns have {len(columns)} bytes in a row, and {INDEX_KEY_BYTES_MAX} is the most"
@@ -140,7 +140,7 @@ class Shape:
         return b"".join((index.prefix, scope, columns, suffix))
 
     def taken(self, row: Row) -> RowExists:
-        """Give the error for a key that is there already."""
+        """Return the error for a key that is there already."""
         parts = []
         for place in self.key_positions:
             shown = to_json(row[place], self._kinds[place])
@@ -148,7 +148,7 @@ class Shape:
         return RowExists(table=self.table.full_name, key=", ".join(parts))
 
     def twice(self, row: Row) -> RowExists:
-        """Give the error for a key that two rows of one statement have."""
+        """Return the error for a key that two rows of one statement have."""
         problem = self.taken(row)
         hint = "Two rows of the statement have this key; UPSERT takes the last of them. Nothing was written."
         return RowExists(**problem.values, hint=hint)
@@ -175,7 +175,7 @@ class Shapes:
         self._last: dict[int, Shape] = {}
 
     def of(self, table: Table) -> Shape:
-        """Give the shape of a table."""
+        """Return the shape of a table."""
         shape = self._last.get(table.id)
         if shape is None or shape.table is not table:
             shape = self._last[table.id] = Shape(table)

@@ -16,10 +16,10 @@ from tidegate.model.tables import Row, Table
 from tidegate.storage.engine import Engine, KeyRange, Reader
 from tidegate.storage.keys import prefix_range
 from tidegate.tables import keys
-from tidegate.tables.access import Access, IndexSpan, Keys, KeySpan, Whole
+from tidegate.tables.access_paths import Access, IndexSpan, Keys, KeySpan, Whole
 from tidegate.tables.definitions import decode_table
 from tidegate.tables.key_codec import KeyCodec
-from tidegate.tables.shapes import IndexShape, Shape
+from tidegate.tables.layout import IndexShape, Shape
 
 LOOKUP_ROWS = 512  # rows that an index leads to are read so many at a time
 
@@ -34,7 +34,7 @@ class Scanner:
         self._shapes: dict[int, tuple[bytes, Shape]] = {}
 
     def rows(self, reader: Reader, table: Table, user: str, access: Access) -> Iterator[Row]:
-        """Give the rows of a table, cut to the columns that it has."""
+        """Yield the rows of a table, cut to the columns that it has."""
         if reader is self._engine:
             # Entries and rows must be of one moment.
             with closing(self._engine.snapshot()) as snapshot:
@@ -57,7 +57,7 @@ class Scanner:
             yield from (row[:width] for row in some) if cut else some
 
     def _shape_then(self, reader: Reader, table: Table) -> Shape:
-        """Give the shape of the table at the reader's moment."""
+        """Return the shape of the table at the reader's moment."""
         key = keys.definition_key(table.id)
         stored = reader.get(key)
         if stored is None:
@@ -89,7 +89,7 @@ def _pairs(
 def span_of(
     prefix: bytes, codec: KeyCodec, access: KeySpan | IndexSpan, *, nullable: bool
 ) -> KeyRange | None:
-    """Give the keys that a span holds; None where it can hold none."""
+    """Return the keys that a span holds; None where it can hold none."""
     if None in access.prefix:
         return None  # nothing equals NULL
     head = prefix + codec.encode(access.prefix)
@@ -118,7 +118,7 @@ def _looked_up(reader: Reader, shape: Shape, user: str, access: Keys) -> Iterato
 def _followed(
     reader: Reader, shape: Shape, index: IndexShape, scope: bytes, span: KeyRange
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Give the rows that the entries of an index lead to, in the order of the index."""
+    """Yield the rows that the entries of an index lead to, in the order of the index."""
     entries = (entry for entry, _ in reader.scan(span))
     start = len(index.prefix) + len(scope)
     head = shape.prefix + scope
@@ -132,13 +132,13 @@ def _followed(
 
 
 def _ready_index(shape: Shape, access: IndexSpan) -> IndexShape | None:
-    """Give the index where it can be used: it is there, and every row is in it."""
+    """Return the index where it can be used: it is there, and every row is in it."""
     ready = {index.id for index in shape.table.indexes if index.name == access.index and index.ready}
     return next((index for index in shape.indexes if index.id in ready), None)
 
 
 def _filter(shape: Shape, access: IndexSpan) -> Callable[[Row], bool]:
-    """Give what says whether an index would have given a row."""
+    """Return what says whether an index would have given a row."""
     index = next((index for index in shape.indexes if index.name == access.index), None)
     if index is None:
         raise IndexNotFound(table=shape.table.full_name, index=shorten(access.index))

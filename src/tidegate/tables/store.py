@@ -16,13 +16,13 @@ from itertools import islice
 from tidegate.errors import InvariantBroken, TableChanged
 from tidegate.model.changes import Change, Inserted
 from tidegate.model.tables import Row, Table
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Engine, Reader
-from tidegate.tables.access import Access
+from tidegate.storage.group_commit import Staging
+from tidegate.tables.access_paths import Access
 from tidegate.tables.counters import Counts, read_counts, stage_count
 from tidegate.tables.definitions import TableDirectory
-from tidegate.tables.scanning import Scanner
-from tidegate.tables.shapes import Shape, Shapes
+from tidegate.tables.layout import Shape, Shapes
+from tidegate.tables.scan import Scanner
 
 CHUNK_ROWS = 4096  # of a scan: a few hundred KiB of usual rows
 
@@ -146,7 +146,7 @@ class TableStore:
         return _put_edits(staging, shape, user, found, wants_changes=wants_changes)
 
     def get(self, reader: Reader, table: Table, user: str, key: Row) -> Row | None:
-        """Give the row with a primary key, or None."""
+        """Return the row with a primary key, or None."""
         if None in key:
             return None
         row_key = self._shapes.of(table).row_key(user, key)
@@ -154,7 +154,7 @@ class TableStore:
         return None if stored is None else self._decoded(table, [(row_key, stored)])[0]
 
     def get_many(self, reader: Reader, table: Table, user: str, wanted: Sequence[Row]) -> list[Row | None]:
-        """Give the rows with these primary keys, in the order asked."""
+        """Return the rows with these primary keys, in the order asked."""
         shape = self._shapes.of(table)
         row_keys = [shape.row_key(user, key) for key in wanted]
         pairs = list(zip(row_keys, reader.get_many(row_keys), strict=True))
@@ -164,7 +164,7 @@ class TableStore:
     def scan(
         self, reader: Reader, table: Table, user: str, access: Access, chunk_rows: int = CHUNK_ROWS
     ) -> Iterator[list[Row]]:
-        """Give rows in chunks, as they were at one moment: the snapshot's, or now.
+        """Yield rows in chunks, as they were at one moment: the snapshot's, or now.
 
         TableChanged when the table is not there (any more). An index that is not ready at that moment costs
         a read of the whole table, never a row.
@@ -174,18 +174,18 @@ class TableStore:
             yield chunk
 
     def counts(self, table: Table) -> Counts:
-        """Give how many rows the table holds, of all users, and their bytes."""
+        """Return how many rows the table holds, of all users, and their bytes."""
         return read_counts(self._engine, table.id)
 
     def _writable(self, table: Table) -> Shape:
-        """Give the shape of the table as it is now; its indexes may be newer than the statement knows."""
+        """Return the shape of the table as it is now; its indexes may be newer than the statement knows."""
         now = self._directory.by_id(table.id)
         if now is None or now.schema_id != table.schema_id:
             raise TableChanged(table=table.full_name)
         return self._shapes.of(now)
 
     def _decoded(self, table: Table, pairs: list[tuple[bytes, bytes]]) -> list[Row]:
-        """Give rows that were read just now, cut to the columns that the table has.
+        """Return rows that were read just now, cut to the columns that the table has.
 
         A column is in the directory before any row has it, so what the directory says now reads them all.
         """
@@ -290,7 +290,7 @@ def _check_room(
 
 
 def _changes_of(edits: list[_Edit], kept: list[tuple[_Edit, Row]], new_keys: list[bytes]) -> list[Change]:
-    """Give the changes of edits; a row whose key changes is one that goes and one that comes."""
+    """Return the changes of edits; a row whose key changes is one that goes and one that comes."""
     placed = {edit.key: key for (edit, _), key in zip(kept, new_keys, strict=True)}
     gone = [Change("delete", edit.old, None) for edit in edits if placed.get(edit.key) != edit.key]
     return gone + [

@@ -51,7 +51,7 @@ class NewTable:
 
 
 def checked(new: NewTable) -> tuple[tuple[TableColumn, ...], tuple[str, ...]]:
-    """Give the columns and the primary key of a new table, or say what is wrong with it."""
+    """Return the columns and the primary key of a new table, or say what is wrong with it."""
     check_table_name(new.name)
     Schema(tuple(check_column(column, new.kind) for column in new.columns))
     key = check_key(new.columns, new.primary_key, "the primary key")
@@ -72,7 +72,7 @@ def checked(new: NewTable) -> tuple[tuple[TableColumn, ...], tuple[str, ...]]:
 
 
 def check_column(column: TableColumn, kind: TableKind) -> Column:
-    """Give the column as a schema knows it, or say what is wrong with its name or its default."""
+    """Return the column as a schema knows it, or say what is wrong with its name or its default."""
     plain = Column(column.name, column.type, column.required)
     if kind == TableKind.STREAM and column.name.lower() in _STREAM_NAMES:
         rule = f"Every row of a stream carries {' and '.join(sorted(_STREAM_NAMES))} already."
@@ -97,7 +97,7 @@ def check_column(column: TableColumn, kind: TableKind) -> Column:
 
 
 def check_key(columns: Iterable[TableColumn], named: tuple[str, ...], noun: str) -> tuple[str, ...]:
-    """Give the names of the columns of a key as the table spells them, or say what is wrong with it."""
+    """Return the names of the columns of a key as the table spells them, or say what is wrong with it."""
     by_name = {column.name.lower(): column for column in columns}
     found: list[TableColumn] = []
     for name in named:
@@ -118,7 +118,7 @@ def check_key(columns: Iterable[TableColumn], named: tuple[str, ...], noun: str)
 
 
 def check_ttl(ttl_seconds: int | None) -> int:
-    """Give the time to live of a stream's rows back, or say what it may be."""
+    """Return the time to live of a stream's rows back, or say what it may be."""
     if ttl_seconds is None:
         raise RequestInvalid(
             reason="A STREAM table needs a time to live.",
@@ -148,7 +148,9 @@ def _check_no_stream_options(new: NewTable) -> None:
 
 
 def column_position(table: Table, name: str) -> int:
-    """Give where in a row of the table a column is; case does not count, for no two names differ in it alone.
+    """Return where in a row of the table a column is.
+
+    Case does not count, for no two names differ in it alone.
 
     The columns that every row of a stream carries come behind its own.
     """
@@ -162,7 +164,10 @@ def column_position(table: Table, name: str) -> int:
 
 
 def near_names(name: str, known: Iterable[str]) -> str:
-    """Give the names that are most like one that is not there, nearest first; (none) where there are none."""
+    """Return the names that are most like one that is not there, nearest first.
+
+    (none) where there are none.
+    """
     listed = sorted(known)
     near = difflib.get_close_matches(name.lower(), listed, n=NEAR_NAMES_MAX, cutoff=0.6)
     shown = (near or listed)[:NEAR_NAMES_MAX]

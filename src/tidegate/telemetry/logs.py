@@ -19,9 +19,7 @@ from types import TracebackType
 from typing import Any, TextIO
 
 from tidegate.settings import LogSettings
-from tidegate.watching.redaction import keep_secret, redact, redact_value
-
-__all__ = ["LineCounts", "keep_secret", "line_counts", "request_context", "start_logging"]
+from tidegate.telemetry.redaction import redact, redact_value
 
 # A line for each request, call or statement would bury ours; those of sqlalchemy hold what people stored.
 CHATTY_LOGGERS = ("alembic", "httpx", "httpcore", "py4j", "sqlalchemy", "urllib3", "opentelemetry")
@@ -45,7 +43,7 @@ _context: ContextVar[_Context] = ContextVar("tidegate_request", default=_NOBODY)
 
 
 class RequestContext:
-    """Says which request, tenant and user the lines of this task belong to, until its `with` ends.
+    """Returns which request, tenant and user the lines of this task belong to, until its `with` ends.
 
     It holds from the moment it is made; without `with`, for the rest of the task. Costs less than a
     microsecond.
@@ -99,7 +97,7 @@ def start_logging(settings: LogSettings, stream: TextIO, process_name: str) -> N
 
 
 def line_counts() -> LineCounts:
-    """Give the counts of the log that `start_logging` began; zeros where there is none."""
+    """Return the counts of the log that `start_logging` began; zeros where there is none."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LineHandler):
             return handler.counts
@@ -178,7 +176,7 @@ def _formatter(form: str, process_name: str) -> logging.Formatter:
 
 
 def _message(record: logging.LogRecord) -> str:
-    """Give the message without secrets, also where its arguments do not fit it."""
+    """Return the message without secrets, also where its arguments do not fit it."""
     try:
         text = record.getMessage()
     except Exception as problem:  # noqa: BLE001 - said in the line itself

@@ -20,7 +20,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.registry import Collector
 
 from tidegate.errors import InvariantBroken
-from tidegate.watching.families import (
+from tidegate.telemetry.metric_families import (
     FAMILIES,
     OTHER,
     PIPELINE_LABELS_MAX,
@@ -30,7 +30,7 @@ from tidegate.watching.families import (
     TENANT_LABELS_MAX,
     Family,
 )
-from tidegate.watching.tallies import FoldedNames, RequestTally
+from tidegate.telemetry.request_metrics import FoldedNames, RequestTally
 
 OPENMETRICS = "application/openmetrics-text"
 # These live in the tally: prometheus_client would take five times as long for each request.
@@ -213,7 +213,7 @@ class Metrics:
         self._made["tidegate_scrape_errors_total"].labels(part).inc()
 
     def render(self, more: Collector | None = None, accept: str = "") -> tuple[bytes, str]:
-        """Give all samples, those of `more` among them, and the content type that fits `accept`."""
+        """Return all samples, those of `more` among them, and the content type that fits `accept`."""
         # What is read now comes first: a part of it that fails is counted in what comes after.
         read = list(more.collect()) if more is not None else []
         page = _Page([*read, *self.registry.collect()])

@@ -23,8 +23,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from tidegate.errors import RequestRefused, TidegateError
 from tidegate.settings import TracingSettings
-from tidegate.watching.redaction import redact
-from tidegate.watching.tracing import ATTRIBUTE_NAMES, Value
+from tidegate.telemetry.redaction import redact
+from tidegate.telemetry.tracing import ATTRIBUTE_NAMES, Value
 
 # Ended spans that wait to be sent, some 2 MB; beyond it the oldest are dropped.
 QUEUE_SPANS_MAX = 4096
@@ -63,7 +63,7 @@ class Exporting:
         self._wire = TraceContextTextMapPropagator()
 
     def span(self, name: str, remote_parent: str | None, attributes: Mapping[str, Value]) -> SentSpan:
-        """Give a span that begins at its `with`."""
+        """Return a span that begins at its `with`."""
         return SentSpan(self, name, remote_parent, attributes)
 
     def begin(self, name: str, remote_parent: str | None, attributes: Mapping[str, Value]) -> Span:
@@ -74,7 +74,7 @@ class Exporting:
         return self._tracer.start_span(name, parent, SpanKind.SERVER, _named(attributes))
 
     def traceparent(self) -> str:
-        """Give the header that names the current span; empty when there is none."""
+        """Return the header that names the current span; empty when there is none."""
         carrier: dict[str, str] = {}
         self._wire.inject(carrier)
         return carrier.get(HEADER, "")
@@ -167,7 +167,7 @@ def _note_error(begun: Span, error: BaseException) -> None:
 
 
 def _named(attributes: Mapping[str, Value]) -> dict[str, Value]:
-    """Give attributes under their OpenTelemetry names, without secrets and without empty texts."""
+    """Return attributes under their OpenTelemetry names, without secrets and without empty texts."""
     return {
         ATTRIBUTE_NAMES.get(name, f"tidegate.{name}"): redact(value) if isinstance(value, str) else value
         for name, value in attributes.items()

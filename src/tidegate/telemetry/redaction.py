@@ -102,7 +102,7 @@ class KnownSecrets:
             self._pattern = re.compile("|".join(map(re.escape, longest)))
 
     def hide(self, text: str) -> str:
-        """Give the text without them."""
+        """Return the text without them."""
         return text if self._pattern is None else self._pattern.sub(HIDDEN, text)
 
 
@@ -115,7 +115,7 @@ def keep_secret(text: str) -> None:
 
 
 def redact(text: str) -> str:
-    """Give a text without anything that is, or looks like, a secret."""
+    """Return a text without anything that is, or looks like, a secret."""
     text = _known.hide(text)
     if _HINTS.search(text) is None:
         return text
@@ -125,7 +125,7 @@ def redact(text: str) -> str:
 
 
 def redact_value(key: str, value: object, depth: int = 0) -> object:
-    """Give a value of a structured line without secrets: by its key, by what it says, and inside of it."""
+    """Return a value of a structured line without secrets: by its key, by what it says, and inside of it."""
     if key.lower() in SECRET_KEYS:
         return HIDDEN
     if value is None or isinstance(value, (bool, int, float)):

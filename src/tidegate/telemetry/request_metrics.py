@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidegate.watching.families import BY_NAME, METHODS, OTHER, ROUTE_LABELS_MAX, SECONDS_BUCKETS
+from tidegate.telemetry.metric_families import BY_NAME, METHODS, OTHER, ROUTE_LABELS_MAX, SECONDS_BUCKETS
 
 NO_ROUTE = "(none)"
 
@@ -33,7 +33,7 @@ class FoldedNames:
         self._lock = threading.Lock()
 
     def fold(self, name: str) -> str:
-        """Give the value under which a name is counted."""
+        """Return the value under which a name is counted."""
         if name in self._kept:
             return name
         with self._lock:
@@ -75,7 +75,7 @@ class RequestTally(Collector):
         self._sent_bytes += sent_bytes
 
     def collect(self) -> Iterator[Metric]:
-        """Give the samples of now."""
+        """Yield the samples of now."""
         seen = [(key, tuple(cell.buckets), cell.sum_seconds) for key, cell in list(self._cells.items())]
         requests = _counter("tidegate_http_requests_total")
         by_route: dict[str, tuple[list[int], float]] = {}

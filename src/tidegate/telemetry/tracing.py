@@ -14,7 +14,7 @@ from tidegate.errors import StartRefused
 from tidegate.settings import TracingSettings
 
 if TYPE_CHECKING:
-    from tidegate.watching.spans import Exporting
+    from tidegate.telemetry.otlp import Exporting
 
 Value = str | int | float | bool
 # What our short words are called in OpenTelemetry's conventions; any other becomes `tidegate.<word>`.
@@ -76,7 +76,7 @@ def start_tracing(settings: TracingSettings, service_name: str, version: str = "
     if not settings.endpoint_url:
         return
     try:
-        from tidegate.watching.spans import Exporting
+        from tidegate.telemetry.otlp import Exporting
     except ImportError as problem:
         reason = f"Tracing is on (tracing.endpoint_url), but '{problem.name}' is not installed."
         raise StartRefused(reason=reason, hint=INSTALL_HINT) from problem
@@ -93,12 +93,12 @@ def stop_tracing() -> None:
 
 
 def is_tracing() -> bool:
-    """Say whether spans are sent; for a caller that would do work only to describe one."""
+    """Return whether spans are sent; for a caller that would do work only to describe one."""
     return _exporting is not None
 
 
 def span(name: str, remote_parent: str | None = None, **attributes: Value) -> Span:
-    """Give a span to use with `with`.
+    """Return a span to use with `with`.
 
     A door gives `remote_parent`, the traceparent header of whoever asked, empty where there is none; one that
     cannot be read counts as none.
@@ -109,5 +109,5 @@ def span(name: str, remote_parent: str | None = None, **attributes: Value) -> Sp
 
 
 def traceparent() -> str:
-    """Give the W3C traceparent of the span that is open here, for a call to others; empty without one."""
+    """Return the W3C traceparent of the span that is open here, for a call to others; empty without one."""
     return "" if _exporting is None else _exporting.traceparent()

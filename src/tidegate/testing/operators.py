@@ -19,20 +19,21 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.checkpoint.backend import Version
+from tidegate.checkpoint.backends.heap import HeapBackend
+from tidegate.checkpoint.commit_record import RunFacts
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
 from tidegate.errors import ValueInvalid
 from tidegate.model.durations import parse_duration
-from tidegate.state.backend import Version
-from tidegate.state.ddl import schema_of_ddl
-from tidegate.state.heads import RunFacts
-from tidegate.state.heap import HeapBackend
-from tidegate.state.instance import GROUP_COLUMN, BatchTimes, OperatorInstance, Place
-from tidegate.state.keys import KeyCodec, KeyType
-from tidegate.state.moment import Moment, time_ms
+from tidegate.state.arrow.ddl import schema_of_ddl
+from tidegate.state.arrow.types import arrow_schema_of
+from tidegate.state.instant import Moment, time_ms
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.plans import checked
-from tidegate.state.schemas import OperatorSchema, plan_schema
-from tidegate.state.stage import Stage
-from tidegate.state.types import arrow_schema_of
+from tidegate.state.operator_plan import checked
+from tidegate.state.runtime.chunks import GROUP_COLUMN
+from tidegate.state.runtime.instance import BatchTimes, OperatorInstance, Place
+from tidegate.state.runtime.write_batch import Stage
+from tidegate.state.schema.schema import OperatorSchema, plan_schema
 
 # As pipelines have it unless they say otherwise.
 MAX_PARALLELISM = 128
@@ -93,10 +94,7 @@ class OperatorHarness:
         a batch that fails nothing is kept.
         """
         batch = self._as_batch(rows)
-        if self._schema is None:
-            key = KeyType.from_arrow(self._key, batch.schema, operator=self.plan.name)
-            self._schema = plan_schema(None, self.plan.wanted(key, MAX_PARALLELISM))
-        codec = KeyCodec(self._schema.key)
+        codec = KeyCodec(self._planned(batch.schema).key)
         groups = codec.groups_of([batch.column(name) for name in self._key], MAX_PARALLELISM)
         return self._run([batch.append_column(GROUP_COLUMN, pa.array(groups, pa.int32()))], watermark, now)
 
@@ -110,12 +108,19 @@ class OperatorHarness:
 
     @contextmanager
     def on(self, key: Any) -> Iterator[Any]:
-        """Give the operator standing on a key, to look at its states or to prepare them; changes are kept."""
-        if self._schema is None:
-            raise ValueInvalid(place="on", reason="nothing was fed yet, so the type of the key is not known")
+        """Return the operator standing on a key, to look at its states or to prepare them; changes are kept.
+
+        Before the first `feed`, `columns` or the input dataclass must say of which type the key is.
+        """
+        columns = self._known_columns()
+        if self._schema is None and columns is None:
+            reason = "nothing was fed yet, so the type of the key is not known"
+            hint = "Feed a batch first, or name the input's columns: columns='user_id string, …'."
+            raise ValueInvalid(place="on", reason=reason, hint=hint)
+        schema = self._planned(columns)
         stage = Stage(self._backend)
-        instance = self._instance(self._schema)
-        codec = KeyCodec(self._schema.key)
+        instance = self._instance(schema)
+        codec = KeyCodec(schema.key)
         group = codec.group_of(key, MAX_PARALLELISM).to_bytes(2, "big")
         self._batch += 1
         with instance.standing(stage, self._times(), (group, codec.encode(key), key)) as operator:
@@ -165,13 +170,24 @@ class OperatorHarness:
         if isinstance(rows, pa.Table):
             return pa.RecordBatch.from_struct_array(rows.to_struct_array().combine_chunks())
         plain = [dict(row) if isinstance(row, Mapping) else dataclasses.asdict(row) for row in rows]
-        columns = self._columns
-        if columns is None and self.plan.in_type is not None and self.plan.in_type is not dict:
-            columns = _loosened(arrow_schema_of(self.plan.in_type, operator=self.plan.name))
+        columns = self._known_columns()
         if columns is None:
             columns = pa.Table.from_pylist(plain).schema
             self._columns = columns
         return pa.RecordBatch.from_pylist(plain, schema=columns)
+
+    def _known_columns(self) -> pa.Schema | None:
+        """Return the input's columns where `columns`, the input dataclass or rows before say them."""
+        if self._columns is None and self.plan.in_type is not None and self.plan.in_type is not dict:
+            return _loosened(arrow_schema_of(self.plan.in_type, operator=self.plan.name))
+        return self._columns
+
+    def _planned(self, columns: pa.Schema) -> OperatorSchema:
+        """Return what the states are planned as; the first columns that are known fix the type of the key."""
+        if self._schema is None:
+            key = KeyType.from_arrow(self._key, columns, operator=self.plan.name)
+            self._schema = plan_schema(None, self.plan.wanted(key, MAX_PARALLELISM))
+        return self._schema
 
 
 def _loosened(schema: pa.Schema) -> pa.Schema:

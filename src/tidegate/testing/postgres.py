@@ -6,8 +6,10 @@ as root; there it runs as `postgres` or `nobody`. When the tests are killed, it 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -24,6 +26,8 @@ START_SECONDS_MAX = 60.0  # a shared machine that syncs slowly
 CONNECTIONS_MAX = 100
 PASSWORD = "s3cret-of-tests"  # noqa: S105 - so that tests can look for it where it must not be
 _POLL_SECONDS = 0.05
+_PORT_MIN, _PORT_MAX = 15_000, 32_000
+_PORTS_TRIED = 100
 _GUARD = 'read _; kill -QUIT "$1"; sleep 1; rm -rf "$2"'  # what is left to do when the tests were killed
 _FOLDERS = ("/usr/lib/postgresql", "/usr/local/pgsql", "/opt/homebrew/opt")
 
@@ -49,16 +53,16 @@ class Postgres:
         self._guard: subprocess.Popen[bytes] | None = None
         self._databases = 0
         self._emptied: list[str] = []
-        self.port = _free_port()
+        self.port = free_port()
         self._make()
         self.start()
 
     def url(self, database: str) -> str:
-        """Give the address of a database as users write it."""
+        """Return the address of a database as users write it."""
         return f"postgresql://tidegate:{PASSWORD}@127.0.0.1:{self.port}/{database}"
 
     def create_database(self) -> str:
-        """Give the address of an empty database."""
+        """Return the address of an empty database."""
         if self._emptied:
             return self._emptied.pop()
         self._databases += 1
@@ -184,8 +188,13 @@ class Postgres:
 
         if self._server is not None:
             parent = psutil.Process(self._server.pid)
-            for part in [parent, *parent.children(recursive=True)]:
-                part.send_signal(sent)
+            parent.send_signal(sent)
+            # One that is frozen starts no other part, and none of its parts is gone before it is told so.
+            while sent == signal.SIGSTOP and parent.status() != psutil.STATUS_STOPPED:
+                time.sleep(_POLL_SECONDS / 10)
+            for part in parent.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    part.send_signal(sent)
 
     def _log_end(self) -> str:
         return (self._folder / "server.log").read_text(errors="replace")[-500:]
@@ -200,8 +209,21 @@ def _unprivileged_user() -> int:
     raise StartRefused(reason="PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody'")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def free_port() -> int:
+    """Find a port below those of outgoing connections: one of them may not take it between two starts."""
+    for port in random.SystemRandom().sample(range(_PORT_MIN, _first_outgoing_port()), _PORTS_TRIED):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise StartRefused(reason="no free port was found for PostgreSQL")
+
+
+def _first_outgoing_port() -> int:
+    try:
+        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError):
+        return _PORT_MAX
+    return low if low >= _PORT_MIN + _PORTS_TRIED else _PORT_MAX

@@ -24,8 +24,8 @@ import numpy as np
 
 from tidegate.errors import RequestInvalid, StorageCorrupt
 from tidegate.model.clock import Clock
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Engine, Reader
+from tidegate.storage.group_commit import Staging
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic, staged_topic
 
@@ -59,7 +59,7 @@ class Book:
     segments: tuple[int, ...] = ()
 
     def encode(self) -> bytes:
-        """Give the bytes that store this."""
+        """Return the bytes that store this."""
         return _BOOK.pack(_VERSION, self.newest_us) + b"".join(map(_SEGMENT.pack, self.segments))
 
     @classmethod
@@ -85,7 +85,7 @@ class Places:
 
     @classmethod
     def empty(cls, count: int) -> Places:
-        """Give room for the places of so many messages."""
+        """Return room for the places of so many messages."""
         return cls(*(np.zeros(count, np.int64) for _ in range(3)))
 
     def put(self, chosen: np.ndarray | int, other: tuple[object, object, object]) -> None:
@@ -125,11 +125,11 @@ class DedupKeys:
         self._dropped_of: Counter[str] = Counter()
 
     def dropped_by_tenant(self) -> dict[str, int]:
-        """Give how many duplicates the topics of each tenant dropped since the start; any thread."""
+        """Return how many duplicates the topics of each tenant dropped since the start; any thread."""
         return dict(self._dropped_of)
 
     def dropped(self, topic: Topic) -> int:
-        """Give how many duplicates a topic dropped since the start; any thread."""
+        """Return how many duplicates a topic dropped since the start; any thread."""
         return self._dropped[topic.id]
 
     def forget(self, topic: Topic) -> None:
@@ -137,7 +137,7 @@ class DedupKeys:
         self._dropped.pop(topic.id, None)
 
     def judge(self, staging: Staging, topic: Topic, digests: Sequence[bytes | None]) -> Verdict:
-        """Say which messages are new; a message without a digest is."""
+        """Return which messages are new; a message without a digest is."""
         current = staged_topic(staging, topic)
         span_us = dedup_us(current)
         book = Book.decode(staging.get(keys.dedup_book_key(topic.id)), topic)
@@ -169,7 +169,7 @@ class DedupKeys:
     def _known(
         self, staging: Staging, topic: Topic, first: dict[bytes, int], live: list[int], horizon_us: int
     ) -> dict[int, tuple[int, int, int]]:
-        """Give the places of messages that were accepted after the horizon, by the index of who repeats."""
+        """Return the places of messages that were accepted after the horizon, by the index of who repeats."""
         known: dict[int, tuple[int, int, int]] = {}
         newest_us: dict[int, int] = {}
         digests = list(first)
@@ -215,7 +215,7 @@ class DedupKeys:
         staging.put(keys.dedup_book_key(topic.id), Book(now_us, segments).encode())
 
     def has_expired(self, reader: Reader, topic: Topic) -> bool:
-        """Say whether there are segments that nobody will ask for any more; blocking, any thread."""
+        """Return whether there are segments that nobody will ask for any more; blocking, any thread."""
         book = Book.decode(reader.get(keys.dedup_book_key(topic.id)), topic)
         horizon_us = max(self._clock.now_us(), book.newest_us) - dedup_us(topic)
         return any(segment <= horizon_us for segment in book.segments)
@@ -255,7 +255,7 @@ class DedupKeys:
 
 
 def dedup_us(topic: Topic) -> int:
-    """Give for how long a topic remembers dedup keys; one that takes none says so."""
+    """Return for how long a topic remembers dedup keys; one that takes none says so."""
     if topic.dedup_seconds is None:
         raise RequestInvalid(
             reason=f"Topic '{topic.name}' takes no dedup keys: it has no dedup_seconds.",
@@ -266,13 +266,16 @@ def dedup_us(topic: Topic) -> int:
 
 
 def segment_of(topic: Topic, now_us: int) -> int:
-    """Give the segment of a moment: the end of it."""
+    """Return the segment of a moment: the end of it."""
     interval_us = max(dedup_us(topic) // 2, SEGMENT_SECONDS_MIN * _US)
     return (now_us // interval_us + 1) * interval_us
 
 
 def checked_digests(topic: Topic, dedup_keys: Sequence[str | None]) -> list[bytes | None] | None:
-    """Give the digests of dedup keys; None where no message has one. A topic that takes none refuses them."""
+    """Return the digests of dedup keys.
+
+    None where no message has one. A topic that takes none refuses them.
+    """
     if dedup_keys.count(None) == len(dedup_keys):
         return None
     dedup_us(topic)

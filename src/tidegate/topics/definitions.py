@@ -2,6 +2,8 @@
 
 A topic's id is never given out twice, so a topic that is deleted and made again shares nothing with the old
 one. A name belongs to a tenant: in another one it is not found.
+
+What people are told when they change a topic.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from tidegate.errors import (
 )
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.names import DEAD_SUFFIX, check_topic_name, shorten
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Reader
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import I64_MAX
 from tidegate.topics import keys
 
@@ -100,7 +102,7 @@ class Topic(msgspec.Struct, frozen=True):
         return self.name + DEAD_SUFFIX
 
     def check_partition(self, partition: int) -> int:
-        """Give the partition back, or say which ones there are."""
+        """Return the partition back, or say which ones there are."""
         if not 0 <= partition < self.partitions:
             raise PartitionNotFound(topic=self.name, partition=partition, last=self.partitions - 1)
         return partition
@@ -111,7 +113,7 @@ class Topic(msgspec.Struct, frozen=True):
             raise TopicReplaced(topic=self.name)
 
     def partition_of(self, key: str) -> int:
-        """Give the partition of a key: CRC-32 of its UTF-8 bytes, modulo the number of partitions."""
+        """Return the partition of a key: CRC-32 of its UTF-8 bytes, modulo the number of partitions."""
         return zlib.crc32(key.encode()) % self.partitions
 
 
@@ -132,26 +134,26 @@ class TopicDirectory:
         self._by_id = {topic.id: topic for topic in found}
 
     def __iter__(self) -> Iterator[Topic]:
-        """Give every topic of every tenant."""
+        """Return every topic of every tenant."""
         return iter(sorted(self._by_name.values(), key=lambda topic: (topic.tenant, topic.name)))
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def of(self, tenant: str) -> list[Topic]:
-        """Give the topics of a tenant, by name."""
+        """Return the topics of a tenant, by name."""
         mine = [topic for topic in list(self._by_name.values()) if topic.tenant == tenant]
         return sorted(mine, key=lambda topic: topic.name)
 
     def get(self, tenant: str, name: str) -> Topic:
-        """Give a topic by name."""
+        """Return a topic by name."""
         topic = self._by_name.get((tenant, name))
         if topic is None:
             raise TopicNotFound(topic=shorten(name))
         return topic
 
     def by_id(self, topic_id: int) -> Topic | None:
-        """Give a topic by its id; None when it is gone."""
+        """Return a topic by its id; None when it is gone."""
         return self._by_id.get(topic_id)
 
     def stage_create(
@@ -183,7 +185,7 @@ class TopicDirectory:
         staging.put(keys.NEXT_ID, _ID.pack(topic_id + 1))
         self._stage(staging, topic)
         # Two creates of one name in one group must not both pass the check above.
-        staging.closes_group = True
+        staging.close_group()
         return topic
 
     def stage_change(
@@ -223,7 +225,7 @@ class TopicDirectory:
         return after
 
     def stage_dead(self, staging: Staging, topic: Topic, now_us: int) -> Topic:
-        """Give the topic of a topic's dead letters, made at the first one: it keeps everything."""
+        """Return the topic of a topic's dead letters, made at the first one: it keeps everything."""
         known = self._by_name.get((topic.tenant, topic.dead_name))
         if known is not None:
             return known
@@ -266,7 +268,7 @@ class TopicDirectory:
 
 
 def staged_topic(staging: Staging, topic: Topic) -> Topic:
-    """Give a topic as it is while a change is staged: it may have been changed since the request came in."""
+    """Return a topic as it is while a change is staged."""
     key = keys.definition_key(topic.id)
     stored = staging.get(key)
     if stored is None:
@@ -283,3 +285,12 @@ def _decoded(key: bytes, value: bytes) -> Topic:
     if topic.version != DEFINITION_VERSION:
         raise StorageCorrupt(place=place, reason=f"version {topic.version}, this reads {DEFINITION_VERSION}")
     return topic
+
+
+def order_notice(topic: str, before: int, after: int) -> str:
+    """Return what more partitions do to the order of keys."""
+    return (
+        f"Topic '{topic}' has {after} partitions now, not {before}. A key may have another partition from "
+        "here on: its new messages can be read before its older ones. Whoever needs the order of a key reads "
+        "what was there before to its end first. Consumer groups begin the new partitions at their start."
+    )

@@ -52,12 +52,12 @@ def definition_range() -> KeyRange:
 
 
 def is_definition(key: bytes) -> bool:
-    """Say whether a key is that of a topic's definition."""
+    """Return whether a key is that of a topic's definition."""
     return key[:1] == KeySpace.TOPIC
 
 
 def topic_id_of(key: bytes) -> int:
-    """Give the topic id inside a definition key."""
+    """Return the topic id inside a definition key."""
     return read_u64(key, 1)
 
 
@@ -72,7 +72,7 @@ def record_key(topic_id: int, partition: int, base_offset: int) -> bytes:
 
 
 def base_offset_of(key: bytes) -> int:
-    """Give the base offset inside a record key."""
+    """Return the base offset inside a record key."""
     return read_u64(key, _OFFSET_AT)
 
 
@@ -87,7 +87,7 @@ def time_key(topic_id: int, partition: int, time_us: int, base_offset: int) -> b
 
 
 def time_of(key: bytes) -> tuple[int, int]:
-    """Give the time and the base offset inside a key of the time index."""
+    """Return the time and the base offset inside a key of the time index."""
     return read_i64(key, _TIME_AT), read_u64(key, _TIME_OFFSET_AT)
 
 
@@ -103,7 +103,7 @@ def producer_key(topic_id: int, producer_id: str) -> bytes:
 
 
 def dedup_digest(dedup_key: str) -> bytes:
-    """Give the 16 bytes that stand for a dedup key: BLAKE2b-128 of its UTF-8.
+    """Return the 16 bytes that stand for a dedup key: BLAKE2b-128 of its UTF-8.
 
     Strangers choose these keys, and with a digest that can be forged (xxh3 can) one of them could make the
     message of another look like a duplicate. For BLAKE2b that takes 2^128 tries, and it needs no secret that

@@ -13,8 +13,8 @@ import msgspec
 
 from tidegate.errors import RequestInvalid, StorageCorrupt
 from tidegate.model.tables import Table, TableColumn
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import KeyRange, Reader
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u16, read_u64, u16, u64
 
 SCHEMA_VERSION = 1
@@ -76,7 +76,7 @@ class PayloadSchemas:
             self._numbers.pop((topic_id, schema.table_id, schema.schema_id), None)
 
     def get(self, topic_id: int, number: int) -> PayloadSchema:
-        """Give one schema of a topic; StorageCorrupt when messages name one that is not there."""
+        """Return one schema of a topic; StorageCorrupt when messages name one that is not there."""
         schema = self._by_topic.get(topic_id, {}).get(number)
         if schema is not None:
             return schema
@@ -87,11 +87,14 @@ class PayloadSchemas:
         return _decoded(key, stored)
 
     def of(self, topic_id: int) -> list[PayloadSchema]:
-        """Give the schemas of a topic, oldest first."""
+        """Return the schemas of a topic, oldest first."""
         return sorted(self._by_topic.get(topic_id, {}).values(), key=lambda schema: schema.number)
 
     def stage_number(self, staging: Staging, topic_id: int, table: Table, now_us: int) -> int:
-        """Give the number of a table's columns in a topic; the first time they are written with the rows."""
+        """Return the number of a table's columns in a topic.
+
+        The first time they are written with the rows.
+        """
         known = self._numbers.get((topic_id, table.id, table.schema_id))
         if known is not None:
             return known

@@ -9,21 +9,32 @@
 Values lie by the order of the columns in the payload schema that the record batch names, as `storage.rows`
 writes them. Outside every payload is one line of JSON, with values as answers of SQL give them, but for JSON
 columns, which are values and not text.
+
+Routed payloads as JSON: takes MessagePack arrays of many messages, gives one line of JSON for each.
+
+Works column by column, so that a message costs a few microseconds: one decode for all messages, one
+conversion for each column that JSON shows otherwise, one encode for all lines.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import UNSET
 
 from tidegate.errors import InvariantBroken, StorageCorrupt, TimeRangeInvalid
+from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableColumn, Value, positions_of
-from tidegate.topics.payload_text import TextWriter
-from tidegate.topics.schemas import PayloadSchema
+from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN, format_time
+from tidegate.model.values import json_column
+from tidegate.topics.payload_schemas import PayloadSchema
 
 CODEC_TEXT, CODEC_KEY, CODEC_FULL, CODEC_DIFF = range(4)
 CODECS = {"key": CODEC_KEY, "full": CODEC_FULL, "diff": CODEC_DIFF}
@@ -39,12 +50,12 @@ _DAMAGE = (
 
 
 def encode_full(rows: Sequence[Row]) -> list[bytes]:
-    """Give the payloads of whole rows."""
+    """Return the payloads of whole rows."""
     return list(map(_encode, rows))
 
 
 def encode_keys(columns: Sequence[Sequence[Value]], previews: Sequence[str] | None = None) -> list[bytes]:
-    """Give the payloads of primary keys, which come by their columns, with previews where there are any."""
+    """Return the payloads of primary keys, which come by their columns, with previews where there are any."""
     return list(map(_encode, zip(*columns, *([previews] if previews is not None else []), strict=True)))
 
 
@@ -59,15 +70,15 @@ class DiffEncoder:
         self._strict = [place for place, kind in enumerate(kinds) if kind not in ("DOUBLE", "DECIMAL")]
 
     def inserted(self, rows: Sequence[Row]) -> list[bytes]:
-        """Give the payloads of rows that came."""
+        """Return the payloads of rows that came."""
         return [_encode((INSERTED, row)) for row in rows]
 
     def deleted(self, rows: Sequence[Row]) -> list[bytes]:
-        """Give the payloads of rows that went."""
+        """Return the payloads of rows that went."""
         return [_encode((DELETED, row)) for row in rows]
 
     def updated(self, old_rows: Iterable[Row], new_rows: Iterable[Row]) -> list[bytes]:
-        """Give the payloads of rows that stayed, and what they were before."""
+        """Return the payloads of rows that stayed, and what they were before."""
         return [self._updated(old, new) for old, new in zip(old_rows, new_rows, strict=True)]
 
     def _updated(self, old: Row, new: Row) -> bytes:
@@ -82,7 +93,7 @@ class DiffEncoder:
 def json_batch(
     batch: pa.RecordBatch, codec: int, schema: PayloadSchema | None, place: str = "a topic"
 ) -> pa.RecordBatch:
-    """Give messages with their payloads as JSON text; StorageCorrupt names the place and the message."""
+    """Return messages with their payloads as JSON text; StorageCorrupt names the place and the message."""
     if codec == CODEC_TEXT or batch.num_rows == 0:
         return batch
     if codec not in (CODEC_KEY, CODEC_FULL, CODEC_DIFF):
@@ -100,7 +111,7 @@ def json_batch(
 
 
 def preview_texts(table: Table, rows: Sequence[Row], chars: int) -> list[str]:
-    """Give the beginnings of the JSON of rows."""
+    """Return the beginnings of the JSON of rows."""
     lines = _writer_of(table).full(_joined(encode_full(rows))).split(b"\n")
     return [line.decode()[:chars] for line in lines[:-1]]
 
@@ -127,7 +138,7 @@ def _texts(writer: TextWriter, codec: int, payloads: pa.Array) -> pa.Array:
 
 
 def _packed(payloads: pa.Array) -> bytes:
-    """Give one MessagePack array of all payloads: they lie side by side already."""
+    """Return one MessagePack array of all payloads: they lie side by side already."""
     _, offsets_buffer, values = payloads.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
     inside = memoryview(values)[int(offsets[0]) : int(offsets[-1])] if values is not None else b""
@@ -139,7 +150,7 @@ def _joined(payloads: Sequence[bytes]) -> bytes:
 
 
 def _cut(lines: bytes, count: int) -> pa.Array:
-    """Give the lines of a text as strings, without their ends."""
+    """Return the lines of a text as strings, without their ends."""
     chars = np.frombuffer(lines, np.uint8)
     ends = np.flatnonzero(chars == ord("\n"))
     if len(ends) != count:
@@ -151,7 +162,7 @@ def _cut(lines: bytes, count: int) -> pa.Array:
 
 
 def _damage(batch: pa.RecordBatch, codec: int, schema: PayloadSchema, place: str) -> StorageCorrupt:
-    """Give the error for the first message that cannot be read."""
+    """Return the error for the first message that cannot be read."""
     writer = _writer_of(schema)
     payloads = batch.column("payload")
     places = zip(batch.column("partition").to_pylist(), batch.column("offset").to_pylist(), strict=True)
@@ -162,3 +173,197 @@ def _damage(batch: pa.RecordBatch, codec: int, schema: PayloadSchema, place: str
             reason = f"a payload of '{schema.source}' is not what its schema {schema.number} says: {problem}"
             return StorageCorrupt(place=f"{place}, partition {partition}, offset {offset}", reason=reason)
     return StorageCorrupt(place=place, reason="its payloads overlap")
+
+
+PREVIEW_NAME = "_preview"
+
+# What MessagePack holds for a value of each type.
+_STORED: dict[str, type] = {
+    "BOOLEAN": bool,
+    "INT": int,
+    "BIGINT": int,
+    "DATE": int,
+    "TIMESTAMP": int,
+    "DOUBLE": float,
+    "BYTES": bytes,
+    "DECIMAL": str,
+    "TEXT": str,
+    "JSON": str,
+    "UUID": str,
+}
+# Below this many moments Python is quicker than a call of Arrow.
+_TIMES_MIN = 32
+_WHOLE_SECOND = r"\.000000$"
+_WHOLE_MILLISECOND = r"(\.\d{3})000$"
+
+Column = tuple[str, ColumnType]
+_encode_lines = msgspec.json.Encoder().encode_lines
+_decode_loose = msgspec.msgpack.Decoder(list[list[Any]]).decode
+
+
+class TextWriter:
+    """Writes the payloads of one payload schema."""
+
+    def __init__(self, columns: Sequence[Column], key_places: Sequence[int]) -> None:
+        self._columns = list(columns)
+        self._key = [columns[place] for place in key_places]
+        self._key_places = list(key_places)
+        self._names = [name for name, _ in columns]
+        self._key_names = [name for name, _ in self._key]
+        self._row = _maker(self._names)
+        self._key_row = _maker(self._key_names)
+        self._key_preview = _maker([*self._key_names, PREVIEW_NAME])
+        self._decode_full = _decoder(self._columns)
+        self._decode_key = _decoder(self._key)
+
+    def full(self, packed: bytes) -> bytes:
+        """Return the lines of whole rows."""
+        shown = _shown_columns(zip(*self._decode_full(packed), strict=True), self._columns)
+        return _encode_lines(list(map(self._row, *shown)))
+
+    def keys(self, packed: bytes) -> bytes:
+        """Return the lines of primary keys, with previews where there are any."""
+        try:
+            rows = self._decode_key(packed)
+        except msgspec.ValidationError:
+            return self._keys_with_previews(packed)
+        return _encode_lines(list(map(self._key_row, *self._key_columns(rows))))
+
+    def _keys_with_previews(self, packed: bytes) -> bytes:
+        width = len(self._key)
+        rows = _decode_loose(packed)
+        for row in rows:
+            if len(row) == width:
+                row.append(UNSET)
+            elif len(row) != width + 1:
+                raise ValueError(f"a key has {width} values and not {len(row)}")
+        previews = [row.pop() for row in rows]
+        return _encode_lines(list(map(self._key_preview, *self._key_columns(rows), previews)))
+
+    def _key_columns(self, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        return _shown_columns(zip(*rows, strict=True), self._key)
+
+    def diffs(self, packed: bytes) -> bytes:
+        """Return the lines of differences."""
+        messages = _decode_loose(packed)
+        shown: list[Any] = [None] * len(messages)
+        for kind, write in enumerate((self._inserted, self._deleted, self._updated)):
+            places = [place for place, message in enumerate(messages) if message[0] == kind]
+            if places:
+                found = write([messages[place][1:] for place in places])
+                for place, one in zip(places, found, strict=True):
+                    shown[place] = one
+        if None in shown:
+            raise ValueError(f"there is no difference of kind {messages[shown.index(None)][0]!r}")
+        return _encode_lines(shown)
+
+    def _inserted(self, messages: Sequence[Sequence[Any]]) -> list[Any]:
+        columns = self._row_columns(messages)
+        return self._whole(
+            columns, [[UNSET if new is None else _Both(None, new) for new in column] for column in columns]
+        )
+
+    def _deleted(self, messages: Sequence[Sequence[Any]]) -> list[Any]:
+        columns = self._row_columns(messages)
+        return self._whole(
+            columns, [[UNSET if old is None else _Both(old, None) for old in column] for column in columns]
+        )
+
+    def _row_columns(self, messages: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+        return _shown_columns(zip(*[row for (row,) in messages], strict=True), self._columns)
+
+    def _whole(self, columns: Sequence[Sequence[Any]], both: Sequence[Iterable[Any]]) -> list[Any]:
+        """Return whole rows as differences; a column that is NULL before and after has not changed."""
+        keys = map(self._key_row, *[columns[place] for place in self._key_places])
+        return list(map(_Difference, keys, map(self._row, *both)))
+
+    def _updated(self, messages: Sequence[Sequence[Any]]) -> list[Any]:
+        # All values of a column are converted together, and taken out again in the order they went in.
+        pools: list[list[Any]] = [[] for _ in self._columns]
+        for _, places, old, new in messages:
+            for place, before, after in zip(places, old, new, strict=True):
+                pools[place] += (before, after)
+        shown = [iter(_shown(pool, kind)) for pool, (_, kind) in zip(pools, self._columns, strict=True)]
+        names = self._names
+        changed = [
+            {names[place]: _Both(next(shown[place]), next(shown[place])) for place in places}
+            for _, places, _, _ in messages
+        ]
+        keys = map(self._key_row, *self._key_columns([key for key, _, _, _ in messages]))
+        return list(map(_Difference, keys, changed))
+
+
+class _Both(msgspec.Struct, gc=False):
+    """A value before and after."""
+
+    old: Any
+    new: Any
+
+
+class _Difference(msgspec.Struct, gc=False):
+    """A row's primary key and what changed in it."""
+
+    key: Any
+    changed: Any
+
+
+def _maker(names: Sequence[str]) -> Callable[..., Any]:
+    """Return the function that makes an object of values, as quick to make and to write as there is."""
+    fields: list[tuple[str, Any]] = [(f"field_{place}", Any) for place in range(len(names))]
+    spelled = {field: name for (field, _), name in zip(fields, names, strict=True)}
+    if any(char in name for name in names for char in '"\\'):
+        # A struct writes the names of its fields as they are.
+        return lambda *values: {
+            name: value for name, value in zip(names, values, strict=True) if value is not UNSET
+        }
+    return msgspec.defstruct("Shown", fields, rename=spelled, gc=False)
+
+
+def _decoder(columns: Sequence[Column]) -> Callable[[bytes], list[Any]]:
+    kinds = tuple(_STORED[kind.name] | None for _, kind in columns)
+    return msgspec.msgpack.Decoder(list[tuple[kinds]]).decode  # type: ignore[valid-type]
+
+
+def _shown_columns(columns: Iterable[Sequence[Any]], kinds: Sequence[Column]) -> list[Sequence[Any]]:
+    return [_shown(values, kind) for values, (_, kind) in zip(columns, kinds, strict=True)]
+
+
+def _shown(values: Sequence[Any], kind: ColumnType) -> Sequence[Any]:
+    """Return values as the JSON writer takes them; it shows BYTES, NaN and the infinities by itself."""
+    convert = _CONVERTERS.get(kind.name)
+    return values if convert is None else convert(values)
+
+
+def _times(values: Sequence[Any]) -> list[Any]:
+    if len(values) < _TIMES_MIN:
+        return [None if value is None else format_time(value) for value in values]
+    moments = pa.array(values, pa.int64())
+    ends = pc.min_max(moments).as_py()
+    if ends["min"] is not None and (ends["min"] < TIME_US_MIN or ends["max"] > TIME_US_MAX):
+        raise ValueError("a moment is outside the years 1 to 9999")
+    text = moments.cast(pa.timestamp("us")).cast(pa.string())
+    short = pc.replace_substring_regex(text, pattern=_WHOLE_SECOND, replacement="")
+    short = pc.replace_substring_regex(short, pattern=_WHOLE_MILLISECOND, replacement=r"\1")
+    marked = pc.binary_join_element_wise(pc.replace_substring(short, " ", "T", max_replacements=1), "Z", "")
+    return marked.to_pylist()  # type: ignore[no-any-return]
+
+
+def _decimals(values: Sequence[Any]) -> list[Any]:
+    return [value if value is None or "E" not in value else f"{Decimal(value):f}" for value in values]
+
+
+def _documents(values: Sequence[Any]) -> list[Any]:
+    """Return JSON texts as they are, but on one line: a line end in JSON can only stand between its parts."""
+    return [None if value is None else msgspec.Raw(value.replace("\n", " ")) for value in values]
+
+
+def _dates(values: Sequence[Any]) -> list[Any]:
+    return json_column(values, ColumnType.DATE)
+
+
+_CONVERTERS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
+    "TIMESTAMP": _times,
+    "DECIMAL": _decimals,
+    "JSON": _documents,
+    "DATE": _dates,
+}

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from tidegate.errors import SequenceGap, SequenceTooOld, StorageCorrupt
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
 
@@ -48,7 +48,7 @@ class Placed(msgspec.Struct, array_like=True):
         )
 
     def ids_of_first(self) -> bytes:
-        """Give the ids of the first messages of duplicates, one for each message."""
+        """Return the ids of the first messages of duplicates, one for each message."""
         return self.duplicates or bytes(8 * self.count)
 
     @property
@@ -66,7 +66,7 @@ class Memory(msgspec.Struct, array_like=True):
     requests: list[Placed] = []
 
     def places(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Give the partitions and offsets of the messages numbered `start` ≤ sequence < `stop`.
+        """Return the partitions and offsets of the messages numbered `start` ≤ sequence < `stop`.
 
         The third are message ids, of those that were duplicates alone; 0 is one that was stored.
         """
@@ -85,7 +85,7 @@ class Memory(msgspec.Struct, array_like=True):
 
 
 def recall(staging: Staging, topic: Topic, producer: str, sequence: int) -> Memory:
-    """Give what is remembered; refuse a sequence that skips messages."""
+    """Return what is remembered; refuse a sequence that skips messages."""
     stored = staging.get(keys.producer_key(topic.id, producer))
     memory = Memory(producer=producer) if stored is None else _decoded(stored, topic, producer)
     if sequence > memory.expected:

@@ -16,11 +16,11 @@ import msgspec
 from tidegate.errors import RequestInvalid, RouteExists, RouteNotFound, StorageCorrupt
 from tidegate.model.changes import Op
 from tidegate.model.tables import Table
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import KeyRange, Reader
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u8, read_u64, u8, u64
 from tidegate.topics.definitions import Topic
-from tidegate.topics.payload_text import PREVIEW_NAME
+from tidegate.topics.payloads import PREVIEW_NAME
 
 Payload = Literal["key", "full", "diff"]
 
@@ -74,15 +74,15 @@ class RouteDirectory:
         return sum(map(len, self._by_topic.values()))
 
     def feeds(self, table_id: int) -> bool:
-        """Say whether a table has any route; one look into a dict."""
+        """Return whether a table has any route; one look into a dict."""
         return table_id in self._by_table
 
     def of_table(self, table_id: int) -> tuple[Route, ...]:
-        """Give the routes of a table, by topic and operation."""
+        """Return the routes of a table, by topic and operation."""
         return self._by_table.get(table_id, ())
 
     def of_topic(self, topic_id: int) -> tuple[Route, ...]:
-        """Give the routes into a topic, by table and operation."""
+        """Return the routes into a topic, by table and operation."""
         return self._by_topic.get(topic_id, ())
 
     def stage_add(self, staging: Staging, topic: Topic, table: Table, route: Route) -> Route:
@@ -94,7 +94,7 @@ class RouteDirectory:
         staging.put(key, msgspec.json.encode(route))
         staging.when_durable(lambda: self._set([*self._all(), route]))
         # Rows that are written after this one's answer must be routed, and rows before it must not.
-        staging.closes_group = True
+        staging.close_group()
         return route
 
     def stage_drop(
@@ -125,7 +125,7 @@ class RouteDirectory:
             staging.when_durable(
                 lambda: self._set([route for route in self._all() if _place_of(route) not in keys])
             )
-            staging.closes_group = True
+            staging.close_group()
         return list(gone)
 
     def _all(self) -> list[Route]:

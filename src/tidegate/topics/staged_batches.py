@@ -18,8 +18,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tidegate.errors import RequestInvalid, StorageCorrupt, TopicNotFound
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import KeyRange, Reader
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u64, u8, u64
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
@@ -106,27 +106,27 @@ class Getter(Protocol):
 
 
 def last_batch(reader: Getter, topic: Topic, writer: str) -> LastBatch | None:
-    """Give the last batch that a writer committed into a topic."""
+    """Return the last batch that a writer committed into a topic."""
     stored = reader.get(_committed_key(topic, writer))
     return None if stored is None else _decoded(stored, LastBatch, topic)
 
 
 def find_part(reader: Getter, topic: Topic, name: BatchName, part_id: int) -> FoundPart | None:
-    """Give a part by its number; one of another batch is not found."""
+    """Return a part by its number; one of another batch is not found."""
     key = join(_head_prefix(topic, name.writer), u64(name.number), u64(part_id))
     stored = reader.get(key)
     return None if stored is None else FoundPart(key, _decoded(stored, PartHead, topic))
 
 
 def parts_until(reader: Reader, topic: Topic, name: BatchName) -> list[FoundPart]:
-    """Give the parts of a writer up to a batch, those that nobody will name any more among them."""
+    """Return the parts of a writer up to a batch, those that nobody will name any more among them."""
     prefix = _head_prefix(topic, name.writer)
     span = KeyRange(prefix, join(prefix, u64(name.number + 1)))
     return [FoundPart(key, _decoded(stored, PartHead, topic)) for key, stored in reader.scan(span)]
 
 
 def content_of(reader: Reader, topic: Topic, part: FoundPart) -> bytes:
-    """Give the messages of a part, an Arrow stream."""
+    """Return the messages of a part, an Arrow stream."""
     stored = reader.get(_content_key(topic, part.part_id))
     if stored is None or len(stored) != part.head.size_bytes:
         raise StorageCorrupt(place=_place(topic), reason=f"the content of part {part.part_id} is missing")
@@ -163,14 +163,14 @@ def check_there(staging: Staging, topic: Topic) -> None:
 
 
 def old_parts(reader: Reader, topic: Topic, horizon_us: int) -> list[FoundPart]:
-    """Give the parts that were stored before a time; blocking."""
+    """Return the parts that were stored before a time; blocking."""
     heads = prefix_range(join(KeySpace.TOPIC_PART, u64(topic.id), _HEAD))
     found = (FoundPart(key, _decoded(stored, PartHead, topic)) for key, stored in reader.scan(heads))
     return [part for part in found if part.head.at_us < horizon_us]
 
 
 def old_writers(reader: Reader, topic: Topic, horizon_us: int) -> Iterator[tuple[bytes, bytes]]:
-    """Give keys and values of writers whose one batch was committed before a time; blocking."""
+    """Yield keys and values of writers whose one batch was committed before a time; blocking."""
     span = prefix_range(join(KeySpace.TOPIC_PART, u64(topic.id), _COMMITTED))
     for key, stored in reader.scan(span):
         committed = _decoded(stored, LastBatch, topic)

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backends import heap, sorted_keys
+from tidegate.checkpoint.backends import heap as heap_file
+from tidegate.checkpoint.backends.heap import (
+    FORMAT,
+    LOCAL_NAME,
+    MAGIC,
+    HeapBackend,
+    read_entries,
+    write_entries,
+)
+from tidegate.checkpoint.backends.sorted_keys import SortedKeys
 from tidegate.errors import StorageCorrupt, StorageFull
-from tidegate.state import heap, heap_file, sorted_keys
-from tidegate.state.backend import Changes, Version
-from tidegate.state.heap import LOCAL_NAME, HeapBackend
-from tidegate.state.heap_file import FORMAT, MAGIC, read_entries, write_entries
-from tidegate.state.sorted_keys import SortedKeys
 
 VERSION = Version(3, 7, "héad")
 KEYS = st.binary(min_size=1, max_size=2)
@@ -142,3 +150,18 @@ def test_keys_of_a_range_come_in_order(
                     order.add(key)
             assert list(order.between(start, stop)) == sorted(key for key in keys if start <= key < stop)
         assert list(order.between(b"", b"\xff\xff\xff")) == sorted(keys)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_half_a_batch_stands_at_no_version(tmp_path: Path, is_new: bool) -> None:
+    """Case 5: whatever stops a batch halfway, what is closed then is not taken for the one before."""
+    backend = HeapBackend(tmp_path)
+    backend.apply(Changes(entries={b"a": b"1", b"b": b"1"}), VERSION)
+    list(backend.scan(b"", b"z"))
+    wrong: Any = {b"a": b"2", (b"c" if is_new else b"b"): 5}
+    with pytest.raises(TypeError):
+        backend.apply(Changes(entries=wrong), Version(3, 8, "next"))
+    assert backend.version() is None
+    backend.close()
+    again = HeapBackend(tmp_path)
+    assert (again.version(), again.get(b"a")) == (None, b"2")

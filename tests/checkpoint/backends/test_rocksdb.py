@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backends import rocksdb
+from tidegate.checkpoint.backends.rocksdb import RocksBackend
+from tidegate.checkpoint.backends.rocksdb_options import MIB, RocksSettings
+from tidegate.checkpoint.backends.rocksdb_snapshot import INDEX_SUFFIX, TABLE_SUFFIX
+from tidegate.checkpoint.keys.layout import META_GROUP
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, StorageFull
-from tidegate.state import rocks
-from tidegate.state.backend import Changes, Version
-from tidegate.state.layout import META_GROUP
-from tidegate.state.rocks import RocksBackend
-from tidegate.state.rocks_files import INDEX_SUFFIX, TABLE_SUFFIX
-from tidegate.state.rocks_settings import MIB, RocksSettings
+from tidegate.storage.files import disk_free_bytes
 
 # Memtables so small that RocksDB writes several out while the child below runs.
 SMALL = RocksSettings(write_buffer_size=MIB, memory_bytes_max=16 * MIB)
@@ -28,9 +29,9 @@ SMALL = RocksSettings(write_buffer_size=MIB, memory_bytes_max=16 * MIB)
 CHILD = """
 import os, random, signal, sys
 from pathlib import Path
-from tidegate.state.backend import Changes, Version
-from tidegate.state.rocks import RocksBackend
-from tidegate.state.rocks_settings import MIB, RocksSettings
+from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backends.rocksdb import RocksBackend
+from tidegate.checkpoint.backends.rocksdb_options import MIB, RocksSettings
 
 rng = random.Random(int(sys.argv[2]))
 settings = RocksSettings(write_buffer_size=MIB, memory_bytes_max=16 * MIB)
@@ -95,8 +96,8 @@ def test_a_change_beyond_one_piece_is_whole_or_without_version(
     backend: RocksBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend.apply(Changes(entries={b"old": b"v"}), version(1))
-    monkeypatch.setattr(rocks, "PIECE_BYTES_MAX", 10_000)
-    monkeypatch.setattr(rocks, "PIECE_CHECK_KEYS", 10)
+    monkeypatch.setattr(rocksdb, "PIECE_BYTES_MAX", 10_000)
+    monkeypatch.setattr(rocksdb, "PIECE_CHECK_KEYS", 10)
     entries: dict[bytes, bytes | None] = {b"k%04d" % number: b"v" * 200 for number in range(500)}
     backend.apply(Changes(ranges=[(b"old", b"p")], entries=entries), version(2))
     assert backend.version() == version(2)
@@ -121,7 +122,7 @@ def test_a_full_disk_changes_nothing_and_the_copy_goes_on(backend: RocksBackend,
     assert not (tmp_path / "snapshot").exists()
     assert backend.version() == version(1)
     assert backend.get(b"k") == b"1:"
-    backend._free_bytes = rocks.disk_free_bytes
+    backend._free_bytes = disk_free_bytes
     backend.apply(Changes(entries={b"k": b"2:"}), version(2))
     assert backend.version() == version(2)
 
@@ -134,7 +135,7 @@ def test_a_disk_that_fills_up_in_a_snapshot_leaves_no_folder(
 
     backend.apply(Changes(entries={b"k": b"1:"}), version(1))
     with monkeypatch.context() as patched:
-        patched.setattr(rocks, "pack_snapshot", no_room)
+        patched.setattr(rocksdb, "pack_snapshot", no_room)
         with pytest.raises(StorageFull):
             backend.snapshot(tmp_path / "snapshot")
     assert not (tmp_path / "snapshot").exists()

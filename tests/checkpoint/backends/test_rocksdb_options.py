@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backends.rocksdb import RocksBackend
+from tidegate.checkpoint.backends.rocksdb_options import GIB, KIB, MIB, RocksSettings
 from tidegate.errors import StateInvalid
-from tidegate.state.backend import Changes, Version
-from tidegate.state.rocks import RocksBackend
-from tidegate.state.rocks_settings import GIB, KIB, MIB, RocksSettings
 
 # A value other than the default, and the line of RocksDB's own options file that shows it.
 SHOWN: dict[str, tuple[Any, str]] = {
@@ -42,22 +42,30 @@ COUNTED: dict[str, tuple[Any, str]] = {
 
 # Fills several copies far beyond the bound and says how much memory that took.
 CHILD = """
-import random, sys
+import random, sys, time
 from pathlib import Path
 import psutil
-from tidegate.state.backend import Changes, Version
-from tidegate.state.rocks import RocksBackend
-from tidegate.state.rocks_settings import MIB, RocksSettings, _shared_memory
+from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backends.rocksdb import RocksBackend
+from tidegate.checkpoint.backends.rocksdb_options import MIB, RocksSettings, _shared_memory
 
 settings = RocksSettings(memory_bytes_max=64 * MIB, slots=4, write_buffer_size=2 * MIB)
 copies = [RocksBackend(Path(sys.argv[1]) / str(number), settings) for number in range(4)]
 rng, used = random.Random(7), 0
 before = psutil.Process().memory_info().rss
+def is_flushing(copy):
+    named = ("rocksdb.num-running-flushes", "rocksdb.mem-table-flush-pending")
+    return any(copy._db.property_int_value(name) for name in named)
+known = [[] for _ in copies]
 for batch in range(12):
-    for copy in copies:
+    for copy, keys in zip(copies, known):
         entries = {b"%d" % rng.randrange(10**9): rng.randbytes(1000) for _ in range(1000)}
         copy.apply(Changes(entries=entries), Version(0, batch, "head"))
-        copy.get_many(sorted(entries))
+        keys += entries
+        copy.get_many(sorted(keys))
+        # What threads that get no core have not written out yet is bounded by the write buffers alone.
+        while any(map(is_flushing, copies)):
+            time.sleep(0.001)
         used = max(used, _shared_memory.of(settings)[0].get_usage())
 print(settings.share_bytes, used, psutil.Process().memory_info().rss - before)
 """
@@ -129,6 +137,8 @@ def test_the_defaults_and_the_preset_are_the_documented_ones() -> None:
         compression_type="lz4",
         memory_bytes_max=2 * GIB,
     )
+    universal = RocksSettings.production(memory_bytes_max=GIB, compaction_style="universal")
+    assert universal == replace(production, memory_bytes_max=GIB, compaction_style="universal")
 
 
 @pytest.mark.parametrize(

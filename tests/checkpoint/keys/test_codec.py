@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyColumn, KeyType
 from tidegate.errors import StateInvalid, StorageCorrupt, ValueInvalid
-from tidegate.state.keys import KeyCodec, KeyColumn, KeyType
+from tidegate.state.runtime.chunks import keys_of
 
 ARROW = {
     "boolean": pa.bool_(),
@@ -68,7 +69,7 @@ def typed_keys(draw: st.DrawFn) -> Keys:
 
 
 def arrays_of(key_type: KeyType, rows: list[tuple[Any, ...]]) -> list[pa.Array]:
-    """Give the columns of keys as slices of longer ones, as batches have them."""
+    """Return the columns of keys as slices of longer ones, as batches have them."""
     return [
         pa.array([None, *(row[number] for row in rows), None], ARROW[column.kind]).slice(1, len(rows))
         for number, column in enumerate(key_type.columns)
@@ -114,7 +115,7 @@ def test_whole_columns_are_encoded_as_single_keys_are(keys: Keys) -> None:
     codec = KeyCodec(key_type)
     arrays = arrays_of(key_type, rows)
     assert codec.encode_columns(arrays) == [codec.encode(as_key(key_type, row)) for row in rows]
-    assert codec.keys_of(arrays) == [as_key(key_type, row) for row in rows]
+    assert keys_of(key_type, arrays) == [as_key(key_type, row) for row in rows]
     assert codec.hash_columns(arrays).tolist() == [
         codec.hash_of(as_key(key_type, row)) % 2**64 for row in rows
     ]

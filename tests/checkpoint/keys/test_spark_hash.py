@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.state import hashing
-from tidegate.state.keys import KeyCodec, KeyType
+from tidegate.checkpoint.keys import spark_hash
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.state.runtime.chunks import keys_of
 
 COLUMNS = {
     "flag": "boolean",
@@ -76,10 +77,10 @@ def test_every_kind_of_key_is_hashed_as_spark_hashes_it(spark: Any) -> None:
         arrays = [found.column(name) for name in names]
         expected = found.column(f"h{number}").to_pylist()
         assert codec.hash_columns(arrays).view(np.int64).tolist() == expected, names
-        assert [codec.hash_of(key) for key in codec.keys_of(arrays)] == expected, names
+        assert [codec.hash_of(key) for key in keys_of(codec.key_type, arrays)] == expected, names
         expected_groups = found.column(f"g{number}").to_pylist()
         assert codec.groups_of(arrays, 128).tolist() == expected_groups
-        assert [codec.group_of(key, 128) for key in codec.keys_of(arrays)] == expected_groups
+        assert [codec.group_of(key, 128) for key in keys_of(codec.key_type, arrays)] == expected_groups
 
 
 def test_known_hashes_stay_what_they_are() -> None:
@@ -92,16 +93,16 @@ def test_known_hashes_stay_what_they_are() -> None:
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20), st.integers(0, 2**64 - 1))
 def test_whole_columns_hash_like_single_values(values: list[int], seed: int) -> None:
     seeds = np.full(len(values), seed, np.uint64)
-    longs = [hashing.hash_bytes(hashing.long_bytes(value), seed) for value in values]
-    assert hashing.hash_longs(np.array(values), seeds).tolist() == longs
+    longs = [spark_hash.hash_bytes(spark_hash.long_bytes(value), seed) for value in values]
+    assert spark_hash.hash_longs(np.array(values), seeds).tolist() == longs
     short = [value >> 32 for value in values]
-    ints = [hashing.hash_bytes(hashing.int_bytes(value), seed) for value in short]
-    assert hashing.hash_ints(np.array(short), seeds).tolist() == ints
+    ints = [spark_hash.hash_bytes(spark_hash.int_bytes(value), seed) for value in short]
+    assert spark_hash.hash_ints(np.array(short), seeds).tolist() == ints
 
 
 @given(st.integers(-(10**38), 10**38))
 def test_digits_are_as_few_bytes_as_java_makes_of_them(number: int) -> None:
-    content = hashing.wide_bytes(number)
+    content = spark_hash.wide_bytes(number)
     assert int.from_bytes(content, "big", signed=True) == number
     if len(content) > 1:
         with pytest.raises(OverflowError):

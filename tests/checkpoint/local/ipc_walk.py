@@ -1,7 +1,7 @@
 """Batches on workers that lend to each other and are killed: what comes out equals an undisturbed run.
 
-`python -m tests.state.lending_walk --seeds N` is the long form. Each batch's partitions go to workers by
-chance, at once; now and then one is killed, idle or in the middle of its task, which another one repeats.
+`python -m tests.checkpoint.local.ipc_walk --seeds N` is the long form. Each batch's partitions go to workers
+by chance, at once; now and then one is killed, idle or in the middle of its task, which another one repeats.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from tests.state.batches import PARALLELISM, Job, Rows, expected, settings
+from tests.checkpoint.batches import PARALLELISM, Job, Rows, expected, settings
+from tidegate.checkpoint.local.pool import pool
 from tidegate.errors import BatchTaken, TidegateError
-from tidegate.state.kept import pool
 
 WORKERS = 3
 BATCHES = 40
@@ -33,7 +33,7 @@ class Worker:
 
     def __init__(self, root: Path, changed: dict[str, object], *, spills: bool = False) -> None:
         forks = multiprocessing.get_context("forkserver")
-        forks.set_forkserver_preload(["tests.state.batches"])
+        forks.set_forkserver_preload(["tests.checkpoint.batches"])
         self.line, theirs = forks.Pipe()
         arguments = (str(root), changed, spills, theirs)
         self.child = forks.Process(target=_work, args=arguments, daemon=True)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.state.batches import OPERATOR, Job, settings
+from tests.checkpoint.batches import OPERATOR, Job, settings
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.coalesce_guard import leave_mark, moved_batches
+from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
+from tidegate.checkpoint.local.attempts import MARKS_KEPT, forget_unused, is_first_time
+from tidegate.checkpoint.store import Depot, operator_depot
 from tidegate.errors import StateInvalid
 from tidegate.model.clock import SystemClock
-from tidegate.state import epochs
-from tidegate.state.attempts import MARKS_KEPT, forget_unused, is_first_time
-from tidegate.state.batch import open_batch
-from tidegate.state.checking import check_start
-from tidegate.state.depot import Depot, operator_depot
-from tidegate.state.keys import KeyColumn, KeyType
-from tidegate.state.moved import leave_mark, moved_batches
-from tidegate.state.schemas import Wanted
+from tidegate.state.schema.schema import Wanted
+from tidegate.state.schema.start_check import check_start
 
 
 @pytest.fixture

@@ -7,55 +7,27 @@ import secrets
 import shutil
 import signal
 import socket
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.state.batches import Job, expected, given_out, settings
-from tests.state.lending_walk import Walk, Worker
+from tests.checkpoint.batches import Job, expected, given_out, settings
+from tests.checkpoint.local.ipc_peers import KINDS, full_place, hurry, is_borrowed, made, stop
+from tests.checkpoint.local.ipc_walk import Walk, Worker
+from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.local import ipc, ipc_client
+from tidegate.checkpoint.local.ipc import LineLost, address_of, connect, listen
+from tidegate.checkpoint.local.ipc_client import BorrowedBackend, BorrowedCopy, borrow
+from tidegate.checkpoint.local.lock import claim, holder_of
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.local.store import acquire, put_back
 from tidegate.errors import StorageFull
 from tidegate.model.clock import SystemClock
-from tidegate.state import borrowing, lines
-from tidegate.state.backend import Changes, Version
-from tidegate.state.batch import open_batch
-from tidegate.state.borrowing import BorrowedBackend, BorrowedCopy, borrow
-from tidegate.state.claims import claim, holder_of
-from tidegate.state.kept import pool
-from tidegate.state.lines import LineLost, address_of, connect, listen
-from tidegate.state.local import Place, acquire, put_back
-from tidegate.state.rocks import RocksBackend
 
-KINDS = ["rocksdb", "heap"]
-
-
-@pytest.fixture(autouse=True)
-def _closed_pool() -> Iterator[None]:
-    borrowing._TALKATIVE.clear()
-    yield
-    pool().close()
-    borrowing._TALKATIVE.clear()
-
-
-@pytest.fixture(params=KINDS)
-def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Job, Worker]]:
-    """This worker and another one, which has done the first batch of both partitions."""
-    kind: dict[str, object] = {
-        "backend": request.param,
-        "snapshot_every_batches": 100,
-        "lock_wait_ms_max": 5_000,
-    }
-    lender = Worker(tmp_path, kind)
-    for partition in range(2):
-        lender.do(0, partition)
-    yield Job(tmp_path, settings(tmp_path, **kind)), lender
-    lender.end()
-
-
-def is_borrowed(opened: Any) -> bool:
-    return isinstance(opened.backend, BorrowedBackend)
+pytestmark = pytest.mark.usefixtures("closed_pool")
 
 
 def test_partitions_that_change_workers_all_the_time_count_as_one_worker_does(
@@ -134,16 +106,16 @@ def test_a_batch_that_spills_has_the_copy_for_itself_before(both: tuple[Job, Wor
 
 
 def test_a_lender_that_hangs_counts_as_lost_and_the_borrower_makes_a_copy_for_itself(
-    both: tuple[Job, Worker], monkeypatch: pytest.MonkeyPatch
+    both: tuple[Job, Worker],
 ) -> None:
     job, lender = both
-    monkeypatch.setattr(borrowing, "ANSWER_SECONDS_MAX", 0.3)
     job.settings = replace(job.settings, lock_wait_ms_max=20)
     assert lender.child.pid is not None
     try:
         with open_batch(job.asked(1), job.settings, SystemClock()) as opened:
             assert is_borrowed(opened)
-            os.kill(lender.child.pid, signal.SIGSTOP)
+            stop(lender.child.pid)
+            hurry(opened.backend, 0.3)
             job.work(opened, 1, 0)
             assert not is_borrowed(opened)
             given = given_out(opened)
@@ -179,7 +151,7 @@ def test_a_batch_that_asks_too_often_takes_the_copy_over_and_borrows_no_more(
     both: tuple[Job, Worker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, _ = both
-    monkeypatch.setattr(borrowing, "CALLS_MAX", 6)
+    monkeypatch.setattr(ipc_client, "CALLS_MAX", 6)
     with open_batch(job.asked(1), job.settings, SystemClock()) as opened:
         before = list(opened.backend.scan(b"", b"\xff\xff"))
         assert [opened.backend.get(key) for key, _ in before] == [value for _, value in before]
@@ -248,20 +220,20 @@ def test_settings_that_differ_do_not_share_a_copy(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_is_not_to_be_lent_is_not(tmp_path: Path) -> None:
-    lending = _full_place(tmp_path)
-    put_back(lending, _made(lending, tmp_path / "copy"))
+    lending = full_place(tmp_path)
+    put_back(lending, made(lending, tmp_path / "copy"))
     assert holder_of(tmp_path / "copy") is not None
     pool().close()
-    alone = replace(lending, lends=False)
-    put_back(alone, _made(alone, tmp_path / "copy"))
+    alone = replace(lending, is_served=False)
+    put_back(alone, made(alone, tmp_path / "copy"))
     assert holder_of(tmp_path / "copy") is None
     assert borrow(lending, tmp_path / "copy") is None
-    assert not settings(tmp_path, keep_open=False).place(SystemClock()).lends
+    assert not settings(tmp_path, keep_open=False).place(SystemClock()).is_served
 
 
 def test_what_the_lenders_disk_refuses_is_told_to_the_borrower(tmp_path: Path) -> None:
-    place = _full_place(tmp_path)
-    put_back(place, _made(place, tmp_path / "copy"))
+    place = full_place(tmp_path)
+    put_back(place, made(place, tmp_path / "copy"))
     found = borrow(place, tmp_path / "copy")
     assert found is not None
     with pytest.raises(StorageFull, match="12 bytes are free"):
@@ -273,23 +245,9 @@ def test_what_the_lenders_disk_refuses_is_told_to_the_borrower(tmp_path: Path) -
     free.release()
 
 
-def _full_place(root: Path) -> Place:
-    def opened(folder: Path) -> RocksBackend:
-        return RocksBackend(folder, free_bytes=lambda _: 12)
-
-    return Place(root, "rocksdb", opened, True, 500, SystemClock(), lends=True)
-
-
-def _made(place: Place, folder: Path) -> Any:
-    copy = acquire(place, folder)
-    copy.wipe().mkdir()
-    copy.adopt()
-    return copy
-
-
 def test_an_address_that_nobody_listens_at_is_no_loan(tmp_path: Path) -> None:
-    place = _full_place(tmp_path)
-    put_back(place, _made(place, tmp_path / "copy"))
+    place = full_place(tmp_path)
+    put_back(place, made(place, tmp_path / "copy"))
     address = holder_of(tmp_path / "copy")
     assert address is not None
     assert connect(address + b"x", wait_seconds_max=1) is None
@@ -300,15 +258,15 @@ def test_an_address_that_nobody_listens_at_is_no_loan(tmp_path: Path) -> None:
 def test_another_user_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
     listening = listen()
     assert listening is not None
-    monkeypatch.setattr("tidegate.state.lines.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("tidegate.checkpoint.local.ipc.os.geteuid", lambda: os.getuid() + 1)
     assert connect(address_of(listening), wait_seconds_max=1) is None
-    assert lines.accept(listening) is None
+    assert ipc.accept(listening) is None
     listening.close()
 
 
 def test_a_lender_that_does_not_answer_is_lost(tmp_path: Path) -> None:
     here, there = socket.socketpair()
-    line = lines.Line(here, wait_seconds_max=0.05)
+    line = ipc.Line(here, wait_seconds_max=0.05)
     with pytest.raises(LineLost):
         line.receive()
     there.close()
@@ -319,7 +277,7 @@ def test_a_lender_that_does_not_answer_is_lost(tmp_path: Path) -> None:
 
 def test_messages_of_many_keys_arrive_as_they_were_sent() -> None:
     here, there = socket.socketpair()
-    one, other = lines.Line(here, wait_seconds_max=5), lines.Line(there, wait_seconds_max=5)
+    one, other = ipc.Line(here, wait_seconds_max=5), ipc.Line(there, wait_seconds_max=5)
     keys = [number.to_bytes(1 + number % 9, "big") for number in range(200)] + [b""]
     message = ["get_many", keys, {b"a": None, b"": b"x"}, [[b"a", b"b"]], -(2**62), "é", None, True]
     one.send(tuple(message))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
 import multiprocessing
 import os
@@ -13,15 +15,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.state.batches import Job, Rows, expected, settings
+from tests.checkpoint.batches import Job, Rows, expected, settings
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.local import lock as claims
+from tidegate.checkpoint.local import store
+from tidegate.checkpoint.local.lock import Claim, claim, sweep
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.local.store import (
+    UNUSED_US_MAX,
+    acquire,
+    default_root,
+    drop,
+    put_back,
+    remove_unused,
+)
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.checkpoint.store import Depot
 from tidegate.errors import BatchTaken
 from tidegate.model.clock import SystemClock
-from tidegate.state import claims, local
-from tidegate.state.batch import StateSettings, open_batch
-from tidegate.state.claims import Claim, claim, sweep
-from tidegate.state.depot import Depot
-from tidegate.state.kept import pool
-from tidegate.state.local import UNUSED_US_MAX, acquire, default_root, drop, put_back, remove_unused
 from tidegate.testing.clock import ManualClock
 
 
@@ -56,7 +67,7 @@ def test_who_waits_gets_a_folder_that_is_released_meanwhile(tmp_path: Path) -> N
 
     thread = threading.Thread(target=release_when_asked)
     thread.start()
-    second = claim(tmp_path / "a", wait_ms_max=10_000)
+    second = claim(tmp_path / "a", wait_ms_max=60_000)
     thread.join()
     assert second is not None
     second.release()
@@ -74,7 +85,7 @@ def test_a_removed_folder_is_made_again_for_the_next_holder(tmp_path: Path) -> N
     assert sweep(tmp_path, "*") == [tmp_path / "a"]
 
 
-def place_of(root: Path, clock: SystemClock | ManualClock | None = None, **changed: object) -> local.Place:
+def place_of(root: Path, clock: SystemClock | ManualClock | None = None, **changed: object) -> store.Place:
     return settings(root, **changed).place(clock or SystemClock())
 
 
@@ -115,7 +126,7 @@ def work_in_turns(root: str, kind: str, turns: Connection) -> None:
 def test_a_copy_that_is_kept_open_is_handed_over_to_another_worker(tmp_path: Path, kind: str) -> None:
     """Case 8: partitions move between workers at will; the one that idles gives the copy up."""
     forks = multiprocessing.get_context("forkserver")
-    forks.set_forkserver_preload(["tests.state.batches"])
+    forks.set_forkserver_preload(["tests.checkpoint.batches"])
     pipes = []
     for _ in range(2):
         ours, theirs = forks.Pipe()
@@ -144,7 +155,7 @@ def test_who_cannot_wait_works_on_a_private_copy_that_goes_afterwards(
     with open_batch(job.asked(2), job.settings, SystemClock()) as first:
         with caplog.at_level(logging.WARNING):
             rows = job.do(2)
-        assert "private" in caplog.text
+        assert "private" in "\n".join(caplog.messages)
         with pytest.raises(BatchTaken):
             job.work(first, 2, 0)
     assert rows == [row for row in expected(3)[0][2] if row[0] % 2 == 0]
@@ -192,7 +203,7 @@ def test_a_copy_that_is_dropped_is_empty_for_the_next_one(tmp_path: Path) -> Non
 
 
 def test_only_so_many_copies_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.state.kept.IDLE_COPIES_MAX", 2)
+    monkeypatch.setattr("tidegate.checkpoint.local.pool.IDLE_COPIES_MAX", 2)
     place = place_of(tmp_path)
     folders = [place.folder(Depot(tmp_path / "op"), 0, number) for number in range(3)]
     for folder in folders:
@@ -286,3 +297,53 @@ def test_a_folder_that_was_used_just_before_it_is_swept_stays(
     assert sweep(tmp_path, "*", 50) == []
     monkeypatch.undo()
     assert sweep(tmp_path, "*", 101) == [tmp_path / "a"]
+
+
+def test_a_claim_that_a_fork_has_open_too_is_given_up_all_the_same(tmp_path: Path) -> None:
+    held = claim(tmp_path / "copy")
+    assert held is not None
+    waits, ends = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(ends)
+        os.read(waits, 1)
+        os._exit(0)
+    held.release()
+    free = claim(tmp_path / "copy")
+    os.close(ends)
+    os.waitpid(child, 0)
+    os.close(waits)
+    assert free is not None
+    free.release()
+
+
+def test_a_lock_file_that_was_removed_before_it_was_locked_is_no_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock, folder = fcntl.flock, tmp_path / "copy"
+    removals = [folder]
+
+    def removed_first(file: int, how: int) -> None:
+        if removals:
+            shutil.rmtree(removals.pop())
+            folder.mkdir()
+        lock(file, how)
+
+    monkeypatch.setattr("tidegate.checkpoint.local.lock.fcntl.flock", removed_first)
+    held = claim(folder)
+    assert held is not None
+    assert claim(folder) is None, "two would hold one folder"
+    held.release()
+
+
+def test_a_claim_that_fails_midway_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as changed:
+        changed.setattr("tidegate.checkpoint.local.lock.os.mkfifo", full)
+        with pytest.raises(OSError, match="No space"):
+            claim(tmp_path / "copy")
+    held = claim(tmp_path / "copy")
+    assert held is not None
+    held.release()

@@ -9,16 +9,25 @@ from pathlib import Path
 
 import pytest
 
-from tests.state.checkpoints import MAX, OPERATOR, Job
-from tests.state.rescale_walk import expected, model, words_of
-from tidegate.errors import NameInvalid, SavepointExists, StateMismatch, StateNotFound, StorageCorrupt
-from tidegate.state import epochs, savepoint_files, savepoints
-from tidegate.state.checking import check_start
-from tidegate.state.evolution import Migration
-from tidegate.state.keys import KeyColumn, KeyType
-from tidegate.state.savepoint_record import Savepoint
-from tidegate.state.schemas import StateSpec, Wanted, newest_schema, resolve_schema
-from tidegate.state.times import Times
+from tests.checkpoint.checkpoints import MAX, OPERATOR, Job
+from tests.checkpoint.rescale_walk import expected, model, words_of
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.commit_record import Times
+from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
+from tidegate.checkpoint.savepoints import savepoint
+from tidegate.checkpoint.savepoints import savepoint as savepoint_files
+from tidegate.checkpoint.savepoints.record import Savepoint
+from tidegate.errors import (
+    NameInvalid,
+    NotFound,
+    SavepointExists,
+    StateMismatch,
+    StateNotFound,
+    StorageCorrupt,
+)
+from tidegate.state.schema.migrations import Migration
+from tidegate.state.schema.schema import StateSpec, Wanted, newest_schema, resolve_schema
+from tidegate.state.schema.start_check import check_start
 from tidegate.storage.files import link_or_copy
 
 
@@ -49,10 +58,10 @@ SEEN = StateSpec("seen", "list", ("str",), serializer="str")
 def test_savepoint_outlives_its_checkpoint(tmp_path: Path, backend: str, batches: int) -> None:
     """Case 17: with and without snapshots, started with another parallelism in another checkpoint."""
     job = ran(tmp_path, batches, backend=backend)
-    made = savepoints.make(job.checkpoint, OPERATOR, "before-v2", job.clock)
+    made = savepoint.make(job.checkpoint, OPERATOR, "before-v2", job.clock)
     assert (made.batch, made.parallelism, made.max_parallelism) == (batches - 1, 2, MAX)
     kept = tmp_path / "kept"
-    savepoints.path_of(job.checkpoint, OPERATOR, "before-v2").rename(kept)
+    savepoint.path_of(job.checkpoint, OPERATOR, "before-v2").rename(kept)
     shutil.rmtree(job.checkpoint)
     shutil.rmtree(tmp_path / "local")
     new = started(tmp_path, kept, backend)
@@ -64,34 +73,34 @@ def test_savepoint_outlives_its_checkpoint(tmp_path: Path, backend: str, batches
 def test_savepoint_stays_as_it_was_while_the_query_goes_on_and_prunes(tmp_path: Path) -> None:
     """Case 17: pruning leaves it alone."""
     job = ran(tmp_path, 3)
-    savepoints.make(job.checkpoint, OPERATOR, "early", job.clock)
+    savepoint.make(job.checkpoint, OPERATOR, "early", job.clock)
     for batch in range(3, 12):
         job.run(batch, words_of(batch), 2)
-    assert started(tmp_path, savepoints.path_of(job.checkpoint, OPERATOR, "early")).counts(2, 0) == model(3)
+    assert started(tmp_path, savepoint.path_of(job.checkpoint, OPERATOR, "early")).counts(2, 0) == model(3)
     assert job.counts(2, 12) == model(12)
 
 
 def test_savepoint_of_an_epoch_that_has_done_no_batch_is_that_of_its_parent(tmp_path: Path) -> None:
     job = ran(tmp_path, 3)
     job.task(job.ask(0, 3, 3), words_of(3))
-    made = savepoints.make(job.checkpoint, OPERATOR, "torn", job.clock)
+    made = savepoint.make(job.checkpoint, OPERATOR, "torn", job.clock)
     assert (made.epoch, made.batch) == (0, 2)
-    assert started(tmp_path, savepoints.path_of(job.checkpoint, OPERATOR, "torn")).counts(2, 0) == model(3)
+    assert started(tmp_path, savepoint.path_of(job.checkpoint, OPERATOR, "torn")).counts(2, 0) == model(3)
 
 
 def test_savepoint_of_a_young_epoch_has_what_it_rests_on(tmp_path: Path) -> None:
     """Epochs without snapshots, down to the savepoint from which the first of them came."""
     job = ran(tmp_path, 3)
     job.settings = replace(job.settings, snapshot_every_batches=1_000)
-    savepoints.make(job.checkpoint, OPERATOR, "first", job.clock)
-    second = started(tmp_path, savepoints.path_of(job.checkpoint, OPERATOR, "first"))
+    savepoint.make(job.checkpoint, OPERATOR, "first", job.clock)
+    second = started(tmp_path, savepoint.path_of(job.checkpoint, OPERATOR, "first"))
     second.run(0, words_of(3), 3)
     second.run(1, words_of(4), 4)
     for path in second.depot.root.glob("e*/*/*.snapshot"):
         path.unlink()
-    savepoints.make(second.checkpoint, OPERATOR, "again", job.clock)
+    savepoint.make(second.checkpoint, OPERATOR, "again", job.clock)
     kept = tmp_path / "kept"
-    savepoints.path_of(second.checkpoint, OPERATOR, "again").rename(kept)
+    savepoint.path_of(second.checkpoint, OPERATOR, "again").rename(kept)
     for gone in (job.checkpoint, second.checkpoint, tmp_path / "second-local"):
         shutil.rmtree(gone)
     third = started(tmp_path, kept)
@@ -103,9 +112,9 @@ def test_damaged_newest_snapshot_is_not_what_a_savepoint_is_made_of(tmp_path: Pa
     job = ran(tmp_path, 4)
     for path in job.depot.root.glob("e0/0/sst/3.*"):
         path.write_bytes(b"\x00" + path.read_bytes()[1:])
-    savepoints.make(job.checkpoint, OPERATOR, "sound", job.clock)
+    savepoint.make(job.checkpoint, OPERATOR, "sound", job.clock)
     assert {name[0] for name in job.depot.names("savepoints/sound/e0/0/sst")} == {"1"}
-    assert started(tmp_path, savepoints.path_of(job.checkpoint, OPERATOR, "sound")).counts(2, 0) == model(4)
+    assert started(tmp_path, savepoint.path_of(job.checkpoint, OPERATOR, "sound")).counts(2, 0) == model(4)
 
 
 def test_snapshots_that_are_all_damaged_are_named(tmp_path: Path) -> None:
@@ -113,7 +122,7 @@ def test_snapshots_that_are_all_damaged_are_named(tmp_path: Path) -> None:
     for path in job.depot.root.glob("e0/0/sst/*"):
         path.write_bytes(b"\x00" + path.read_bytes()[1:])
     with pytest.raises(StorageCorrupt, match=r"sst/7.*not those that were written"):
-        savepoints.make(job.checkpoint, OPERATOR, "broken", job.clock)
+        savepoint.make(job.checkpoint, OPERATOR, "broken", job.clock)
     assert job.depot.names("savepoints") == []
 
 
@@ -122,7 +131,7 @@ def test_damaged_change_file_is_named_and_nothing_is_made(tmp_path: Path) -> Non
     for path in job.depot.root.glob("e0/0/*.changes"):
         path.write_bytes(path.read_bytes()[:-1] + b"\x00")
     with pytest.raises(StorageCorrupt, match=r"\.changes"):
-        savepoints.make(job.checkpoint, OPERATOR, "broken", job.clock)
+        savepoint.make(job.checkpoint, OPERATOR, "broken", job.clock)
     assert job.depot.names("savepoints") == []
 
 
@@ -140,9 +149,9 @@ def test_savepoint_is_made_again_when_files_go_while_they_are_linked(
         linked(source, target)
 
     monkeypatch.setattr(savepoint_files, "link_or_copy", link_while_the_query_runs)
-    made = savepoints.make(job.checkpoint, OPERATOR, "moving", job.clock)
+    made = savepoint.make(job.checkpoint, OPERATOR, "moving", job.clock)
     assert made.batch > 2, "the first attempt must have come to nothing"
-    found = started(tmp_path, savepoints.path_of(job.checkpoint, OPERATOR, "moving")).counts(2, 0)
+    found = started(tmp_path, savepoint.path_of(job.checkpoint, OPERATOR, "moving")).counts(2, 0)
     assert found == model(made.batch + 1)
 
 
@@ -151,20 +160,20 @@ def test_file_that_stays_missing_is_named(tmp_path: Path) -> None:
     for path in job.depot.root.glob("e0/0/*.changes"):
         path.unlink()
     with pytest.raises(StorageCorrupt, match=r"\.changes"):
-        savepoints.make(job.checkpoint, OPERATOR, "broken", job.clock)
+        savepoint.make(job.checkpoint, OPERATOR, "broken", job.clock)
     assert job.depot.names("savepoints") == []
 
 
 def test_names_that_are_taken_or_cannot_be_are_refused(tmp_path: Path) -> None:
     job = ran(tmp_path, 1)
-    savepoints.make(job.checkpoint, OPERATOR, "v1", job.clock)
+    savepoint.make(job.checkpoint, OPERATOR, "v1", job.clock)
     with pytest.raises(SavepointExists, match="'v1'"):
-        savepoints.make(job.checkpoint, OPERATOR, "v1", job.clock)
+        savepoint.make(job.checkpoint, OPERATOR, "v1", job.clock)
     for name in ["", "..", "a/b", ".hidden", "-x", "a.new", "ä", "x" * 64]:
         with pytest.raises(NameInvalid):
-            savepoints.make(job.checkpoint, OPERATOR, name, job.clock)
+            savepoint.make(job.checkpoint, OPERATOR, name, job.clock)
         with pytest.raises(NameInvalid):
-            savepoints.remove(job.checkpoint, OPERATOR, name)
+            savepoint.remove(job.checkpoint, OPERATOR, name)
     assert job.depot.names("savepoints") == ["v1"]
 
 
@@ -174,7 +183,7 @@ def test_two_at_once_under_one_name_make_one(tmp_path: Path) -> None:
 
     def make() -> None:
         try:
-            savepoints.make(job.checkpoint, OPERATOR, "same", job.clock)
+            savepoint.make(job.checkpoint, OPERATOR, "same", job.clock)
             outcomes.append("made")
         except SavepointExists:
             outcomes.append("taken")
@@ -191,42 +200,42 @@ def test_two_at_once_under_one_name_make_one(tmp_path: Path) -> None:
 def test_savepoints_are_listed_oldest_first_and_removed_by_name(tmp_path: Path) -> None:
     job = ran(tmp_path, 1)
     for name in ["zebra", "ape"]:
-        savepoints.make(job.checkpoint, OPERATOR, name, job.clock)
+        savepoint.make(job.checkpoint, OPERATOR, name, job.clock)
         job.clock.advance(seconds=1)
     job.depot.path("savepoints/left.0.new").mkdir()
-    found = savepoints.listing(job.checkpoint, OPERATOR)
+    found = savepoint.listing(job.checkpoint, OPERATOR)
     assert [made.name for made in found] == ["zebra", "ape"]
     assert all(made.size_bytes > 0 for made in found)
-    savepoints.remove(job.checkpoint, OPERATOR, "zebra")
-    assert [made.name for made in savepoints.listing(job.checkpoint, OPERATOR)] == ["ape"]
-    with pytest.raises(StateNotFound):
-        savepoints.remove(job.checkpoint, OPERATOR, "zebra")
+    savepoint.remove(job.checkpoint, OPERATOR, "zebra")
+    assert [made.name for made in savepoint.listing(job.checkpoint, OPERATOR)] == ["ape"]
+    with pytest.raises(NotFound, match=r"There is no savepoint in .*zebra\."):
+        savepoint.remove(job.checkpoint, OPERATOR, "zebra")
     job.clock.set_us(job.depot.path("savepoints/left.0.new").stat().st_mtime_ns // 1_000 + 90_000_000_000)
-    savepoints.make(job.checkpoint, OPERATOR, "later", job.clock)
+    savepoint.make(job.checkpoint, OPERATOR, "later", job.clock)
     assert job.depot.names("savepoints") == ["ape", "later"]
 
 
 def test_operator_without_a_batch_has_no_savepoint(tmp_path: Path) -> None:
     job = Job(tmp_path)
     with pytest.raises(StateNotFound):
-        savepoints.make(job.checkpoint, OPERATOR, "none", job.clock)
+        savepoint.make(job.checkpoint, OPERATOR, "none", job.clock)
     epochs.resolve(job.depot, job.ask(0, 2, 0))
     with pytest.raises(StateNotFound):
-        savepoints.make(job.checkpoint, OPERATOR, "none", job.clock)
+        savepoint.make(job.checkpoint, OPERATOR, "none", job.clock)
 
 
 def test_order_of_elements_goes_on_after_a_start_from_a_savepoint(tmp_path: Path) -> None:
     """Spark counts batches from 0 again; elements added then come after those that are there."""
     job = ran(tmp_path, 4)
-    savepoints.make(job.checkpoint, OPERATOR, "four", job.clock)
-    second = started(tmp_path, savepoints.path_of(job.checkpoint, OPERATOR, "four"))
+    savepoint.make(job.checkpoint, OPERATOR, "four", job.clock)
+    second = started(tmp_path, savepoint.path_of(job.checkpoint, OPERATOR, "four"))
     epoch = epochs.resolve(second.depot, second.ask(0, 2, 0)).epoch
     assert [epoch.order_of(batch) for batch in (0, 1)] == [4, 5]
     assert epoch.times.newest_event_ms == 3_000
     second.run(0, words_of(4), 2)
-    savepoints.make(second.checkpoint, OPERATOR, "five", job.clock)
+    savepoint.make(second.checkpoint, OPERATOR, "five", job.clock)
     third = Job(tmp_path, checkpoint="third")
-    third.savepoint = str(savepoints.path_of(second.checkpoint, OPERATOR, "five"))
+    third.savepoint = str(savepoint.path_of(second.checkpoint, OPERATOR, "five"))
     assert epochs.resolve(third.depot, third.ask(0, 3, 0)).epoch.order_of(0) == 5
 
 
@@ -234,8 +243,8 @@ def test_changed_code_starts_from_a_savepoint_and_says_what_changes(tmp_path: Pa
     """Cases 14 and 17: states added, dropped and migrated, each reported; numbers of states stay."""
     job = ran(tmp_path, 2)
     resolve_schema(job.depot, wanted(COUNT, SEEN))
-    savepoints.make(job.checkpoint, OPERATOR, "v1", job.clock)
-    folder = savepoints.path_of(job.checkpoint, OPERATOR, "v1")
+    savepoint.make(job.checkpoint, OPERATOR, "v1", job.clock)
+    folder = savepoint.path_of(job.checkpoint, OPERATOR, "v1")
     second = started(tmp_path, folder)
     last = StateSpec("last", "value", ("str",), serializer="str")
     newer = replace(COUNT, version=2, types=("float",), serializer="float")
@@ -257,8 +266,8 @@ def test_changed_code_starts_from_a_savepoint_and_says_what_changes(tmp_path: Pa
 
 def test_savepoint_does_not_replace_state_that_is_there(tmp_path: Path) -> None:
     job = ran(tmp_path, 2)
-    savepoints.make(job.checkpoint, OPERATOR, "v1", job.clock)
-    folder = savepoints.path_of(job.checkpoint, OPERATOR, "v1")
+    savepoint.make(job.checkpoint, OPERATOR, "v1", job.clock)
+    folder = savepoint.path_of(job.checkpoint, OPERATOR, "v1")
     with pytest.raises(StateMismatch, match="has state already"):
         check_start(job.checkpoint, wanted(COUNT), None, folder)
     second = started(tmp_path, folder)
@@ -271,8 +280,8 @@ def test_savepoint_does_not_replace_state_that_is_there(tmp_path: Path) -> None:
 
 def test_savepoint_of_another_max_parallelism_is_refused(tmp_path: Path) -> None:
     job = ran(tmp_path, 1)
-    savepoints.make(job.checkpoint, OPERATOR, "v1", job.clock)
-    folder = savepoints.path_of(job.checkpoint, OPERATOR, "v1")
+    savepoint.make(job.checkpoint, OPERATOR, "v1", job.clock)
+    folder = savepoint.path_of(job.checkpoint, OPERATOR, "v1")
     second = started(tmp_path, folder)
     with pytest.raises(StateMismatch, match="max_parallelism"):
         check_start(second.checkpoint, replace(wanted(COUNT), max_parallelism=MAX * 2), None, folder)
@@ -283,8 +292,8 @@ def test_savepoint_of_another_max_parallelism_is_refused(tmp_path: Path) -> None
 def test_start_from_a_savepoint_cut_off_before_its_epoch_goes_on(tmp_path: Path) -> None:
     job = ran(tmp_path, 2)
     resolve_schema(job.depot, wanted(COUNT))
-    savepoints.make(job.checkpoint, OPERATOR, "v1", job.clock)
-    folder = savepoints.path_of(job.checkpoint, OPERATOR, "v1")
+    savepoint.make(job.checkpoint, OPERATOR, "v1", job.clock)
+    folder = savepoint.path_of(job.checkpoint, OPERATOR, "v1")
     second = started(tmp_path, folder)
     epochs.resolve(second.depot, second.ask(0, 2, 0))
     shutil.rmtree(second.depot.path("e0"))
@@ -313,7 +322,7 @@ def test_record_of_format_1_is_read_and_written_as_ever() -> None:
 
 def test_missing_savepoint_is_named(tmp_path: Path) -> None:
     second = started(tmp_path, tmp_path / "nowhere")
-    with pytest.raises(StateNotFound, match="nowhere"):
+    with pytest.raises(NotFound, match=r"There is no savepoint in .*nowhere\."):
         check_start(second.checkpoint, wanted(COUNT), None, tmp_path / "nowhere")
-    with pytest.raises(StateNotFound, match="nowhere"):
+    with pytest.raises(NotFound, match="nowhere"):
         epochs.resolve(second.depot, second.ask(0, 2, 0))

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 import trustme
 
+from tidegate.cli.checks import network
 from tidegate.cli.checks.network import certificate_end, check_port, check_server, check_tls
 from tidegate.settings import ServerSettings
-from tidegate.storage.address import Found
+from tidegate.storage.home.address import Found
+from tidegate.testing.postgres import free_port
 from tidegate.testing.server import running_server
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 
 
 def test_a_port_that_another_program_has_is_a_warning_that_names_it() -> None:
+    port = free_port()  # none that a connection of someone else gets when we leave it
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         found = check_port("127.0.0.1", port, None)
         assert (found.state, f"process {os.getpid()}" in found.found) == ("warn", True)
         assert f"--port {port + 1}" in found.fix
@@ -85,7 +87,8 @@ def test_no_tls_is_fine_on_this_machine_and_a_warning_beyond() -> None:
     assert check_tls(ServerSettings(host="0.0.0.0"), NOW).state == "warn"
 
 
-def test_a_server_tells_its_parts(home: Path) -> None:
+def test_a_server_tells_its_parts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "ANSWER_SECONDS_MAX", 60.0)
     with running_server(home) as server:
         found = check_server(Found(server.url, ""))
         assert (found.state, "engine" in found.found) == ("ok", True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tidegate.cli.checks.programs import (
     check_jars,
     check_java,
@@ -18,8 +19,6 @@ from tidegate.cli.checks.programs import (
     requirements_of_package,
 )
 from tidegate.pipeline.jars import DELTA
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def java_of(folder: Path, version: str) -> Path:

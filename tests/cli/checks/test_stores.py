@@ -13,12 +13,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.storage.test_rocks_damage import killed_store, the_log
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tests.storage.rocksdb.test_damage import killed_store, the_log
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.cli.checks.stores import check_catalog, check_engine, check_lake
 from tidegate.settings import CatalogSettings
-from tidegate.storage.rocks import RocksEngine, RocksSettings
-from tidegate.storage.wal import HEADER_BYTES
+from tidegate.storage.rocksdb.engine import RocksEngine
+from tidegate.storage.rocksdb.options import RocksSettings
+from tidegate.storage.rocksdb.wal import HEADER_BYTES
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.postgres import Postgres
 
@@ -100,7 +102,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(killed: Path, tmp_path: Path) -> Path:
-    """Give a store whose server was killed: everything stands in its log."""
+    """Return a store whose server was killed: everything stands in its log."""
     return Path(shutil.copytree(killed, tmp_path / "engine"))
 
 
@@ -149,7 +151,7 @@ def test_a_last_write_that_never_reached_the_disk_is_a_warning(tmp_path: Path) -
 
 @pytest.fixture
 def closed_engine(tmp_path: Path) -> Path:
-    """Give a store that was closed cleanly: everything stands in a table file."""
+    """Return a store that was closed cleanly: everything stands in a table file."""
     store = RocksEngine(tmp_path / "engine", RocksSettings(free_bytes_min=0))
     batch = store.batch()
     for number in range(100):
@@ -184,7 +186,7 @@ def test_an_engine_without_its_current_or_manifest_fails(closed_engine: Path) ->
 HOLDER = """
 import sys
 from pathlib import Path
-from tidegate.storage.rocks import RocksEngine
+from tidegate.storage.rocksdb.engine import RocksEngine
 engine = RocksEngine(Path(sys.argv[1]))
 batch = engine.batch()
 batch.put(b"a", b"b")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import make_store, make_table
-from tidegate.cli.checks.streams import check_streams
+from tests.streams.factories import make_store, make_table
+from tidegate.cli.checks.stores import check_streams
 from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 

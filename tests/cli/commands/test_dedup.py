@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoint.checkpoints import Job
 from tests.cli.calls import tidegate_here
-from tests.dedup.noted import OPERATOR, NotedJob, notes, segment, two_partitions
-from tests.state.checkpoints import Job
-from tidegate.state.heads import RunFacts
-from tidegate.state.segments.deduplicator import Deduplicator
-from tidegate.storage.home import Home
+from tests.dedup.counted_batches import OPERATOR, NotedJob, notes, segment, two_partitions
+from tests.paths import ROOT
+from tidegate.checkpoint.commit_record import RunFacts
+from tidegate.dedup.deduplicator import Deduplicator
+from tidegate.storage.home.home import Home
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Give a home in which the pipeline `orders` has deduplicated two batches in two partitions."""
+    """Return a home in which the pipeline `orders` has deduplicated two batches in two partitions."""
     opened = Home.open(tmp_path / "home", lambda: "token")
     two_partitions(NotedJob(opened.checkpoints_path / "orders", tmp_path / "local"))
     return opened
@@ -197,7 +198,7 @@ def test_why_there_is_no_state_is_said(home: Home, tmp_path: Path, monkeypatch: 
 
 def test_the_page_on_sizing_shows_what_the_command_says(tmp_path: Path) -> None:
     """Case 24: every command of the page is followed by its answer, to the last figure."""
-    page = (Path(__file__).resolve().parents[2] / "docs/operate/sizing.md").read_text("utf-8")
+    page = (ROOT / "docs/operate/sizing.md").read_text("utf-8")
     shown = re.findall(r"```bash\ntidegate ([^\n]+)\n```\n\n```text\n(.+?)\n```", page, re.DOTALL)
     assert len(shown) == 2
     for line, text in shown:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from tests.cli.calls import tidegate
-from tests.streams.making import make_store, make_table
+from tests.streams.factories import make_store, make_table
 from tidegate.model.clock import SystemClock
 from tidegate.testing.server import RunningServer, running_server
 
@@ -48,7 +48,7 @@ def already(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a home that a server has used and left."""
+    """Return a home that a server has used and left."""
     home = tmp_path_factory.mktemp("doctor") / "home"
     with running_server(home):
         assert tidegate("topic", "create", "app.events", home=home).returncode == 0
@@ -199,10 +199,14 @@ def test_a_wrong_variable_is_not_looked_for_in_a_file(home: Path) -> None:
 def test_a_pipeline_without_a_worker_and_one_that_failed_are_told(tmp_path: Path) -> None:
     home = tmp_path / "home"
     with running_server(home) as running:
-        assert examined(home)["worker"]["state"] == "ok"
+        (home / "pipelines" / "idle.py.stopped").write_text("", encoding="utf-8")
+        found_all = examined(home)  # a stopped one waits for no worker
+        assert found_all["worker"]["state"] == "ok"
+        assert found_all["pipelines"]["found"] == "idle is stopped"
         (home / "pipelines" / "readings.py").write_text("", encoding="utf-8")
         found = examined(home)["worker"]
         assert (found["state"] == "ok", "readings" in found["found"]) == (False, True)
+        assert "idle" not in found["found"]
         line = {"name": "readings", "state": "failed", "error": "no such column: wind\n\nTraceback"}
         answer = httpx.post(
             f"{running.url}/api/v1/worker/report",

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.cli.calls import tidegate
-from tidegate.cli.open import has_display
+from tidegate.cli.commands.open import has_display
 from tidegate.testing.server import RunningServer, running_server
 
 

@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 
 from tests.cli.pictures import status
-from tidegate.cli.waiting import SETTLE_SECONDS, WAIT_SECONDS_MAX, WORKER_SECONDS_MAX, wait_for_pipeline
+from tidegate.cli.commands.pipeline import (
+    SETTLE_SECONDS,
+    WAIT_SECONDS_MAX,
+    WORKER_SECONDS_MAX,
+    brief_error,
+    wait_for_pipeline,
+)
 from tidegate.errors import TidegateError
+from tidegate.pipeline.worker.failures import MISMATCH_WAY_OUT
 
 
 def answer(taken: int, *, second: int = 10, **changes: Any) -> dict[str, Any]:
@@ -17,7 +24,7 @@ def answer(taken: int, *, second: int = 10, **changes: Any) -> dict[str, Any]:
 
 
 def answers(*seen: dict[str, Any]) -> Callable[[], dict[str, Any]]:
-    """Give each answer once, the last one for ever."""
+    """Return each answer once, the last one for ever."""
     rest = list(seen)
     return lambda: rest.pop(0) if len(rest) > 1 else rest[0]
 
@@ -40,6 +47,19 @@ def test_a_failure_is_raised_with_its_reason() -> None:
     fetch = answers(answer(0, state="failed", error="no such column: wind"))
     with pytest.raises(TidegateError, match="no such column: wind"):
         wait_for_pipeline("readings", fetch, lambda _: None)
+
+
+@pytest.mark.parametrize("way_out", ["Mend the operator.", MISMATCH_WAY_OUT])
+def test_what_to_do_about_a_failure_has_a_line_of_its_own(way_out: str) -> None:
+    below = f"\nHint: {way_out}\n\nTraceback" if way_out != MISMATCH_WAY_OUT else f"\n\n{way_out}\n\nmore"
+    failed = answer(0, state="failed", error=f"Operator 'visits' failed on key ada: it broke{below}")
+    with pytest.raises(TidegateError) as caught:
+        wait_for_pipeline("readings", answers(failed), lambda _: None)
+    assert caught.value.message == "Pipeline 'readings' failed: Operator 'visits' failed on key ada: it broke"
+    told = caught.value.hint.splitlines()
+    assert told[0] == way_out
+    assert told[1].startswith("  'tidegate pipeline show readings'")
+    assert brief_error(failed["pipelines"][0]).splitlines()[1:] == [f"  {way_out}"]
 
 
 def test_a_replaced_file_is_given_time_to_be_noticed() -> None:

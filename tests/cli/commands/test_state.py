@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoint.checkpoints import OPERATOR, Job, Streaming
 from tests.cli.calls import tidegate_here
-from tests.state.checkpoints import OPERATOR, Job
-from tidegate.state.segments.deduplicator import Deduplicator
-from tidegate.storage.home import Home
+from tidegate.dedup.deduplicator import Deduplicator
+from tidegate.storage.home.home import Home
 
 WORDS = ["tide", "gate", "tide", "sea", "shore"]
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    """Give a home in which the pipeline `words` has done three batches in two partitions."""
+    """Return a home in which the pipeline `words` has done three batches in two partitions."""
     opened = Home.open(tmp_path / "home", lambda: "token")
     job = Job(opened.checkpoints_path, checkpoint="words")
     for batch in range(3):
@@ -69,6 +69,30 @@ def test_a_savepoint_is_made_listed_and_removed(home: Home) -> None:
     assert not Path(made["path"]).exists()
 
 
+def test_a_savepoint_says_where_the_sources_stood(home: Home) -> None:
+    job = Streaming(home.checkpoints_path, checkpoint="paid")
+    text = job.plan(0, {"topic": 1, "0": 11, "1": 0}, {"logOffset": 4})
+    job.run(0, WORDS, parallelism=2)
+    made = answer(home, "savepoint", "paid", "monday")
+    assert made["offsets"] == {
+        "sources": [
+            {"offsets": {"topic": 1, "0": 11, "1": 0}, "startingOffsets": '{"0": 11, "1": 0}'},
+            {"offsets": {"logOffset": 4}, "startingOffsets": None},
+        ],
+        "text": text,
+    }
+    assert answer(home, "savepoints", "paid")["savepoints"] == [made]
+    shown = tidegate_here("state", "savepoints", "paid", home=home.path).stdout
+    again = tidegate_here("state", "savepoint", "paid", "tuesday", home=home.path).stdout
+    for told in (shown, again):
+        assert (
+            """source 0 stood at {"topic": 1, "0": 11, "1": 0}, startingOffsets '{"0": 11, "1": 0}'""" in told
+        )
+        assert 'source 1 stood at {"logOffset": 4}' in told
+    assert answer(home, "savepoint", "words", "monday")["offsets"] is None
+    assert "stood at" not in tidegate_here("state", "savepoints", "words", home=home.path).stdout
+
+
 def test_a_savepoint_says_which_function_starts_from_it(home: Home, tmp_path: Path) -> None:
     assert "tide.process(…, savepoint=" in _made(home, "words")
     with Deduplicator("orders", tmp_path / "seen", "1 day") as seen:
@@ -95,7 +119,7 @@ def _made(home: Home, pipeline: str) -> str:
 def test_what_is_not_there_is_named(home: Home, words: tuple[str, ...]) -> None:
     said = tidegate_here("state", *words, home=home.path)
     assert said.returncode == 1
-    assert "There is no state" in said.stderr
+    assert "There is no state" in said.stderr or "There is no savepoint" in said.stderr
 
 
 def test_a_name_that_cannot_be_is_refused(home: Home) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.cli.calls import tidegate
+from tests.cli.calls import CALL_SECONDS_MAX, tidegate
 from tests.cli.pictures import picture
-from tidegate.cli.status import commands_to_try
-from tidegate.cli.view import render, summary_line
+from tidegate.cli.commands.status import commands_to_try
+from tidegate.cli.console.view import render, summary_line
 from tidegate.testing.server import RunningServer, running_server
 
 
@@ -55,7 +55,7 @@ def test_another_tenant_can_watch(home: Path) -> None:
         assert child.stdout is not None
         lines = [child.stdout.readline() for _ in range(2)]
         os.kill(child.pid, signal.SIGINT)
-        _, said = child.communicate(timeout=20)
+        _, said = child.communicate(timeout=CALL_SECONDS_MAX)
     assert (child.returncode, said) == (130, "")
     assert any("tenant acme" in line for line in lines), lines
 

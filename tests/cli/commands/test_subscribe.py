@@ -19,8 +19,8 @@ from rich.console import Console
 from tests.cli.calls import CALL_SECONDS_MAX, tidegate_here
 from tests.cli.terminals import terminal
 from tidegate import connect
+from tidegate.cli.commands.subscribe import Lines
 from tidegate.cli.invocation import Invocation
-from tidegate.cli.subscribe import Lines
 from tidegate.sdk.live import Change
 from tidegate.testing.server import RunningServer, running_server
 

@@ -6,17 +6,17 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from tests.cli.console.test_view import draw
 from tests.cli.pictures import picture
-from tests.cli.test_view import draw
-from tidegate.cli.caught import Caught, caught_by, caught_line, caught_words
-from tidegate.cli.demo_clicks import REMEMBERED_CLICKS, ClickSource
-from tidegate.cli.view import summary_line
+from tidegate.cli.console.panels import Caught, caught_by, caught_line, caught_words
+from tidegate.cli.console.view import summary_line
+from tidegate.cli.demo.clicks import REMEMBERED_CLICKS, ClickSource
 
 SECOND_US = 1_000_000
 
 
 def reported(name: str, **dedup: int) -> dict[str, Any]:
-    """Give a pipeline as a status has it, with one operator that deduplicates and one that does not."""
+    """Return a pipeline as a status has it, with one operator that deduplicates and one that does not."""
     return {
         "name": name,
         "operators": [{"name": "clicks", "dedup": dedup}, {"name": "visits", "dedup": None}],

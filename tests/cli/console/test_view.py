@@ -8,16 +8,14 @@ import pytest
 from rich.console import Console
 
 from tests.cli.pictures import history, picture, status
-from tidegate.cli.exchanges import AGENT_GROUP, ASKED_TOPIC, Exchange
-from tidegate.cli.feed import History
-from tidegate.cli.installed import with_waiting
-from tidegate.cli.lags import GroupLag
-from tidegate.cli.presence import Person
-from tidegate.cli.show import HOME_DEFAULT
-from tidegate.cli.status import commands_to_try, write_svg
-from tidegate.cli.supervisor import ChildState
-from tidegate.cli.view import Picture, render, summary_line
-from tidegate.cli.view_lines import spark_text
+from tidegate.cli.commands.status import commands_to_try, write_svg
+from tidegate.cli.console.panels import spark_text
+from tidegate.cli.console.status_feed import GroupLag, History
+from tidegate.cli.console.view import Picture, render, summary_line
+from tidegate.cli.demo.feeds import AGENT_GROUP, ASKED_TOPIC, Exchange, Person
+from tidegate.cli.installed_pipelines import with_waiting
+from tidegate.cli.output.format import HOME_DEFAULT
+from tidegate.cli.supervision.supervisor import ChildState
 
 
 def draw(shown: Picture, *, encoding: str = "utf-8") -> str:

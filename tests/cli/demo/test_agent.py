@@ -13,12 +13,12 @@ import pytest
 
 import tidegate
 from tests.cli.calls import CALL_SECONDS_MAX
-from tidegate.cli.demo import PRESENCE_INSERT, QUESTION_INSERT, prepare_demo
-from tidegate.cli.demo_agent import answer_to
-from tidegate.cli.exchanges import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC, ExchangeFeed, exchange_of
-from tidegate.cli.lags import GroupLag, group_lags
+from tidegate.cli.console.status_feed import GroupLag, group_lags
+from tidegate.cli.demo.agent import answer_to
+from tidegate.cli.demo.demo import PRESENCE_INSERT, QUESTION_INSERT, prepare_demo
+from tidegate.cli.demo.feeds import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC, ExchangeFeed, exchange_of
 from tidegate.sdk.client import Client
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 from tidegate.testing.server import RunningServer, running_server
 
 

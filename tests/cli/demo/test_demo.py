@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from itertools import islice
 
-from tidegate.cli.demo import BURST_QUESTIONS, ROOMS, meter_readings, questions
-from tidegate.cli.demo_clicks import PEOPLE
+from tidegate.cli.demo.clicks import PEOPLE
+from tidegate.cli.demo.demo import BURST_QUESTIONS, ROOMS, meter_readings, questions
 from tidegate.model.timeranges import parse_time
 
 START_US = 1_767_225_600_000_000

@@ -6,11 +6,11 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+from tests.cli.console.test_view import draw
 from tests.cli.pictures import picture
-from tests.cli.test_view import draw
-from tidegate.cli.demo_clicks import VISITORS_MAX, clicks
-from tidegate.cli.view import summary_line
-from tidegate.cli.visits import Visit, VisitFeed, Visits, visit_of
+from tidegate.cli.console.view import summary_line
+from tidegate.cli.demo.clicks import VISITORS_MAX, clicks
+from tidegate.cli.demo.feeds import Visit, VisitFeed, Visits, visit_of
 
 
 def told(who: str, state: str = "open", count: int = 1) -> dict[str, Any]:

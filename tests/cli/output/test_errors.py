@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminals import terminal
-from tidegate.cli.wrapping import wrapped
+from tidegate.cli.output.errors import wrapped
 
 
 def test_lines_end_between_words_and_long_words_stay_whole() -> None:

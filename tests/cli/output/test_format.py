@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.cli.show import (
+from tidegate.cli.output.format import (
     CELL_CHARACTERS_MAX,
     bytes_text,
     cell_text,

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tidegate.cli.rows import Rows
+from tidegate.cli.output.tables import Rows
 
 COLUMNS = [
     {"name": "id", "type": "BIGINT"},

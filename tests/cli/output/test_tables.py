@@ -7,12 +7,12 @@ import io
 import pytest
 from rich.console import Console, RenderableType
 
-from tidegate.cli.audit import details_text, events_table
-from tidegate.cli.job import job_page, jobs_table
-from tidegate.cli.listing import Listing
-from tidegate.cli.pipeline import pipeline_table, pipelines_table
-from tidegate.cli.status import settings_table
-from tidegate.cli.user import tokens_table
+from tidegate.cli.commands.audit import details_text, events_table
+from tidegate.cli.commands.job import job_page, jobs_table
+from tidegate.cli.commands.pipeline import pipeline_table, pipelines_table
+from tidegate.cli.commands.status import settings_table
+from tidegate.cli.commands.user import tokens_table
+from tidegate.cli.output.tables import Listing
 from tidegate.settings import Settings, describe_settings
 
 AT = "2026-11-15T12:27:56Z"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidegate.cli.logs import LOG_BYTES_MAX, LOG_FILES_KEPT, open_log, read_since
+from tidegate.cli.supervision.supervisor import LOG_BYTES_MAX, LOG_FILES_KEPT, open_log, read_since
 
 
 def test_a_short_log_is_written_on(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calls import alive
-from tidegate.cli.supervisor import ChildPlan, ChildState, Supervisor, child_command
+from tidegate.cli.supervision.supervisor import ChildPlan, ChildState, Supervisor, child_command
 from tidegate.errors import PortInUse, StartRefused, StorageFull
 from tidegate.model.clock import SystemClock
 from tidegate.settings import SupervisorSettings
 from tidegate.testing.clock import ManualClock
 
-DEADLINE_SECONDS = 15.0
+DEADLINE_SECONDS = 90.0
 SLEEPER = "import time; time.sleep(600)"
 STUBBORN = """
 import signal, time
@@ -27,9 +27,12 @@ print("set", flush=True)
 time.sleep(600)
 """
 FALLER = "raise SystemExit(9)"
-STOPS_WITH_PARENT = (
-    "from tidegate.cli.child import stop_with_parent; import time; stop_with_parent(5); time.sleep(600)"
-)
+STOPS_WITH_PARENT = """
+import time
+from tidegate.cli.supervision.child import stop_with_parent
+stop_with_parent(5)
+time.sleep(600)
+"""
 
 Start = Callable[..., Supervisor]
 
@@ -126,7 +129,7 @@ def test_an_error_that_another_program_wrote_into_the_log_is_not_the_childs(
 
 def test_a_child_signs_its_errors(tmp_path: Path, supervisor: Supervisor, told: list[str]) -> None:
     code = (
-        "from tidegate.cli.report import report_error\n"
+        "from tidegate.cli.output.errors import report_error\n"
         "from tidegate.errors import StorageFull\n"
         "report_error(StorageFull(path='here', free_bytes=0).to_wire()['error'], as_json=True)\n"
         "raise SystemExit(9)"
@@ -225,7 +228,7 @@ def test_children_of_a_killed_supervisor_stop_by_themselves(tmp_path: Path) -> N
     code = f"""
 import sys, time
 from pathlib import Path
-from tidegate.cli.supervisor import ChildPlan, Supervisor
+from tidegate.cli.supervision.supervisor import ChildPlan, Supervisor
 from tidegate.model.clock import SystemClock
 from tidegate.settings import SupervisorSettings
 made = Supervisor(SupervisorSettings(), SystemClock(), print)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tidegate.state.segments.bloom import Hashes
-from tidegate.state.segments.filter_budget import FilterBudget
-from tidegate.state.segments.filter_growth import FilterSettings
-from tidegate.state.segments.filters import FilterFiles
+from tidegate.dedup.bloom.blocked import Hashes
+from tidegate.dedup.bloom.filter import FilterFiles
+from tidegate.dedup.bloom.memory import FilterBudget, FilterSettings
 
 SMALL = FilterSettings(page_keys_min=1_000, page_keys_max=60_000)
 # Every page is large enough for a stem and tails.

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidegate.dedup.bloom import blocked
+from tidegate.dedup.bloom.blocked import LINE_WORDS, Hashes, Words
 from tidegate.errors import InvariantBroken
-from tidegate.state.segments import bloom
-from tidegate.state.segments.bloom import LINE_WORDS, Hashes, Words
 
 BITS = 12
 KEYS = 200_000
@@ -21,14 +21,14 @@ def hashes_of(seed: int, count: int) -> Hashes:
 
 
 def empty(keys: int) -> Words:
-    return np.zeros(bloom.lines_for(keys, BITS) * LINE_WORDS, np.uint64)
+    return np.zeros(blocked.lines_for(keys, BITS) * LINE_WORDS, np.uint64)
 
 
 def false_rate(own: Hashes, strange: Hashes) -> float:
     words = empty(len(own))
-    bloom.add(words, own)
-    assert bloom.contains(words, own).all()
-    return float(bloom.contains(words, strange).mean())
+    blocked.add(words, own)
+    assert blocked.contains(words, own).all()
+    return float(blocked.contains(words, strange).mean())
 
 
 def test_what_was_added_is_found_and_few_strangers_are() -> None:
@@ -56,10 +56,10 @@ def test_no_update_is_lost_where_all_hashes_of_a_call_share_a_line(lines: int) -
     own = hashes_of(4, 40_000)
     for count in (2, 5, 9, 33, len(own)):
         together, one_by_one = np.zeros((2, lines * LINE_WORDS), np.uint64)
-        bloom.add(together, own[:count])
-        assert bloom.contains(together, own[:count]).all()
+        blocked.add(together, own[:count])
+        assert blocked.contains(together, own[:count]).all()
         for number in range(min(count, 33)):
-            bloom.add(one_by_one, own[number : number + 1])
+            blocked.add(one_by_one, own[number : number + 1])
         if count <= 33:
             assert (together == one_by_one).all()
 
@@ -67,8 +67,8 @@ def test_no_update_is_lost_where_all_hashes_of_a_call_share_a_line(lines: int) -
 def test_the_same_hash_many_times_in_a_call_is_one_hash() -> None:
     many, once = np.zeros((2, 64 * LINE_WORDS), np.uint64)
     own = hashes_of(5, 50)
-    bloom.add(many, np.repeat(own, 3_000))
-    bloom.add(once, own)
+    blocked.add(many, np.repeat(own, 3_000))
+    blocked.add(once, own)
     assert (many == once).all()
 
 
@@ -84,17 +84,17 @@ def test_bits_are_only_ever_set_and_every_hash_is_found(seed: int, counts: list[
     start = 0
     for count in counts:
         before = words.copy()
-        bloom.add(words, own[start : start + count])
+        blocked.add(words, own[start : start + count])
         start += count
         assert (words & before == before).all()
-        assert bloom.contains(words, own[:start]).all()
+        assert blocked.contains(words, own[:start]).all()
 
 
 def test_the_order_of_hashes_makes_no_difference() -> None:
     own = hashes_of(6, 100_000)
     as_they_come, ordered = np.zeros((2, 1_000 * LINE_WORDS), np.uint64)
-    bloom.add(as_they_come, own)
-    bloom.add(ordered, np.sort(own))
+    blocked.add(as_they_come, own)
+    blocked.add(ordered, np.sort(own))
     assert (as_they_come == ordered).all()
 
 
@@ -102,17 +102,17 @@ def test_the_order_of_hashes_makes_no_difference() -> None:
 def test_the_expected_rate_is_the_measured_one(load: float) -> None:
     words = empty(KEYS)
     own = hashes_of(7, int(KEYS * load))
-    bloom.add(words, own)
-    measured = bloom.contains(words, hashes_of(8, 1_000_000)).mean()
-    expected = bloom.expected_false_rate(len(own), len(words) // LINE_WORDS)
+    blocked.add(words, own)
+    measured = blocked.contains(words, hashes_of(8, 1_000_000)).mean()
+    expected = blocked.expected_false_rate(len(own), len(words) // LINE_WORDS)
     assert expected == pytest.approx(measured, rel=0.1, abs=2e-5)
-    assert bloom.expected_false_rate(0, 10) == 0
+    assert blocked.expected_false_rate(0, 10) == 0
 
 
 def test_lines_lie_in_the_array_up_to_the_last() -> None:
-    lines = bloom.lines_of(np.arange(1 << 16, dtype=np.uint64), 97)
+    lines = blocked.lines_of(np.arange(1 << 16, dtype=np.uint64), 97)
     assert lines.min() == 0
     assert lines.max() == 96
-    assert bloom.lines_for(bloom.keys_max(BITS), BITS) <= bloom.LINES_MAX
+    assert blocked.lines_for(blocked.keys_max(BITS), BITS) <= blocked.LINES_MAX
     with pytest.raises(InvariantBroken):
-        bloom.lines_for(bloom.keys_max(BITS) + 1_000, BITS)
+        blocked.lines_for(blocked.keys_max(BITS) + 1_000, BITS)

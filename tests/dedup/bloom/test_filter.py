@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.dedup.filtering import SMALL, TAILED, hashes_of, opened
+from tests.dedup.bloom.small_filters import SMALL, TAILED, hashes_of, opened
+from tidegate.dedup.bloom.blocked import Hashes
+from tidegate.dedup.bloom.filter import FilterFiles
+from tidegate.dedup.bloom.manifest import INDEX_NAME
+from tidegate.dedup.bloom.memory import FilterBudget, FilterSettings, estimated_keys
 from tidegate.errors import InvariantBroken
-from tidegate.state.segments.bloom import Hashes
-from tidegate.state.segments.filter_budget import FilterBudget
-from tidegate.state.segments.filter_growth import FilterSettings, estimated_keys
-from tidegate.state.segments.filter_index import INDEX_NAME
-from tidegate.state.segments.filters import FilterFiles
 
 STEPS = ["add", "add", "add", "close", "abandon", "restore", "rebuild", "expect", "sync"]
 
@@ -171,7 +170,7 @@ def test_read_only_changes_nothing_and_refuses_to_add(tmp_path: Path) -> None:
 
 
 def _resident_bytes(name: str) -> int:
-    """Give how much of a mapped file the system holds for this process."""
+    """Return how much of a mapped file the system holds for this process."""
     total, is_ours = 0, False
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if "-" in line.split(" ")[0]:

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dedup.filtering import SMALL, TAILED, hashes_of, opened
+from tests.dedup.bloom.small_filters import SMALL, TAILED, hashes_of, opened
+from tidegate.dedup.bloom.blocked import Hashes
+from tidegate.dedup.bloom.filter import FilterFiles
+from tidegate.dedup.bloom.manifest import INDEX_NAME
+from tidegate.dedup.bloom.memory import FilterSettings
+from tidegate.dedup.bloom.page import HEADER_BYTES
 from tidegate.errors import StorageCorrupt, StorageFull
-from tidegate.state.segments.bloom import Hashes
-from tidegate.state.segments.filter_growth import FilterSettings
-from tidegate.state.segments.filter_index import INDEX_NAME
-from tidegate.state.segments.filter_page import HEADER_BYTES
-from tidegate.state.segments.filters import FilterFiles
 
 
 @contextmanager

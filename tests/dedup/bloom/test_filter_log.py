@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tidegate.state.segments import filter_log
-from tidegate.state.segments.filter_log import CHUNK_BYTES, HashLog
+from tidegate.dedup.bloom import filter as filter_log
+from tidegate.dedup.bloom.filter import CHUNK_BYTES, HashLog
 
 
 def drawn(seed: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

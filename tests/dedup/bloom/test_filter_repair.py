@@ -12,15 +12,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dedup.filtering import SMALL, TAILED, hashes_of, opened
-from tests.dedup.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
-from tidegate.state.segments.bloom import Hashes
-from tidegate.state.segments.filter_growth import FilterSettings
-from tidegate.state.segments.filter_index import INDEX_NAME, read_index
-from tidegate.state.segments.filter_page import HEADER_BYTES
-from tidegate.state.segments.filters import FilterFiles
-from tidegate.state.segments.key_table import KeyTable
-from tidegate.state.segments.store import SegmentStore
+from tests.dedup.bloom.small_filters import SMALL, TAILED, hashes_of, opened
+from tests.dedup.store.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
+from tests.storage.live_copy import copy_still
+from tidegate.dedup.bloom.blocked import Hashes
+from tidegate.dedup.bloom.filter import FilterFiles
+from tidegate.dedup.bloom.manifest import INDEX_NAME, read_index
+from tidegate.dedup.bloom.memory import FilterSettings
+from tidegate.dedup.bloom.page import HEADER_BYTES
+from tidegate.dedup.store.store import SegmentStore
+from tidegate.dedup.store.table import KeyTable
 
 
 def _wipe(page: Path) -> None:
@@ -319,7 +320,7 @@ def test_a_large_filter_that_was_left_open_is_mended_without_a_look_at_the_keys(
         store.apply(packed(SETTINGS.rule, keys, times_us), version(batch))
         known.add(keys, times_us)
         store.snapshot(tmp_path / f"snapshot-{batch}")
-    shutil.copytree(tmp_path / "copy", tmp_path / "left")  # as a kill leaves it
+    copy_still(tmp_path / "copy", tmp_path / "left")  # as a kill leaves it
     store.close()
     (page,) = (tmp_path / "left").rglob("page-*.bloom")
     with page.open("r+b") as file:

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from tests.dedup.model import Row
-from tidegate.state.backend import Changes
-from tidegate.state.hashing import groups_of_hashes
-from tidegate.state.layout import SEGMENT_PREFIX_BYTES, segment_of_entry
-from tidegate.state.segments.columns import Found, KeyColumn, Longs
-from tidegate.state.segments.decide import BatchColumns
-from tidegate.state.segments.identity import digest_bytes, digest_columns
-from tidegate.state.segments.rule import SegmentRule
+from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.keys.layout import SEGMENT_PREFIX_BYTES, segment_of_entry
+from tidegate.checkpoint.keys.spark_hash import groups_of_hashes
+from tidegate.dedup.columns import Found, KeyColumn, Longs
+from tidegate.dedup.decision import BatchColumns
+from tidegate.dedup.identity import digest_bytes, digest_columns
+from tidegate.dedup.settings import SegmentRule
 
 GROUPS = 128
 
@@ -69,7 +69,7 @@ class Shelf:
         ]
 
     def times(self, key: bytes) -> list[int]:
-        """Give all stored times of a key."""
+        """Return all stored times of a key."""
         return sorted(
             {
                 time_us
@@ -81,7 +81,7 @@ class Shelf:
 
 
 def key_column(keys: Sequence[tuple[str | None, int | None]], *, exact: bool = False) -> KeyColumn:
-    """Give the column of keys of a text and a number."""
+    """Return the column of keys of a text and a number."""
     texts = pa.array([text for text, _ in keys], pa.string())
     numbers = pa.array([number for _, number in keys], pa.int64())
     first, second = digest_columns([texts, numbers])
@@ -97,7 +97,7 @@ def key_column(keys: Sequence[tuple[str | None, int | None]], *, exact: bool = F
 
 
 def columns_of(rows: Sequence[Row], *, with_offsets: bool, exact: bool = False) -> BatchColumns:
-    """Give rows of a stream as the decision takes them."""
+    """Return rows of a stream as the decision takes them."""
     ties = np.array([row.tie for row in rows], np.uint64)
     offsets = np.array([row.offset or 0 for row in rows], np.int64) if with_offsets else None
     keys = key_column([row.key for row in rows], exact=exact)  # type: ignore[misc]

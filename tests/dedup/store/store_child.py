@@ -1,4 +1,4 @@
-"""A store that works until it is killed: `python -m tests.dedup.store_child FOLDER SEED BATCHES`.
+"""A store that works until it is killed: `python -m tests.dedup.store.store_child FOLDER SEED BATCHES`.
 
 It opens what is there, catches up, and says each batch before it takes it.
 """
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.dedup.stores import DAY, SETTINGS, Remembered, packed, random_keys, version
-from tidegate.state.backend import Changes
-from tidegate.state.segments import segment
-from tidegate.state.segments.columns import Bytes, Longs
-from tidegate.state.segments.store import SegmentStore
+from tests.dedup.store.stores import DAY, SETTINGS, Remembered, packed, random_keys, version
+from tidegate.checkpoint.backend import Changes
+from tidegate.dedup.columns import Bytes, Longs
+from tidegate.dedup.store import segment
+from tidegate.dedup.store.store import SegmentStore
 
 # Small, so that batches come as files often and each of them is quick.
 FILE_KEYS_MIN = 300
@@ -23,8 +23,13 @@ SIZES = (20, 200, 3_000)
 DAYS_PER_BATCH = 9
 
 
+def make_files_of_few_keys() -> None:
+    """Let batches come as files often, in the whole of this process: tests undo it."""
+    segment.FILE_KEYS_MIN = FILE_KEYS_MIN  # type: ignore[attr-defined]
+
+
 def rows_of(seed: int, batch: int) -> tuple[Bytes, Longs]:
-    """Give the keys and times of a batch, the same each time; times spread over some segments."""
+    """Return the keys and times of a batch, the same each time; times spread over some segments."""
     rng = np.random.default_rng([seed, batch])
     size = int(rng.choice(SIZES))
     newest_us = (batch * DAYS_PER_BATCH - 70) * DAY
@@ -32,13 +37,12 @@ def rows_of(seed: int, batch: int) -> tuple[Bytes, Longs]:
 
 
 def stream_us(seed: int, batch: int) -> int | None:
-    """Give the newest time of the batches before."""
+    """Return the newest time of the batches before."""
     return max((int(rows_of(seed, before)[1].max()) for before in range(batch)), default=None)
 
 
 def opened(folder: Path) -> tuple[SegmentStore, int]:
     """Open a copy and give it with the batch that comes next; one that stands nowhere is begun anew."""
-    segment.FILE_KEYS_MIN = FILE_KEYS_MIN  # type: ignore[attr-defined]
     store = SegmentStore(folder, SETTINGS)
     here = store.version()
     if here is None:
@@ -60,7 +64,7 @@ def take(store: SegmentStore, seed: int, batch: int) -> None:
 
 
 def remembered(seed: int, batches: int) -> Remembered:
-    """Give what a store knows after so many batches."""
+    """Return what a store knows after so many batches."""
     known = Remembered()
     for batch in range(batches):
         known.add(*rows_of(seed, batch))
@@ -72,6 +76,7 @@ def remembered(seed: int, batches: int) -> Remembered:
 
 def main(folder: Path, seed: int, batches: int) -> None:
     """Take batches until the end, or until somebody kills us."""
+    make_files_of_few_keys()
     store, first = opened(folder)
     for batch in range(first, batches):
         sys.stdout.write(f"{batch}\n")

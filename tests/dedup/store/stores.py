@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidegate.state.backend import Changes, PackedEntries, Version
-from tidegate.state.segments.columns import Bytes, KeyColumn, Longs, encode_times
-from tidegate.state.segments.rule import SegmentRule
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.segments.store import SegmentStore
+from tidegate.checkpoint.backend import Changes, PackedEntries, Version
+from tidegate.dedup.columns import Bytes, KeyColumn, Longs, encode_times
+from tidegate.dedup.settings import SegmentRule, SegmentSettings
+from tidegate.dedup.store.store import SegmentStore
 
 DAY = 86_400_000_000
 SETTINGS = SegmentSettings(store="orders", retention_us=100 * DAY, interval_us=50 * DAY)
@@ -26,7 +25,7 @@ def version(batch: int) -> Version:
 
 
 def some_keys(numbers: Iterable[int]) -> Bytes:
-    """Give keys of 18 bytes by their numbers: 32 key groups, then a digest."""
+    """Return keys of 18 bytes by their numbers: 32 key groups, then a digest."""
     rows = []
     for number in numbers:
         digest = np.random.default_rng(number).bytes(16)
@@ -41,7 +40,7 @@ def random_keys(rng: np.random.Generator, count: int) -> Bytes:
 
 
 def packed(rule: SegmentRule, keys: Bytes, times_us: Longs, offsets: Longs | None = None) -> Changes:
-    """Give the changes that store one time for each key, by segment, sorted."""
+    """Return the changes that store one time for each key, by segment, sorted."""
     changes = Changes()
     values = encode_times(times_us, offsets)
     segments = rule.segments_of(times_us)

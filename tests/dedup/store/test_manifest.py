@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.dedup.stores import SETTINGS
-from tidegate.errors import StateMismatch, StorageCorrupt
-from tidegate.state.backend import Version
-from tidegate.state.segments.marks import (
+from tests.dedup.store.stores import SETTINGS
+from tidegate.checkpoint.backend import Version
+from tidegate.dedup.store.manifest import (
     MARK_NAME,
     Listed,
     Mark,
@@ -24,6 +23,7 @@ from tidegate.state.segments.marks import (
     snapshot_mark,
     write_mark,
 )
+from tidegate.errors import StateMismatch, StorageCorrupt
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 VERSIONS = st.builds(Version, st.integers(-1, 1 << 30), LONGS, st.text(max_size=20))

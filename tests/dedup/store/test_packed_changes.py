@@ -7,18 +7,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dedup.stores import DAY, SETTINGS, everything, packed, random_keys
+from tests.dedup.store.stores import DAY, SETTINGS, everything, packed, random_keys
+from tidegate.checkpoint import changelog
+from tidegate.checkpoint.backend import Changes, PackedEntries
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.changelog import ChangeWriter, parts, read_changes
+from tidegate.checkpoint.commit import Fresh
+from tidegate.checkpoint.commit_record import RunFacts, StoredFile
+from tidegate.checkpoint.settings import Asked, StateSettings
+from tidegate.checkpoint.store import Depot
+from tidegate.dedup.columns import encode_times
+from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
 from tidegate.errors import InvariantBroken, StorageCorrupt
 from tidegate.model.clock import SystemClock
-from tidegate.state import change_files
-from tidegate.state.backend import Changes, PackedEntries
-from tidegate.state.batch import Asked, RunFacts, StateSettings, open_batch
-from tidegate.state.change_files import ChangeWriter, parts, read_changes
-from tidegate.state.depot import Depot
-from tidegate.state.fresh import Fresh
-from tidegate.state.heads import StoredFile
-from tidegate.state.segments.columns import encode_times
-from tidegate.state.segments.store import SegmentStore
 
 CLOCK = SystemClock()
 RNG = np.random.default_rng(5)
@@ -56,7 +57,7 @@ def test_packed_entries_come_back_beside_others(tmp_path: Path) -> None:
 
 
 def test_many_packed_entries_lie_in_several_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(change_files, "SECTION_ENTRIES_MAX", 16)
+    monkeypatch.setattr(changelog, "SECTION_ENTRIES_MAX", 16)
     depot = Depot(tmp_path)
     whole = PackedEntries(4, KEYS, VALUES)
     found = [part.packed[0] for part in read_changes(depot, "p", written(depot, Changes(packed=[whole])))]
@@ -92,7 +93,7 @@ def asked_for(tmp_path: Path, number: int, attempt: str = "a") -> Asked:
 
 def settings(tmp_path: Path) -> StateSettings:
     return StateSettings(
-        backend="segments", segments=SETTINGS, local_root=str(tmp_path / "local"), keep_open=False
+        backend=SegmentStoreFactory(SETTINGS), local_root=str(tmp_path / "local"), keep_open=False
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dedup.stores import (
+from tests.dedup.store.stores import (
     ALL_TIME,
     DAY,
     SETTINGS,
@@ -21,14 +21,15 @@ from tests.dedup.stores import (
     random_keys,
     version,
 )
+from tests.storage.live_copy import copy_still
+from tidegate.checkpoint.backend import Changes, PackedEntries, Version
+from tidegate.checkpoint.keys.layout import META_GROUP, entry_prefix, group_range, segment_prefix
+from tidegate.dedup.columns import Bytes, KeyColumn, Longs, encode_times
+from tidegate.dedup.store import segments
+from tidegate.dedup.store.keys import bound_inside, outside
+from tidegate.dedup.store.store import SegmentStore
+from tidegate.dedup.store.table import FILE_KEYS_MIN
 from tidegate.errors import InvariantBroken, StateInvalid, StorageFailed, StorageFull
-from tidegate.state.backend import Changes, PackedEntries, Version
-from tidegate.state.layout import META_GROUP, entry_prefix, group_range, segment_prefix
-from tidegate.state.segments import shelf
-from tidegate.state.segments.columns import Bytes, KeyColumn, Longs, encode_times
-from tidegate.state.segments.key_table import FILE_KEYS_MIN
-from tidegate.state.segments.outer_keys import bound_inside, outside
-from tidegate.state.segments.store import SegmentStore
 
 RULE = SETTINGS.rule
 MANY = FILE_KEYS_MIN + 100
@@ -102,7 +103,7 @@ def test_only_segments_that_a_span_overlaps_are_opened(tmp_path: Path) -> None:
 
 
 def test_few_segments_stay_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "OPEN_SEGMENTS_MAX", 2)
+    monkeypatch.setattr(segments, "OPEN_SEGMENTS_MAX", 2)
     store = SegmentStore(tmp_path, SETTINGS)
     known = filled(store, days=200)
     assert len(store.segments()) == 4
@@ -189,7 +190,7 @@ def test_what_expired_after_the_last_mark_is_not_missed(tmp_path: Path) -> None:
     filled(store, days=200)
     store.snapshot(tmp_path / "snapshot")  # writes the mark
     store.expire(200 * DAY)
-    shutil.copytree(tmp_path / "copy", tmp_path / "killed")
+    copy_still(tmp_path / "copy", tmp_path / "killed")
     store.close()
     again = SegmentStore(tmp_path / "killed", SETTINGS)
     assert again.missing_parts() == []
@@ -201,7 +202,7 @@ def test_all_that_the_mark_speaks_of_is_on_the_disk(tmp_path: Path) -> None:
     store = SegmentStore(tmp_path / "copy", SETTINGS)
     known = filled(store)
     store.snapshot(tmp_path / "snapshot")
-    shutil.copytree(tmp_path / "copy", tmp_path / "killed")
+    copy_still(tmp_path / "copy", tmp_path / "killed")
     keys = random_keys(np.random.default_rng(10), 5)
     store.apply(packed(RULE, keys, np.zeros(5, np.int64)), version(3))
     store.close()

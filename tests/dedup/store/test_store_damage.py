@@ -8,14 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dedup.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
+from tests.dedup.store.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
+from tests.storage.live_copy import copy_still
+from tidegate.checkpoint.backend import Changes, Parted, Version
+from tidegate.checkpoint.keys.layout import group_range
+from tidegate.dedup.columns import Bytes, Longs
+from tidegate.dedup.store import segment
+from tidegate.dedup.store.manifest import MARK_NAME
+from tidegate.dedup.store.store import SegmentStore
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed
-from tidegate.state.backend import Changes, Parted, Version
-from tidegate.state.layout import group_range
-from tidegate.state.segments import segment
-from tidegate.state.segments.columns import Bytes, Longs
-from tidegate.state.segments.marks import MARK_NAME
-from tidegate.state.segments.store import SegmentStore
 
 RULE = SETTINGS.rule
 PART = "orders.4320000000"
@@ -45,7 +46,7 @@ def known() -> Remembered:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Give a copy that was closed at batch 3, beside a snapshot of batch 1."""
+    """Return a copy that was closed at batch 3, beside a snapshot of batch 1."""
     store = SegmentStore(tmp_path / "copy", SETTINGS)
     for batch in range(BATCHES):
         store.apply(changes_of(batch)[0], version(batch))
@@ -227,12 +228,12 @@ def test_a_damaged_mark_is_named(copy: Path) -> None:
 
 @pytest.fixture
 def ahead(copy: Path) -> Path:
-    """Give the copy as a kill leaves it after batch 5, which RocksDB has on the disk; the mark has 3."""
+    """Return the copy as a kill leaves it after batch 5, which RocksDB has on the disk; the mark has 3."""
     store = SegmentStore(copy, SETTINGS)
     for batch in (4, 5):
         store.apply(changes_of(batch)[0], version(batch))
     killed = copy.with_name("killed")
-    shutil.copytree(copy, killed)
+    copy_still(copy, killed)
     store.close()
     return killed
 
@@ -283,7 +284,7 @@ def test_a_published_batch_that_was_taken_in_part_is_taken_whole_again(copy: Pat
     with pytest.raises(StorageFailed, match="part of a batch"):
         everything(store, known.times)
     killed = copy.with_name("killed")
-    shutil.copytree(copy, killed)
+    copy_still(copy, killed)
     store.close()
     again = SegmentStore(killed, SETTINGS)
     assert again.version() == version(3)

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dedup.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
+from tests.dedup.store.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
+from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backends.rocksdb import RocksBackend
+from tidegate.checkpoint.keys.layout import META_GROUP, group_range
+from tidegate.checkpoint.rescale import Absorbing, Compacting
+from tidegate.dedup.store import segment
+from tidegate.dedup.store.manifest import MARK_NAME
+from tidegate.dedup.store.store import SegmentStore
 from tidegate.errors import InvariantBroken, StorageCorrupt
-from tidegate.state.backend import Changes
-from tidegate.state.layout import META_GROUP, group_range
-from tidegate.state.rescale import Absorbing, Compacting
-from tidegate.state.rocks import RocksBackend
-from tidegate.state.segments import segment
-from tidegate.state.segments.marks import MARK_NAME
-from tidegate.state.segments.store import SegmentStore
 
 KEYS = 20_000
 

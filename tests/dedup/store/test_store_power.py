@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.dedup.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
-from tidegate.state.restore import apply_parts
-from tidegate.state.segments.filter_page import Page
-from tidegate.state.segments.shelf import Shelf
-from tidegate.state.segments.store import SegmentStore
+from tests.dedup.store.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
+from tests.storage.live_copy import copy_still
+from tidegate.checkpoint.recovery import apply_parts
+from tidegate.dedup.bloom.page import Page
+from tidegate.dedup.store.segments import Shelf
+from tidegate.dedup.store.store import SegmentStore
 
 RULE = SETTINGS.rule
 
@@ -32,7 +32,7 @@ class Platter:
 
     def lose_power(self, copy: Path, left: Path) -> None:
         """Give the folder as it is after the cut."""
-        shutil.copytree(copy, left)
+        copy_still(copy, left)
         for path in left.rglob("*.bloom"):
             was = copy / path.relative_to(left)
             empty = bytearray(path.stat().st_size)
@@ -123,7 +123,7 @@ def test_a_segment_that_has_one_part_of_a_batch_takes_the_others(tmp_path: Path)
     parts = [packed(RULE, *given[1]), packed(RULE, *given[2])]
     store.apply_early(parts[0], version(1))
     store._shelf.flush()  # and a kill before the second part
-    shutil.copytree(tmp_path / "copy", tmp_path / "left")
+    copy_still(tmp_path / "copy", tmp_path / "left")
     again = SegmentStore(tmp_path / "left", SETTINGS)
     apply_parts(again, parts, version(1))
     for one in given:
@@ -141,7 +141,7 @@ def test_a_filter_that_was_left_open_is_not_believed(tmp_path: Path) -> None:
     store.apply(packed(RULE, keys, times_us), version(0))
     known.add(keys, times_us)
     store.snapshot(tmp_path / "snapshot")
-    shutil.copytree(tmp_path / "copy", tmp_path / "left")  # as a kill leaves it
+    copy_still(tmp_path / "copy", tmp_path / "left")  # as a kill leaves it
     store.close()
     (page,) = (tmp_path / "left").rglob("page-*.bloom")
     content = page.read_bytes()

@@ -12,23 +12,24 @@ import pytest
 
 from tests.dedup.copies import MINUTE_US, Job, segments, settings
 from tidegate import Deduplicator
+from tidegate.dedup.store.store import SegmentStoreFactory
 from tidegate.testing.clock import ManualClock
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    """Give a job with a retention of 20 minutes, in segments of 10."""
+    """Return a job with a retention of 20 minutes, in segments of 10."""
     made = Job(tmp_path, settings(tmp_path))
     yield made
     made.stop()
 
 
 def with_segments(job: Job, retention_minutes: int, interval_minutes: int = 10) -> Job:
-    """Give the same job as it is started with another retention, in the same process."""
+    """Return the same job as it is started with another retention, in the same process."""
     changed = replace(
         segments(), retention_us=retention_minutes * MINUTE_US, interval_us=interval_minutes * MINUTE_US
     )
-    return replace(job, settings=replace(job.settings, segments=changed))
+    return replace(job, settings=replace(job.settings, backend=SegmentStoreFactory(changed)))
 
 
 def told(job: Job, batch: int, key: int, minute: int) -> str:

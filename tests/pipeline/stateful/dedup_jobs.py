@@ -13,23 +13,22 @@ import numpy as np
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from tests.pipeline.keyed_jobs import is_first
+from tests.pipeline.stateful.keyed_jobs import is_first
+from tidegate.checkpoint.commit import Opened
+from tidegate.checkpoint.crash_points import ONCE_VARIABLE, POINT_VARIABLE
+from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
+from tidegate.checkpoint.keys.spark_hash import groups_of_hashes
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.dedup.identity import Identity, digest_columns
+from tidegate.dedup.settings import SegmentRule, SegmentSettings
+from tidegate.dedup.store.store import SegmentStoreFactory
 from tidegate.model.clock import SystemClock
-from tidegate.pipeline.dedup_columns import RowLayout
-from tidegate.pipeline.dedup_judges import Verdict
-from tidegate.pipeline.dedup_task import DedupTask
-from tidegate.pipeline.planned import Planned, Task, current_task
-from tidegate.pipeline.seats import Seat
-from tidegate.pipeline.spool import Spool
-from tidegate.state.backends import SEGMENTS_KIND
-from tidegate.state.batch import Opened, StateSettings
-from tidegate.state.hashing import groups_of_hashes
-from tidegate.state.keys import KeyColumn, KeyType
-from tidegate.state.points import ONCE_VARIABLE, POINT_VARIABLE
-from tidegate.state.schemas import Wanted
-from tidegate.state.segments.identity import Identity, digest_columns
-from tidegate.state.segments.rule import SegmentRule
-from tidegate.state.segments.settings import SegmentSettings
+from tidegate.pipeline.stateful.dedup_columns import RowLayout
+from tidegate.pipeline.stateful.dedup_task import DedupTask, Verdict
+from tidegate.pipeline.stateful.spark_log import Planned, Task, current_task
+from tidegate.pipeline.stateful.spill_buffer import Spool
+from tidegate.pipeline.stateful.task_context import Seat
+from tidegate.state.schema.schema import Wanted
 
 # Spark's Python workers may be started in any folder: what stands here travels to them by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -41,7 +40,7 @@ Seen = tuple[str | None, int, int]  # key, a number that tells rows apart, event
 
 
 def expected_outcomes(batches: Sequence[Sequence[Seen]], retention_s: int) -> list[list[list[Any]]]:
-    """Give each batch's rows with their outcome and first time, by the rule, from a plain dictionary."""
+    """Return each batch's rows with their outcome and first time, by the rule, from a plain dictionary."""
     stored: dict[str | None, list[int]] = {}
     newest: int | None = None
     given = []
@@ -64,12 +63,15 @@ def expected_outcomes(batches: Sequence[Sequence[Seen]], retention_s: int) -> li
 
 
 def unique_of(batches: Sequence[Sequence[list[Any]]]) -> list[list[list[Any]]]:
-    """Give the rows that come out without `outcome`."""
+    """Return the rows that come out without `outcome`."""
     return [[row[:3] for row in batch if row[3] == "unique"] for batch in batches]
 
 
 def random_rows(seed: int, count: int, keys: int = 60, span_s: int = 240) -> list[Seen]:
-    """Give rows of few keys, out of order, around a time that rises with the seed; no key and time twice."""
+    """Return rows of few keys, out of order, around a time that rises with the seed.
+
+    No key and time twice.
+    """
     rng = np.random.default_rng(seed)
     picked = rng.integers(0, keys, count).tolist()
     times = (rng.integers(0, span_s, count) + seed * 90).tolist()
@@ -108,7 +110,7 @@ class Overtaken(DedupTask):
 
 
 def failing_once(mark: str) -> Any:
-    """Give a step behind the operator that fails once, when it has seen rows of a published batch."""
+    """Return a step behind the operator that fails once, when it has seen rows of a published batch."""
 
     def given_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -140,7 +142,7 @@ class Bench:
         self._attempts = 0
 
     def task(self, parallelism: int, number: int) -> DedupTask:
-        """Give the task of a batch."""
+        """Return the task of a batch."""
         rule = self._rule
         segments = SegmentSettings(store="d", retention_us=rule.retention_us, interval_us=rule.interval_us)
         seat = Seat(
@@ -148,7 +150,7 @@ class Bench:
             parallelism=parallelism,
             max_parallelism=MAX_PARALLELISM,
             settings=StateSettings(
-                backend=SEGMENTS_KIND, segments=segments, local_root=str(self._folder / self._mark)
+                backend=SegmentStoreFactory(segments), local_root=str(self._folder / self._mark)
             ),
             checkpoint=str(self._folder / "checkpoint"),
             planned=Planned(number, f"plan {number}", None, 0),
@@ -170,7 +172,7 @@ class Bench:
     def run(
         self, number: int, rows: Sequence[Seen], parallelism: int = 2, pieces: int = 3
     ) -> list[list[Any]]:
-        """Give what comes out of a batch, in the order of `expected_outcomes`."""
+        """Return what comes out of a batch, in the order of `expected_outcomes`."""
         out: list[list[Any]] = []
         task = self.task(parallelism, number)
         for partition in range(parallelism):

@@ -18,10 +18,10 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from tidegate.state.context import BatchContext, Context, Timer
-from tidegate.state.evolution import Migration
+from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
+from tidegate.state.schema.migrations import Migration
 from tidegate.state.ttl import Ttl
-from tidegate.state.value_state import ValueState
 
 # Spark's Python workers may be started in any folder: what stands here travels to them by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -57,7 +57,7 @@ class Spent:
 
 
 class Totals(KeyedOperator[Paid, Total]):
-    """Gives a row for each event: how many its key had so far, and their sum."""
+    """Returns a row for each event: how many its key had so far, and their sum."""
 
     purse = ValueState(Purse)
 
@@ -84,15 +84,20 @@ class Faulty(Totals):
 
 
 class Torn(Faulty):
-    """Totals that always fail at an amount of 13, and that have no memory in one partition of one batch."""
+    """Totals that always fail at an amount of 13, and that have no memory in one partition of one batch.
 
-    def __init__(self, partition: int | None, batch: int) -> None:
+    There they fail once a file is there: Spark gives the batch up without waiting for its other tasks.
+    """
+
+    def __init__(self, partition: int | None, batch: int, after: str = "") -> None:
         super().__init__("", "always")
         self.partition = partition
         self.batch = batch
+        self.after = after
 
     def process(self, event: Paid, ctx: Context) -> Iterator[Total]:
         if (ctx.partition, ctx.batch) == (self.partition, self.batch):
+            wait_for(self.after)
             raise MemoryError("told to fail")
         yield from super().process(event, ctx)
 
@@ -107,11 +112,8 @@ class Paused(Totals):
     def process(self, event: Paid, ctx: Context) -> Iterator[Total]:
         if event.amount == 13 and is_first(self.mark):
             # The Python worker's parent is a daemon, and that one's parent is the executor.
-            Path(self.mark + ".pid").write_text(str(os.getppid()))
-            for _ in range(PAUSES_MAX):
-                if Path(self.go).exists():
-                    break
-                time.sleep(PAUSE_SECONDS)
+            put_whole(Path(self.mark + ".pid"), Path(self.mark + ".new"), str(os.getppid()))
+            wait_for(self.go)
         yield from super().process(event, ctx)
 
 
@@ -138,7 +140,7 @@ class Tally(Counts):
 
 
 class Idle(KeyedOperator[Paid, Total]):
-    """Gives a row for a key that was idle: `amount` ms after its newest event, by either clock."""
+    """Returns a row for a key that was idle: `amount` ms after its newest event, by either clock."""
 
     n = ValueState(int, default=0)
     until = ValueState(int, default=0)
@@ -180,7 +182,7 @@ class NewLabel:
 
 
 class Labels(KeyedOperator[Priced, Label]):
-    """Gives what is remembered of a key, and remembers its event."""
+    """Returns what is remembered of a key, and remembers its event."""
 
     label = ValueState(Label)
 
@@ -209,12 +211,26 @@ class Forgetful(KeyedOperator[Paid, Total]):
 
 
 def is_first(mark: str) -> bool:
-    """Say yes once for each mark, whichever process asks."""
+    """Return yes once for each mark, whichever process asks."""
     try:
         os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return False
     return True
+
+
+def wait_for(path: str) -> None:
+    """Wait until a file is there, or for a minute."""
+    for _ in range(PAUSES_MAX):
+        if Path(path).exists():
+            return
+        time.sleep(PAUSE_SECONDS)
+
+
+def put_whole(path: Path, spare: Path, text: str) -> None:
+    """Put a file that nobody sees before it is whole."""
+    spare.write_text(text)
+    spare.rename(path)
 
 
 Row = tuple[str | None, int, int]
@@ -243,7 +259,7 @@ class Shop:
         spare.rename(self.folder / "in" / f"{number}.json")
 
     def stream(self, watermark: str | None = None) -> Any:
-        """Give the stream of the rows, one file in each batch."""
+        """Return the stream of the rows, one file in each batch."""
         reader = self.spark.readStream.schema("user string, amount long, at long")
         rows = reader.option("maxFilesPerTrigger", 1).json(str(self.folder / "in"))
         rows = rows.selectExpr("user", "amount", "timestamp_seconds(at) as at")
@@ -252,7 +268,7 @@ class Shop:
     def write(self, df: Any, batch: int) -> None:
         """Keep a batch's rows, whatever was kept of it before."""
         rows = [list(row) for row in df.collect()]
-        (self.folder / "out" / f"{batch}.json").write_text(json.dumps(rows))
+        put_whole(self.folder / "out" / f"{batch}.json", self.folder / f"out-{batch}.new", json.dumps(rows))
 
     def start(self, df: Any, writer: Any = None, **trigger: Any) -> Any:
         """Start a query that keeps its batches."""
@@ -266,17 +282,17 @@ class Shop:
         self.start(df, writer, availableNow=True).awaitTermination()
 
     def batches(self) -> list[list[list[Any]]]:
-        """Give what was kept, a sorted list of rows for each batch."""
+        """Return what was kept, a sorted list of rows for each batch."""
         files = sorted((self.folder / "out").iterdir(), key=lambda path: int(path.stem))
         return [sorted(json.loads(file.read_text()), key=repr) for file in files]
 
     def expected(self) -> list[list[list[Any]]]:
-        """Give what `Totals` gives for all rows so far."""
+        """Return what `Totals` gives for all rows so far."""
         return expected_totals(self.rows)
 
 
 def expected_totals(batches: Sequence[Sequence[Row]]) -> list[list[list[Any]]]:
-    """Give what `Totals` gives for batches of rows in which all amounts of a key are equal."""
+    """Return what `Totals` gives for batches of rows in which all amounts of a key are equal."""
     seen: dict[str | None, tuple[int, int]] = {}
     given = []
     for batch in batches:
@@ -290,7 +306,7 @@ def expected_totals(batches: Sequence[Sequence[Row]]) -> list[list[list[Any]]]:
 
 
 def many_rows(seed: int, count: int, users: int = 40) -> list[Row]:
-    """Give rows of many keys; each key always has the same amount, so that their order does not matter."""
+    """Return rows of many keys; each key always has the same amount, so that their order does not matter."""
     rng = np.random.default_rng(seed)
     return [
         (f"user-{number}", 13 if number == 7 else number + 20, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,10 +11,25 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tests.pipeline.stateful.keyed_jobs import Faulty
+from tidegate.checkpoint.backends.heap import HeapFactory
+from tidegate.checkpoint.epochs import NONE_SEEN
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.checkpoint.keys.layout import instance_of
+from tidegate.checkpoint.settings import StateSettings
 from tidegate.errors import CheckpointUnusable
-from tidegate.pipeline.dead_letters import DEAD_SCHEMA, write_dead
+from tidegate.model.clock import SystemClock
+from tidegate.pipeline.stateful.dead_letters import DEAD_SCHEMA, write_dead
+from tidegate.pipeline.stateful.keyed_task import KeyedTask
+from tidegate.pipeline.stateful.spark_log import Planned, Task
+from tidegate.state.operator_plan import checked
+from tidegate.state.runtime.chunks import GROUP_COLUMN
+from tidegate.state.schema.schema import Wanted
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+MAX_PARALLELISM = 128
+# Of two instances it is with the second, of three with the third.
+BAD_USER = "user-7"
 
 
 def letters(partition: int, batch: int, count: int = 2) -> list[pa.RecordBatch]:
@@ -89,3 +105,56 @@ def test_attempts_at_one_batch_at_once_write_it_once(tmp_path: Path, monkeypatch
     monkeypatch.setattr(DeltaTable, "transaction_version", looked_before)
     write_dead(str(table), "query.sessions", 0, 7, letters(0, 7))
     assert [row[:2] for row in stored(table)] == [(0, 6), (0, 6), (0, 7), (0, 7)]
+
+
+def rows_of(task: KeyedTask, partition: int) -> pa.RecordBatch:
+    """Return the rows of an instance: of each user one, of whom the operator fails on one."""
+    users = [f"user-{number}" for number in range(40)]
+    key = pa.array(users)
+    groups = pa.array(KeyCodec(task.wanted.key).groups_of([key], MAX_PARALLELISM), pa.int32())
+    rows = pa.RecordBatch.from_pydict(
+        {
+            "user": key,
+            "amount": pa.array([13 if user == BAD_USER else 1 for user in users]),
+            "at": pa.array([AT] * len(users), pa.timestamp("us", tz="UTC")),
+            GROUP_COLUMN: groups,
+        }
+    )
+    mine = [
+        instance_of(group, task.parallelism, MAX_PARALLELISM) == partition for group in groups.to_pylist()
+    ]
+    return rows.filter(pa.array(mine))
+
+
+def totals(folder: Path, parallelism: int, seen: int) -> KeyedTask:
+    operator = Faulty("", "always")
+    key = KeyType.from_arrow(("user",), pa.schema([("user", pa.string())]), operator="totals")
+    return KeyedTask(
+        operator=operator,
+        wanted=Wanted("totals", key, MAX_PARALLELISM, checked(operator, "totals").specs),
+        parallelism=parallelism,
+        settings=StateSettings(backend=HeapFactory(), local_root=str(folder / "local"), keep_open=False),
+        checkpoint=str(folder / "checkpoint"),
+        seen_epoch=seen,
+        planned=Planned(0, "plan", None, 0),
+        dead_letters=str(folder / "dead"),
+    )
+
+
+def test_tasks_that_outlive_their_run_write_none_of_a_batch_that_others_did_anew(tmp_path: Path) -> None:
+    """Spark does not wait for tasks: the last one publishes when three instances have done the batch."""
+    old, new = totals(tmp_path, 2, NONE_SEEN), totals(tmp_path, 3, 0)
+
+    def run(task: KeyedTask, partition: int, rows: Iterator[pa.RecordBatch]) -> None:
+        attempt = f"app/{task.parallelism}/{partition}"
+        for _ in task._given(Task(partition, attempt, None, None), rows, SystemClock()):
+            pass
+
+    def overtaken() -> Iterator[pa.RecordBatch]:
+        for partition in range(3):
+            run(new, partition, iter([rows_of(new, partition)]))
+        yield rows_of(old, 1)
+
+    run(old, 0, iter([rows_of(old, 0)]))
+    run(old, 1, overtaken())
+    assert len(stored(tmp_path / "dead")) == 1

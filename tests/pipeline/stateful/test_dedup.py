@@ -10,11 +10,11 @@ import pytest
 from pyspark.errors import PythonException, SparkRuntimeException, StreamingQueryException
 
 import tidegate.spark as tide
-from tests.pipeline.dedup_jobs import expected_outcomes, random_rows, unique_of
-from tests.pipeline.keyed_jobs import Counts, Shop
+from tests.pipeline.stateful.dedup_jobs import expected_outcomes, random_rows, unique_of
+from tests.pipeline.stateful.keyed_jobs import Counts, Shop
+from tidegate.checkpoint.inspect import describe
 from tidegate.errors import StateInvalid, StateMismatch
-from tidegate.pipeline.deduplicate import deduplicate
-from tidegate.state.inspecting import describe
+from tidegate.pipeline.stateful.deduplicate import deduplicate
 
 pytestmark = pytest.mark.spark
 
@@ -181,6 +181,8 @@ def test_batch_job_that_failed_behind_is_run_again_under_its_name(spark: Any, tm
     assert amounts("monday", partitions=3) == list(range(20))
     assert amounts("tuesday", partitions=3) == []
     assert amounts("tuesday", partitions=3) == []
+    with pytest.raises(StateMismatch, match="run 'monday' is done, and another run was done after it"):
+        job("monday", partitions=3)
     (state,) = describe(tmp_path)
     assert [one.head and one.head.batch for one in state.partitions] == [1, 1, 1]
 
@@ -203,7 +205,14 @@ def test_run_of_an_operator_with_state_counts_once(spark: Any, tmp_path: Path) -
 
     first = totals("monday")
     assert totals("monday") == first
-    assert totals("tuesday") != first
+    second = totals("tuesday")
+    assert second != first
+    with pytest.raises(StateMismatch, match="run 'monday' is done") as caught:
+        totals("monday")
+    assert "give it a name that is new" in caught.value.hint
+    # The refusal left everything as it was.
+    assert totals("tuesday") == second
+    assert totals("wednesday") == [("a", 6), ("b", 3)]
 
 
 @pytest.mark.parametrize("exact_keys", [False, True])

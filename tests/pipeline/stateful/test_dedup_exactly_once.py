@@ -11,19 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.pipeline.dedup_jobs import Bench, Struck, expected_outcomes, failing_once, random_rows
-from tests.pipeline.keyed_jobs import Shop
+from tests.pipeline.stateful.dedup_jobs import Bench, Struck, expected_outcomes, failing_once, random_rows
+from tests.pipeline.stateful.keyed_jobs import Shop
+from tidegate.checkpoint.commit_record import read_head
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.savepoints import savepoint
+from tidegate.checkpoint.store import operator_depot
+from tidegate.dedup.describe import describe as dedup_states
+from tidegate.dedup.sizing import ENTRY_BYTES
 from tidegate.errors import StateInvalid, StateMismatch
 from tidegate.model.clock import SystemClock
-from tidegate.pipeline import deduplicate as module
-from tidegate.pipeline.dedup_columns import RowLayout
-from tidegate.pipeline.deduplicate import deduplicate
-from tidegate.state import savepoints
-from tidegate.state.depot import operator_depot
-from tidegate.state.heads import read_head
-from tidegate.state.kept import pool
-from tidegate.state.segments.describe import describe as dedup_states
-from tidegate.state.segments.estimate import ENTRY_BYTES
+from tidegate.pipeline.stateful import deduplicate as module
+from tidegate.pipeline.stateful.dedup_columns import RowLayout
+from tidegate.pipeline.stateful.deduplicate import deduplicate
 
 RETENTION_S = 100
 
@@ -204,8 +204,8 @@ def test_batch_that_spark_did_not_commit_is_given_out_again(shop: Shop, partitio
 @pytest.mark.spark
 def test_savepoint_goes_on_with_the_keys_and_the_time_of_the_stream(shop: Shop, tmp_path: Path) -> None:
     shop.run(plain(marked(shop)))
-    made = savepoints.make(shop.checkpoint, "d", "friday", SystemClock())
-    place = savepoints.path_of(shop.checkpoint, "d", made.name)
+    made = savepoint.make(shop.checkpoint, "d", "friday", SystemClock())
+    place = savepoint.path_of(shop.checkpoint, "d", made.name)
     new = Shop(shop.spark, tmp_path / "new")
     more = [random_rows(4, 150), random_rows(5, 100)]
     for rows in more:

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidegate.pipeline.digests import NoKey, content_digest, hash_pair
-from tidegate.state.segments.identity import digest_columns, plain_column
+from tidegate.dedup.identity import digest_columns, plain_column
+from tidegate.pipeline.stateful.key_digests import NoKey, content_digest, hash_pair
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 
-from tests.pipeline.keyed_jobs import (
+from tests.pipeline.stateful.keyed_jobs import (
     Counts,
+    Faulty,
     Forgetful,
     Idle,
     Labels,
@@ -21,10 +22,13 @@ from tests.pipeline.keyed_jobs import (
     Totals,
     many_rows,
 )
-from tidegate.errors import CheckpointUnusable, StateInvalid, StateMismatch
+from tidegate.checkpoint.savepoints import savepoint
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.errors import CheckpointUnusable, NotFound, StateInvalid, StateMismatch
 from tidegate.model.clock import SystemClock
-from tidegate.pipeline.keyed import process
-from tidegate.state import savepoints
+from tidegate.pipeline.stateful.keyed import keyed_rows, process
+from tidegate.pipeline.stateful.keyed_checks import KeyedOptions
+from tidegate.pipeline.worker.failures import full_reason
 
 pytestmark = pytest.mark.spark
 
@@ -61,7 +65,7 @@ def test_another_parallelism_at_restart_gives_the_same_results(shop: Shop, backe
     state = shop.checkpoint / "state" / "totals"
     assert sorted(path.name for path in state.glob("e*/*/v3.head")) == ["v3.head"] * 2
     with pytest.raises(StateMismatch, match="max_parallelism"):
-        totals(shop, max_parallelism=64)
+        totals(shop, max_parallelism=64, backend=backend)
 
 
 def test_batch_without_checkpoint_forgets_its_state(spark: Any) -> None:
@@ -114,11 +118,11 @@ def test_state_expires_by_event_time(shop: Shop) -> None:
 def test_new_checkpoint_begins_from_a_savepoint(shop: Shop, tmp_path: Path, spark: Any) -> None:
     shop.add(*many_rows(1, 50))
     shop.run(totals(shop))
-    savepoints.make(str(shop.checkpoint), "totals", "before", SystemClock())
+    savepoint.make(str(shop.checkpoint), "totals", "before", SystemClock())
     other = Shop(spark, tmp_path / "other")
     other.rows = []
     other.add(*many_rows(2, 50))
-    path = savepoints.path_of(str(shop.checkpoint), "totals", "before")
+    path = savepoint.path_of(str(shop.checkpoint), "totals", "before")
     other.run(totals(other, savepoint=path, partitions=3))
     shop.rows += other.rows
     assert other.batches() == shop.expected()[1:]
@@ -316,6 +320,44 @@ def test_operator_that_cannot_be_sent_is_refused_in_words(shop: Shop) -> None:
     operator.lock = Lock()  # type: ignore[attr-defined]
     with pytest.raises(StateInvalid, match=r"cannot pickle.*make what cannot in open\(ctx\)"):
         totals(shop, operator=operator)
+
+
+def test_another_backend_is_refused_when_process_is_called(shop: Shop) -> None:
+    """A new checkpoint that begins from a savepoint is refused alike."""
+    rows = shop.spark.sql("select 'a' as user, 3L as amount, now() as at")
+    local = str(shop.folder / "local")
+    settings = StateSettings(local_root=local, snapshot_every_batches=1, snapshot_in_background=False)
+    options = KeyedOptions(
+        name="totals", key=("user",), checkpoint=str(shop.checkpoint), partitions=1, settings=settings
+    )
+    keyed_rows(rows, Totals(), options, SystemClock()).collect()
+    made = savepoint.make(shop.checkpoint, "totals", "kept", SystemClock())
+    kept = savepoint.path_of(shop.checkpoint, "totals", made.name)
+
+    def begun(**given: Any) -> None:
+        process(rows, "totals", "user", Totals(), **{"checkpoint": shop.checkpoint} | given)
+
+    begun(backend="rocksdb")
+    with pytest.raises(
+        StateMismatch, match="its state is kept by backend 'rocksdb', and the code has 'heap'"
+    ):
+        begun(backend="heap")
+    with pytest.raises(StateMismatch, match=f"the savepoint {kept} is kept by backend 'rocksdb'"):
+        begun(backend="heap", checkpoint=shop.folder / "new", savepoint=kept)
+    with pytest.raises(NotFound, match=r"^There is no savepoint in .*nosuch\.$"):
+        begun(checkpoint=shop.folder / "new", savepoint=shop.folder / "nosuch")
+
+
+def test_row_that_fails_is_told_with_the_place_in_the_operators_file_alone(spark: Any) -> None:
+    """The first line is all that lists of pipelines show."""
+    rows = spark.sql("select 'a' as user, 13L as amount, now() as at")
+    with pytest.raises(PythonException) as caught:
+        process(rows, "totals", "user", Faulty("", "always"), partitions=1).collect()
+    first, second = full_reason(caught.value).splitlines()[:2]
+    assert first.startswith("Operator 'totals' failed on key a: RuntimeError: told to fail (")
+    assert "keyed_jobs.py:" in first
+    assert "dead_rows.py" not in first
+    assert second.startswith("Hint: Mend the operator or the row")
 
 
 def test_run_in_foreach_batch_may_be_tried_again(shop: Shop, tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.pipeline.keyed_jobs import Shop, many_rows
 from tests.pipeline.standalone import Cluster, driver
+from tests.pipeline.stateful.keyed_jobs import Shop, many_rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
@@ -25,14 +25,13 @@ def test_killed_executor_costs_no_row_and_doubles_none(tmp_path: Path) -> None:
         shop.add(*many_rows(seed, 300, users))
     with (
         Cluster(tmp_path / "cluster") as cluster,
-        driver("tests.pipeline.keyed_cluster_driver", cluster.url, str(shop.folder)) as query,
+        driver("tests.pipeline.stateful.keyed_cluster_driver", cluster.url, str(shop.folder)) as query,
     ):
         mark = shop.folder / "mark.pid"
         deadline = time.monotonic() + WAIT_SECONDS_MAX
         while not mark.exists() and time.monotonic() < deadline and query.poll() is None:
             time.sleep(0.05)
         assert query.poll() is None, "the query ended before it came to the middle"
-        time.sleep(0.1)  # the number is written after the file is made
         victim = psutil.Process(int(mark.read_text())).parent()
         assert victim in cluster.executors()
         victim.kill()

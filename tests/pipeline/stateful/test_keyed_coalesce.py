@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,19 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.pipeline.keyed_jobs import Shop, Totals
-from tidegate.errors import StateInvalid
+from tests.pipeline.stateful.keyed_jobs import Shop, Totals
+from tidegate.checkpoint.epochs import NONE_SEEN, begin_anew
+from tidegate.checkpoint.keys.codec import KeyType
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.checkpoint.store import operator_depot
+from tidegate.errors import StateInvalid, StateMismatch
 from tidegate.model.clock import SystemClock
-from tidegate.pipeline.keyed import process
-from tidegate.pipeline.keyed_task import KeyedTask
-from tidegate.pipeline.planned import Planned, Task
-from tidegate.state.batch import StateSettings
-from tidegate.state.kept import pool
-from tidegate.state.keys import KeyType
-from tidegate.state.plans import checked
-from tidegate.state.schemas import Wanted
+from tidegate.pipeline.stateful.keyed import process
+from tidegate.pipeline.stateful.keyed_task import KeyedTask
+from tidegate.pipeline.stateful.spark_log import Planned, Task
+from tidegate.state.operator_plan import checked
+from tidegate.state.schema.schema import Wanted
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +59,28 @@ def test_task_that_comes_twice_is_refused_also_where_another_one_did_the_batch(t
     for partition in range(2):
         with pytest.raises(StateInvalid, match="coalesce"):
             run("app/run/3", partition)
+
+
+def test_task_that_outlives_its_run_publishes_nothing_in_the_batch_done_anew(tmp_path: Path) -> None:
+    """Spark gives up a run without waiting for its tasks: one of them comes when the next run has begun."""
+    old = replace(keyed_task(tmp_path), seen_epoch=NONE_SEEN)
+    depot = operator_depot(str(old.checkpoint), "totals")
+
+    def run(task: KeyedTask, partition: int, attempt: str) -> list[pa.RecordBatch]:
+        return list(task._given(Task(partition, attempt, None, None), iter(()), SystemClock()))
+
+    run(old, 0, "app/old/1")
+    with pytest.raises(StateInvalid, match="coalesce"):
+        run(old, 0, "app/old/1")
+    new = replace(old, seen_epoch=begin_anew(depot, "totals", 0).number)
+    # The first attempt has not been here before, the second has, and would mark the batch.
+    for attempt in ("app/old/2", "app/old/1"):
+        with pytest.raises((StateMismatch, StateInvalid), match=r"replaced|coalesce"):
+            run(old, 0, attempt)
+    assert depot.names("e1") == ["epoch.json"]
+    for partition in range(2):
+        run(new, partition, f"app/new/{partition}")
+    assert depot.exists("e1/0/v0.head")
 
 
 def totals(shop: Shop, rows: Any = None) -> Any:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.pipeline.keyed_jobs import Faulty, Shop, Torn, many_rows
-from tidegate.pipeline.keyed import process
+from tests.pipeline.stateful.keyed_jobs import Faulty, Shop, Torn, many_rows
+from tidegate.pipeline.stateful.keyed import process
 
 pytestmark = pytest.mark.spark
 
@@ -93,9 +93,10 @@ def test_dead_letters_of_a_batch_that_was_torn_and_done_by_others_are_there_once
     # 1. one of two partitions has published its part, with a dead letter in it, and the other fails
     place = "cast(pmod(xxhash64('user-7'), 128) * 2 div 128 as int)"
     bad = spark.sql(f"select {place} as place").first().place
-    with pytest.raises(StreamingQueryException, match="told to fail"):
-        shop.run(torn(shop, Torn(1 - bad, 2), partitions=2, dead_letters=letters))
     state = shop.checkpoint / "state" / "totals"
+    failing = Torn(1 - bad, 2, after=str(state / f"e0/{bad}/v2.head"))
+    with pytest.raises(StreamingQueryException, match="told to fail"):
+        shop.run(torn(shop, failing, partitions=2, dead_letters=letters))
     assert [path.parent.name for path in state.glob("e0/*/v2.head")] == [str(bad)]
     # 2. three partitions do the batch anew
     shop.run(torn(shop, Torn(None, 2), partitions=3, dead_letters=letters))

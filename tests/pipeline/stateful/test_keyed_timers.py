@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.pipeline.keyed_jobs import Idle, Shop
+from tests.pipeline.stateful.keyed_jobs import Idle, Shop
 from tidegate.errors import StateMismatch
-from tidegate.pipeline.keyed import process
+from tidegate.pipeline.stateful.keyed import process
 
 pytestmark = pytest.mark.spark
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.errors import CheckpointUnusable, StateInvalid, StateMismatch
-from tidegate.pipeline.planned import (
+from tidegate.pipeline.stateful.spark_log import (
     Committed,
     Task,
     check_query,

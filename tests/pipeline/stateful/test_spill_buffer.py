@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import InvariantBroken, StorageFailed
-from tidegate.pipeline import spool as module
-from tidegate.pipeline.row_hashes import row_hashes
-from tidegate.pipeline.spool import Spool
+from tidegate.pipeline.stateful import spill_buffer as module
+from tidegate.pipeline.stateful.row_hashes import row_hashes
+from tidegate.pipeline.stateful.spill_buffer import Spool
 
 BATCHES = [
     pa.RecordBatch.from_pydict(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tidegate.pipeline.ticks import TickReader, TickSettings, settings_of, ticked_before
-from tidegate.state.asking import Asked
-from tidegate.state.depot import operator_depot
-from tidegate.state.epochs import resolve
-from tidegate.state.heads import Head, StoredFile, encode_head, head_name
+from tidegate.checkpoint.commit_record import Head, StoredFile, encode_head, head_name
+from tidegate.checkpoint.epochs import resolve
+from tidegate.checkpoint.settings import Asked
+from tidegate.checkpoint.store import operator_depot
+from tidegate.pipeline.stateful.timer_source import TickReader, TickSettings, settings_of, ticked_before
 from tidegate.testing.clock import START_US, ManualClock
 
 NOW_MS = START_US // 1000

@@ -9,7 +9,7 @@ import sys
 
 def said(lines: str) -> str:
     """Run a few lines in a fresh interpreter, and give what it prints."""
-    code = f"import gc\nfrom tidegate.pipeline.settling import settle_once\n{lines}"
+    code = f"import gc\nfrom tidegate.pipeline.stateful.worker_setup import settle_once\n{lines}"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
@@ -29,10 +29,10 @@ def test_a_fork_settles_anew_and_garbage_that_comes_later_is_collected() -> None
 
 
 def test_a_worker_that_is_told_to_go_closes_its_copies_and_goes() -> None:
-    lines = "import os, signal\nfrom tidegate.state import kept\n"
+    lines = "import os, signal\nfrom tidegate.checkpoint.local.pool import pool\n"
     lines += "class Kept:\n    def give_up(self):\n        print('closed', flush=True)\n"
-    lines += "kept.pool()._idle['a'] = Kept()\nsettle_once()\nos.kill(os.getpid(), signal.SIGHUP)\n"
+    lines += "pool()._idle['a'] = Kept()\nsettle_once()\nos.kill(os.getpid(), signal.SIGHUP)\n"
     lines += "print('went on')"
-    code = f"import gc\nfrom tidegate.pipeline.settling import settle_once\n{lines}"
+    code = f"import gc\nfrom tidegate.pipeline.stateful.worker_setup import settle_once\n{lines}"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.stdout.split(), ended.returncode) == (["closed"], -signal.SIGHUP)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tidegate.errors import RequestInvalid, ServerNotRunning, TokenWrong
-from tidegate.pipeline.wire import Place, Wire
-from tidegate.storage.address import Found
-from tidegate.storage.home import Home
+from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.storage.home.address import Found
+from tidegate.storage.home.home import Home
 from tidegate.testing.server import running_server
 
 
@@ -50,13 +52,17 @@ def test_call_waits_for_a_server_that_comes_back_on_another_port(home: Path) -> 
     with running_server(home) as server:
         first = server.url
         server.kill()
-    wire = Wire(Place(home=str(home)), retry_seconds=20)
+    wire = Wire(Place(home=str(home)), retry_seconds=60)
     answers: list[object] = []
     waiting = threading.Thread(
         target=lambda: answers.append(wire.post_json("sql", {"sql": "SELECT 1"})["rows"])
     )
-    waiting.start()
-    with running_server(home) as server:
-        assert server.url != first
-        waiting.join(20)
+    with socket.socket() as taken:
+        # Nobody answers there, and the next server is given another port.
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", urlsplit(first).port))
+        waiting.start()
+        with running_server(home) as server:
+            assert server.url != first
+            waiting.join(60)
     assert answers == [[[1]]]

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.pipeline.topics import TopicClient
+from tests.pipeline.topic.topics import TopicClient
 from tidegate.errors import OffsetOutOfRange
-from tidegate.pipeline.offsets import OffsetRange
-from tidegate.pipeline.options import parse_options
-from tidegate.pipeline.ranges import MESSAGE_SCHEMA
-from tidegate.pipeline.source import TopicReader, TopicStreamReader
+from tidegate.pipeline.topic.offsets import OffsetRange
+from tidegate.pipeline.topic.options import parse_options
+from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
+from tidegate.pipeline.topic.source import TopicReader, TopicStreamReader
 from tidegate.testing.server import running_server
 
 
@@ -67,8 +67,9 @@ def test_query_that_may_lose_messages_goes_on_at_the_earliest_and_says_how_many(
     topics.clear("loss.goes")
     with caplog.at_level(logging.WARNING):
         assert numbers_read(stream, ranges) == [], "planned before the loss, read after it"
-    assert "partition=0 first=0 last=9 count=10" in caplog.text
-    assert "partition=1 first=0 last=3 count=4" in caplog.text
+    said = "\n".join(caplog.messages)
+    assert "partition=0 first=0 last=9 count=10" in said
+    assert "partition=1 first=0 last=3 count=4" in said
 
     topics.publish("loss.goes", range(10, 13), 0)
     end = stream.latestOffset(start, stream.getDefaultReadLimit())

@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import types as t
 
 from tidegate.errors import RequestInvalid
-from tidegate.pipeline import outgoing
-from tidegate.pipeline.options import SourceOptions
-from tidegate.pipeline.outgoing import check_columns, message_batch, parts_of, stream_bytes
-from tidegate.pipeline.payload_columns import JSON_MARK, PayloadColumns
-from tidegate.pipeline.ranges import MESSAGE_SCHEMA
-from tidegate.pipeline.wire import Place
+from tidegate.pipeline.topic import message_encoder
+from tidegate.pipeline.topic.client import Place
+from tidegate.pipeline.topic.message_encoder import check_columns, message_batch, parts_of, stream_bytes
+from tidegate.pipeline.topic.options import SourceOptions
+from tidegate.pipeline.topic.payload_columns import JSON_MARK, PayloadColumns
+from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
 
 UTC = datetime.UTC
 OWN = ("_partition", "_offset", "_op")
@@ -141,7 +141,7 @@ def test_payload_that_does_not_fit_is_null_where_the_query_wants_that(
     with caplog.at_level(logging.WARNING):
         shaped = columns_of(fields, "null").shape(messages(['{"n": 1}', bad, '{"n": 3}']))
     assert shaped.column("n").to_pylist() == [1, None, 3]
-    assert "partition 0, offset 101" in caplog.text
+    assert "partition 0, offset 101" in "\n".join(caplog.messages)
 
 
 def test_diffs_are_refused_as_columns() -> None:
@@ -222,8 +222,8 @@ def test_rows_that_cannot_be_messages_are_refused_before_any_is_read(fields: str
 
 
 def test_parts_are_neither_tiny_nor_huge(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "PART_ROWS", 10)
-    monkeypatch.setattr(outgoing, "PART_BYTES", 100)
+    monkeypatch.setattr(message_encoder, "PART_ROWS", 10)
+    monkeypatch.setattr(message_encoder, "PART_BYTES", 100)
     small = [message_batch(rows(payload=["1"])) for _ in range(25)]
     assert [part.num_rows for part in parts_of(iter(small))] == [10, 10, 5]
     large = message_batch(rows(payload=[json.dumps("x" * 60)] * 5))

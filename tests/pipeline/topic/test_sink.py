@@ -14,14 +14,15 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from tests.pipeline.topics import TopicClient, cut_wire
+from tests.paths import ROOT
+from tests.pipeline.topic.topics import TopicClient, cut_wire
 from tidegate import spark as tide
 from tidegate.errors import RequestInvalid, TopicNotFound, TopicReplaced
-from tidegate.pipeline import sink
-from tidegate.pipeline.options import parse_options, parse_sink_options
-from tidegate.pipeline.ranges import MESSAGE_SCHEMA
-from tidegate.pipeline.sink import StoredParts, abort_parts, commit_parts, store_parts
-from tidegate.pipeline.source import TopicReader, TopicSource
+from tidegate.pipeline.topic import sink
+from tidegate.pipeline.topic.options import parse_options, parse_sink_options
+from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
+from tidegate.pipeline.topic.sink import StoredParts, abort_parts, commit_parts, store_parts
+from tidegate.pipeline.topic.source import TopicReader, TopicSource
 from tidegate.testing.server import running_server
 
 QUERY = "8c18b11f-003b-426d-a6e3-25c55cc1f274"
@@ -137,7 +138,7 @@ def test_failed_batch_is_given_up_and_a_server_that_is_away_does_not_matter(
     monkeypatch.setattr(sink, "ABORT_RETRY_SECONDS", 0.0)
     away = parse_sink_options(options_of(topics, "sink.abort", url="http://127.0.0.1:9"), streaming=True)
     abort_parts(away, [task])
-    assert "parts of a failed batch are left" in caplog.text
+    assert "parts of a failed batch are left" in "\n".join(caplog.messages)
 
 
 def test_large_rows_are_sent_in_parts_that_the_server_takes(topics: TopicClient) -> None:
@@ -203,7 +204,7 @@ def ran_elsewhere(work: Any, rows: Any, folder: Path) -> Any:
     empty.mkdir(exist_ok=True)
     (folder / "work").write_bytes(pickle.dumps((work, rows)))
     command = [sys.executable, "-c", ELSEWHERE, str(folder / "work"), str(folder / "answer")]
-    subprocess.run(command, check=True, env={"HOME": str(empty), "PATH": ""}, cwd=Path(__file__).parents[2])
+    subprocess.run(command, check=True, env={"HOME": str(empty), "PATH": ""}, cwd=ROOT)
     return pickle.loads((folder / "answer").read_bytes())
 
 

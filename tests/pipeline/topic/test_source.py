@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipeline.topics import TopicClient, cut_wire
+from tests.pipeline.topic.topics import TopicClient, cut_wire
 from tidegate.errors import (
     InvariantBroken,
     OffsetOutOfRange,
@@ -23,10 +23,10 @@ from tidegate.errors import (
     TopicNotFound,
     TopicReplaced,
 )
-from tidegate.pipeline.offsets import SPLIT_MESSAGES_MIN, OffsetRange, split_ranges
-from tidegate.pipeline.options import parse_options
-from tidegate.pipeline.ranges import MESSAGE_SCHEMA, checked_next
-from tidegate.pipeline.source import TopicReader, TopicSource, TopicStreamReader
+from tidegate.pipeline.topic.offsets import SPLIT_MESSAGES_MIN, OffsetRange, split_ranges
+from tidegate.pipeline.topic.options import parse_options
+from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA, checked_next
+from tidegate.pipeline.topic.source import TopicReader, TopicSource, TopicStreamReader
 from tidegate.testing.server import running_server
 
 COUNT = 50_000

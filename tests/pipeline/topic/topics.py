@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tidegate.pipeline.wire import Place, Wire
+from tidegate.pipeline.topic.client import Place, Wire
 from tidegate.testing.server import RunningServer
 
 
@@ -47,7 +47,7 @@ class TopicClient:
         self._call("PATCH", f"topics/{topic}", {"partitions": partitions})
 
     def payloads(self, topic: str) -> list[Any]:
-        """Give everything that a topic holds, by partition and offset."""
+        """Return everything that a topic holds, by partition and offset."""
         body = {"from": "earliest", "limit": 50_000}
         return [
             message["payload"] for message in self.wire.post_json(f"topics/{topic}/consume", body)["messages"]
@@ -67,7 +67,7 @@ class TopicClient:
 
 @contextlib.contextmanager
 def cut_wire(url: str, cuts_after_bytes: Sequence[int]) -> Iterator[str]:
-    """Give an address of the server at which the first answers break off, each after so many bytes."""
+    """Return an address of the server at which the first answers break off, each after so many bytes."""
     target = urlsplit(url)
     listener = socket.create_server(("127.0.0.1", 0))
     left = list(cuts_after_bytes)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tidegate.errors import NameInvalid, PipelineInvalid
-from tidegate.pipeline.definitions import Context, build_writer, load_pipeline
-from tidegate.storage.home import Home
+from tidegate.pipeline.worker.definitions import Context, build_writer, load_pipeline
+from tidegate.storage.home.home import Home
 
 HEAD = "from tidegate import spark as tide\n\n"
 GOOD = HEAD + '@tide.pipeline(name="events")\ndef events(ctx):\n    return ctx.spark\n'

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-from tidegate.errors import TopicNotFound
-from tidegate.pipeline.failures import FULL_REASON_CHARS_MAX, REASON_CHARS_MAX, full_reason, short_reason
+import traceback
+
+from tidegate.errors import RowFailed, TidegateError, TopicNotFound
+from tidegate.pipeline.topic.client import hinted
+from tidegate.pipeline.worker.failures import (
+    FULL_REASON_CHARS_MAX,
+    REASON_CHARS_MAX,
+    full_reason,
+    short_reason,
+)
 
 OURS = """[STREAM_FAILED] Query [id = x] terminated with exception: Failed when source did initialOffset:
 Traceback (most recent call last):
@@ -34,6 +42,33 @@ def test_our_own_error_keeps_message_and_hint() -> None:
     reason = short_reason(RuntimeError(OURS))
     assert reason == "There is no topic 'a.b'. Create it with 'tidegate topic create a.b'."
     assert short_reason(TopicNotFound(topic="a.b")).startswith("There is no topic 'a.b'. Create it with")
+
+
+def raised(error: TidegateError) -> str:
+    """Return what Spark tells of an error of ours that came from another in a worker."""
+    try:
+        try:
+            raise ZeroDivisionError("division by zero")
+        except ZeroDivisionError as problem:
+            raise hinted(error) from problem
+    except TidegateError:
+        return f"Job aborted due to stage failure: {traceback.format_exc()}\n\tat org.apache.spark.api.X"
+
+
+def test_row_that_failed_is_told_with_the_place_in_the_users_file_alone() -> None:
+    reason = "ZeroDivisionError: division by zero (/home/ada/visits.py:12 in process); the row is {}"
+    error = RowFailed(operator="visits", key="ada", reason=reason)
+    full = full_reason(RuntimeError(raised(error))).splitlines()
+    assert full[0] == f"Operator 'visits' failed on key ada: {reason}"
+    assert full[1] == f"Hint: {error.hint}"
+
+
+def test_reason_and_hint_are_two_sentences_or_two_lines() -> None:
+    error = RowFailed(operator="visits", key="ada", reason="it broke", hint="Mend it.")
+    for problem in (error, RuntimeError(raised(error))):
+        assert short_reason(problem) == "Operator 'visits' failed on key ada: it broke. Mend it."
+        told = full_reason(problem).splitlines()[:2]
+        assert told == ["Operator 'visits' failed on key ada: it broke", "Hint: Mend it."]
 
 
 def test_python_error_in_a_task_is_found() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tidegate.pipeline.progress import ProgressCounter, committed_offsets, offsets_of, rows_of
+from tidegate.pipeline.worker.progress import ProgressCounter, committed_offsets, offsets_of, rows_of
 from tidegate.testing.clock import ManualClock
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import InvariantBroken
-from tidegate.pipeline.session import (
+from tidegate.pipeline.worker.spark_session import (
     COMPACT_FILES_MIN,
     SessionSettings,
     build_session,

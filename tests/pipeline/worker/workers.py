@@ -13,14 +13,14 @@ from typing import Any
 
 import psutil
 
-from tests.pipeline.topics import TopicClient
+from tests.pipeline.topic.topics import TopicClient
 
 WORKER = """
 import sys
 from pathlib import Path
-from tidegate.pipeline.worker import run_worker
+from tidegate.pipeline.worker.worker import run_worker
 from tidegate.settings import load_settings
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 
 home = Path(sys.argv[1])
 flags = {"worker.trigger_interval_seconds": 0.1, "worker.driver_memory_mb": 1024}
@@ -49,7 +49,7 @@ def write_pipeline(home: Path, name: str, topic: str, table: str | None = None) 
 
 
 def wait_until(check: Callable[[], Any], what: str, seconds: float = 120) -> Any:
-    """Give the first true answer; fail with what was waited for."""
+    """Return the first true answer; fail with what was waited for."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         answer = check()
@@ -81,7 +81,7 @@ def children_named(worker: subprocess.Popen[bytes], word: str) -> list[psutil.Pr
 
 
 def counted(topics: TopicClient, name: str) -> tuple[int, int]:
-    """Give rows and distinct rows of a table; (0, 0) before its first commit."""
+    """Return rows and distinct rows of a table; (0, 0) before its first commit."""
     if not any((topics.server.home / "lake" / name / "_delta_log").glob("*.json")):
         return 0, 0
     statement = f'SELECT count(*), count(DISTINCT (partition, "offset")) FROM lake.{name}'

@@ -10,20 +10,19 @@ import pytest
 
 from tests.query.bench import Bench
 from tidegate.errors import SqlInvalid, TidegateError
-from tidegate.ingest.rows import RowWriter, StreamWriter
+from tidegate.ingest.row_writer import RowWriter, StreamWriter
 from tidegate.model.access import Principal, Role
-from tidegate.model.ids import SnowflakeSource
+from tidegate.model.ids import SnowflakeSource, UuidSource
 from tidegate.model.tables import Table, TableKind
-from tidegate.model.uuids import UuidSource
-from tidegate.query.defining import Defining
-from tidegate.query.filling import Sources
-from tidegate.query.places import COMPARED_CHARS_MAX
+from tidegate.query.duckdb.error_positions import COMPARED_CHARS_MAX
 from tidegate.query.runner import StatementRunner, told_which
-from tidegate.query.selecting import Selecting
-from tidegate.query.showing import Showing
-from tidegate.query.steps import Caller
-from tidegate.query.system_tables import table_functions
-from tidegate.query.writing import Writing
+from tidegate.query.scans.system import table_functions
+from tidegate.query.statements.ddl import Defining
+from tidegate.query.statements.dml import Writing
+from tidegate.query.statements.row_builder import Sources
+from tidegate.query.statements.select import Selecting
+from tidegate.query.statements.show import Showing
+from tidegate.query.step import Caller
 
 ADMIN = Caller(Principal("default", "root", frozenset({Role.ADMIN, Role.PANEL}), "t", "default"))
 MARK = "▸"

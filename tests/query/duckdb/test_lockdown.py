@@ -12,9 +12,9 @@ from deltalake import write_deltalake
 from tests.query.bench import Bench
 from tidegate.errors import RequestRefused
 from tidegate.model.tables import TableKind
-from tidegate.query.lake_sql import LakeQuery
-from tidegate.query.lending import Lending
-from tidegate.query.wanted import Pace, Wanted
+from tidegate.query.duckdb.engine import LakeQuery
+from tidegate.query.duckdb.views import Lending
+from tidegate.query.scans.source import Pace, Wanted
 
 SECRET = "the-secret-text"
 

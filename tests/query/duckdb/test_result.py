@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from tidegate.model.timeranges import format_time
-from tidegate.query.answer import QueryAnswer
-from tidegate.query.lake_sql import LakeQuery
+from tidegate.query.duckdb.engine import LakeQuery
+from tidegate.query.duckdb.result import QueryAnswer
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import TidegateError
-from tidegate.query.bounds import find_bounds
-from tidegate.query.lake_sql import LakeQuery, QueryLimits
-from tidegate.query.pruning import bound_table, prune
-from tidegate.storage.lake import Lake
+from tidegate.query.duckdb.engine import LakeQuery
+from tidegate.query.duckdb.pushdown import find_bounds
+from tidegate.query.duckdb.session import QueryLimits
+from tidegate.query.scans.lake import bound_table, prune
+from tidegate.storage.lake.tables import Lake
 
 START = datetime(2026, 1, 1, 0, 0, 0, 999_500, UTC)
 NAN, INFINITY = float("nan"), float("inf")
@@ -80,7 +81,7 @@ def one_row(number: int) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeQuery]:
-    """Give a table of 60 files of 1 to 3 rows, and one file for each partition."""
+    """Return a table of 60 files of 1 to 3 rows, and one file for each partition."""
     root = tmp_path_factory.mktemp("lake")
     number = 0
     for file in range(40):
@@ -94,7 +95,7 @@ def query(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LakeQuery]:
 
 
 def literals(column: str) -> st.SearchStrategy[Any]:
-    """Give constants as (SQL text, bound values)."""
+    """Return constants as (SQL text, bound values)."""
     moments = st.integers(-3, 90).map(lambda n: START + timedelta(microseconds=371 * n))
     found: dict[str, list[Any]] = {
         "n": WHOLE,
@@ -122,7 +123,7 @@ def literals(column: str) -> st.SearchStrategy[Any]:
 
 
 def written(value: Any) -> list[tuple[str, list[Any]]]:
-    """Give the ways to write a constant."""
+    """Return the ways to write a constant."""
     forms: list[tuple[str, list[Any]]] = [("?", [value])]
     if isinstance(value, str):
         forms.append(("'" + value.replace("'", "''") + "'", []))

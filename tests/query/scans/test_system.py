@@ -11,7 +11,7 @@ from tidegate.catalog.audit import AuditEvent
 from tidegate.catalog.jobs import Job
 from tidegate.errors import SqlUnsupported
 from tidegate.model.tables import Default, DefaultKind, Table, TableColumn, TableKind
-from tidegate.query.system_tables import audit_arrow, columns_arrow, jobs_arrow
+from tidegate.query.scans.system import audit_arrow, columns_arrow, jobs_arrow
 from tidegate.testing.clock import START_US
 
 

@@ -14,8 +14,8 @@ from deltalake import write_deltalake
 from tests.query.bench import Bench, Reader
 from tidegate.errors import NotReady, RequestInvalid, SqlInvalid, TableNotFound
 from tidegate.model.tables import Row, Table, TableColumn, TableKind
-from tidegate.query import table_scan
-from tidegate.query.lake_sql import QueryLimits
+from tidegate.query.duckdb.session import QueryLimits
+from tidegate.query.scans import tables
 from tidegate.testing.clock import START_US
 
 MESSAGES = {"id": "BIGINT", "room": "TEXT", "doc": "JSON", "tag": "UUID", "cost": "DECIMAL(10,2)"}
@@ -163,7 +163,7 @@ def test_an_unknown_table_names_the_nearest(bench: Bench, messages: Table) -> No
 def test_an_error_knows_all_columns_where_few_are_read(
     bench: Bench, messages: Table, small_rows_max: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_scan, "SMALL_ROWS_MAX", small_rows_max)
+    monkeypatch.setattr(tables, "SMALL_ROWS_MAX", small_rows_max)
     for where in ("", " WHERE id = 1"):
         with pytest.raises(SqlInvalid) as caught:
             bench.rows(f"SELECT id, rom FROM chat.messages{where}")
@@ -204,7 +204,7 @@ def fill_big(small: Bench) -> None:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Bench]:
-    made = Bench(tmp_path / "small", QueryLimits(memory_mb=16, timeout_seconds=20, rows_max=100))
+    made = Bench(tmp_path / "small", QueryLimits(memory_mb=16, timeout_seconds=120, rows_max=100))
     yield made
     made.close()
 
@@ -247,7 +247,7 @@ def test_a_statement_is_stopped_while_it_gathers_rows(bench: Bench) -> None:
         def close(self) -> None: ...
 
     def stop() -> None:
-        begun.wait(20)
+        begun.wait(60)
         bench.query.interrupt()
 
     stopper = threading.Thread(target=stop)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.query.bench import Bench
-from tests.query.topic_bench import TopicBench
+from tests.query.statements.topic_bench import TopicBench
 from tidegate.errors import (
     NameInvalid,
     RequestInvalid,
@@ -23,15 +23,15 @@ from tidegate.errors import (
 from tidegate.model.access import Operation
 from tidegate.model.tables import TableKind
 from tidegate.query.runner import kind_of
-from tidegate.query.steps import ConsumeAsk
-from tidegate.query.topics import CONSUMED, consumed_outcome
+from tidegate.query.statements.topics import CONSUMED, consumed_outcome
+from tidegate.query.step import ConsumeAsk
 from tidegate.sql import parse
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import I64_MAX
-from tidegate.topics.batches import MESSAGE_SCHEMA
 from tidegate.topics.definitions import RETENTION_SECONDS_MAX, Retention
-from tidegate.topics.groups import Take
-from tidegate.topics.reading import Start
+from tidegate.topics.groups.types import Take
+from tidegate.topics.log.reader import Start
+from tidegate.topics.log.record_batch import MESSAGE_SCHEMA
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def in_one_group(
         queued.release()
         return future
 
-    submit(lambda _staging: open_gate.wait(30))
+    submit(lambda _staging: open_gate.wait(60))
     monkeypatch.setattr(committer, "submit", counted)
     done = []
     with ThreadPoolExecutor(len(works)) as threads:

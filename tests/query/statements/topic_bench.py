@@ -6,22 +6,21 @@ import asyncio
 from typing import Any
 
 from tests.query.bench import Bench
-from tidegate.ingest.rows import RowWriter, StreamWriter
+from tidegate.ingest.row_writer import RowWriter, StreamWriter
 from tidegate.model.access import Principal, Role
-from tidegate.model.ids import SnowflakeSource
+from tidegate.model.ids import SnowflakeSource, UuidSource
 from tidegate.model.tables import Table
-from tidegate.model.uuids import UuidSource
-from tidegate.query.defining import Defining
-from tidegate.query.filling import Sources
 from tidegate.query.runner import StatementRunner
-from tidegate.query.selecting import Selecting
-from tidegate.query.showing import Showing
-from tidegate.query.steps import Caller, Outcome, Step, wrote
-from tidegate.query.system_tables import table_functions
-from tidegate.query.system_topics import topic_functions
-from tidegate.query.topics import TopicStatements
-from tidegate.query.writing import Writing
-from tidegate.server.topic_parts import open_topics
+from tidegate.query.scans.system import table_functions
+from tidegate.query.scans.system_topics import topic_functions
+from tidegate.query.statements.ddl import Defining
+from tidegate.query.statements.dml import Writing
+from tidegate.query.statements.row_builder import Sources
+from tidegate.query.statements.select import Selecting
+from tidegate.query.statements.show import Showing
+from tidegate.query.statements.topics import TopicStatements
+from tidegate.query.step import Caller, Outcome, Step, wrote
+from tidegate.server.runtime.topics import open_topics
 from tidegate.settings import Settings
 
 

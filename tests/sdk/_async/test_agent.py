@@ -16,7 +16,7 @@ from tests.sdk.consuming import group_of, payloads, wait_until
 from tests.sdk.faults import faulty_server
 from tests.sdk.running import BOTH, Count, Run, program, run_blocking
 from tidegate.errors import RequestInvalid, TopicNotFound
-from tidegate.sdk.shapes import Message
+from tidegate.sdk.types import Message
 from tidegate.testing.server import RunningServer
 
 QUICK = tidegate.Retry(attempts=3, first_ms=0)
@@ -79,7 +79,7 @@ def test_what_fails_is_tried_again_and_given_up_with_its_reason(
 def test_several_are_worked_on_at_once(
     run: Run, server: RunningServer, client: tidegate.Client, topic: str
 ) -> None:
-    together = threading.Barrier(4, timeout=30)
+    together = threading.Barrier(4, timeout=90)
     count = Count(8)
 
     def work(agent: Any, message: Message) -> None:
@@ -161,7 +161,7 @@ def test_what_a_killed_agent_had_comes_again_to_another(
     server: RunningServer, client: tidegate.Client, topic: str
 ) -> None:
     """Case 18: A dies, its messages come again after the lease."""
-    with program(server, topic, 3600) as (_child, output):
+    with program(server, topic, 3600, lease_ms=1000) as (_child, output):
         begun = {int(output.readline()), int(output.readline())}
     count = Count(8)
 

@@ -14,8 +14,8 @@ from tests.sdk.consuming import payloads
 from tests.sdk.faults import Chosen, Say, faulty_server
 from tests.sdk.running import BOTH, Count, Run, run_blocking
 from tidegate.errors import Forbidden, RequestInvalid, TokenWrong, TopicNotFound
-from tidegate.sdk.agents import what_next
-from tidegate.sdk.shapes import Message
+from tidegate.sdk.agent_policy import what_next
+from tidegate.sdk.types import Message
 from tidegate.testing.server import RunningServer
 
 # A message that fails once is a dead letter.
@@ -41,7 +41,7 @@ def reader(server: RunningServer, client: tidegate.Client) -> Iterator[tidegate.
 
 
 def answering(agent: Any) -> Callable[[Message], object]:
-    """Give a function that answers; an agent that comes to the last message ends without an error."""
+    """Return a function that answers; an agent that comes to the last message ends without an error."""
 
     def answer(message: Message) -> object:
         if message["payload"] == 2:
@@ -149,13 +149,14 @@ def test_the_log_says_which_message_failed_and_what_becomes_of_it(
         run_blocking(server, topic, work, retry=tidegate.Retry(attempts=2, first_ms=50), workers=1)
     dead = f"it is a dead letter now, in {topic}.dead"
     ids = [message["messageId"] for message in client.topic(topic).consume()["messages"]]
-    said = [record.getMessage() for record in caplog.records if record.name == "tidegate.agent"]
+    ours = [record for record in caplog.records if record.name == "tidegate.agent"]
+    said = [record.getMessage() for record in ours]
     assert sorted(said) == [
         f"{topic} 0:0 (message {ids[0]}, delivery 1) failed: again in 0.05 s",
         f"{topic} 0:0 (message {ids[0]}, delivery 2) failed: {dead}",
         f"{topic} 0:1 (message {ids[1]}, delivery 1) is rejected (not for us): {dead}",
     ]
-    raised = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    raised = [str(record.exc_info[1]) for record in ours if record.exc_info]
     assert raised == ["not now", "never"]
 
 

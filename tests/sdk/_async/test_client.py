@@ -59,7 +59,7 @@ def test_sql_gives_rows_and_tables(server: RunningServer) -> None:
 def test_many_calls_share_the_pool_and_a_wait_holds_up_nobody(server: RunningServer) -> None:
     async def crowd(client: tidegate.AsyncClient) -> None:
         topic = await client.topics.create("async.crowd")
-        waiting = asyncio.create_task(topic.consume("latest", wait_ms=30_000))
+        waiting = asyncio.create_task(topic.consume("latest", wait_ms=60_000))
         await asyncio.gather(*(client.topics.show("async.crowd") for _ in range(200)))
         while not waiting.done():
             await topic.publish([{"payload": "wake up"}])

@@ -7,6 +7,7 @@ import logging
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,8 @@ import tidegate
 from tests.sdk.consuming import BOTH, Where, consume_blocking, group_of, payloads, wait_until
 from tests.sdk.faults import faulty_server
 from tidegate.errors import LeaseLost, RequestInvalid, TopicNotFound
-from tidegate.sdk.shapes import Message
+from tidegate.sdk import leases
+from tidegate.sdk.types import Message
 from tidegate.testing.server import RunningServer
 
 Consume = Callable[..., list[Message]]
@@ -260,8 +262,15 @@ def test_without_prefetch_nothing_waits_while_a_message_is_in_work(
 
 @BOTH
 def test_leases_are_extended_while_the_body_runs(
-    consume: Consume, where: Where, server: RunningServer, client: tidegate.Client
+    consume: Consume,
+    where: Where,
+    server: RunningServer,
+    client: tidegate.Client,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Extended often and long: a moment in which nothing runs is no end of a lease.
+    lease_ms = 6_000
+    monkeypatch.setattr(leases, "EXTEND_AFTER", 250 / lease_ms)
     with faulty_server(upstream=server.url) as faulty:
 
         def extensions() -> int:
@@ -269,11 +278,12 @@ def test_leases_are_extended_while_the_body_runs(
 
         def slow(_consumer: object, message: Message) -> bool:
             if message["payload"] == 0:
-                wait_until(lambda: extensions() >= 4)
+                over = time.monotonic() + lease_ms / 1000 + 0.5
+                wait_until(lambda: extensions() >= 4 and time.monotonic() > over)
             return bool(message["payload"] == 9)
 
         through = Where(faulty.url, where.token, where.topic)
-        given = consume(through, slow, lease_ms=1_500)
+        given = consume(through, slow, lease_ms=lease_ms)
     assert [message["deliveries"] for message in given] == [1] * 10
     assert group_of(client, where.topic)["partitions"][0]["position"] == 9
 

@@ -26,7 +26,8 @@ from tests.sdk.consuming import (
 )
 from tests.sdk.faults import Chosen, FaultyServer, Say, faulty_server
 from tidegate.errors import ServerNotRunning, TopicNotFound
-from tidegate.sdk.shapes import Message
+from tidegate.sdk import leases
+from tidegate.sdk.types import Message
 from tidegate.testing.server import RunningServer, running_server
 
 Consume = Callable[..., list[Message]]
@@ -69,22 +70,25 @@ def test_a_lease_that_is_lost_while_its_message_is_in_work_is_told_and_not_ackno
     client: tidegate.Client,
     topic: str,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Case 18: a consumer that comes back late cannot ack another's lease."""
+    lease_ms = 60_000
+    monkeypatch.setattr(leases, "EXTEND_AFTER", 500 / lease_ms)  # soon, so that the loss is noticed
     stolen: list[str] = []
 
     def steal(_consumer: object, message: Message) -> bool:
         if message["payload"] == 0 and not stolen:
             # A reset takes the lease away, and someone else is given the message in work.
             client.topic(topic).reset("g", "earliest")
-            page = client.topic(topic).consume(group="g", member="thief", limit=2, lease_ms=60_000)
+            page = client.topic(topic).consume(group="g", member="thief", limit=2, lease_ms=lease_ms)
             stolen.extend(str(taken["lease"]) for taken in page["messages"])
             wait_until(lambda: "is lost" in caplog.text)
         return bool(message["payload"] == 9)
 
     with faulty_server(upstream=server.url) as faulty, caplog.at_level(logging.WARNING):
-        given = consume(Where(faulty.url, server.token, topic), steal, lease_ms=1_500, prefetch=0)
-        acked = {lease for leases in sent(faulty, "ack") for lease in leases}
+        given = consume(Where(faulty.url, server.token, topic), steal, lease_ms=lease_ms, prefetch=0)
+        acked = {lease for told in sent(faulty, "ack") for lease in told}
     assert payloads(given) == [0, *range(2, 10)]
     assert str(given[0]["lease"]) not in acked
     assert client.topic(topic).ack("g", stolen, member="thief")["acked"] == 2
@@ -145,8 +149,14 @@ def test_a_consumer_ends_while_its_server_is_away(topic: str, server: RunningSer
         client.topic(topic).consumer("g", wait_ms=100, prefetch=0) as consumer,
     ):
         next(iter(consumer))
+        asked = len(faulty.seen) + 3
         faulty.script = [busy] * 1_000_000
-        threading.Timer(0.3, consumer.stop).start()
+
+        def stop() -> None:
+            wait_until(lambda: len(faulty.seen) >= asked)
+            consumer.stop()
+
+        threading.Thread(target=stop).start()
         assert next(consumer, None) is None
     assert len(faulty.seen) > 3
 
@@ -159,12 +169,12 @@ def test_consumers_go_on_over_a_kill_of_the_server(tmp_path: Path) -> None:
     is_back = threading.Event()
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(running_server(home))
-        client = stack.enter_context(tidegate.connect(home=home, retry_seconds=20))
+        client = stack.enter_context(tidegate.connect(home=home, retry_seconds=90))
         topic = client.topics.create("faults.killed")
         client.topics.create("faults.answers")
         topic.publish([{"payload": number} for number in range(40)])
-        agent = topic.agent("ai", answers="faults.answers", workers=2, lease_ms=2_000)
-        consumer = topic.consumer("g", wait_ms=WAIT_MS, limit=5, lease_ms=2_000)
+        agent = topic.agent("ai", answers="faults.answers", workers=2, lease_ms=10_000)
+        consumer = topic.consumer("g", wait_ms=WAIT_MS, limit=5, lease_ms=10_000)
 
         def work(message: Message) -> object:
             if message["payload"] == 20:

@@ -17,7 +17,7 @@ from tidegate.errors import SqlInvalid, SqlUnsupported, TableNotFound, TokenWron
 from tidegate.sdk.client import Change, Client
 from tidegate.testing.server import RunningServer, running_server
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 60.0
 END = -1
 Follower = Callable[..., "Mirror"]
 

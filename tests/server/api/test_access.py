@@ -9,19 +9,19 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from tests.server.office import Office, Person, refusal, wait_for_refusal
+from tests.paths import ROOT
+from tests.server.accounts import Office, Person, refusal, wait_for_refusal
 from tests.server.route_access import NOWHERE, OPEN, TABLE, Row
 from tests.server.statement_access import SOCKETS, STATEMENTS
 from tidegate.catalog.audit import Actor
 from tidegate.model.access import Operation
-from tidegate.server.routes import ROUTES
+from tidegate.server.api.routes import ROUTES
 from tidegate.testing.server import running_server
 
 GUARDED = [row for row in TABLE if row.operation != OPEN]
@@ -66,7 +66,7 @@ def told_operations() -> dict[str, str]:
 
 
 def test_the_page_about_roles_says_the_same() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operate" / "roles.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operate" / "roles.md").read_text(encoding="utf-8")
     told: dict[str, str] = {}
     for line in page.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -118,7 +118,7 @@ def test_several_roles_allow_what_each_of_them_does(office: Office, acme: str) -
 
 
 def refused_everywhere(http: httpx.Client, expected: tuple[int, str]) -> list[str]:
-    """Give the endpoints that do not refuse someone as expected."""
+    """Return the endpoints that do not refuse someone as expected."""
     answers = [(row, row.ask(http, NOWHERE)) for row in GUARDED]
     return [told(row, answer) for row, answer in answers if refusal(answer) != expected]
 

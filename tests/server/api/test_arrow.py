@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import BodyTooLarge
-from tidegate.server.arrow_bodies import messages_of
+from tidegate.server.http.arrow import messages_of
 
 ARROW = "application/vnd.apache.arrow.stream"
 NewTopic = Callable[..., str]

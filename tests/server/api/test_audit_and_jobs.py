@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.office import Office, refusal
+from tests.server.accounts import Office, refusal
 from tidegate.catalog.audit import Actor
 from tidegate.testing.server import RunningServer
 

@@ -13,14 +13,14 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tidegate.model.clock import SystemClock
 from tidegate.model.timeranges import format_time
-from tidegate.server.metrics import render
-from tidegate.server.running import Running, WorkerReport, open_running
+from tidegate.server.api.metrics import render
+from tidegate.server.runtime.runtime import Running, WorkerReport, open_running
 from tidegate.settings import load_settings
-from tidegate.storage.home import Home
-from tidegate.testing.server import RunningServer
-from tidegate.watching.families import FAMILIES, PIPELINE_LABELS_MAX, SCRAPE_PARTS
+from tidegate.storage.home.home import Home
+from tidegate.telemetry.metric_families import FAMILIES, PIPELINE_LABELS_MAX, SCRAPE_PARTS
+from tidegate.testing.clock import ManualClock
+from tidegate.testing.server import RunningServer, running_server
 
 # These are not there before a worker reports.
 NOT_AT_ONCE = {
@@ -31,12 +31,19 @@ NOT_AT_ONCE = {
 }
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server of its own: what others left on a shared one may go while it is counted here."""
+    with running_server(tmp_path_factory.mktemp("metrics") / "home") as running:
+        yield running
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     """Open the parts of a server without its door."""
     home = Home.open(tmp_path / "home", lambda: secrets.token_urlsafe(32))
     loop = asyncio.new_event_loop()
-    opened = open_running(load_settings(None, {}), home, SystemClock(), loop)
+    opened = open_running(load_settings(None, {}), home, ManualClock(), loop)
     try:
         yield opened
     finally:
@@ -45,7 +52,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 def samples(text: bytes) -> dict[str, float]:
-    """Give every sample as `name label=value …`."""
+    """Return every sample as `name label=value …`."""
     return {
         sample.name + "".join(f" {key}={value}" for key, value in sorted(sample.labels.items())): sample.value
         for family in parse_text(text.decode())
@@ -83,7 +90,7 @@ def test_a_new_server_without_a_worker_says_so(running: Running) -> None:
 def test_a_part_that_fails_is_counted_and_the_others_are_there(
     running: Running, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidegate.server import metrics as module
+    from tidegate.server.api import metrics as module
 
     def broken(_running: Running) -> NoReturn:
         raise OSError("the disk is gone")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.office import Office
+from tests.server.accounts import Office
 from tests.server.statement_access import STATEMENTS
 from tidegate.testing.server import running_server
 

@@ -13,7 +13,7 @@ import pytest
 from tests.server.sql_client import Client
 from tidegate.testing.server import RunningServer, running_server
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +91,9 @@ def test_rows_belong_to_their_user(server: RunningServer, admin: Client) -> None
 
 def test_a_row_goes_after_its_time_and_so_does_its_file(server: RunningServer, admin: Client) -> None:
     """Cases 5 and 6."""
-    admin.run("CREATE STREAM TABLE chat.short (n INT) WITH (ttl_seconds = 1)")
-    admin.run("INSERT INTO chat.short VALUES (1)")
-    assert admin.rows("SELECT n FROM chat.short LAST 5") == [[1]]
+    admin.run("CREATE STREAM TABLE chat.short (n INT) WITH (ttl_seconds = 3)")
+    # In one request: it is there for three seconds only.
+    assert admin.rows("INSERT INTO chat.short VALUES (1); SELECT n FROM chat.short LAST 5") == [[1]]
     wait_until(lambda: admin.rows("SELECT n FROM chat.short LAST 5") == [])
     assert admin.rows("SELECT count(*) FROM chat.short") == [[0]]
 
@@ -158,7 +158,7 @@ def test_damage_is_named_and_the_rest_is_read(server: RunningServer, admin: Clie
     admin.run("CREATE STREAM TABLE chat.hurt (n INT) WITH (ttl_seconds = 3600, durability = 'fsync')")
     for n in range(5):
         admin.run("INSERT INTO chat.hurt VALUES (?)", [n])
-    (path,) = logs_of(server, "hurt")
+    path = logs_of(server, "hurt")[0]  # one of two where the hour, and so the window, changed meanwhile
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x40
     path.write_bytes(content)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.server.office import Office, refusal
+from tests.server.accounts import Office, refusal
 from tidegate.testing.server import RunningServer
 
 TENANTS = "/api/v1/tenants"

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 import tidegate
+from tests.server.api.test_arrow import ARROW, send, stream
+from tests.server.runtime.test_background import with_running
 from tests.server.sql_client import Client
-from tests.server.test_arrow import ARROW, send, stream
-from tests.server.test_chores import with_running
 from tests.server.topic_client import told
 from tidegate.errors import RequestInvalid
 from tidegate.ingest.publish import Messages
-from tidegate.server.chores import keep_retention
-from tidegate.server.running import Running
+from tidegate.server.runtime.background import keep_retention
+from tidegate.server.runtime.runtime import Running
 from tidegate.storage.keys import KeySpace, prefix_range
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.server import RunningServer

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.server.office import Office, refusal
+from tests.server.accounts import Office, refusal
 from tidegate.testing.server import RunningServer
 
 USERS = "/api/v1/users"

@@ -18,8 +18,7 @@ from tidegate.errors import (
     TooManyGuesses,
 )
 from tidegate.model.access import Principal, Role
-from tidegate.server.guesses import ADDRESSES_MAX, GuessBrake
-from tidegate.server.identities import IDLE_SECONDS_MAX, Identities, in_tenant
+from tidegate.server.http.auth import ADDRESSES_MAX, IDLE_SECONDS_MAX, GuessBrake, Identities, in_tenant
 from tidegate.settings import AuthSettings
 from tidegate.testing.clock import ManualClock
 

@@ -80,12 +80,12 @@ def test_a_key_is_remembered_after_a_kill(home: Path) -> None:
     def send(server: RunningServer) -> httpx.Response:
         bearer = {"Authorization": f"Bearer {server.token}", **headers}
         url = f"{server.url}/api/v1/topics/app.x/publish"
-        return httpx.post(url, json=body, headers=bearer, trust_env=False)
+        return httpx.post(url, json=body, headers=bearer, trust_env=False, timeout=60)
 
     with running_server(home) as server:
         bearer = {"Authorization": f"Bearer {server.token}"}
         httpx.post(
-            f"{server.url}/api/v1/topics", json={"name": "app.x"}, headers=bearer, trust_env=False
+            f"{server.url}/api/v1/topics", json={"name": "app.x"}, headers=bearer, trust_env=False, timeout=60
         ).raise_for_status()
         first = send(server).json()
         server.kill()

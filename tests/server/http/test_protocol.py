@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 
-from tidegate.server.joined import JOINED_BYTES_MAX, JoinedWrites
+from tidegate.server.http.protocol import JOINED_BYTES_MAX, JoinedWrites
 
 Try = Callable[[JoinedWrites, asyncio.StreamReader], Awaitable[None]]
 

@@ -6,9 +6,9 @@ import pytest
 
 from tidegate.errors import EndpointNotFound, InvariantBroken, MethodNotAllowed
 from tidegate.model.access import Operation
-from tidegate.server.routes import ROUTES, Route
-from tidegate.server.routing import Router
-from tidegate.server.status import health
+from tidegate.server.api.routes import ROUTES, Route
+from tidegate.server.api.status import health
+from tidegate.server.http.router import Router
 
 
 def route(method: str, path: str) -> Route:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import ssl
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import trustme
 
 import tidegate
 from tidegate.errors import ServerUntrusted, TlsUnusable
-from tidegate.server.tls import Tls, load_tls
+from tidegate.server.http.tls import Tls, load_tls
 from tidegate.settings import ServerSettings
 from tidegate.testing.server import running_server
 
@@ -54,16 +55,18 @@ def test_the_server_speaks_tls_and_nothing_else(home: Path, tmp_path: Path) -> N
     with running_server(home, environ=named, verify=trusted) as server:
         assert server.url.startswith("https://127.0.0.1:")
         bearer = {"Authorization": f"Bearer {server.token}"}
-        answer = httpx.get(f"{server.url}/api/v1/status", headers=bearer, verify=trusted, trust_env=False)
+        answer = httpx.get(
+            f"{server.url}/api/v1/status", headers=bearer, verify=trusted, trust_env=False, timeout=60
+        )
         assert answer.status_code == 200
         with pytest.raises(httpx.TransportError):
-            httpx.get(server.url.replace("https", "http") + "/health", trust_env=False)
+            httpx.get(server.url.replace("https", "http") + "/health", trust_env=False, timeout=60)
         old = ssl.create_default_context()
         authority.configure_trust(old)
         with pytest.warns(DeprecationWarning):
             old.maximum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises(httpx.TransportError):
-            httpx.get(f"{server.url}/health", verify=old, trust_env=False)
+            httpx.get(f"{server.url}/health", verify=old, trust_env=False, timeout=60)
         with tidegate.connect(home=home) as client:
             assert client.status()["home"] == str(home)
 
@@ -87,7 +90,7 @@ def test_commands_of_the_machine_need_no_name_in_the_certificate(home: Path, tmp
         with tidegate.connect(home=home) as client:
             assert client.open_link()["url"].startswith("https://tide.example.com/enter?")
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{server.url}/health", verify=outer, trust_env=False)
+            httpx.get(f"{server.url}/health", verify=outer, trust_env=False, timeout=60)
         with pytest.raises(ServerUntrusted):
             tidegate.connect(server.url, token=server.token, retry_seconds=0).status()
 
@@ -97,15 +100,21 @@ def test_a_renewed_certificate_is_taken_and_a_bad_one_is_not(tmp_path: Path) -> 
     certificate, key = write_pair(tmp_path, authority)
     tls = Tls(certificate, key)
     assert tls.reload() is False
-    write_pair(tmp_path, authority, "renewed.example")
+
+    def renew(name: str, at_seconds: int) -> None:
+        """Write a pair at a time of its own: clocks of files tick slowly, and pairs are of equal size."""
+        for path in write_pair(tmp_path, authority, name):
+            os.utime(path, (at_seconds, at_seconds))
+
+    renew("renewed.example", 1)
     assert tls.reload() is True
     # A pair that does not fit is refused, and the one before it goes on: not the half of each.
-    write_pair(tmp_path, authority, "half.example")
+    renew("half.example", 2)
     key.write_text("no key\n")
     with pytest.raises(TlsUnusable):
         tls.reload()
     assert name_shown(tls, authority, "renewed.example") == "renewed.example"
-    write_pair(tmp_path, authority, "again.example")
+    renew("again.example", 3)
     assert tls.reload() is True
 
 

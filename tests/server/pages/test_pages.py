@@ -15,7 +15,7 @@ import pytest
 import trustme
 
 from tests.browser import start_browser
-from tests.server.office import Office, Person, refusal
+from tests.server.accounts import Office, Person, refusal
 from tidegate.testing.server import RunningServer, running_server
 
 COOKIE = "tidegate_session"

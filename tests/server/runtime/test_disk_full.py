@@ -54,7 +54,7 @@ def test_nothing_is_lost_when_the_disk_fills_up_and_writes_go_on_after_room_is_m
     }
     with running_server(small_disk / "home", environ=environ) as server:
         headers = {"Authorization": f"Bearer {server.token}"}
-        with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=30) as http:
+        with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=60) as http:
             assert http.post("/api/v1/topics", json={"name": "a.b"}).status_code == 201
             assert http.post("/api/v1/topics", json={"name": "a.spare"}).status_code == 201
             stored = _publish_until_refused(http, small_disk, guard_bytes)
@@ -73,7 +73,7 @@ def test_nothing_is_lost_when_the_disk_fills_up_and_writes_go_on_after_room_is_m
     _check_kept(kept[:-1], stored)
     with running_server(small_disk / "home", environ=environ) as server:
         headers = {"Authorization": f"Bearer {server.token}"}
-        with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=30) as http:
+        with httpx.Client(base_url=server.url, headers=headers, trust_env=False, timeout=60) as http:
             assert _numbers(http) == kept
 
 
@@ -116,7 +116,7 @@ def _publish_until_refused(http: httpx.Client, disk: Path, guard_bytes: int) -> 
 
 def _publish_until_taken(http: httpx.Client, number: int) -> None:
     """RocksDB looks for room every few seconds; what it refuses meanwhile is not there."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while (answer := _publish(http, number)).status_code != 200:
         assert time.monotonic() < deadline, answer.text
         time.sleep(0.2)

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 from tidegate.testing.server import running_server
 
 
@@ -16,7 +16,7 @@ def fill(home: Path) -> None:
     with running_server(home) as server:
         headers = {"Authorization": f"Bearer {server.token}"}
         made = httpx.post(
-            f"{server.url}/api/v1/topics", json={"name": "a.b"}, headers=headers, trust_env=False
+            f"{server.url}/api/v1/topics", json={"name": "a.b"}, headers=headers, trust_env=False, timeout=60
         )
         assert made.status_code == 201
 
@@ -39,7 +39,9 @@ def test_a_home_without_its_engine_or_catalog_is_refused_and_stays_as_it_is(home
     shutil.move(home.parent / "elsewhere", home / part)
     with running_server(home) as server:
         headers = {"Authorization": f"Bearer {server.token}"}
-        assert httpx.get(f"{server.url}/api/v1/topics/a.b", headers=headers, trust_env=False).is_success
+        assert httpx.get(
+            f"{server.url}/api/v1/topics/a.b", headers=headers, trust_env=False, timeout=60
+        ).is_success
 
 
 def test_a_new_home_and_one_that_was_never_served_lack_nothing(home: Path) -> None:

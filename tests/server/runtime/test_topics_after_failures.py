@@ -11,18 +11,18 @@ import pytest
 from tidegate.errors import StorageFailed
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Table, TableColumn, TableKind
-from tidegate.server.topic_parts import TopicParts, open_topics
+from tidegate.server.runtime.topics import TopicParts, open_topics
 from tidegate.settings import Settings
-from tidegate.storage.commit import GroupCommitter, Staging
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.batches import Origin
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups import Take
+from tidegate.topics.groups.types import Take
+from tidegate.topics.log.record_batch import Origin
 from tidegate.topics.routes import Route
 
 TABLE = Table(7, "default", "app", "users", TableKind.SHARED, (TableColumn("id", "BIGINT"),), ("id",), 0)
-SECONDS_MAX = 10
+SECONDS_MAX = 60
 Stage = Callable[[TopicParts, Staging, Topic], object]
 
 
@@ -39,7 +39,7 @@ class Home:
         self.commit(lambda s: take(self.parts, s, self.topic))
 
     def opened(self) -> TopicParts:
-        """Give topics that know of the disk what is there now."""
+        """Return topics that know of the disk what is there now."""
         committer = GroupCommitter(self.engine)
         self.committers.append(committer)
         ids = SnowflakeSource(self.clock)
@@ -53,7 +53,7 @@ class Home:
             self.commit(lambda staging: stage(self.parts, staging, self.topic))
 
     def seen(self, parts: TopicParts) -> list[Any]:
-        """Give all that topics remember of what they wrote."""
+        """Return all that topics remember of what they wrote."""
         return [
             list(parts.directory),
             parts.log.counters(self.topic, 0),

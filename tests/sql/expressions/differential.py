@@ -1,6 +1,6 @@
 """Live expressions against DuckDB: the same random expressions over the same rows must give the same values.
 
-    python -m tests.sql.differential --minutes 5 [--seed 7]
+    python -m tests.sql.expressions.differential --minutes 5 [--seed 7]
 
 What we refuse is counted: it must stay below a share of what DuckDB takes. Where DuckDB breaks off on a row
 (an overflow, a failed cast) we must report a fault, unless the expression has a part that need not be
@@ -22,11 +22,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from tests.sql.differential_grammar import KINDS, Grammar
-from tests.sql.differential_rows import SHAPE, rows_of
+from tests.sql.expressions.differential_grammar import KINDS, Grammar
+from tests.sql.expressions.differential_rows import SHAPE, rows_of
 from tidegate.errors import SqlInvalid, SqlUnsupported
 from tidegate.model.tables import Row
-from tidegate.sql.expressions import LiveSelect, compile_select
+from tidegate.sql.expressions.compile import LiveSelect, compile_select
 
 ROWS = 20
 # Of the expressions that DuckDB takes, at most this share may be refused.
@@ -76,7 +76,7 @@ class Oracle:
         self.connection.execute("CREATE TABLE ns.t AS SELECT * REPLACE (CAST(u AS UUID) AS u) FROM held")
 
     def values(self, text: str, params: list[object]) -> tuple[list[Any], list[str | None], str]:
-        """Give the value of each row or the error of it, and the type."""
+        """Return the value of each row or the error of it, and the type."""
         kind = str(self._select(f"SELECT {text} AS v FROM ns.t", params).types[0])
         shown = f"CAST({text} AS VARCHAR)" if kind == "UUID" else text
         self.was_split = False
@@ -108,7 +108,7 @@ class Oracle:
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
-    """Give the values as rows hold them: dates and times as numbers."""
+    """Return the values as rows hold them: dates and times as numbers."""
     if pa.types.is_timestamp(column.type):
         column = column.cast(pa.int64())
     elif pa.types.is_date32(column.type):
@@ -217,7 +217,7 @@ def _compare_filter(
 
 
 def expressions(rng: random.Random) -> Iterator[tuple[str, list[object]]]:
-    """Give random expressions without end."""
+    """Yield random expressions without end."""
     grammar = Grammar(rng)
     while True:
         yield grammar.whole(rng.choice(("bool", "bool", *KINDS)), rng.randint(1, 4))

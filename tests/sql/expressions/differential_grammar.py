@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from tests.sql.differential_rows import TEXTS
+from tests.sql.expressions.differential_rows import TEXTS
 
 
 def quoted(text: str) -> str:
@@ -13,19 +13,19 @@ def quoted(text: str) -> str:
 
 
 class Grammar:
-    """Gives random expressions of a wanted kind as SQL text."""
+    """Returns random expressions of a wanted kind as SQL text."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
         self.params: list[object] = []
 
     def whole(self, kind: str, depth: int) -> tuple[str, list[object]]:
-        """Give an expression and the values of its parameters."""
+        """Return an expression and the values of its parameters."""
         self.params = []
         return self.expression(kind, depth), self.params
 
     def expression(self, kind: str, depth: int) -> str:
-        """Give an expression; now and then without the parentheses around it."""
+        """Return an expression; now and then without the parentheses around it."""
         if depth <= 0 or self.rng.random() < 0.12:
             return self.leaf(kind)
         text = self.rng.choice(_FORMS[kind])(self, depth - 1)
@@ -110,7 +110,7 @@ _TEXT_FOR = {
 
 
 def _partner(g: Grammar, kind: str, depth: int) -> str:
-    """Give something that can be compared with a kind."""
+    """Return something that can be compared with a kind."""
     if g.rng.random() < 0.2:
         return g.rng.choice(_TEXT_FOR[kind])
     return g.of(depth, *_SAME.get(kind, (kind,)))

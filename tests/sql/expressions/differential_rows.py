@@ -9,7 +9,7 @@ from typing import Any
 
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row
-from tidegate.sql.expressions import RowShape
+from tidegate.sql.expressions.compile import RowShape
 
 SHAPE = RowShape(
     (
@@ -200,7 +200,7 @@ BIGS = [*INTS, 2**63 - 1, -(2**63), 2**53 + 1, 10**15, -(10**18)]
 
 
 def value_of(rng: random.Random, kind: ColumnType) -> Any:
-    """Give a random value of a column, often an edge, sometimes NULL."""
+    """Return a random value of a column, often an edge, sometimes NULL."""
     if rng.random() < 0.15:
         return None
     day = rng.choice(
@@ -238,7 +238,7 @@ def _decimal(rng: random.Random, kind: ColumnType) -> Decimal:
 
 
 def rows_of(rng: random.Random, count: int) -> list[Row]:
-    """Give random rows; columns p and q hold texts that look like numbers, and like times and ids."""
+    """Return random rows; columns p and q hold texts that look like numbers, and like times and ids."""
     made = [[value_of(rng, kind) for _, kind in SHAPE.columns] for _ in range(count)]
     names = [name for name, _ in SHAPE.columns]
     for row in made:

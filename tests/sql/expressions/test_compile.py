@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
 import pytest
 
+from tests.paths import ROOT
 from tidegate.errors import SqlInvalid
 from tidegate.model.schemas import ColumnType
-from tidegate.sql.expressions import LiveSelect, RowShape, compile_filter, compile_select
-from tidegate.sql.functions import every_function
-from tidegate.sql.functions_text import compile_like, lower, upper
+from tidegate.sql.expressions.compile import LiveSelect, RowShape, compile_filter, compile_select
+from tidegate.sql.expressions.functions import every_function
+from tidegate.sql.expressions.functions_text import compile_like, lower, upper
 
 SHAPE = RowShape(
     (
@@ -214,7 +214,7 @@ def test_a_text_that_would_grow_without_bounds_is_a_fault() -> None:
 
 
 def test_every_function_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "live-filters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "live-filters.md").read_text(encoding="utf-8")
     assert [name for name in every_function() if f"`{name}`" not in page] == []
 
 

@@ -1,11 +1,14 @@
-"""Random live expressions give what DuckDB gives; a longer run: python -m tests.sql.differential."""
+"""Random live expressions give what DuckDB gives.
+
+A longer run: python -m tests.sql.expressions.differential.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.sql.differential import REFUSED_SHARE_MAX, Oracle, Tally, compare, run
-from tests.sql.differential_rows import rows_of
+from tests.sql.expressions.differential import REFUSED_SHARE_MAX, Oracle, Tally, compare, run
+from tests.sql.expressions.differential_rows import rows_of
 
 
 def test_random_expressions_give_what_duckdb_gives() -> None:
@@ -18,7 +21,7 @@ def test_random_expressions_give_what_duckdb_gives() -> None:
 def test_a_difference_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     import random
 
-    from tidegate.sql.expressions import LiveSelect
+    from tidegate.sql.expressions.compile import LiveSelect
 
     oracle, tally = Oracle(rows_of(random.Random(1), 8)), Tally()
     compare(oracle, "n > 5", [], tally)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sql.test_expressions import SHAPE
+from tests.sql.expressions.test_compile import SHAPE
 from tidegate.errors import SqlInvalid, SqlUnsupported
-from tidegate.sql.expressions import compile_filter, compile_select
+from tidegate.sql.expressions.compile import compile_filter, compile_select
 
 PLAIN = "plain query"
 

@@ -10,7 +10,7 @@ from tests.sql.fuzz import check
 from tidegate.errors import SqlInvalid
 from tidegate.model.tables import DefaultKind
 from tidegate.sql import USE_DEFAULT, Call, Fragment, Insert, Literal, Param, parse, renumbered
-from tidegate.sql.values import ROWS_MAX
+from tidegate.sql.parser.dml import ROWS_MAX
 
 
 def insert(values: str) -> Insert:

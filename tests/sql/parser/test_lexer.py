@@ -11,7 +11,15 @@ import pytest
 from tests.sql.fuzz import tokens_of
 from tidegate.errors import SqlInvalid
 from tidegate.sql import parse
-from tidegate.sql.tokens import NUMBER_CHARS_MAX, Place, fold, line_and_column, number_of, scan, string_of
+from tidegate.sql.parser.lexer import (
+    NUMBER_CHARS_MAX,
+    Place,
+    fold,
+    line_and_column,
+    number_of,
+    scan,
+    string_of,
+)
 
 PIECES = [
     "'a'",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 import re
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 
+from tests.paths import ROOT
 from tests.sql.fuzz import VALID, bare, tokens_of
 from tidegate.errors import SqlInvalid
 from tidegate.model.schemas import ColumnType
@@ -38,9 +38,9 @@ from tidegate.sql import (
     Update,
     parse,
 )
-from tidegate.sql.grammar import STATEMENTS_MAX
-from tidegate.sql.tokens import TEXT_CHARS_MAX, WORD
-from tidegate.sql.topic_statements import TopicStatement
+from tidegate.sql.parser.lexer import TEXT_CHARS_MAX, WORD
+from tidegate.sql.parser.parse import STATEMENTS_MAX
+from tidegate.sql.statements import TopicStatement
 
 T = TableName("chat", "t")
 
@@ -260,7 +260,7 @@ def test_a_statement_is_explained(inner: str) -> None:
 
 
 def disguised(text: str, chance: random.Random) -> str:
-    """Give the same statement with other spaces, comments and capitals."""
+    """Return the same statement with other spaces, comments and capitals."""
     gaps = [" ", "\n", "\t\r\n", " /* ' ; */ ", ' -- " ;\n', "/**/", "\u00a0"]
     pieces = []
     for before, token in zip([None, *tokens_of(text)], tokens_of(text), strict=False):
@@ -299,7 +299,7 @@ def test_a_text_without_statements_gives_none(text: str) -> None:
 
 
 def test_a_text_of_too_many_words_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.sql.cursor.TOKENS_MAX", 100)
+    monkeypatch.setattr("tidegate.sql.parser.cursor.TOKENS_MAX", 100)
     assert parse("SELECT " + "+".join(["1"] * 50))
     with pytest.raises(SqlInvalid, match="more than 100 words and signs"):
         parse("SELECT " + "+".join(["1"] * 51))
@@ -322,7 +322,7 @@ def test_too_much_is_refused() -> None:
 
 
 def test_every_statement_of_the_reference_is_read() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "sql.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "sql.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sql\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     statements = [statement for block in blocks for statement in parse(block)]
     shown = {type(statement).__name__ for statement in statements}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.sql.test_grammar_mistakes import place_of
+from tests.sql.parser.test_parse_errors import place_of
 from tidegate.errors import SqlInvalid, SqlUnsupported
 from tidegate.sql import parse
 

@@ -9,7 +9,7 @@ import pytest
 from tests.sql.fuzz import bare
 from tidegate.model.durations import parse_duration
 from tidegate.sql import Literal, Param, Statement, TableName, parse
-from tidegate.sql.topic_statements import (
+from tidegate.sql.statements import (
     Ack,
     AddSource,
     ClearTopic,

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import SchemaInvalid
-from tidegate.state.ddl import schema_of_ddl
+from tidegate.state.arrow.ddl import schema_of_ddl
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tidegate.state.ddl import schema_of_ddl
-from tidegate.state.moment import Moment
-from tidegate.state.rows_out import OutputWrong, RowsOut, cast_batches
-from tidegate.state.types import arrow_schema_of
+from tidegate.state.arrow.ddl import schema_of_ddl
+from tidegate.state.arrow.encode import OutputWrong, RowsOut, cast_batches
+from tidegate.state.arrow.types import arrow_schema_of
+from tidegate.state.instant import Moment
 
 COUNTS = schema_of_ddl("user_id string, n long")
 

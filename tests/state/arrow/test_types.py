@@ -12,8 +12,14 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import StateInvalid, ValueInvalid
-from tidegate.state.signatures import signature_text, type_of
-from tidegate.state.types import arrow_schema_of, arrow_type_of, record_builder, same_shape, signature_of
+from tidegate.state.arrow.types import (
+    arrow_schema_of,
+    arrow_type_of,
+    record_builder,
+    same_shape,
+    signature_of,
+)
+from tidegate.state.schema.signatures import signature_text, type_of
 
 UserId = NewType("UserId", str)
 UTC = dt.UTC

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tidegate.errors import ValueInvalid
-from tidegate.state.aggregates import AggregateFunction, adapted
 from tidegate.state.context import Context
+from tidegate.state.kinds.aggregates import AggregateFunction, adapted
+from tidegate.state.kinds.reducing import AggregatingState
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.reducing_state import AggregatingState
 from tidegate.testing.operators import OperatorHarness
 
 

@@ -11,15 +11,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.state.bench import Bench
-from tests.state.test_states import Average
+from tests.checkpoint.bench import Bench
+from tests.state.kinds.test_declaration import Average
 from tidegate.errors import ValueInvalid
-from tidegate.state.cursor import KeyBatch
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
-from tidegate.state.reducing_state import AggregatingState, ReducingState
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.reducing import AggregatingState, ReducingState
+from tidegate.state.kinds.value import ValueState
+from tidegate.state.runtime.cursor import KeyBatch
 from tidegate.state.ttl import Ttl
-from tidegate.state.value_state import ValueState
 
 KEYS = ["ann", "bob", "cid"]
 

@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.state.bench import Bench
+from tests.checkpoint.bench import Bench
 from tidegate.errors import StateCorrupt, StateOutsideKey, ValueInvalid
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
-from tidegate.state.operator_state import OperatorListState
-from tidegate.state.reducing_state import AggregateFunction, AggregatingState, ReducingState
-from tidegate.state.value_state import ValueState
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.operator_list import OperatorListState
+from tidegate.state.kinds.reducing import AggregateFunction, AggregatingState, ReducingState
+from tidegate.state.kinds.value import ValueState
 
 
 @dataclass

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.state.bench import Bench
+from tests.checkpoint.bench import Bench
 from tidegate.errors import StorageCorrupt
-from tidegate.state.evolution import Migration, Named, StoredForm, Upgrader
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
-from tidegate.state.states import Binding, State
+from tidegate.state.kinds.declaration import Binding, State
+from tidegate.state.kinds.entry_format import plain_header, split_value, time_of, timed_header
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.value import ValueState
+from tidegate.state.schema.migrations import Migration, Named, StoredForm, Upgrader
 from tidegate.state.ttl import Ttl
-from tidegate.state.value_state import ValueState
-from tidegate.state.values import plain_header, split_value, time_of, timed_header
 
 
 @given(st.integers(1, 255), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=20))

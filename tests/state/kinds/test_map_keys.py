@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import StateInvalid, StorageCorrupt, ValueInvalid
-from tidegate.state.keys import SubKeyCodec
+from tidegate.state.kinds.map_keys import SubKeyCodec
 
 TEXTS = st.text(st.sampled_from("\x00\x01aé"), max_size=6) | st.text(max_size=40)
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False) | st.decimals(-1000, 1000, places=3)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.state.bench import Bench
-from tidegate.state import map_reads
-from tidegate.state.map_state import MapState
+from tests.checkpoint.bench import Bench
+from tidegate.state.kinds import map as map_reads
+from tidegate.state.kinds.map import MapState
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ class Reads:
 
 
 def filled(bench: Bench, count: int) -> tuple[MapState[int, int], Reads]:
-    """Give a map of so many entries in the next batch, and what counts its reads."""
+    """Return a map of so many entries in the next batch, and what counts its reads."""
     declared = MapState(int, int)
     state = bench.bind(declared)
     bench.on("ann")

@@ -8,15 +8,15 @@ from typing import assert_type
 
 import pytest
 
-from tests.state.bench import Bench
-from tests.state.test_states import Average
+from tests.checkpoint.bench import Bench
+from tests.state.kinds.test_declaration import Average
 from tidegate.errors import ValueInvalid
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
-from tidegate.state.operator_state import OperatorListState
-from tidegate.state.reducing_state import AggregatingState, ReducingState
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.operator_list import OperatorListState
+from tidegate.state.kinds.reducing import AggregatingState, ReducingState
+from tidegate.state.kinds.value import ValueState
 from tidegate.state.ttl import Ttl
-from tidegate.state.value_state import ValueState
 
 
 @dataclass

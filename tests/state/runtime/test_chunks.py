@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.state.chunks import GROUP_COLUMN, Chunk, KeyFinder, joined, part_of
-from tidegate.state.keys import KeyCodec, KeyType
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.state.runtime.chunks import GROUP_COLUMN, Chunk, KeyFinder, joined, part_of
 
 
 def batch_of(**columns: pa.Array) -> pa.RecordBatch:

@@ -18,24 +18,25 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
+from tests.checkpoint.opening import open_backend
+from tidegate.checkpoint.backend import Version
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.commit_record import RunFacts
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.checkpoint.keys.layout import instance_of
 from tidegate.errors import InvariantBroken, RowFailed, StateInvalid, ValueInvalid
-from tidegate.state.backend import Version
-from tidegate.state.backends import open_backend
 from tidegate.state.context import Context, OpenContext, Timer
-from tidegate.state.evolution import Migration
-from tidegate.state.heads import RunFacts
-from tidegate.state.instance import GROUP_COLUMN, BatchTimes, OperatorInstance, Place
-from tidegate.state.keys import KeyCodec, KeyType
-from tidegate.state.layout import instance_of
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.operator_list import OperatorListState
+from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.operator_state import OperatorListState
-from tidegate.state.plans import checked
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.schemas import OperatorSchema, plan_schema
-from tidegate.state.stage import Stage
-from tidegate.state.value_state import ValueState
+from tidegate.state.operator_plan import checked
+from tidegate.state.runtime.chunks import GROUP_COLUMN
+from tidegate.state.runtime.instance import BatchTimes, OperatorInstance, Place
+from tidegate.state.runtime.write_batch import Stage
+from tidegate.state.schema.migrations import Migration
+from tidegate.state.schema.schema import OperatorSchema, plan_schema
 from tidegate.testing.operators import MAX_PARALLELISM, OperatorHarness
 
 MINUTE_MS = 60_000

@@ -13,10 +13,10 @@ import pytest
 
 from tidegate.errors import RowFailed, StateInvalid, StorageFull
 from tidegate.state.context import BatchContext, Context, Timer
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.value_state import ValueState
 from tidegate.testing.operators import OperatorHarness
 
 HERE = __file__

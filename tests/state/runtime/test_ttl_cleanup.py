@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.state.bench import Bench
-from tidegate.state import cleanup
-from tidegate.state.list_state import ListState
-from tidegate.state.map_state import MapState
-from tidegate.state.rocks import RocksBackend
+from tests.checkpoint.bench import Bench
+from tidegate.checkpoint.backends.rocksdb import RocksBackend
+from tidegate.state.kinds.list import ListState
+from tidegate.state.kinds.map import MapState
+from tidegate.state.kinds.value import ValueState
+from tidegate.state.runtime import ttl_cleanup
 from tidegate.state.ttl import Cleanup, Ttl
-from tidegate.state.value_state import ValueState
 
 STRATEGIES: list[Cleanup] = ["FullSnapshot", "IncrementalCleanup", "RocksdbCompaction"]
 # The widest bucket that the TTLs of these tests have.
@@ -125,7 +125,7 @@ def test_by_event_time_the_watermark_says_what_goes(bench: Bench) -> None:
 
 
 def test_a_batch_cleans_so_much_and_the_next_goes_on(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleanup, "CLEANED_PER_BATCH", 40)
+    monkeypatch.setattr(ttl_cleanup, "CLEANED_PER_BATCH", 40)
     declared = ValueState(int, ttl=Ttl("10 s"))
     state = bench.bind(declared)
     for number in range(100):
@@ -142,7 +142,7 @@ def test_a_batch_cleans_so_much_and_the_next_goes_on(bench: Bench, monkeypatch: 
 
 
 def test_cleaning_keeps_up_with_writing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleanup, "CLEANED_PER_BATCH", 1)
+    monkeypatch.setattr(ttl_cleanup, "CLEANED_PER_BATCH", 1)
     declared = ListState(int, ttl=Ttl("1 s"))
     for number in range(12):
         state = bench.batch(number * 1_000).bind(declared)
@@ -173,8 +173,59 @@ def test_incremental_cleanup_looks_at_so_many_entries_an_access(bench: Bench) ->
     assert looked > 99
 
 
+def accessed(state: Any, count: int) -> None:
+    """Let a bound state have had so many accesses in this batch."""
+    state.cells.accesses = count
+
+
+def test_a_sweep_of_one_entry_a_batch_comes_past_key_groups_that_are_empty(bench: Bench) -> None:
+    declared = ValueState(int, ttl=Ttl("10 s", cleanup="IncrementalCleanup", entries_per_access=1))
+    state = bench.bind(declared)
+    for key in ("ann", "bob", "cid"):
+        bench.on(key)
+        state.update(1)
+    bench.commit()
+    removed = 0
+    for _ in range(20):
+        state = bench.batch(60_000).bind(declared)
+        bench.on("ann")
+        state.clear()
+        accessed(state, 1)
+        removed += bench.clean(60_000).removed_count
+        bench.commit()
+    assert removed == 2
+    assert bench.entry_count() == 0
+
+
+@pytest.mark.parametrize("per_group", [1, 40, 700])
+def test_a_sweep_looks_at_every_entry_once_a_round(bench: Bench, per_group: int) -> None:
+    """Short and long key groups, and one that is longer than all others together."""
+    declared = MapState(int, int, ttl=Ttl("10 s", cleanup="IncrementalCleanup", entries_per_access=100))
+    state = bench.bind(declared)
+    sizes = {f"k{number}": per_group for number in range(5)} | {"long": 3 * per_group + 17}
+    for key, size in sizes.items():
+        bench.on(key)
+        state.put_all(dict.fromkeys(range(size), 1))
+    bench.commit()
+    looked, batches = 0, 0
+    while looked < sum(sizes.values()):
+        accessed(bench.batch(1_000).bind(declared), 1)
+        cleaned = bench.clean(1_000)
+        assert 0 < cleaned.looked_count <= 100
+        looked, batches = looked + cleaned.looked_count, batches + 1
+        bench.commit()
+    removed = 0
+    for _ in range(2):  # what lies before the place where it stopped comes with the next round
+        bench.batch(60_000)
+        accessed(bench.bind(declared), 10**6)
+        removed += bench.clean(60_000).removed_count
+        bench.commit()
+    assert removed == sum(sizes.values())
+    assert batches <= sum(sizes.values()) // (100 - 8) + 1
+
+
 def test_many_key_groups_take_turns(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleanup, "GROUPS_PER_BATCH", 3)
+    monkeypatch.setattr(ttl_cleanup, "GROUPS_PER_BATCH", 3)
     declared = ValueState(int, ttl=Ttl("10 s"))
     state = bench.bind(declared)
     for number in range(100):
@@ -194,12 +245,12 @@ def test_what_a_late_row_puts_into_a_bucket_that_is_over_is_found_later(bench: B
     declared = ListState(int, ttl=Ttl("10 s", clock="event"))
     state = bench.bind(declared)
     bench.on("ann", 1_000)
-    state.add_all(range(cleanup.RANGE_FROM_ENTRIES + 1))
+    state.add_all(range(ttl_cleanup.RANGE_FROM_ENTRIES + 1))
     bench.commit()
     state = bench.batch().bind(declared)
     bench.on("ann", 1_001)
     state.add(7)
-    assert bench.clean(0, watermark_ms=50_000).removed_count == cleanup.RANGE_FROM_ENTRIES + 1
+    assert bench.clean(0, watermark_ms=50_000).removed_count == ttl_cleanup.RANGE_FROM_ENTRIES + 1
     bench.commit()
     bench.batch().bind(declared)
     assert bench.clean(0, watermark_ms=50_000).removed_count == 1

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.checkpoint.opening import open_backend
+from tidegate.checkpoint.backend import Backend, Changes, Version
+from tidegate.checkpoint.backends.heap import HeapBackend
+from tidegate.checkpoint.keys.layout import META_GROUP, after
 from tidegate.errors import InvariantBroken
-from tidegate.state import stage as stage_module
-from tidegate.state.backend import Backend, Changes, Version
-from tidegate.state.backends import open_backend
-from tidegate.state.heap import HeapBackend
-from tidegate.state.layout import META_GROUP, after
-from tidegate.state.stage import Stage
+from tidegate.state.runtime import write_batch as stage_module
+from tidegate.state.runtime.write_batch import Stage
 
 PREFIXES = [b"a", b"ab", b"b\xff", b"c"]
 SCANNED = [b"s1", b"s2\xff"]
@@ -161,6 +161,20 @@ def check(stage: Stage, model: Model, span: tuple[bytes, bytes]) -> None:
         assert list(stage.scan_sub(prefix)) == model.between(prefix, after(prefix))
         part = (prefix + b"\x00", prefix + b"y")
         assert list(stage.scan_sub(prefix, *part)) == model.between(*part)
+    for count in (1, 2, 9):
+        assert by_pages(stage, count) == [model.between(prefix, after(prefix)) for prefix in SCANNED]
+
+
+def by_pages(stage: Stage, count: int) -> list[list[tuple[bytes, bytes]]]:
+    """Read all prefixes side by side to their ends, so many stored entries at a time."""
+    found: dict[bytes, list[tuple[bytes, bytes]]] = {prefix: [] for prefix in SCANNED}
+    places = [(prefix, prefix) for prefix in SCANNED]
+    while places:
+        pages = dict(zip([prefix for prefix, _ in places], stage.pages_sub(places, count), strict=True))
+        for prefix, page in pages.items():
+            found[prefix] += page.entries
+        places = [(prefix, page.go_on) for prefix, page in pages.items() if page.go_on is not None]
+    return list(found.values())
 
 
 def test_nothing_reaches_the_backend_before_the_batch_is_over(backend: Backend) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt, ValueInvalid
-from tidegate.state.evolution import Migration, Named, StoredForm, Upgrader, chain
-from tidegate.state.serializers import JsonSerializer, Serializer, serializer_for
-from tidegate.state.signatures import signature_of
+from tidegate.state.schema.migrations import Migration, Named, StoredForm, Upgrader, chain
+from tidegate.state.schema.signatures import signature_of
+from tidegate.state.serializers.registry import JsonSerializer, Serializer, serializer_for
 
 NAMED = Named("logins", "user")
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tidegate.checkpoint.keys.codec import KeyType
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt
-from tidegate.state.evolution import Migration, Named, Upgrader
-from tidegate.state.keys import KeyType
-from tidegate.state.schemas import (
+from tidegate.state.schema.migrations import Migration, Named, Upgrader
+from tidegate.state.schema.schema import (
     OperatorSchema,
     StateSpec,
     Wanted,
@@ -22,7 +22,7 @@ from tidegate.state.schemas import (
     resolve_schema,
     schema_changes,
 )
-from tidegate.state.serializers import serializer_for
+from tidegate.state.serializers.registry import serializer_for
 
 KEY = KeyType.from_json([["user_id", "string"], ["day", "date"]])
 
@@ -92,7 +92,7 @@ def files() -> Files:
 
 
 def refused(files: Files, asked: Wanted, kind: type[Exception] = StateMismatch) -> str:
-    """Give the sentence with which both checks refuse; nothing is written."""
+    """Return the sentence with which both checks refuse; nothing is written."""
     before = dict(files)
     with pytest.raises(kind) as checked:
         check_schema(files, asked)

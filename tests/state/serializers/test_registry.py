@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import StorageCorrupt, ValueInvalid
-from tidegate.state.serializers import (
+from tidegate.state.schema.signatures import signature_of
+from tidegate.state.serializers.registry import (
     JsonSerializer,
     decode_all,
     encode_all,
@@ -23,7 +24,6 @@ from tidegate.state.serializers import (
     serializer_for,
     stored_serializer,
 )
-from tidegate.state.signatures import signature_of
 
 UTC = dt.UTC
 

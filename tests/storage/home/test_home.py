@@ -14,9 +14,10 @@ import pytest
 
 from tidegate.errors import HomeLocked, HomeTooNew, HomeUnusable
 from tidegate.model.clock import SystemClock
-from tidegate.storage.home import FOLDERS, LAYOUT_VERSION, Home, ServerAddress, write_file_atomically
-from tidegate.storage.locks import is_flocked
-from tidegate.storage.upgrade import upgrade_home
+from tidegate.storage.files import write_file_atomically
+from tidegate.storage.home.home import FOLDERS, LAYOUT_VERSION, Home, ServerAddress
+from tidegate.storage.home.locks import is_flocked, lock_path, running_pid
+from tidegate.storage.home.upgrade import upgrade_home
 
 
 def _token() -> str:
@@ -228,27 +229,73 @@ def test_a_holder_that_stops_is_waited_for(tmp_path: Path) -> None:
     home = Home.open(tmp_path, _token)
     lock = home.lock("server")
     lock.mark_stopping()
-    later = threading.Timer(0.5, lock.release)
+    steps: list[str] = []
+
+    def release() -> None:
+        steps.append("released")
+        lock.release()
+
+    later = threading.Timer(0.5, release)
     later.start()
-    taken = home.lock("server", wait_seconds=10)
-    assert lock.fd == -1, "the lock was taken while its holder still had it"
+    taken = home.lock("server", wait_seconds=60)
+    assert steps == ["released"], "the lock was taken while its holder still had it"
     taken.release()
     later.join()
 
 
+def test_a_holder_whose_supervisor_is_gone_is_waited_for(tmp_path: Path) -> None:
+    """It has not noticed yet that it is to stop, and whoever starts anew is not refused for that."""
+    home = Home.open(tmp_path, _token)
+    path = lock_path(tmp_path, "server")
+    lock = home.lock("server")
+    supervisor = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    lock.mark_supervised(supervisor.pid)
+    assert running_pid(path) == os.getpid()
+    with pytest.raises(HomeLocked) as caught:
+        home.lock("server", wait_seconds=60)
+    assert caught.value.values["pid"] == os.getpid()
+    supervisor.kill()
+    supervisor.communicate()
+    assert running_pid(path) is None
+    later = threading.Timer(0.5, lock.release)
+    later.start()
+    home.lock("server", wait_seconds=60).release()
+    later.join()
+
+
+def test_a_holder_that_stops_says_so_whatever_it_said_before(tmp_path: Path) -> None:
+    home = Home.open(tmp_path, _token)
+    lock = home.lock("server")
+    assert running_pid(lock_path(tmp_path, "server")) == os.getpid()
+    lock.mark_supervised(os.getppid())
+    lock.mark_stopping()
+    assert running_pid(lock_path(tmp_path, "server")) is None
+    lock.release()
+    # A shorter text than before leaves nothing of it.
+    again = home.lock("server")
+    assert lock_path(tmp_path, "server").read_text() == str(os.getpid())
+    again.release()
+
+
 def test_a_lock_inherited_by_a_child_is_waited_for_after_its_holder_died(tmp_path: Path) -> None:
     home = Home.open(tmp_path, _token)
-    # A process takes the lock, leaves it to a child that lives a second longer, and is killed.
+    # A process takes the lock, leaves it to a child that lives until its stdin ends, and is killed.
     program = (
-        "import os, subprocess, sys; from pathlib import Path; from tidegate.storage.home import Home\n"
+        "import os, subprocess, sys; from pathlib import Path; from tidegate.storage.home.home import Home\n"
         "lock = Home.existing(Path(sys.argv[1])).lock('worker')\n"
-        "subprocess.Popen(['sleep', '1'], pass_fds=(lock.fd,))\n"
+        "subprocess.Popen(['cat'], pass_fds=(lock.fd,))\n"
         "os.kill(os.getpid(), 9)\n"
     )
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
-    with pytest.raises(HomeLocked):
-        home.lock("worker", wait_seconds=0)
-    home.lock("worker", wait_seconds=10).release()
+    holder = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdin=subprocess.PIPE)
+    assert holder.stdin is not None
+    with holder.stdin as stdin:
+        assert holder.wait() == -9
+        with pytest.raises(HomeLocked):
+            home.lock("worker", wait_seconds=0)
+        later = threading.Timer(0.5, stdin.close)
+        later.start()
+        home.lock("worker", wait_seconds=60).release()
+        later.join()
 
 
 def test_atomic_replacement_leaves_no_spare_file_behind(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.upkeep.homes import TOKEN, make_layout_1, new_token, opened_topics, table_rows, tree
+from tests.upkeep.backup.homes import TOKEN, make_layout_1, new_token, opened_topics, table_rows, tree
 from tidegate.errors import HomeLocked, HomeUnusable, StorageFull
-from tidegate.storage import upgrade
-from tidegate.storage.home import FOLDERS, Home
-from tidegate.storage.locks import take_lock
+from tidegate.storage.home import upgrade
+from tidegate.storage.home.home import FOLDERS, Home
+from tidegate.storage.home.locks import take_lock
 
 KILLS = 6
 FILES_OF_RUNNING = ("locks/", "run/")
@@ -130,7 +130,7 @@ def test_a_disk_without_room_leaves_the_old_home_and_no_rest(
 UPGRADE = """
 import secrets, sys
 from pathlib import Path
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 print("go", flush=True)
 Home.open(Path(sys.argv[1]), lambda: secrets.token_urlsafe(32))
 """

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from tidegate.errors import SqlUnsupported, StorageCorrupt, TableNotFound
-from tidegate.storage.lake import Lake
+from tidegate.storage.lake.tables import Lake
 
 START = datetime(2026, 1, 1, 0, 0, 0, 123_456, UTC)
 
@@ -258,7 +258,7 @@ def with_protocol(folder: Path, features: list[str], configuration: dict[str, st
 
 
 def inline_vector(row: int) -> dict[str, Any]:
-    """Give a deletion vector of one row as the Delta protocol writes it into the log itself."""
+    """Return a deletion vector of one row as the Delta protocol writes it into the log itself."""
     bitmap = struct.pack("<IIHHIH", 12346, 1, 0, 0, 16, row)
     packed = struct.pack("<IQI", 1681511377, 1, 0) + bitmap
     z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tidegate.storage import rocks
-from tidegate.storage.commit import GroupCommitter, Staging
-from tidegate.storage.rocks import RocksEngine, RocksSettings
-from tidegate.storage.rocks_options import options_of
+from tidegate.storage.group_commit import GroupCommitter, Staging
+from tidegate.storage.rocksdb import engine
+from tidegate.storage.rocksdb.engine import RocksEngine
+from tidegate.storage.rocksdb.options import RocksSettings, options_of
 
 
 class Counted:
@@ -19,7 +19,7 @@ class Counted:
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._options: Any = None
-        monkeypatch.setattr(rocks, "options_of", self._counting)
+        monkeypatch.setattr(engine, "options_of", self._counting)
         self.engine = RocksEngine(path)
 
     def _counting(self, settings: RocksSettings) -> Any:
@@ -66,9 +66,9 @@ def test_a_group_that_waits_together_is_synced_once_before_it_is_answered(counte
         return counted.syncs()
 
     futures: list[Any] = []
-    before = committer.submit(hold).result(5)
+    before = committer.submit(hold).result(60)
     for future in futures:
-        future.result(5)
+        future.result(60)
     assert 1 <= counted.syncs() - before <= 2
     committer.close()
     counted.engine.close()

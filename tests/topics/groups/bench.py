@@ -8,12 +8,13 @@ from typing import TypeVar
 
 from tidegate.errors import StorageFailed
 from tidegate.model.ids import SnowflakeSource
-from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.batches import Origin
 from tidegate.topics.definitions import Topic, TopicDirectory
-from tidegate.topics.groups import (
+from tidegate.topics.groups.groups import Groups
+from tidegate.topics.groups.leases import lease_id
+from tidegate.topics.groups.types import (
     Acked,
     Acks,
     Expired,
@@ -21,16 +22,15 @@ from tidegate.topics.groups import (
     Extended,
     Given,
     GroupLimits,
-    Groups,
     GroupShape,
     Nack,
     Nacked,
     Take,
 )
-from tidegate.topics.lease_ids import lease_id
-from tidegate.topics.log import TopicLog
-from tidegate.topics.reading import Start
-from tidegate.topics.schemas import PayloadSchemas
+from tidegate.topics.log.log import TopicLog
+from tidegate.topics.log.reader import Start
+from tidegate.topics.log.record_batch import Origin
+from tidegate.topics.payload_schemas import PayloadSchemas
 
 T = TypeVar("T")
 EARLIEST = Start("earliest")
@@ -51,7 +51,7 @@ class GroupsBench:
     notices: list[str] = field(default_factory=list)
 
     def commit(self, stage: Callable[[Staging], T]) -> T:
-        return self.committer.submit(stage).result(10)
+        return self.committer.submit(stage).result(60)
 
     def create(self, name: str = "app.jobs", partitions: int = 1) -> Topic:
         now_us = self.clock.now_us()
@@ -150,7 +150,7 @@ def build(engine: Engine, clock: ManualClock, limits: GroupLimits = LIMITS) -> G
 
 
 def leases(given: Given) -> list[str]:
-    """Give the leases of everything that was given."""
+    """Return the leases of everything that was given."""
     return [
         lease_id(grant.partition, grant.grant, offset)
         for grant in given.grants
@@ -159,7 +159,7 @@ def leases(given: Given) -> list[str]:
 
 
 def offsets(given: Given) -> list[int]:
-    """Give the offsets of everything that was given, in the order of giving."""
+    """Return the offsets of everything that was given, in the order of giving."""
     return [offset for grant in given.grants for offset in range(grant.start, grant.stop)]
 
 

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tests.topics.groups_reference import Partition, Reference
-from tidegate.topics.groups import Groups, GroupShape
+from tests.topics.groups.reference import Partition, Reference
+from tidegate.topics.groups.groups import Groups
+from tidegate.topics.groups.types import GroupShape
 
 if TYPE_CHECKING:
-    from tests.topics.groups_world import World
+    from tests.topics.groups.world import World
 
 
 def check(world: World) -> None:
@@ -77,7 +78,7 @@ class _Shape(msgspec.Struct):
 
 
 def _plain(shape: GroupShape) -> _Shape:
-    """Give what of a group is kept on the disk."""
+    """Return what of a group is kept on the disk."""
     ordered = [part.partition for part in shape.partitions]
     assert all(first < second for first, second in pairwise(ordered))
     return _Shape(shape.group, shape.missed, shape.partitions)

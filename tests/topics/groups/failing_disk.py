@@ -15,20 +15,20 @@ from typing import Any, Literal
 
 import msgspec
 
-from tests.topics.groups_bench import GroupsBench, broken_disk, build
-from tests.topics.groups_reference import Partition, Reference
+from tests.topics.groups.bench import GroupsBench, broken_disk, build
+from tests.topics.groups.reference import Partition, Reference
 from tidegate.errors import GroupNotFound, RequestInvalid, StorageFailed, TidegateError
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups import GroupLimits
+from tidegate.topics.groups.types import GroupLimits
 
 Fault = Literal["none", "write", "sync lost", "sync kept", "raises"]
 LIMITS = GroupLimits(lease_ms_default=10_000, deliveries_max=3, in_flight_max=12, groups_max=3)
 MEMBERS = ("a", "b", "c")
 GROUPS = ("g", "h")
-GATE_SECONDS = 20
+GATE_SECONDS = 60
 STALE_STEPS = 3
 
 

@@ -70,12 +70,12 @@ class Reference:
     partitions: dict[int, Partition] = field(default_factory=dict)
 
     def doomed(self, number: int, now_us: int) -> set[int]:
-        """Give what failed too often and is not a dead letter yet."""
+        """Return what failed too often and is not a dead letter yet."""
         part = self.partitions[number]
         return {o for o in part.due(now_us) if part.given[o].deliveries >= self.deliveries_max}
 
     def available(self, number: int, log: tuple[int, int], now_us: int) -> tuple[list[int], int]:
-        """Give what is due and may be given again, and the number of new messages that may be given.
+        """Return what is due and may be given again, and the number of new messages that may be given.
 
         What failed too often may be a dead letter already, and then takes no room.
         """
@@ -90,7 +90,7 @@ class Reference:
         return due, max(0, new)
 
     def holder(self, number: int, offset: int, lease: str, now_us: int) -> Message | None:
-        """Give the message that a lease still holds."""
+        """Return the message that a lease still holds."""
         part = self.partitions.get(number)
         message = part.given.get(offset) if part else None
         if message and message.held and message.lease == lease and now_us < message.ends_us:

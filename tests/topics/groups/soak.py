@@ -1,4 +1,4 @@
-"""The state machine of groups for as long as one likes: python -m tests.topics.groups_soak --minutes 10."""
+"""The state machine of groups for as long as one likes: python -m tests.topics.groups.soak --minutes 10."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.topics.test_groups_model import GroupsMachine
+from tests.topics.groups.test_model import GroupsMachine
 
 EXAMPLES_A_ROUND = 10
 STEPS_A_RUN = 120

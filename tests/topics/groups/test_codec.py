@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tidegate.errors import StorageCorrupt
 from tidegate.storage.keys import u64
-from tidegate.topics import group_rows, keys
-from tidegate.topics.group_rows import HELD, WAITING, Entry, Position
+from tidegate.topics import keys
+from tidegate.topics.groups import codec
+from tidegate.topics.groups.codec import HELD, WAITING, Entry, Position
 
 U64 = st.integers(0, 2**63 - 1)
 TIMES = st.integers(-(2**62), 2**62)
@@ -41,18 +42,18 @@ def test_an_entry_is_read_as_it_was_written(
     grant, ends_us, span_us, given_us = numbers
     held = (kind, deliveries, grant, ends_us, span_us, given_us)
     entry = Entry(start, start + count, *held, member, reason)
-    assert group_rows.decode_entry(entry.encode(), start, "here") == entry
+    assert codec.decode_entry(entry.encode(), start, "here") == entry
 
 
 @given(st.tuples(U64, U64, U64, TIMES, TIMES, TIMES, TIMES, U64, U64))
 def test_a_position_is_read_as_it_was_written(numbers: tuple[int, ...]) -> None:
     position = Position(*numbers)
-    assert group_rows.decode_position(position.encode(), "here") == position
+    assert codec.decode_position(position.encode(), "here") == position
 
 
 @given(TEXTS, TIMES)
 def test_a_group_is_read_as_it_was_written(name: str, created_us: int) -> None:
-    assert group_rows.decode_group(group_rows.encode_group(name, created_us), "") == (name, created_us)
+    assert codec.decode_group(codec.encode_group(name, created_us), "") == (name, created_us)
 
 
 def test_bytes_of_version_1_stay_readable() -> None:
@@ -67,16 +68,16 @@ def test_bytes_of_version_1_stay_readable() -> None:
         "0100000000000000030000000000000009000000000000000700000000000000080000000000000001"
         "0000000000000002000000000000000400000000000000050000000000000006666ddd23"
     )
-    assert group_rows.encode_group("grüße", at_us).hex() == "0100066517289880006772c3bcc39f65f039cc1f"
+    assert codec.encode_group("grüße", at_us).hex() == "0100066517289880006772c3bcc39f65f039cc1f"
 
 
 @pytest.mark.parametrize(
     ("read", "stored"),
     [
-        (group_rows.decode_position, Position(1).encode()),
-        (group_rows.decode_group, group_rows.encode_group("g", 1)),
+        (codec.decode_position, Position(1).encode()),
+        (codec.decode_group, codec.encode_group("g", 1)),
         (
-            lambda row, place: group_rows.decode_entry(row, 0, place),
+            lambda row, place: codec.decode_entry(row, 0, place),
             Entry(0, 2, HELD, 1, 1, 1, 1, 1, "a").encode(),
         ),
     ],
@@ -94,23 +95,23 @@ def test_rows_that_are_damaged_cut_or_newer_are_refused(
 
 @given(st.lists(st.tuples(st.integers(0, 2**32 - 1), U64), min_size=2, max_size=6))
 def test_entries_sort_by_partition_and_start(places: list[tuple[int, int]]) -> None:
-    digest = group_rows.digest_of("g")
-    made = [group_rows.entry_prefix(7, digest, number) + u64(start) for number, start in places]
+    digest = codec.digest_of("g")
+    made = [codec.entry_prefix(7, digest, number) + u64(start) for number, start in places]
     assert [made[i] for i in sorted(range(len(made)), key=lambda i: places[i])] == sorted(made)
     for key, (number, start) in zip(made, places, strict=True):
-        assert group_rows.partition_in(key) == number
-        assert group_rows.start_in(key) == start
-        assert group_rows.digest_in(key) == digest
-        assert group_rows.topic_id_of(key) == 7
+        assert codec.partition_in(key) == number
+        assert codec.start_in(key) == start
+        assert codec.digest_in(key) == digest
+        assert codec.topic_id_of(key) == 7
 
 
 def test_rows_of_a_group_are_among_everything_of_its_topic() -> None:
-    digest = group_rows.digest_of("g")
+    digest = codec.digest_of("g")
     spans = keys.everything_of(7)
     for key in (
-        group_rows.group_key(7, digest),
-        group_rows.position_key(7, digest, 2**32 - 1),
-        group_rows.entry_prefix(7, digest, 0) + u64(3),
+        codec.group_key(7, digest),
+        codec.position_key(7, digest, 2**32 - 1),
+        codec.entry_prefix(7, digest, 0) + u64(3),
     ):
         assert any(span.start <= key < span.stop for span in spans)
-        assert any(span.start <= key < span.stop for span in group_rows.everything_of_group(7, digest))
+        assert any(span.start <= key < span.stop for span in codec.everything_of_group(7, digest))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.topics.groups_bench import GroupsBench, broken_disk, build, leases, offsets
+from tests.storage.live_copy import copy_still
+from tests.topics.groups.bench import GroupsBench, broken_disk, build, leases, offsets
 from tidegate.errors import (
     GroupNotFound,
     OffsetOutOfRange,
@@ -18,13 +18,13 @@ from tidegate.errors import (
     StorageFailed,
     TopicNotFound,
 )
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
-from tidegate.storage.rocks import RocksEngine
+from tidegate.storage.rocksdb.engine import RocksEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics import group_rows
-from tidegate.topics.groups import Acks, Given, Take
-from tidegate.topics.reading import Start
+from tidegate.topics.groups import codec
+from tidegate.topics.groups.types import Acks, Given, Take
+from tidegate.topics.log.reader import Start
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_case_18_a_killed_process_leaves_leases_and_acks_on_the_disk(tmp_path: P
     first.ack(topic, held[10:20])
     first.nack(topic, held[30:31], delay_ms=1000, reason="busy")
     # What a kill leaves: the files as they are, the store not closed.
-    shutil.copytree(tmp_path / "store", tmp_path / "copy", ignore=shutil.ignore_patterns("LOCK"))
+    copy_still(tmp_path / "store", tmp_path / "copy")
     second = build(RocksEngine(tmp_path / "copy"), clock)
     assert second.shape(topic).partitions == first.shape(topic).partitions
     assert second.ack(topic, held).acked == 49
@@ -119,15 +119,15 @@ def test_a_stage_that_is_refused_after_its_work_is_as_if_it_never_was(groups: Gr
         raise RequestInvalid(reason="the rest of the statement is wrong", hint="")
 
     gate = threading.Event()
-    blocker = groups.committer.submit(lambda _staging: gate.wait(10))
+    blocker = groups.committer.submit(lambda _staging: gate.wait(60))
     taken = groups.committer.submit(lambda s: groups.groups.stage_take(s, topic, Take("g", "b", limit=1)))
     wrong = groups.committer.submit(refused)
     last = groups.committer.submit(lambda s: groups.groups.stage_take(s, topic, Take("g", "c", limit=9)))
     gate.set()
-    blocker.result(10)
-    assert offsets(taken.result(10)) == [0]
-    assert isinstance(wrong.exception(10), RequestInvalid)
-    assert offsets(last.result(10)) == [1, 2, 3]
+    blocker.result(60)
+    assert offsets(taken.result(60)) == [0]
+    assert isinstance(wrong.exception(60), RequestInvalid)
+    assert offsets(last.result(60)) == [1, 2, 3]
 
 
 def test_changes_of_one_group_of_writes_see_each_other(groups: GroupsBench) -> None:
@@ -301,11 +301,11 @@ def test_damage_to_a_row_is_named(groups: GroupsBench, kind: str) -> None:
     topic = groups.create()
     groups.publish(topic, 3)
     groups.take(topic)
-    digest = group_rows.digest_of("g")
+    digest = codec.digest_of("g")
     key = {
-        "group": group_rows.group_key(topic.id, digest),
-        "position": group_rows.position_key(topic.id, digest, 0),
-        "entry": group_rows.entry_prefix(topic.id, digest, 0) + bytes(8),
+        "group": codec.group_key(topic.id, digest),
+        "position": codec.position_key(topic.id, digest, 0),
+        "entry": codec.entry_prefix(topic.id, digest, 0) + bytes(8),
     }[kind]
     stored = groups.engine.get(key)
     assert stored is not None
@@ -355,7 +355,7 @@ def test_readers_on_other_threads_never_meet_a_group_in_the_middle_of_a_change(g
         groups.extend(topic, texts[1::2], 1000 + number)
     stop.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert faults == []
 
 
@@ -378,4 +378,4 @@ def test_a_take_that_comes_after_its_topic_was_deleted_leaves_nothing(groups: Gr
     groups.groups.forget(topic)
     with pytest.raises(TopicNotFound):
         groups.take(topic)
-    assert not list(groups.engine.scan(group_rows.groups_range(topic.id)))
+    assert not list(groups.engine.scan(codec.groups_range(topic.id)))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.topics.groups_bench import EARLIEST, GroupsBench, build, leases, offsets
+from tests.topics.groups.bench import EARLIEST, GroupsBench, build, leases, offsets
 from tidegate.errors import (
     GroupNotFound,
     OffsetOutOfRange,
@@ -15,8 +15,8 @@ from tidegate.errors import (
 )
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.groups import Acks, Grant, GroupLimits, Ready
-from tidegate.topics.reading import Start
+from tidegate.topics.groups.types import Acks, Grant, GroupLimits, Ready
+from tidegate.topics.log.reader import Start
 
 LATEST = Start("latest")
 

@@ -7,7 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.model.ids import SNOWFLAKE_MAX
-from tidegate.topics.lease_ids import ECHO_CHARS_MAX, LEASE_CHARS_MAX, lease_id, lease_prefix, read_leases
+from tidegate.topics.groups.leases import (
+    ECHO_CHARS_MAX,
+    LEASE_CHARS_MAX,
+    lease_id,
+    lease_prefix,
+    read_leases,
+)
 
 LEASES = st.tuples(
     st.integers(0, 2**32 - 1), st.integers(0, SNOWFLAKE_MAX), st.integers(0, 2**63 - 1) | st.integers(0, 9)

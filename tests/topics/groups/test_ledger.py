@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.topics.group_rows import HELD, WAITING, Entry, Position
-from tidegate.topics.ledger import INDEX_SLACK, Draft, Ledger
+from tidegate.topics.groups.codec import HELD, WAITING, Entry, Position
+from tidegate.topics.groups.ledger import INDEX_SLACK, Draft, Ledger
 
 WIDTH = 30
 
@@ -21,7 +21,7 @@ def applied(ledger: Ledger, draft: Draft) -> None:
 
 
 def states(ledger: Ledger) -> dict[int, tuple[int, int]]:
-    """Give kind and end of every offset in an entry."""
+    """Return kind and end of every offset in an entry."""
     found: dict[int, tuple[int, int]] = {}
     for one in ledger.entries():
         for offset in range(one.start, one.stop):

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.topics.groups_ground import GROUPS, MEMBERS
-from tests.topics.groups_world import World
+from tests.topics.groups.failing_disk import GROUPS, MEMBERS
+from tests.topics.groups.world import World
 
 GROUP, MEMBER = st.sampled_from(GROUPS), st.sampled_from(MEMBERS)
 # Who says that it is the holder, mostly nobody: the lease alone decides then.

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.topics.groups_bench import LIMITS, GroupsBench, build, leases, offsets
+from tests.topics.groups.bench import LIMITS, GroupsBench, build, leases, offsets
 from tidegate.errors import NameInvalid, RequestInvalid, TopicNotFound
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.reading import Start
+from tidegate.topics.log.reader import Start
 
 LATEST = Start("latest")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from tests.topics.groups_bench import leases, offsets
-from tests.topics.groups_checks import check
-from tests.topics.groups_ground import LIMITS, Act, Ground
-from tests.topics.groups_reference import Message, Partition, Reference
-from tidegate.topics.groups import Acks, Extend, Given, Nack, Take
-from tidegate.topics.lease_ids import lease_id, read_leases
-from tidegate.topics.reading import Start
+from tests.topics.groups.bench import leases, offsets
+from tests.topics.groups.checks import check
+from tests.topics.groups.failing_disk import LIMITS, Act, Ground
+from tests.topics.groups.reference import Message, Partition, Reference
+from tidegate.topics.groups.leases import lease_id, read_leases
+from tidegate.topics.groups.types import Acks, Extend, Given, Nack, Take
+from tidegate.topics.log.reader import Start
 
 DRAIN_ROUNDS_MAX = 40
 
@@ -203,7 +203,7 @@ class World(Ground):
             del self.known[group]
 
     def _held(self, group: str, texts: list[str], member: str | None) -> dict[str, tuple[int, int]]:
-        """Give the leases that still hold something, for a member if one is named: partition and offset."""
+        """Return the leases that still hold something, for a member if one is named: partition and offset."""
         held = {}
         for text in texts:
             for named in read_leases([text])[0]:

@@ -20,12 +20,12 @@ from tidegate.errors import (
     TopicNotFound,
 )
 from tidegate.ingest.publish import Messages, Receipt, Sender
-from tidegate.storage.commit import GROUP_BYTES_MAX, Staging
+from tidegate.storage.group_commit import GROUP_BYTES_MAX, Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import keys
-from tidegate.topics.batches import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 from tidegate.topics.definitions import Topic
+from tidegate.topics.log.record_batch import BATCH_BYTES_MAX, BATCH_MESSAGES_MAX
 
 
 def test_case_14_offsets_are_dense_from_zero_and_survive_a_crash(bench: Bench) -> None:
@@ -44,7 +44,7 @@ def test_case_14_a_topic_made_again_shares_nothing_with_the_old_one(bench: Bench
     bench.publish(old, [b"1"])
     bench.committer.submit(
         lambda staging: bench.directory.stage_delete(staging, old.tenant, old.name)
-    ).result(5)
+    ).result(60)
     with pytest.raises(TopicNotFound):
         bench.directory.get("default", old.name)
     new = bench.create()
@@ -69,7 +69,7 @@ def test_two_creates_of_one_name_in_one_group_make_one_topic(bench: Bench) -> No
         )
         for _ in range(8)
     ]
-    errors = [future.exception(5) for future in futures]
+    errors = [future.exception(60) for future in futures]
     assert errors.count(None) == 1
     assert sum(isinstance(error, TopicExists) for error in errors) == 7
 
@@ -232,14 +232,14 @@ def _a_second_later(bench: Bench, topic: Topic, messages: Messages) -> Callable[
 
 def test_single_messages_of_one_group_share_a_record_batch_and_keep_their_order(bench: Bench) -> None:
     topic, gate = bench.create(partitions=2), threading.Event()
-    bench.committer.submit(lambda _staging: gate.wait(10))
+    bench.committer.submit(lambda _staging: gate.wait(60))
     routes = [0, 1, 0, 0, 1, 0]
     futures = []
     for number, partition in enumerate(routes):
         messages = Messages([f"k{number}"], [str(number).encode()], [partition])
         futures.append(bench.committer.submit(_a_second_later(bench, topic, messages)))
     gate.set()
-    receipts = [future.result(10) for future in futures]
+    receipts = [future.result(60) for future in futures]
     assert [int(receipt.offsets[0]) for receipt in receipts] == [0, 0, 1, 2, 1, 3]
     for partition, payloads in ((0, ["0", "2", "3", "5"]), (1, ["1", "4"])):
         (batch,) = bench.log.read(topic, partition, 0, len(payloads))
@@ -262,15 +262,15 @@ def test_single_messages_of_one_group_share_a_record_batch_and_keep_their_order(
 
 def test_a_topic_deleted_in_the_group_of_its_last_messages_leaves_no_byte(bench: Bench) -> None:
     topic, gate = bench.create(), threading.Event()
-    bench.committer.submit(lambda _staging: gate.wait(10))
+    bench.committer.submit(lambda _staging: gate.wait(60))
     messages = Messages([None], [b"1"], [None])
     stored = bench.committer.submit(bench.publisher.plan(topic, messages))
     deleted = bench.committer.submit(
         lambda staging: bench.directory.stage_delete(staging, topic.tenant, topic.name)
     )
     gate.set()
-    stored.result(10)
-    deleted.result(10)
+    stored.result(60)
+    deleted.result(60)
     left = [key for span in keys.everything_of(topic.id) for key, _ in bench.engine.scan(span)]
     assert left == []
 

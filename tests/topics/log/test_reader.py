@@ -11,13 +11,11 @@ from tests.tables.bench import column
 from tests.topics.bench import NOW_US, Bench, build
 from tidegate.errors import OffsetOutOfRange, PartitionNotFound, RequestInvalid
 from tidegate.model.tables import Table, TableKind
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.batches import MESSAGE_SCHEMA, Origin
 from tidegate.topics.definitions import Topic
-from tidegate.topics.payloads import CODEC_FULL, encode_full
-from tidegate.topics.reading import (
+from tidegate.topics.log.reader import (
     CHUNK_BYTES,
     TAKEN_BYTES_MAX,
     Start,
@@ -28,6 +26,8 @@ from tidegate.topics.reading import (
     start_offsets,
     take,
 )
+from tidegate.topics.log.record_batch import MESSAGE_SCHEMA, Origin
+from tidegate.topics.payloads import CODEC_FULL, encode_full
 
 
 @given(st.dictionaries(st.integers(0, 7), st.integers(0, 50), max_size=8), st.integers(1, 120))
@@ -173,7 +173,7 @@ def _routed(bench: Bench, topic: Topic, count: int) -> None:
         origin = Origin("INSERT", "app.rows", "full", CODEC_FULL, number, "ada")
         bench.log.stage_append(staging, topic, 0, [None] * count, encode_full(rows), origin)
 
-    bench.committer.submit(stage).result(5)
+    bench.committer.submit(stage).result(60)
 
 
 def test_binary_payloads_leave_as_json_by_every_way_out(bench: Bench) -> None:

@@ -13,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import StorageCorrupt
-from tidegate.topics import batches
-from tidegate.topics.batches import MESSAGE_SCHEMA, Origin, Place, Run, decode_batch, encode_runs, joined_runs
+from tidegate.topics.log import record_batch
+from tidegate.topics.log.record_batch import (
+    MESSAGE_SCHEMA,
+    Origin,
+    Place,
+    Run,
+    decode_batch,
+    encode_runs,
+    joined_runs,
+)
 
 GOLDEN_V1 = Path(__file__).with_name("record_batch_v1.bin")
 GOLDEN = Path(__file__).with_name("record_batch_v2.bin")
@@ -139,7 +147,7 @@ _messages = st.lists(
 def test_few_messages_lie_as_arrow_would_write_them(
     wanted: list[tuple[Origin, list[tuple[str | None, bytes]]]], base: int
 ) -> None:
-    assert batches._TEMPLATE is not None, "this version of Arrow writes what is expected of it"
+    assert record_batch._TEMPLATE is not None, "this version of Arrow writes what is expected of it"
     runs, offset = [], base
     for origin, messages in wanted:
         like = replace(origin, source=wanted[0][0].source, payload_mode="full")
@@ -148,9 +156,9 @@ def test_few_messages_lie_as_arrow_would_write_them(
         runs.append(Run(Place(7, offset, offset + 5), like, ids, keys, payloads))
         offset += len(messages)
     few = pa.ipc.read_record_batch(
-        pa.py_buffer(batches._small_body(batches._TEMPLATE, runs, offset - base)), MESSAGE_SCHEMA
+        pa.py_buffer(record_batch._small_body(record_batch._TEMPLATE, runs, offset - base)), MESSAGE_SCHEMA
     )
-    by_arrow = pa.ipc.read_record_batch(batches._large_body(runs, offset - base), MESSAGE_SCHEMA)
+    by_arrow = pa.ipc.read_record_batch(record_batch._large_body(runs, offset - base), MESSAGE_SCHEMA)
     as_bytes = [column.view(pa.binary()) if column.type == pa.string() else column for column in few.columns]
     for column, written, expected in zip(as_bytes, few.columns, by_arrow.columns, strict=True):
         column.validate(full=True)

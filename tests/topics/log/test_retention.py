@@ -12,9 +12,9 @@ from tidegate.storage.keys import I64_MAX
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import keys
-from tidegate.topics.batches import LIMITED_BATCH_BYTES_MIN, Origin
 from tidegate.topics.definitions import Retention, Topic
-from tidegate.topics.log import TopicLog
+from tidegate.topics.log.log import TopicLog
+from tidegate.topics.log.record_batch import LIMITED_BATCH_BYTES_MIN, Origin
 
 SECOND_US = 1_000_000
 _ORIGIN = Origin()
@@ -57,7 +57,7 @@ def test_a_batch_whose_messages_are_partly_over_age_stays_whole(bench: Bench) ->
     staged = bench.committer.submit(
         lambda staging: [ticking.stage_append(staging, topic, 0, [None], [b"1"], _ORIGIN) for _ in range(3)]
     )
-    staged.result(5)
+    staged.result(60)
     fresh = TopicLog(bench.engine, bench.log._ids, bench.clock, bench.schemas)
     (batch,) = fresh.read(topic, 0, 0, 3)
     assert (batch.first_us, batch.last_us) == (NOW_US + SECOND_US, NOW_US + 3 * SECOND_US)
@@ -90,7 +90,7 @@ def test_case_22_by_bytes_the_oldest_go_until_the_rest_fits(bench: Bench) -> Non
             lambda staging, limit=limit: bench.directory.stage_change(  # type: ignore[misc]
                 staging, topic, retention=Retention(max_bytes=limit)
             )
-        ).result(5)
+        ).result(60)
         starts[limit] = bench.log.retained_start(changed, 0, NOW_US)
     assert list(starts.values()) == [0, 2, 2, 4, 6, 6, 6], "the newest batch stays, however large it is"
 

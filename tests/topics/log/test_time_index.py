@@ -13,10 +13,11 @@ from tidegate.errors import StorageCorrupt
 from tidegate.storage.engine import KeyRange
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics import keys, time_index
-from tidegate.topics.counters import Counters
+from tidegate.topics import keys
 from tidegate.topics.definitions import Retention, Topic
-from tidegate.topics.time_index import INDEX_EVERY_BYTES, IndexEntry, entry_pair, read_entry
+from tidegate.topics.log import time_index
+from tidegate.topics.log.counters import Counters
+from tidegate.topics.log.time_index import INDEX_EVERY_BYTES, IndexEntry, entry_pair, read_entry
 
 
 def drop_entries(bench: Bench, topic: Topic, until_us: int) -> None:

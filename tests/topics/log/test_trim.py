@@ -21,17 +21,18 @@ from tidegate.errors import (
 )
 from tidegate.ingest.publish import Messages, Sender
 from tidegate.model.ids import SnowflakeSource
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import KeyRange
+from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
-from tidegate.storage.rocks import RocksEngine
+from tidegate.storage.rocksdb.engine import RocksEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics import keys, time_index
-from tidegate.topics.batches import Origin
+from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
-from tidegate.topics.log import TopicLog
-from tidegate.topics.reading import arrow_stream, of_ranges, take
-from tidegate.topics.time_index import INDEX_EVERY_BYTES
+from tidegate.topics.log import time_index
+from tidegate.topics.log.log import TopicLog
+from tidegate.topics.log.reader import arrow_stream, of_ranges, take
+from tidegate.topics.log.record_batch import Origin
+from tidegate.topics.log.time_index import INDEX_EVERY_BYTES
 
 MIB = 1024 * 1024
 
@@ -49,7 +50,7 @@ def clear(bench: Bench, topic: Topic) -> int:
             for number in range(topic.partitions)
         )
 
-    return bench.committer.submit(stage).result(5)
+    return bench.committer.submit(stage).result(60)
 
 
 def stored_keys(bench: Bench, topic: Topic) -> list[bytes]:
@@ -133,11 +134,11 @@ def test_a_trim_whose_sync_failed_is_there_whole_or_not_at_all(bench: Bench, sur
 def test_a_trim_in_the_group_of_appends_counts_what_they_stored(bench: Bench) -> None:
     topic, gate = bench.create(), threading.Event()
     fill(bench, topic)
-    bench.committer.submit(lambda _staging: gate.wait(10))
+    bench.committer.submit(lambda _staging: gate.wait(60))
     stored = bench.committer.submit(bench.publisher.plan(topic, Messages([None], [b"x" * 1000], [None])))
     trimmed = bench.committer.submit(lambda staging: bench.log.stage_trim(staging, topic, 0, 4))
     gate.set()
-    assert (stored.result(10).offsets.tolist(), trimmed.result(10)) == ([6], 4)
+    assert (stored.result(60).offsets.tolist(), trimmed.result(60)) == ([6], 4)
     for end in (7, 8):
         held = bench.log.counters(topic, 0)
         sizes = [len(v) for _, v in bench.engine.scan(keys.record_range(topic.id, 0, 0, keys.OFFSET_END))]
@@ -153,13 +154,13 @@ def test_a_change_that_closes_its_group_counts_what_those_before_it_append(bench
         staging.delete_range(b"\xf0", b"\xf1")
         bench.log.stage_append(staging, topic, 0, [None], [b"z"], Origin())
 
-    bench.committer.submit(lambda _staging: gate.wait(10))
+    bench.committer.submit(lambda _staging: gate.wait(60))
     one = Messages([None], [b"x" * INDEX_EVERY_BYTES], [None])
     futures = [bench.committer.submit(bench.publisher.plan(topic, one)) for _ in range(2)]
     closing = bench.committer.submit(with_a_range)
     gate.set()
     for future in (*futures, closing):
-        future.result(10)  # type: ignore[attr-defined]
+        future.result(60)  # type: ignore[attr-defined]
     held = bench.log.counters(topic, 0)
     sizes = [len(value) for _, value in bench.engine.scan(keys.record_range(topic.id, 0, 0, keys.OFFSET_END))]
     assert (held.end, held.stored_bytes, held.appended_bytes) == (9, sum(sizes), sum(sizes))
@@ -178,7 +179,7 @@ def test_one_change_may_trim_and_then_append_but_not_the_other_way_round(bench: 
         bench.log.stage_trim(staging, topic, 0, 6)
         bench.log.stage_append(staging, topic, 0, [None], [b"new"], Origin())
 
-    bench.committer.submit(replace_all).result(5)
+    bench.committer.submit(replace_all).result(60)
     assert bench.payloads(topic) == ["new"]
     held = bench.log.counters(topic, 0)
     assert (held.start, held.end) == (6, 7)
@@ -188,7 +189,7 @@ def test_one_change_may_trim_and_then_append_but_not_the_other_way_round(bench: 
         bench.log.stage_trim(staging, topic, 0, 7)
 
     with pytest.raises(InvariantBroken, match="appends"):
-        bench.committer.submit(wrong).result(5)
+        bench.committer.submit(wrong).result(60)
     assert bench.payloads(topic) == ["new"]
 
 
@@ -345,7 +346,7 @@ def test_what_was_counted_for_a_trim_is_not_needed_by_it(bench: Bench) -> None:
     other = TopicLog(bench.engine, SnowflakeSource(bench.clock), bench.clock, bench.schemas)
     for start in (1, 5, 8):
         trim = partial(other.stage_trim, topic=topic, partition=0, start=start)
-        bench.committer.submit(trim).result(5)
+        bench.committer.submit(trim).result(60)
         sizes = [
             len(value) for _, value in bench.engine.scan(keys.record_range(topic.id, 0, 0, keys.OFFSET_END))
         ]

@@ -14,20 +14,21 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.database import Catalog, CatalogPlace, file_url
-from tidegate.cli.backup import HomeCatalog
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace, file_url
+from tidegate.cli.commands.backup import HomeCatalog
 from tidegate.ingest.publish import Messages, Publisher
 from tidegate.model.clock import SystemClock
 from tidegate.model.ids import SnowflakeSource
-from tidegate.storage.commit import GroupCommitter
-from tidegate.storage.home import Home
-from tidegate.storage.rocks import RocksEngine
-from tidegate.topics.dedup_keys import DedupKeys
+from tidegate.storage.group_commit import GroupCommitter
+from tidegate.storage.home.home import Home
+from tidegate.storage.rocksdb.engine import RocksEngine
+from tidegate.topics.dedup import DedupKeys
 from tidegate.topics.definitions import TopicDirectory
-from tidegate.topics.log import TopicLog
-from tidegate.topics.schemas import PayloadSchemas
-from tidegate.upkeep.desk import BackupDesk
-from tidegate.upkeep.pack import Packed, pack, packing
+from tidegate.topics.log.log import TopicLog
+from tidegate.topics.payload_schemas import PayloadSchemas
+from tidegate.upkeep.backup.coordinator import BackupDesk
+from tidegate.upkeep.backup.pack import Packed, pack, packing
 
 TOPIC = "app.events"
 ACTOR = Actor("default", "admin")
@@ -87,7 +88,7 @@ class Topics:
         return [int(message_id) for message_id in receipt.ids]
 
     def numbers(self) -> list[int]:
-        """Give what the topic holds, in the order of its offsets."""
+        """Return what the topic holds, in the order of its offsets."""
         topic = self.directory.get("default", TOPIC)
         held = self.log.counters(topic, 0)
         batches = self.log.read(topic, 0, held.start, held.end)
@@ -163,7 +164,7 @@ def table_rows(path: Path) -> int:
 
 
 def tree(path: Path) -> dict[str, bytes]:
-    """Give every file below a folder with its bytes."""
+    """Return every file below a folder with its bytes."""
     return {
         os.path.relpath(Path(folder) / name, path): (Path(folder) / name).read_bytes()
         for folder, _, names in os.walk(path)

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from tests.cli.calls import tidegate
-from tests.upkeep.homes import (
+from tests.upkeep.backup.homes import (
     ACTOR,
     TOKEN,
     make_home,
@@ -27,13 +27,13 @@ from tests.upkeep.homes import (
     table_rows,
     write_table,
 )
-from tests.upkeep.kills import kill_backups, kill_restores
-from tidegate.cli.advice import running_holder
+from tests.upkeep.backup.kills import kill_backups, kill_restores
+from tidegate.cli.hints import running_holder
 from tidegate.errors import HomeLocked
 from tidegate.model.access import Role
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 from tidegate.testing.server import RunningServer, running_server
-from tidegate.upkeep.restore import read_manifest
+from tidegate.upkeep.backup.restore import read_manifest
 
 KILLS = 5
 TOPIC = "app.events"
@@ -157,9 +157,9 @@ SERVER_STARTS = """
 import sys
 from pathlib import Path
 from tidegate.cli.main import run
-from tidegate.storage.home import Home
-from tidegate.storage.locks import HomeLock
-from tidegate.upkeep.desk import remove_stale_backups
+from tidegate.storage.home.home import Home
+from tidegate.storage.home.locks import HomeLock
+from tidegate.upkeep.backup.coordinator import remove_stale_backups
 free = HomeLock.release
 def release(lock):
     free(lock)

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.upkeep.homes import ACTOR, make_home, no_report, opened_catalog, opened_desk, opened_topics
-from tidegate.catalog.database import Catalog, CatalogPlace
-from tidegate.catalog.pages import Page
+from tests.upkeep.backup.homes import ACTOR, make_home, no_report, opened_catalog, opened_desk, opened_topics
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.paging import Page
 from tidegate.errors import BackupNotFound, LeaseHeld, NotReady, StorageFailed
 from tidegate.model.clock import SystemClock
-from tidegate.storage.home import Home
-from tidegate.storage.rocks import RocksEngine
+from tidegate.storage.home.home import Home
+from tidegate.storage.rocksdb.engine import RocksEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.upkeep import desk as desks
-from tidegate.upkeep.desk import JOB_KIND, LEASE_SECONDS, BackupDesk, remove_stale_backups
-from tidegate.upkeep.pack import pack, packing
+from tidegate.upkeep.backup import coordinator as desks
+from tidegate.upkeep.backup.coordinator import JOB_KIND, LEASE_SECONDS, BackupDesk, remove_stale_backups
+from tidegate.upkeep.backup.pack import pack, packing
 
 
 @pytest.fixture
@@ -161,15 +162,17 @@ def test_a_packer_that_dies_is_noticed_and_its_backup_ends(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(desks, "RENEW_SECONDS", 0.05)
-    monkeypatch.setattr(desks, "PACKER_WAIT_SECONDS", 0.3)
+    waited = threading.Event()
     with _desk(home) as (desk, catalog):
         started = desk.start(ACTOR)
         with packing(started.folder) as tell:
-            tell(0.5)
-            waited = threading.Event()
-            while catalog.jobs.get("default", started.job).progress != 0.5:
-                waited.wait(0.05)
-            waited.wait(0.6)  # longer than a packer gets to begin
+            # When the second is told, the desk has looked for the packer since the first was.
+            for part in (0.5, 0.6, 0.7):
+                tell(part)
+                while (job := catalog.jobs.get("default", started.job)).progress != part:
+                    assert job.state == "running", "it was taken from a packer that lives"
+                    waited.wait(0.05)
+                monkeypatch.setattr(desks, "PACKER_WAIT_SECONDS", 0.0)  # all that a packer gets to begin
             assert started.folder.exists(), "it was taken from a packer that lives"
         while started.folder.exists():
             waited.wait(0.05)

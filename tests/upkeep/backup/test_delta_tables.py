@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from tests.upkeep.homes import table_rows, tree, write_table
+from tests.upkeep.backup.homes import table_rows, tree, write_table
 from tidegate.errors import StorageFailed
-from tidegate.upkeep import tables
-from tidegate.upkeep.tables import LakeFreeze
+from tidegate.upkeep.backup import delta_tables
+from tidegate.upkeep.backup.delta_tables import LakeFreeze
 
 
 def test_a_copy_stays_at_its_version_while_the_table_goes_on(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_table_that_is_removed_data_first_is_left_out(tmp_path: Path) -> None:
 def test_a_table_that_lost_a_file_fails_the_backup_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "ATTEMPTS_MAX", 2)
+    monkeypatch.setattr(delta_tables, "ATTEMPTS_MAX", 2)
     write_table(tmp_path / "lake" / "t", 5)
     (lost,) = (tmp_path / "lake" / "t").glob("*.parquet")
     lost.unlink()
@@ -188,6 +188,9 @@ def test_every_copy_of_a_table_that_is_written_to_is_whole(tmp_path: Path) -> No
     writer = threading.Thread(target=write)
     writer.start()
     try:
+        while DeltaTable(str(tmp_path / "lake" / "t")).version() == 0:  # it is at work
+            assert writer.is_alive()
+            stop.wait(0.01)
         for number in range(15):
             copy = tmp_path / f"copy-{number}"
             LakeFreeze(tmp_path / "lake", copy).take()

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.upkeep.homes import make_home, new_token, opened_topics, table_rows, write_table
-from tests.upkeep.test_checkpoints import FakePipeline
+from tests.upkeep.backup.homes import make_home, new_token, opened_topics, table_rows, write_table
+from tests.upkeep.backup.test_spark_checkpoints import FakePipeline
 from tidegate.errors import BackupUnusable, StorageFailed
 from tidegate.model.clock import SystemClock
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 from tidegate.testing.clock import START_US, ManualClock
-from tidegate.upkeep import freeze as freezes
-from tidegate.upkeep.freeze import CONTENT_FOLDER, FreezeNotes, freeze
+from tidegate.upkeep.backup import home_snapshot as freezes
+from tidegate.upkeep.backup.home_snapshot import CONTENT_FOLDER, FreezeNotes, freeze
 
 FREEZES = 8
 
@@ -42,6 +42,9 @@ def test_a_pipeline_that_never_rests_goes_on_exactly_once_from_every_freeze(
         with opened_topics(home.engine_path) as topics:
             topics.publish(1)
             for number in range(FREEZES):
+                while pipeline.newest("commits") <= number + 1:  # it is at work
+                    assert worker.is_alive()
+                    stop.wait(0.01)
                 folder = tmp_path / f"frozen-{number}"
                 freeze(home, topics.engine, folder, SystemClock())
                 _goes_on(folder / CONTENT_FOLDER)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.upkeep.homes import no_report
+from tests.upkeep.backup.homes import no_report
 from tidegate.errors import RequestInvalid
-from tidegate.upkeep.freeze import CONTENT_FOLDER, FreezeNotes
-from tidegate.upkeep.pack import Packed, pack
-from tidegate.upkeep.restore import read_manifest
+from tidegate.upkeep.backup.home_snapshot import CONTENT_FOLDER, FreezeNotes
+from tidegate.upkeep.backup.pack import Packed, pack
+from tidegate.upkeep.backup.restore import read_manifest
 
 
 def _frozen(folder: Path, digit: str) -> Path:
@@ -71,7 +71,7 @@ def test_a_pack_that_fails_leaves_no_file(tmp_path: Path) -> None:
 PACK = """
 import os, sys
 from pathlib import Path
-from tidegate.upkeep.pack import pack
+from tidegate.upkeep.backup.pack import pack
 def kill(done, total):
     if done == total:
         os.kill(os.getpid(), 9)

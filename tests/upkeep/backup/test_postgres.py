@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.upkeep.homes import ACTOR, load_catalog, make_home, no_report, opened_catalog, opened_topics
+from tests.upkeep.backup.homes import ACTOR, load_catalog, make_home, no_report, opened_catalog, opened_topics
 from tests.warm import command_line
-from tidegate.catalog.database import Catalog, CatalogPlace
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace
 from tidegate.errors import StorageFailed
 from tidegate.model.access import Role
 from tidegate.model.clock import SystemClock
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 from tidegate.testing.postgres import Postgres
-from tidegate.upkeep.restore import restore
+from tidegate.upkeep.backup.restore import restore
 
 
 def _run(home: Path, *words: str, catalog_url: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -76,15 +77,15 @@ def test_the_catalog_goes_where_the_settings_say_and_only_into_an_empty_database
 KILLED = """
 import os, sys
 from pathlib import Path
-from tidegate.cli.backup import HomeCatalog
-from tidegate.upkeep.restore import restore
+from tidegate.cli.commands.backup import HomeCatalog
+from tidegate.upkeep.backup.restore import restore
 home = Path(sys.argv[2])
 restore(Path(sys.argv[1]), home, HomeCatalog(home), lambda *_: None, lambda: os.kill(os.getpid(), 9))
 """
 
 
 def _backed_up(tmp_path: Path) -> tuple[str, str]:
-    """Give a backup of a home, and a token that its catalog knows."""
+    """Return a backup of a home, and a token that its catalog knows."""
     home = make_home(tmp_path / "home")
     with opened_topics(home.engine_path) as topics:
         topics.publish(3)

@@ -11,13 +11,14 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.upkeep.homes import (
+from tests.upkeep.backup.homes import (
     ACTOR,
     back_up,
     load_catalog,
@@ -30,21 +31,21 @@ from tests.upkeep.homes import (
     tree,
     write_table,
 )
-from tidegate.catalog.pages import Page
+from tidegate.catalog.paging import Page
 from tidegate.errors import BackupUnusable, HomeUnusable, RequestInvalid, StorageFailed, StorageFull
 from tidegate.model.access import Role
-from tidegate.storage.home import Home
-from tidegate.upkeep.archive import (
+from tidegate.storage.home.home import Home
+from tidegate.upkeep.backup.pack import pack, packing
+from tidegate.upkeep.backup.restore import read_manifest, restore
+from tidegate.upkeep.backup.tar_format import (
     END,
     MANIFEST_NAME,
+    BackupManifest,
     FileNote,
-    Manifest,
     encode_manifest,
     header_of,
     padding_of,
 )
-from tidegate.upkeep.pack import pack, packing
-from tidegate.upkeep.restore import read_manifest, restore
 
 FLIPS = 150
 LAYOUT_AND = {"layout.json": b'{"layout": 2}'}
@@ -56,6 +57,7 @@ def home(tmp_path: Path) -> Home:
     write_table(made.lake_path / "readings", 30)
     write_table(made.tenant_lake_path("acme") / "theirs", 4)
     (made.pipelines_path / "readings.py").write_text("# a pipeline\n")
+    (made.pipelines_path / "hourly.py.stopped").write_text("# a stopped one\n")
     (made.path / "tidegate.toml").write_text("[topics]\npartitions_max = 7\n")
     (made.path / "logs" / "server.log").write_text("served\n")
     return made
@@ -88,6 +90,7 @@ def test_everything_is_there_again_on_another_path(home: Home, tmp_path: Path) -
     assert table_rows(again.lake_path / "readings") == 30
     assert table_rows(again.tenant_lake_path("acme") / "theirs") == 4
     assert (again.pipelines_path / "readings.py").read_text() == "# a pipeline\n"
+    assert (again.pipelines_path / "hourly.py.stopped").read_text() == "# a stopped one\n"
     assert (again.path / "tidegate.toml").read_text() == "[topics]\npartitions_max = 7\n"
     assert not list((again.path / "logs").iterdir())
     with opened_catalog(again) as catalog:
@@ -122,6 +125,9 @@ def test_what_was_acknowledged_before_the_backup_is_in_it_while_writers_go_on(
         writer.start()
         try:
             for number in range(3):
+                while acknowledged[0] < 6 * (number + 1):  # it is at work
+                    assert writer.is_alive()
+                    time.sleep(0.01)
                 before = acknowledged[0]
                 file = tmp_path / f"{number}.tar"
                 back_up(home, topics.engine, file)
@@ -203,7 +209,7 @@ def _written(file: Path, files: dict[str, bytes], noted: dict[str, bytes], layou
     import hashlib
 
     notes = tuple(FileNote(path, len(c), hashlib.sha256(c).hexdigest()) for path, c in noted.items())
-    manifest = encode_manifest(Manifest("9", layout, "0" * 16, "2026-01-01T00:00:00Z", notes))
+    manifest = encode_manifest(BackupManifest("9", layout, "0" * 16, "2026-01-01T00:00:00Z", notes))
     parts = [*files.items(), (MANIFEST_NAME, manifest)]
     file.write_bytes(b"".join(header_of(p, len(c)) + c + padding_of(len(c)) for p, c in parts) + END)
     return file
@@ -288,8 +294,8 @@ def test_a_home_may_be_a_disk_of_its_own(file: Path, tmp_path: Path, kind: str) 
 RESTORE = """
 import os, sys
 from pathlib import Path
-from tests.upkeep.homes import load_catalog, no_report
-from tidegate.upkeep.restore import restore
+from tests.upkeep.backup.homes import load_catalog, no_report
+from tidegate.upkeep.backup.restore import restore
 restore(Path(sys.argv[1]), Path(sys.argv[2]), load_catalog, no_report, lambda: os.kill(os.getpid(), 9))
 """
 

@@ -14,8 +14,9 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
-from tests.upkeep.homes import tree
-from tidegate.upkeep.checkpoints import (
+from tests.upkeep.backup.homes import tree
+from tidegate.upkeep.backup.delta_tables import LakeFreeze
+from tidegate.upkeep.backup.spark_checkpoints import (
     CheckpointLook,
     batch_to_keep,
     copy_checkpoint,
@@ -23,7 +24,6 @@ from tidegate.upkeep.checkpoints import (
     look_at_commits,
     look_at_offsets,
 )
-from tidegate.upkeep.tables import LakeFreeze
 
 QUERY = "4d2b0f0e-0000-4000-8000-000000000001"
 BATCH_ROWS = 3

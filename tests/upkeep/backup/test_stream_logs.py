@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.streams.making import make_table
-from tests.upkeep.homes import (
+from tests.streams.factories import make_table
+from tests.upkeep.backup.homes import (
     ACTOR,
     back_up,
     load_catalog,
@@ -26,13 +26,13 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Table
 from tidegate.settings.sections import StreamSettings
 from tidegate.storage.files import link_or_copy
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 from tidegate.streams.store import StreamStore
-from tidegate.upkeep import streams
-from tidegate.upkeep.freeze import CONTENT_FOLDER, freeze
-from tidegate.upkeep.pack import pack, packing
-from tidegate.upkeep.restore import read_manifest, restore
-from tidegate.upkeep.streams import take_streams
+from tidegate.upkeep.backup import stream_logs
+from tidegate.upkeep.backup.home_snapshot import CONTENT_FOLDER, freeze
+from tidegate.upkeep.backup.pack import pack, packing
+from tidegate.upkeep.backup.restore import read_manifest, restore
+from tidegate.upkeep.backup.stream_logs import take_streams
 
 LOGS = {
     "chat/typing/table.id": b"7",
@@ -74,7 +74,7 @@ def while_linking(
             move()
         link_or_copy(old, new, sync=sync)
 
-    monkeypatch.setattr(streams, "link_or_copy", moving)
+    monkeypatch.setattr(stream_logs, "link_or_copy", moving)
 
 
 def test_every_log_is_taken_with_its_length_and_what_is_being_removed_is_not(
@@ -222,7 +222,7 @@ def opened_store(home: Home) -> StreamStore:
 
 
 def ids(store: StreamStore, table: Table, user: str) -> list[int]:
-    """Give the numbers of a user's rows."""
+    """Return the numbers of a user's rows."""
     found = store.read(table, user)
     assert found.warnings == []
     return [row[0] for row in found.rows if isinstance(row[0], int)]

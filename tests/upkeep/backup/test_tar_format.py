@@ -9,16 +9,16 @@ import tarfile
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tidegate.errors import BackupUnusable
-from tidegate.upkeep.archive import (
+from tidegate.upkeep.backup.tar_format import (
     END,
     MANIFEST_NAME,
     ArchiveReader,
+    BackupManifest,
     FileNote,
-    Manifest,
     check_path,
     decode_manifest,
     encode_manifest,
@@ -42,6 +42,7 @@ FILES = st.lists(st.tuples(PATHS, st.binary(max_size=2000)), min_size=1, max_siz
 
 
 @given(FILES)
+@example([("\x80\n", b""), ("é\n\n", b"1"), ("n" * 200 + "\n", b"2")])
 def test_what_is_written_is_read(files: list[tuple[str, bytes]]) -> None:
     files = [(path.strip("/") or "x", content) for path, content in files]
     assert _read(_archive(files)) == files
@@ -87,7 +88,9 @@ def test_something_behind_the_end_is_noticed() -> None:
         _read(_archive([("a", b"")]) + b"x")
 
 
-MANIFEST = Manifest("0.1.0", 2, "0123456789abcdef", "2026-01-01T00:00:00Z", (FileNote("é", 3, "ab" * 32),))
+MANIFEST = BackupManifest(
+    "0.1.0", 2, "0123456789abcdef", "2026-01-01T00:00:00Z", (FileNote("é", 3, "ab" * 32),)
+)
 
 
 def test_a_manifest_survives_the_way_there_and_back() -> None:
@@ -112,7 +115,7 @@ def test_a_newer_format_is_refused_by_its_number() -> None:
 
 
 def _hostile(**fields: object) -> bytes:
-    """Give a manifest with the right sum over wrong fields."""
+    """Return a manifest with the right sum over wrong fields."""
     inner = json.loads(encode_manifest(MANIFEST))["manifest"] | fields
     text = json.dumps(inner, separators=(",", ":"))
     return f'{{"manifest":{text},"sha256":"{hashlib.sha256(text.encode()).hexdigest()}"}}'.encode()

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, column, event, select, table
 from sqlalchemy.exc import DBAPIError
 
 from tidegate.catalog.connections import Connections
-from tidegate.catalog.faults import is_absent_table
+from tidegate.catalog.database_errors import is_absent_table
 from tidegate.errors import CatalogTooNew
 
 # A name of our own: another program in the same database may use Alembic too.

@@ -2,20 +2,112 @@
 
 A kill loses what came since the copy was opened: the file then stands at its older version. Keys are put in
 order only when they are scanned.
+
+The heap's file: takes entries and a version, gives them back, keeps all of them in one file.
+
+    magic "TGHEAP" | format u8 | header length u32 | header JSON | Arrow stream of (key, value) | BLAKE2b-128
+
+The digest is of all before it. The header has the version, or null. Entries are in key order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from shutil import rmtree
+from typing import Any, BinaryIO, Self
 
-from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, StorageFull
-from tidegate.state.backend import Changes, Sizes, Version
-from tidegate.state.heap_file import FILE_SUFFIX, read_entries, write_entries
-from tidegate.state.layout import META_GROUP
-from tidegate.state.sorted_keys import SortedKeys
-from tidegate.storage.files import is_full
+import pyarrow as pa
+
+from tidegate.checkpoint.backend import Backend, Changes, Sizes, Version
+from tidegate.checkpoint.backends.sorted_keys import SortedKeys
+from tidegate.checkpoint.keys.layout import META_GROUP
+from tidegate.errors import InvariantBroken, StorageCorrupt
+from tidegate.storage.files import disk_error
+
+MAGIC = b"TGHEAP"
+FORMAT = 1
+FILE_SUFFIX = ".heap"
+DIGEST_BYTES = 16
+
+# Entries in one Arrow batch: enough that the batch's own cost is nothing, small beside the heap.
+BATCH_ENTRIES = 65_536
+
+_HEAD = struct.Struct(">6sBI")
+_SCHEMA = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
+
+
+class _Digested:
+    """A file that is written and digested at once."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+        self.closed = False
+
+    def write(self, content: Any) -> int:
+        """Write bytes, or what has them."""
+        view = memoryview(content)
+        self.digest.update(view)
+        self._file.write(view)
+        return view.nbytes
+
+    def flush(self) -> None:
+        """Nothing is held back here."""
+
+    def close(self) -> None:
+        """The file is its opener's to close."""
+
+
+def write_entries(path: Path, version: Version | None, entries: Iterable[tuple[bytes, bytes]]) -> str:
+    """Write all entries and their version into a new file; gives its digest."""
+    stands = None if version is None else [version.epoch, version.batch, version.head_id]
+    header = json.dumps({"version": stands}).encode()
+    with path.open("wb") as file:
+        sink = _Digested(file)
+        sink.write(_HEAD.pack(MAGIC, FORMAT, len(header)) + header)
+        with pa.ipc.new_stream(pa.PythonFile(sink, "w"), _SCHEMA) as stream:
+            for pairs in _in_batches(entries):
+                stream.write_batch(_batch_of(pairs))
+        file.write(sink.digest.digest())
+    return sink.digest.hexdigest()
+
+
+def read_entries(path: Path) -> tuple[Version | None, dict[bytes, bytes]]:
+    """Return the version and the entries of a file; StorageCorrupt when it is damaged."""
+    content = path.read_bytes()
+    body = memoryview(content)[:-DIGEST_BYTES]
+    digest = hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
+    if len(body) < _HEAD.size or digest != content[-DIGEST_BYTES:]:
+        raise StorageCorrupt(place=str(path), reason="its checksum is wrong")
+    magic, format_here, header_bytes = _HEAD.unpack_from(body)
+    if magic != MAGIC or format_here != FORMAT:
+        raise StorageCorrupt(place=str(path), reason=f"format {format_here} is not one that we know")
+    stop = _HEAD.size + header_bytes
+    stands = json.loads(bytes(body[_HEAD.size : stop]))["version"]
+    entries: dict[bytes, bytes] = {}
+    with pa.ipc.open_stream(pa.py_buffer(body[stop:])) as stream:
+        for batch in stream:
+            entries.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
+    return (None if stands is None else Version(*stands)), entries
+
+
+def _in_batches(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    rest = iter(entries)
+    while pairs := list(islice(rest, BATCH_ENTRIES)):
+        yield pairs
+
+
+def _batch_of(pairs: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
+    keys, values = zip(*pairs, strict=True)
+    columns = [pa.array(keys, pa.large_binary()), pa.array(values, pa.large_binary())]
+    return pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
+
 
 LOCAL_NAME = "local" + FILE_SUFFIX
 
@@ -23,7 +115,7 @@ LOCAL_NAME = "local" + FILE_SUFFIX
 ENTRY_OVERHEAD_BYTES = 160
 
 
-class HeapBackend:
+class HeapBackend(Backend):
     """One partition's entries in memory."""
 
     def __init__(self, folder: Path) -> None:
@@ -51,10 +143,13 @@ class HeapBackend:
         return self._version
 
     def apply(self, changes: Changes, version: Version) -> None:
-        self._take(changes)
+        self.write_partly(changes)
         self._version = version
 
     def write_partly(self, changes: Changes) -> None:
+        if changes.entries and max(changes.entries) >= META_GROUP:
+            raise InvariantBroken(reason="no entry lies where the store keeps what it knows of itself")
+        # First: whatever stops this halfway leaves entries that stand at no batch, also once they are closed.
         self._version = None
         self._take(changes)
 
@@ -68,7 +163,7 @@ class HeapBackend:
             return [spare.rename(folder / f"{digest}{FILE_SUFFIX}")]
         except OSError as problem:
             rmtree(folder, ignore_errors=True)
-            raise _refusal(folder, problem) from problem
+            raise disk_error(folder, problem) from problem
 
     def sizes(self) -> Sizes:
         count = len(self._entries)
@@ -87,7 +182,7 @@ class HeapBackend:
             spare.replace(target)
         except OSError as problem:
             spare.unlink(missing_ok=True)
-            raise _refusal(self.folder, problem) from problem
+            raise disk_error(self.folder, problem) from problem
 
     def _load(self) -> None:
         """Read what a copy left when it was closed, else the one snapshot in the folder."""
@@ -104,8 +199,6 @@ class HeapBackend:
 
     def _take(self, changes: Changes) -> None:
         self._changed = True
-        if changes.entries and max(changes.entries) >= META_GROUP:
-            raise InvariantBroken(reason="no entry lies where the store keeps what it knows of itself")
         for start, stop in changes.ranges:
             for key in list(self._order.between(start, stop)):
                 self._drop(key)
@@ -115,21 +208,28 @@ class HeapBackend:
                 self._drop(key)
                 continue
             before = entries.get(key)
+            self._size_bytes += len(value) + (len(key) if before is None else -len(before))
+            entries[key] = value
             if before is None:
                 order.add(key)
-                self._size_bytes += len(key) + len(value)
-            else:
-                self._size_bytes += len(value) - len(before)
-            entries[key] = value
 
     def _drop(self, key: bytes) -> None:
-        before = self._entries.pop(key, None)
-        if before is not None:
+        if key in self._entries:
             self._order.remove(key)
-            self._size_bytes -= len(key) + len(before)
+            self._size_bytes -= len(key) + len(self._entries.pop(key))
 
 
-def _refusal(path: Path, problem: OSError) -> StorageFull | StorageFailed:
-    if is_full(problem):
-        return StorageFull(path=str(path), free_bytes=0)
-    return StorageFailed(path=str(path), reason=problem.strerror or str(problem))
+@dataclass(frozen=True, slots=True)
+class HeapFactory:
+    """State in memory: for small states and for tests."""
+
+    kind = "heap"
+    is_served = True
+
+    def with_slots(self, slots: int) -> Self:  # noqa: ARG002 - its memory is not shared out
+        """Return the same: the heap has no options."""
+        return self
+
+    def open(self, folder: Path, ticks_ns: Callable[[], int]) -> HeapBackend:  # noqa: ARG002
+        """Open the backend in a folder."""
+        return HeapBackend(folder)

@@ -11,22 +11,22 @@ RocksDB meet the end of the disk while it writes a memtable out, the next write 
 from __future__ import annotations
 
 import logging
-import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, Self
 
 from rocksdict import Checkpoint, DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, StorageFull
-from tidegate.state.backend import Changes, Sizes, Version
-from tidegate.state.layout import META_GROUP
-from tidegate.state.rocks_files import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
-from tidegate.state.rocks_settings import KIB, MIB, RocksSettings, options_of
-from tidegate.storage.files import is_full
-from tidegate.storage.rocks_faults import open_fault, read_fault, write_fault
+from tidegate.checkpoint.backend import Changes, Sizes, Version
+from tidegate.checkpoint.backends.rocksdb_options import KIB, MIB, RocksSettings, options_of
+from tidegate.checkpoint.backends.rocksdb_snapshot import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
+from tidegate.checkpoint.keys.layout import META_GROUP
+from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
+from tidegate.storage.files import disk_error, disk_free_bytes
+from tidegate.storage.rocksdb.errors import open_fault, read_fault, write_fault
 
 VERSION_KEY = META_GROUP + b"version"
 VERSION_FORMAT = 1
@@ -51,15 +51,14 @@ FREE_BYTES_MIN = 16 * MIB
 PAGE_ENTRIES_MIN = 16
 PAGE_ENTRIES_MAX = 512
 
+_MEMTABLES = ("active-mem-table", "imm-mem-tables")
+
+# Deleted keys that an iterator over many ranges steps over: reading a range alone costs about as much.
+SKIPPED_KEYS_MAX = 128
+
 _Pair = tuple[bytes, bytes]
 
 log = logging.getLogger(__name__)
-
-
-def disk_free_bytes(path: Path) -> int:
-    """Give the room that is left for us on the disk that holds a path."""
-    disk = os.statvfs(path)
-    return disk.f_bavail * disk.f_frsize
 
 
 class RocksBackend:
@@ -79,11 +78,12 @@ class RocksBackend:
         self._unlogged.disable_wal = True
         self._unlogged.memtable_insert_hint_per_batch = True  # keys come sorted
         self._filters_whole = True
+        self._written_entries = self._written_bytes = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
             unpack_snapshot(folder)
         except OSError as problem:
-            raise _refusal(folder, problem) from problem
+            raise disk_error(folder, problem) from problem
         self._db: Any = self._open()
 
     def get(self, key: bytes) -> bytes | None:
@@ -109,6 +109,27 @@ class RocksBackend:
         if len(page) < PAGE_ENTRIES_MIN:
             return iter(page)
         return self._pages(page, stop)
+
+    def pages(self, ranges: Sequence[_Pair], count_max: int) -> list[list[_Pair]]:
+        """One iterator goes from range to range, which costs less than one for each.
+
+        Its bound is that of the last range. A range with many deleted keys in or behind it would be read
+        through all of them, so after a few of them it is read alone, within its own bound.
+        """
+        if len(ranges) <= 1 or count_max < 1:
+            return [self._page(start, min(stop, META_GROUP), count_max) for start, stop in ranges]
+        bounds = ReadOptions()
+        bounds.set_iterate_upper_bound(min(max(stop for _, stop in ranges), META_GROUP))
+        bounds.set_max_skippable_internal_keys(SKIPPED_KEYS_MAX)
+        try:
+            iterator = self._db.iter(bounds)
+        except Exception as fault:
+            raise read_fault(fault, self.folder) from fault
+        found: list[list[_Pair]] = []
+        for start, stop in ranges:
+            page = _page_at(iterator, start, stop, count_max)
+            found.append(self._page(start, min(stop, META_GROUP), count_max) if page is None else page)
+        return found
 
     def version(self) -> Version | None:
         stored = self.get(VERSION_KEY)
@@ -137,17 +158,20 @@ class RocksBackend:
             return pack_snapshot(folder)
         except OSError as problem:
             rmtree(folder, ignore_errors=True)
-            raise _refusal(folder, problem) from problem
+            raise disk_error(folder, problem) from problem
 
     def sizes(self) -> Sizes:
         named = self._db.property_int_value
         try:
             stored_bytes = named("rocksdb.live-sst-files-size") or 0
-            memory_bytes = named("rocksdb.cur-size-all-mem-tables") or 0
+            waiting = sum(named(f"rocksdb.num-entries-{table}") or 0 for table in _MEMTABLES)
             count = named("rocksdb.estimate-num-keys") or 0
+            count -= self._db.get(VERSION_KEY) is not None
         except Exception as fault:
             raise read_fault(fault, self.folder) from fault
-        return Sizes(size_bytes=stored_bytes + memory_bytes, entry_count=count)
+        # Not what memtables take, which is megabytes before the first entry.
+        memory_bytes = waiting * self._written_bytes // max(1, self._written_entries)
+        return Sizes(size_bytes=stored_bytes + memory_bytes, entry_count=max(0, count))
 
     def close(self) -> None:
         try:
@@ -222,7 +246,10 @@ class RocksBackend:
             raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
 
     def _write_batch(self, batch: Any) -> None:
-        self._check_room(batch.size_in_bytes())
+        size_bytes = batch.size_in_bytes()
+        self._check_room(size_bytes)
+        self._written_entries += batch.len()
+        self._written_bytes += size_bytes
         try:
             self._db.write(batch, self._unlogged)
         except Exception as fault:
@@ -240,7 +267,7 @@ class RocksBackend:
         try:
             free_bytes = self._free_bytes(self.folder)
         except OSError as problem:  # the folder was taken away under us
-            raise _refusal(self.folder, problem) from problem
+            raise disk_error(self.folder, problem) from problem
         if free_bytes - size_bytes < FREE_BYTES_MIN:
             raise StorageFull(path=str(self.folder), free_bytes=free_bytes)
 
@@ -254,7 +281,7 @@ class RocksBackend:
             page = self._page(page[-1][0] + b"\x00", stop, size)
 
     def _page(self, start: bytes, stop: bytes, count_max: int) -> list[_Pair]:
-        """Give up to so many entries from the head of a range.
+        """Return up to so many entries from the head of a range.
 
         The iterator is bounded, else a short range before many deleted keys would be read through all of
         them. RocksDB does not copy the bound, which therefore lives as long as the iterator: this call.
@@ -280,6 +307,28 @@ class RocksBackend:
         return pairs
 
 
+def _page_at(iterator: Any, start: bytes, stop: bytes, count_max: int) -> list[_Pair] | None:
+    """Return up to so many entries from the head of a range; None when the iterator could not tell them."""
+    pairs: list[_Pair] = []
+    try:
+        iterator.seek(start)
+        while True:
+            key = iterator.key()
+            if key is None:
+                iterator.status()  # the end, a block that could not be read, or too many deleted keys
+                return pairs
+            if key >= stop:
+                return pairs
+            pairs.append((key, iterator.value()))
+            if len(pairs) == count_max:
+                return pairs
+            iterator.next()
+    except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
+        # Whoever reads the range again, alone, finds what is wrong, if anything is.
+        log.debug("a range is read alone: %s", fault)
+        return None
+
+
 def _version_of(stored: bytes, folder: Path) -> Version:
     if len(stored) < _VERSION.size or stored[0] != VERSION_FORMAT:
         raise StorageCorrupt(place=str(folder), reason=f"its version is not one that we know: {stored!r}")
@@ -287,7 +336,19 @@ def _version_of(stored: bytes, folder: Path) -> Version:
     return Version(epoch, batch, stored[_VERSION.size :].decode())
 
 
-def _refusal(path: Path, problem: OSError) -> StorageFull | StorageFailed:
-    if is_full(problem):
-        return StorageFull(path=str(path), free_bytes=0)
-    return StorageFailed(path=str(path), reason=problem.strerror or str(problem))
+@dataclass(frozen=True, slots=True)
+class RocksFactory:
+    """State in RocksDB, with the options of one operator; None: the usual ones."""
+
+    options: RocksSettings | None = None
+
+    kind = "rocksdb"
+    is_served = True
+
+    def with_slots(self, slots: int) -> Self:
+        """Return the same for a process with one of so many shares of the memory."""
+        return replace(self, options=replace(self.options or RocksSettings(), slots=slots))
+
+    def open(self, folder: Path, ticks_ns: Callable[[], int]) -> RocksBackend:  # noqa: ARG002
+        """Open the backend in a folder."""
+        return RocksBackend(folder, self.options)

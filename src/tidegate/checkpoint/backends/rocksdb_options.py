@@ -23,6 +23,7 @@ from rocksdict import (
 )
 
 from tidegate.errors import StateInvalid
+from tidegate.storage.allocator import keep_memory_level
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -113,9 +114,16 @@ class RocksSettings:
             raise StateInvalid(operator="with these RocksSettings", reason=reason)
 
     @classmethod
-    def production(cls, *, memory_bytes_max: int = 2 * GIB, slots: int = 1) -> RocksSettings:
-        """Give the settings for large state: more memory, fewer and larger files."""
+    def production(
+        cls,
+        *,
+        memory_bytes_max: int = 2 * GIB,
+        compaction_style: CompactionStyle = "level",
+        slots: int = 1,
+    ) -> RocksSettings:
+        """Return the settings for large state: more memory, fewer and larger files."""
         return cls(
+            compaction_style=compaction_style,
             block_cache_size=256 * MIB,
             write_buffer_size=128 * MIB,
             write_buffer_count=3,
@@ -129,7 +137,7 @@ class RocksSettings:
 
     @classmethod
     def deduplication(cls, *, memory_bytes_max: int = GIB, slots: int = 1) -> RocksSettings:
-        """Give the settings for segments of keys: many new keys, few reads, files that are merged seldom.
+        """Return the settings for segments of keys: many new keys, few reads, files that are merged seldom.
 
         A filter of our own stands before each segment, so RocksDB has none in the last level.
         """
@@ -150,27 +158,27 @@ class RocksSettings:
 
     @property
     def share_bytes(self) -> int:
-        """Give what one slot may take of the executor's memory."""
+        """Return what one slot may take of the executor's memory."""
         return self.memory_bytes_max // self.slots
 
     @property
     def buffers_bytes(self) -> int:
-        """Give what the memtables of one slot may take: at most half of its share."""
+        """Return what the memtables of one slot may take: at most half of its share."""
         return min(self.write_buffer_size * self.write_buffer_count, self.share_bytes // 2)
 
     @property
     def whole_filter_bytes_max(self) -> int:
-        """Give up to which size a copy's files have filters in one piece."""
+        """Return up to which size a copy's files have filters in one piece."""
         return WHOLE_FILTER_CACHES_MAX * min(self.block_cache_size, self.cache_bytes)
 
     @property
     def cache_bytes(self) -> int:
-        """Give the capacity of one slot's cache, memtables and all."""
+        """Return the capacity of one slot's cache, memtables and all."""
         return min(self.block_cache_size + self.buffers_bytes, self.share_bytes)
 
 
 def _faults(settings: RocksSettings) -> list[str]:
-    """Say what is wrong with settings, each with what to do."""
+    """Return what is wrong with settings, each with what to do."""
     found = [
         f"{field.name} is {getattr(settings, field.name)!r}, a whole number was expected"
         for field in fields(settings)
@@ -225,10 +233,11 @@ class _SharedMemory:
         self._buffers_bytes = 0
 
     def of(self, settings: RocksSettings) -> tuple[Any, Any]:
-        """Give cache and budget; both grow to the largest that any copy of this process asks for."""
+        """Return cache and budget; both grow to the largest that any copy of this process asks for."""
         with self._lock:
             if self._process_id != os.getpid():  # never one that was made before a fork
                 self._process_id = os.getpid()
+                keep_memory_level()  # before RocksDB's threads begin
                 self._cache_bytes, self._buffers_bytes = settings.cache_bytes, settings.buffers_bytes
                 # Of this kind since its parts are large: the filter of a file has to fit into one of them.
                 self._cache = Cache.new_hyper_clock_cache(self._cache_bytes, CACHE_CHARGE_BYTES)
@@ -248,7 +257,10 @@ _shared_memory = _SharedMemory()
 
 
 def options_of(settings: RocksSettings, *, filters_whole: bool) -> Options:
-    """Give RocksDB's options for a copy; one that exists already takes them too, for the files it writes."""
+    """Return RocksDB's options for a copy.
+
+    One that exists already takes them too, for the files it writes.
+    """
     cache, buffers = _shared_memory.of(settings)
     options = Options(raw_mode=True)
     options.create_if_missing(True)

@@ -34,7 +34,7 @@ _HEAD = struct.Struct(">7sBI")
 
 
 def pack_snapshot(folder: Path) -> list[Path]:
-    """Give the files of a folder that RocksDB linked names of their own; returns all of them."""
+    """Return the files of a folder that RocksDB linked names of their own; returns all of them."""
     manifest = (folder / "CURRENT").read_text().strip()
     names: dict[str, str] = {}
     for table in sorted(folder.glob(f"*{TABLE_SUFFIX}")):
@@ -75,7 +75,7 @@ def unpack_snapshot(folder: Path) -> None:
 
 
 def table_name(table: Path) -> str:
-    """Give the name that a table file has in every snapshot, by its length and its end."""
+    """Return the name that a table file has in every snapshot, by its length and its end."""
     with table.open("rb") as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(max(0, size_bytes - TABLE_END_BYTES))

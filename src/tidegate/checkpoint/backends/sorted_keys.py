@@ -42,7 +42,7 @@ class SortedKeys:
                 self._removed.add(key)
 
     def between(self, start: bytes, stop: bytes) -> Iterator[bytes]:
-        """Give the keys of a half-open range in order; nothing may be added or removed meanwhile."""
+        """Yield the keys of a half-open range in order; nothing may be added or removed meanwhile."""
         runs = self._in_runs()
         place = max(0, bisect_right(self._firsts, start) - 1)
         while place < len(runs):

@@ -16,15 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as at
 
+from tidegate.checkpoint.keys import spark_hash
+from tidegate.checkpoint.keys.column_types import NULL, VALUE, kind_named
 from tidegate.errors import StateInvalid, ValueInvalid
-from tidegate.state import hashing
-from tidegate.state.columns import Faults, converter
-from tidegate.state.key_kinds import NULL, VALUE, kind_named
-from tidegate.state.ordered import short
-from tidegate.state.signatures import PLAIN
-from tidegate.state.subkeys import SubKeyCodec
-
-__all__ = ["KeyCodec", "KeyColumn", "KeyType", "SubKeyCodec"]
+from tidegate.storage.ordered_bytes import short
 
 # Spark's own limit on grouping columns is far above; a key of more columns is a mistake.
 COLUMNS_MAX = 64
@@ -48,7 +43,7 @@ class KeyType:
     def from_arrow(
         cls, names: Iterable[str], schema: pa.Schema, *, operator: str = "(not named yet)"
     ) -> KeyType:
-        """Give the key type of named columns; StateInvalid says what to do with one that is no key."""
+        """Return the key type of named columns; StateInvalid says what to do with one that is no key."""
         columns = []
         for name in names:
             place = schema.get_field_index(name)
@@ -64,12 +59,12 @@ class KeyType:
         return cls(tuple(columns))
 
     def to_json(self) -> list[list[str]]:
-        """Give the columns as JSON has them."""
+        """Return the columns as JSON has them."""
         return [[column.name, column.kind] for column in self.columns]
 
     @classmethod
     def from_json(cls, stored: list[list[str]]) -> KeyType:
-        """Give the key type that `to_json` gave."""
+        """Return the key type that `to_json` gave."""
         return cls(tuple(KeyColumn(name, kind) for name, kind in stored))
 
     def __str__(self) -> str:
@@ -85,7 +80,7 @@ class KeyCodec:
         self._single = self._kinds[0] if len(self._kinds) == 1 else None
 
     def encode(self, key: Any) -> bytes:
-        """Give the bytes of one key; ValueInvalid for one that is not of the type."""
+        """Return the bytes of one key; ValueInvalid for one that is not of the type."""
         single = self._single
         try:
             if single is not None:
@@ -96,23 +91,18 @@ class KeyCodec:
             raise self._refused(key, error) from error
 
     def encode_columns(self, arrays: Sequence[pa.Array]) -> list[bytes]:
-        """Give the bytes of many keys, whole columns at a time."""
+        """Return the bytes of many keys, whole columns at a time."""
         return self.encode_array(arrays).to_pylist()  # type: ignore[no-any-return]
 
     def encode_array(self, arrays: Sequence[pa.Array]) -> pa.Array:
-        """Give the bytes of many keys as an Arrow array, to which prefixes can be joined."""
-        columns = [kind.put_column(_whole(array)) for kind, array in zip(self._kinds, arrays, strict=True)]
+        """Return the bytes of many keys as an Arrow array, to which prefixes can be joined."""
+        columns = [
+            kind.put_column(whole_column(array)) for kind, array in zip(self._kinds, arrays, strict=True)
+        ]
         return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, b"")
 
-    def keys_of(self, arrays: Sequence[pa.Array]) -> list[Any]:
-        """Give many keys as Python values, as `decode` gives them."""
-        columns = []
-        for column, array in zip(self.key_type.columns, arrays, strict=True):
-            columns.append(_python_values(_whole(array), column))
-        return columns[0] if self._single is not None else list(zip(*columns, strict=True))
-
     def decode(self, stored: bytes, at: int = 0) -> tuple[Any, int]:
-        """Give the key that begins at a place, and the place after it; StorageCorrupt for other bytes."""
+        """Return the key that begins at a place, and the place after it; StorageCorrupt for other bytes."""
         parts: list[Any] = []
         for kind in self._kinds:
             tag = stored[at : at + 1]
@@ -126,7 +116,7 @@ class KeyCodec:
         return (parts[0] if self._single is not None else tuple(parts)), at
 
     def end_of(self, stored: bytes, at: int = 0) -> int:
-        """Give the place after the key that begins at a place."""
+        """Return the place after the key that begins at a place."""
         for kind in self._kinds:
             tag = stored[at : at + 1]
             if tag == VALUE:
@@ -138,29 +128,29 @@ class KeyCodec:
         return at
 
     def hash_of(self, key: Any) -> int:
-        """Give the hash of one key as Spark's xxhash64 gives it: signed."""
-        seed = hashing.SEED
+        """Return the hash of one key as Spark's xxhash64 gives it: signed."""
+        seed = spark_hash.SEED
         try:
             for kind, part in zip(self._kinds, self._parts(key), strict=True):
                 if part is not None:
-                    seed = hashing.hash_bytes(kind.hashed(part), seed)
+                    seed = spark_hash.hash_bytes(kind.hashed(part), seed)
         except (TypeError, ValueError, OverflowError) as error:
             raise self._refused(key, error) from error
-        return hashing.signed(seed)
+        return spark_hash.signed(seed)
 
     def group_of(self, key: Any, max_parallelism: int) -> int:
-        """Give the key group of one key."""
+        """Return the key group of one key."""
         return self.hash_of(key) % max_parallelism
 
     def groups_of(self, arrays: Sequence[pa.Array], max_parallelism: int) -> npt.NDArray[np.int32]:
-        """Give the key groups of many keys."""
-        return hashing.groups_of_hashes(self.hash_columns(arrays), max_parallelism)
+        """Return the key groups of many keys."""
+        return spark_hash.groups_of_hashes(self.hash_columns(arrays), max_parallelism)
 
-    def hash_columns(self, arrays: Sequence[pa.Array]) -> hashing.Hashes:
-        """Give the hashes of many keys, unsigned."""
-        hashes = np.full(len(arrays[0]), hashing.SEED, np.uint64)
+    def hash_columns(self, arrays: Sequence[pa.Array]) -> spark_hash.Hashes:
+        """Return the hashes of many keys, unsigned."""
+        hashes = np.full(len(arrays[0]), spark_hash.SEED, np.uint64)
         for kind, array in zip(self._kinds, arrays, strict=True):
-            hashes = kind.hash_column(_whole(array), hashes)
+            hashes = kind.hash_column(whole_column(array), hashes)
         return hashes
 
     def _parts(self, key: Any) -> Sequence[Any]:
@@ -174,25 +164,11 @@ class KeyCodec:
         return ValueInvalid(place=f"the key {key!r} as ({self.key_type})", reason=str(error))
 
 
-def _whole(array: Any) -> pa.Array:
-    """Give a column as one array of plain values."""
+def whole_column(array: Any) -> pa.Array:
+    """Return a column as one array of plain values."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     return array.dictionary_decode() if at.is_dictionary(array.type) else array
-
-
-def _python_values(array: pa.Array, column: KeyColumn) -> list[Any]:
-    if not (at.is_timestamp(array.type) or at.is_date(array.type)):
-        return array.to_pylist()  # type: ignore[no-any-return]
-    kind = next(
-        kind for kind, name in PLAIN.items() if name == ("date" if at.is_date(array.type) else "datetime")
-    )
-    convert = converter(kind | None, array.type, column.name)
-    faults: Faults = {}
-    values = [] if convert is None else convert(array, None, faults)
-    if faults:
-        raise faults[min(faults)]
-    return values
 
 
 _ARROW_KINDS = {

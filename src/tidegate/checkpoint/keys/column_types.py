@@ -21,10 +21,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.checkpoint.keys import spark_hash
+from tidegate.checkpoint.keys.spark_hash import Hashes
 from tidegate.errors import InvariantBroken
-from tidegate.state import hashing
-from tidegate.state.hashing import Hashes
-from tidegate.state.ordered import END, end_of_text, put_number, put_text, short, take_number, take_text
+from tidegate.storage.ordered_bytes import (
+    END,
+    end_of_text,
+    put_number,
+    put_text,
+    short,
+    take_number,
+    take_text,
+)
 
 NULL = b"\x00"
 VALUE = b"\x01"
@@ -39,27 +47,27 @@ class Kind(Protocol):
     """What is known of one kind of key column; values are never None here."""
 
     def put(self, value: Any) -> bytes:
-        """Give the bytes of a value; TypeError, ValueError or OverflowError for one of another type."""
+        """Return the bytes of a value; TypeError, ValueError or OverflowError for one of another type."""
         ...
 
     def take(self, stored: bytes, at: int) -> tuple[Any, int]:
-        """Give the value that begins at a place, and the place after it."""
+        """Return the value that begins at a place, and the place after it."""
         ...
 
     def end_of(self, stored: bytes, at: int) -> int:
-        """Give the place after the value that begins at a place."""
+        """Return the place after the value that begins at a place."""
         ...
 
     def hashed(self, value: Any) -> bytes:
-        """Give what Spark hashes of a value."""
+        """Return what Spark hashes of a value."""
         ...
 
     def put_column(self, column: pa.Array) -> pa.Array:
-        """Give the tagged bytes of a whole column, without nulls."""
+        """Return the tagged bytes of a whole column, without nulls."""
         ...
 
     def hash_column(self, column: pa.Array, seeds: Hashes) -> Hashes:
-        """Give the hashes of a whole column, each with its own seed; null gives its seed."""
+        """Return the hashes of a whole column, each with its own seed; null gives its seed."""
         ...
 
 
@@ -76,11 +84,11 @@ class Whole:
     is_long: bool
 
     def put(self, value: Any) -> bytes:
-        """Give a tag-less integer of fixed width."""
+        """Return a tag-less integer of fixed width."""
         return put_number(self._number(value), self.width)
 
     def take(self, stored: bytes, at: int) -> tuple[Any, int]:
-        """Give the value and the place after it."""
+        """Return the value and the place after it."""
         number = take_number(stored, at, self.width)
         if not self.low <= number <= self.high:
             raise short(stored, at)
@@ -91,34 +99,34 @@ class Whole:
             return number, at + self.width
 
     def end_of(self, stored: bytes, at: int) -> int:
-        """Give the place after the value."""
+        """Return the place after the value."""
         if at + self.width > len(stored):
             raise short(stored, at)
         return at + self.width
 
     def hashed(self, value: Any) -> bytes:
-        """Give the integer as Spark hashes it."""
+        """Return the integer as Spark hashes it."""
         number = self._number(value)
         if not self.is_long:
-            return hashing.int_bytes(number)
-        return hashing.long_bytes(number) if self.width == 8 else hashing.wide_bytes(number)
+            return spark_hash.int_bytes(number)
+        return spark_hash.long_bytes(number) if self.width == 8 else spark_hash.wide_bytes(number)
 
     def put_column(self, column: pa.Array) -> pa.Array:
-        """Give tag and integer of a column."""
+        """Return tag and integer of a column."""
         table = np.empty((len(column), 1 + self.width), np.uint8)
         table[:, 0] = VALUE[0]
         table[:, 1:] = _ordered_bytes(self.numbers(column), self.width)
         return with_nulls(column, rows_as_binary(table))
 
     def hash_column(self, column: pa.Array, seeds: Hashes) -> Hashes:
-        """Give the hashes of a column."""
+        """Return the hashes of a column."""
         numbers = self.numbers(column)
         if self.width > 8:
-            texts = list(map(hashing.wide_bytes, wide_numbers(numbers)))
-            hashes = hashing.hash_texts(texts, seeds)
+            texts = list(map(spark_hash.wide_bytes, wide_numbers(numbers)))
+            hashes = spark_hash.hash_texts(texts, seeds)
         else:
-            hashes = (hashing.hash_longs if self.is_long else hashing.hash_ints)(numbers, seeds)
-        return hashing.keep_where_null(column, hashes, seeds)
+            hashes = (spark_hash.hash_longs if self.is_long else spark_hash.hash_ints)(numbers, seeds)
+        return spark_hash.keep_where_null(column, hashes, seeds)
 
     def _number(self, value: Any) -> int:
         number = value if type(value) is int and self.to_number is _integer else self.to_number(value)
@@ -135,11 +143,11 @@ class Text:
     to_value: Callable[[bytes], Any]
 
     def put(self, value: Any) -> bytes:
-        """Give the byte string with its end."""
+        """Return the byte string with its end."""
         return put_text(self.to_bytes(value))
 
     def take(self, stored: bytes, at: int) -> tuple[Any, int]:
-        """Give the value and the place after it."""
+        """Return the value and the place after it."""
         content, end = take_text(stored, at)
         try:
             return self.to_value(content), end
@@ -147,42 +155,42 @@ class Text:
             raise short(stored, at) from error
 
     def end_of(self, stored: bytes, at: int) -> int:
-        """Give the place after the value."""
+        """Return the place after the value."""
         return end_of_text(stored, at)
 
     def hashed(self, value: Any) -> bytes:
-        """Give the bytes as Spark hashes them."""
+        """Return the bytes as Spark hashes them."""
         return self.to_bytes(value)
 
     def put_column(self, column: pa.Array) -> pa.Array:
-        """Give tag, bytes and end of a column."""
+        """Return tag, bytes and end of a column."""
         texts = _binary(column)
         if _has_zero(texts):
             texts = pc.replace_substring(texts, pattern=b"\x00", replacement=b"\x00\xff")
         return with_nulls(column, pc.binary_join_element_wise(VALUE, texts, END, b""))
 
     def hash_column(self, column: pa.Array, seeds: Hashes) -> Hashes:
-        """Give the hashes of a column."""
-        hashes = hashing.hash_texts(pc.fill_null(_binary(column), b"").to_pylist(), seeds)
-        return hashing.keep_where_null(column, hashes, seeds)
+        """Return the hashes of a column."""
+        hashes = spark_hash.hash_texts(pc.fill_null(_binary(column), b"").to_pylist(), seeds)
+        return spark_hash.keep_where_null(column, hashes, seeds)
 
 
 def with_nulls(column: pa.Array, encoded: pa.Array) -> pa.Array:
-    """Give the encoded column with the null tag where the column is null."""
+    """Return the encoded column with the null tag where the column is null."""
     if not column.null_count:
         return encoded
     return pc.if_else(column.is_null(), pa.scalar(NULL, encoded.type), encoded)
 
 
 def rows_as_binary(table: npt.NDArray[np.uint8]) -> pa.Array:
-    """Give the rows of a table of bytes as an Arrow array of byte strings; nothing is copied."""
+    """Return the rows of a table of bytes as an Arrow array of byte strings; nothing is copied."""
     count, width = table.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(table)])
 
 
 def _ordered_bytes(numbers: npt.NDArray[Any], width: int) -> npt.NDArray[np.uint8]:
-    """Give integers as rows of bytes that sort as they do."""
+    """Return integers as rows of bytes that sort as they do."""
     if width == 1:
         return (numbers.astype(np.uint8) ^ np.uint8(0x80)).reshape(-1, 1)
     if width == 16:
@@ -230,7 +238,7 @@ def _days(value: Any) -> int:
 
 
 def _micros(value: Any) -> int:
-    """Give a time as µs since 1970; a naive one is taken as UTC, a number as what it is."""
+    """Return a time as µs since 1970; a naive one is taken as UTC, a number as what it is."""
     if isinstance(value, dt.datetime):
         return (value - (_EPOCH if value.tzinfo else _NAIVE_EPOCH)) // _MICROSECOND
     return _integer(value)
@@ -267,7 +275,7 @@ def _own_bytes(value: Any) -> bytes:
 
 
 def _column_numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """Give a column of integers, truth values, days or µs as numbers; 0 for null."""
+    """Return a column of integers, truth values, days or µs as numbers; 0 for null."""
     if pa.types.is_timestamp(column.type) or pa.types.is_int64(column.type):
         wide = column.cast(pa.int64())
     else:
@@ -277,7 +285,7 @@ def _column_numbers(column: pa.Array) -> npt.NDArray[Any]:
 
 
 def _decimal_kind(precision: int, scale: int) -> Whole:
-    is_long = precision <= hashing.DECIMAL_LONG_DIGITS_MAX
+    is_long = precision <= spark_hash.DECIMAL_LONG_DIGITS_MAX
     arrow_type = pa.decimal128(precision, scale)
     most = 10**precision - 1
 
@@ -306,7 +314,7 @@ def _decimal_kind(precision: int, scale: int) -> Whole:
 
 
 def wide_numbers(numbers: npt.NDArray[Any]) -> list[int]:
-    """Give integers of two words as Python's."""
+    """Return integers of two words as Python's."""
     pairs = zip(numbers["high"].tolist(), numbers["low"].tolist(), strict=True)
     return [(high << 64) + low for high, low in pairs]
 
@@ -331,7 +339,7 @@ _KINDS: dict[str, Kind] = {
 
 
 def kind_named(name: str) -> Kind:
-    """Give what is known of a kind: `bigint`, `decimal(10,2)`."""
+    """Return what is known of a kind: `bigint`, `decimal(10,2)`."""
     if name in _KINDS:
         return _KINDS[name]
     if name.startswith("decimal(") and name.endswith(")"):

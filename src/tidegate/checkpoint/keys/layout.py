@@ -47,56 +47,56 @@ SEGMENT_PREFIX_BYTES = _SEGMENT.size
 
 
 def instance_of(key_group: int, parallelism: int, max_parallelism: int) -> int:
-    """Give the instance that owns a key group."""
+    """Return the instance that owns a key group."""
     return key_group * parallelism // max_parallelism
 
 
 def groups_of(instance: int, parallelism: int, max_parallelism: int) -> range:
-    """Give the key groups that an instance owns: one unbroken range."""
+    """Return the key groups that an instance owns: one unbroken range."""
     first = -(-instance * max_parallelism // parallelism)
     stop = -(-(instance + 1) * max_parallelism // parallelism)
     return range(first, stop)
 
 
 def group_range(groups: range) -> tuple[bytes, bytes]:
-    """Give the half-open range of keys that holds everything of these key groups."""
+    """Return the half-open range of keys that holds everything of these key groups."""
     if groups.step != 1:
         raise InvariantBroken(reason=f"key groups of an instance lie side by side, not {groups}")
     return groups.start.to_bytes(2, "big"), groups.stop.to_bytes(2, "big")
 
 
 def entry_prefix(key_group: int, state: int) -> bytes:
-    """Give what stands before the key in every entry of a state."""
+    """Return what stands before the key in every entry of a state."""
     return _ENTRY.pack(key_group, SPACE_ENTRY, state)
 
 
 def timer_prefix(key_group: int, clock: int, at_ms: int) -> bytes:
-    """Give what stands before the key in a timer."""
+    """Return what stands before the key in a timer."""
     return _TIMER.pack(key_group, SPACE_TIMER, clock, at_ms + _SIGN)
 
 
 def timer_time(entry: bytes) -> int:
-    """Give the time of a timer's entry."""
+    """Return the time of a timer's entry."""
     return int(_TIMER.unpack_from(entry)[3]) - _SIGN
 
 
 def expiry_prefix(key_group: int, state: int, bucket: int) -> bytes:
-    """Give what stands before key and sub-key in the TTL index."""
+    """Return what stands before key and sub-key in the TTL index."""
     return _EXPIRY.pack(key_group, SPACE_EXPIRY, state, bucket + _SIGN)
 
 
 def segment_prefix(key_group: int, segment: int) -> bytes:
-    """Give what stands before the key in an entry of a segment."""
+    """Return what stands before the key in an entry of a segment."""
     return _SEGMENT.pack(key_group, SPACE_SEGMENT, segment + _SIGN)
 
 
 def segment_of_entry(entry: bytes) -> int:
-    """Give the segment of an entry's key."""
+    """Return the segment of an entry's key."""
     return int(_SEGMENT.unpack_from(entry)[2]) - _SIGN
 
 
 def after(prefix: bytes) -> bytes:
-    """Give the first bytes that sort after everything that begins with a prefix."""
+    """Return the first bytes that sort after everything that begins with a prefix."""
     stem = prefix.rstrip(b"\xff")
     if not stem:
         raise InvariantBroken(reason="nothing sorts after a prefix of nothing but 0xff")

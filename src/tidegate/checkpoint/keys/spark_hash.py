@@ -31,58 +31,58 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def hash_bytes(content: bytes, seed: int) -> int:
-    """Give the hash of bytes, unsigned."""
+    """Return the hash of bytes, unsigned."""
     return int(xxhash.xxh64_intdigest(content, seed))
 
 
 def signed(unsigned: int) -> int:
-    """Give an unsigned hash as Spark shows it."""
+    """Return an unsigned hash as Spark shows it."""
     return unsigned - (1 << 64) if unsigned & _SIGN else unsigned
 
 
 def groups_of_hashes(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int32]:
-    """Give the key groups of many hashes: Spark's pmod."""
+    """Return the key groups of many hashes: Spark's pmod."""
     return (hashes.view(np.int64) % max_parallelism).astype(np.int32)
 
 
 def int_bytes(value: int) -> bytes:
-    """Give what is hashed of a boolean, a tinyint, a smallint, an int or a date."""
+    """Return what is hashed of a boolean, a tinyint, a smallint, an int or a date."""
     return value.to_bytes(4, "little", signed=True)
 
 
 def long_bytes(value: int) -> bytes:
-    """Give what is hashed of a bigint, a timestamp or a short decimal."""
+    """Return what is hashed of a bigint, a timestamp or a short decimal."""
     return value.to_bytes(8, "little", signed=True)
 
 
 def wide_bytes(value: int) -> bytes:
-    """Give what is hashed of the digits of a long decimal: Java's BigInteger.toByteArray."""
+    """Return what is hashed of the digits of a long decimal: Java's BigInteger.toByteArray."""
     width = (value if value >= 0 else ~value).bit_length() // 8 + 1
     return value.to_bytes(width, "big", signed=True)
 
 
 def hash_ints(values: npt.NDArray[Any], seeds: Hashes) -> Hashes:
-    """Give the hashes of 32-bit integers, each with its own seed."""
+    """Return the hashes of 32-bit integers, each with its own seed."""
     words = values.astype(np.int32).view(np.uint32).astype(np.uint64)
     hashes = (seeds + _P5 + np.uint64(4)) ^ (words * _P1)
     return _mixed(_turned(hashes, 23) * _P2 + _P3)
 
 
 def hash_longs(values: npt.NDArray[Any], seeds: Hashes) -> Hashes:
-    """Give the hashes of 64-bit integers, each with its own seed."""
+    """Return the hashes of 64-bit integers, each with its own seed."""
     words = values.astype(np.int64).view(np.uint64)
     hashes = (seeds + _P5 + np.uint64(8)) ^ (_turned(words * _P2, 31) * _P1)
     return _mixed(_turned(hashes, 27) * _P1 + _P4)
 
 
 def hash_texts(values: Sequence[bytes], seeds: Hashes) -> Hashes:
-    """Give the hashes of byte strings, each with its own seed."""
+    """Return the hashes of byte strings, each with its own seed."""
     digest = xxhash.xxh64_intdigest
     return np.fromiter(map(digest, values, seeds.tolist()), np.uint64, len(values))
 
 
 def keep_where_null(column: pa.Array, hashes: Hashes, seeds: Hashes) -> Hashes:
-    """Give the hashes, but the seeds where a column is null."""
+    """Return the hashes, but the seeds where a column is null."""
     if not column.null_count:
         return hashes
     missing = column.is_null().to_numpy(zero_copy_only=False)

@@ -22,7 +22,7 @@ _PREFIX = "attempts."
 
 
 def is_first_time(folder: Path, partition: int, attempt: str) -> bool:
-    """Say whether an attempt opens a partition of the operator that has this folder for the first time."""
+    """Return whether an attempt opens a partition of the operator that has this folder for the first time."""
     mark = xxhash.xxh3_64_digest(attempt.encode())
     file = _opened(folder / f"{_PREFIX}{partition}")
     try:

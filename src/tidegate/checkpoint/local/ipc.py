@@ -44,7 +44,7 @@ class Line:
             raise LineLost(str(problem)) from problem
 
     def receive(self) -> list[Any]:
-        """Give the next message; LineLost when there is none to come."""
+        """Return the next message; LineLost when there is none to come."""
         length = _LENGTH.unpack(self._read(_LENGTH.size))[0]
         try:
             return msgpack.decode(self._read(length), type=list[Any])
@@ -70,7 +70,7 @@ class Line:
 
 
 def listen() -> socket.socket | None:
-    """Give a socket that others of this machine can connect to; None where there are no abstract names."""
+    """Return a socket that others of this machine can connect to; None where there are no abstract names."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(b"")  # Linux finds a name that is free
@@ -83,7 +83,7 @@ def listen() -> socket.socket | None:
 
 
 def address_of(listening: socket.socket) -> bytes:
-    """Give by what others connect to a socket."""
+    """Return by what others connect to a socket."""
     name = listening.getsockname()
     return name if isinstance(name, bytes) else os.fsencode(name)
 
@@ -101,7 +101,7 @@ def connect(address: bytes, *, wait_seconds_max: float) -> Line | None:
 
 
 def accept(listening: socket.socket) -> Line | None:
-    """Give the line to one who connects; None when there is none after all, or it is another user."""
+    """Return the line to one who connects; None when there is none after all, or it is another user."""
     try:
         connection, _ = listening.accept()
     except OSError:
@@ -110,7 +110,7 @@ def accept(listening: socket.socket) -> Line | None:
 
 
 def _own(connection: socket.socket, wait_seconds_max: float | None) -> Line | None:
-    """Give a line to a process of the same user; others are hung up on."""
+    """Return a line to a process of the same user; others are hung up on."""
     peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     if _PEER.unpack(peer)[1] == os.geteuid():
         return Line(connection, wait_seconds_max=wait_seconds_max)

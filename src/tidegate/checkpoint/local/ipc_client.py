@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tidegate.checkpoint.backend import Backend, Changes, Sizes, Version
+from tidegate.checkpoint.local.ipc import Line, LineLost, connect
+from tidegate.checkpoint.local.ipc_server import CALLS, GIVE_UP, KEEP, LANGUAGE
+from tidegate.checkpoint.local.lock import LOCK_NAME, Claim, claim, holder_of
+from tidegate.checkpoint.local.store import CopyMoved, LocalCopy, Place, claim_beside
 from tidegate.errors import StorageFailed, from_wire
-from tidegate.state.backend import Backend, Changes, Sizes, Version
-from tidegate.state.claims import LOCK_NAME, Claim, claim, holder_of
-from tidegate.state.lending import CALLS, GIVE_UP, KEEP, LANGUAGE
-from tidegate.state.lines import Line, LineLost, connect
-from tidegate.state.local import LocalCopy, Place, claim_beside
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +37,13 @@ _TALKATIVE: set[Path] = set()
 
 
 def borrow(place: Place, folder: Path) -> LocalCopy | None:
-    """Give the copy of a folder that another worker has open and does not use; None when none lends it."""
+    """Return the copy of a folder that another worker has open and does not use; None when none lends it."""
     address = None if folder.parent in _TALKATIVE else holder_of(folder)
     line = None if address is None else connect(address, wait_seconds_max=ANSWER_SECONDS_MAX)
     if line is None:
         return None
     try:
-        line.send((LANGUAGE, str(folder), place.opened_as))
+        line.send((LANGUAGE, str(folder), repr(place.factory)))
         is_lent = line.receive()[0]
     except LineLost as lost:
         log.info("no copy is lent of %s: %s", folder, lost)
@@ -83,6 +83,10 @@ class BorrowedCopy(LocalCopy):
     def backend(self) -> Backend:
         return self._borrowed if self.line is not None else super().backend
 
+    @property
+    def is_open(self) -> bool:
+        return self.line is not None or super().is_open
+
     def open(self) -> Backend | None:
         return self._borrowed if self.line is not None else super().open()
 
@@ -100,10 +104,18 @@ class BorrowedCopy(LocalCopy):
         super().give_up()
 
     def keep(self) -> None:
-        if self.line is not None:
+        if isinstance(self.held, _NoClaim):
             self._return(KEEP)
         else:
             super().keep()
+
+    def move(self) -> CopyMoved:
+        """Take the copy while it is being brought to its batch; give what tells that to who brings it.
+
+        A lender that is lost leaves it at an older batch than it said: the next change file does not fit.
+        """
+        self._take()
+        return CopyMoved(str(self.folder))
 
     def own(self) -> Backend:
         """Open the copy here, at the batch that the lender had it at."""
@@ -111,31 +123,40 @@ class BorrowedCopy(LocalCopy):
         if self.bring_again is not None:
             self.bring_again()
             return self.backend
+        # Nobody has read from it yet: whoever brings it looks at its version, and makes it anew without one.
         backend = self.open()
         if backend is None:
-            raise self.lost("the worker that lent it left nothing")
+            self.wipe().mkdir()
+            backend = self.adopt()
         return backend
 
     def recover(self, lost: LineLost) -> Backend:
         """Go on without the lender, from what it left on the disk."""
         log.warning("the worker that lent the copy in %s is lost: %s", self.folder, lost)
+        self.hang_up()
         return self.own()
 
     def lost(self, reason: str) -> StorageFailed:
-        """Give the error of a copy that was lost with its lender."""
+        """Return the error of a copy that was lost with its lender."""
         return StorageFailed(path=str(self.folder), reason=reason)
 
     def _take(self) -> None:
         """Make the folder this worker's own, or a private one in its place when that takes too long."""
-        if self.line is None:
+        if not isinstance(self.held, _NoClaim):
             return
-        folder = self.folder
         self._return(GIVE_UP)
+        folder = self.folder
         held = claim(folder, wait_ms_max=self._place.wait_ms_max)
         if held is None:
             log.warning("the copy in %s is in use for long; a private one is made", folder)
             held, self.is_private = claim_beside(folder, "private"), True
         self.held = held
+
+    def hang_up(self) -> None:
+        """End the loan without a word: what a lender that is late says now answers another call."""
+        line, self.line = self.line, None
+        if line is not None:
+            line.close()
 
     def _return(self, word: str) -> None:
         """End the loan; the lender has put the copy in its place, or is gone, when this returns."""
@@ -175,6 +196,10 @@ class BorrowedBackend:
             start = page[-1][0] + b"\x00"
             size = min(size * 4, PAGE_ENTRIES_MAX)
 
+    def pages(self, ranges: Sequence[tuple[bytes, bytes]], count_max: int) -> list[list[tuple[bytes, bytes]]]:
+        pages = self._ask("pages", ranges if isinstance(ranges, list) else list(ranges), count_max)
+        return [[(key, value) for key, value in page] for page in pages]
+
     def version(self) -> Version | None:
         found = self._ask("version")
         return None if found is None else Version(*found)
@@ -186,7 +211,10 @@ class BorrowedBackend:
 
     def write_partly(self, changes: Changes) -> None:
         # The lender's end would be this batch's from now on, so the copy is opened here first.
-        backend = self._copy.backend if self._copy.line is None else self._copy.own()
+        copy = self._copy
+        if copy.line is not None and copy.bring_again is None:
+            raise copy.move()
+        backend = copy.backend if copy.line is None else copy.own()
         backend.write_partly(changes)
 
     def snapshot(self, folder: Path) -> list[Path]:
@@ -219,6 +247,9 @@ class BorrowedBackend:
         try:
             return self._answer(copy.line, name, arguments)
         except LineLost as lost:
+            copy.hang_up()
+            if copy.bring_again is None:
+                raise copy.move() from lost
             raise copy.lost("the worker that lent it ended") from lost
 
     def _answer(self, line: Line, name: str, arguments: tuple[Any, ...]) -> Any:

@@ -14,14 +14,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from tidegate.checkpoint.backend import Backend, Changes, Version
+from tidegate.checkpoint.local.ipc import Line, LineLost
 from tidegate.errors import TidegateError
-from tidegate.state.backend import Backend, Changes, Version
-from tidegate.state.lines import Line, LineLost
 
 log = logging.getLogger(__name__)
 
 # In the first message; workers that speak otherwise do not lend to each other.
-LANGUAGE = 1
+LANGUAGE = 2
 # What a borrower says at the end: the copy stays open here, or is closed for the next one who claims it.
 KEEP = "keep"
 GIVE_UP = "give_up"
@@ -29,6 +29,10 @@ GIVE_UP = "give_up"
 
 def _page(backend: Backend, start: bytes, stop: bytes, count_max: int) -> Sequence[Sequence[bytes]]:
     return list(islice(backend.scan(start, stop), count_max))
+
+
+def _pages(backend: Backend, ranges: Any, count_max: int) -> Sequence[Sequence[Sequence[bytes]]]:
+    return backend.pages([(start, stop) for start, stop in ranges], count_max)
 
 
 def _version(backend: Backend) -> tuple[int, int, str] | None:
@@ -55,6 +59,7 @@ CALLS: dict[str, Callable[..., Any]] = {
     "get": lambda backend, key: backend.get(key),
     "get_many": lambda backend, keys: backend.get_many(keys),
     "page": _page,
+    "pages": _pages,
     "version": _version,
     "apply": _apply,
     "snapshot": _snapshot,
@@ -78,10 +83,11 @@ def lend(backend: Backend, line: Line) -> bool:
         line.send(answer)
 
 
-def end_loan(line: Line) -> None:
-    """Tell the borrower that the copy is back in its place, and hang up."""
+def end_loan(line: Line, *, is_asked: bool) -> None:
+    """Tell the borrower that the copy is back in its place, if it waits for that, and hang up."""
     try:
-        line.send((True, None))
+        if is_asked:
+            line.send((True, None))
     except LineLost as lost:
         log.info("a borrower left before its loan was ended: %s", lost)
     line.close()

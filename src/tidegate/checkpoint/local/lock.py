@@ -34,11 +34,23 @@ class Claim:
 
     @property
     def request_fd(self) -> int:
-        """Give the file descriptor that becomes readable when somebody asks for the folder."""
+        """Return the file descriptor that becomes readable when somebody asks for the folder."""
         return self._wanted
 
+    @property
+    def mark(self) -> int:
+        """Return a number that no later claim on a folder of this name has while this one is held."""
+        return os.fstat(self._lock).st_ino
+
+    def is_lost(self) -> bool:
+        """Return whether the folder was taken away under its holder: another one may have it by now."""
+        try:
+            return not os.path.samestat(os.fstat(self._lock), (self.folder / LOCK_NAME).stat())
+        except FileNotFoundError:
+            return True
+
     def is_wanted(self) -> bool:
-        """Say whether somebody asked for the folder since the last look."""
+        """Return whether somebody asked for the folder since the last look."""
         try:
             return bool(os.read(self._wanted, 4096))
         except BlockingIOError:
@@ -101,7 +113,7 @@ def claim(folder: Path, *, wait_ms_max: int = 0) -> Claim | None:
 
 
 def holder_of(folder: Path) -> bytes | None:
-    """Give where the holder of a folder can be called, if it wrote that down; it may be gone since."""
+    """Return where the holder of a folder can be called, if it wrote that down; it may be gone since."""
     try:
         return (folder / LOCK_NAME).read_bytes() or None
     except OSError:
@@ -144,6 +156,9 @@ def _try(folder: Path) -> Claim | None:
                 return Claim(folder, lock, _pipe(folder))
         except FileNotFoundError:
             pass
+        except BaseException:
+            os.close(lock)  # a lock that nobody has would last as long as this worker
+            raise
         os.close(lock)
 
 

@@ -16,12 +16,12 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegate.checkpoint.local.ipc import Line, LineLost, accept, address_of, listen
+from tidegate.checkpoint.local.ipc_server import LANGUAGE, end_loan, lend
 from tidegate.errors import TidegateError
-from tidegate.state.lending import LANGUAGE, end_loan, lend
-from tidegate.state.lines import Line, LineLost, accept, address_of, listen
 
 if TYPE_CHECKING:
-    from tidegate.state.local import LocalCopy
+    from tidegate.checkpoint.local.store import LocalCopy
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +46,14 @@ class CopyPool:
         self._address = b""
 
     def take(self, folder: Path) -> LocalCopy | None:
-        """Give a copy that is kept open, to one task alone."""
+        """Return a copy that is kept open, to one task alone."""
         with self._mutex:
-            return self._idle.pop(folder, None)
+            copy = self._idle.pop(folder, None)
+        if copy is not None and copy.held.is_lost():
+            log.warning("the copy in %s was removed under this worker", folder)
+            _give_up_kept(copy)
+            return None
+        return copy
 
     def put(self, copy: LocalCopy) -> None:
         """Keep a copy open, unless somebody asked for it; of too many, the one unused longest goes."""
@@ -61,7 +66,7 @@ class CopyPool:
             if len(self._idle) > IDLE_COPIES_MAX:
                 _, extra = self._idle.popitem(last=False)
             wake = self._start()
-            copy.held.note(self._address if copy.lends else b"")
+            copy.held.note(self._address if copy.is_served else b"")
         try:
             os.write(wake, b"!")
         except BlockingIOError:  # the listener has enough to wake it
@@ -130,7 +135,7 @@ class CopyPool:
     def _lend(self, line: Line) -> None:
         """Lend a copy to another worker, if it is idle, until that one is done or gone."""
         copy: LocalCopy | None = None
-        is_kept = False
+        is_kept = is_over = False
         try:
             language, folder, opened_as = line.receive()
             copy = self.take(Path(folder)) if language == LANGUAGE else None
@@ -141,6 +146,7 @@ class CopyPool:
             if copy is not None:
                 sys.setswitchinterval(min(sys.getswitchinterval(), TURN_SECONDS_MAX))
                 is_kept = lend(copy.backend, line)
+                is_over = True
         except LineLost as lost:
             log.info("a borrower is gone: %s", lost)
         finally:
@@ -148,7 +154,8 @@ class CopyPool:
                 self.put(copy)
             elif copy is not None:
                 _give_up_kept(copy)
-            end_loan(line)
+            # Said to a borrower that waits for something else, it would be taken for the answer.
+            end_loan(line, is_asked=is_over)
 
 
 def _give_up_kept(copy: LocalCopy) -> None:
@@ -164,7 +171,7 @@ _POOLS_MUTEX = threading.Lock()
 
 
 def pool() -> CopyPool:
-    """Give this worker's pool of open copies."""
+    """Return this worker's pool of open copies."""
     with _POOLS_MUTEX:
         if not _POOLS:
             _POOLS.append(CopyPool())

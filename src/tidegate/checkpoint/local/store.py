@@ -22,13 +22,15 @@ from pathlib import Path
 
 import xxhash
 
+from tidegate.checkpoint.backend import Backend, BackendFactory
+from tidegate.checkpoint.local.attempts import forget_unused
+from tidegate.checkpoint.local.lock import Claim, claim, remove_gone, sweep
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.rescale import Redistribution, no_operator_state
+from tidegate.checkpoint.store import Depot, checkpoint_error
 from tidegate.errors import InvariantBroken, StorageFailed, TidegateError
 from tidegate.model.clock import Clock
-from tidegate.state.attempts import forget_unused
-from tidegate.state.backend import Backend
-from tidegate.state.claims import Claim, claim, remove_gone, sweep
-from tidegate.state.depot import FULL, Depot, refusal
-from tidegate.state.kept import pool
+from tidegate.storage.files import is_full
 
 log = logging.getLogger(__name__)
 
@@ -38,56 +40,56 @@ UNUSED_US_MAX = 7 * 24 * 3_600 * 1_000_000
 # Private copies of one worker for one partition; names are tried in turn.
 PRIVATE_COPIES_MAX = 1_000
 
-OpenBackend = Callable[[Path], Backend]
-
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where copies are on this machine, and how one is opened and waited for."""
 
     root: Path
-    kind: str
-    open_backend: OpenBackend
+    factory: BackendFactory
     keep_open: bool
     wait_ms_max: int
     clock: Clock
-    # By what backends are opened: a copy that is kept open serves those alone who would open it so.
-    opened_with: tuple[object, ...] = ()
-    # Whether a copy that is kept open is lent to other workers, and theirs are borrowed.
-    lends: bool = False
+    # How operator state is shared out when the number of partitions changes.
+    redistribution: Redistribution = no_operator_state
+    # Whether a store that is kept open is served to other processes, and theirs are used.
+    is_served: bool = False
 
-    @property
-    def opened_as(self) -> str:
-        """Give the same in words, for another worker to compare."""
-        return repr((self.kind, self.opened_with))
+    def open_backend(self, folder: Path) -> Backend:
+        """Open a backend in a folder."""
+        return self.factory.open(folder, lambda: int(self.clock.monotonic_seconds() * 1e9))
 
     def folder(self, depot: Depot, epoch: int, partition: int) -> Path:
-        """Give the folder of a partition's copy."""
+        """Return the folder of a partition's copy."""
         return self.operator_folder(depot) / f"e{epoch}" / str(partition)
 
     def operator_folder(self, depot: Depot) -> Path:
-        """Give the folder of all that belongs to one operator of a checkpoint."""
+        """Return the folder of all that belongs to one operator of a checkpoint."""
         address = xxhash.xxh3_64_hexdigest(str(depot.root.resolve()).encode())
         return self.root / address / depot.root.name
 
 
 def default_root() -> Path:
-    """Give the folder for copies when the settings name none: from the environment, else a temporary one."""
+    """Return folder for copies when the settings name none: from the environment, else a temporary one."""
     named = os.environ.get(ROOT_VARIABLE)
     return Path(named) if named else Path(tempfile.gettempdir()) / f"tidegate-state-{os.getuid()}"
 
 
 @contextmanager
 def local_files(folder: Path) -> Iterator[None]:
-    """Give what the disk refuses below a folder for copies as an error of ours that names it."""
+    """Return what the disk refuses below a folder for copies as an error of ours that names it."""
     try:
         yield
     except OSError as problem:
-        if problem.errno in FULL:
-            raise refusal(folder, problem) from problem
+        if is_full(problem):
+            raise checkpoint_error(folder, problem) from problem
         reason = f"copies of the state cannot be kept there ({problem.strerror or problem})"
         hint = f"Set local_dir, or {ROOT_VARIABLE}, to a folder that the user of this worker may write to."
         raise StorageFailed(path=str(folder), reason=reason, hint=hint) from problem
+
+
+class CopyMoved(Exception):
+    """The copy is open elsewhere than before: at which batch it stands is to be looked at again."""
 
 
 class LocalCopy:
@@ -101,45 +103,63 @@ class LocalCopy:
 
     @property
     def folder(self) -> Path:
-        """Give the copy's folder."""
+        """Return the copy's folder."""
         return self.held.folder
 
     @property
-    def lends(self) -> bool:
-        """Say whether others may borrow it while it is kept open."""
-        return self._place.lends
+    def is_served(self) -> bool:
+        """True if other processes may use it while it is kept open."""
+        return self._place.is_served
 
     @property
     def opened_as(self) -> str:
-        """Give in words how it is opened; a copy is lent to those alone who would open it so."""
-        return self._place.opened_as
+        """Return how it is opened, as text: a store is served only to those who would open it in this way."""
+        return repr(self._place.factory)
 
     @property
     def kind(self) -> str:
-        """Give the kind of its backend; a copy is never opened by another kind."""
-        return self._place.kind
+        """Return the kind of its backend; a copy is never opened by another kind."""
+        return self._place.factory.kind
 
     def is_for(self, place: Place) -> bool:
-        """Say whether it is opened as another would open it: with another retention it forgets other keys."""
-        return self.kind == place.kind and self._place.opened_with == place.opened_with
+        """True if it is opened as another would open it: with another retention it forgets other keys."""
+        return self._place.factory == place.factory
 
     @property
     def files(self) -> Path:
-        """Give the folder in which the backend keeps its files."""
-        return self.folder / f"db-{self.kind}"
+        """Return the folder in which the backend keeps its files.
+
+        It has the mark of the claim: should somebody remove the copy under a worker that has it open, and
+        another one make it anew, the two never write to one folder. RocksDB would take the other's files for
+        its own, and put them into a snapshot.
+        """
+        return self.folder / f"db-{self.kind}.{self.held.mark}"
 
     @property
     def backend(self) -> Backend:
-        """Give the open backend."""
+        """Return the open backend."""
         if self._backend is None:
             raise InvariantBroken(reason="the copy is not open")
         return self._backend
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether there is a backend; a copy that could not be brought to its batch has none."""
+        return self._backend is not None
+
     def open(self) -> Backend | None:
         """Open what is there; None when nothing is. Damage is StorageCorrupt, and the copy stays closed."""
+        self._settle()
         if self._backend is None and self.files.is_dir():
             self._backend = self._place.open_backend(self.files)
         return self._backend
+
+    def _settle(self) -> None:
+        """Give the files the mark of this claim: the whole folder may be a copy, or of an older version."""
+        if self._backend is None and not self.files.is_dir() and not self.held.is_lost():
+            found = list(self.folder.glob(f"db-{self.kind}*"))
+            if len(found) == 1:
+                found[0].rename(self.files)
 
     def open_beside(self, folder: Path) -> Backend:
         """Open a backend in another folder, as this copy would be opened."""
@@ -148,7 +168,10 @@ class LocalCopy:
     def wipe(self) -> Path:
         """Remove everything in the copy; give the folder in which the next one is made, not there yet."""
         self.close()
-        for folder in (self.files, self._unfinished):
+        left = [self.files, self._unfinished]
+        if not self.held.is_lost():
+            left += [*self.folder.glob("db-*"), *self.folder.glob("unfinished*")]
+        for folder in left:
             shutil.rmtree(folder, ignore_errors=True)
         return self._unfinished
 
@@ -183,7 +206,7 @@ class LocalCopy:
 
     @property
     def _unfinished(self) -> Path:
-        return self.folder / "unfinished"
+        return self.folder / f"unfinished.{self.held.mark}"
 
 
 # Gives a copy that another worker has open and lends; None when none does.
@@ -191,7 +214,7 @@ Borrow = Callable[[Place, Path], LocalCopy | None]
 
 
 def acquire(place: Place, folder: Path, borrow: Borrow | None = None) -> LocalCopy:
-    """Give a partition's copy to this task: the one kept open, the one on the disk, or else a private one.
+    """Return a partition's copy to this task: the one kept open, the one on the disk, or else a private one.
 
     A holder that does not use it lends it to a task that may borrow, else gives it up at once; one whose task
     runs still is waited for a short while, and then a private copy is made from the checkpoint, so that no

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tidegate.errors import StateNotFound, StorageCorrupt
-from tidegate.state.heads import sealed, unsealed
-from tidegate.state.times import Times
+from tidegate.checkpoint.commit_record import Times
+from tidegate.errors import NotFound, StorageCorrupt
+from tidegate.storage.sealed_json import seal, unseal
 
 FORMAT = 1
 RECORD_NAME = "savepoint.json"
@@ -34,13 +34,13 @@ class Savepoint:
     size_bytes: int
 
     def to_bytes(self) -> bytes:
-        """Give the bytes of `savepoint.json`."""
-        return sealed({"format": FORMAT} | asdict(self) | {"times": self.times.record()})
+        """Return the bytes of `savepoint.json`."""
+        return seal({"format": FORMAT} | asdict(self) | {"times": self.times.record()})
 
     @classmethod
     def from_bytes(cls, content: bytes, place: str) -> Savepoint:
         """Read `savepoint.json`; damage and an unknown format are errors."""
-        fields = unsealed(content, place, FORMAT)
+        fields = unseal(content, place, FORMAT)
         try:
             del fields["format"]
             return cls(**(fields | {"times": Times(**fields["times"])}))
@@ -49,10 +49,11 @@ class Savepoint:
 
 
 def read_savepoint(folder: Path) -> Savepoint:
-    """Read what a savepoint's folder says of itself; StateNotFound when it is no savepoint."""
+    """Read what a savepoint's folder says of itself; NotFound when it is no savepoint."""
     path = folder / RECORD_NAME
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as problem:
-        raise StateNotFound(state=f"savepoint {folder}") from problem
+        hint = "`tidegate state savepoints` names those that are there, and where they lie."
+        raise NotFound(reason=f"There is no savepoint in {folder}.", hint=hint) from problem
     return Savepoint.from_bytes(content, str(path))

@@ -2,7 +2,13 @@
 
 A savepoint is a folder of its own below `savepoints/`, with links to or copies of the files it needs, so it
 survives pruning and the removal of everything else in the checkpoint. It is built under a spare name and
-renamed when it is whole. Format: savepoint_record.py.
+renamed when it is whole. Formats: savepoint_record.py, and savepoint_offsets.py for where the sources stood.
+
+The files of a savepoint: takes a batch in a checkpoint, puts all that restores it into a folder.
+
+Per partition the newest whole snapshot that is not later, and heads and change files after it. An epoch whose
+partitions have no snapshot yet rests on its parent, which is then put there as well: under its own number,
+or, when it is a savepoint, below `origin/`. Files are links where the disk allows it, and checked.
 """
 
 from __future__ import annotations
@@ -10,17 +16,36 @@ from __future__ import annotations
 import errno
 import re
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import xxhash
+
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.commit_record import head_name, read_head
+from tidegate.checkpoint.epochs import Epoch, encode_epoch
+from tidegate.checkpoint.savepoints.record import RECORD_NAME, Savepoint, read_savepoint
+from tidegate.checkpoint.savepoints.source_offsets import OFFSETS_NAME, offsets_after, offsets_path
+from tidegate.checkpoint.snapshot import (
+    FILES_FOLDER,
+    Manifest,
+    manifest_name,
+    read_manifest,
+    snapshot_batches,
+    unreadable,
+)
+from tidegate.checkpoint.store import (
+    Depot,
+    checkpoint_error,
+    description_names,
+    operator_depot,
+    partition_folder,
+    schema_name,
+)
 from tidegate.errors import CheckpointUnusable, NameInvalid, SavepointExists, StateNotFound, StorageCorrupt
 from tidegate.model.clock import Clock
 from tidegate.model.names import shorten
-from tidegate.state import epochs
-from tidegate.state.depot import Depot, operator_depot, refusal
-from tidegate.state.epochs import Epoch
-from tidegate.state.savepoint_files import FilesMoved, place_epoch, place_schemas
-from tidegate.state.savepoint_record import RECORD_NAME, Savepoint, read_savepoint
-from tidegate.storage.files import sync_folder, sync_tree
+from tidegate.storage.files import COPY_BYTES, link_or_copy, sync_folder, sync_tree
 
 SAVEPOINTS_FOLDER = "savepoints"
 NAME_CHARS_MAX = 63  # as for pipelines: also the name of a folder
@@ -65,14 +90,14 @@ def make(checkpoint: str | Path, operator: str, name: str, clock: Clock) -> Save
         except FilesMoved as problem:
             moved = problem  # the query went on and pruned; what it has now is newer
         except OSError as problem:
-            raise refusal(target, problem) from problem
+            raise checkpoint_error(target, problem) from problem
         finally:
             shutil.rmtree(spare, ignore_errors=True)
     raise StorageCorrupt(place=str(moved and moved.path), reason="the file is missing") from moved
 
 
 def listing(checkpoint: str | Path, operator: str) -> list[Savepoint]:
-    """Give the savepoints of an operator, oldest first."""
+    """Return the savepoints of an operator, oldest first."""
     depot = operator_depot(str(checkpoint), operator)
     names = [name for name in depot.names(SAVEPOINTS_FOLDER) if _NAME.fullmatch(name)]
     folders = [depot.path(f"{SAVEPOINTS_FOLDER}/{name}") for name in names]
@@ -81,18 +106,18 @@ def listing(checkpoint: str | Path, operator: str) -> list[Savepoint]:
 
 
 def remove(checkpoint: str | Path, operator: str, name: str) -> None:
-    """Remove a savepoint; StateNotFound when there is none of that name."""
+    """Remove a savepoint; NotFound when there is none of that name."""
     folder = path_of(checkpoint, operator, name)
     spare = _new_spare(folder)
     try:
         folder.rename(spare)
     except OSError as problem:
-        raise refusal(folder, problem) from problem
+        raise checkpoint_error(folder, problem) from problem
     shutil.rmtree(spare, ignore_errors=True)
 
 
 def path_of(checkpoint: str | Path, operator: str, name: str) -> Path:
-    """Give the folder of a savepoint, which a start from it names; StateNotFound when there is none."""
+    """Return the folder of a savepoint, which a start from it names; NotFound when there is none."""
     check_savepoint_name(name)
     depot = operator_depot(str(checkpoint), operator)
     folder = depot.path(f"{SAVEPOINTS_FOLDER}/{name}")
@@ -101,7 +126,7 @@ def path_of(checkpoint: str | Path, operator: str, name: str) -> Path:
 
 
 def check_savepoint_name(name: str) -> str:
-    """Give the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
     if len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
         reason = f"it has {len(name)} characters" if len(name) > NAME_CHARS_MAX else "it breaks the rule"
         raise NameInvalid(name=shorten(name), noun="savepoint", reason=reason, rule=_RULE)
@@ -111,8 +136,9 @@ def check_savepoint_name(name: str) -> str:
 def _build(depot: Depot, target: Depot, operator: str, name: str, now_ms: int) -> Savepoint:
     epoch, batch = _newest(depot, operator)
     times = epochs.times_after(depot, epoch, batch)
+    offsets_bytes = _place_offsets(depot, target, operator, epoch, batch)
     size_bytes = place_epoch(depot, target, epoch, batch)
-    schema, schema_bytes = place_schemas(depot, target)
+    schema, schema_bytes = place_descriptions(depot, target)
     made = Savepoint(
         name=name,
         operator=operator,
@@ -124,14 +150,29 @@ def _build(depot: Depot, target: Depot, operator: str, name: str, now_ms: int) -
         order_shift=epoch.order_shift,
         times=times,
         made_at_ms=now_ms,
-        size_bytes=size_bytes + schema_bytes,
+        size_bytes=size_bytes + schema_bytes + offsets_bytes,
     )
     target.put_new(RECORD_NAME, made.to_bytes())
     return made
 
 
+def _place_offsets(depot: Depot, target: Depot, operator: str, epoch: Epoch, batch: int) -> int:
+    """Put where the sources stood after a batch into a folder, if Spark says it; give the bytes of that.
+
+    FilesMoved when the query has gone on so far that Spark may have removed it.
+    """
+    offsets = offsets_after(depot, epoch, batch)
+    if offsets is not None:
+        content = offsets.to_bytes()
+        target.put_new(OFFSETS_NAME, content)
+        return len(content)
+    if _newest(depot, operator) != (epoch, batch):
+        raise FilesMoved(offsets_path(depot, batch))
+    return 0
+
+
 def _newest(depot: Depot, operator: str) -> tuple[Epoch, int]:
-    """Give the newest complete batch and its epoch: the parent's when the newest epoch has none yet."""
+    """Return the newest complete batch and its epoch: the parent's when the newest epoch has none yet."""
     epoch = epochs.listed(depot)[-1]
     batch = epochs.last_complete(depot, epoch)
     if batch >= epoch.first_batch:
@@ -173,3 +214,146 @@ def _remove_old_spares(folder: Path, now_ms: int) -> None:
     for spare in folder.glob(f"*{_SPARE_SUFFIX}"):
         if now_ms - spare.stat().st_mtime_ns // 1_000_000 > SPARE_AGE_MS_MAX:
             shutil.rmtree(spare, ignore_errors=True)
+
+
+ORIGIN_FOLDER = "origin"
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """The snapshot that a partition of a savepoint begins with, and what was damaged before one was found."""
+
+    batch: int | None
+    size_bytes: int
+    damage: StorageCorrupt | None
+
+
+class FilesMoved(Exception):
+    """A file that was there a moment ago is gone: the query prunes while its files are read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self.path = path
+
+
+def place_epoch(source: Depot, target: Depot, epoch: Epoch, batch: int) -> int:
+    """Put an epoch as it was after a batch into a folder, with all that it rests on; give the bytes of it.
+
+    FilesMoved when files go meanwhile: nothing in the folder is of use then.
+    """
+    size_bytes, rests_on_parent = 0, False
+    for partition in range(epoch.parallelism):
+        snapshot = _place_snapshot(source, target, epoch, partition, batch)
+        first = epoch.first_batch if snapshot.batch is None else snapshot.batch + 1
+        try:
+            changes_bytes = _place_changes(source, target, epoch, partition, range(first, batch + 1))
+        except FilesMoved as problem:
+            raise snapshot.damage or problem from problem
+        size_bytes += snapshot.size_bytes + changes_bytes
+        rests_on_parent = rests_on_parent or (snapshot.batch is None and epoch.parent is not None)
+    if rests_on_parent and epoch.parent is not None:
+        old_source, old_target = source, target
+        if epoch.parent.savepoint is not None:
+            old_source = Depot(source.root / epoch.parent.savepoint)
+            old_target = Depot(target.root / ORIGIN_FOLDER)
+            epoch = replace(epoch, parent=replace(epoch.parent, savepoint=ORIGIN_FOLDER))
+        size_bytes += _place_parent(old_source, old_target, epoch)
+    target.put_new(f"{epoch.folder}/{epochs.RECORD_NAME}", encode_epoch(epoch))
+    return size_bytes
+
+
+def place_descriptions(source: Depot, target: Depot) -> tuple[int, int]:
+    """Put the files that describe the operator into a folder.
+
+    Return the number of its newest schema (0: none) and their size in bytes.
+    """
+    size_bytes = sum(_link(source, target, name) for name in description_names(source))
+    number = 0
+    while target.exists(schema_name(number + 1)):
+        number += 1
+    return number, size_bytes
+
+
+def _place_parent(source: Depot, target: Depot, epoch: Epoch) -> int:
+    parent = epoch.parent
+    found = None if parent is None else epochs.read(source, parent.epoch)
+    if parent is None or found is None:
+        raise FilesMoved(source.root)
+    return place_epoch(source, target, found, parent.batch)
+
+
+def _place_snapshot(source: Depot, target: Depot, epoch: Epoch, partition: int, batch: int) -> _Placed:
+    """Put the newest whole snapshot there that is not later than a batch; none when there is none.
+
+    Damaged or just pruned: the one before it and more change files do as well.
+    """
+    damage: StorageCorrupt | None = None
+    for found in reversed(snapshot_batches(source, epoch.number, partition)):
+        if found > batch:
+            continue
+        try:
+            manifest = read_manifest(source, epoch.number, partition, found)
+            if manifest is not None:
+                _link_snapshot(source, target, manifest)
+                return _Placed(found, manifest.size_bytes, damage)
+        except StorageCorrupt as problem:
+            damage = damage or problem
+        except FilesMoved:
+            continue
+    return _Placed(None, 0, damage)
+
+
+def _link_snapshot(source: Depot, target: Depot, manifest: Manifest) -> None:
+    """Put the files of a snapshot there, then its manifest; nothing of it stays when one is damaged."""
+    folder = partition_folder(manifest.epoch, manifest.partition)
+    try:
+        for file in manifest.files:
+            _link(source, target, f"{folder}/{file.stored}", file.digest)
+        _link(source, target, manifest_name(manifest.epoch, manifest.partition, manifest.batch))
+    except (StorageCorrupt, FilesMoved):
+        target.remove_folder(f"{folder}/{FILES_FOLDER}")
+        raise
+
+
+def _place_changes(source: Depot, target: Depot, epoch: Epoch, partition: int, batches: range) -> int:
+    folder = partition_folder(epoch.number, partition)
+    target.path(folder).mkdir(parents=True, exist_ok=True)
+    size_bytes = 0
+    snapshot_head = head_name(epoch.number, partition, batches.start - 1)
+    if source.exists(snapshot_head):
+        size_bytes += _link(source, target, snapshot_head)
+    for batch in batches:
+        head = read_head(source, epoch.number, partition, batch)
+        if head is None:
+            raise FilesMoved(source.path(head_name(epoch.number, partition, batch)))
+        size_bytes += _link(source, target, f"{folder}/{head.changes.file}", head.changes.digest)
+        size_bytes += _link(source, target, head_name(epoch.number, partition, batch))
+    return size_bytes
+
+
+def _link(source: Depot, target: Depot, name: str, digest: str | None = None) -> int:
+    """Return a file a second name in a savepoint, and say how large it is; checked when a digest is known."""
+    old, new = source.path(name), target.path(name)
+    new.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        link_or_copy(old, new)
+    except FileNotFoundError as problem:
+        raise FilesMoved(old) from problem
+    if digest is not None and _digest(new, old) != digest:
+        raise StorageCorrupt(place=str(old), reason="its bytes are not those that were written")
+    return new.stat().st_size
+
+
+def _digest(path: Path, named: Path) -> str:
+    """Return the digest of a file; an unreadable one is StorageCorrupt by the name of what it was made of."""
+    digest = xxhash.xxh3_128()
+    try:
+        with path.open("rb", 0) as file:
+            while content := file.read(COPY_BYTES):
+                digest.update(content)
+    except OSError as problem:
+        damage = unreadable(named, problem)
+        if damage is None:
+            raise
+        raise damage from problem
+    return digest.hexdigest()

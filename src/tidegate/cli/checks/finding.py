@@ -20,20 +20,20 @@ class Finding:
     fix: str = ""
 
     def to_wire(self) -> dict[str, str]:
-        """Give the finding as JSON has it."""
+        """Return the finding as JSON has it."""
         return {"name": self.name, "state": self.state, "found": self.found, "fix": self.fix}
 
 
 def ok(name: str, found: str) -> Finding:
-    """Say that a thing is as it should be."""
+    """Return that a thing is as it should be."""
     return Finding(name, "ok", found)
 
 
 def warn(name: str, found: str, fix: str) -> Finding:
-    """Say that a thing works and may bring trouble."""
+    """Return that a thing works and may bring trouble."""
     return Finding(name, "warn", found, fix)
 
 
 def fail(name: str, found: str, fix: str) -> Finding:
-    """Say that a thing does not work."""
+    """Return that a thing does not work."""
     return Finding(name, "fail", found, fix)

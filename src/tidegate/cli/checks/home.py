@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tidegate.cli.checks.finding import RESTORE_FIX, Finding, fail, ok, warn
-from tidegate.cli.show import bytes_text, plural
+from tidegate.cli.output.format import bytes_text, plural
 from tidegate.errors import SettingInvalid, TidegateError
 from tidegate.settings import ENVIRONMENT_OTHERS, ENVIRONMENT_PREFIX, SETTINGS_FILE, load_settings
-from tidegate.storage.home import FOLDERS, LATER_FOLDERS, LAYOUT_FILE, LAYOUT_VERSION, TOKEN_FILE, Home
+from tidegate.storage.home.home import FOLDERS, LATER_FOLDERS, LAYOUT_FILE, LAYOUT_VERSION, TOKEN_FILE, Home
 
 OTHERS_READ_OR_WRITE = 0o077
 OTHERS_WRITE = 0o022
@@ -160,7 +160,7 @@ def check_settings(home: Path, environ: Mapping[str, str]) -> Finding:
 
 
 def setting_problems(home: Path, environ: Mapping[str, str]) -> Iterator[str]:
-    """Give a line for every setting that would stop a start."""
+    """Yield a line for every setting that would stop a start."""
     yield from _file_problems(home / SETTINGS_FILE)
     for variable in sorted(environ):
         if variable.startswith(ENVIRONMENT_PREFIX) and variable not in ENVIRONMENT_OTHERS:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.cli.checks.finding import Finding, fail, ok, warn
-from tidegate.cli.show import bytes_text, seconds_text
+from tidegate.cli.output.format import bytes_text, seconds_text
 from tidegate.settings import Settings
 
 MIB = 1024 * 1024
@@ -57,7 +57,7 @@ def check_memory(total_bytes: int, settings: Settings) -> Finding:
 
 
 def memory_limit_bytes(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Give the memory that we may use: the machine's, or less where a container sets a limit."""
+    """Return the memory that we may use: the machine's, or less where a container sets a limit."""
     import psutil
 
     total = int(psutil.virtual_memory().total)
@@ -107,7 +107,7 @@ def check_clock_sync(timedatectl: str = "timedatectl") -> Finding | None:
 
 
 def newest_time(files: Iterable[Path]) -> tuple[float | None, str]:
-    """Give the newest change of files, and the name of that file."""
+    """Return the newest change of files, and the name of that file."""
     newest, name = None, ""
     for file in files:
         try:
@@ -180,19 +180,19 @@ def read_mounts(table: Path = Path("/proc/self/mountinfo")) -> list[Mount]:
 
 
 def mount_of(place: Path, mounts: Iterable[Mount]) -> Mount | None:
-    """Give the file system that holds a path; of two at one place the later one, which covers the other."""
+    """Return the file system that holds a path; of two at one place the later one, which covers the other."""
     resolved = place.resolve()
     holding = [mount for mount in mounts if resolved.is_relative_to(mount.place)]
     return max(enumerate(holding), key=lambda entry: (len(entry[1].place), entry[0]))[1] if holding else None
 
 
 def existing_parent(path: Path) -> Path:
-    """Give the path, or the nearest folder above it that is there and that we may see."""
+    """Return the path, or the nearest folder above it that is there and that we may see."""
     return next(folder for folder in (path, *path.parents) if is_seen(folder))
 
 
 def is_seen(path: Path) -> bool:
-    """Say whether something is there and we may know it: a closed folder hides what is inside."""
+    """Return whether something is there and we may know it: a closed folder hides what is inside."""
     try:
         return path.exists()
     except OSError:

@@ -15,7 +15,7 @@ from tidegate.errors import TidegateError, TlsUnusable
 from tidegate.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from tidegate.storage.address import Found
+    from tidegate.storage.home.address import Found
 
 # Whoever renews by hand needs notice; renewal by machine happens before.
 CERTIFICATE_DAYS_MIN = 30
@@ -52,7 +52,7 @@ def check_port(host: str, port: int, server_pid: int | None) -> Finding:
 
 
 def holders(port: int) -> dict[int, str]:
-    """Give the programs that listen on a port, by process id; those of others are not seen."""
+    """Return the programs that listen on a port, by process id; those of others are not seen."""
     import psutil
 
     found: dict[int, str] = {}
@@ -78,7 +78,7 @@ def _who(port: int) -> str:
 
 def check_tls(settings: ServerSettings, now: datetime) -> Finding:
     """Check that certificate and key belong together, that the key is secret, and when they end."""
-    from tidegate.server.tls import load_tls
+    from tidegate.server.http.tls import load_tls
 
     if not settings.tls_certificate_file and not settings.tls_key_file:
         if _is_loopback(settings.host):
@@ -115,7 +115,7 @@ def _judge_end(certificate: Path, end: datetime | None, now: datetime) -> Findin
 
 
 def certificate_end(pem: str) -> datetime | None:
-    """Give when the first of the certificates in a file ends; None where one cannot be read."""
+    """Return when the first of the certificates in a file ends; None where one cannot be read."""
     ends = []
     for block in PEM.findall(pem):
         try:
@@ -145,7 +145,7 @@ def _end_of(der: bytes) -> datetime:
 
 
 def _inside(der: bytes, tag: int) -> tuple[bytes, bytes]:
-    """Give what is inside the first element, which must have this tag, and what follows it."""
+    """Return what is inside the first element, which must have this tag, and what follows it."""
     if der[0] != tag:
         raise ValueError(f"tag {der[0]:#x} where {tag:#x} is due")
     start, length = 2, der[1]

@@ -131,7 +131,7 @@ def requirements_of_package(pyproject: Path) -> list[str]:
 
 
 def installed_version(name: str) -> str | None:
-    """Give the version of an installed package; None where it is not installed."""
+    """Return the version of an installed package; None where it is not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -141,7 +141,7 @@ def installed_version(name: str) -> str | None:
 
 
 def in_ranges(version: str, ranges: str) -> bool:
-    """Say whether a version is within all ranges, such as `>=1.6,<2`."""
+    """Return whether a version is within all ranges, such as `>=1.6,<2`."""
     mine = _numbers(version)
     for sign, text in re.findall(r"(>=|<=|==|!=|~=|<|>)\s*([\w.*]+)", ranges):
         theirs = _numbers(text)

@@ -1,16 +1,24 @@
-"""What is stored: the catalog, the engine and the lake. Reads only; a server may run meanwhile."""
+"""What is stored: the catalog, the engine and the lake. Reads only; a server may run meanwhile.
+
+The logs of STREAM tables, frame by frame. Reads only; a server may run meanwhile.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import tempfile
+from collections.abc import Iterable
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 
 from tidegate.cli.checks.finding import RESTORE_FIX, Finding, fail, ok, warn
-from tidegate.cli.show import bytes_text, plural
+from tidegate.cli.output.format import bytes_text, plural
 from tidegate.errors import SqlUnsupported, StorageCorrupt, TidegateError
 from tidegate.settings import CatalogSettings
+from tidegate.streams.corruption import scan_damage
+from tidegate.streams.disk import StreamDisk
+from tidegate.streams.trash import TRASH
 
 # What a power cut leaves: whole sectors of zeros at the end of the newest log.
 SECTOR_BYTES = 512
@@ -50,7 +58,7 @@ def _check_sqlite(file: Path, *, lost: bool) -> Finding:
 
 def _check_postgresql(settings: CatalogSettings) -> Finding:
     from tidegate.catalog.connections import Connections
-    from tidegate.catalog.place import CatalogPlace
+    from tidegate.catalog.database_url import CatalogPlace
     from tidegate.model.clock import SystemClock
 
     fix = "Start the database, or set catalog.url right: postgresql://user:password@host/database."
@@ -120,7 +128,7 @@ def check_engine(folder: Path, *, server_runs: bool, lost: bool = False) -> Find
 
 def _check_records(folder: Path) -> Finding:
     """Walk the logs: a broken chain, then every checksum."""
-    from tidegate.storage.wal import check_logs, locate_damage, log_files
+    from tidegate.storage.rocksdb.wal import check_logs, locate_damage, log_files
 
     try:
         check_logs(folder)
@@ -148,7 +156,7 @@ def _lost_table(folder: Path) -> str | None:
     """
     from rocksdict import AccessType, Rdict
 
-    from tidegate.storage.rocks_options import RocksSettings, options_of
+    from tidegate.storage.rocksdb.options import RocksSettings, options_of
 
     options = options_of(RocksSettings())
     with tempfile.TemporaryDirectory(prefix="tidegate-doctor-") as scratch:
@@ -166,7 +174,7 @@ def _lost_table(folder: Path) -> str | None:
 
 
 def _never_written(file: Path, at: int) -> bool:
-    """Say whether the bytes behind a record's start end in sectors of zeros, as after a power cut."""
+    """Return whether the bytes behind a record's start end in sectors of zeros, as after a power cut."""
     with file.open("rb") as log:
         log.seek(at)
         rest = log.read()
@@ -175,7 +183,7 @@ def _never_written(file: Path, at: int) -> bool:
 
 def check_lake(roots: list[Path]) -> Finding:
     """Check that every table opens, and that its files are there in the size that the log names."""
-    from tidegate.storage.lake import Lake
+    from tidegate.storage.lake.tables import Lake
 
     damaged, unread, versions = [], [], []
     for root in roots:
@@ -217,3 +225,59 @@ def _wrong_files(folder: Path, files: object) -> list[str]:
 def _some(lines: list[str], between: str = "; ") -> str:
     rest = len(lines) - TABLES_NAMED_MAX
     return between.join(lines[:TABLES_NAMED_MAX]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# A second or two of reading. What lies beyond is checked when it is read, and is told as not looked at.
+LOGS_BYTES_MAX = 1 << 30
+DAMAGES_NAMED_MAX = 5
+DAMAGE_FIX = (
+    "Answers leave these rows out and have the others. To get them back, restore the newest backup into an "
+    "empty home: tidegate restore FILE --home DIR. Else leave the file: it goes when its time is over."
+)
+
+
+def check_streams(roots: Iterable[Path], bytes_max: int = LOGS_BYTES_MAX) -> Finding:
+    """Check every frame of every log against its checksums, and name what does not fit by file and byte."""
+    disk = _BoundedDisk(bytes_max)
+    places = list(roots)
+    damages = (damage for root in places for damage in scan_damage(root, disk))
+    # One more than is named tells that there is more; a disk that is full of damage is not read to its end.
+    found = list(islice(damages, DAMAGES_NAMED_MAX + 1))
+    if found:
+        told = "; ".join(
+            f"{damage.file}: {damage.reason}, at byte {damage.position}"
+            for damage in found[:DAMAGES_NAMED_MAX]
+        )
+        more = "; and more" if len(found) > DAMAGES_NAMED_MAX else ""
+        return fail("streams", told + more, DAMAGE_FIX)
+    if not disk.read_count and not disk.skipped_count:
+        return ok("streams", "no rows are stored")
+    told = f"{plural(disk.read_count, 'log')}, {bytes_text(disk.read_bytes)}, whole"
+    if disk.skipped_count:
+        told += f"; {plural(disk.skipped_count, 'log')} beyond {bytes_text(bytes_max)} not looked at"
+    waiting = sum(len(disk.entries(str(root / TRASH))) for root in places)
+    if waiting:
+        told += f"; {plural(waiting, 'expired folder')} still to be removed"
+    return ok("streams", told)
+
+
+class _BoundedDisk(StreamDisk):
+    """Opens logs until so many bytes were opened; those behind are as if they had expired."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.read_bytes = 0
+        self.read_count = 0
+        self.skipped_count = 0
+        self._bytes_max = bytes_max
+
+    def open_read(self, path: str) -> int:
+        """Open a log, or say that it is not there."""
+        fd = super().open_read(path)
+        size_bytes = self.size(fd)
+        if self.read_bytes + size_bytes > self._bytes_max:
+            self.close(fd)
+            self.skipped_count += 1
+            raise FileNotFoundError(path)
+        self.read_bytes += size_bytes
+        self.read_count += 1
+        return fd

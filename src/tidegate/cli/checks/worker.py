@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate.cli.checks.finding import Finding, fail, ok, warn
-from tidegate.cli.show import first_line, seconds_text
-from tidegate.cli.waiting import WORKER_SECONDS_MAX
+from tidegate.cli.commands.pipeline import WORKER_SECONDS_MAX
+from tidegate.cli.installed_pipelines import STOPPED
+from tidegate.cli.output.format import first_line, seconds_text
 
 START_FIX = "Start it: 'tidegate up', or 'tidegate worker' beside a server that runs alone."
 
@@ -17,7 +18,9 @@ def check_worker(status: Mapping[str, Any], installed: Sequence[str]) -> Finding
     if status["pid"] is None:
         return None  # someone of another tenant asked: the worker belongs to the instance
     worker = status["worker"]
-    names = {*installed, *(line["name"] for line in status["pipelines"])}
+    # A stopped pipeline waits for nobody.
+    wanted = (line["name"] for line in status["pipelines"] if line["state"] != STOPPED)
+    names = {*installed, *wanted}
     if worker is None and not names:
         return ok("worker", "none runs, and there is no pipeline for one")
     if worker is None:

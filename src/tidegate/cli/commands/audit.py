@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import UsageRefused
 from tidegate.cli.completion import complete_actions, complete_users
+from tidegate.cli.hints import UsageRefused
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import cell_time
+from tidegate.cli.output.format import cell_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -57,7 +57,7 @@ def _check_action(action: str) -> None:
 
 def events_table(events: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw events for people."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     if not events:
         return "No events."

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import UsageRefused, running_holder
+from tidegate.cli.hints import UsageRefused, running_holder
 from tidegate.cli.invocation import Invocation, command, console
-from tidegate.cli.show import bytes_text, path_text, plural, program_name, seconds_text
+from tidegate.cli.output.format import bytes_text, path_text, plural, program_name, seconds_text
 from tidegate.errors import (
     BackupNotFound,
     Conflict,
@@ -27,8 +27,8 @@ from tidegate.errors import (
 if TYPE_CHECKING:
     from tidegate.catalog.connections import Connections
     from tidegate.catalog.dumps import LoadMark
-    from tidegate.storage.home import Home
-    from tidegate.upkeep.pack import Packed, Report
+    from tidegate.storage.home.home import Home
+    from tidegate.upkeep.backup.pack import Packed, Report
 
 # The packer steps back for everyone else: it is in no hurry, and a server on the same machine is.
 PACKER_NICENESS = 10
@@ -54,7 +54,7 @@ def backup(
     force: Annotated[bool, typer.Option("--force", help="Replace the file if it is there.")] = False,
 ) -> None:
     """Write the whole home into one file while it runs: topics, tables, pipelines, users, tokens."""
-    from tidegate.upkeep.pack import check_target
+    from tidegate.upkeep.backup.pack import check_target
 
     if call.elsewhere:
         raise UsageRefused("Make it on the machine of the home: unset TIDEGATE_URL, or give --home DIR.")
@@ -90,7 +90,7 @@ def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A file that 'tidegate backup' wrote.")],
 ) -> None:
     """Make a home from a backup; the folder must not be there yet, or be empty."""
-    from tidegate.upkeep.restore import restore as restore_home
+    from tidegate.upkeep.backup.restore import restore as restore_home
 
     begun = time.monotonic()
     with _progress(call, "restoring") as report:
@@ -120,8 +120,8 @@ def _server_runs(home: Home) -> bool:
 
 def _pack_of(call: Invocation, home: Home, file: Path, force: bool) -> Packed:
     """Let the server freeze its home, and pack the copy here."""
-    from tidegate.upkeep.desk import remove_frozen
-    from tidegate.upkeep.pack import packing
+    from tidegate.upkeep.backup.coordinator import remove_frozen
+    from tidegate.upkeep.backup.pack import packing
 
     started = _ask(home, "POST", "/api/v1/backups", {})
     folder, path = Path(started["path"]), f"/api/v1/backups/{started['id']}"
@@ -143,11 +143,11 @@ def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Packed
     """Freeze and pack a home that no server has open."""
     from tidegate.catalog.audit import system_actor
     from tidegate.catalog.database import Catalog
-    from tidegate.catalog.place import place_of
+    from tidegate.catalog.database_url import place_of
     from tidegate.model.clock import SystemClock
-    from tidegate.storage.rocks import RocksEngine
-    from tidegate.upkeep.desk import BackupDesk, remove_stale_backups
-    from tidegate.upkeep.pack import packing
+    from tidegate.storage.rocksdb.engine import RocksEngine
+    from tidegate.upkeep.backup.coordinator import BackupDesk, remove_stale_backups
+    from tidegate.upkeep.backup.pack import packing
 
     clock, settings = SystemClock(), call.settings()
     lock = home.lock("server")
@@ -194,7 +194,7 @@ def _pack(
     rest: Callable[[], None],
 ) -> Packed:
     import tidegate
-    from tidegate.upkeep.pack import pack
+    from tidegate.upkeep.backup.pack import pack
 
     _step_back()
     due = 0.0
@@ -225,7 +225,7 @@ def _ask(home: Home, method: str, path: str, body: object) -> dict[str, Any]:
     import httpx
     import msgspec
 
-    from tidegate.storage.address import find_server
+    from tidegate.storage.home.address import find_server
 
     server = find_server(None, None, home.path, {})
     headers = {"Authorization": f"Bearer {server.token}"}
@@ -290,10 +290,10 @@ class HomeCatalog:
     @contextmanager
     def _opened(self, home: Path) -> Iterator[Connections]:
         from tidegate.catalog.connections import Connections
-        from tidegate.catalog.place import place_of
+        from tidegate.catalog.database_url import place_of
         from tidegate.model.clock import SystemClock
         from tidegate.settings import load_settings
-        from tidegate.storage.home import Home
+        from tidegate.storage.home.home import Home
 
         place = place_of(load_settings(home, os.environ).catalog, Home(home).catalog_path)
         connections = Connections(place, SystemClock())

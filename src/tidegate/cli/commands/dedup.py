@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.checkpoints import checkpoint_of, no_state
+from tidegate.cli.commands.state import checkpoint_of, no_state
 from tidegate.cli.completion import complete_pipelines
 from tidegate.cli.invocation import Invocation, command
 
 if TYPE_CHECKING:
-    from tidegate.state.segments.describe import DedupState
+    from tidegate.dedup.describe import DedupState
 
 app = typer.Typer(
     name="dedup", help="How much deduplication takes, and what it has stored.", no_args_is_help=True
@@ -78,9 +78,9 @@ def estimate_room(  # noqa: PLR0913 - one parameter for each option that people 
     standbys: StandbysOption = 0,
 ) -> None:
     """Estimate disk, memory and checkpoint for a load, beside the window store of Kafka Streams."""
-    from tidegate.cli.dedup_tables import estimate_page, estimate_told
+    from tidegate.cli.output.dedup_tables import estimate_page, estimate_told
+    from tidegate.dedup.sizing import Load, estimate
     from tidegate.model.durations import parse_duration
-    from tidegate.state.segments.estimate import Load, estimate
 
     load = Load(
         rate=_number("--rate", rate),
@@ -117,7 +117,7 @@ def show_segments(
     ] = None,
 ) -> None:
     """Show what deduplication caught and stored: segments with their keys, bytes, filters and expiry."""
-    from tidegate.cli.dedup_tables import dedup_page, dedup_told
+    from tidegate.cli.output.dedup_tables import dedup_page, dedup_told
     from tidegate.model.clock import SystemClock
 
     now_us = SystemClock().now_us()
@@ -126,9 +126,9 @@ def show_segments(
 
 
 def _chosen(call: Invocation, pipeline: str, operator: str | None) -> list[DedupState]:
+    from tidegate.checkpoint.inspect import describe as operators_of
+    from tidegate.dedup.describe import dedup_state
     from tidegate.errors import StateNotFound
-    from tidegate.state.inspecting import describe as operators_of
-    from tidegate.state.segments.describe import dedup_state
 
     path = checkpoint_of(call, pipeline)
     there = operators_of(path)
@@ -149,7 +149,7 @@ def _chosen(call: Invocation, pipeline: str, operator: str | None) -> list[Dedup
 
 
 def _number(option: str, text: str) -> Fraction:
-    """Give the number that a text says, exactly: 1.3 is 13/10."""
+    """Return the number that a text says, exactly: 1.3 is 13/10."""
     from tidegate.errors import RequestInvalid
     from tidegate.model.names import shorten
 
@@ -164,6 +164,6 @@ def _number(option: str, text: str) -> Fraction:
 
 
 def _share(option: str, text: str) -> Fraction:
-    """Give a part of the whole, written as such or in percent."""
+    """Return a part of the whole, written as such or in percent."""
     plain = text.strip()
     return _number(option, plain[:-1]) / 100 if plain.endswith("%") else _number(option, plain)

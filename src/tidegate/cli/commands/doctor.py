@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import plural
+from tidegate.cli.output.format import plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -42,7 +42,7 @@ def doctor(call: Invocation) -> None:
 
 
 def examine(home: Path, environ: Mapping[str, str], *, elsewhere: bool = False) -> Iterator[Finding]:
-    """Give every finding, the machine first, then the home, then what runs."""
+    """Yield every finding, the machine first, then the home, then what runs."""
     settings = _usable_settings(home, environ)
     for name, look in [
         *_machine_checks(home, environ, settings),
@@ -63,7 +63,7 @@ def _machine_checks(home: Path, environ: Mapping[str, str], settings: Settings) 
 
     package = importlib.util.find_spec("pyspark")
     jars = Path(package.origin).parent / "jars" if package is not None and package.origin else None
-    pyproject = Path(__file__).resolve().parents[3] / "pyproject.toml"
+    pyproject = Path(__file__).resolve().parents[4] / "pyproject.toml"
     version = (sys.version_info.major, sys.version_info.minor, sys.version_info.micro)
     there = machine.existing_parent(home)
 
@@ -93,7 +93,8 @@ def _home_checks(
 ) -> Iterator[Look]:
     from datetime import UTC, datetime
 
-    from tidegate.cli.checks import machine, network, place, stores
+    from tidegate.cli.checks import home as place
+    from tidegate.cli.checks import machine, network, stores
 
     own_catalog = not settings.catalog.url
     lost, catalog = functools.partial(place.lost_parts, home), home / "catalog" / "catalog.db"
@@ -113,8 +114,8 @@ def _home_checks(
 
 def _work_checks(home: Path, elsewhere: bool) -> Iterator[Look]:
     import tidegate
-    from tidegate.cli.checks import work
-    from tidegate.cli.installed import installed_names
+    from tidegate.cli.checks import worker
+    from tidegate.cli.installed_pipelines import installed_names
     from tidegate.errors import TidegateError
 
     try:
@@ -123,14 +124,16 @@ def _work_checks(home: Path, elsewhere: bool) -> Iterator[Look]:
     except TidegateError:
         return  # what does not answer is told by the check of the server; a token may not be ours to have
     installed = [] if elsewhere else installed_names(home)
-    yield "worker", lambda: work.check_worker(status, installed)
-    yield "pipelines", lambda: work.check_pipelines(status)
+    yield "worker", lambda: worker.check_worker(status, installed)
+    yield "pipelines", lambda: worker.check_pipelines(status)
 
 
 def _inner_checks(home: Path, runs: Running) -> Iterator[Look]:
     import time
 
-    from tidegate.cli.checks import machine, place, stores, streams
+    from tidegate.cli.checks import home as place
+    from tidegate.cli.checks import machine, stores
+    from tidegate.cli.checks import stores as streams
 
     running = runs.server_pid is not None
     lost, engine = functools.partial(place.lost_parts, home), home / "engine"
@@ -159,10 +162,10 @@ class Running:
 
 
 def _running(home: Path) -> Running:
-    from tidegate.cli.advice import running_holder
     from tidegate.cli.checks.machine import is_seen
+    from tidegate.cli.hints import running_holder
     from tidegate.errors import TidegateError
-    from tidegate.storage.home import Home
+    from tidegate.storage.home.home import Home
 
     if not is_seen(home / "locks"):
         return Running()
@@ -177,7 +180,7 @@ def _running(home: Path) -> Running:
 
 def _asked_server(runs: Running, environ: Mapping[str, str]) -> Finding:
     from tidegate.cli.checks.network import check_server
-    from tidegate.storage.address import Found
+    from tidegate.storage.home.address import Found
 
     url = environ.get("TIDEGATE_URL") or runs.url
     ca_file = environ.get("TIDEGATE_CA_FILE") if environ else runs.ca_file

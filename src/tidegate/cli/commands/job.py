@@ -10,7 +10,7 @@ import typer
 
 from tidegate.cli.completion import complete_job_states, complete_jobs
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import cell_time
+from tidegate.cli.output.format import cell_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -52,7 +52,7 @@ def show_job(
 
 def jobs_table(jobs: Sequence[Mapping[str, Any]], *, full: bool = False) -> RenderableType:
     """Draw jobs for people; `full` leaves out nothing."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     if not jobs:
         return "No jobs."
@@ -78,7 +78,7 @@ def job_page(job: Mapping[str, Any]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     parts: list[RenderableType] = [jobs_table([job], full=True)]
     if job["attempts"] > 1:

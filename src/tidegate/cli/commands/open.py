@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import time_text
+from tidegate.cli.output.format import time_text
 
 
 def register(app: typer.Typer) -> None:
@@ -35,7 +35,7 @@ def open_page(
 
 
 def has_display(environ: Mapping[str, str], platform: str) -> bool:
-    """Say whether a browser has somewhere to appear."""
+    """Return whether a browser has somewhere to appear."""
     if platform == "darwin":
         return "SSH_CONNECTION" not in environ
     return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))

@@ -1,27 +1,37 @@
-"""`tidegate pipeline`: run, list, show, stop."""
+"""`tidegate pipeline`: run, list, show, stop, start, remove.
+
+Waiting for a pipeline: takes status answers, says when it has taken what its topic held at the start.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import running_holder
 from tidegate.cli.completion import complete_pipelines
-from tidegate.cli.installed import WAITING, installed_names, waiting_pipeline, with_waiting
-from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import count_text, plural, rate_text, seconds_text
-from tidegate.cli.waiting import brief_error
+from tidegate.cli.hints import running_holder
+from tidegate.cli.installed_pipelines import (
+    WAITING,
+    installed_names,
+    told_waiting,
+    waiting_pipeline,
+    with_waiting,
+)
+from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.output.format import count_text, first_line, plural, rate_text, seconds_text
+from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tidegate.storage.home import Home
+    from tidegate.storage.home.home import Home
+    from tidegate.storage.home.pipeline_files import Replaced
 
 app = typer.Typer(
     name="pipeline", help="Pipelines: Spark queries that the worker runs.", no_args_is_help=True
@@ -48,30 +58,31 @@ def run_pipeline(
 ) -> None:
     """Check a pipeline file and give it to the worker; a pipeline of the same name is replaced."""
     home = call.existing_home()
-    name = install_pipeline(home, file)
+    name, replaced = install_pipeline(home, file)
     if wait:
-        from tidegate.cli.waiting import wait_for_pipeline
-
         with call.client() as client:
             found = wait_for_pipeline(name, client.status, time.sleep)
         rows = plural(found["rows"] or 0, "row")
         call.answer(
             found,
             lambda: (
+                f"{_replacing(name, replaced)}"
                 f"Pipeline {name} runs and has taken what its topic held: {rows} since the worker started."
             ),
         )
         return
-    answer = {"name": name, "file": str(call.home_path / "pipelines" / f"{name}.py")}
-    when = f"the worker of {home.path} runs it"
-    if running_holder(home, "worker") is None:
-        when = f"it will run when a worker starts in {home.path} ('tidegate up')"
-    call.answer(answer, lambda: f"Pipeline {name} is installed; {when}.")
+    file_kept = str(call.home_path / "pipelines" / f"{name}.py")
+    answer = {"name": name, "file": file_kept, "replaces": replaced}
+    when = _when(home)
+    if replaced:
+        call.answer(answer, lambda: f"{_replacing(name, replaced)}{when[:1].upper()}{when[1:]}.")
+    else:
+        call.answer(answer, lambda: f"Pipeline {name} is installed; {when}.")
 
 
 @command(app, "list")
 def list_pipelines(call: Invocation) -> None:
-    """List the pipelines and how they do; one that no worker has taken up yet is waiting."""
+    """List the pipelines and how they do, also the stopped ones; one that no worker has yet is waiting."""
     with call.client() as client:
         pipelines = with_waiting(client.pipelines.list(), _installed(call))
     call.answer({"pipelines": pipelines}, lambda: pipelines_table(pipelines))
@@ -85,7 +96,7 @@ def show_pipeline(call: Invocation, name: NameArgument) -> None:
     found: Mapping[str, Any]
     with call.client() as client:
         try:
-            found = client.pipelines.show(name)
+            found = told_waiting(client.pipelines.show(name), _installed(call))
         except PipelineNotFound:
             if name not in _installed(call):
                 raise
@@ -95,32 +106,67 @@ def show_pipeline(call: Invocation, name: NameArgument) -> None:
 
 @command(app, "stop")
 def stop_pipeline(call: Invocation, name: NameArgument) -> None:
-    """Stop a pipeline; its checkpoint stays, so that a later run goes on where it was."""
-    remove_pipeline(call.existing_home(), name)
-    call.answer({"stopped": name}, lambda: f"Pipeline {name} stops; 'pipeline run' goes on where it was.")
+    """Stop a pipeline; its file and its checkpoint stay, so that 'start' goes on where it was."""
+    from tidegate.storage.home.pipeline_files import stop_pipeline_file, stopped_path
+
+    home = call.existing_home()
+    ran = stop_pipeline_file(home.pipelines_path, name)
+    word = "is stopped already"
+    if ran:
+        word = "is stopped" if running_holder(home, "worker") is None else "stops"
+    call.answer(
+        {"stopped": name, "file": str(stopped_path(home.pipelines_path, name))},
+        lambda: f"Pipeline {name} {word}; 'tidegate pipeline start {name}' goes on where it was.",
+    )
 
 
-def install_pipeline(home: Home, file: Path) -> str:
-    """Check a file and put it where the worker looks, anew even if it is the same; give its name."""
-    from tidegate.pipeline.definitions import load_pipeline
-    from tidegate.storage.home import write_file_atomically
+@command(app, "start")
+def start_pipeline(call: Invocation, name: NameArgument) -> None:
+    """Start a stopped pipeline; it goes on from its checkpoint."""
+    from tidegate.storage.home.pipeline_files import installed_path, start_pipeline_file
+
+    home = call.existing_home()
+    began = start_pipeline_file(home.pipelines_path, name)
+    word = "starts and goes on from its checkpoint" if began else "is not stopped"
+    call.answer(
+        {"started": name, "file": str(installed_path(home.pipelines_path, name))},
+        lambda: f"Pipeline {name} {word}; {_when(home)}.",
+    )
+
+
+@command(app, "remove")
+def remove_pipeline(
+    call: Invocation,
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove a stopped pipeline's file for good; asks first, and without a terminal needs --yes."""
+    from tidegate.storage.home.pipeline_files import check_removable, remove_pipeline_file
+
+    home = call.existing_home()
+    check_removable(home.pipelines_path, name)
+    if not yes:
+        call.need_someone_to_ask(f"whether the file of pipeline {name} may go: add --yes to remove it.")
+        confirm(f"Remove the home's copy of the file of pipeline {name}?", "Nothing was removed.")
+    remove_pipeline_file(home.pipelines_path, name)
+    checkpoint, lake = home.checkpoints_path / name, home.lake_path
+    call.answer(
+        {"removed": name, "checkpoint": str(checkpoint) if checkpoint.exists() else None, "lake": str(lake)},
+        lambda: f"Pipeline {name} is removed. {_left_by(checkpoint)} Its tables stay in {lake}.",
+    )
+
+
+def install_pipeline(home: Home, file: Path) -> tuple[str, Replaced | None]:
+    """Check a file and put it where the worker looks, anew even if it is the same.
+
+    Gives its name, and whether it replaces other contents that were installed or stopped under that name.
+    """
+    from tidegate.pipeline.worker.definitions import load_pipeline
+    from tidegate.storage.home.pipeline_files import install_pipeline_file
 
     with redirect_stdout(sys.stderr):  # what the file prints is no part of our answer
         name = load_pipeline(file.absolute()).name
-    # Written also where nothing changed: the worker then forgets an old failure and tries at once.
-    write_file_atomically(home.pipelines_path / f"{name}.py", file.read_bytes())
-    return name
-
-
-def remove_pipeline(home: Home, name: str) -> None:
-    """Take a pipeline out of the home; the worker stops it when it sees that."""
-    from tidegate.errors import PipelineNotFound
-    from tidegate.model.names import check_pipeline_name
-
-    try:
-        (home.pipelines_path / f"{check_pipeline_name(name)}.py").unlink()
-    except FileNotFoundError as problem:
-        raise PipelineNotFound(pipeline=name) from problem
+    return name, install_pipeline_file(home.pipelines_path, name, file.read_bytes())
 
 
 def pipelines_table(pipelines: Sequence[Mapping[str, Any]], *, full: bool = False) -> RenderableType:
@@ -128,7 +174,7 @@ def pipelines_table(pipelines: Sequence[Mapping[str, Any]], *, full: bool = Fals
     from rich.console import Group
     from rich.text import Text
 
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     if not pipelines:
         return "No pipelines yet. Run one: tidegate pipeline run FILE.py"
@@ -167,11 +213,13 @@ def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
 
     parts: list[RenderableType] = [pipelines_table([line], full=True)]
     if line.get("operators"):
-        from tidegate.cli.state import operators_table
+        from tidegate.cli.commands.state import operators_table
 
         parts.append(operators_table([{"pipeline": line["name"], **one} for one in line["operators"]]))
+        if dead := sum(one.get("deadRows") or 0 for one in line["operators"]):
+            parts.append(Text(f"Rows set aside as dead letters: {count_text(dead)}."))
         if caught := [one for one in line["operators"] if one.get("dedup")]:
-            from tidegate.cli.dedup_tables import caught_table
+            from tidegate.cli.output.dedup_tables import caught_table
 
             parts.append(caught_table(caught))
     if line["error"]:
@@ -180,5 +228,105 @@ def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
+def _replacing(name: str, replaced: Replaced | None) -> str:
+    if replaced is None:
+        return ""
+    which = "the one installed before" if replaced == "installed" else "the one that was stopped"
+    return f"Pipeline {name} replaces {which}; it goes on from its checkpoint. "
+
+
+def _when(home: Home) -> str:
+    if running_holder(home, "worker") is None:
+        return f"it will run when a worker starts in {home.path} ('tidegate up')"
+    return f"the worker of {home.path} runs it"
+
+
+def _left_by(checkpoint: Path) -> str:
+    if not checkpoint.exists():
+        return "It has no checkpoint."
+    return f"Its checkpoint stays in {checkpoint}: a pipeline of that name goes on from there."
+
+
 def _installed(call: Invocation) -> list[str]:
     return [] if call.elsewhere else installed_names(call.home_path)
+
+
+POLL_SECONDS = 0.5
+WAIT_SECONDS_MAX = 300.0
+WORKER_SECONDS_MAX = 60.0  # Spark starts in five to twenty seconds; without a report after this none runs
+# The worker looks at its folder twice a second, reports once a second; before that it speaks of the old file.
+SETTLE_SECONDS = 3.0
+
+
+def wait_for_pipeline(
+    name: str,
+    fetch: Callable[[], Mapping[str, Any]],
+    sleep: Callable[[float], None],
+) -> Mapping[str, Any]:
+    """Wait until a pipeline has taken all that its topic holds now; give its status; raise if it fails."""
+    waited_seconds = SETTLE_SECONDS
+    sleep(waited_seconds)
+    goal: dict[str, int] | None = None
+    while waited_seconds < WAIT_SECONDS_MAX:
+        status = fetch()
+        if status["worker"] is None and waited_seconds >= WORKER_SECONDS_MAX:
+            raise TidegateError(
+                reason="No worker runs in this home.", hint="Start it: 'tidegate up' or 'tidegate worker'."
+            )
+        found = (line for line in status["pipelines"] if line["name"] == name)
+        line: Mapping[str, Any] | None = next(found, None)
+        if line is not None:
+            goal = goal or _ends(status, line["topic"])
+            if _arrived(line, goal):
+                return line
+        sleep(POLL_SECONDS)
+        waited_seconds += POLL_SECONDS
+    raise TidegateError(
+        reason=f"Pipeline '{name}' is not there yet after {WAIT_SECONDS_MAX:g} s.",
+        hint=f"It goes on; 'tidegate pipeline show {name}' tells how far it is.",
+    )
+
+
+def brief_error(line: Mapping[str, Any]) -> str:
+    """Return the first line of a pipeline's error, and below it the way out where the error has one."""
+    return "\n  ".join(filter(None, (_reason(line), _way_out(line))))
+
+
+def _reason(line: Mapping[str, Any]) -> str:
+    return first_line(line["error"] or "it does not say why")
+
+
+def _way_out(line: Mapping[str, Any]) -> str:
+    """Return what the error says to do; nothing where it does not say. Stacks are left out."""
+    from tidegate.pipeline.worker.failures import HINT, MISMATCH_WAY_OUT
+
+    error = line["error"] or ""
+    if MISMATCH_WAY_OUT in error:
+        return MISMATCH_WAY_OUT
+    second = error.strip().partition("\n")[2].partition("\n")[0]
+    return second.removeprefix(HINT) if second.startswith(HINT) else ""
+
+
+def _arrived(line: Mapping[str, Any], goal: Mapping[str, int] | None) -> bool:
+    if line["state"] == "failed":
+        rest = (
+            f"'tidegate pipeline show {line['name']}' tells all of it. The worker tries again by itself; "
+            "'pipeline run' with a better file replaces it."
+        )
+        raise TidegateError(
+            reason=f"Pipeline '{line['name']}' failed: {_reason(line)}",
+            hint="\n  ".join(filter(None, (_way_out(line), rest))),
+        )
+    if line["state"] != "running":
+        return False
+    if line["topic"] is None:
+        return True
+    taken = line["offsets"].get(line["topic"], {})
+    return goal is not None and all(taken.get(partition, 0) >= end for partition, end in goal.items())
+
+
+def _ends(status: Mapping[str, Any], topic: str | None) -> dict[str, int] | None:
+    for entry in status["topics"]:
+        if entry["name"] == topic:
+            return {str(part["partition"]): int(part["end"]) for part in entry["partitions"]}
+    return None

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidegate.cli.completion import complete_pipelines
-from tidegate.cli.interrupts import HeldInterrupts
 from tidegate.cli.invocation import Invocation, command, console
-from tidegate.cli.show import count_text
+from tidegate.cli.output.format import count_text
+from tidegate.cli.supervision.child import HeldInterrupts
 from tidegate.errors import StateNotFound, TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.state.standby import CheckpointStandby, Followed
+    from tidegate.checkpoint.settings import StateSettings
+    from tidegate.checkpoint.standby import CheckpointStandby, Followed
+    from tidegate.checkpoint.store import Depot
 
 EVERY_DEFAULT = "1 s"
 # How soon Ctrl-C is noticed while nothing is to be done.
@@ -58,13 +61,13 @@ def follow(
     call: Invocation, pipeline: str, operator: str | None, *, every: str | None, local_dir: Path | None
 ) -> None:
     """Follow once, or again and again; a copy that a task of this machine wants is given to it at once."""
+    from tidegate.checkpoint.local.pool import pool
+    from tidegate.checkpoint.standby import CheckpointStandby
     from tidegate.model.clock import SystemClock
     from tidegate.model.durations import parse_duration
-    from tidegate.state.kept import pool
-    from tidegate.state.standby import CheckpointStandby
 
     checkpoint, local_root = _places(call, pipeline, local_dir)
-    standby = CheckpointStandby(checkpoint, operator, local_root, SystemClock())
+    standby = CheckpointStandby(checkpoint, operator, partial(_settings, local_root), SystemClock())
     told = Told(call)
     try:
         with HeldInterrupts() as held:
@@ -79,6 +82,15 @@ def follow(
         return  # the usual end
     finally:
         pool().close()
+
+
+def _settings(local_root: str | None, depot: Depot) -> StateSettings:
+    """Return how the copies of an operator are opened: a deduplication, or keyed state."""
+    from tidegate.checkpoint.standby import keyed_settings
+    from tidegate.dedup.standby import standby_settings
+    from tidegate.state.schema.schema import redistribution_of
+
+    return standby_settings(depot, local_root) or keyed_settings(depot, local_root, redistribution_of)
 
 
 class Told:
@@ -145,9 +157,9 @@ def _text(followed: Followed) -> str:
 
 
 def _places(call: Invocation, pipeline: str, local_dir: Path | None) -> tuple[Path, str | None]:
-    """Give the checkpoint that was meant, and where the tasks of this machine keep their copies."""
+    """Return the checkpoint that was meant, and where the tasks of this machine keep their copies."""
+    from tidegate.checkpoint.local.store import ROOT_VARIABLE
     from tidegate.model.names import check_pipeline_name
-    from tidegate.state.local import ROOT_VARIABLE
 
     named = str(local_dir.absolute()) if local_dir is not None else os.environ.get(ROOT_VARIABLE)
     if os.sep in pipeline:

@@ -1,24 +1,29 @@
-"""`tidegate state`: list, show, savepoint, savepoints. Reads checkpoints, so it works while nothing runs."""
+"""`tidegate state`: list, show, savepoint, savepoints. Reads checkpoints, so it works while nothing runs.
+
+Checkpoints that a command names: takes a pipeline's name or a path, gives the folder, or says why not.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli import standby
-from tidegate.cli.checkpoints import checkpoint_of, no_state
+from tidegate.cli.commands import standby
 from tidegate.cli.completion import complete_pipelines
+from tidegate.cli.installed_pipelines import kept_names
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import bytes_text, cell_time, count_text, plural
+from tidegate.cli.output.format import bytes_text, cell_time, count_text, plural
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tidegate.state.inspecting import OperatorState
-    from tidegate.state.savepoint_record import Savepoint
+    from tidegate.checkpoint.inspect import OperatorState
+    from tidegate.checkpoint.savepoints.record import Savepoint
 
 app = typer.Typer(name="state", help="What the operators of pipelines remember.", no_args_is_help=True)
 standby.register(app)
@@ -69,8 +74,8 @@ def make_savepoint(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the savepoint of this name.")] = False,
 ) -> None:
     """Keep an operator's state under a name, while it runs or after; it stays until it is removed."""
+    from tidegate.checkpoint.savepoints import savepoint as savepoints
     from tidegate.model.clock import SystemClock
-    from tidegate.state import savepoints
 
     path = checkpoint_of(call, pipeline)
     chosen = _one_operator(call, pipeline, path, operator)
@@ -90,7 +95,7 @@ def list_savepoints(
     operator: OperatorOption = None,
 ) -> None:
     """List the savepoints of a pipeline, the oldest first."""
-    from tidegate.state import savepoints
+    from tidegate.checkpoint.savepoints import savepoint as savepoints
 
     path = checkpoint_of(call, pipeline)
     there = _operators(call, pipeline, path)
@@ -103,7 +108,7 @@ def list_savepoints(
 
 def operators_table(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw operators for people."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     if not operators:
         return "No pipeline keeps state yet. docs/guide/state.md shows how one does."
@@ -129,7 +134,7 @@ def operators_page(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     parts: list[RenderableType] = []
     for line in operators:
@@ -161,8 +166,11 @@ def _state_text(state: Mapping[str, Any]) -> str:
 
 
 def savepoints_table(found: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw savepoints for people."""
-    from tidegate.cli.listing import Listing
+    """Draw savepoints for people: a line for each, and below them where their sources stood."""
+    from rich.console import Group
+    from rich.text import Text
+
+    from tidegate.cli.output.tables import Listing
 
     if not found:
         return "No savepoint yet. Make one: tidegate state savepoint PIPELINE NAME"
@@ -178,12 +186,14 @@ def savepoints_table(found: Sequence[Mapping[str, Any]]) -> RenderableType:
         )
         for line in found
     ]
-    return Listing(headings, rows, right=(2, 3), whole=(0, 1, 5), spare=(4, 3))
+    listing = Listing(headings, rows, right=(2, 3), whole=(0, 1, 5), spare=(4, 3))
+    told = [f"{line['operator']}, {line['name']}: {text}" for line in found for text in _sources_texts(line)]
+    return Group(listing, *map(Text, told))
 
 
 def operator_line(pipeline: str, checkpoint: Path, operator: OperatorState) -> dict[str, Any]:
-    """Give one operator's figures, as HTTP gives them, with its pipeline and its states."""
-    from tidegate.pipeline.state_reports import operator_report
+    """Return one operator's figures, as HTTP gives them, with its pipeline and its states."""
+    from tidegate.pipeline.worker.reports import operator_report
 
     return {
         "pipeline": pipeline,
@@ -195,7 +205,7 @@ def operator_line(pipeline: str, checkpoint: Path, operator: OperatorState) -> d
 
 
 def _partitions(operator: OperatorState) -> list[dict[str, Any]]:
-    from tidegate.state.times import Times
+    from tidegate.checkpoint.commit_record import Times
 
     lines = []
     for part in operator.partitions:
@@ -227,30 +237,54 @@ def _partitions(operator: OperatorState) -> list[dict[str, Any]]:
 
 
 def _savepoint_line(checkpoint: Path, savepoint: Savepoint) -> dict[str, Any]:
-    from tidegate.state.savepoints import path_of
+    from tidegate.checkpoint.savepoints.savepoint import path_of
 
+    path = path_of(checkpoint, savepoint.operator, savepoint.name)
     return {
         "operator": savepoint.operator,
         "name": savepoint.name,
         "batch": savepoint.batch,
         "bytes": savepoint.size_bytes,
         "madeAt": _time(savepoint.made_at_ms),
-        "path": str(path_of(checkpoint, savepoint.operator, savepoint.name)),
+        "path": str(path),
+        "offsets": _offsets(path),
     }
 
 
+def _offsets(savepoint: Path) -> dict[str, Any] | None:
+    """Return where the sources stood, with Spark's text."""
+    from tidegate.checkpoint.savepoints.source_offsets import read_offsets, starting_option
+
+    found = read_offsets(savepoint)
+    if found is None:
+        return None
+    sources = [{"offsets": one, "startingOffsets": starting_option(one)} for one in found.sources]
+    return {"sources": sources, "text": found.text}
+
+
+def _sources_texts(line: Mapping[str, Any]) -> list[str]:
+    told = []
+    for number, source in enumerate(line["offsets"]["sources"] if line["offsets"] else ()):
+        starting = source["startingOffsets"]
+        text = f"source {number} stood at {json.dumps(source['offsets'], ensure_ascii=False)}"
+        told.append(text if starting is None else f"{text}, startingOffsets '{starting}'")
+    return told
+
+
 def _made_text(line: Mapping[str, Any], checkpoint: Path) -> str:
-    from tidegate.state.depot import operator_depot
-    from tidegate.state.segments.identity import read_identity
+    from tidegate.checkpoint.store import operator_depot
+    from tidegate.dedup.identity import read_identity
 
     operator = line["operator"]
     is_dedup = read_identity(operator_depot(str(checkpoint), operator), operator) is not None
     starter = "tide.deduplicate" if is_dedup else "tide.process"
     what = f"the state after batch {line['batch']}, {bytes_text(line['bytes'])}"
-    return (
-        f"Savepoint {line['name']} of {operator} holds {what}.\n"
-        f'Start from it: {starter}(…, savepoint="{line["path"]}") with a new checkpoint.'
-    )
+    told = [
+        f"Savepoint {line['name']} of {operator} holds {what}.",
+        f'Start from it: {starter}(…, savepoint="{line["path"]}") with a new checkpoint.',
+        *(f"There {text}." for text in _sources_texts(line)),
+    ]
+    return "\n".join(told)
 
 
 def _checkpoints(call: Invocation) -> Iterator[tuple[str, Path]]:
@@ -260,7 +294,7 @@ def _checkpoints(call: Invocation) -> Iterator[tuple[str, Path]]:
 
 
 def _operators(call: Invocation, name: str, path: Path) -> list[OperatorState]:
-    from tidegate.state.inspecting import describe
+    from tidegate.checkpoint.inspect import describe
 
     found = describe(path)
     if not found:
@@ -269,7 +303,7 @@ def _operators(call: Invocation, name: str, path: Path) -> list[OperatorState]:
 
 
 def _lines(name: str, path: Path) -> list[dict[str, Any]]:
-    from tidegate.state.inspecting import describe
+    from tidegate.checkpoint.inspect import describe
 
     return [operator_line(name, path, operator) for operator in describe(path)]
 
@@ -299,8 +333,8 @@ def _time(at_ms: int | None) -> str | None:
 
 
 def _states(checkpoint: Path, operator: str) -> list[dict[str, Any]]:
-    from tidegate.state.depot import operator_depot
-    from tidegate.state.schemas import newest_schema
+    from tidegate.checkpoint.store import operator_depot
+    from tidegate.state.schema.schema import newest_schema
 
     schema = newest_schema(operator_depot(str(checkpoint), operator), operator)
     if schema is None:
@@ -316,3 +350,48 @@ def _states(checkpoint: Path, operator: str) -> list[dict[str, Any]]:
         }
         for name, state in schema.states.items()
     ]
+
+
+STATE_FOLDER = "state"
+
+
+def checkpoint_of(call: Invocation, pipeline: str) -> Path:
+    """Return the checkpoint that was meant: a name has no slash, a path has one."""
+    from tidegate.errors import StateNotFound, TidegateError
+    from tidegate.model.names import check_pipeline_name
+
+    if os.sep in pipeline:
+        return Path(pipeline).absolute()
+    try:
+        return call.existing_home().checkpoints_path / check_pipeline_name(pipeline)
+    except TidegateError as problem:
+        if Path(pipeline).is_dir():
+            raise StateNotFound(state=pipeline, hint=_as_path(pipeline)) from problem
+        raise
+
+
+def no_state(call: Invocation, pipeline: str, path: Path) -> Exception:
+    """Return the error for a checkpoint in which no operator keeps state."""
+    from tidegate.errors import StateNotFound
+
+    return StateNotFound(state=pipeline, hint=_why_none(call, pipeline, path))
+
+
+def _why_none(call: Invocation, pipeline: str, path: Path) -> str | None:
+    if os.sep in pipeline:
+        if not path.is_dir():
+            return f"There is no folder {path}."
+        if not (path / STATE_FOLDER).is_dir():
+            return f"There is no folder `{STATE_FOLDER}/` in {path}; give the checkpoint folder of the job."
+        return f"No operator has done a batch in {path} yet."
+    if path.is_dir():
+        return f"Pipeline {pipeline} keeps no state: none of its operators has stored any."
+    if Path(pipeline).is_dir():
+        return _as_path(pipeline)
+    if pipeline in kept_names(call.home_path):
+        return f"Pipeline {pipeline} has not done a batch yet."
+    return None
+
+
+def _as_path(folder: str) -> str:
+    return f"There is no pipeline of that name. A path needs a '{os.sep}': .{os.sep}{folder}"

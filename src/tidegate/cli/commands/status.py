@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import UsageRefused
-from tidegate.cli.exchanges import ANSWERS_TOPIC
-from tidegate.cli.installed import installed_names, with_waiting
+from tidegate.cli.console.status_feed import group_lags
+from tidegate.cli.demo.feeds import ANSWERS_TOPIC, DEMO_TOPIC, PRESENCE_SQL
+from tidegate.cli.hints import UsageRefused
+from tidegate.cli.installed_pipelines import installed_names, with_waiting
 from tidegate.cli.invocation import Invocation, command, console
-from tidegate.cli.lags import group_lags
-from tidegate.cli.presence import DEMO_TOPIC, PRESENCE_SQL
-from tidegate.cli.show import home_flag, path_text, program_name
+from tidegate.cli.output.format import home_flag, path_text, program_name
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tidegate.cli.view import Picture
+    from tidegate.cli.console.view import Picture
     from tidegate.sdk.client import Client
     from tidegate.settings import Settings
 
@@ -81,7 +80,7 @@ def _check_writable(path: Path) -> None:
 
 
 def settings_wire(chosen: Settings) -> dict[str, Any]:
-    """Give every setting with its value and its origin."""
+    """Return every setting with its value and its origin."""
     from tidegate.settings import describe_settings
 
     return {
@@ -96,7 +95,7 @@ def settings_table(chosen: Settings) -> RenderableType:
     """Draw every setting for people; what is not a default stands out."""
     from rich.text import Text
 
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
     from tidegate.settings import describe_settings
 
     rows: list[Sequence[Any]] = []
@@ -110,7 +109,7 @@ def settings_table(chosen: Settings) -> RenderableType:
 def commands_to_try(
     home_path: Path, status_seen: Mapping[str, Any] | None, width: int, tenant_flag: str = ""
 ) -> list[str]:
-    """Give three commands that work on what is there, each on one line of the width where that can be."""
+    """Return three commands that work on what is there, each on one line of the width where that can be."""
     program, flag = program_name(), home_flag(home_path) + tenant_flag
     tables = [entry["name"] for entry in (status_seen or {}).get("tables", ())]
     topics = (status_seen or {}).get("topics", ())
@@ -141,8 +140,8 @@ def _first_that_fits(lines: Sequence[str], width: int, otherwise: str) -> str:
 
 def picture_of(call: Invocation, url: str, seen: Mapping[str, Any] | None) -> Picture:
     """Build the picture of one answer, without history."""
-    from tidegate.cli.feed import History
-    from tidegate.cli.view import Picture
+    from tidegate.cli.console.status_feed import History
+    from tidegate.cli.console.view import Picture
 
     out = console()
     commands = commands_to_try(call.home_path, seen, out.width, call.tenant_flag)
@@ -154,12 +153,15 @@ def picture_of(call: Invocation, url: str, seen: Mapping[str, Any] | None) -> Pi
 
 
 def is_instance(seen: Mapping[str, Any]) -> bool:
-    """Say whether an answer is about the whole instance; other tenants than the first see their own alone."""
+    """Return whether an answer is about the whole instance.
+
+    Other tenants than the first see their own alone.
+    """
     return seen["pid"] is not None
 
 
 def _print_once(call: Invocation, client: Client) -> None:
-    from tidegate.cli.view import render
+    from tidegate.cli.console.view import render
 
     seen = client.status()
     if call.as_json:
@@ -176,9 +178,9 @@ def _printed_width() -> int:
 
 
 def _watch(call: Invocation, client: Client) -> None:
-    from tidegate.cli.demo_feeds import DemoFeeds
-    from tidegate.cli.feed import StatusFeed
-    from tidegate.cli.screen import show_live
+    from tidegate.cli.console.screen import show_live
+    from tidegate.cli.console.status_feed import StatusFeed
+    from tidegate.cli.demo.feeds import DemoFeeds
     from tidegate.model.clock import SystemClock
 
     clock = SystemClock()
@@ -202,8 +204,8 @@ def _watch(call: Invocation, client: Client) -> None:
 
 
 def _save_svg(call: Invocation, client: Client, path: Path) -> None:
-    from tidegate.cli.demo_feeds import DemoFeeds
-    from tidegate.cli.feed import POLL_SECONDS, History
+    from tidegate.cli.console.status_feed import POLL_SECONDS, History
+    from tidegate.cli.demo.feeds import DemoFeeds
     from tidegate.model.clock import SystemClock
 
     history = History()
@@ -224,7 +226,7 @@ def write_svg(picture: Picture, path: Path) -> None:
     """Draw a picture into an SVG file."""
     from rich.console import Console
 
-    from tidegate.cli.view import render
+    from tidegate.cli.console.view import render
 
     recorder = Console(
         record=True, width=picture.size[0], file=io.StringIO(), force_terminal=True, color_system="truecolor"

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidegate.cli.commands.sql.splitter import Placed
+from tidegate.cli.commands.sql.sql import ParamOption, parse_param, pointed
 from tidegate.cli.invocation import Invocation, command, console
-from tidegate.cli.sql import ParamOption, parse_param, pointed
-from tidegate.cli.statements import Placed
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Cell:
 
     def fitted(self, width: int, *, right: bool) -> str:
         """Write it in so many columns; of a change both sides are cut, so that each shows something."""
-        from tidegate.cli.rows import fitted
+        from tidegate.cli.output.tables import fitted
 
         texts = self.texts
         if len(texts) > 1 and self.width > width:
@@ -95,7 +95,7 @@ class Cell:
 def _both_cut(before: str, after: str, room: int) -> tuple[str, str]:
     from rich.cells import cell_len
 
-    from tidegate.cli.rows import fitted
+    from tidegate.cli.output.tables import fitted
 
     widths = cell_len(before), cell_len(after)
     half = room // 2
@@ -152,7 +152,7 @@ class Lines:
 
     def _head(self, columns: list[dict[str, Any]], first: list[Cell]) -> None:
         """Print the names of the columns, as wide as the first row needs."""
-        from tidegate.cli.rows import is_number, visible
+        from tidegate.cli.output.tables import is_number, visible
 
         self._columns = columns
         self._right = [is_number(column) for column in columns]
@@ -162,7 +162,7 @@ class Lines:
         self._console().print(self._line(" ", names), soft_wrap=True)
 
     def _cells(self, change: Change, columns: list[dict[str, Any]]) -> list[Cell]:
-        from tidegate.cli.rows import NULL_STYLE, shown
+        from tidegate.cli.output.tables import NULL_STYLE, shown
 
         cells: list[Cell] = []
         for name in (column["name"] for column in columns):
@@ -180,7 +180,7 @@ class Lines:
     def _line(self, mark: str, cells: list[Cell]) -> Text:
         from rich.text import Text
 
-        from tidegate.cli.rows import GAP
+        from tidegate.cli.output.tables import GAP
 
         kind = next((kind for kind, sign in MARKS.items() if sign == mark), "snapshot")
         line = Text.assemble((mark, f"bold {STYLES[kind]}".strip()))
@@ -198,8 +198,8 @@ class Lines:
                 self._widths[index] = max(self._widths[index], width)
 
     def _row_widths(self, cells: list[Cell]) -> list[int]:
-        """Give the widths of one row: its long texts take the room that is left, and are cut beyond it."""
-        from tidegate.cli.rows import GAP, fitting
+        """Return the widths of one row: its long texts take the room that is left, and are cut beyond it."""
+        from tidegate.cli.output.tables import GAP, fitting
 
         wanted = [max(cell.width, width) for cell, width in zip(cells, self._widths, strict=True)]
         room = self._console().width - 1 - len(GAP) * len(cells)
@@ -212,7 +212,7 @@ class Lines:
 
 
 def wire_of(change: Change) -> dict[str, Any]:
-    """Give a change as one line of JSON has it."""
+    """Return a change as one line of JSON has it."""
     wire: dict[str, Any] = {"kind": change.kind}
     if change.kind != "lagged":
         wire["row"] = change.row

@@ -9,7 +9,7 @@ import typer
 
 from tidegate.cli.completion import complete_tenants
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import cell_time
+from tidegate.cli.output.format import cell_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,7 +71,7 @@ def disable_tenant(call: Invocation, tenant: TenantArgument) -> None:
 
 def tenants_table(tenants: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw tenants for people."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     rows = [
         (entry["name"], "yes" if entry["enabled"] else "no", cell_time(entry["createdAt"]))

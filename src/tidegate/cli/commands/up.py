@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import running_holder
+from tidegate.cli.hints import running_holder
 from tidegate.cli.invocation import PIPE_WIDTH_COLUMNS, RETRY_SECONDS, Invocation, command
-from tidegate.cli.show import program_name
+from tidegate.cli.output.format import program_name
 
 if TYPE_CHECKING:
-    from tidegate.cli.feed import History
-    from tidegate.cli.lags import GroupLag
-    from tidegate.cli.supervisor import ChildPlan
-    from tidegate.cli.view import Picture
+    from tidegate.cli.console.status_feed import GroupLag, History
+    from tidegate.cli.console.view import Picture
+    from tidegate.cli.supervision.supervisor import ChildPlan
     from tidegate.errors import TidegateError
     from tidegate.sdk.client import Client
     from tidegate.settings import Settings
-    from tidegate.storage.home import Home
+    from tidegate.storage.home.home import Home
 
 STEP_SECONDS = 0.2  # between two looks at the children, and two drawings of the screen
 NOTES_KEPT = 50
@@ -71,7 +70,7 @@ class StopSignals:
             signal.signal(number, self._note)
 
     def hurry(self) -> bool:
-        """Say whether someone asked again."""
+        """Return whether someone asked again."""
         return self.count > 1
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
@@ -84,9 +83,9 @@ class Launch:
     def __init__(
         self, call: Invocation, home: Home, settings: Settings, *, demo: bool, port: int | None
     ) -> None:
-        from tidegate.cli.demo_feeds import DemoFeeds
-        from tidegate.cli.feed import StatusFeed
-        from tidegate.cli.supervisor import Supervisor
+        from tidegate.cli.console.status_feed import StatusFeed
+        from tidegate.cli.demo.feeds import DemoFeeds
+        from tidegate.cli.supervision.supervisor import Supervisor
         from tidegate.model.clock import SystemClock
 
         clock = SystemClock()
@@ -106,7 +105,7 @@ class Launch:
 
     def run(self) -> bool:
         """Run until someone asks to stop; say whether they asked twice."""
-        from tidegate.cli.screen import can_draw, show_live
+        from tidegate.cli.console.screen import can_draw, show_live
 
         self._signals.install()
         try:
@@ -138,14 +137,14 @@ class Launch:
                 self._start_demo()
 
     def _seen(self) -> tuple[Mapping[str, Any] | None, TidegateError | None, History]:
-        """Give what the feed knows, without the answers of a server that is not our child."""
+        """Return what the feed knows, without the answers of a server that is not our child."""
         seen, failure, history = self._feed.read()
         ours = next(child.pid for child in self._supervisor.states() if child.name == "server")
         return (seen if seen is not None and seen["pid"] == ours else None), failure, history
 
     def _start_demo(self) -> None:
         import tidegate
-        from tidegate.cli.demo import prepare_demo
+        from tidegate.cli.demo.demo import prepare_demo
         from tidegate.errors import Unavailable
 
         try:
@@ -162,7 +161,7 @@ class Launch:
             self._print_commands()
 
     def _plan(self, name: str, noun: str, extra: tuple[str, ...] = ()) -> ChildPlan:
-        from tidegate.cli.supervisor import ChildPlan, child_command
+        from tidegate.cli.supervision.supervisor import ChildPlan, child_command
 
         line = child_command(noun, sys.executable, self._home.path, extra)
         return ChildPlan(name, line, self._home.logs_path / f"{name}.log")
@@ -188,12 +187,12 @@ class Launch:
             raise
 
     def _fetch_lags(self) -> Sequence[GroupLag]:
-        from tidegate.cli.lags import group_lags
+        from tidegate.cli.console.status_feed import group_lags
 
         return () if self._client is None else group_lags(self._client)
 
     def _draw(self) -> Picture:
-        from tidegate.cli.status import picture_of
+        from tidegate.cli.commands.status import picture_of
 
         seen, failure, history = self._seen()
         address = self._home.server_address()
@@ -220,9 +219,8 @@ class Launch:
             typer.echo(self._notes[-1])
 
     def _print_commands(self) -> None:
-        from tidegate.cli.exchanges import ANSWERS_TOPIC
-        from tidegate.cli.presence import DEMO_TOPIC
-        from tidegate.cli.status import commands_to_try
+        from tidegate.cli.commands.status import commands_to_try
+        from tidegate.cli.demo.feeds import ANSWERS_TOPIC, DEMO_TOPIC
 
         topics = [{"name": DEMO_TOPIC}, {"name": ANSWERS_TOPIC}]
         made = {"topics": topics, "tables": [{"name": "readings"}]}

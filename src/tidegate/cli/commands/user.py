@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import UsageRefused
 from tidegate.cli.completion import complete_roles, complete_tokens, complete_users
+from tidegate.cli.hints import UsageRefused
 from tidegate.cli.invocation import Invocation, command, confirm
-from tidegate.cli.show import cell_time, time_text
+from tidegate.cli.output.format import cell_time, time_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -163,7 +163,7 @@ def revoke_token(
 
 def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw users for people."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     if not users:
         return "No users yet. Add one: tidegate user add NAME"
@@ -181,7 +181,7 @@ def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 def tokens_table(user: str, tokens: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw tokens for people."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     if not tokens:
         return f"{user} has no tokens. Make one: tidegate user token {user}"
@@ -203,7 +203,7 @@ def tokens_table(user: str, tokens: Sequence[Mapping[str, Any]]) -> RenderableTy
 
 
 def _roles(words: Sequence[str] | None) -> list[str]:
-    """Give the full names of roles; a word that is none is refused before anything is asked."""
+    """Return the full names of roles; a word that is none is refused before anything is asked."""
     from tidegate.model.access import parse_role
 
     parsed: list[Role] = [parse_role(word) for word in words or ()]

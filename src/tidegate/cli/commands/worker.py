@@ -6,9 +6,14 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.child import EXIT_START_REFUSED, StopWithParentOption, start_log, stop_with_parent
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.report import report_error
+from tidegate.cli.output.errors import report_error
+from tidegate.cli.supervision.child import (
+    EXIT_START_REFUSED,
+    StopWithParentOption,
+    start_log,
+    stop_with_parent,
+)
 from tidegate.errors import SettingInvalid, StartRefused
 
 
@@ -27,12 +32,11 @@ def worker(
     try:
         settings = call.settings({"worker.spark_master": master})
         start_log(settings.log, "worker")
-        if with_parent:
-            stop_with_parent(settings.supervisor.grace_seconds)
+        supervisor = stop_with_parent(settings.supervisor.grace_seconds) if with_parent else None
         home = call.open_home()
-        from tidegate.pipeline.worker import run_worker
+        from tidegate.pipeline.worker.worker import run_worker
 
-        run_worker(settings, home)
+        run_worker(settings, home, supervisor=supervisor)
     except (StartRefused, SettingInvalid) as error:
         report_error(call.advise(error).to_wire()["error"], as_json=call.as_json)
         raise typer.Exit(EXIT_START_REFUSED) from error

@@ -1,8 +1,12 @@
-"""The moving lines of the console view: rates as bars, who is here, what the demo's agent answers. Pure."""
+"""The moving lines of the console view: rates as bars, who is here, what the demo's agent answers. Pure.
+
+Duplicates that operators caught, as the console view tells of them. Pure.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -10,12 +14,9 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.exchanges import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC, Exchange
-from tidegate.cli.feed import History
-from tidegate.cli.lags import GroupLag
-from tidegate.cli.presence import Person
-from tidegate.cli.show import count_text, rate_text, seconds_text
-from tidegate.cli.visits import Visit, Visits
+from tidegate.cli.console.status_feed import GroupLag, History
+from tidegate.cli.demo.feeds import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC, Exchange, Person, Visit, Visits
+from tidegate.cli.output.format import count_text, rate_text, seconds_text
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARKS_ASCII = "_.-=+*#@"
@@ -90,7 +91,7 @@ def presence(people: Sequence[Person], width: int) -> RenderableType:
 
 
 def session_words(visits: Visits) -> str:
-    """Say how many sessions are open, and how many were closed."""
+    """Return how many sessions are open, and how many were closed."""
     return f"sessions {count_text(len(visits.open))} open, {count_text(visits.closed)} closed"
 
 
@@ -114,7 +115,7 @@ def _visit(visit: Visit) -> Text:
 
 
 def agent_lines_shown(height: int) -> int:
-    """Give how many lines the agent takes on a screen of this height."""
+    """Return how many lines the agent takes on a screen of this height."""
     return 1 + (EXCHANGES_SHOWN if height >= TALL_LINES_MIN else 1)
 
 
@@ -136,7 +137,7 @@ def agent_lines(
 
 
 def agent_words(history: History) -> list[str]:
-    """Say how fast questions come and how fast they are answered."""
+    """Return how fast questions come and how fast they are answered."""
     return [
         f"asked {rate_text(history.topic_rate(ASKED_TOPIC))}",
         f"answered {rate_text(history.topic_rate(ANSWERS_TOPIC))}",
@@ -152,4 +153,52 @@ def _exchange(one: Exchange) -> Text:
         (f"  {seconds_text(one.seconds)}", "dim"),
     )
     line.no_wrap, line.overflow = True, "ellipsis"
+    return line
+
+
+PERCENT_DIGITS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Caught:
+    """What one operator of one pipeline caught, of so many rows that it judged."""
+
+    place: str
+    duplicates: int
+    late: int
+    rows: int
+
+
+def caught_by(status: Mapping[str, Any]) -> list[Caught]:
+    """Return the operators that deduplicate, as the worker reported them last."""
+    return [
+        Caught(
+            f"{pipeline['name']}/{operator['name']}",
+            found["duplicates"],
+            found["late"],
+            found["unique"] + found["duplicates"] + found["late"],
+        )
+        for pipeline in status["pipelines"]
+        for operator in pipeline.get("operators") or ()
+        if (found := operator.get("dedup"))
+    ]
+
+
+def caught_words(caught: Caught) -> str:
+    """Return what one operator caught."""
+    share = 100 * caught.duplicates / caught.rows if caught.rows else 0.0
+    late = f", {count_text(caught.late)} late" if caught.late else ""
+    rows = count_text(caught.rows)
+    return f"{count_text(caught.duplicates)} of {rows} ({share:.{PERCENT_DIGITS}f} %) in {caught.place}{late}"
+
+
+def caught_line(found: list[Caught], width: int) -> Text:
+    """Draw how many duplicates were caught, and where; what does not fit is counted."""
+    line = Text("duplicates  ", no_wrap=True, overflow="ellipsis")
+    for number, one in enumerate(sorted(found, key=lambda caught: -caught.duplicates)):
+        words = f" {'· ' if number else ''}{caught_words(one)}"
+        if number and line.cell_len + len(words) > width:
+            line.append(f" · and {len(found) - number} more", "dim")
+            break
+        line.append(words, "yellow" if one.duplicates else "")
     return line

@@ -11,13 +11,13 @@ import typer
 from tidegate.cli.invocation import Invocation, console
 
 if TYPE_CHECKING:
-    from tidegate.cli.view import Picture
+    from tidegate.cli.console.view import Picture
 
 LINE_SECONDS = 5.0  # between two lines where there is no terminal
 
 
 def can_draw(call: Invocation) -> bool:
-    """Say whether stdout is a terminal that can be drawn on, and a person reads it."""
+    """Return whether stdout is a terminal that can be drawn on, and a person reads it."""
     out = console()
     return out.is_terminal and not out.is_dumb_terminal and not call.as_json
 
@@ -29,7 +29,7 @@ def show_live(call: Invocation, draw: Callable[[], Picture], step: Callable[[], 
         return
     from rich.live import Live
 
-    from tidegate.cli.view import render
+    from tidegate.cli.console.view import render
 
     with Live(console=console(), screen=True, auto_refresh=False) as live:
         while True:
@@ -51,7 +51,7 @@ def show_lines(call: Invocation, draw: Callable[[], Picture], step: Callable[[],
 
 
 def _print_line(call: Invocation, picture: Picture) -> None:
-    from tidegate.cli.view import summary_line
+    from tidegate.cli.console.view import summary_line
 
     if call.as_json:
         call.line(picture.status if picture.status is not None else {"event": picture.trouble})

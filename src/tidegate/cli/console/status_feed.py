@@ -2,6 +2,8 @@
 
 `History` is pure and belongs to one thread. `StatusFeed` asks in a thread of its own, so that a server that
 hangs never holds up the screen or the supervisor.
+
+How far groups are behind: takes a client, gives a line for each consumer group, in one question.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.lags import GroupLag
 from tidegate.errors import TidegateError
 from tidegate.model.clock import Clock
+
+if TYPE_CHECKING:
+    from tidegate.sdk.client import Client
 
 SAMPLES_KEPT = 120  # two minutes at one a second: as wide as a sparkline gets
 RATE_WINDOW_SECONDS = 5.0  # rates are taken over this long, so that micro-batches do not make them jump
@@ -52,34 +56,34 @@ class History:
         self.samples.append(Sample(at_seconds, ends, rows))
 
     def copy(self) -> History:
-        """Give a history that nobody else changes."""
+        """Return a history that nobody else changes."""
         return History(deque(self.samples, maxlen=SAMPLES_KEPT))
 
     def topic_rate(self, name: str) -> float | None:
-        """Give messages per second of one topic, or None before there are two samples."""
+        """Return messages per second of one topic, or None before there are two samples."""
         recent = [
             pair for pair in self._recent() if name in pair[0].topic_ends and name in pair[1].topic_ends
         ]
         return _rate(recent, lambda sample: {name: sample.topic_ends[name]})
 
     def message_rate(self) -> float | None:
-        """Give messages per second of all topics."""
+        """Return messages per second of all topics."""
         return _rate(self._recent(), lambda sample: sample.topic_ends)
 
     def row_rate(self) -> float | None:
-        """Give rows per second of all pipelines."""
+        """Return rows per second of all pipelines."""
         return _rate(self._recent(), lambda sample: sample.pipeline_rows)
 
     def message_steps(self) -> list[float]:
-        """Give messages per second from each sample to the next."""
+        """Return messages per second from each sample to the next."""
         return self._steps(lambda sample: sample.topic_ends)
 
     def row_steps(self) -> list[float]:
-        """Give rows per second from each sample to the next."""
+        """Return rows per second from each sample to the next."""
         return self._steps(lambda sample: sample.pipeline_rows)
 
     def _recent(self) -> list[tuple[Sample, Sample]]:
-        """Give the pairs of neighbours that rates are taken over, the newest first."""
+        """Return the pairs of neighbours that rates are taken over, the newest first."""
         pairs: list[tuple[Sample, Sample]] = []
         newest_first = reversed(self.samples)
         for newer, older in pairwise(newest_first):
@@ -104,7 +108,7 @@ def _rate(pairs: Sequence[tuple[Sample, Sample]], counters: Counters) -> float |
 
 
 def _growth(older: Sample, newer: Sample, counters: Counters) -> int | None:
-    """Give by how much the counters that both samples have grew; None where that cannot be known.
+    """Return by how much the counters that both samples have grew; None where that cannot be known.
 
     A counter that is new, or lower than before, belongs to a worker or a server that started meanwhile.
     """
@@ -145,12 +149,12 @@ class StatusFeed:
         self._leave.set()
 
     def read(self) -> tuple[Mapping[str, Any] | None, TidegateError | None, History]:
-        """Give the newest answer (None while there is none), why there is none, and the history."""
+        """Return the newest answer (None while there is none), why there is none, and the history."""
         with self._lock:
             return self._latest, self._failure, self._history.copy()
 
     def lags(self) -> Sequence[GroupLag]:
-        """Give how far the consumer groups are behind, as of the newest answer."""
+        """Return how far the consumer groups are behind, as of the newest answer."""
         with self._lock:
             return self._lags
 
@@ -170,3 +174,31 @@ class StatusFeed:
                 pause = POLL_SECONDS
             if self._leave.wait(pause):
                 return
+
+
+# A thousand groups are more than a picture shows; `tidegate topic groups` shows all of a topic.
+LAGS_SQL = 'SELECT topic, "group", lag, in_flight FROM system.topic_groups ORDER BY lag DESC LIMIT 1000'
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLag:
+    """One consumer group of a topic: messages not acknowledged, and those of them in work."""
+
+    topic: str
+    group: str
+    lag: int
+    held: int
+
+
+def group_lags(client: Client) -> list[GroupLag]:
+    """Return the groups, the one that is furthest behind first; none where the caller may not ask."""
+    try:
+        rows = client.sql(LAGS_SQL).rows
+    except TidegateError:
+        return []  # a role that may not query, or a server that just went: the view tells the latter itself
+    return [GroupLag(str(topic), str(group), int(lag), int(held)) for topic, group, lag, held in rows]
+
+
+def lag_of(topic: str, lags: Sequence[GroupLag]) -> int | None:
+    """Return the lag of the group of a topic that is furthest behind; None where it has no group."""
+    return max((one.lag for one in lags if one.topic == topic), default=None)

@@ -15,24 +15,23 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.caught import caught_by, caught_line, caught_words
-from tidegate.cli.exchanges import Exchange
-from tidegate.cli.feed import History
-from tidegate.cli.grids import FittedTable
-from tidegate.cli.lags import GroupLag, lag_of
-from tidegate.cli.presence import Person
-from tidegate.cli.show import bytes_text, count_text, rate_text, seconds_text
-from tidegate.cli.supervisor import ChildState
-from tidegate.cli.view_lines import (
+from tidegate.cli.console.panels import (
     agent_lines,
     agent_lines_shown,
     agent_words,
+    caught_by,
+    caught_line,
+    caught_words,
     presence,
     session_line,
     session_words,
     traffic,
 )
-from tidegate.cli.visits import Visits
+from tidegate.cli.console.status_feed import GroupLag, History, lag_of
+from tidegate.cli.demo.feeds import Exchange, Person, Visits
+from tidegate.cli.output.format import bytes_text, count_text, rate_text, seconds_text
+from tidegate.cli.output.tables import FittedTable
+from tidegate.cli.supervision.supervisor import ChildState
 
 # Lines that are there whatever the tables hold: heading 1, panels 4, traffic 2, three table headings of 2.
 FIXED_LINES = 13
@@ -108,7 +107,7 @@ def render(picture: Picture) -> RenderableType:
 
 
 def _rows_that_fit(picture: Picture, status: Mapping[str, Any]) -> tuple[int, bool]:
-    """Give how many rows each table may show, and whether blank lines fit between the parts."""
+    """Return how many rows each table may show, and whether blank lines fit between the parts."""
     width, height = picture.size
     footer = sum(-(-(len(line) + 2) // width) for line in picture.commands) + (1 if picture.commands else 0)
     left = height - FIXED_LINES - footer - len(picture.notes[-NOTES_SHOWN:])

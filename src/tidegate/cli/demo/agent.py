@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tidegate.cli.child import StopWithParentOption, stop_with_parent
-from tidegate.cli.demo import RETRY_SECONDS, ROOMS
-from tidegate.cli.exchanges import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC
+from tidegate.cli.demo.demo import RETRY_SECONDS, ROOMS
+from tidegate.cli.demo.feeds import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC
 from tidegate.cli.invocation import Invocation, command
+from tidegate.cli.supervision.child import StopWithParentOption, stop_with_parent
 from tidegate.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def demo_agent(call: Invocation, with_parent: StopWithParentOption = False) -> N
 
 
 def reply(client: Client, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the message that answers a question; its key is who asked."""
+    """Return the message that answers a question; its key is who asked."""
     from tidegate.model.timeranges import parse_time
 
     question = message["payload"]

@@ -19,7 +19,7 @@ REMEMBERED_CLICKS = 40
 
 
 def clicks(seed: int) -> Iterator[list[tuple[str, str]]]:
-    """Give who clicks what in each step: people come, click about once a second, and stay away again."""
+    """Yield who clicks what in each step: people come, click about once a second, and stay away again."""
     chance = random.Random(seed)
     here: set[str] = set()
     while True:
@@ -45,7 +45,7 @@ class ClickSource:
         self._last: deque[dict[str, Any]] = deque(maxlen=REMEMBERED_CLICKS)
 
     def step(self, now_us: int) -> list[dict[str, Any]]:
-        """Give the messages of one step."""
+        """Return the messages of one step."""
         again = self._again()
         made = [self._message(who, feature, now_us) for who, feature in next(self._clicks)]
         self._last.extend(made)

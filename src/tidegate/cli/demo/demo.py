@@ -11,26 +11,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.child import StopWithParentOption, stop_with_parent
-from tidegate.cli.demo_clicks import PEOPLE, ClickSource
-from tidegate.cli.exchanges import (
+from tidegate.cli.demo.clicks import PEOPLE, ClickSource
+from tidegate.cli.demo.feeds import (
     ANSWERS_TOPIC,
     ASKED_TOPIC,
+    CLICKS_TOPIC,
+    DEMO_TOPIC,
     KEPT_SECONDS,
+    PRESENCE_DEFINITION,
     QUESTIONS_DEFINITION,
     QUESTIONS_ROUTE,
+    SESSIONS_TOPIC,
 )
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.presence import DEMO_TOPIC, PRESENCE_DEFINITION
-from tidegate.cli.visits import CLICKS_TOPIC, SESSIONS_TOPIC
+from tidegate.cli.supervision.child import StopWithParentOption, stop_with_parent
 from tidegate.errors import RouteExists, TopicExists, Unavailable
 
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client
-    from tidegate.storage.home import Home
+    from tidegate.storage.home.home import Home
 
 DEMO_PARTITIONS = 2
-DEMO_FILES = tuple(Path(__file__).with_name(name) for name in ("demo_pipeline.py", "demo_sessions.py"))
+DEMO_FILES = tuple(
+    Path(__file__).with_name(name) for name in ("readings_pipeline.py", "sessions_pipeline.py")
+)
 METER_COUNT = 40
 READINGS_PER_SECOND = 200
 REQUESTS_PER_SECOND = 10
@@ -90,7 +94,7 @@ def demo_source(
 
 def prepare_demo(client: Client, home: Home) -> None:
     """Create the demo's topics, tables and route and install its pipelines, unless they are there."""
-    from tidegate.cli.pipeline import install_pipeline
+    from tidegate.cli.commands.pipeline import install_pipeline
 
     for topic, kept_seconds in (
         (DEMO_TOPIC, None),
@@ -113,7 +117,7 @@ def prepare_demo(client: Client, home: Home) -> None:
 
 
 def meter_readings(seed: int, rate: int, start_us: int) -> Iterator[dict[str, Any]]:
-    """Give readings without end: the same for the same arguments; some are late by up to ten minutes."""
+    """Yield readings without end: the same for the same arguments; some are late by up to ten minutes."""
     from tidegate.model.timeranges import format_time
 
     chance = random.Random(seed)
@@ -137,7 +141,7 @@ def meter_readings(seed: int, rate: int, start_us: int) -> Iterator[dict[str, An
 
 
 def presences(seed: int) -> Iterator[list[list[Any]]]:
-    """Give rows of `demo.presence`, a few now and then: people come, change rooms, type and leave."""
+    """Yield rows of `demo.presence`, a few now and then: people come, change rooms, type and leave."""
     chance = random.Random(seed)
     rooms = {name: chance.choice(ROOMS) for name in PEOPLE[::2]}
     while True:
@@ -154,7 +158,7 @@ def presences(seed: int) -> Iterator[list[list[Any]]]:
 
 
 def questions(seed: int) -> Iterator[list[list[Any]]]:
-    """Give rows of `demo.questions`, one now and then, and sometimes many: the same for the same seed."""
+    """Yield rows of `demo.questions`, one now and then, and sometimes many: the same for the same seed."""
     chance = random.Random(seed)
     while True:
         share = chance.random()

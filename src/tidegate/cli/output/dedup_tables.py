@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tidegate.cli.show import bytes_text, cell_time, count_text, plural, seconds_text, time_text
+from tidegate.cli.output.format import bytes_text, cell_time, count_text, plural, seconds_text, time_text
+from tidegate.dedup.sizing import FILTER_BYTES_A_KEY, GIB, MIB
 from tidegate.model.durations import Duration, format_duration
 from tidegate.model.timeranges import format_time
-from tidegate.state.segments.estimate import FILTER_BYTES_A_KEY, GIB, MIB
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tidegate.state.segments.describe import DedupState, FilterTally, SegmentState
-    from tidegate.state.segments.estimate import Estimate, Segments, WindowStore
+    from tidegate.dedup.describe import DedupState, FilterTally, SegmentState
+    from tidegate.dedup.sizing import Estimate, Segments, WindowStore
 
 US_PER_SECOND = 1_000_000
 RATE_DIGITS = 6  # of a part of the whole, in JSON
@@ -36,7 +36,7 @@ def estimate_page(found: Estimate) -> RenderableType:
 
 
 def _compared(found: Estimate) -> RenderableType:
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     load, store, ours = found.load, found.window_store, found.segments
     in_retention, live = load.segments_in_retention, load.segments_live
@@ -64,7 +64,7 @@ def _compared(found: Estimate) -> RenderableType:
 
 
 def _needs(ours: Segments) -> RenderableType:
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     copies = f", {plural(1 + ours.standbys, 'copy').replace('copys', 'copies')}"
     rows = [
@@ -150,7 +150,7 @@ def _totals(line: Mapping[str, Any]) -> list[str]:
 
 def segments_table(segments: Sequence[Mapping[str, Any]], keys: int) -> RenderableType:
     """Draw segments for people, the oldest first; a head of an older make may have keys and list none."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     if not segments:
         return "Segments are listed from the next batch on." if keys else "No key is stored."
@@ -182,7 +182,7 @@ def segments_table(segments: Sequence[Mapping[str, Any]], keys: int) -> Renderab
 
 def caught_table(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw what operators that deduplicate caught, as the worker reported it last."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     headings = ("operator", "unique", "duplicate", "late", "duplicates", "keys", "segments")
     rows = []
@@ -209,7 +209,7 @@ def percent_text(part: float | None) -> str:
 
 
 def dedup_told(pipeline: str, found: DedupState, now_us: int) -> dict[str, Any]:
-    """Give what one operator has stored as JSON has it."""
+    """Return what one operator has stored as JSON has it."""
     stream_us = found.stream_us
     return {
         "pipeline": pipeline,
@@ -263,7 +263,7 @@ def _filters_told(filters: FilterTally) -> dict[str, Any]:
 
 
 def _time(at_us: int | None) -> str | None:
-    """Give a time as text; None for none, and for one that no calendar has."""
+    """Return a time as text; None for none, and for one that no calendar has."""
     from tidegate.errors import TimeRangeInvalid
 
     try:
@@ -277,7 +277,7 @@ def _rounded(part: float | None) -> float | None:
 
 
 def estimate_told(found: Estimate) -> dict[str, Any]:
-    """Give an estimate as JSON has it; sizes are bytes unless their name says GiB."""
+    """Return an estimate as JSON has it; sizes are bytes unless their name says GiB."""
     load, store, ours = found.load, found.window_store, found.segments
     return {
         "load": {

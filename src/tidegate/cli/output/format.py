@@ -86,7 +86,7 @@ def cell_time(value: str | None) -> str:
 
 
 def first_line(text: str | None) -> str:
-    """Give the first line of a text, such as a failure whose stacks follow."""
+    """Return the first line of a text, such as a failure whose stacks follow."""
     return (text or "").strip().partition("\n")[0]
 
 
@@ -128,7 +128,7 @@ def table_of(
 
 
 def program_name() -> str:
-    """Give what the user types for this program: `tidegate` when the shell finds this one, else its path."""
+    """Return how the user calls this program: `tidegate` when the shell finds this one, else its path."""
     beside = Path(sys.executable).parent / "tidegate"
     found = shutil.which("tidegate")
     if found and beside.exists() and beside.samefile(found):
@@ -145,7 +145,7 @@ def path_text(path: Path) -> str:
 
 
 def home_flag(home_path: Path) -> str:
-    """Give the flag with which a command in another terminal finds this home; nothing for the default home.
+    """Return the flag with which a command in another terminal finds this home; nothing for the default home.
 
     TIDEGATE_HOME does not count: it may be set here and not there.
     """

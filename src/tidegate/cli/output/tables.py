@@ -1,21 +1,183 @@
-"""Rows of statements as people read them: takes columns and rows, gives lines that fit the terminal. Pure.
+"""Tables that fit: takes headings and rows, gives a table in which names are cut and figures never.
+
+Lists that fit: takes headings and rows, gives a table in which ids and names are whole at any width.
+
+Where there is no room, columns that may go are left out, and named below; where that is not enough, every row
+becomes a few lines of `heading  value`.
+
+Rows of statements as people read them: takes columns and rows, gives lines that fit the terminal. Pure.
 
 Numbers stand to the right. NULL is dim and in capitals, an empty text is nothing at all. What would move the
-cursor is written out (\\n, \\x1b). Where the columns do not fit side by side, each row becomes a few lines.
+cursor is written out (\n, \x1b). Where the columns do not fit side by side, each row becomes a few lines.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
+from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.show import cell_text
+from tidegate.cli.output.format import cell_text
+
+NAME_COLUMNS_MAX = 40  # a longer name is cut in its middle, where there is no room for all of it
+NAME_COLUMNS_MIN = 8  # rather than cut names shorter, the rightmost figures go
+GAP_COLUMNS = 2
+
+
+class FittedTable:
+    """A table whose first column gives way: figures are whole, or the rightmost columns are not there."""
+
+    def __init__(self, headings: Sequence[str], rows: Sequence[Sequence[Text]], note: str = "") -> None:
+        """Take the rows as texts; a column named `state` is set to the left, other figures to the right."""
+        self.headings = headings
+        self.rows = rows
+        self.note = note
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        kept, name_columns = self._layout(options.max_width)
+        table = Table(
+            box=box.SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            collapse_padding=True,
+            header_style="bold",
+            border_style="dim",
+            expand=True,
+        )
+        for index, heading in enumerate(self.headings[:kept]):
+            table.add_column(
+                heading,
+                justify="right" if index and heading != "state" else "left",
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        for name, *figures in self.rows:
+            shown = Text(middle_cut(name.plain, name_columns), name.style)
+            table.add_row(shown, *figures[: kept - 1])
+        if self.note:
+            table.caption = self.note
+            table.caption_justify = "left"
+        yield table
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(NAME_COLUMNS_MIN, options.max_width), options.max_width)
+
+    def _layout(self, width: int) -> tuple[int, int]:
+        """Return how many columns are shown, and how wide a name may be."""
+        widths = [
+            max([len(heading), *(row[index].cell_len for row in self.rows if index < len(row))])
+            for index, heading in enumerate(self.headings)
+        ]
+        cap = min(widths[0], max(NAME_COLUMNS_MAX, width // 3))
+        kept = len(widths)
+        while kept > 1 and _left_for_names(widths, kept, width) < min(cap, NAME_COLUMNS_MIN):
+            kept -= 1
+        return kept, max(1, min(cap, _left_for_names(widths, kept, width)))
+
+
+def middle_cut(text: str, columns: int) -> str:
+    """Shorten a name to so many columns by leaving out its middle: both ends tell names apart."""
+    if len(text) <= columns:
+        return text
+    tail = (columns - 1) // 2
+    return f"{text[: columns - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _left_for_names(widths: Sequence[int], kept: int, width: int) -> int:
+    return width - sum(widths[1:kept]) - GAP_COLUMNS * (kept - 1)
+
+
+LISTING_GAP_COLUMNS = 3  # between two columns, as the box sets them
+FOLDED_COLUMNS_MIN = 16  # a long word in a column that may fold is not folded narrower
+
+
+class Listing:
+    """Rows for people. Columns in `whole` are never folded; those in `spare` go first, in that order."""
+
+    def __init__(
+        self,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[str | Text]],
+        *,
+        right: Sequence[int] = (),
+        whole: Sequence[int] = (0,),
+        spare: Sequence[int] = (),
+        note: str = "",
+    ) -> None:
+        self._headings = headings
+        self._rows = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
+        self._right = right
+        self._whole = whole
+        self._spare = spare
+        self._note = note
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        kept = self._kept(options.max_width)
+        if kept is None:
+            yield from self._stacked()
+        else:
+            yield self._table(kept)
+            gone = [heading for index, heading in enumerate(self._headings) if index not in kept]
+            if gone:
+                yield Text(f"No room for: {', '.join(gone)}. --json has all.", style="dim")
+        if self._note:
+            yield Text(self._note, style="dim")
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(min(FOLDED_COLUMNS_MIN, options.max_width), options.max_width)
+
+    def _kept(self, width: int) -> list[int] | None:
+        """Return the columns that fit into the width; None where even the least do not."""
+        kept = list(range(len(self._headings)))
+        for next_to_go in (*self._spare, None):
+            if sum(map(self._least_columns, kept)) + LISTING_GAP_COLUMNS * (len(kept) - 1) <= width:
+                return kept
+            if next_to_go is not None:
+                kept.remove(next_to_go)
+        return None
+
+    def _least_columns(self, index: int) -> int:
+        cells = [row[index] for row in self._rows]
+        words = [len(word) for word in self._headings[index].split()]
+        if index in self._whole:
+            return max([*words, *(cell.cell_len for cell in cells)])
+        longest = max((len(word) for cell in cells for word in cell.plain.split()), default=0)
+        return max([*words, min(longest, FOLDED_COLUMNS_MIN)])
+
+    def _table(self, kept: Sequence[int]) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+        for index in kept:
+            table.add_column(
+                self._headings[index],
+                justify="right" if index in self._right else "left",
+                overflow="fold",
+                # A figure or an id that is folded cannot be read, let alone copied.
+                min_width=self._least_columns(index),
+            )
+        for row in self._rows:
+            table.add_row(*(row[index] for index in kept))
+        return table
+
+    def _stacked(self) -> RenderResult:
+        margin = max(map(len, self._headings)) + 2
+        for number, row in enumerate(self._rows):
+            if number:
+                yield Text("")
+            for heading, cell in zip(self._headings, row, strict=True):
+                if cell.plain:
+                    line = Text.assemble((heading.ljust(margin), "bold"), cell)
+                    # The terminal breaks a line that is too long: copied, it is one word still.
+                    line.no_wrap, line.overflow = True, "ignore"
+                    yield line
+
 
 NUMBER_TYPES = ("TINYINT", "SMALLINT", "INT", "BIGINT", "UBIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL")
 NULL = "NULL"
@@ -44,7 +206,7 @@ def visible(text: str) -> str:
 
 
 def is_number(column: dict[str, Any]) -> bool:
-    """Say whether a column stands to the right."""
+    """Return whether a column stands to the right."""
     kind = str(column["type"])
     return kind.startswith(NUMBER_TYPES) and not kind.endswith("]") and kind != "INTERVAL"
 
@@ -77,13 +239,13 @@ class Rows:
         out.file.flush()
 
     def lines(self, room: int) -> Iterator[Line]:
-        """Give the lines for a terminal of so many columns."""
+        """Return the lines for a terminal of so many columns."""
         texts = [[shown(value) for value in row] for row in self._rows]
         widths = None if self._expanded else self._widths(texts, room)
         return self._stacked(texts) if widths is None else self._grid(texts, widths)
 
     def _widths(self, texts: Sequence[Sequence[str]], room: int) -> list[int] | None:
-        """Give how wide each column is; None where they do not fit beside each other."""
+        """Return how wide each column is; None where they do not fit beside each other."""
         widths = [
             max([cell_len(name), *(cell_len(row[index]) for row in texts)])
             for index, name in enumerate(self._names)
@@ -121,7 +283,10 @@ def plain(line: Line) -> str:
 
 
 def fitting(widths: Sequence[int], right: Sequence[bool], room: int) -> list[int] | None:
-    """Give how wide columns are in so much room, those to the right uncut; None where that is too little."""
+    """Return how wide columns are in so much room, those to the right uncut.
+
+    None where that is too little.
+    """
     if sum(widths) <= room:
         return list(widths)
     # Text gives way, the longest first; a figure that is cut is another figure.

@@ -9,6 +9,8 @@ has a pipe on stdin that ends when the supervisor ends. Each run of a child has 
 which its own children inherit: when a child is gone, whatever still carries its mark (a worker's Java)
 is killed before the child is started again, so that two of them never write to the same place. Threads: one
 thread calls everything.
+
+Log files of the children: takes a path, gives a file open for append, keeps the last few.
 """
 
 from __future__ import annotations
@@ -21,11 +23,10 @@ import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
-from tidegate.cli.child import EXIT_START_REFUSED
-from tidegate.cli.logs import open_log, read_since
-from tidegate.cli.report import MARK
+from tidegate.cli.output.errors import MARK
+from tidegate.cli.supervision.child import EXIT_START_REFUSED
 from tidegate.errors import StartRefused, TidegateError, from_wire
 from tidegate.model.clock import Clock
 from tidegate.settings import SupervisorSettings
@@ -87,7 +88,7 @@ class Child:
         self.start_due_at = None
 
     def fallen(self) -> int | None:
-        """Give the exit code of a child that is gone, with all that it started; None while it runs."""
+        """Return the exit code of a child that is gone, with all that it started; None while it runs."""
         if self.popen is None or (code := self.popen.poll()) is None:
             return None
         kill_marked(self.mark)
@@ -97,7 +98,7 @@ class Child:
         return code
 
     def last_error(self) -> TidegateError | None:
-        """Give the error that the child itself wrote last in this run, if it wrote one."""
+        """Return the error that the child itself wrote last in this run, if it wrote one."""
         for line in reversed(read_since(self.plan.log_path, self.log_start).splitlines()):
             said = _error_line(line)
             if said is not None and said.get("pid", self.pid) == self.pid:
@@ -105,7 +106,7 @@ class Child:
         return None
 
     def refusal(self) -> TidegateError:
-        """Give the reason why the child cannot start here."""
+        """Return the reason why the child cannot start here."""
         fallback = StartRefused(
             reason=f"The {self.plan.name} cannot start.", hint=f"Its log is {self.plan.log_path}."
         )
@@ -143,7 +144,7 @@ class Supervisor:
                 self._tell(f"{child.plan.name} started again (process {_pid_of(child)})")
 
     def states(self) -> list[ChildState]:
-        """Say how every child stands, in the order in which they were started."""
+        """Return how every child stands, in the order in which they were started."""
         now = self._clock.monotonic_seconds()
         return [_state_of(child, now) for child in self._children]
 
@@ -184,7 +185,7 @@ class Supervisor:
 
 
 def child_command(noun: str, python: str, home: Path, extra: Sequence[str] = ()) -> tuple[str, ...]:
-    """Give the command of a child: the same Python, the same home, errors that `refusal` can read."""
+    """Return the command of a child: the same Python, the same home, errors that `refusal` can read."""
     return (python, "-m", "tidegate", noun, "--home", str(home), "--json", "--stop-with-parent", *extra)
 
 
@@ -246,3 +247,35 @@ def _carries(one: Any, mark: str) -> bool:
         return bool(one.environ().get(MARK) == mark)
     except (psutil.Error, OSError):
         return False  # gone meanwhile, or another user's
+
+
+LOG_BYTES_MAX = 10_000_000  # a log that is longer at a start is put aside
+LOG_FILES_KEPT = (
+    5  # the one that is written and four older ones: 50 MB for each child at most, and one run more
+)
+ERROR_TAIL_BYTES_MAX = 64_000  # an error is looked for in this much of the end of a log
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a log for append; one that is full becomes `<name>.1`, and the oldest is dropped."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+        rotate(path)
+    return path.open("ab", buffering=0)
+
+
+def rotate(path: Path) -> None:
+    """Move `<name>` to `<name>.1`, `.1` to `.2` and so on; the last one is overwritten."""
+    for number in range(LOG_FILES_KEPT - 1, 0, -1):
+        older = path.with_name(f"{path.name}.{number}")
+        newer = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
+        if newer.exists():
+            newer.replace(older)
+
+
+def read_since(path: Path, start: int) -> str:
+    """Return what was written after byte `start`, the last part of it when it is long."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(start, size - ERROR_TAIL_BYTES_MAX))
+        return file.read().decode("utf-8", errors="replace")

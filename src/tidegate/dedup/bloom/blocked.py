@@ -51,7 +51,7 @@ _FIRST_BITS, _LAST_BITS, _FIRST_WORD, _LAST_WORD = 0, 18, np.uint64(36), np.uint
 
 
 def lines_for(keys: int, bits_per_key: int) -> int:
-    """Give the lines that so many keys need at so many bits each; at most `keys_max` of them."""
+    """Return the lines that so many keys need at so many bits each; at most `keys_max` of them."""
     lines = max(1, -(-keys * bits_per_key // LINE_BITS))
     if lines > LINES_MAX:
         raise InvariantBroken(reason=f"a page of {keys} keys has {lines} lines, {LINES_MAX} are allowed")
@@ -59,19 +59,19 @@ def lines_for(keys: int, bits_per_key: int) -> int:
 
 
 def keys_max(bits_per_key: int) -> int:
-    """Give the most keys that one array can be made for."""
+    """Return the most keys that one array can be made for."""
     return LINES_MAX * LINE_BITS // bits_per_key
 
 
 def lines_of(hashes: Hashes, lines: int) -> Hashes:
-    """Give the line that each hash belongs to."""
+    """Return the line that each hash belongs to."""
     mixed, spare = np.empty_like(hashes), np.empty_like(hashes)
     _mix(hashes, mixed, spare)
     return _line(mixed, lines, spare)
 
 
 def contains(words: Words, hashes: Hashes) -> Flags:
-    """Say of each hash whether all its bits are set."""
+    """Return of each hash whether all its bits are set."""
     found = np.empty(len(hashes), np.bool_)
     scratch = _Scratch(min(len(hashes), CHUNK_HASHES))
     for start in range(0, len(hashes), CHUNK_HASHES):
@@ -100,7 +100,7 @@ def add(words: Words, hashes: Hashes) -> None:
 
 
 def expected_false_rate(count: int, lines: int) -> float:
-    """Give the share of strange hashes that a filter with so many keys is expected to take for its own.
+    """Return the share of strange hashes that a filter with so many keys is expected to take for its own.
 
     The keys of a line follow Poisson's law, and those of one of its words, given the line, a binomial one.
     """
@@ -117,7 +117,7 @@ def expected_false_rate(count: int, lines: int) -> float:
 
 
 def _half_rate(keys: int) -> float:
-    """Give the chance that three bits of one of four words are set after so many keys."""
+    """Return the chance that three bits of one of four words are set after so many keys."""
     rate = 0.0
     for here in range(keys + 1):
         share = math.comb(keys, here) * 0.25**here * 0.75 ** (keys - here)
@@ -145,7 +145,7 @@ class _Scratch:
         self._arrays = np.empty((6, size), np.uint64)
 
     def places(self, hashes: Hashes, lines: int) -> tuple[Places, Words, Places, Words, Words]:
-        """Give each hash's two words and the bits in them, and an array to work in."""
+        """Return each hash's two words and the bits in them, and an array to work in."""
         mixed, first, first_mask, last, last_mask, spare = self._arrays[:, : len(hashes)]
         _mix(hashes, mixed, spare)
         _line(mixed, lines, first)

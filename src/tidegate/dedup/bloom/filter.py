@@ -18,23 +18,28 @@ StorageCorrupt then, as for any damage, and it is rebuilt again. A large page th
 from its stem, tails and journal (filter_snapshot.py). Whether the filter can be trusted says `was_clean`; it
 is never trusted further than that: one that is empty although the segment is not must be noticed by the
 segment, which knows its keys' number.
+
+The hashes of a filter that is growing: takes them as they are added, gives all of them once more.
+
+A filter that has too many pages is made anew as one, from all hashes that it has. Reading them from RocksDB
+costs five times as much as reading them here. The file has no name and is never synced: nothing depends on
+it, and it goes with the worker. It is kept while keys are few, for they are what is made anew most often.
 """
 
 from __future__ import annotations
 
 import logging
+import os
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
-from tidegate.state.segments import bloom
-from tidegate.state.segments.bloom import Flags, Hashes
-from tidegate.state.segments.filter_budget import FilterBudget
-from tidegate.state.segments.filter_growth import PAGES_MAX, FilterSettings, Room
-from tidegate.state.segments.filter_index import (
+from tidegate.dedup.bloom import blocked
+from tidegate.dedup.bloom.blocked import Flags, Hashes
+from tidegate.dedup.bloom.manifest import (
     INDEX_NAME,
     FilterIndex,
     found_index,
@@ -43,10 +48,11 @@ from tidegate.state.segments.filter_index import (
     remove_filter,
     remove_unnamed,
 )
-from tidegate.state.segments.filter_log import HashLog
-from tidegate.state.segments.filter_page import Page, refusal
-from tidegate.state.segments.filter_snapshot import Stem, mend, snapshot, take_over
-from tidegate.storage.files import write_file_atomically
+from tidegate.dedup.bloom.memory import PAGES_MAX, FilterBudget, FilterSettings, Room
+from tidegate.dedup.bloom.page import Page, write_all
+from tidegate.dedup.bloom.snapshot import Stem, mend, snapshot, take_over
+from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
+from tidegate.storage.files import disk_error, write_file_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +142,25 @@ class FilterFiles:
 
     @property
     def count(self) -> int:
-        """Give how many hashes were added; one that was added twice counts twice."""
+        """Return how many hashes were added; one that was added twice counts twice."""
         return sum(page.count for page in self._pages)
 
     @property
     def size_bytes(self) -> int:
-        """Give the bytes of all pages: what the filter takes in memory when all of it is in use."""
+        """Return the bytes of all pages: what the filter takes in memory when all of it is in use."""
         return sum(page.size_bytes for page in self._pages)
 
     @property
     def pages(self) -> int:
-        """Give the number of pages; each costs a probe."""
+        """Return the number of pages; each costs a probe."""
         return len(self._pages)
 
     @property
     def rates(self) -> FilterRates:
-        """Give what was asked and answered since the filter was opened."""
+        """Return what was asked and answered since the filter was opened."""
         missed = 1.0
         for page in self._pages:
-            missed *= 1 - bloom.expected_false_rate(page.count, page.lines)
+            missed *= 1 - blocked.expected_false_rate(page.count, page.lines)
         return FilterRates(self._probes, self._maybe, 1 - missed)
 
     def expect(self, keys: int, *, is_sure: bool = False) -> None:
@@ -162,7 +168,7 @@ class FilterFiles:
         self._room.expected_keys, self._room.is_sure = keys, is_sure
 
     def contains(self, hashes: Hashes) -> Flags:
-        """Say of each hash whether it may have been added; False is certain."""
+        """Return of each hash whether it may have been added; False is certain."""
         found = np.zeros(len(hashes), np.bool_)
         # There and back, as within a page: what was used last is in memory still.
         self._is_backwards = not self._is_backwards
@@ -225,7 +231,7 @@ class FilterFiles:
             # The record may be older than the journal: the next snapshot begins with a new stem.
             self._stem.forget()
             if isinstance(problem, OSError):
-                raise refusal(folder, problem) from problem
+                raise disk_error(folder, problem) from problem
             raise
 
     def close(self) -> None:
@@ -375,7 +381,7 @@ class FilterFiles:
             self._log.append(hashes)
 
     def _index(self, stem: Stem, pages: list[Page] | None = None) -> FilterIndex:
-        """Give the record: which pages never change again, and what the last of them is made of."""
+        """Return the record: which pages never change again, and what the last of them is made of."""
         pages = self._pages if pages is None else pages
         sealed = tuple(page.digest if page.is_full else None for page in pages)
         first = pages[0].number if pages else 0
@@ -387,7 +393,7 @@ class FilterFiles:
             try:
                 write_file_atomically(self.folder / INDEX_NAME, index.encoded())
             except OSError as problem:
-                raise refusal(self.folder, problem) from problem
+                raise disk_error(self.folder, problem) from problem
         self._written = index
         return index
 
@@ -398,3 +404,54 @@ def _give_up(pages: list[Page], stem: Stem) -> None:
         page.close()
         page.path.unlink(missing_ok=True)
     stem.forget()
+
+
+# 64 MB of disk; beyond, a filter grows by millions of keys before it is made anew.
+LOG_KEYS_MAX = 8_000_000
+CHUNK_BYTES = 1 << 20
+HASH_BYTES = 8
+
+
+class HashLog:
+    """All hashes of a filter since it was empty, in their order; useless as soon as it lacks one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        # Without a buffer: what the disk refuses is known at once, not when all are wanted.
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - open as long as we are
+        self._count = 0
+        self._is_whole = True
+
+    @property
+    def is_whole(self) -> bool:
+        """Return whether all hashes that were added can be read."""
+        return self._is_whole
+
+    def append(self, hashes: Hashes) -> None:
+        """Take hashes; when there is no room for them, or they are too many, nothing is kept any more."""
+        if not self._is_whole:
+            return
+        self._count += len(hashes)
+        if self._count > LOG_KEYS_MAX:
+            self.close()
+            return
+        try:
+            write_all(self._file.fileno(), np.ascontiguousarray(hashes, np.uint64).tobytes())
+        except OSError as problem:
+            log.info("the hashes in %s will be read from its keys: %s", self._folder, problem)
+            self.close()
+
+    def chunks(self) -> Iterator[Hashes]:
+        """Yield all hashes, some at a time; left in the middle, it changes nothing."""
+        # By place: the file's own position stays at its end, where the next hashes go.
+        for start in range(0, self._count * HASH_BYTES, CHUNK_BYTES):
+            wanted = min(CHUNK_BYTES, self._count * HASH_BYTES - start)
+            content = os.pread(self._file.fileno(), wanted, start)
+            if len(content) != wanted:
+                raise InvariantBroken(reason=f"the hashes in {self._folder} end at {start + len(content)}")
+            yield np.frombuffer(content, np.uint64)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._is_whole = False
+        self._file.close()

@@ -21,11 +21,11 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
+from tidegate.dedup.bloom.blocked import Hashes
+from tidegate.dedup.bloom.manifest import journal_name, tail_name
+from tidegate.dedup.bloom.page import write_all
 from tidegate.errors import StorageCorrupt
-from tidegate.state.segments.bloom import Hashes
-from tidegate.state.segments.filter_index import journal_name, tail_name
-from tidegate.state.segments.filter_page import refusal, write_all
-from tidegate.storage.files import link_or_copy
+from tidegate.storage.files import disk_error, link_or_copy
 
 MAGIC = b"TGTAIL\x00"
 FORMAT = 1
@@ -53,14 +53,14 @@ class Journal:
             self.sync()
         except OSError as problem:
             os.close(self._file)
-            raise refusal(self.path, problem) from problem
+            raise disk_error(self.path, problem) from problem
         except BaseException:
             os.close(self._file)
             raise
 
     @property
     def size_bytes(self) -> int:
-        """Give the bytes of the hashes in it."""
+        """Return the bytes of the hashes in it."""
         return self._size_bytes - len(HEAD)
 
     def append(self, hashes: Hashes) -> None:
@@ -70,7 +70,7 @@ class Journal:
             write_all(self._file, rest)
         except OSError as problem:
             os.ftruncate(self._file, self._size_bytes)
-            raise refusal(self.path, problem) from problem
+            raise disk_error(self.path, problem) from problem
         self._digest.update(rest)
         self._size_bytes += len(hashes) * HASH_BYTES
 
@@ -79,7 +79,7 @@ class Journal:
         try:
             os.fsync(self._file)
         except OSError as problem:
-            raise refusal(self.path, problem) from problem
+            raise disk_error(self.path, problem) from problem
         self.synced = self._size_bytes, self._digest.hexdigest()
 
     def cut(self) -> str:
@@ -99,7 +99,7 @@ class Journal:
 
 
 def read_tail(path: Path, digest: str) -> Hashes:
-    """Give the hashes of a tail; StorageCorrupt when it is missing or not what its name says."""
+    """Return the hashes of a tail; StorageCorrupt when it is missing or not what its name says."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as problem:
@@ -110,7 +110,7 @@ def read_tail(path: Path, digest: str) -> Hashes:
 
 
 def read_journal(path: Path, synced: tuple[int, str]) -> Hashes:
-    """Give the hashes of a journal; StorageCorrupt when it is not what was synced, and more behind it."""
+    """Return the hashes of a journal; StorageCorrupt when it is not what was synced, and more behind it."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as problem:

@@ -22,7 +22,7 @@ from pathlib import Path
 import xxhash
 
 from tidegate.errors import StorageCorrupt
-from tidegate.state.heads import sealed, unsealed
+from tidegate.storage.sealed_json import seal, unseal
 
 INDEX_FORMAT = 2  # 1 had neither the first number nor the journal
 INDEX_NAME = "filter.index"
@@ -50,26 +50,26 @@ class FilterIndex:
 
     @property
     def last(self) -> int:
-        """Give the number of the page that takes hashes."""
+        """Return the number of the page that takes hashes."""
         return self.first + len(self.pages) - 1
 
     @property
     def numbers(self) -> range:
-        """Give the numbers of the pages."""
+        """Return the numbers of the pages."""
         return range(self.first, self.first + len(self.pages))
 
     @property
     def journal_after(self) -> str:
-        """Give what the journal comes after, as its name says it."""
+        """Return what the journal comes after, as its name says it."""
         return self.tails[-1] if self.tails else self.stem or NEW_PAGE
 
     def encoded(self) -> bytes:
-        """Give the bytes of the record's file."""
+        """Return the bytes of the record's file."""
         fields = {"format": INDEX_FORMAT, "pages": self.pages, "stem": self.stem, "tails": self.tails}
-        return sealed(fields | {"first": self.first, "journal": self.journal})
+        return seal(fields | {"first": self.first, "journal": self.journal})
 
     def names(self) -> Iterator[str]:
-        """Give the names of the files that belong to it in a segment's folder, without the record."""
+        """Yield the names of the files that belong to it in a segment's folder, without the record."""
         yield from (page_name(number) for number in self.numbers)
         if self.stem is not None:
             yield stem_name(self.last, self.stem)
@@ -79,22 +79,22 @@ class FilterIndex:
 
 
 def page_name(number: int, digest: str | None = None) -> str:
-    """Give the name of a page here, or with its digest that in a snapshot."""
+    """Return the name of a page here, or with its digest that in a snapshot."""
     return f"page-{number}.bloom" if digest is None else f"page-{number}-{digest}.bloom"
 
 
 def stem_name(number: int, digest: str) -> str:
-    """Give the name of a copy of the page that takes hashes."""
+    """Return the name of a copy of the page that takes hashes."""
     return f"page-{number}-{digest}.stem"
 
 
 def tail_name(number: int, digest: str) -> str:
-    """Give the name of a file of hashes that came after the stem."""
+    """Return the name of a file of hashes that came after the stem."""
     return f"page-{number}-{digest}.tail"
 
 
 def journal_name(number: int, after: str) -> str:
-    """Give the name of the file for the hashes that come after a tail, or after the stem.
+    """Return the name of the file for the hashes that come after a tail, or after the stem.
 
     It says after which: a journal that was begun for a record that was never written is not taken for the
     one that the older record means.
@@ -103,13 +103,13 @@ def journal_name(number: int, after: str) -> str:
 
 
 def snapshot_name(content: bytes) -> str:
-    """Give the name of a record in a snapshot."""
+    """Return the name of a record in a snapshot."""
     return f"{xxhash.xxh3_128_hexdigest(content)}{SNAPSHOT_SUFFIX}"
 
 
 def read_index(path: Path) -> FilterIndex:
-    """Give the record that a file holds; StorageCorrupt names the file when it is damaged."""
-    document = unsealed(path.read_bytes(), str(path), INDEX_FORMAT)
+    """Return the record that a file holds; StorageCorrupt names the file when it is damaged."""
+    document = unseal(path.read_bytes(), str(path), INDEX_FORMAT)
     try:
         pages, tails = tuple(document["pages"]), tuple(document["tails"])
         journal = document.get("journal")  # records from before there was one have none, and begin at 0
@@ -121,7 +121,7 @@ def read_index(path: Path) -> FilterIndex:
 
 
 def found_index(folder: Path) -> Path | None:
-    """Give the file of the record: the folder's own, else that of a snapshot; None where no filter is.
+    """Return the file of the record: the folder's own, else that of a snapshot; None where no filter is.
 
     Files of a filter without a record: StorageCorrupt.
     """
@@ -139,7 +139,7 @@ def found_index(folder: Path) -> Path | None:
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Give every file in a folder that is of a filter, but for the folder's own record."""
+    """Yield every file in a folder that is of a filter, but for the folder's own record."""
     for pattern in _OURS:
         yield from folder.glob(pattern)
 

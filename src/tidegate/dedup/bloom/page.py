@@ -20,10 +20,8 @@ end the whole worker by a signal. Disks that write every change to a new place (
 
 from __future__ import annotations
 
-import errno
 import mmap
 import os
-import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,12 +30,12 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from tidegate.errors import StorageCorrupt, StorageFailed, StorageFull
-from tidegate.state.segments import bloom
-from tidegate.state.segments.bloom import LINE_BYTES, LINE_WORDS, Flags, Hashes, Words
-from tidegate.state.segments.filter_budget import FilterBudget
-from tidegate.state.segments.filter_index import stem_name
-from tidegate.storage.files import is_full
+from tidegate.dedup.bloom import blocked
+from tidegate.dedup.bloom.blocked import LINE_BYTES, LINE_WORDS, Flags, Hashes, Words
+from tidegate.dedup.bloom.manifest import stem_name
+from tidegate.dedup.bloom.memory import FilterBudget
+from tidegate.errors import StorageCorrupt
+from tidegate.storage.files import disk_error
 
 MAGIC = b"TGBLOOM"
 FORMAT = 1
@@ -94,7 +92,7 @@ class Page:
     @classmethod
     def make(cls, path: Path, number: int, capacity: int, bits_per_key: int, budget: FilterBudget) -> Page:
         """Make an empty page, with all its blocks; no room: StorageFull, and there is no file."""
-        lines = bloom.lines_for(capacity, bits_per_key)
+        lines = blocked.lines_for(capacity, bits_per_key)
         first = _FIRST.pack(MAGIC, FORMAT, number, bits_per_key, lines, capacity)
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -106,36 +104,36 @@ class Page:
                 os.close(file)
         except OSError as problem:
             path.unlink(missing_ok=True)
-            raise refusal(path, problem) from problem
+            raise disk_error(path, problem) from problem
         return cls(path, budget)
 
     @property
     def count(self) -> int:
-        """Give how many hashes were added."""
+        """Return how many hashes were added."""
         return int(self._count[0])
 
     @property
     def room(self) -> int:
-        """Give how many more hashes it takes until it is full."""
+        """Return how many more hashes it takes until it is full."""
         return max(0, self.capacity - self.count)
 
     @property
     def is_full(self) -> bool:
-        """Say whether it takes no more hashes: from then on it never changes."""
+        """Return whether it takes no more hashes: from then on it never changes."""
         return self.count >= self.capacity
 
     @property
     def size_bytes(self) -> int:
-        """Give the bytes of its lines."""
+        """Return the bytes of its lines."""
         return self.lines * LINE_BYTES
 
     def contains(self, hashes: Hashes) -> Flags:
-        """Say of each hash whether it may have been added."""
+        """Return of each hash whether it may have been added."""
         if not self._budget.is_tight:
-            return bloom.contains(self._words, hashes)
+            return blocked.contains(self._words, hashes)
         found = np.empty(len(hashes), np.bool_)
         for rows in self._by_part(hashes):
-            found[rows] = bloom.contains(self._words, hashes[rows])
+            found[rows] = blocked.contains(self._words, hashes[rows])
         return found
 
     def add(self, hashes: Hashes) -> None:
@@ -206,7 +204,7 @@ class Page:
             spare.replace(folder / stem_name(self.number, digest.hexdigest()))
         except OSError as problem:
             spare.unlink(missing_ok=True)
-            raise refusal(spare, problem) from problem
+            raise disk_error(spare, problem) from problem
         return digest.hexdigest()
 
     def release(self, part: int | None = None) -> None:
@@ -229,19 +227,19 @@ class Page:
 
     def _set(self, hashes: Hashes) -> None:
         if not self._budget.is_tight:
-            bloom.add(self._words, hashes)
+            blocked.add(self._words, hashes)
             return
         for rows in self._by_part(hashes):
-            bloom.add(self._words, hashes[rows])
+            blocked.add(self._words, hashes[rows])
 
     def _by_part(self, hashes: Hashes) -> Iterator[Rows]:
-        """Give the rows of the hashes part by part of the page, each noted as used.
+        """Yield the rows of the hashes part by part of the page, each noted as used.
 
         Every second call goes from the last part to the first. Calls touch all parts, and those that were
         used last are still in memory: in one and the same order each part would be let go just before its
         turn comes again.
         """
-        lines = bloom.lines_of(hashes, self.lines)
+        lines = blocked.lines_of(hashes, self.lines)
         numbers = (lines // np.uint64(self._part_lines)).astype(np.uint16)
         order = np.argsort(numbers, kind="stable")  # of small numbers: one pass over them, no comparing
         edges = np.searchsorted(numbers[order], np.arange(1, int(numbers.max(initial=0)) + 1))
@@ -255,7 +253,7 @@ class Page:
                 yield rows
 
     def _windows(self, part: int) -> slice:
-        """Give the windows that a part lies in; the one at its end counts for the next."""
+        """Return the windows that a part lies in; the one at its end counts for the next."""
         start, stop = part * self._part_lines, min((part + 1) * self._part_lines, self.lines)
         return slice(self._window(start), self._window(stop) + (stop == self.lines))
 
@@ -270,7 +268,7 @@ class Page:
         return bytes(head)
 
     def _checked_seal(self, head: bytes) -> str | None:
-        """Give the digest of the lines when there is a seal; StorageCorrupt when they do not fit it."""
+        """Return the digest of the lines when there is a seal; StorageCorrupt when they do not fit it."""
         seal = head[_SEAL_AT : _SEAL_AT + _SEAL.size]
         (check,) = _CHECK.unpack_from(head, _SEAL_CHECK_AT)
         if check == 0:
@@ -287,14 +285,7 @@ class Page:
         try:
             self._map.flush(start, length)
         except OSError as problem:
-            raise refusal(self.path, problem) from problem
-
-
-def refusal(path: Path, problem: OSError) -> StorageFull | StorageFailed:
-    """Give the error of ours for a call that the disk refused."""
-    if is_full(problem) or problem.errno == errno.EFBIG:
-        return StorageFull(path=str(path), free_bytes=shutil.disk_usage(path.parent).free)
-    return StorageFailed(path=str(path), reason=problem.strerror or str(problem))
+            raise disk_error(self.path, problem) from problem
 
 
 def _checked_head(path: Path, head: bytes) -> tuple[int, int, int, int]:
@@ -323,7 +314,7 @@ def _digest_of(file: int) -> bytes:
 
 
 def _lines_in(file: int) -> Iterator[bytes]:
-    """Give the lines, read through the file: a mapped read would fill the worker's memory."""
+    """Yield the lines, read through the file: a mapped read would fill the worker's memory."""
     place = HEADER_BYTES
     while content := os.pread(file, READ_BYTES, place):
         yield content

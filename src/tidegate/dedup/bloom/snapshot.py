@@ -18,10 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tidegate.errors import StorageCorrupt
-from tidegate.state.segments.bloom import Hashes
-from tidegate.state.segments.filter_budget import FilterBudget
-from tidegate.state.segments.filter_index import (
+from tidegate.dedup.bloom.blocked import Hashes
+from tidegate.dedup.bloom.journal import Journal, read_journal, read_tail
+from tidegate.dedup.bloom.manifest import (
     NEW_PAGE,
     FilterIndex,
     journal_name,
@@ -30,8 +29,9 @@ from tidegate.state.segments.filter_index import (
     stem_name,
     tail_name,
 )
-from tidegate.state.segments.filter_page import Page
-from tidegate.state.segments.filter_tail import Journal, read_journal, read_tail
+from tidegate.dedup.bloom.memory import FilterBudget
+from tidegate.dedup.bloom.page import Page
+from tidegate.errors import StorageCorrupt
 from tidegate.storage.files import copy_file, link_or_copy
 
 log = logging.getLogger(__name__)
@@ -77,11 +77,11 @@ class Stem:
 
     @property
     def synced(self) -> tuple[int, str] | None:
-        """Give how much of the journal is on the disk, for the record."""
+        """Return how much of the journal is on the disk, for the record."""
         return None if self._journal is None else self._journal.synced
 
     def is_long(self, page: Page) -> bool:
-        """Say whether the page had better be copied anew: tails and journal are too large beside it."""
+        """Return whether the page had better be copied anew: tails and journal are too large beside it."""
         if self._journal is None:
             return False
         return self._tails_bytes + self._journal.size_bytes > page.size_bytes * TAILS_PART_MAX
@@ -123,7 +123,7 @@ class Stem:
         self.clear()
 
     def link_into(self, folder: Path) -> list[Path]:
-        """Give the stem and the tails a second name."""
+        """Return the stem and the tails a second name."""
         for path in self._files():
             link_or_copy(path, folder / path.name, sync=False)
         return [folder / path.name for path in self._files()]

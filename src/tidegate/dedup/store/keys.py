@@ -1,23 +1,23 @@
 """Keys outside and inside: takes changes under the keys of state, gives what they do to each segment.
 
-Outside, an entry lies under `key group u16 | 0x04 | segment i64 | key` (state/layout.py), as all state does.
-Inside a segment it lies under `key group u16 | key`. Within one segment both sort alike, so that a range
-outside is one range in every segment.
+Outside, an entry lies under `key group u16 | 0x04 | segment i64 | key` (checkpoint/keys/layout.py), as all
+state does. Inside a segment it lies under `key group u16 | key`. Within one segment both sort
+alike, so that a range outside is one range in every segment.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tidegate.errors import InvariantBroken
-from tidegate.state.backend import Changes, PackedEntries
-from tidegate.state.layout import (
+from tidegate.checkpoint.backend import Changes, PackedEntries
+from tidegate.checkpoint.keys.layout import (
     META_GROUP,
     SEGMENT_PREFIX_BYTES,
     SPACE_SEGMENT,
     segment_of_entry,
     segment_prefix,
 )
+from tidegate.errors import InvariantBroken
 
 GROUP_BYTES = 2
 
@@ -37,30 +37,30 @@ class PartChanges:
 
     @property
     def size_bytes(self) -> int:
-        """Give about how many bytes are to be written."""
+        """Return about how many bytes are to be written."""
         columns = sum(part.keys.nbytes + part.values.nbytes for part in self.packed)
         return columns + sum(len(key) + len(value or b"") for key, value in self.entries.items())
 
 
 def inside(key: bytes) -> tuple[int, bytes]:
-    """Give the segment of an entry and its key in there."""
+    """Return the segment of an entry and its key in there."""
     if len(key) < SEGMENT_PREFIX_BYTES or key[GROUP_BYTES] != SPACE_SEGMENT or key >= META_GROUP:
         raise InvariantBroken(reason=f"no entry of a segmented store lies at {key[:32]!r}")
     return segment_of_entry(key), key[:GROUP_BYTES] + key[SEGMENT_PREFIX_BYTES:]
 
 
 def outside(segment: int, key: bytes) -> bytes:
-    """Give the key outside of an entry that lies in a segment."""
+    """Return the key outside of an entry that lies in a segment."""
     return segment_prefix(int.from_bytes(key[:GROUP_BYTES], "big"), segment) + key[GROUP_BYTES:]
 
 
 def segments_in(changes: Changes) -> set[int]:
-    """Give the segments into which changes put something."""
+    """Return the segments into which changes put something."""
     return {one.segment for one in changes.packed} | {segment_of_entry(key) for key in changes.entries}
 
 
 def bound_inside(bound: bytes, segment: int) -> bytes:
-    """Give the least key in a segment that lies at or behind a bound outside."""
+    """Return the least key in a segment that lies at or behind a bound outside."""
     if len(bound) < GROUP_BYTES:
         return bound
     group, rest = bound[:GROUP_BYTES], bound[GROUP_BYTES:]
@@ -74,7 +74,7 @@ def bound_inside(bound: bytes, segment: int) -> bytes:
 
 
 def split(changes: Changes, known: list[int], first_live: int | None) -> dict[int, PartChanges]:
-    """Give what changes do to each segment; what they put into expired ones is left out."""
+    """Return what changes do to each segment; what they put into expired ones is left out."""
     parts: dict[int, PartChanges] = {}
     for start, stop in changes.ranges:
         for segment in known:

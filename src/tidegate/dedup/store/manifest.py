@@ -15,12 +15,12 @@ from typing import Any
 
 import xxhash
 
-from tidegate.errors import StateMismatch, StorageCorrupt, StorageFailed, StorageFull
-from tidegate.state.backend import Version
-from tidegate.state.heads import sealed, unsealed
-from tidegate.state.layout import META_GROUP
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.storage.files import is_full, write_file_atomically
+from tidegate.checkpoint.backend import Version
+from tidegate.checkpoint.keys.layout import META_GROUP
+from tidegate.dedup.settings import SegmentSettings
+from tidegate.errors import StateMismatch, StorageCorrupt
+from tidegate.storage.files import disk_error, write_file_atomically
+from tidegate.storage.sealed_json import seal, unseal
 
 MARK_NAME = "copy.mark"
 MARK_SUFFIX = ".mark"
@@ -50,7 +50,7 @@ class Record:
     newest_us: int | None = None
 
     def encoded(self) -> bytes:
-        """Give the bytes under which it lies in the segment."""
+        """Return the bytes under which it lies in the segment."""
         times = self.oldest_us or 0, self.newest_us or 0
         flags = (_WHOLE if self.is_whole else 0) | (_HAS_TIMES if self.oldest_us is not None else 0)
         version = self.version
@@ -58,11 +58,11 @@ class Record:
         return head + version.head_id.encode()
 
     def has(self, version: Version) -> bool:
-        """Say whether a segment that is ahead has all that a batch does to it."""
+        """Return whether a segment that is ahead has all that a batch does to it."""
         return self.version.batch > version.batch or (self.version == version and self.is_whole)
 
     def seen(self, oldest_us: int | None, newest_us: int | None) -> Record:
-        """Give the record with times that came."""
+        """Return the record with times that came."""
         if oldest_us is None or newest_us is None:
             return self
         if self.oldest_us is None or self.newest_us is None:
@@ -91,7 +91,7 @@ class Mark:
     retention_us: int = field(default=0, compare=False)
 
     def first_writable(self, retention_us: int) -> int | None:
-        """Give the first segment that takes keys under a retention; None: all do.
+        """Return the first segment that takes keys under a retention; None: all do.
 
         Under a longer one than the mark was written with, segments live again that were expired.
         """
@@ -99,7 +99,7 @@ class Mark:
 
 
 def decode_record(stored: bytes, place: Path) -> Record:
-    """Give the record that a segment holds; StorageCorrupt names the segment when it is not one."""
+    """Return the record that a segment holds; StorageCorrupt names the segment when it is not one."""
     if len(stored) < _RECORD.size or stored[0] != RECORD_FORMAT:
         raise StorageCorrupt(place=str(place), reason=f"its record is not one that we know: {stored[:40]!r}")
     _, flags, epoch, batch, keys, oldest_us, newest_us = _RECORD.unpack_from(stored)
@@ -110,17 +110,17 @@ def decode_record(stored: bytes, place: Path) -> Record:
 
 
 def encode_mark(mark: Mark, settings: SegmentSettings) -> bytes:
-    """Give the bytes of a mark's file."""
+    """Return the bytes of a mark's file."""
     listed = [_row(number, mark.segments[number]) for number in sorted(mark.segments)]
     shape = _shape(settings)
-    return sealed(
+    return seal(
         {"format": MARK_FORMAT, "version": asdict(mark.version), "first_live": mark.first_live}
         | {"retention_us": settings.retention_us, "shape": shape, "segments": listed}
     )
 
 
 def read_mark(folder: Path, settings: SegmentSettings) -> Mark | None:
-    """Give the mark of a copy, or None; a snapshot's mark takes its place first.
+    """Return the mark of a copy, or None; a snapshot's mark takes its place first.
 
     Damaged: StorageCorrupt. Made with another interval or kind of key: StateMismatch.
     """
@@ -133,8 +133,8 @@ def read_mark(folder: Path, settings: SegmentSettings) -> Mark | None:
     except FileNotFoundError:
         return None
     except OSError as problem:
-        raise refusal(place, problem) from problem
-    document = unsealed(content, str(place), MARK_FORMAT)
+        raise disk_error(place, problem) from problem
+    document = unseal(content, str(place), MARK_FORMAT)
     if document.get("shape") != _shape(settings):
         reason = f"{folder} was made with {document.get('shape')}, not with {_shape(settings)}."
         raise StateMismatch(operator=settings.store, reason=reason)
@@ -151,7 +151,7 @@ def write_mark(folder: Path, mark: Mark, settings: SegmentSettings) -> None:
     try:
         write_file_atomically(folder / MARK_NAME, encode_mark(mark, settings))
     except OSError as problem:
-        raise refusal(folder / MARK_NAME, problem) from problem
+        raise disk_error(folder / MARK_NAME, problem) from problem
 
 
 def remove_mark(folder: Path) -> None:
@@ -159,7 +159,7 @@ def remove_mark(folder: Path) -> None:
     try:
         (folder / MARK_NAME).unlink(missing_ok=True)
     except OSError as problem:
-        raise refusal(folder / MARK_NAME, problem) from problem
+        raise disk_error(folder / MARK_NAME, problem) from problem
 
 
 def snapshot_mark(folder: Path, mark: Mark, settings: SegmentSettings) -> Path:
@@ -169,19 +169,12 @@ def snapshot_mark(folder: Path, mark: Mark, settings: SegmentSettings) -> Path:
     try:
         place.write_bytes(content)
     except OSError as problem:
-        raise refusal(place, problem) from problem
+        raise disk_error(place, problem) from problem
     return place
 
 
-def refusal(path: Path, problem: OSError) -> StorageFull | StorageFailed:
-    """Give the error of ours for a call that the disk refused."""
-    if is_full(problem):
-        return StorageFull(path=str(path), free_bytes=0)
-    return StorageFailed(path=str(path), reason=problem.strerror or str(problem))
-
-
 def _shape(settings: SegmentSettings) -> dict[str, Any]:
-    """Give what two copies must have in common to be one: names, cuts of time, and what a key is."""
+    """Return what two copies must have in common to be one: names, cuts of time, and what a key is."""
     return {
         "store": settings.store,
         "interval_us": settings.interval_us,

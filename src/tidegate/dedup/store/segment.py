@@ -3,6 +3,8 @@
 The filter knows at least every key that RocksDB has: a key is added to it before it is written. It is on the
 disk when the copy's mark is written; keys that came after that mark are added again when the copy is caught
 up. One that holds fewer keys than the mark says, or is damaged, is built again from the keys.
+
+What is known of a segmented store: facts of its segments, and tallies of its lookups.
 """
 
 from __future__ import annotations
@@ -16,16 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.dedup.bloom.filter import FilterFiles
+from tidegate.dedup.bloom.memory import FilterBudget, FilterSettings
+from tidegate.dedup.columns import KEY_BYTES, Bytes, Hashes, decode_times, hashes_of, to_list
+from tidegate.dedup.settings import TIME_BYTES, SegmentSettings
+from tidegate.dedup.store.keys import PartChanges
+from tidegate.dedup.store.manifest import NO_VERSION, Record
+from tidegate.dedup.store.table import FILE_KEYS_MIN, KEYS_CHUNK, KeyTable, Pair
 from tidegate.errors import InvariantBroken, StorageCorrupt
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.segments.columns import KEY_BYTES, Bytes, Hashes, decode_times, hashes_of, to_list
-from tidegate.state.segments.filter_budget import FilterBudget
-from tidegate.state.segments.filter_growth import FilterSettings
-from tidegate.state.segments.filters import FilterFiles
-from tidegate.state.segments.key_table import FILE_KEYS_MIN, KEYS_CHUNK, KeyTable, Pair
-from tidegate.state.segments.marks import NO_VERSION, Record
-from tidegate.state.segments.outer_keys import PartChanges
-from tidegate.state.segments.settings import TIME_BYTES, SegmentSettings
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class _Puts:
         return len(self.hashes)
 
     def pairs(self) -> Iterator[tuple[bytes, bytes]]:
-        """Give the entries in order; rows are taken apart some at a time, so that memory is bounded."""
+        """Yield the entries in order; rows are taken apart some at a time, so that memory is bounded."""
         for at in range(0, len(self), KEYS_CHUNK):
             sides = [side[at : at + KEYS_CHUNK] for side in (self.keys, self.values)]
             keys, values = (side if isinstance(side, list) else to_list(side) for side in sides)
@@ -99,18 +100,18 @@ class Segment:
             raise
 
     def contains(self, hashes: Hashes) -> Flags:
-        """Say of each key whether it may be here; False is certain."""
+        """Return of each key whether it may be here; False is certain."""
         found: Flags = self._filters.contains(hashes)
         self.filter_probes += len(hashes)
         self.filter_maybe += int(np.count_nonzero(found))
         return found
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """Give the values of keys, in their order."""
+        """Return the values of keys, in their order."""
         return self.table().get(keys)
 
     def table(self) -> KeyTable:
-        """Give the RocksDB, opened again if it rested."""
+        """Return the RocksDB, opened again if it rested."""
         if self._table is None:
             self._make_room()
             self._table = KeyTable(self.folder, self._workshop.rocks, self._workshop.free_bytes)
@@ -118,7 +119,7 @@ class Segment:
 
     @property
     def is_resting(self) -> bool:
-        """Say whether its RocksDB is closed for now."""
+        """Return whether its RocksDB is closed for now."""
         return self._table is None
 
     def write(self, part: PartChanges, record: Record, expected_keys: int | None) -> None:
@@ -168,7 +169,7 @@ class Segment:
         self._filters.sync()
 
     def link_into(self, folder: Path) -> list[Path]:
-        """Give the files of the segment a second name in a new folder."""
+        """Return the files of the segment a second name in a new folder."""
         return [*self.table().link_into(folder), *self._filters.snapshot_into(folder)]
 
     def rest(self) -> None:
@@ -193,12 +194,12 @@ class Segment:
 
     @property
     def size_bytes(self) -> int:
-        """Give the bytes of the keys, without the filter."""
+        """Return the bytes of the keys, without the filter."""
         return self._size_bytes if self._table is None else self._table.size_bytes
 
     @property
     def filter_bytes(self) -> int:
-        """Give the bytes of the filter."""
+        """Return the bytes of the filter."""
         return self._filters.size_bytes
 
     def _put(self, puts: _Puts, record: Record) -> None:
@@ -258,7 +259,7 @@ class Segment:
         )
 
     def _stored_hashes(self) -> Iterator[Hashes]:
-        """Give the hashes of all keys that are stored; they are counted on the way."""
+        """Yield the hashes of all keys that are stored; they are counted on the way."""
         count = 0
         for keys in self.table().all_keys():
             count += len(keys)
@@ -274,7 +275,7 @@ class Segment:
         return hashes_of(np.frombuffer(joined, np.uint8).reshape(-1, KEY_BYTES))
 
     def _puts(self, part: PartChanges, *, merge: bool = True) -> list[_Puts]:
-        """Give what is to be put, in order: the entries, then the columns."""
+        """Return what is to be put, in order: the entries, then the columns."""
         puts = []
         keys = sorted(key for key, value in part.entries.items() if value is not None)
         if keys:
@@ -321,7 +322,7 @@ class Segment:
 
 
 def union(old: bytes, new: bytes, width: int) -> bytes:
-    """Give the times of two values in order, each once; of one that both have, the first's stays."""
+    """Return the times of two values in order, each once; of one that both have, the first's stays."""
     times: dict[bytes, bytes] = {}
     for value in (old, new):
         for at in range(0, len(value), width):
@@ -338,7 +339,7 @@ class _Budgets:
         self._budget: FilterBudget | None = None
 
     def of(self, bytes_max: int) -> FilterBudget:
-        """Give the budget; the largest that any store of the worker asks for."""
+        """Return the budget; the largest that any store of the worker asks for."""
         with self._lock:
             if self._budget is None or self._process_id != os.getpid():
                 self._process_id = os.getpid()
@@ -348,3 +349,33 @@ class _Budgets:
 
 
 worker_budget = _Budgets()
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What is known of one live segment; what its filter did is since the store was opened.
+
+    `filter_maybe` are probes that were let through to RocksDB, `filter_false` those that found nothing there.
+    """
+
+    number: int
+    start_ms: int
+    keys: int
+    size_bytes: int
+    filter_bytes: int
+    oldest_us: int | None
+    newest_us: int | None
+    filter_probes: int
+    filter_maybe: int
+    filter_false: int
+
+
+@dataclass(slots=True)
+class Tallies:
+    """What lookups did since the store was opened; `reads` are keys asked of RocksDB."""
+
+    filter_probes: int = 0
+    filter_maybe: int = 0
+    filter_false: int = 0
+    reads: int = 0
+    lookup_ns: int = 0

@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate.checkpoint.backend import Version
+from tidegate.checkpoint.local.lock import GONE
+from tidegate.dedup.store.manifest import NO_VERSION, Listed, Mark, Record
+from tidegate.dedup.store.segment import Segment, SegmentFacts, Workshop
+from tidegate.dedup.store.table import Pair
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, TidegateError
-from tidegate.state.backend import Version
-from tidegate.state.claims import GONE
-from tidegate.state.segments.facts import SegmentFacts
-from tidegate.state.segments.key_table import Pair
-from tidegate.state.segments.marks import NO_VERSION, Listed, Mark, Record, refusal
-from tidegate.state.segments.segment import Segment, Workshop
+from tidegate.storage.files import disk_error
 
 # Segments whose RocksDB is open at once: each has some ten files and a few MiB of memory.
 OPEN_SEGMENTS_MAX = 64
@@ -82,14 +82,14 @@ class Shelf:
                 else:
                     self.slots[number] = Slot(number, None, is_missing=not self._is_there(number))
         except OSError as problem:
-            raise refusal(self.folder, problem) from problem
+            raise disk_error(self.folder, problem) from problem
 
     def unmark(self) -> None:
         """Note that the copy has no mark any more: segments are taken as they are."""
         self._is_marked = False
 
     def list_all(self, version: Version) -> dict[int, Listed]:
-        """Give what the mark of a version says of each segment, and note that it is written."""
+        """Return what the mark of a version says of each segment, and note that it is written."""
         for slot in list(self.slots.values()):
             is_settled = not slot.is_missing and not slot.is_ahead
             if slot.listed is None and is_settled and not self._is_marked:
@@ -99,19 +99,19 @@ class Shelf:
         return {slot.number: slot.listed for slot in self.slots.values() if slot.listed is not None}
 
     def numbers(self) -> list[int]:
-        """Give the segments, oldest first."""
+        """Return the segments, oldest first."""
         return sorted(self.slots)
 
     def place(self, number: int) -> Path:
-        """Give the folder of a segment."""
+        """Return the folder of a segment."""
         return self.folder / self._rule.folder_name(self._settings.store, number)
 
     def name(self, number: int) -> str:
-        """Give the name of a segment's folder."""
+        """Return the name of a segment's folder."""
         return self._rule.folder_name(self._settings.store, number)
 
     def use(self, number: int, version: Version | None) -> Segment:
-        """Give a segment to read from: StorageCorrupt when it is missing, damaged or ahead of the copy."""
+        """Return a segment to read from: StorageCorrupt when it is missing, damaged or ahead of the copy."""
         slot = self.slots[number]
         opened = self._open(slot, version)
         if slot.is_taking:
@@ -123,7 +123,7 @@ class Shelf:
         return opened
 
     def slot_for_writing(self, number: int, version: Version | None) -> Slot:
-        """Give a segment to write to, opened; made if it is not there."""
+        """Return a segment to write to, opened; made if it is not there."""
         slot = self.slots.get(number)
         if slot is None:
             slot = self.slots[number] = Slot(number, None)
@@ -155,7 +155,7 @@ class Shelf:
                 shutil.rmtree(one, ignore_errors=True)
             place.rename(aside if not aside.exists() else place.with_name(f"{place.name}{DAMAGED}x"))
         except OSError as fault:
-            raise refusal(place, fault) from fault
+            raise disk_error(place, fault) from fault
 
     def settle(self) -> None:
         """Note that the copy has come to the batch that was applied last: all that was written counts."""
@@ -165,14 +165,14 @@ class Shelf:
                 slot.listed = self.listed_now(slot)
 
     def listed_now(self, slot: Slot) -> Listed | None:
-        """Give what a mark says of a segment as it is now."""
+        """Return what a mark says of a segment as it is now."""
         opened = slot.opened
         if opened is None:
             return slot.listed
         return Listed(opened.record, opened.size_bytes, opened.filter_bytes)
 
     def facts(self, number: int) -> SegmentFacts:
-        """Give what is known of a segment; it is not opened for it."""
+        """Return what is known of a segment; it is not opened for it."""
         slot = self.slots[number]
         opened, listed = slot.opened, self.listed_now(slot)
         record = listed.record if listed else Record(NO_VERSION)
@@ -233,10 +233,10 @@ class Shelf:
             for file in sorted(files.iterdir()) if files.is_dir() else ():
                 shutil.move(file, place / file.name)
         except OSError as problem:
-            raise refusal(place, problem) from problem
+            raise disk_error(place, problem) from problem
 
     def mending(self, number: int) -> Segment:
-        """Give the segment of a part that is being filled."""
+        """Return the segment of a part that is being filled."""
         slot = self.slots[number]
         if not slot.is_missing or not (self.place(number) / MENDING_NAME).exists():
             raise InvariantBroken(reason=f"{self.place(number)} is not being filled")
@@ -303,5 +303,5 @@ class Shelf:
         try:
             place.rename(gone)
         except OSError as problem:
-            raise refusal(place, problem) from problem
+            raise disk_error(place, problem) from problem
         shutil.rmtree(gone, ignore_errors=True)

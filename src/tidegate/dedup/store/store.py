@@ -22,6 +22,8 @@ others stay.
 
 A full disk: a write that finds too little room is refused with StorageFull before anything is changed.
 Should the disk be full in the middle, the copy stands where it stood, and takes the same batch again.
+
+Looking keys up in one segment: the filter first, then RocksDB for those that it lets through.
 """
 
 from __future__ import annotations
@@ -29,48 +31,44 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
+from typing import Self
 
 import numpy as np
 
-from tidegate.errors import InvariantBroken, StateInvalid, StorageCorrupt, StorageFull, TidegateError
-from tidegate.state.backend import Backend, Changes, Sizes, Version
-from tidegate.state.rocks import FREE_BYTES_MIN, disk_free_bytes
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.segments.columns import Found, KeyColumn, Longs
-from tidegate.state.segments.facts import SegmentFacts, Tallies
-from tidegate.state.segments.filter_growth import estimated_keys
-from tidegate.state.segments.key_table import pages
-from tidegate.state.segments.looking import Times, look, within
-from tidegate.state.segments.marks import (
+from tidegate.checkpoint.backend import Backend, Changes, Sizes, Version
+from tidegate.checkpoint.backends.rocksdb import FREE_BYTES_MIN
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.dedup.bloom.memory import estimated_keys
+from tidegate.dedup.columns import Found, KeyColumn, Longs, decode_times
+from tidegate.dedup.settings import SEGMENTS_MAX, SegmentSettings
+from tidegate.dedup.store.keys import PartChanges, bound_inside, inside, outside, split
+from tidegate.dedup.store.manifest import (
     NO_VERSION,
     Mark,
     Record,
     read_mark,
-    refusal,
     remove_mark,
     snapshot_mark,
     write_mark,
 )
-from tidegate.state.segments.outer_keys import PartChanges, bound_inside, inside, outside, split
-from tidegate.state.segments.rule import SEGMENTS_MAX
-from tidegate.state.segments.segment import Workshop, worker_budget
-from tidegate.state.segments.settings import SegmentSettings
-from tidegate.state.segments.shelf import Shelf, Slot
-
-__all__ = ["SegmentFacts", "SegmentStore", "Tallies", "standing_still"]
+from tidegate.dedup.store.segment import Segment, SegmentFacts, Tallies, Workshop, worker_budget
+from tidegate.dedup.store.segments import Shelf, Slot
+from tidegate.dedup.store.table import pages
+from tidegate.errors import InvariantBroken, StateInvalid, StorageCorrupt, StorageFull, TidegateError
+from tidegate.storage.files import disk_error, disk_free_bytes
 
 log = logging.getLogger(__name__)
 
 
 def standing_still() -> int:
-    """Give a time that never moves: for a store of which nobody asks how long lookups took."""
+    """Return a time that never moves: for a store of which nobody asks how long lookups took."""
     return 0
 
 
-class SegmentStore:
+class SegmentStore(Backend):
     """One partition's keys by segments of event time: a Backend and a Parted, with lookups by columns.
 
     One thread at a time. Segments are opened when they are first used.
@@ -98,7 +96,7 @@ class SegmentStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            raise refusal(folder, problem) from problem
+            raise disk_error(folder, problem) from problem
         self._mark = read_mark(folder, settings)
         self._version = self._mark.version if self._mark else None
         self._first_live = self._mark.first_writable(settings.retention_us) if self._mark else None
@@ -126,7 +124,7 @@ class SegmentStore:
         return gone
 
     def lookup(self, keys: KeyColumn, from_us: Longs, to_us: Longs) -> Found:
-        """Give every stored time of the keys with from_us <= time <= to_us, by row.
+        """Return every stored time of the keys with from_us <= time <= to_us, by row.
 
         Only segments that a row's span overlaps are looked into. A segment that turns out damaged is set
         aside: StorageCorrupt, and never an answer without it.
@@ -158,11 +156,11 @@ class SegmentStore:
             raise StateInvalid(operator=self.settings.store, reason=reason)
 
     def segments(self) -> list[SegmentFacts]:
-        """Give what is known of the live segments, oldest first; none is opened for it."""
+        """Return what is known of the live segments, oldest first; none is opened for it."""
         return [self._shelf.facts(number) for number in self._shelf.numbers()]
 
     def tallies(self) -> Tallies:
-        """Give what lookups did since the store was opened; a copy."""
+        """Return what lookups did since the store was opened; a copy."""
         return replace(self._tallies)
 
     # --- as a backend -----------------------------------------------------------------------------------
@@ -246,7 +244,7 @@ class SegmentStore:
             return self._linked(folder)
         except OSError as problem:
             rmtree(folder, ignore_errors=True)
-            raise refusal(folder, problem) from problem
+            raise disk_error(folder, problem) from problem
         except TidegateError:
             rmtree(folder, ignore_errors=True)
             raise
@@ -311,7 +309,7 @@ class SegmentStore:
         self._shelf.unmark()
 
     def _split(self, changes: Changes) -> dict[int, PartChanges]:
-        """Give what changes do to each segment, after a look whether there is room for it."""
+        """Return what changes do to each segment, after a look whether there is room for it."""
         parts = split(changes, self._shelf.numbers(), self._first_live)
         self._check_room(sum(part.size_bytes for part in parts.values()))
         return parts
@@ -333,7 +331,7 @@ class SegmentStore:
             slot.opened.write(part, record, self._expected(slot.number, slot.opened.record))
 
     def _expected(self, number: int, record: Record) -> int | None:
-        """Give how many keys a segment will have in the end, as far as one can tell."""
+        """Return how many keys a segment will have in the end, as far as one can tell."""
         if self.settings.expected_keys is not None:
             return self.settings.expected_keys
         if record.newest_us is None:
@@ -384,7 +382,7 @@ class SegmentStore:
         try:
             free_bytes = self._free_bytes(self.folder)
         except OSError as problem:  # the folder was taken away under us
-            raise refusal(self.folder, problem) from problem
+            raise disk_error(self.folder, problem) from problem
         if free_bytes - size_bytes < FREE_BYTES_MIN:
             raise StorageFull(path=str(self.folder), free_bytes=free_bytes)
 
@@ -398,3 +396,86 @@ class SegmentStore:
 def _other_run(place: Path, record: Record) -> StorageCorrupt:
     reason = f"it stands at batch {record.version.batch} by another head than its copy"
     return StorageCorrupt(place=str(place), reason=reason)
+
+
+Times = tuple[Longs, Longs, Longs | None]
+
+
+def look(segment: Segment, keys: KeyColumn, settings: SegmentSettings, tallies: Tallies) -> Times | None:
+    """Return all times that a segment has for keys, as (row, time, offset), rows rising.
+
+    None: none at all.
+    """
+    maybe = segment.contains(keys.hashes)
+    rows = np.flatnonzero(maybe)
+    tallies.filter_probes += len(keys)
+    tallies.filter_maybe += len(rows)
+    if not len(rows):
+        return None
+    asked = keys.take(rows)
+    order = _order(asked)
+    named = asked.take(order).to_list()
+    values = segment.get(named)
+    tallies.reads += len(named)
+    hits = [number for number, value in enumerate(values) if value is not None]
+    segment.filter_false += len(named) - len(hits)
+    tallies.filter_false += len(named) - len(hits)
+    if not hits:
+        return None
+    found = [value for value in values if value is not None]
+    return _times(rows[order[hits]], found, segment, settings)
+
+
+def within(found: list[Times], from_us: Longs, to_us: Longs, *, with_offsets: bool) -> Found:
+    """Join what the segments gave, by row, and leave out times that nobody asked for."""
+    nothing = np.empty(0, np.int64)
+    if not found:
+        return Found(nothing, nothing, nothing if with_offsets else None)
+    rows = np.concatenate([one[0] for one in found])
+    times_us = np.concatenate([one[1] for one in found])
+    kept = np.flatnonzero((times_us >= from_us[rows]) & (times_us <= to_us[rows]))
+    kept = kept[np.argsort(rows[kept], kind="stable")]
+    if not with_offsets:
+        return Found(rows[kept], times_us[kept])
+    offsets = np.concatenate([nothing if one[2] is None else one[2] for one in found])
+    return Found(rows[kept], times_us[kept], offsets[kept])
+
+
+def _order(keys: KeyColumn) -> Longs:
+    """Return the order in which keys are asked for: about that in which they lie, which is quicker."""
+    if isinstance(keys.bytes_, list):
+        return np.array(sorted(range(len(keys)), key=keys.bytes_.__getitem__), np.int64)
+    heads = np.ascontiguousarray(keys.bytes_[:, :8]).view(">u8").reshape(-1)
+    return np.argsort(heads.astype(np.uint64)).astype(np.int64)
+
+
+def _times(rows: Longs, values: list[bytes], segment: Segment, settings: SegmentSettings) -> Times:
+    width = settings.time_bytes
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    if (lengths % width).any() or not lengths.all():
+        raise StorageCorrupt(place=str(segment.folder), reason=f"a value is no times of {width} bytes")
+    rows = np.repeat(rows, lengths // width)
+    stored = np.frombuffer(b"".join(values), np.uint8).reshape(-1, width)
+    times_us, offsets = decode_times(stored, with_offsets=settings.with_offsets)
+    order = np.argsort(rows, kind="stable")
+    return rows[order], times_us[order], None if offsets is None else offsets[order]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentStoreFactory:
+    """Keys of a deduplication in segments by event time."""
+
+    settings: SegmentSettings
+    options: RocksSettings | None = None
+
+    kind = "segments"
+    # A lookup by columns does not go over a socket: another process gets the store closed.
+    is_served = False
+
+    def with_slots(self, slots: int) -> Self:
+        """Return the same for a process with one of so many shares of the memory."""
+        return replace(self, options=replace(self.options or RocksSettings(), slots=slots))
+
+    def open(self, folder: Path, ticks_ns: Callable[[], int]) -> SegmentStore:
+        """Open the store in a folder."""
+        return SegmentStore(folder, self.settings, self.options, ticks_ns=ticks_ns)

@@ -31,13 +31,14 @@ from rocksdict import (
     WriteOptions,
 )
 
+from tidegate.checkpoint.backends.rocksdb import FREE_BYTES_MIN, PAGE_ENTRIES_MAX, RANGE_KEYS_MAX, READ_KEYS
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings, options_of
+from tidegate.checkpoint.backends.rocksdb_snapshot import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
+from tidegate.checkpoint.keys.layout import META_GROUP
+from tidegate.dedup.store.manifest import RECORD_KEY, Record, decode_record
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
-from tidegate.state.layout import META_GROUP
-from tidegate.state.rocks import FREE_BYTES_MIN, PAGE_ENTRIES_MAX, RANGE_KEYS_MAX, READ_KEYS
-from tidegate.state.rocks_files import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
-from tidegate.state.rocks_settings import RocksSettings, options_of
-from tidegate.state.segments.marks import RECORD_KEY, Record, decode_record, refusal
-from tidegate.storage.rocks_faults import open_fault, read_fault, write_fault
+from tidegate.storage.files import disk_error
+from tidegate.storage.rocksdb.errors import open_fault, read_fault, write_fault
 
 # From so many keys on a file of their own costs less than the way through memory: it is synced at once.
 FILE_KEYS_MIN = 8_192
@@ -70,7 +71,7 @@ class KeyTable:
             unpack_snapshot(folder)
             stored_bytes = sum(table.stat().st_size for table in folder.glob(f"*{TABLE_SUFFIX}"))
         except OSError as problem:
-            raise refusal(folder, problem) from problem
+            raise disk_error(folder, problem) from problem
         is_small = stored_bytes <= settings.whole_filter_bytes_max
         self._options: Any = options_of(settings, filters_whole=is_small)
         # A filter of our own stands before the segment.
@@ -83,12 +84,12 @@ class KeyTable:
             raise open_fault(fault, folder, free_bytes(folder)) from fault
 
     def record(self) -> Record | None:
-        """Give what the segment knows of itself; None when nothing was ever written to it."""
+        """Return what the segment knows of itself; None when nothing was ever written to it."""
         (stored,) = self.get([RECORD_KEY])
         return None if stored is None else decode_record(stored, self.folder)
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """Give the values of keys, in their order; sorted ones are found faster."""
+        """Return the values of keys, in their order; sorted ones are found faster."""
         values: list[bytes | None] = []
         read = self._db.get
         try:
@@ -99,7 +100,7 @@ class KeyTable:
         return values
 
     def page(self, start: bytes, stop: bytes, count_max: int) -> list[Pair]:
-        """Give up to so many entries from the head of a range."""
+        """Return up to so many entries from the head of a range."""
         pairs: list[Pair] = []
         stop = min(stop, META_GROUP)
         if stop <= start:
@@ -121,7 +122,7 @@ class KeyTable:
         return pairs
 
     def all_keys(self) -> Iterator[list[bytes]]:
-        """Give all keys in order, some at a time; nothing may be written meanwhile."""
+        """Yield all keys in order, some at a time; nothing may be written meanwhile."""
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(META_GROUP)
         last = b""
@@ -131,7 +132,7 @@ class KeyTable:
         self._check_end(last, bounds)
 
     def entries(self, start: bytes, stop: bytes) -> Iterator[list[Pair]]:
-        """Give the entries of a range in order, many at a time; nothing may be written meanwhile."""
+        """Yield the entries of a range in order, many at a time; nothing may be written meanwhile."""
         stop = min(stop, META_GROUP)
         if stop <= start:
             return
@@ -221,7 +222,7 @@ class KeyTable:
         try:
             free_bytes = self._free_bytes(self.folder)
         except OSError as problem:  # the folder was taken away under us
-            raise refusal(self.folder, problem) from problem
+            raise disk_error(self.folder, problem) from problem
         if free_bytes - size_bytes < FREE_BYTES_MIN:
             raise StorageFull(path=str(self.folder), free_bytes=free_bytes)
 
@@ -244,7 +245,7 @@ class KeyTable:
             raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
 
     def link_into(self, folder: Path) -> list[Path]:
-        """Give the files a second name in a new folder, in which they say their content."""
+        """Return the files a second name in a new folder, in which they say their content."""
         self.check_room(0)
         try:
             # Never kept in a variable: a Checkpoint that lives holds the database and its lock.
@@ -255,11 +256,11 @@ class KeyTable:
         try:
             return pack_snapshot(folder)
         except OSError as problem:
-            raise refusal(folder, problem) from problem
+            raise disk_error(folder, problem) from problem
 
     @property
     def size_bytes(self) -> int:
-        """Give the bytes that its entries take, on the disk and in memory."""
+        """Return the bytes that its entries take, on the disk and in memory."""
         named = self._db.property_int_value
         try:
             stored_bytes = named("rocksdb.live-sst-files-size") or 0
@@ -280,7 +281,7 @@ class KeyTable:
 
 
 def pages(table: Callable[[], KeyTable], start: bytes, stop: bytes) -> Iterator[Pair]:
-    """Give the entries of a range page by page; the table is asked for anew for each page."""
+    """Yield the entries of a range page by page; the table is asked for anew for each page."""
     while True:
         page = table().page(start, stop, PAGE_ENTRIES_MAX)
         yield from page

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
 from tidegate.errors import DurationInvalid, StateInvalid
 from tidegate.model.durations import parse_duration
-from tidegate.pipeline.starting import folder_text
-from tidegate.state.rocks_settings import RocksSettings
+from tidegate.pipeline.stateful.driver import folder_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -67,20 +67,20 @@ def check_frame(name: str, df: object) -> None:
 
 
 def alike(df: DataFrame, column: str) -> list[str]:
-    """Give the columns that Spark takes for this name: it takes no notice of upper case, unless told to."""
+    """Return the columns that Spark takes for this name: it takes no notice of upper case, unless told to."""
     if df.sparkSession.conf.get("spark.sql.caseSensitive") == "true":
         return [one for one in df.columns if one == column]
     return [one for one in df.columns if one.lower() == column.lower()]
 
 
 def spelled(df: DataFrame, column: str) -> str:
-    """Give the name of a column as the DataFrame spells it; one that is not there as it was given."""
+    """Return the name of a column as the DataFrame spells it; one that is not there as it was given."""
     found = alike(df, column)
     return found[0] if len(found) == 1 else column
 
 
 def length_us(name: str, option: str, given: object) -> int:
-    """Give a length of time in microseconds; StateInvalid, with the option's name, for what is none."""
+    """Return a length of time in microseconds; StateInvalid, with the option's name, for what is none."""
     if isinstance(given, timedelta):
         return _timedelta_us(name, option, given)
     if not isinstance(given, str):
@@ -100,6 +100,6 @@ def _timedelta_us(name: str, option: str, given: timedelta) -> int:
 
 
 def shown(found: object) -> str:
-    """Give what was found as an error shows it: not all of it where it is long."""
+    """Return what was found as an error shows it: not all of it where it is long."""
     text = " ".join(repr(found).split())
     return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}…"

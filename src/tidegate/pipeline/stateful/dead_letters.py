@@ -84,6 +84,6 @@ def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
 
 
 def _address(path: str) -> str:
-    """Give a folder as delta-rs takes it, whatever signs are in its name."""
+    """Return a folder as delta-rs takes it, whatever signs are in its name."""
     plain = path.removeprefix("file://").removeprefix("file:")
     return Path(plain).absolute().as_uri()

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import StateInvalid
-from tidegate.pipeline.digests import ContentHash
-from tidegate.pipeline.given import (
+from tidegate.pipeline.stateful.arguments import (
     COLUMN,
     COUNT,
     FLAG,
@@ -25,10 +26,9 @@ from tidegate.pipeline.given import (
     length_us,
     shown,
 )
-from tidegate.pipeline.keyed_checks import check_event_time, check_name, check_start_options, invalid
-from tidegate.pipeline.starting import quoted
-from tidegate.state.batch import StateSettings
-from tidegate.state.segments.rule import SegmentRule
+from tidegate.pipeline.stateful.driver import quoted
+from tidegate.pipeline.stateful.key_digests import ContentHash
+from tidegate.pipeline.stateful.keyed_checks import check_event_time, check_name, check_start_options, invalid
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -122,7 +122,7 @@ _KINDS: Kinds = {
 
 
 def _may_be_key(on: object) -> bool:
-    """Say whether a key may be of this type; a set's order changes, and text's letters are no columns."""
+    """Return whether a key may be of this type; a set's order changes, and text's letters are no columns."""
     from pyspark.sql import Column
 
     if isinstance(on, str | Column | ContentHash):
@@ -131,7 +131,7 @@ def _may_be_key(on: object) -> bool:
 
 
 def find_rule(name: str, retention: str | timedelta, interval: str | timedelta | None) -> SegmentRule:
-    """Give the rule that a retention and an interval say; StateInvalid with what is wrong."""
+    """Return the rule that a retention and an interval say; StateInvalid with what is wrong."""
     retention_us = length_us(name, "retention", retention)
     interval_us = None if interval is None else length_us(name, "interval", interval)
     if retention_us == 0:
@@ -145,7 +145,10 @@ def find_rule(name: str, retention: str | timedelta, interval: str | timedelta |
 
 
 def find_key(df: DataFrame, name: str, on: str | Column | ContentHash | Sequence[str | Column]) -> DedupKey:
-    """Give what rows are compared by; StateInvalid for a column that is not there, or stands there twice."""
+    """Return what rows are compared by.
+
+    StateInvalid for a column that is not there, or stands there twice.
+    """
     from pyspark.sql import Column
 
     if isinstance(on, ContentHash):
@@ -179,7 +182,7 @@ def _part(df: DataFrame, name: str, one: str | Column) -> KeyPart:
 
 
 def _expression(df: DataFrame, name: str, one: Column) -> KeyPart:
-    """Give the part of a key that is an expression; what makes rows, or needs many, is none."""
+    """Return the part of a key that is an expression; what makes rows, or needs many, is none."""
     from pyspark.errors import AnalysisException
 
     try:

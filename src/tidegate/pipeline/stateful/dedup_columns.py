@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as at
 
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.dedup.columns import DIGEST_BYTES, GROUP_BYTES, KEY_BYTES, KeyColumn
+from tidegate.dedup.decision import TIME_US_LIMIT
 from tidegate.errors import StateInvalid
-from tidegate.state.keys import KeyCodec, KeyType
-from tidegate.state.segments.columns import DIGEST_BYTES, GROUP_BYTES, KEY_BYTES, KeyColumn
-from tidegate.state.segments.decide import TIME_US_LIMIT
 
 US_PER_MS = 1_000
 
@@ -48,7 +48,7 @@ class RowLayout:
 
     @property
     def group(self) -> int:
-        """Give the place of the key group; what else is ours stands behind it."""
+        """Return the place of the key group; what else is ours stands behind it."""
         return self.given
 
     def check(self, batch: pa.RecordBatch) -> None:
@@ -75,18 +75,18 @@ class RowLayout:
             raise StateInvalid(operator=self.operator, reason=reason)
 
     def times_us(self, batch: pa.RecordBatch) -> Longs:
-        """Give the event times in microseconds."""
+        """Return the event times in microseconds."""
         column = batch.column(self.event_time)
         if at.is_integer(column.type):
             return np.asarray(column) * US_PER_MS
         return np.asarray(column.view(pa.int64()))
 
     def groups(self, batch: pa.RecordBatch) -> npt.NDArray[np.int32]:
-        """Give the key groups."""
+        """Return the key groups."""
         return np.asarray(batch.column(self.group))
 
     def keys(self, batch: pa.RecordBatch) -> Bytes | list[bytes]:
-        """Give the keys as they lie in a segment, each behind its key group."""
+        """Return the keys as they lie in a segment, each behind its key group."""
         if self.key_type is not None:
             return self._exact(batch, self.key_type)
         first = batch.column(self.given + 1)
@@ -117,7 +117,7 @@ class Part:
     count: int
 
     def holds(self, keys: KeyColumn) -> npt.NDArray[np.bool_]:
-        """Say which keys are of this part."""
+        """Return which keys are of this part."""
         # High bits of a mix, so that filters and key groups, which go by others, see all kinds of keys.
         mixed = keys.hashes * np.uint64(0x9E3779B97F4A7C15) >> np.uint64(40)
         found: npt.NDArray[np.bool_] = mixed % np.uint64(self.count) == np.uint64(self.number)
@@ -135,7 +135,7 @@ class Gathered:
 
 
 def gathered(layout: RowLayout, batches: Iterable[pa.RecordBatch], part: Part | None = None) -> Gathered:
-    """Give the columns of all rows, or of those of a part."""
+    """Return the columns of all rows, or of those of a part."""
     keys: list[Any] = []
     times_us, offsets, numbers = [_NONE], [_NONE], [_NONE]
     start = 0
@@ -168,7 +168,7 @@ def _joined_keys(layout: RowLayout, pieces: list[Any]) -> KeyColumn:
 
 
 def _joined(column: pa.Array) -> bytes:
-    """Give the bytes of all values one after the other; all have one width and none is null."""
+    """Return the bytes of all values one after the other; all have one width and none is null."""
     whole = pa.concat_arrays([column]).cast(pa.large_binary())
     offsets = np.frombuffer(whole.buffers()[1], np.int64)[whole.offset : whole.offset + len(whole) + 1]
     return whole.buffers()[2].slice(offsets[0], offsets[-1] - offsets[0]).to_pybytes() if len(whole) else b""

@@ -19,9 +19,32 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.dedup.decision import OUTCOMES
+from tidegate.dedup.identity import (
+    DIGEST_CONTENT,
+    DIGEST_EXACT,
+    DIGEST_XXHASH,
+    Identity,
+    check_identity,
+    digest_kind,
+    read_identity,
+)
+from tidegate.dedup.settings import (
+    SNAPSHOT_CHANGES_BYTES_MAX,
+    SNAPSHOT_EVERY_BATCHES,
+    SegmentRule,
+    SegmentSettings,
+    default_rocks,
+)
+from tidegate.dedup.store.store import SegmentStoreFactory
 from tidegate.errors import TidegateError
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.dedup_checks import (
+from tidegate.pipeline.stateful.arguments import spelled
+from tidegate.pipeline.stateful.dedup_checks import (
     FIRST_TIME_SUFFIX,
     DedupKey,
     DedupOptions,
@@ -30,13 +53,9 @@ from tidegate.pipeline.dedup_checks import (
     find_key,
     find_rule,
 )
-from tidegate.pipeline.dedup_columns import RowLayout
-from tidegate.pipeline.dedup_task import DedupTask
-from tidegate.pipeline.digests import ContentHash, NoKey, content_digest, hash_pair
-from tidegate.pipeline.given import spelled
-from tidegate.pipeline.keyed_checks import invalid
-from tidegate.pipeline.seats import Seat, reworded
-from tidegate.pipeline.starting import (
+from tidegate.pipeline.stateful.dedup_columns import RowLayout
+from tidegate.pipeline.stateful.dedup_task import DedupTask
+from tidegate.pipeline.stateful.driver import (
     MEMORY_BYTES_DEFAULT,
     call_mark,
     find_local_root,
@@ -49,25 +68,10 @@ from tidegate.pipeline.starting import (
     plan_here,
     shared_out,
 )
-from tidegate.state.backends import SEGMENTS_KIND
-from tidegate.state.batch import StateSettings
-from tidegate.state.depot import Depot, operator_depot
-from tidegate.state.keys import KeyColumn, KeyType
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.schemas import Wanted
-from tidegate.state.segments.decide import OUTCOMES
-from tidegate.state.segments.defaults import SNAPSHOT_CHANGES_BYTES_MAX, SNAPSHOT_EVERY_BATCHES, default_rocks
-from tidegate.state.segments.identity import (
-    DIGEST_CONTENT,
-    DIGEST_EXACT,
-    DIGEST_XXHASH,
-    Identity,
-    check_identity,
-    digest_kind,
-    read_identity,
-)
-from tidegate.state.segments.rule import SegmentRule
-from tidegate.state.segments.settings import SegmentSettings
+from tidegate.pipeline.stateful.key_digests import ContentHash, NoKey, content_digest, hash_pair
+from tidegate.pipeline.stateful.keyed_checks import invalid
+from tidegate.pipeline.stateful.task_context import Seat, reworded
+from tidegate.state.schema.schema import Wanted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,9 +125,10 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
         check_given(locals())
         rule = find_rule(name, retention, interval)
         settings = StateSettings(
-            backend=SEGMENTS_KIND,
-            rocks=rocks or default_rocks(MEMORY_BYTES_DEFAULT),
-            segments=_segments(name, rule, exact_keys=exact_keys, with_offsets=offset is not None),
+            backend=SegmentStoreFactory(
+                _segments(name, rule, exact_keys=exact_keys, with_offsets=offset is not None),
+                rocks or default_rocks(MEMORY_BYTES_DEFAULT),
+            ),
             local_root=find_local_root(df, name, local_dir),
             snapshot_every_batches=SNAPSHOT_EVERY_BATCHES if snapshot_every is None else snapshot_every,
             snapshot_changes_bytes_max=SNAPSHOT_CHANGES_BYTES_MAX,
@@ -162,7 +167,7 @@ def unique_rows(
     options: DedupOptions,
     clock: Clock,
 ) -> DataFrame:
-    """Give the DataFrame of the rows that stay; see `deduplicate`."""
+    """Return the DataFrame of the rows that stay; see `deduplicate`."""
     key = find_key(df, options.name, on)
     max_parallelism = find_max_parallelism(options)
     check_dedup(df, options, key, max_parallelism)
@@ -203,18 +208,20 @@ def _segments(name: str, rule: SegmentRule, *, exact_keys: bool, with_offsets: b
 
 
 def _settings(df: DataFrame, options: DedupOptions, parallelism: int) -> StateSettings:
-    """Give the settings of one instance among so many."""
+    """Return the settings of one instance among so many."""
     settings = shared_out(df, options.settings)
-    if options.expected_rate is None or settings.segments is None:
+    factory = settings.backend
+    if options.expected_rate is None or not isinstance(factory, SegmentStoreFactory):
         return settings
     keys = options.expected_rate * options.rule.interval_us / US_PER_SECOND / parallelism
-    return replace(settings, segments=replace(settings.segments, expected_keys=max(1, round(keys))))
+    segments = replace(factory.settings, expected_keys=max(1, round(keys)))
+    return replace(settings, backend=replace(factory, settings=segments))
 
 
 def _laid_out(
     df: DataFrame, options: DedupOptions, key: DedupKey, max_parallelism: int
 ) -> tuple[RowLayout, list[Column]]:
-    """Say what stands where in the rows that tasks are given, and give the columns that we add."""
+    """Return what stands where in the rows that tasks are given, and give the columns that we add."""
     from pyspark.sql import functions as sql
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructField, StructType
@@ -274,7 +281,7 @@ def _check_stored(options: DedupOptions, identity: Identity) -> None:
 
 
 def _first_time(df: DataFrame, options: DedupOptions) -> pa.DataType | None:
-    """Give the type of the column with first times: as the event time has it, a bigint's as a timestamp."""
+    """Return the type of the column with first times: as the event time has it, a bigint's as a timestamp."""
     import pyarrow as pa
     from pyspark.sql.types import TimestampNTZType
 
@@ -317,7 +324,7 @@ def _counted(worked: DataFrame, options: DedupOptions, label: str) -> DataFrame:
 
 
 def _schema_out(df: DataFrame, options: DedupOptions) -> StructType:
-    """Give the columns that come out, with all that Spark knows of them: a watermark stays one."""
+    """Return the columns that come out, with all that Spark knows of them: a watermark stays one."""
     from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType, TimestampType
 
     fields = [

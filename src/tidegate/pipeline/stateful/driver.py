@@ -14,19 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from tidegate.checkpoint.epochs import begin_anew
+from tidegate.checkpoint.local.store import ROOT_VARIABLE
+from tidegate.checkpoint.savepoints.record import read_savepoint
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.checkpoint.store import checkpoint_path, operator_depot
 from tidegate.errors import StateInvalid
 from tidegate.model.clock import Clock
-from tidegate.pipeline.planned import PLAN_ID_BYTES, Planned, newest_committed
-from tidegate.state import epochs
-from tidegate.state.batch import StateSettings
-from tidegate.state.checking import StartPlan, check_start
-from tidegate.state.depot import Depot, checkpoint_path, operator_depot
-from tidegate.state.epochs import begin_anew
-from tidegate.state.heads import read_head
-from tidegate.state.local import ROOT_VARIABLE
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.savepoint_record import read_savepoint
-from tidegate.state.schemas import Wanted, newest_schema
+from tidegate.pipeline.stateful.completed_runs import check_is_new, runs_before, write_down
+from tidegate.pipeline.stateful.spark_log import PLAN_ID_BYTES, Planned, newest_committed
+from tidegate.state.schema.schema import Wanted, newest_schema
+from tidegate.state.schema.start_check import StartPlan, check_start
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -63,7 +61,7 @@ class StartOptions(Protocol):
 
 
 def find_max_parallelism(options: StartOptions) -> int:
-    """Give the number of key groups: as asked, as the checkpoint or the savepoint has it, or the default."""
+    """Return number of key groups: as asked, as the checkpoint or the savepoint has it, or the default."""
     if options.max_parallelism is not None:
         return options.max_parallelism
     if options.checkpoint is not None:
@@ -100,7 +98,7 @@ def _left_behind(df: DataFrame, checkpoint: str, wanted: Wanted, start: StartPla
 def find_parallelism(
     df: DataFrame, start: StartPlan | None, options: StartOptions, max_parallelism: int
 ) -> int:
-    """Give how many instances work: as asked, as before, or one for each core that Spark has."""
+    """Return how many instances work: as asked, as before, or one for each core that Spark has."""
     if start is not None and start.parallelism is not None:
         return start.parallelism
     if start is None and options.partitions is not None:
@@ -111,11 +109,11 @@ def find_parallelism(
 
 def shared_out(df: DataFrame, settings: StateSettings) -> StateSettings:
     """Divide an executor's memory among the tasks that run in it at once."""
-    return replace(settings, rocks=replace(settings.rocks or RocksSettings(), slots=slots_of(df)))
+    return replace(settings, backend=settings.backend.with_slots(slots_of(df)))
 
 
 def slots_of(df: DataFrame) -> int:
-    """Give how many tasks run in one executor at once."""
+    """Return how many tasks run in one executor at once."""
     context = df.sparkSession.sparkContext
     conf, master = context.getConf(), context.master
     if master.startswith("local"):
@@ -132,7 +130,7 @@ def plan_here(
     """Plan the one batch of a batch job, and say which epoch was seen.
 
     What an earlier job did of it in part is left behind. A run that is named as the newest complete batch was
-    is that batch: what was published holds, and comes out again.
+    is that batch: what was published holds, and comes out again. StateMismatch for the name of an older one.
     """
     now_us = clock.now_us()
     named = None if options.run is None else _plan_id("run", options.name, options.run)
@@ -140,7 +138,11 @@ def plan_here(
     if start is not None and options.checkpoint is not None:
         depot = operator_depot(options.checkpoint, options.name)
         number, seen = start.next_batch, start.seen_epoch
-        is_again = named is not None and _newest_plan_id(depot, number - 1) == named
+        runs = runs_before(depot, number)
+        is_again = named is not None and runs.get(number - 1) == named
+        if options.run is not None and named is not None and not is_again:
+            check_is_new(options.name, options.run, named, runs)
+        write_down(depot, runs)
         number -= is_again
         if number in start.moved or (start.torn and not is_again):
             seen = begin_anew(depot, options.name, number).number
@@ -153,15 +155,8 @@ def _plan_id(*marks: str | int) -> str:
     return hashlib.blake2b(repr(marks).encode(), digest_size=PLAN_ID_BYTES).hexdigest()
 
 
-def _newest_plan_id(depot: Depot, batch: int) -> str | None:
-    """Give the id of the plan of a batch that is complete, by whatever number of instances it was done."""
-    epoch = epochs.governing(epochs.listed(depot), batch)
-    head = None if epoch is None else read_head(depot, epoch.number, 0, batch)
-    return None if head is None else head.plan_id
-
-
 def call_mark(df: DataFrame, clock: Clock) -> str:
-    """Give a text that no other call on a driver has, in this one or in another one."""
+    """Return a text that no other call on a driver has, in this one or in another one."""
     marks = (df.sparkSession.sparkContext.applicationId, next(_CALLS), clock.now_us())
     return hashlib.blake2b(repr(marks).encode(), digest_size=CALL_BYTES).hexdigest()
 
@@ -175,25 +170,28 @@ def place_by_group(df: DataFrame, group: str, parallelism: int, max_parallelism:
 
 
 def observed_label(df: DataFrame, name: str, call: str) -> str:
-    """Give the name under which Spark counts an operator's rows; batch jobs of one session never share it."""
+    """Return the name under which Spark counts an operator's rows.
+
+    Batch jobs of one session never share it.
+    """
     return f"tidegate.{name}" if df.isStreaming else f"tidegate.{name}.{call}"
 
 
 def quoted(column: str) -> Column:
-    """Give a column by its very name, whatever stands in it."""
+    """Return a column by its very name, whatever stands in it."""
     from pyspark.sql import functions as sql
 
     return sql.col("`" + column.replace("`", "``") + "`")
 
 
 def location(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
-    """Give an absolute path: tasks run in other folders than the driver."""
+    """Return an absolute path: tasks run in other folders than the driver."""
     given = folder_text(name, option, path)
     return None if given is None else str(checkpoint_path(given).absolute())
 
 
 def folder_text(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
-    """Give the text of a path; StateInvalid for what is no path of a folder."""
+    """Return the text of a path; StateInvalid for what is no path of a folder."""
     if path is None:
         return None
     given = os.fspath(path) if isinstance(path, str | os.PathLike) else None
@@ -206,7 +204,7 @@ def folder_text(name: str, option: str, path: str | os.PathLike[str] | None) -> 
 
 
 def find_local_root(df: DataFrame, name: str, given: str | os.PathLike[str] | None) -> str | None:
-    """Give where copies are kept; None leaves it to the environment of each executor."""
+    """Return where copies are kept; None leaves it to the environment of each executor."""
     if given is not None:
         return folder_text(name, "local_dir", given)
     is_here = df.sparkSession.sparkContext.master.startswith("local")

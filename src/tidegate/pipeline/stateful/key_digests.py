@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tidegate.state.segments.identity import SALT
+from tidegate.dedup.identity import SALT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -42,7 +42,9 @@ class ContentHash:
 
 
 def content_hash(*columns: str | Column) -> ContentHash:
-    """Give a key for `deduplicate(on=…)` that is the content of columns; of all columns where none is named.
+    """Return a key for `deduplicate(on=…)` that is the content of columns.
+
+    Of all columns where none is named.
 
     It is the beginning of the SHA-256 of their values: nobody can make two contents that have one key. It
     costs the JVM several times as much as a key that is named by its columns.
@@ -51,7 +53,7 @@ def content_hash(*columns: str | Column) -> ContentHash:
 
 
 def hash_pair(columns: Sequence[Typed]) -> tuple[Column, Column]:
-    """Give the two bigint columns of a key's digest; NoKey says which type is none."""
+    """Return the two bigint columns of a key's digest; NoKey says which type is none."""
     from pyspark.sql import functions as sql
 
     first = [part for column, kind in columns for part in _parts(column, kind, _SEED)]
@@ -60,7 +62,9 @@ def hash_pair(columns: Sequence[Typed]) -> tuple[Column, Column]:
 
 
 def content_digest(columns: Sequence[Typed]) -> Column:
-    """Give the binary column with 16 bytes of the SHA-256 of columns' values; NoKey says which type is none.
+    """Return the binary column with 16 bytes of the SHA-256 of columns' values.
+
+    NoKey says which type is none.
 
     The values are written one after the other, each behind its length, so that no two contents are one text.
     """
@@ -72,7 +76,7 @@ def content_digest(columns: Sequence[Typed]) -> Column:
 
 
 def _parts(column: Column, kind: DataType, seed: int) -> list[Column]:
-    """Give what is hashed of a column: whether it is null, then what makes up its value."""
+    """Return what is hashed of a column: whether it is null, then what makes up its value."""
     from pyspark.sql import functions as sql
     from pyspark.sql import types
 
@@ -102,7 +106,7 @@ def _parts(column: Column, kind: DataType, seed: int) -> list[Column]:
 
 
 def _folded(column: Column, kind: DataType, seed: int) -> Column:
-    """Give one hash of an array's elements in their order."""
+    """Return one hash of an array's elements in their order."""
     from pyspark.sql import functions as sql
 
     return sql.aggregate(
@@ -113,7 +117,7 @@ def _folded(column: Column, kind: DataType, seed: int) -> Column:
 
 
 def _text(column: Column, kind: DataType) -> Column:
-    """Give a value as text that no other value has, and that tells where it ends."""
+    """Return a value as text that no other value has, and that tells where it ends."""
     from pyspark.sql import functions as sql
     from pyspark.sql import types
 
@@ -147,7 +151,7 @@ def _text(column: Column, kind: DataType) -> Column:
 
 
 def _entries(column: Column) -> Column:
-    """Give a map's entries in the order of their keys: two equal maps may hold them in another one."""
+    """Return a map's entries in the order of their keys: two equal maps may hold them in another one."""
     from pyspark.sql import functions as sql
 
     keys = sql.array_sort(sql.map_keys(column))

@@ -16,12 +16,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
+from tidegate.checkpoint.keys.codec import KeyType
+from tidegate.checkpoint.settings import StateSettings, backend_factory
 from tidegate.errors import StateMismatch
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.given import length_us, spelled
-from tidegate.pipeline.keyed_checks import KeyedOptions, check_events, check_given, check_options, invalid
-from tidegate.pipeline.keyed_task import KeyedTask
-from tidegate.pipeline.starting import (
+from tidegate.pipeline.stateful.arguments import length_us, spelled
+from tidegate.pipeline.stateful.driver import (
     MEMORY_BYTES_DEFAULT,
     call_mark,
     find_local_root,
@@ -35,15 +36,22 @@ from tidegate.pipeline.starting import (
     quoted,
     shared_out,
 )
-from tidegate.pipeline.ticks import LOOK_MS_DEFAULT, TickSettings, ticked_before, with_ticks
-from tidegate.pipeline.travelling import prepare_to_travel
-from tidegate.state.batch import StateSettings
-from tidegate.state.instance import GROUP_COLUMN
-from tidegate.state.keys import KeyType
+from tidegate.pipeline.stateful.keyed_checks import (
+    KeyedOptions,
+    check_backend,
+    check_clocks,
+    check_events,
+    check_given,
+    check_options,
+    invalid,
+)
+from tidegate.pipeline.stateful.keyed_task import KeyedTask
+from tidegate.pipeline.stateful.pickling import prepare_to_travel
+from tidegate.pipeline.stateful.timer_source import LOOK_MS_DEFAULT, TickSettings, ticked_before, with_ticks
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.plans import OperatorPlan, checked
-from tidegate.state.rocks_settings import RocksSettings
-from tidegate.state.schemas import Wanted
+from tidegate.state.operator_plan import OperatorPlan, checked
+from tidegate.state.runtime.chunks import GROUP_COLUMN
+from tidegate.state.schema.schema import Wanted, redistribution_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,12 +92,13 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
     operator fails are written there instead of stopping the query. `savepoint` is where a new checkpoint
     begins from. `ordered` sorts each partition's rows of a batch by event time. `local_dir` is where
     executors keep their copies of the state. `run` names the run of a batch job: one that failed is run again
-    under its name, and gives what it would have given. Refuses what cannot run before any row is touched.
+    under its name, and gives what it would have given; the name of one before the last is refused. Refuses
+    what cannot run before any row is touched.
     """
     check_given(locals())
     settings = StateSettings(
-        backend=backend,
-        rocks=rocks or default_rocks(),
+        backend=backend_factory(backend, rocks or default_rocks(), operator=name),
+        redistribution=redistribution_of,
         local_root=find_local_root(df, name, local_dir),
     )
     if snapshot_every is not None:
@@ -113,7 +122,7 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
 
 
 def default_rocks() -> RocksSettings:
-    """Give how RocksDB keeps state unless the caller says otherwise.
+    """Return how RocksDB keeps state unless the caller says otherwise.
 
     A batch changes keys all over the state. Compaction by levels then writes all of it anew for a few small
     files, and every block that the cache held is another one; universal merges the small files first.
@@ -125,11 +134,13 @@ def default_rocks() -> RocksSettings:
 def keyed_rows(
     df: DataFrame, operator: KeyedOperator[Any, Any], options: KeyedOptions, clock: Clock
 ) -> DataFrame:
-    """Give the DataFrame of what comes out of an operator; see `process`."""
+    """Return the DataFrame of what comes out of an operator; see `process`."""
     plan = checked(operator, options.name)
     check_events(df, plan)
     wanted = _wanted(df, plan, options)
     check_options(df, options, wanted.max_parallelism)
+    check_clocks(plan, options)
+    check_backend(options)
     start = find_start(df, wanted, options)
     parallelism = find_parallelism(df, start, options, wanted.max_parallelism)
     delay = _watermark_delay_ms(df, options)
@@ -164,7 +175,7 @@ def keyed_rows(
 
 
 def _sent(placed: DataFrame, task: KeyedTask, plan: OperatorPlan, options: KeyedOptions) -> DataFrame:
-    """Give the task to Spark, which takes the operator apart for its workers."""
+    """Return the task to Spark, which takes the operator apart for its workers."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -194,7 +205,7 @@ def _ticking(df: DataFrame, plan: OperatorPlan, options: KeyedOptions, lateness_
 
 
 def _wanted(df: DataFrame, plan: OperatorPlan, options: KeyedOptions) -> Wanted:
-    """Say what the code wants to find in the checkpoint."""
+    """Return what the code wants to find in the checkpoint."""
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
@@ -220,7 +231,7 @@ def _wanted(df: DataFrame, plan: OperatorPlan, options: KeyedOptions) -> Wanted:
 
 
 def _watermark_delay_ms(df: DataFrame, options: KeyedOptions) -> int | None:
-    """Give the delay of `withWatermark` on the event time; None where there is none, or in a batch job."""
+    """Return the delay of `withWatermark` on the event time; None where there is none, or in a batch job."""
     if options.event_time is None or not df.isStreaming:
         return None
     delay = df.schema[options.event_time].metadata.get(_WATERMARK_MARK)

@@ -5,27 +5,40 @@ Nothing is written, in the checkpoint or elsewhere.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidegate.errors import StateInvalid, StateMismatch
-from tidegate.pipeline.given import COLUMN_OR_NONE, COUNT, FLAG, ROCKS, Kinds, alike, check_frame, check_kinds
-from tidegate.pipeline.seats import task_name
-from tidegate.pipeline.starting import StartOptions
-from tidegate.pipeline.ticks import LOOK_MS_DEFAULT
-from tidegate.state import epochs
-from tidegate.state.batch import StateSettings
-from tidegate.state.depot import operator_depot
-from tidegate.state.instance import GROUP_COLUMN
-from tidegate.state.layout import PARALLELISM_MAX
-from tidegate.state.plans import OperatorPlan
-from tidegate.state.types import record_builder
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.keys.layout import PARALLELISM_MAX
+from tidegate.checkpoint.settings import StateSettings
+from tidegate.checkpoint.snapshot import read_manifest, snapshot_batches
+from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt
+from tidegate.pipeline.stateful.arguments import (
+    COLUMN_OR_NONE,
+    COUNT,
+    FLAG,
+    ROCKS,
+    Kinds,
+    alike,
+    check_frame,
+    check_kinds,
+)
+from tidegate.pipeline.stateful.driver import StartOptions
+from tidegate.pipeline.stateful.task_context import task_name
+from tidegate.pipeline.stateful.timer_source import LOOK_MS_DEFAULT
+from tidegate.state.arrow.types import record_builder
+from tidegate.state.operator_plan import OperatorPlan
+from tidegate.state.runtime.chunks import GROUP_COLUMN
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+log = logging.getLogger("tidegate.keyed")
 
 # A name is a folder beside those of Spark's own operators, which are numbers.
 NAME_CHARS_MAX = 63
@@ -64,7 +77,7 @@ def check_given(given: Mapping[str, Any]) -> None:
 
 
 def _may_be_key(key: object) -> bool:
-    """Say whether a key may be of this type; a set's order changes, and bytes are no columns."""
+    """Return whether a key may be of this type; a set's order changes, and bytes are no columns."""
     if isinstance(key, str):
         return True
     if not isinstance(key, Sequence) or isinstance(key, bytes | bytearray | memoryview):
@@ -89,8 +102,6 @@ _KINDS: Kinds = {
 
 def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) -> None:
     """Refuse what cannot run."""
-    if options.settings.backend not in ("rocksdb", "heap"):
-        raise invalid(options, f"backend is {options.settings.backend!r}; it is 'rocksdb' or 'heap'")
     check_start_options(df, options, max_parallelism)
     for column in df.columns:
         if len(found := alike(df, column)) > 1:
@@ -103,6 +114,46 @@ def check_options(df: DataFrame, options: KeyedOptions, max_parallelism: int) ->
         )
     if options.event_time is not None:
         check_event_time(df, options, options.event_time)
+
+
+def check_clocks(plan: OperatorPlan, options: KeyedOptions) -> None:
+    """Refuse a TTL by event time where rows have none."""
+    for state in plan.states.values():
+        if options.event_time is None and state.ttl is not None and state.ttl.clock == "event":
+            reason = f"the TTL of state '{state.name}' goes by event time; give event_time=…"
+            raise invalid(options, reason)
+
+
+def check_backend(options: StartOptions) -> None:
+    """Refuse another backend than made the newest snapshot: it cannot read what that one wrote.
+
+    Where there is no snapshot yet, every batch is there as a file of changes, which any backend takes.
+    """
+    if options.checkpoint is None:
+        return
+    depot = operator_depot(options.checkpoint, options.name)
+    whose, made = "its state", _newest_backend(depot)
+    if options.savepoint is not None and not epochs.listed(depot):
+        whose, made = f"the savepoint {options.savepoint}", _newest_backend(Depot(Path(options.savepoint)))
+    asked = options.settings.backend.kind
+    if made is not None and made != asked:
+        reason = f"{whose} is kept by backend '{made}', and the code has '{asked}'."
+        hint = f"Set backend={made!r}: state is not carried over from one backend to the other."
+        raise StateMismatch(operator=options.name, reason=reason, hint=hint)
+
+
+def _newest_backend(depot: Depot) -> str | None:
+    """Return the backend that made the newest snapshot; None where there is none that reads well."""
+    for epoch in reversed(epochs.listed(depot)):
+        for batch in reversed(snapshot_batches(depot, epoch.number, 0)):
+            try:
+                manifest = read_manifest(depot, epoch.number, 0, batch)
+            except StorageCorrupt as problem:
+                log.warning("a snapshot does not say which backend made it: %s", problem)
+                continue
+            if manifest is not None:
+                return manifest.backend
+    return None
 
 
 def check_start_options(df: DataFrame, options: StartOptions, max_parallelism: int) -> None:
@@ -202,5 +253,5 @@ def check_events(df: DataFrame, plan: OperatorPlan) -> None:
 
 
 def invalid(options: StartOptions, reason: str) -> StateInvalid:
-    """Give the refusal of an operator."""
+    """Return the refusal of an operator."""
     return StateInvalid(operator=options.name, reason=reason)

@@ -14,22 +14,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.batch import open_batch
+from tidegate.checkpoint.commit import Opened
+from tidegate.checkpoint.commit_record import Head, read_head
+from tidegate.checkpoint.output_file import read_output
+from tidegate.checkpoint.settings import Asked, StateSettings
+from tidegate.checkpoint.store import Depot, operator_depot, partition_folder
 from tidegate.errors import BatchTaken, TidegateError
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.planned import Planned, Task, current_task
-from tidegate.pipeline.seats import Seat, passing_folder, task_name
-from tidegate.pipeline.settling import settle_once
-from tidegate.state import epochs
-from tidegate.state.backends import open_backend
-from tidegate.state.batch import Asked, Opened, StateSettings, open_batch
-from tidegate.state.depot import Depot, operator_depot, partition_folder
-from tidegate.state.heads import Head, read_head
-from tidegate.state.instance import GROUP_COLUMN, BatchTimes, OperatorInstance, Place
+from tidegate.pipeline.stateful.spark_log import Planned, Task, current_task
+from tidegate.pipeline.stateful.task_context import Seat, passing_folder, task_name
+from tidegate.pipeline.stateful.worker_setup import settle_once
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.outputs import read_output
-from tidegate.state.plans import OperatorPlan, checked
-from tidegate.state.schemas import OperatorSchema, Wanted, resolve_schema
-from tidegate.state.stage import Stage
+from tidegate.state.operator_plan import OperatorPlan, checked
+from tidegate.state.runtime.chunks import GROUP_COLUMN
+from tidegate.state.runtime.instance import BatchTimes, OperatorInstance, Place
+from tidegate.state.runtime.write_batch import Stage
+from tidegate.state.schema.schema import OperatorSchema, Wanted, resolve_schema
+from tidegate.state.timers import NextTimers
 
 # Output held in memory until it is published; beyond it, it is read back from the file it was written to.
 HELD_BYTES_MAX = 32 * 1024 * 1024
@@ -60,7 +63,7 @@ class KeyedTask:
     call: str = ""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Give the output of one partition of one batch."""
+        """Yield the output of one partition of one batch."""
         try:
             yield from self._given(current_task(), batches, SystemClock())
             settle_once()
@@ -142,7 +145,8 @@ class KeyedTask:
         if self.lateness_ms is not None:
             watermark_ms = None if before_ms is None else before_ms - self.lateness_ms
         order = opened.epoch.order_of(asked.number)
-        times = BatchTimes(order, watermark_ms, planned.batch_time_ms, opened.snapshot_due)
+        known = known_timers(asked, opened)
+        times = BatchTimes(order, watermark_ms, planned.batch_time_ms, opened.snapshot_due, known)
         stage = Stage(opened.backend, stage_bytes_max=self.settings.stage_bytes_max, spill=opened.spill)
         instance = self._instance(schema, asked.partition)
         dead = opened.write_dead if self.dead_letters is not None else None
@@ -167,7 +171,7 @@ class KeyedTask:
         planned = self.planned or Planned(0, "", None, clock.now_us() // 1000)
         with passing_folder(self.settings) as folder:
             schema = resolve_schema(Depot(folder / "schema"), self.wanted)
-            backend = open_backend(self.settings.backend, folder / "copy", self.settings.rocks)
+            backend = self.settings.place(clock).open_backend(folder / "copy")
             try:
                 stage = Stage(
                     backend, stage_bytes_max=self.settings.stage_bytes_max, spill=backend.write_partly
@@ -184,7 +188,7 @@ class KeyedTask:
     def _rows(
         self, partition: int, batches: Iterable[pa.RecordBatch], asked: Asked | None
     ) -> Iterator[pa.RecordBatch]:
-        """Give a partition's rows, in order where that is asked for."""
+        """Return a partition's rows, in order where that is asked for."""
         self._seat.check_partition(partition, asked)
         rows = self._placed(partition, batches, asked)
         return in_order(rows, self.event_time) if self.ordered else rows
@@ -192,7 +196,7 @@ class KeyedTask:
     def _placed(
         self, partition: int, batches: Iterable[pa.RecordBatch], asked: Asked | None
     ) -> Iterator[pa.RecordBatch]:
-        """Give rows on; refuse those of another instance, which would be remembered in the wrong place."""
+        """Yield rows on; refuse those of another instance, which would be remembered in the wrong place."""
         seat = self._seat
         for batch in batches:
             if batch.num_rows:
@@ -210,7 +214,7 @@ class KeyedTask:
         """
         if self.dead_letters is None:
             return
-        from tidegate.pipeline.dead_letters import write_dead
+        from tidegate.pipeline.stateful.dead_letters import write_dead
 
         for head in whole_batch(opened):
             if head.dead is not None:
@@ -220,11 +224,29 @@ class KeyedTask:
                 write_dead(self.dead_letters, writer, head.partition, head.batch, letters)
 
 
+def known_timers(asked: Asked, opened: Opened) -> NextTimers | None:
+    """Return the timers that the batch before left behind, as its head says; None: look for them.
+
+    A head tells them where the same call of the same run published it, in this epoch: so the partition had
+    the same key groups, and the operator the same code. One that had no `on_timer` tells of no timers, though
+    some may be stored. Not told so are the first batch of an epoch, also after a savepoint or with another
+    number of partitions, and the first one after a restart.
+    """
+    before = opened.before
+    if asked.run is None or before is None or (before.run, before.call) != (asked.run, asked.call):
+        return None
+    return NextTimers(before.next_event_timer_ms, before.next_processing_timer_ms)
+
+
 def whole_batch(opened: Opened) -> list[Head]:
-    """Give the heads of all partitions of a batch; none while one is missing."""
+    """Return the heads of all partitions of a batch; none while one is missing.
+
+    None either where another epoch governs the batch by now: others do it anew, and this task has outlived
+    its run.
+    """
     head = opened.head
-    epoch = epochs.read(opened.depot, head.epoch) if head is not None else None
-    if head is None or epoch is None:
+    epoch = epochs.governing(epochs.listed(opened.depot), head.batch) if head is not None else None
+    if head is None or epoch is None or epoch.number != head.epoch:
         return []
     found = [
         read_head(opened.depot, epoch.number, partition, head.batch) for partition in range(epoch.parallelism)
@@ -234,7 +256,7 @@ def whole_batch(opened: Opened) -> list[Head]:
 
 
 def in_order(rows: Iterator[pa.RecordBatch], event_time: str | None) -> Iterator[pa.RecordBatch]:
-    """Give rows by time, then by every column that can be compared: the same order in each attempt.
+    """Yield rows by time, then by every column that can be compared: the same order in each attempt.
 
     Holds the partition's rows of the batch in memory.
     """
@@ -248,8 +270,8 @@ def in_order(rows: Iterator[pa.RecordBatch], event_time: str | None) -> Iterator
 
 
 def _letters(failed: pa.RecordBatch, operator: str, head: Head, planned: Planned) -> pa.RecordBatch:
-    """Give rows that failed as the table of dead letters has them."""
-    from tidegate.pipeline.dead_letters import DEAD_SCHEMA
+    """Return rows that failed as the table of dead letters has them."""
+    from tidegate.pipeline.stateful.dead_letters import DEAD_SCHEMA
 
     count = failed.num_rows
     places = pc.binary_join_element_wise(" (", pc.fill_null(failed["place"], "no line of yours"), ")", "")

@@ -13,8 +13,8 @@ import typing
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from tidegate.state.plans import OperatorPlan
-from tidegate.state.signatures import hints_of
+from tidegate.state.operator_plan import OperatorPlan
+from tidegate.state.schema.signatures import hints_of
 
 _FOUND_OUT = "__msgspec_cache__"
 
@@ -37,7 +37,7 @@ def prepare_to_travel(plan: OperatorPlan) -> None:
 
 
 def classes_in(types: Iterable[Any]) -> Iterator[type]:
-    """Give every class that the types are made of, with its parents, each once."""
+    """Yield every class that the types are made of, with its parents, each once."""
     waiting, seen = list(types), set[int]()
     while waiting:
         one = waiting.pop()

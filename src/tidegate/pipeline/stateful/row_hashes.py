@@ -23,7 +23,7 @@ _NULL = np.uint64(0x5851F42D4C957F2D)
 
 
 def row_hashes(rows: pa.RecordBatch) -> Hashes:
-    """Give the hash of each row over all its columns in order."""
+    """Return the hash of each row over all its columns in order."""
     hashes = np.zeros(rows.num_rows, np.uint64)
     for column in rows.columns:
         hashes = _mixed(hashes + _STEP ^ _column_hashes(column))

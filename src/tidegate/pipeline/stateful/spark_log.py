@@ -58,7 +58,7 @@ class Task:
 
 
 def current_task() -> Task:
-    """Give the Spark task that runs this; a batch and a query it has in a streaming query alone."""
+    """Return the Spark task that runs this; a batch and a query it has in a streaming query alone."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -79,7 +79,7 @@ def current_task() -> Task:
 
 
 def read_planned(checkpoint: Path, number: int, operator: str) -> Planned:
-    """Give a batch as Spark's offset log has it; StateMismatch when it is not there."""
+    """Return a batch as Spark's offset log has it; StateMismatch when it is not there."""
     path = checkpoint / "offsets" / str(number)
     try:
         text = path.read_bytes()
@@ -110,7 +110,7 @@ def check_query(checkpoint: Path, query_id: str | None, operator: str) -> None:
 
 
 def newest_committed(checkpoint: Path) -> Committed | None:
-    """Give the newest batch that Spark committed; None before the first."""
+    """Return the newest batch that Spark committed; None before the first."""
     number = _newest(checkpoint / "commits")
     if number is None:
         return None
@@ -121,7 +121,7 @@ def newest_committed(checkpoint: Path) -> Committed | None:
 
 
 def newest_offsets(checkpoint: Path) -> list[str] | None:
-    """Give the offsets of the newest planned batch, a line for each source; None before the first."""
+    """Return the offsets of the newest planned batch, a line for each source; None before the first."""
     number = _newest(checkpoint / "offsets")
     if number is None:
         return None
@@ -129,7 +129,7 @@ def newest_offsets(checkpoint: Path) -> list[str] | None:
 
 
 def check_streaming_task(task: Task, operator: str) -> int:
-    """Give the number of the batch that a task works for; StateInvalid outside a streaming query."""
+    """Return the number of the batch that a task works for; StateInvalid outside a streaming query."""
     if task.batch is None:
         reason = "a streaming DataFrame was evaluated outside its query, or in a thread that knows no query"
         hint = "In foreachBatch start threads as pyspark.InheritableThread."

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidegate.checkpoint.local.store import local_files
 from tidegate.errors import InvariantBroken
-from tidegate.state.local import local_files
 
 # Of rows held in memory by a task; beyond it they are written to a file.
 SPOOL_BYTES_MAX = 256 << 20
@@ -45,7 +45,7 @@ class Spool:
 
     @property
     def rows(self) -> int:
-        """Give how many rows were added."""
+        """Return how many rows were added."""
         return self._starts[-1]
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -62,12 +62,12 @@ class Spool:
             self._write(batch)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Give all batches in order; nothing is added any more."""
+        """Yield all batches in order; nothing is added any more."""
         for number in range(len(self._starts) - 1):
             yield self._batch(number)
 
     def take(self, rows: Longs, columns: int) -> pa.RecordBatch:
-        """Give some rows, by their numbers and in that order, of the first so many columns."""
+        """Return some rows, by their numbers and in that order, of the first so many columns."""
         order = np.argsort(rows, kind="stable")
         wanted = rows[order]
         ends = np.searchsorted(wanted, np.array(self._starts, np.int64))
@@ -80,7 +80,7 @@ class Spool:
         return pa.concat_batches(pieces).take(pa.array(back))
 
     def new_marks(self, kind: Any) -> npt.NDArray[Any]:
-        """Give an array with a number for each row, all 0; of very many rows it lies in a file as well."""
+        """Return an array with a number for each row, all 0; of very many rows it lies in a file as well."""
         kind = np.dtype(kind)
         if self.rows * kind.itemsize <= MARK_BYTES_MAX:
             return np.zeros(self.rows, kind)

@@ -17,16 +17,22 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidegate.checkpoint.coalesce_guard import leave_mark, moved
+from tidegate.checkpoint.keys.layout import groups_of
+from tidegate.checkpoint.local.attempts import is_first_time
+from tidegate.checkpoint.local.store import default_root, local_files
+from tidegate.checkpoint.settings import Asked, StateSettings
+from tidegate.checkpoint.store import checkpoint_path, operator_depot
 from tidegate.errors import PlanChanged, StateInvalid, TidegateError
 from tidegate.model.clock import Clock
-from tidegate.pipeline.planned import Planned, Task, check_query, check_streaming_task, read_planned
-from tidegate.pipeline.wire import hinted
-from tidegate.state.attempts import is_first_time
-from tidegate.state.batch import Asked, StateSettings
-from tidegate.state.depot import checkpoint_path, operator_depot
-from tidegate.state.layout import groups_of
-from tidegate.state.local import default_root, local_files
-from tidegate.state.moved import leave_mark, moved
+from tidegate.pipeline.stateful.spark_log import (
+    Planned,
+    Task,
+    check_query,
+    check_streaming_task,
+    read_planned,
+)
+from tidegate.pipeline.topic.client import hinted
 
 # Of the hash of a checkpoint's path, which tells a few apart.
 PLACE_BYTES = 4
@@ -57,7 +63,7 @@ class Seat:
     door: str = "process"
 
     def plan(self, task: Task) -> Planned:
-        """Give the batch that a task works for, from the driver or from Spark's log."""
+        """Return the batch that a task works for, from the driver or from Spark's log."""
         if self.planned is not None:
             return self.planned
         checkpoint = checkpoint_path(str(self.checkpoint))
@@ -66,7 +72,7 @@ class Seat:
         return read_planned(checkpoint, number, self.operator)
 
     def asked(self, task: Task, planned: Planned) -> Asked:
-        """Give what a task asks of state."""
+        """Return what a task asks of state."""
         return Asked(
             checkpoint=str(self.checkpoint),
             operator=self.operator,
@@ -104,7 +110,7 @@ class Seat:
             raise self.moved(asked)
 
     def moved(self, asked: Asked | None) -> StateInvalid:
-        """Give the refusal of a task that has the rows of another one, and mark its batch."""
+        """Return the refusal of a task that has the rows of another one, and mark its batch."""
         if asked is not None:
             leave_mark(operator_depot(asked.checkpoint, asked.operator), asked)
         return moved(self.operator)
@@ -126,14 +132,17 @@ def reworded(problem: TidegateError, door: str) -> None:
 
 
 def task_name(operator: str, checkpoint: str | None) -> str:
-    """Give the name under which an operator stands in Spark's plans; two on one checkpoint never share it."""
+    """Return the name under which an operator stands in Spark's plans.
+
+    Two on one checkpoint never share it.
+    """
     place = hashlib.blake2b(str(checkpoint).encode(), digest_size=PLACE_BYTES).hexdigest()
     return f"KeyedTask.{operator}@{place}"
 
 
 @contextmanager
 def passing_folder(settings: StateSettings) -> Iterator[Path]:
-    """Give a folder on this machine's disk for state that is gone afterwards."""
+    """Return a folder on this machine's disk for state that is gone afterwards."""
     root = Path(settings.local_root) if settings.local_root else default_root()
     with local_files(root):
         root.mkdir(parents=True, exist_ok=True)

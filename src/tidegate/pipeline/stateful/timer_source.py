@@ -21,12 +21,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tidegate.checkpoint.commit_record import NO_TIMES, Times
+from tidegate.checkpoint.epochs import governing, is_complete, listed, times_after
+from tidegate.checkpoint.store import checkpoint_path, operator_depot
 from tidegate.errors import InvariantBroken
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.planned import Committed, newest_committed, newest_offsets
-from tidegate.state.depot import checkpoint_path, operator_depot
-from tidegate.state.epochs import governing, is_complete, listed, times_after
-from tidegate.state.times import NO_TIMES, Times
+from tidegate.pipeline.stateful.spark_log import Committed, newest_committed, newest_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,7 +60,7 @@ class TickSettings:
     is_awake: bool = True
 
     def to_options(self) -> dict[str, str]:
-        """Give them as options of the source."""
+        """Return them as options of the source."""
         lateness = "" if self.lateness_ms is None else str(self.lateness_ms)
         return {
             "checkpoint": self.checkpoint,
@@ -72,7 +72,7 @@ class TickSettings:
 
 
 def settings_of(options: Mapping[str, str]) -> TickSettings:
-    """Give the settings behind the options of the source, whose names Spark may have put in small letters."""
+    """Return settings behind the options of the source, whose names Spark may have put in small letters."""
     given = {name.lower(): value for name, value in options.items()}
     lateness = given["latenessms"]
     return TickSettings(
@@ -92,7 +92,7 @@ class TickSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Give the name that `format` takes."""
+        """Return the name that `format` takes."""
         return SOURCE_NAME
 
     def schema(self) -> StructType | str:
@@ -100,12 +100,12 @@ class TickSource(DataSource):  # type: ignore[misc]
         raise InvariantBroken(reason="ticks take the columns of another stream")
 
     def streamReader(self, schema: StructType) -> TickReader:  # noqa: N802, ARG002 - the names are Spark's
-        """Give the reader of a streaming query."""
+        """Return the reader of a streaming query."""
         return TickReader(self._settings)
 
 
 class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Says that something is new whenever a timer is due."""
+    """Returns that something is new whenever a timer is due."""
 
     def __init__(self, settings: TickSettings, clock: Clock | None = None) -> None:
         self._settings = settings
@@ -115,11 +115,11 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         self._every_ms = settings.every_ms
 
     def initialOffset(self) -> Offset:  # noqa: N802 - the name is Spark's
-        """Give where a query without a checkpoint begins."""
+        """Return where a query without a checkpoint begins."""
         return self._offset(_NEVER)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
-        """Give the newest committed batch when a timer is due behind it, else `start`."""
+        """Return the newest committed batch when a timer is due behind it, else `start`."""
         if not self._settings.is_awake:
             return start
         now_seconds = self._clock.monotonic_seconds()
@@ -162,16 +162,16 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         self._every_ms = 0
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:  # noqa: ARG002
-        """Give the one partition, which is empty."""
+        """Return the one partition, which is empty."""
         return [InputPartition(0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Give no rows."""
+        """Return no rows."""
         return iter(())
 
 
 def ticked_before(checkpoint: str, operator: str) -> bool | None:
-    """Say whether a checkpoint has ticks of an operator; None when it has no batch yet."""
+    """Return whether a checkpoint has ticks of an operator; None when it has no batch yet."""
     lines = newest_offsets(checkpoint_path(checkpoint))
     if lines is None:
         return None
@@ -180,7 +180,7 @@ def ticked_before(checkpoint: str, operator: str) -> bool | None:
 
 
 def read_times(settings: TickSettings, number: int) -> Times:
-    """Give what an operator waits for after a batch; nothing when one of its partitions has not done it."""
+    """Return what an operator waits for after a batch; nothing when one of its partitions has not done it."""
     depot = operator_depot(settings.checkpoint, settings.operator)
     epoch = governing(listed(depot), number)
     if epoch is None or not is_complete(depot, epoch, number):
@@ -189,7 +189,7 @@ def read_times(settings: TickSettings, number: int) -> Times:
 
 
 def with_ticks(df: DataFrame, settings: TickSettings) -> DataFrame:
-    """Give the stream with ticks beside it: the same rows, and a batch whenever a timer is due."""
+    """Return the stream with ticks beside it: the same rows, and a batch whenever a timer is due."""
     register_ticks(df.sparkSession)
     reader = df.sparkSession.readStream.format(SOURCE_NAME).schema(df.schema)
     return df.union(reader.options(**settings.to_options()).load())

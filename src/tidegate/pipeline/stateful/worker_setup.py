@@ -15,7 +15,7 @@ import signal
 import threading
 from types import FrameType
 
-from tidegate.state.kept import pool
+from tidegate.checkpoint.local.pool import pool
 
 # A copy writes its memtables out in a second or two; a worker must end all the same.
 CLOSING_SECONDS_MAX = 10.0

@@ -28,7 +28,7 @@ from tidegate.errors import (
     from_wire,
 )
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.storage.address import Found, find_server
+from tidegate.storage.home.address import Found, find_server
 
 # A planned read answers within milliseconds; a server that says nothing for this long is taken for gone.
 ANSWER_TIMEOUT_SECONDS = 30.0
@@ -55,7 +55,7 @@ class Place:
     ca_file: str | None = None
 
     def find(self, environ: Mapping[str, str]) -> Found:
-        """Give the server that holds now; raise ServerNotRunning when there is none."""
+        """Return the server that holds now; raise ServerNotRunning when there is none."""
         return find_server(self.url, self.token, self.home, environ, ca_file=self.ca_file)
 
 
@@ -156,7 +156,7 @@ class Patience:
 
 
 def topic_path(topic: str, verb: str) -> str:
-    """Give the path of an endpoint of a topic."""
+    """Return the path of an endpoint of a topic."""
     return f"topics/{quote(topic, safe='')}/{verb}"
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as spark_types
 
 from tidegate.errors import RequestInvalid
-from tidegate.pipeline.wire import hinted
+from tidegate.pipeline.topic.client import hinted
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -66,7 +66,7 @@ def check_columns(schema: StructType) -> None:
 
 
 def message_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Give the messages of a batch of rows."""
+    """Return the messages of a batch of rows."""
     names = batch.schema.names
     if PAYLOAD in names:
         payload = batch.column(PAYLOAD)
@@ -102,7 +102,7 @@ def parts_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def stream_bytes(table: pa.Table) -> bytes:
-    """Give messages as the bytes of an Arrow stream, without compression."""
+    """Return messages as the bytes of an Arrow stream, without compression."""
     sink = pa.BufferOutputStream()
     # A slice is written with only its own part of the buffers; joined, the stream has one batch.
     with pa.ipc.new_stream(sink, table.schema) as writer:

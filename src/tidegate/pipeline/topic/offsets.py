@@ -14,8 +14,8 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from tidegate.errors import OffsetOutOfRange, RequestInvalid, TopicReplaced
-from tidegate.pipeline.options import SourceOptions
-from tidegate.pipeline.wire import Wire, hinted, topic_path
+from tidegate.pipeline.topic.client import Wire, hinted, topic_path
+from tidegate.pipeline.topic.options import SourceOptions
 
 # A task costs about 10 ms whatever it reads; a range smaller than this is not worth a second one.
 SPLIT_MESSAGES_MIN = 20_000
@@ -37,7 +37,7 @@ class OffsetRange(InputPartition):  # type: ignore[misc]
         self.stop = stop
 
     def from_offset(self, start: int) -> OffsetRange:
-        """Give what is left from an offset on."""
+        """Return what is left from an offset on."""
         return OffsetRange(self.topic_id, self.partition, start, self.stop)
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class Planner:
         self._wire = Wire(settings.place, settings.retry_seconds)
 
     def first(self) -> Offsets:
-        """Give where a query begins that has no offsets yet."""
+        """Return where a query begins that has no offsets yet."""
         if self._settings.starting_timestamp is not None:
             return self._at_time(self._settings.starting_timestamp)
         starting = self._settings.starting_offsets
@@ -70,15 +70,15 @@ class Planner:
         return {**earliest, **starting}
 
     def earliest(self) -> Offsets:
-        """Give the first offsets that are kept."""
+        """Return the first offsets that are kept."""
         return _offsets(self._ask({"start": "earliest"}), "start")
 
     def latest(self) -> Offsets:
-        """Give the offsets behind the last messages."""
+        """Return the offsets behind the last messages."""
         return _offsets(self._ask({"start": "latest"}), "latest")
 
     def plan(self, start: Offsets, messages_max: int | None) -> tuple[Offsets, Offsets]:
-        """Give the end of the next micro-batch, and the end of the topic."""
+        """Return the end of the next micro-batch, and the end of the topic."""
         body: dict[str, Any] = {"start": _positions(start), "topicId": start[TOPIC_ID]}
         if messages_max is not None:
             body["messagesMax"] = messages_max
@@ -110,7 +110,7 @@ class Planner:
         return split_ranges(start, stop, self._settings.partitions_min)
 
     def _at_time(self, moment: str) -> Offsets:
-        """Give the first offsets at or after a time, as a read without a group finds them."""
+        """Return the first offsets at or after a time, as a read without a group finds them."""
         before = self.earliest()
         body = {"from": {"timestamp": moment}, "limit": 1}
         answer = self._wire.post_json(topic_path(self._settings.topic, "consume"), body)
@@ -147,7 +147,7 @@ def cut_at(end: Offsets, target: Offsets) -> Offsets:
 
 
 def check_loss(problem: OffsetOutOfRange, settings: SourceOptions) -> int:
-    """Give the earliest offset that is kept where a query may go on there; else say what is gone."""
+    """Return the earliest offset that is kept where a query may go on there; else say what is gone."""
     offset, earliest = int(problem.values.get("offset", 0)), int(problem.values.get("earliest", 0))
     if offset >= earliest:
         raise problem
@@ -173,7 +173,7 @@ def warn_of_loss(topic: str, partition: int, start: int, stop: int) -> None:
 
 
 def _offsets(answer: Mapping[str, Any], which: str) -> Offsets:
-    """Give one set of offsets of a plan, always in the same order: Spark compares their text."""
+    """Return one set of offsets of a plan, always in the same order: Spark compares their text."""
     found = answer[which]
     return {
         TOPIC_ID: answer["topicId"],

@@ -16,7 +16,7 @@ from typing import Literal
 from tidegate.errors import RequestInvalid
 from tidegate.model.names import check_topic_name
 from tidegate.model.timeranges import parse_time
-from tidegate.pipeline.wire import RETRY_SECONDS_DEFAULT, Place
+from tidegate.pipeline.topic.client import RETRY_SECONDS_DEFAULT, Place
 
 # Bounds the memory and the time of one micro-batch; about a second of reading on two cores.
 MESSAGES_MAX_DEFAULT = 1_000_000
@@ -167,7 +167,7 @@ def _refuse_side(given: Mapping[str, str], names: Sequence[str], why: str) -> No
 
 
 def _word(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """Give an option that is one of a few words, the first of them unless it is said."""
+    """Return an option that is one of a few words, the first of them unless it is said."""
     text = given.get(name.lower(), words[0]).strip().lower()
     if text not in words:
         raise RequestInvalid(reason=f"Option {name}: '{text}' is not {' or '.join(words)}", hint="")

@@ -23,9 +23,9 @@ from tidegate.errors import RequestInvalid, TidegateError
 from tidegate.model.names import shorten
 from tidegate.model.schemas import parse_type
 from tidegate.model.timeranges import parse_time
-from tidegate.pipeline.options import SourceOptions
-from tidegate.pipeline.ranges import MESSAGE_SCHEMA
-from tidegate.pipeline.wire import Wire, hinted, topic_path
+from tidegate.pipeline.topic.client import Wire, hinted, topic_path
+from tidegate.pipeline.topic.options import SourceOptions
+from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -55,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 def columns_schema(settings: SourceOptions) -> StructType | str:
-    """Give the columns of payloads, then those of the message itself; Spark reads the text of a schema."""
+    """Return the columns of payloads, then those of the message itself; Spark reads the text of a schema."""
     own = spark_schema(
         pa.schema([pa.field(name, MESSAGE_SCHEMA.field(name[1:]).type) for name in settings.columns])
     )
@@ -75,7 +75,7 @@ def columns_schema(settings: SourceOptions) -> StructType | str:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """Give the Spark form of an Arrow schema."""
+    """Return the Spark form of an Arrow schema."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)
@@ -116,7 +116,7 @@ class PayloadColumns:
         self._decode_loose = self._decoder(loose=True)
 
     def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the columns of the payloads of a batch, and those of the message that were asked for."""
+        """Return the columns of the payloads of a batch, and those of the message that were asked for."""
         payloads = batch.column("payload").cast(pa.binary()).to_pylist()
         if pc.any(pc.equal(batch.column("payload_mode"), "diff")).as_py():
             reason = f"Topic '{self._settings.topic}' has messages whose payload is a diff, not a row"
@@ -179,7 +179,7 @@ def _top_type(field: spark_types.StructField, *, loose: bool) -> Any:
 
 
 def _python_type(kind: DataType, name: str) -> Any:
-    """Give what msgspec decodes a value of a Spark type into."""
+    """Return what msgspec decodes a value of a Spark type into."""
     plain = _PLAIN.get(type(kind))
     if plain is not None:
         return plain
@@ -221,6 +221,6 @@ def _json_text(value: msgspec.Raw | None) -> str | None:
 
 
 def _text(value: msgspec.Raw | None) -> str | None:
-    """Give text as it is, and every other JSON value as its text."""
+    """Return text as it is, and every other JSON value as its text."""
     text = _json_text(value)
     return msgspec.json.decode(text, type=str) if text is not None and text.startswith('"') else text

@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tidegate.errors import InvariantBroken, OffsetOutOfRange, ServerNotRunning, TidegateError
-from tidegate.pipeline.offsets import OffsetRange, check_loss, warn_of_loss
-from tidegate.pipeline.options import SourceOptions
-from tidegate.pipeline.wire import Patience, Wire, hinted, topic_path
+from tidegate.pipeline.topic.client import Patience, Wire, hinted, topic_path
+from tidegate.pipeline.topic.offsets import OffsetRange, check_loss, warn_of_loss
+from tidegate.pipeline.topic.options import SourceOptions
 
 # The columns of a message, in the order of the wire.
 MESSAGE_SCHEMA = pa.schema(
@@ -45,7 +45,7 @@ Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
 def read_range(
     settings: SourceOptions, span: InputPartition, schema: pa.Schema, shape: Shape
 ) -> Iterator[pa.RecordBatch]:
-    """Give exactly the rows of a range; `shape` makes of a batch of messages one of the schema."""
+    """Yield exactly the rows of a range; `shape` makes of a batch of messages one of the schema."""
     if not isinstance(span, OffsetRange):
         return  # Spark makes up an empty partition when a plan has none
     wire = Wire(settings.place, settings.retry_seconds)
@@ -82,7 +82,7 @@ def _fetch(wire: Wire, topic: str, span: OffsetRange) -> Iterator[pa.RecordBatch
 
 
 def checked_next(batch: pa.RecordBatch, span: OffsetRange, position: int) -> int:
-    """Give the offset after a batch; raise when its rows are not the ones that come next."""
+    """Return the offset after a batch; raise when its rows are not the ones that come next."""
     rows = int(batch.num_rows)
     if rows == 0:
         return position
@@ -119,7 +119,7 @@ class _Gathering:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Give what is left."""
+        """Yield what is left."""
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
         if len(waiting) > 1:
             waiting = pa.Table.from_batches(waiting, self._schema).combine_chunks().to_batches()

@@ -21,9 +21,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tidegate.errors import BodyTooLarge, InvariantBroken, RequestInvalid, TidegateError, TopicReplaced
-from tidegate.pipeline.options import SinkOptions
-from tidegate.pipeline.outgoing import check_columns, message_batch, parts_of, stream_bytes
-from tidegate.pipeline.wire import Wire, hinted, topic_path
+from tidegate.pipeline.topic.client import Wire, hinted, topic_path
+from tidegate.pipeline.topic.message_encoder import check_columns, message_batch, parts_of, stream_bytes
+from tidegate.pipeline.topic.options import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -125,7 +125,7 @@ class BatchSink:
         self._name = name
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        from tidegate.pipeline.source import SOURCE_NAME, register_source
+        from tidegate.pipeline.topic.source import SOURCE_NAME, register_source
 
         query_id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if query_id is None:

@@ -22,17 +22,17 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidegate.errors import InvariantBroken, TidegateError
-from tidegate.pipeline.offsets import OffsetRange, Offsets, Planner, cut_at
-from tidegate.pipeline.options import (
+from tidegate.pipeline.topic.client import hinted
+from tidegate.pipeline.topic.offsets import OffsetRange, Offsets, Planner, cut_at
+from tidegate.pipeline.topic.options import (
     SourceOptions,
     parse_options,
     parse_sink_options,
     refuse_sink_options,
 )
-from tidegate.pipeline.payload_columns import PayloadColumns, columns_schema, spark_schema
-from tidegate.pipeline.ranges import MESSAGE_SCHEMA, read_range, selected
-from tidegate.pipeline.sink import TopicStreamWriter, TopicWriter
-from tidegate.pipeline.wire import hinted
+from tidegate.pipeline.topic.payload_columns import PayloadColumns, columns_schema, spark_schema
+from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA, read_range, selected
+from tidegate.pipeline.topic.sink import TopicStreamWriter, TopicWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,32 +52,32 @@ class TopicSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
-        """Give the name that `format` takes."""
+        """Return the name that `format` takes."""
         return SOURCE_NAME
 
     def schema(self) -> StructType | str:
-        """Give the columns asked for: those of messages, or those of their payloads and of messages."""
+        """Return the columns asked for: those of messages, or those of their payloads and of messages."""
         if self._settings.payload == "columns":
             return columns_schema(self._settings)
         return spark_schema(_narrowed(self._settings))
 
     def reader(self, schema: StructType) -> TopicReader:
-        """Give the reader of a batch query."""
+        """Return the reader of a batch query."""
         _worded(lambda: refuse_sink_options(self._options))
         return TopicReader(self._settings, schema)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - the name is Spark's
-        """Give the reader of a streaming query."""
+        """Return the reader of a streaming query."""
         _worded(lambda: refuse_sink_options(self._options))
         return TopicStreamReader(self._settings, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
-        """Give the writer of a batch query."""
+        """Return the writer of a batch query."""
         settings = _worded(lambda: parse_sink_options(self._options, streaming=False))
         return TopicWriter(settings, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:  # noqa: N802 - Spark's
-        """Give the writer of a streaming query."""
+        """Return the writer of a streaming query."""
         settings = _worded(lambda: parse_sink_options(self._options, streaming=True))
         return TopicStreamWriter(settings, schema, overwrite=overwrite)
 
@@ -100,7 +100,7 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
         return planner.ranges(start, stop)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the rows of one range."""
+        """Return the rows of one range."""
         return _read(self._settings, self._schema, partition)
 
 
@@ -115,11 +115,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._target: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - the name is Spark's
-        """Give where a query without a checkpoint begins."""
+        """Return where a query without a checkpoint begins."""
         return self._planner.first()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - the name is Spark's
-        """Give the end of the next micro-batch; equal to `start` when nothing is new."""
+        """Return the end of the next micro-batch; equal to `start` when nothing is new."""
         if isinstance(limit, ReadMaxRows):
             messages_max = limit.max_rows
         elif isinstance(limit, ReadAllAvailable):
@@ -130,11 +130,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return end if self._target is None else cut_at(end, self._target)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the name is Spark's
-        """Give the most messages of one micro-batch."""
+        """Return the most messages of one micro-batch."""
         return ReadMaxRows(self._settings.messages_max)
 
     def reportLatestOffset(self) -> Offsets | None:  # noqa: N802 - the name is Spark's
-        """Give the end of the topic as the last plan saw it, for Spark's progress report."""
+        """Return the end of the topic as the last plan saw it, for Spark's progress report."""
         return self._seen
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the name is Spark's
@@ -146,7 +146,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return self._planner.ranges(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the rows of one range."""
+        """Return the rows of one range."""
         return _read(self._settings, self._schema, partition)
 
 

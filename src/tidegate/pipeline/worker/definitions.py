@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import NameInvalid, PipelineInvalid
 from tidegate.model.names import check_pipeline_name, check_table_name
-from tidegate.pipeline.failures import short_reason
-from tidegate.storage.home import Home
+from tidegate.pipeline.worker.failures import short_reason
+from tidegate.storage.home.home import Home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ class Context:
         self._tables: list[str] = []
 
     def lake(self, name: str) -> str:
-        """Give the path of the Delta table that SQL knows as lake.<name>."""
+        """Return the path of the Delta table that SQL knows as lake.<name>."""
         path = self.home.lake_path / check_table_name(name)
         if name not in self._tables:
             self._tables.append(name)
@@ -159,7 +159,7 @@ def _invalid(path: Path, line: int | None, reason: str, hint: str | None = None)
 
 
 def line_in(path: Path, problem: BaseException) -> int | None:
-    """Give the innermost line of the user's own file in a traceback."""
+    """Return the innermost line of the user's own file in a traceback."""
     lines = [
         frame.lineno for frame in traceback.extract_tb(problem.__traceback__) if frame.filename == str(path)
     ]

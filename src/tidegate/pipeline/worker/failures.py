@@ -23,6 +23,8 @@ FULL_REASON_CHARS_MAX = 4_000
 # Spark's chains have six links or fewer; a chain may be a ring.
 CAUSES_MAX = 16
 
+# What to do about an error of ours: on a line of its own below the reason.
+HINT = "Hint: "
 TRACEBACK = "Traceback (most recent call last)"
 MISMATCH_WAY_OUT = (
     "Give the rows the table's columns and types, or add "
@@ -32,7 +34,7 @@ MISMATCH_WAY_OUT = (
 # The last line of a Python traceback: a dotted class name at the start of a line, then the message.
 _PYTHON_CAUSE = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|[a-z]\w*))(?:: (.+))?$", re.MULTILINE)
 _PYTHON_PLACE = re.compile(r'^\s+File "([^"]+)", line (\d+)', re.MULTILINE)
-_OURS = re.compile(r"^tidegate\.errors\.\w+: (.+)$(?:\n^Hint: (.+)$)?", re.MULTILINE)
+_OURS = re.compile(r"^tidegate\.errors(?:\.\w+)+: (.+)$(?:\n^Hint: (.+)$)?", re.MULTILINE)
 _CONDITION = re.compile(r"^(?:[\w.$]+: )?(\[[A-Z][A-Z0-9_.]+\] .*)", re.DOTALL)
 _COLUMN = re.compile(r"^-- (.+?): (\w[^\n]*?) \(nullable", re.MULTILINE)
 # A frame, or what Spark adds below its own sentence.
@@ -44,12 +46,13 @@ _WRAPPERS = ("[STREAM_FAILED]", "[TASK_WRITE_FAILED]", "[FAILED_EXECUTE_UDF]", "
 
 
 def short_reason(problem: BaseException) -> str:
-    """Say in a sentence or two, on one line, why a query or a file failed."""
-    return _short(problem, _texts(problem))
+    """Return in a sentence or two, on one line, why a query or a file failed."""
+    reason, hint = _told(problem, _texts(problem))
+    return _line(_joined(reason, hint))
 
 
 def java_failure(query: StreamingQuery) -> Any:
-    """Give the Java exception that ended a query; None where there is none.
+    """Return the Java exception that ended a query; None where there is none.
 
     What PySpark makes of it has lost the innermost cause at times.
     """
@@ -58,12 +61,14 @@ def java_failure(query: StreamingQuery) -> Any:
 
 
 def full_reason(problem: BaseException, java: Any = None) -> str:
-    """Say why: first the line of `short_reason`, then what Spark and Python told, without Java's stacks.
+    """Return why on the first line, on the next what to do, then what Spark and Python told, without stacks.
 
-    `java` is the Java half of the problem, where it is at hand.
+    The line with what to do begins with HINT, and is there for errors of ours. `java` is the Java half of the
+    problem, where it is at hand.
     """
     texts = _texts(problem, java)
-    short = _short(problem, texts)
+    reason, hint = _told(problem, texts)
+    short = _line(reason) if not hint else f"{_line(reason)}\n{_line(HINT + hint)}"
     if isinstance(problem, TidegateError):
         return short
     told = [short]
@@ -76,32 +81,46 @@ def full_reason(problem: BaseException, java: Any = None) -> str:
     return _cut("\n\n".join(told), FULL_REASON_CHARS_MAX)
 
 
-def _short(problem: BaseException, texts: list[str]) -> str:
+def _told(problem: BaseException, texts: list[str]) -> tuple[str, str]:
+    """Return the reason, and what to do where the error says it."""
     if isinstance(problem, TidegateError):
-        return _line(f"{problem.message} {problem.hint}")
+        return problem.message, problem.hint
     for text in reversed(texts):
         found = _of_python(text)
         if found:
-            return _line(found)
+            return found
+    return _of_java(problem, texts), ""
+
+
+def _joined(reason: str, hint: str) -> str:
+    """Return both as sentences that follow each other."""
+    ended = reason.rstrip()
+    if not hint:
+        return ended
+    return f"{ended} {hint}" if ended.endswith((".", "!", "?", "…")) else f"{ended}. {hint}"
+
+
+def _of_java(problem: BaseException, texts: list[str]) -> str:
+    """Return what Spark and Java say, in the words of the cause that says most."""
     columns = next(filter(None, map(_columns_not_in_the_table, texts)), "")
     if columns:
-        return _line(f"[DELTA_METADATA_MISMATCH] The table has not these columns of the rows: {columns}.")
+        return f"[DELTA_METADATA_MISMATCH] The table has not these columns of the rows: {columns}."
     named = [match.group(1) for text in texts if (match := _CONDITION.match(text.strip()))]
     telling = [text for text in named if not text.startswith(_WRAPPERS)]
     if len(telling) > 1 and telling[-2].startswith("[DELTA_FAILED_TO_MERGE_FIELDS]"):
         # The inner one names the types, the outer one the column.
-        return _line(f"{_without_stacks(telling[-2])}: {_without_stacks(telling[-1])}")
+        return f"{_without_stacks(telling[-2])}: {_without_stacks(telling[-1])}"
     if telling or named:
-        return _line(_without_stacks((telling or named)[-1]))
+        return _without_stacks((telling or named)[-1])
     # Py4J says first which call failed, then, after a colon, how Java puts it.
     lines = texts[0].strip().splitlines() or [""]
     first = lines[1][2:] if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
     name = type(problem).__name__
-    return _line(first if first.startswith("[") else f"{name}: {first}" if first else name)
+    return first if first.startswith("[") else f"{name}: {first}" if first else name
 
 
 def _columns_not_in_the_table(text: str) -> str:
-    """Give name and type of what Delta's two lists of columns do not share; nothing where it lists none."""
+    """Return name and type of what Delta's two lists of columns do not share; nothing where it lists none."""
     _, found, lists = text.partition("Table schema:")
     if "DELTA_METADATA_MISMATCH" not in text or not found:
         return ""
@@ -110,12 +129,15 @@ def _columns_not_in_the_table(text: str) -> str:
     return ", ".join(f"{name} {type_}" for name, type_ in _COLUMN.findall(rows) if (name, type_) not in kept)
 
 
-def _of_python(text: str) -> str | None:
-    """Give the message and hint of our own error, or the last line of a traceback and where it was raised."""
+def _of_python(text: str) -> tuple[str, str] | None:
+    """Return the message and hint of our own error, or the last line of a traceback and where it was raised.
+
+    Where an error of ours was raised is no use to anybody: it says itself where the user's code failed.
+    """
     ours = list(_OURS.finditer(text))
     if ours:
         message, hint = ours[-1].groups()
-        return f"{message} {hint or ''}"
+        return message, hint or ""
     if TRACEBACK not in text:
         return None
     trace = text.rpartition(TRACEBACK)[2]
@@ -124,11 +146,11 @@ def _of_python(text: str) -> str | None:
         return None
     places = [(file, line) for file, line in _PYTHON_PLACE.findall(trace[: cause.start()]) if file[0] != "<"]
     where = [(file, line) for file, line in places if "/pyspark/" not in file] or places
-    return f"{cause.group(0)} ({where[-1][0]}, line {where[-1][1]})" if where else cause.group(0)
+    return (f"{cause.group(0)} ({where[-1][0]}, line {where[-1][1]})" if where else cause.group(0)), ""
 
 
 def _texts(problem: BaseException, java: Any = None) -> list[str]:
-    """Give what an exception says, and then what each of its Java causes says, innermost last."""
+    """Return what an exception says, and then what each of its Java causes says, innermost last."""
     texts = [str(problem)]
     cause = java or _java_of(problem)
     for _ in range(CAUSES_MAX):
@@ -142,7 +164,7 @@ def _texts(problem: BaseException, java: Any = None) -> list[str]:
 
 
 def _java_of(problem: BaseException) -> Any:
-    """Give the Java exception behind one of Spark's or Py4J's; None where there is none."""
+    """Return the Java exception behind one of Spark's or Py4J's; None where there is none."""
     # The exception of a query is made of its text and its cause; only the cause knows its Java half.
     for one in (problem, getattr(problem, "_cause", None)):
         for name in ("java_exception", "_origin"):

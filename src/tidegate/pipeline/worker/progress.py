@@ -89,7 +89,7 @@ class ProgressCounter:
         self._steps.append((self._clock.monotonic_seconds(), rows))
 
     def totals(self) -> Totals:
-        """Give the totals, and the rate over the last seconds."""
+        """Return the totals, and the rate over the last seconds."""
         edge = self._clock.monotonic_seconds() - RATE_WINDOW_SECONDS
         while self._steps and self._steps[0][0] <= edge:
             self._steps.popleft()
@@ -98,7 +98,7 @@ class ProgressCounter:
 
 
 def rows_of(report: Mapping[str, Any]) -> int:
-    """Give how many rows of the sources a batch took in, each once.
+    """Return how many rows of the sources a batch took in, each once.
 
     Spark's own number counts a row again each time that a sink evaluates the batch, and none where the batch
     comes out of a cache. Offsets of a topic are dense, so their difference is exact. Where a source is not
@@ -117,7 +117,10 @@ def _rows_of_source(source: Mapping[str, Any], otherwise: int) -> int:
 
 
 def committed_offsets(checkpoint: Path) -> list[Offsets]:
-    """Give where a checkpoint stands, one entry a source; nothing when it is new or not readable as such."""
+    """Return where a checkpoint stands, one entry a source.
+
+    Nothing when it is new or not readable as such.
+    """
     numbers = [int(file.name) for file in (checkpoint / "commits").glob("[0-9]*") if file.name.isdecimal()]
     if not numbers:
         return []
@@ -137,5 +140,5 @@ def offsets_of(text: str | Mapping[str, Any] | None) -> Offsets:
 
 
 def _is_of_ticks(text: str | Mapping[str, Any] | None) -> bool:
-    """Say whether an offset is of the ticks that wake timers: they are no topic, and have no lag."""
+    """Return whether an offset is of the ticks that wake timers: they are no topic, and have no lag."""
     return "ticksOf" in (text or "")

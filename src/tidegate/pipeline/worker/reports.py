@@ -1,4 +1,8 @@
-"""What the worker reports of the state of a pipeline: takes its checkpoint, gives figures for each operator.
+"""Reports: tells the server each second what the worker does.
+
+A server that is away is said once in the log, and once more when it is back; the worker goes on either way.
+
+What the worker reports of the state of a pipeline: takes its checkpoint, gives figures for each operator.
 
 The figures are those of the newest batch that every partition has done. They are read again only when a batch
 was finished, so that an idle pipeline costs nothing.
@@ -8,14 +12,62 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tidegate.errors import StorageCorrupt, TimeRangeInvalid, Unavailable
+from tidegate.checkpoint.commit_record import Times
+from tidegate.checkpoint.inspect import OperatorState, describe
+from tidegate.dedup.describe import DedupState, dedup_state
+from tidegate.errors import StorageCorrupt, TidegateError, TimeRangeInvalid, Unavailable
 from tidegate.model.timeranges import format_time
-from tidegate.state.inspecting import OperatorState, describe
-from tidegate.state.segments.describe import DedupState, dedup_state
-from tidegate.state.times import Times
+from tidegate.pipeline.topic.client import Wire
+
+log = logging.getLogger("tidegate.worker")
+
+REPORT_INTERVAL_SECONDS = 1.0
+# A report that takes longer is worth less than the next one.
+REPORT_TIMEOUT_SECONDS = 5.0
+REPORT_PATH = "worker/report"
+
+
+class Reporter:
+    """A thread that posts what `body` gives until it is stopped."""
+
+    def __init__(self, wire: Wire, body: Callable[[], dict[str, Any]]) -> None:
+        self._wire = wire
+        self._body = body
+        self._stopping = threading.Event()
+        self._away = False
+        self._thread = threading.Thread(target=self._run, name="tidegate-reports", daemon=True)
+
+    def start(self) -> None:
+        """Begin to report."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send one last report and end."""
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(REPORT_INTERVAL_SECONDS):
+            self._post()
+        self._post()
+
+    def _post(self) -> None:
+        try:
+            self._wire.post_json_once(REPORT_PATH, self._body())
+        except TidegateError as problem:
+            if not self._away:
+                log.warning("server does not take reports error=%r", str(problem))
+            self._away = True
+        else:
+            if self._away:
+                log.info("server takes reports again")
+            self._away = False
+
 
 log = logging.getLogger("tidegate.worker")
 
@@ -52,7 +104,7 @@ class StateReports:
 
 
 def operator_report(operator: OperatorState, checkpoint: Path) -> dict[str, Any]:
-    """Give one operator's figures as the server is told of them."""
+    """Return one operator's figures as the server is told of them."""
     heads = [part.head for part in operator.partitions if part.head is not None]
     times = Times.of(heads)
     timers = [at for at in (times.next_event_timer_ms, times.next_processing_timer_ms) if at is not None]
@@ -75,7 +127,7 @@ def operator_report(operator: OperatorState, checkpoint: Path) -> dict[str, Any]
 
 
 def state_disk(folder: Path) -> dict[str, int | None]:
-    """Give how full the file system is on which state lies; the folder need not be there yet.
+    """Return how full the file system is on which state lies; the folder need not be there yet.
 
     Nothing where it does not answer: batches fail then and say so, and reports go on.
     """

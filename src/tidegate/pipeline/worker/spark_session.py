@@ -94,7 +94,7 @@ def build_session(
 
 
 def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
-    """Give Spark's configuration for a session."""
+    """Return Spark's configuration for a session."""
     conf = {
         "spark.master": settings.master,
         "spark.app.name": settings.app_name,
@@ -133,7 +133,7 @@ def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
 
 
 def jvm_of(spark: SparkSession) -> subprocess.Popen[bytes]:
-    """Give the JVM behind a session."""
+    """Return the JVM behind a session."""
     proc = spark.sparkContext._gateway.proc
     if not isinstance(proc, subprocess.Popen):
         raise InvariantBroken(reason="this session's JVM was not started by build_session")
@@ -203,7 +203,7 @@ def _no_orphan() -> Iterator[None]:
 
 def _python_path() -> str:
     """Let Spark's Python workers import what this process imported from, wherever it was started."""
-    ours = str(Path(__file__).resolve().parents[2])
+    ours = str(Path(__file__).resolve().parents[3])
     rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours]
     return os.pathsep.join([ours, *rest])
 
@@ -219,7 +219,7 @@ def _fresh_scratch(folder: Path | None) -> Path:
 
 
 def _write_log_settings(scratch: Path) -> str:
-    """Give the address of the file: without the spaces and quotes at which Spark would cut its options."""
+    """Return the address of the file: without the spaces and quotes at which Spark would cut its options."""
     lines = [
         "status = error",
         "rootLogger.level = warn",
@@ -240,7 +240,7 @@ def _write_log_settings(scratch: Path) -> str:
 def _registered(spark: SparkSession) -> SparkSession:
     from pyspark.sql import SparkSession as Sessions
 
-    from tidegate.pipeline.source import register_source
+    from tidegate.pipeline.topic.source import register_source
 
     register_source(spark)
     Sessions._instantiatedSession = spark

@@ -1,8 +1,8 @@
 """Supervision: takes the folder of pipeline files, keeps one streaming query running for each.
 
-A new file is started, a changed one is started again from its checkpoint, a removed one is stopped, and one
-that fails is started again after a pause that doubles. One thread calls `tick` and `stop`; `statuses` may be
-called from any thread.
+A new file is started, a changed one is started again from its checkpoint, one that is stopped or removed is
+ended, and one that fails is started again after a pause that doubles. One thread calls `tick` and `stop`;
+`statuses` may be called from any thread.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import PipelineInvalid
 from tidegate.model.clock import Clock
-from tidegate.pipeline.definitions import Context, build_writer, line_in, load_pipeline
-from tidegate.pipeline.failures import full_reason, java_failure, short_reason
-from tidegate.pipeline.progress import ProgressCounter, committed_offsets
-from tidegate.pipeline.state_reports import StateReports
-from tidegate.storage.home import Home
+from tidegate.pipeline.worker.definitions import Context, build_writer, line_in, load_pipeline
+from tidegate.pipeline.worker.failures import full_reason, java_failure, short_reason
+from tidegate.pipeline.worker.progress import ProgressCounter, committed_offsets
+from tidegate.pipeline.worker.reports import StateReports
+from tidegate.storage.home.home import Home
+from tidegate.storage.home.pipeline_files import installed_path, list_pipeline_files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +35,8 @@ STABLE_SECONDS = 60.0
 
 # When a file was written and which one it is: the same content written again is another stamp.
 Stamp = tuple[int, int, int]
+# Of a pipeline that is stopped: no file has it, so whatever is installed next is started.
+NO_STAMP: Stamp = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,7 @@ class PipelineRun:
         self.pause_seconds, self.started_seconds = BACKOFF_SECONDS_MIN, 0.0
 
     def status(self) -> dict[str, Any]:
-        """Give what the server is told of this pipeline."""
+        """Return what the server is told of this pipeline."""
         totals = self.counter.totals()
         offsets = self.counter.offsets
         paired = zip(self.topics, offsets, strict=True) if len(self.topics) == len(offsets) else ()
@@ -84,7 +87,8 @@ class PipelineRun:
             "error": self.error,
             "restarts": self.restarts,
             "topic": self.topics[0] if self.topics else None,
-            "table": self.tables[0] if self.tables else None,
+            # The one asked for last: dead letters and what is read along are named before the sink.
+            "table": self.tables[-1] if self.tables else None,
             "offsets": {topic: reached for topic, reached in paired if reached},
             "operators": self.states.reports,
         }
@@ -111,7 +115,7 @@ class Supervision:
                 self._start(run)
 
     def statuses(self) -> list[dict[str, Any]]:
-        """Give the status of every pipeline, by name."""
+        """Return the status of every pipeline, by name."""
         with self._lock:
             runs = sorted(self._runs.values(), key=lambda run: run.name)
         return [run.status() for run in runs]
@@ -125,27 +129,40 @@ class Supervision:
             thread.join()
 
     def _follow_folder(self) -> None:
-        files = {path.stem: path for path in sorted(self._home.pipelines_path.glob("*.py"))}
-        for name in [name for name in self._runs if name not in files]:
+        files = list_pipeline_files(self._home.pipelines_path)
+        for name in [name for name in self._runs if name not in (*files.installed, *files.stopped)]:
             log.info("pipeline removed pipeline=%s", name)
             self._end(self._runs[name])
             with self._lock:
                 del self._runs[name]
-        for name, path in files.items():
-            stamp = _stamp(path)
+        for name in files.stopped:
+            kept = self._runs.get(name) or self._add(name, NO_STAMP)
+            if kept.stamp != NO_STAMP:
+                log.info("pipeline stopped pipeline=%s", name)
+                self._end(kept)
+                kept.begin_anew(NO_STAMP)
+            kept.due_seconds = None
+        for name in files.installed:
+            stamp = _stamp(installed_path(self._home.pipelines_path, name))
             run = self._runs.get(name)
             if stamp is None or (run is not None and run.stamp == stamp):
                 continue
             if run is None:
-                states = StateReports(self._home.checkpoints_path / name)
-                run = PipelineRun(name, path, stamp, ProgressCounter(self._clock), states)
-                with self._lock:
-                    self._runs[name] = run
+                run = self._add(name, stamp)
             else:
                 log.info("pipeline changed pipeline=%s", name)
                 self._end(run)
                 run.begin_anew(stamp)
             run.state, run.due_seconds = "starting", 0.0
+
+    def _add(self, name: str, stamp: Stamp) -> PipelineRun:
+        path = installed_path(self._home.pipelines_path, name)
+        states = StateReports(self._home.checkpoints_path / name)
+        state = "stopped" if stamp == NO_STAMP else "starting"
+        run = PipelineRun(name, path, stamp, ProgressCounter(self._clock), states, state)
+        with self._lock:
+            self._runs[name] = run
+        return run
 
     def _start(self, run: PipelineRun) -> None:
         if run.error is not None:
@@ -219,15 +236,15 @@ class Supervision:
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """Give a session on the same Spark with the same sources; what is set or named in it stays in it."""
+    """Return a session on the same Spark with the same sources; what is set or named in it stays in it."""
     from pyspark.sql import SparkSession as Session
 
     return Session(spark.sparkContext, spark._jsparkSession.cloneSession())
 
 
 def topics_of(writer: DataStreamWriter) -> tuple[str, ...]:
-    """Give the topics that a stream reads, in the order in which Spark reports its sources."""
-    from tidegate.pipeline.source import SOURCE_NAME
+    """Return the topics that a stream reads, in the order in which Spark reports its sources."""
+    from tidegate.pipeline.topic.source import SOURCE_NAME
 
     leaves = writer._df._jdf.queryExecution().analyzed().collectLeaves()
     found = []
@@ -239,7 +256,7 @@ def topics_of(writer: DataStreamWriter) -> tuple[str, ...]:
 
 
 def _has_worked(query: StreamingQuery) -> bool:
-    """Say whether a query got through a trigger, with rows or without: only then it counts as running."""
+    """Return whether a query got through a trigger, with rows or without: only then it counts as running."""
     return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
 
 
@@ -247,7 +264,7 @@ def _stamp(path: Path) -> Stamp | None:
     try:
         stat = path.stat()
     except FileNotFoundError:
-        return None  # removed since it was listed; the next look sees that
+        return None  # stopped or removed since it was listed; the next look sees that
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 

@@ -22,16 +22,16 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from tidegate.checkpoint.local.store import ROOT_VARIABLE
 from tidegate.errors import SparkGone
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.reports import REPORT_TIMEOUT_SECONDS, Reporter
-from tidegate.pipeline.session import SessionSettings, build_session, end_session, jvm_of
-from tidegate.pipeline.state_reports import state_disk
-from tidegate.pipeline.supervision import Supervision, SupervisionSettings
-from tidegate.pipeline.wire import Place, Wire
+from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.pipeline.worker.reports import REPORT_TIMEOUT_SECONDS, Reporter, state_disk
+from tidegate.pipeline.worker.spark_session import SessionSettings, build_session, end_session, jvm_of
+from tidegate.pipeline.worker.supervisor import Supervision, SupervisionSettings
 from tidegate.settings import Settings
-from tidegate.state.local import ROOT_VARIABLE
-from tidegate.storage.home import Home, HomeLock
+from tidegate.storage.home.home import Home
+from tidegate.storage.home.locks import HomeLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,15 +71,20 @@ class _Standing:
         }
 
 
-def run_worker(settings: Settings, home: Home, clock: Clock | None = None) -> int:
+def run_worker(
+    settings: Settings, home: Home, clock: Clock | None = None, supervisor: int | None = None
+) -> int:
     """Run the pipelines of a home until SIGTERM or SIGINT; give the exit code.
 
     Raises HomeLocked when another worker runs there, JavaMissing or JarsMissing when Spark cannot start,
-    SparkGone when its JVM dies. Call it from the main thread: it listens to signals.
+    SparkGone when its JVM dies. Call it from the main thread: it listens to signals. `supervisor` is the pid
+    of a process that this one stops with.
     """
     clock = clock or SystemClock()
     _log_to_stderr()
     lock = home.lock("worker")
+    if supervisor is not None:
+        lock.mark_supervised(supervisor)
     standing = _Standing(_state_path(home))
     # The reporter runs before anything can fail, so that a slow start is seen as one.
     reporter = Reporter(Wire(Place(home=str(home.path)), 0, REPORT_TIMEOUT_SECONDS, clock), standing.body)
@@ -105,7 +110,7 @@ def run_worker(settings: Settings, home: Home, clock: Clock | None = None) -> in
 
 
 def memory_bytes(pid: int) -> int:
-    """Give the resident memory of a process and of all its descendants.
+    """Return the resident memory of a process and of all its descendants.
 
     A program that Java starts is Java itself for a moment, with the same pages: it is not counted twice.
     """
@@ -125,7 +130,7 @@ def memory_bytes(pid: int) -> int:
 
 
 def _state_path(home: Home) -> Path:
-    """Give where the copies of state are: on a disk that the shell names, else in the home."""
+    """Return where the copies of state are: on a disk that the shell names, else in the home."""
     named = os.environ.get(ROOT_VARIABLE)
     return Path(named).absolute() if named else home.run_path / "state"
 

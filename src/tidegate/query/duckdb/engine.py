@@ -19,20 +19,17 @@ import pyarrow as pa
 from tidegate.errors import NotReady, RequestInvalid, SqlInvalid, StorageCorrupt, TableNotFound, TidegateError
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
-from tidegate.query.answer import QueryAnswer
-from tidegate.query.comparisons import find_comparisons
-from tidegate.query.database import LakeDatabase, QueryLimits, Watch
-from tidegate.query.explain import Told, explained, told_files, told_table
-from tidegate.query.lake_scan import scan_sql
-from tidegate.query.lending import Lending
-from tidegate.query.places import TextRefused
-from tidegate.query.pruning import prune
-from tidegate.query.statement import Statement, read_statement, sql_invalid
-from tidegate.query.wanted import BYTES_PER_MB, Pace, Plan, Source, SourceTable, Wanted
-from tidegate.storage.lake import Lake, TableView
-from tidegate.tables.checks import near_names
-
-__all__ = ["Check", "LakeQuery", "QueryAnswer", "QueryLimits"]
+from tidegate.query.duckdb.analysis import Statement, read_statement, sql_invalid
+from tidegate.query.duckdb.error_positions import TextRefused
+from tidegate.query.duckdb.explain import Told, explained, told_files, told_table
+from tidegate.query.duckdb.pushdown import find_comparisons
+from tidegate.query.duckdb.result import QueryAnswer
+from tidegate.query.duckdb.session import LakeDatabase, QueryLimits, Watch
+from tidegate.query.duckdb.views import Lending
+from tidegate.query.scans.lake import prune, scan_sql
+from tidegate.query.scans.source import BYTES_PER_MB, Pace, Plan, Source, SourceTable, Wanted
+from tidegate.storage.lake.tables import Lake, TableView
+from tidegate.tables.validation import near_names
 
 BATCH_ROWS = 10_000  # rows between two looks at the limits
 # A writer may replace and remove files while a statement runs; it is run again on the newer version.
@@ -105,7 +102,7 @@ class LakeQuery:
         check: Check | None = None,
         rows_max: int | None = None,
     ) -> QueryAnswer:
-        """Give the rows of one SELECT; blocks until they are all here or a limit is met.
+        """Return the rows of one SELECT; blocks until they are all here or a limit is met.
 
         `check` gets every (namespace, table) that is named, before anything is read. `last` says that only
         the newest n rows of the one table can have a part in the answer. The source stays open.
@@ -136,7 +133,7 @@ class LakeQuery:
         last: int | None = None,
         check: Check | None = None,
     ) -> QueryAnswer:
-        """Give a row for each table of a SELECT: how it would be read; reads none. Errors as of `run`."""
+        """Return a row for each table of a SELECT: how it would be read; reads none. Errors as of `run`."""
         ask = _Ask(sql, list(params), source, last, check)
         scans: list[_Scan] = []
         with self._session() as (cursor, watch), self._translated(scans, watch):
@@ -240,7 +237,7 @@ class LakeQuery:
         return TableNotFound(table=shorten(full_name), known=near_names(full_name, known))
 
     def _choose_files(self, cursor: Any, statement: Statement, name: str, params: list[Any] | None) -> _Scan:
-        """Give the newest version of a table and the files to read: without parameters, all of them."""
+        """Return the newest version of a table and the files to read: without parameters, all of them."""
         view = self._lake.view(name)
         chosen = None if params is None else prune(cursor, view, statement.sql, params)
         return _Scan(view, chosen, *scan_sql(view, chosen))
@@ -285,7 +282,7 @@ class LakeQuery:
             raise
 
     def _translate(self, refused: TextRefused, scans: list[_Scan]) -> Exception:
-        """Give our error for one of DuckDB's: about a table's file, about memory, else about the text."""
+        """Return our error for one of DuckDB's: about a table's file, about memory, else about the text."""
         import duckdb
 
         error, message = refused.__cause__, refused.words
@@ -306,7 +303,7 @@ class LakeQuery:
 
 @contextmanager
 def _of_text(statement: Statement) -> Iterator[None]:
-    """Say of an error inside that it is about the text of a statement."""
+    """Return of an error inside that it is about the text of a statement."""
     import duckdb
 
     try:
@@ -318,7 +315,7 @@ def _of_text(statement: Statement) -> Iterator[None]:
 def _wanted(
     cursor: Any, ask: _Ask, statement: Statement, place: tuple[str, str], table: SourceTable
 ) -> Wanted:
-    """Say what of a table the statement uses; a table that is named twice is read whole."""
+    """Return what of a table the statement uses; a table that is named twice is read whole."""
     columns = statement.mentioned if ask.narrow else None
     if statement.tables[place] != 1 or not ask.pruning:
         return Wanted(columns)
@@ -327,7 +324,7 @@ def _wanted(
 
 
 def _bound(cursor: Any, statement: Statement, params: list[Any]) -> Any:
-    """Give the statement, bound and not yet run; its rows are streamed, those of `execute` are copied."""
+    """Return the statement, bound and not yet run; its rows are streamed, those of `execute` are copied."""
     import duckdb
 
     try:
@@ -338,7 +335,7 @@ def _bound(cursor: Any, statement: Statement, params: list[Any]) -> Any:
 
 
 def _type_names(types: list[str], columns: Sequence[str], reads: _Reads) -> list[str]:
-    """Give DuckDB's names of the outputs' types, but JSON for an output that is a JSON column as it is."""
+    """Return DuckDB's names of the outputs' types, but JSON for an output that is a JSON column as it is."""
     outputs = reads.statement.outputs
     table = next(
         (t for t, _ in reads.tables if outputs and t.full_name == f"{outputs.namespace}.{outputs.name}"), None

@@ -12,10 +12,10 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from tidegate.errors import SqlInvalid
-from tidegate.query.system_names import shown_text
+from tidegate.query.duckdb.names import shown_text
 from tidegate.sql import statements as sql
-from tidegate.sql.select import LAST_SQL
-from tidegate.sql.tokens import END, PARAM, Place, Token, line_and_column, scan
+from tidegate.sql.parser.lexer import END, PARAM, Place, Token, line_and_column, scan
+from tidegate.sql.parser.select import LAST_SQL
 
 # Longer rewritten texts are not compared: that would take tenths of a second.
 COMPARED_CHARS_MAX = 64 * 1024
@@ -38,7 +38,7 @@ class TextRefused(Exception):
 
 
 def read_error(error: Exception) -> tuple[str, Span | None]:
-    """Give the words of an error of DuckDB, and the bytes (start and stop) of the text that it is about."""
+    """Return the words of an error of DuckDB, and the bytes (start and stop) of the text that it is about."""
     message = str(error)
     head, start, rest = message.partition(_JSON_START)
     if not start:
@@ -60,7 +60,7 @@ def _in_characters(text: str, place: Span) -> Span | None:
 
 
 def drawn(text: str, span: Span) -> str:
-    """Give the line of a place with marks below it."""
+    """Return the line of a place with marks below it."""
     start, stop = span
     line, column = line_and_column(text, start)
     begin = start - column + 1
@@ -75,13 +75,16 @@ def drawn(text: str, span: Span) -> str:
 
 
 def _width(shown: str) -> int:
-    """Give how many columns of a terminal a text takes."""
+    """Return how many columns of a terminal a text takes."""
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in shown)
     return len(shown) + wide - sum(bool(unicodedata.combining(letter)) for letter in shown)
 
 
 def written_span(refused: TextRefused, text: str, statement: sql.Statement) -> Span | None:
-    """Give where in the caller's text the place stands that DuckDB names; None where that is not certain."""
+    """Return where in the caller's text the place stands that DuckDB names.
+
+    None where that is not certain.
+    """
     if refused.span is None:
         return None
     given, pieces = refused.text, _pieces(statement)
@@ -101,14 +104,14 @@ def written_span(refused: TextRefused, text: str, statement: sql.Statement) -> S
 
 
 def _marked(tokens: Sequence[Token], span: Span) -> tuple[int, int]:
-    """Give the first and the last token of a place; the last of all where it is behind them."""
+    """Return the first and the last token of a place; the last of all where it is behind them."""
     first = next((at for at, token in enumerate(tokens) if token.stop > span[0]), len(tokens) - 1)
     last = next((at for at in range(first, len(tokens)) if tokens[at].stop >= span[1]), first)
     return first, last
 
 
 def _pieces(statement: sql.Statement) -> Sequence[sql.Fragment]:
-    """Give the parts of a statement that are DuckDB's to read."""
+    """Return the parts of a statement that are DuckDB's to read."""
     if isinstance(statement, (sql.ExecuteAs, sql.Explain)):
         return _pieces(statement.statement)
     if isinstance(statement, sql.Select):
@@ -126,7 +129,7 @@ def _pieces(statement: sql.Statement) -> Sequence[sql.Fragment]:
 
 
 def _is_verbatim(piece: sql.Fragment, given: str, text: str) -> bool:
-    """Say whether DuckDB got a piece just as it stands in the caller's text, but for the case of names."""
+    """Return whether DuckDB got a piece just as it stands in the caller's text, but for the case of names."""
     return (
         len(given) == len(piece.sql)
         and given.lower() == shown_text(piece.sql).lower()
@@ -135,7 +138,7 @@ def _is_verbatim(piece: sql.Fragment, given: str, text: str) -> bool:
 
 
 def _spans(words: list[str], first: int, last: int, piece: sql.Fragment, text: str) -> Iterator[Span]:
-    """Give the places in the caller's text that some words of the given one are, if they are of the piece."""
+    """Yield places in the caller's text that some words of the given one are, if they are of the piece."""
     own = _words(shown_text(piece.sql), _tokens(shown_text(piece.sql)))
     for place, word in enumerate(own):
         begin = first - place
@@ -152,7 +155,7 @@ def _spans(words: list[str], first: int, last: int, piece: sql.Fragment, text: s
 
 
 def _written(text: str, piece: sql.Fragment, words: Sequence[str], place: int) -> Token | None:
-    """Give the token of the caller's text that a word of the piece's sql comes from."""
+    """Return the token of the caller's text that a word of the piece's sql comes from."""
     source, last = Place(text, 1), _words(LAST_SQL, _tokens(LAST_SQL))
     token, at = scan(source, piece.position), 0
     while token.kind != END:
@@ -174,5 +177,5 @@ def _tokens(text: str) -> list[Token]:
 
 
 def _words(text: str, tokens: Sequence[Token]) -> list[str]:
-    """Give what tokens are compared by: all parameters are alike, as they are numbered anew."""
+    """Return what tokens are compared by: all parameters are alike, as they are numbered anew."""
     return ["$" if token.kind == PARAM else text[token.start : token.stop].upper() for token in tokens]

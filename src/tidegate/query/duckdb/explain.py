@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tidegate.query.answer import QueryAnswer
-from tidegate.query.bounds import BoundTable, find_filter
-from tidegate.query.comparisons import bound_table
-from tidegate.query.pruning import bound_table as bound_files
-from tidegate.query.statement import Statement
-from tidegate.query.wanted import Plan, SourceTable, chosen_columns
-from tidegate.storage.lake import TableView
+from tidegate.query.duckdb.analysis import Statement
+from tidegate.query.duckdb.pushdown import BoundTable, bound_table, find_filter
+from tidegate.query.duckdb.result import QueryAnswer
+from tidegate.query.scans.lake import bound_table as bound_files
+from tidegate.query.scans.source import Plan, SourceTable, chosen_columns
+from tidegate.storage.lake.tables import TableView
 
 
 class Told(NamedTuple):
@@ -43,7 +42,7 @@ def told_table(statement: Statement, table: SourceTable, plan: Plan) -> Told:
 
 
 def explained(told: Sequence[Told]) -> QueryAnswer:
-    """Give the answer of an EXPLAIN."""
+    """Return the answer of an EXPLAIN."""
     names = Told._fields
     columns: Sequence[Sequence[str]] = list(zip(*told, strict=True)) if told else [()] * len(names)
     table = pa.table([pa.array(values, pa.string()) for values in columns], names=list(names))

@@ -4,15 +4,31 @@ Takes the statement's text and a table, gives comparisons of a plain column with
 joined by AND, in the WHERE of the one SELECT that reads the table. Every row of the table has to meet them
 to have any part in the answer. Whatever is not plainly safe is left out: a missed comparison costs time, a
 wrong one costs rows.
+
+The comparisons of a statement with a table's columns, as values of those columns.
+
+Takes the statement and a table, gives comparisons that mean the same to the table as to DuckDB. A constant
+is turned into the column's own type exactly, by DuckDB where it has a hand in the meaning (texts that stand
+for times, casts); what cannot be turned exactly is left to DuckDB alone.
+
+The constants of a statement's comparisons: their types as DuckDB sees them.
 """
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from typing import Any
 
-from tidegate.query.database import quote_text
+from tidegate.model.schemas import DECIMAL_PRECISION_MAX, ColumnType
+from tidegate.model.tables import Value
+from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN
+from tidegate.model.values import BIGINT_MAX, BIGINT_MIN, INT_MAX, INT_MIN
+from tidegate.query.duckdb.session import quote_text
+from tidegate.query.scans.source import Comparison, SourceTable
 
 # More comparisons than this in one WHERE are not looked at: the first ones already drop what can be dropped.
 BOUNDS_MAX = 64
@@ -70,13 +86,13 @@ class Bound:
 
 
 def find_bounds(sql: str, table: BoundTable, parameter_count: int) -> list[Bound]:
-    """Give the comparisons that every row of this table must meet to have any part in the answer."""
+    """Return the comparisons that every row of this table must meet to have any part in the answer."""
     found = _plain_use(sql, table, parameter_count)
     return [] if found is None else _bounds_of(*found, table)
 
 
 def find_filter(sql: str, table: BoundTable, parameter_count: int) -> str:
-    """Give the WHERE of the SELECT that reads the table, as text; '' for none or a shape that is odd."""
+    """Return the WHERE of the SELECT that reads the table, as text; '' for none or a shape that is odd."""
     found = _plain_use(sql, table, parameter_count)
     where = None if found is None else found[0].args.get("where")
     return "" if where is None else str(where.this.sql(dialect="duckdb"))
@@ -263,3 +279,194 @@ def _interval(node: Any) -> str:
     if name not in _UNITS:
         raise _Odd
     return f"INTERVAL {quote_text(f'{amount.this} {name.lower()}')}"
+
+
+_DECIMAL = re.compile(r"DECIMAL\((\d+),(\d+)\)")
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_EXACT = Context(prec=100, traps=[Inexact, InvalidOperation])
+# How many digits DuckDB gives a whole number beside a decimal one.
+_WHOLE_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}
+
+
+def bound_table(table: SourceTable) -> BoundTable:
+    """Name the columns whose comparisons the table can use."""
+    namespace, _, name = table.full_name.partition(".")
+    return BoundTable(namespace, name, tuple(name for name, _ in table.columns), table.compared)
+
+
+def find_comparisons(
+    cursor: Any, sql: str, table: SourceTable, params: Sequence[Any]
+) -> tuple[Comparison, ...]:
+    """Return the comparisons that every row of the table must meet to have any part in the answer."""
+    import duckdb
+
+    bounds = find_bounds(sql, bound_table(table), len(params)) if table.compared else []
+    if not bounds:
+        return ()
+    try:
+        return _evaluate(cursor, bounds, dict(table.columns), params)
+    except (
+        duckdb.BinderException,
+        duckdb.ConversionException,
+        duckdb.InvalidInputException,
+        duckdb.OutOfRangeException,
+    ):
+        return ()  # a constant that cannot be: the statement itself says so, if it comes to that
+
+
+def _evaluate(
+    cursor: Any, bounds: list[Bound], columns: dict[str, ColumnType], params: Sequence[Any]
+) -> tuple[Comparison, ...]:
+    types = constant_types(cursor, bounds, params)
+    usable = [
+        bound
+        for bound in bounds
+        if alike({types[constant.sql] for constant in bound.peers})
+        and all(_is_usable(bound, constant, columns[bound.column], types) for constant in bound.constants)
+    ]
+    if not usable:
+        return ()
+    asked = [_asked(constant.sql, columns[bound.column]) for bound in usable for constant in bound.constants]
+    sql = f"SELECT {', '.join(asked)}"
+    answers = iter(cursor.execute(sql, used_params(cursor, sql, params)).fetchall()[0])
+    found = []
+    for bound in usable:
+        kind = columns[bound.column]
+        values = [_value(next(answers), kind) for _ in bound.constants]
+        if None not in values:
+            found.append(Comparison(bound.column, bound.operator, tuple(dict.fromkeys(values))))
+    return tuple(found)
+
+
+def _is_usable(bound: Bound, constant: Constant, kind: ColumnType, types: dict[str, str]) -> bool:
+    """Return whether DuckDB compares the column, as it is, with the constant turned into its type."""
+    # The clock goes on until the statement runs, so only a lower bound by the clock is safe now.
+    if constant.rises and bound.operator not in {">", ">="}:
+        return False
+    found = types[constant.sql]
+    match kind.name:
+        case "INT" | "BIGINT":
+            return is_whole(found)
+        case "DOUBLE":
+            return is_whole(found) or found == "DOUBLE" or _DECIMAL.fullmatch(found) is not None
+        case "DECIMAL":
+            digits = _digits(found)
+            return digits is not None and _joined_digits(kind, *digits) <= DECIMAL_PRECISION_MAX
+        case "TEXT":
+            return found == "VARCHAR"
+        case "UUID":
+            return found in {"UUID", "VARCHAR"}
+        case "DATE":
+            return found in {"DATE", "VARCHAR"}
+        case "TIMESTAMP":
+            return found in TIME_TYPES
+        case "BOOLEAN":
+            return found == "BOOLEAN"
+        case "BYTES":
+            return found == "BLOB"
+    return False
+
+
+def _digits(constant_type: str) -> tuple[int, int] | None:
+    """Return precision and scale of a number's type; None where it has none."""
+    matched = _DECIMAL.fullmatch(constant_type)
+    if matched is not None:
+        return int(matched[1]), int(matched[2])
+    whole = _WHOLE_DIGITS.get(constant_type)
+    return None if whole is None else (whole, 0)
+
+
+def _joined_digits(kind: ColumnType, precision: int, scale: int) -> int:
+    """Return how many digits a decimal type needs to hold both; beyond the most, DuckDB drops some."""
+    return max(kind.precision - kind.scale, precision - scale) + max(kind.scale, scale)
+
+
+def _asked(constant: str, kind: ColumnType) -> str:
+    """Return what DuckDB is asked for, in a type that reaches Python exactly."""
+    match kind.name:
+        case "TIMESTAMP":
+            return f"epoch_us(CAST({constant} AS TIMESTAMPTZ))"
+        case "DOUBLE":
+            return f"CAST({constant} AS DOUBLE)"
+        case "DATE" | "UUID":
+            return f"CAST({constant} AS VARCHAR)"
+    return constant
+
+
+def _value(answer: Any, kind: ColumnType) -> Value:
+    """Return a constant as the column's type holds it; None where it does not, or is null."""
+    if answer is None:
+        return None
+    match kind.name:
+        case "INT" | "BIGINT":
+            low, high = (INT_MIN, INT_MAX) if kind.name == "INT" else (BIGINT_MIN, BIGINT_MAX)
+            return int(answer) if low <= answer <= high else None
+        case "DOUBLE":
+            return float(answer) if math.isfinite(answer) else None
+        case "DECIMAL":
+            return _decimal(Decimal(answer), kind)
+        case "TIMESTAMP":
+            return int(answer) if TIME_US_MIN <= answer <= TIME_US_MAX else None
+        case "DATE":
+            return _day(answer)
+        case "UUID":
+            return _uuid(answer)
+    return answer  # type: ignore[no-any-return]
+
+
+def _decimal(value: Decimal, kind: ColumnType) -> Decimal | None:
+    """Return the number at the column's scale; None where it has more digits than the column."""
+    try:
+        fitted = value.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
+    except (Inexact, InvalidOperation):
+        return None
+    return fitted if len(fitted.as_tuple().digits) <= kind.precision else None
+
+
+def _day(text: str) -> int | None:
+    from datetime import date
+
+    from tidegate.model.values import EPOCH_ORDINAL
+
+    if _DAY.fullmatch(text) is None:
+        return None
+    try:
+        return date.fromisoformat(text).toordinal() - EPOCH_ORDINAL
+    except ValueError:
+        return None
+
+
+def _uuid(text: str) -> str | None:
+    """Return a UUID that is written as everywhere; other spellings are left to DuckDB."""
+    from uuid import UUID
+
+    try:
+        return text if str(UUID(text)) == text else None
+    except ValueError:
+        return None
+
+
+TIME_TYPES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "VARCHAR"})
+
+
+def constant_types(cursor: Any, bounds: list[Bound], params: Sequence[Any]) -> dict[str, str]:
+    """Return DuckDB's type of each constant."""
+    texts = list(dict.fromkeys(c.sql for bound in bounds for c in (*bound.constants, *bound.peers)))
+    sql = f"SELECT {', '.join(f'typeof({text})' for text in texts)}"
+    return dict(zip(texts, cursor.execute(sql, used_params(cursor, sql, params)).fetchall()[0], strict=True))
+
+
+def used_params(cursor: Any, sql: str, params: Sequence[Any]) -> dict[str, Any]:
+    """Return the parameters that a text uses, by number."""
+    names: set[str] = cursor.extract_statements(sql)[0].named_parameters
+    return {name: params[int(name) - 1] for name in names}
+
+
+def is_whole(kind: str) -> bool:
+    """Tell whether a type of DuckDB holds whole numbers and nothing else."""
+    return kind.endswith("INT") or kind == "INTEGER"
+
+
+def alike(kinds: set[str]) -> bool:
+    """Tell whether one type for all of them changes none of the comparisons."""
+    return len(kinds) <= 1 or all(map(is_whole, kinds)) or kinds <= TIME_TYPES - {"VARCHAR"}

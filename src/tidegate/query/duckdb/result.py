@@ -56,11 +56,11 @@ class QueryAnswer:
         return int(self._table.num_rows)
 
     def arrow(self) -> pa.Table:
-        """Give the rows as DuckDB made them; timestamps are in UTC, to the microsecond."""
+        """Return the rows as DuckDB made them; timestamps are in UTC, to the microsecond."""
         return self._table
 
     def json_rows(self) -> list[list[Any]]:
-        """Give the rows as values that any JSON writer takes."""
+        """Return the rows as values that any JSON writer takes."""
         columns = [
             _json_column(column, "HUGEINT" in name)
             for column, name in zip(self._table.columns, self._type_names, strict=True)
@@ -69,13 +69,13 @@ class QueryAnswer:
 
 
 def _json_column(column: pa.ChunkedArray, whole: bool) -> list[Any]:
-    """Give the values of a column; `whole`: Arrow has no 128-bit integers, so they come as decimals."""
+    """Return the values of a column; `whole`: Arrow has no 128-bit integers, so they come as decimals."""
     chunks = [_values(chunk, whole) for chunk in column.chunks]
     return chunks[0] if len(chunks) == 1 else [value for chunk in chunks for value in chunk]
 
 
 def _values(array: pa.Array, whole: bool) -> list[Any]:
-    """Give the values of an array, a column at a time down to the leaves of nested types."""
+    """Return the values of an array, a column at a time down to the leaves of nested types."""
     kind = array.type
     if pa.types.is_floating(kind):
         return _numbers(pc.if_else(pc.is_finite(array), array, pa.scalar(None, kind)))
@@ -92,7 +92,7 @@ def _values(array: pa.Array, whole: bool) -> list[Any]:
 
 
 def _plain(array: pa.Array, whole: bool) -> list[Any]:
-    """Give the values of an array that is not nested."""
+    """Return the values of an array that is not nested."""
     try:
         values: list[Any] = array.to_pylist()
     except (OverflowError, ValueError) as problem:
@@ -103,7 +103,7 @@ def _plain(array: pa.Array, whole: bool) -> list[Any]:
 
 
 def _nested(array: pa.Array, whole: bool) -> list[Any] | None:
-    """Give the values of a list, a map, a struct or a union; None where the type is not nested."""
+    """Return the values of a list, a map, a struct or a union; None where the type is not nested."""
     kind = array.type
     if pa.types.is_map(kind):
         return _maps(array, whole)
@@ -125,7 +125,7 @@ def _nested(array: pa.Array, whole: bool) -> list[Any] | None:
 
 
 def _maps(array: pa.Array, whole: bool) -> list[Any]:
-    """Give the objects of an array of maps."""
+    """Return the objects of an array of maps."""
     # Arrow does not flatten maps: the keys and values of all of them lie side by side, cut at the offsets.
     offsets = array.offsets.to_pylist()
     first, last = offsets[0], offsets[-1]
@@ -173,7 +173,7 @@ def _dates(array: pa.Array) -> list[Any]:
 
 
 def _within(numbers: pa.Array, first: int, last: int) -> bool:
-    """Say whether all numbers that are there are between two, both in."""
+    """Return whether all numbers that are there are between two, both in."""
     ends = pc.min_max(numbers).as_py()
     return ends["min"] is None or (first <= ends["min"] and ends["max"] <= last)
 
@@ -199,20 +199,20 @@ def _far_time(value: int | None, unit: str) -> str | None:
 
 
 def _written(moment: np.datetime64) -> str:
-    """Give ISO 8601; a year has four digits at least, also below 0."""
+    """Return ISO 8601; a year has four digits at least, also below 0."""
     text = str(moment)
     return f"-{text[1:].zfill(len(text[1:].partition('-')[2]) + 5)}" if text.startswith("-") else text
 
 
 def _end_of_time(value: int, most: int) -> str | None:
-    """Give the name of a value by which DuckDB means an end of time, or None."""
+    """Return the name of a value by which DuckDB means an end of time, or None."""
     if abs(value) < most:
         return None
     return "infinity" if value > 0 else "-infinity"
 
 
 def _converter(kind: pa.DataType, whole: bool) -> Callable[[Any], Any] | None:
-    """Give the function that turns one value of a type, as Arrow gives it to Python, into JSON."""
+    """Return the function that turns one value of a type, as Arrow gives it to Python, into JSON."""
     if pa.types.is_decimal(kind):
         return int if whole and kind.scale == 0 and kind.precision == 38 else "{:f}".format
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
@@ -229,6 +229,6 @@ def _key(value: Any) -> str:
 
 
 def _interval(value: Any) -> str:
-    """Give an ISO 8601 duration."""
+    """Return an ISO 8601 duration."""
     seconds = value.nanoseconds / 1_000_000_000
     return f"P{value.months}M{value.days}DT{seconds:.6f}".rstrip("0").rstrip(".") + "S"

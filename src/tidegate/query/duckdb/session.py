@@ -169,15 +169,15 @@ class Watch:
 
 
 def quote_text(text: str) -> str:
-    """Give a SQL text literal."""
+    """Return a SQL text literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def quote_name(name: str) -> str:
-    """Give a SQL identifier."""
+    """Return a SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def escape_glob(path: str) -> str:
-    """Give the pattern that matches exactly this path."""
+    """Return the pattern that matches exactly this path."""
     return "".join(f"[{char}]" if char in "*?[" else char for char in path)

@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.model.schemas import ColumnType
-from tidegate.query.database import quote_name
-from tidegate.query.statement import LENT_PREFIX
-from tidegate.query.system_names import SYSTEM, SYSTEM_INSIDE
-from tidegate.query.wanted import SourceTable
+from tidegate.query.duckdb.analysis import LENT_PREFIX
+from tidegate.query.duckdb.names import SYSTEM, SYSTEM_INSIDE
+from tidegate.query.duckdb.session import quote_name
+from tidegate.query.scans.source import SourceTable
 
 
 class Lending:

@@ -99,7 +99,7 @@ class SourceTable(Protocol):
         ...
 
     def access(self, wanted: Wanted) -> Plan:
-        """Say how to read what is wanted; reads nothing."""
+        """Return how to read what is wanted; reads nothing."""
         ...
 
     def scan(self, plan: Plan, pace: Pace) -> Scanned:
@@ -111,7 +111,7 @@ class Source(Protocol):
     """What one statement of one caller may read; all engine tables are of one moment."""
 
     def find(self, namespace: str, name: str) -> SourceTable | None:
-        """Give a table by its name in small letters; None where there is none."""
+        """Return a table by its name in small letters; None where there is none."""
         ...
 
     def known(self) -> list[str]:
@@ -122,7 +122,7 @@ class Source(Protocol):
 
 
 def chosen_columns(columns: Iterable[str], wanted: frozenset[str] | None) -> tuple[str, ...]:
-    """Give the columns to read, in order: one at least, so that rows can be counted."""
+    """Return the columns to read, in order: one at least, so that rows can be counted."""
     every = tuple(columns)
     if wanted is None:
         return every

@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 from tidegate.model.tables import Table, Value
 from tidegate.model.timeranges import TIME_US_MAX, format_time
-from tidegate.query.gather import cut, gather
-from tidegate.query.table_scan import NOTHING, Span, span_of
-from tidegate.query.wanted import Pace, Plan, Scanned, Wanted, chosen_columns
+from tidegate.query.scans.source import Pace, Plan, Scanned, Wanted, chosen_columns
+from tidegate.query.scans.tables import NOTHING, Span, cut, gather, span_of
 from tidegate.streams.store import StreamStore
 
 TIME_COLUMN = "_time"

@@ -12,14 +12,15 @@ from tidegate.errors import TableChanged, TidegateError
 from tidegate.model.schemas import Column, ColumnType, Schema
 from tidegate.model.tables import Default, DefaultKind, Table, TableKind
 from tidegate.model.values import to_arrow
-from tidegate.query.wanted import Pace, Plan, Scanned, Wanted, chosen_columns
+from tidegate.query.scans.source import Pace, Plan, Scanned, Wanted, chosen_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from tidegate.catalog.audit import AuditEvent
     from tidegate.catalog.jobs import Job
-    from tidegate.streams.store import StreamStore, WindowShape
+    from tidegate.streams.store import StreamStore
+    from tidegate.streams.table_log import WindowShape
     from tidegate.tables.definitions import TableDirectory
     from tidegate.tables.store import TableStore
 
@@ -99,10 +100,10 @@ class SystemTable:
 def table_functions(
     tables: TableDirectory, store: TableStore, streams: StreamStore, tenant: str
 ) -> dict[str, Callable[[], pa.Table]]:
-    """Give the system tables about the tables of a tenant, each made when it is asked for."""
+    """Return the system tables about the tables of a tenant, each made when it is asked for."""
 
     def windows(table: Table) -> Sequence[WindowShape] | None:
-        """Give the windows of a stream; None where its folder is broken, so that the others are seen."""
+        """Return the windows of a stream; None where its folder is broken, so that the others are seen."""
         try:
             return streams.describe(table)
         except TableChanged:
@@ -131,7 +132,7 @@ def table_functions(
 
 
 def tables_arrow(tables: Iterable[tuple[Table, int | None, int | None]]) -> pa.Table:
-    """Give `system.tables` of tables with their numbers of rows and bytes; None where nobody counts."""
+    """Return `system.tables` of tables with their numbers of rows and bytes; None where nobody counts."""
     return system_arrow(
         "tables",
         [
@@ -147,7 +148,7 @@ def tables_arrow(tables: Iterable[tuple[Table, int | None, int | None]]) -> pa.T
 
 
 def columns_arrow(tables: Iterable[Table]) -> pa.Table:
-    """Give `system.columns`, without those that every stream has."""
+    """Return `system.columns`, without those that every stream has."""
     return system_arrow(
         "columns",
         [
@@ -162,7 +163,7 @@ def columns_arrow(tables: Iterable[Table]) -> pa.Table:
 
 
 def streams_arrow(streams: Iterable[tuple[Table, Sequence[WindowShape] | None]]) -> pa.Table:
-    """Give `system.streams`: one row for each window of each stream, as `StreamStore.describe` gives it.
+    """Return `system.streams`: one row for each window of each stream, as `StreamStore.describe` gives it.
 
     A stream whose windows cannot be told (None) has one row that names it.
     """
@@ -183,13 +184,13 @@ def streams_arrow(streams: Iterable[tuple[Table, Sequence[WindowShape] | None]])
 
 
 def namespaces_arrow(names: Iterable[str], tables: Iterable[Table]) -> pa.Table:
-    """Give `system.namespaces` with the number of tables in each."""
+    """Return `system.namespaces` with the number of tables in each."""
     homes = [table.namespace for table in tables]
     return system_arrow("namespaces", [(name, homes.count(name)) for name in names])
 
 
 def audit_arrow(events: Iterable[AuditEvent]) -> pa.Table:
-    """Give `system.audit`."""
+    """Return `system.audit`."""
     return system_arrow(
         "audit",
         [
@@ -203,7 +204,7 @@ def audit_arrow(events: Iterable[AuditEvent]) -> pa.Table:
 
 
 def jobs_arrow(jobs: Iterable[Job]) -> pa.Table:
-    """Give `system.jobs`."""
+    """Return `system.jobs`."""
     return system_arrow(
         "jobs",
         [
@@ -217,7 +218,7 @@ def jobs_arrow(jobs: Iterable[Job]) -> pa.Table:
 
 
 def system_arrow(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
-    """Give the rows of a system table as Arrow."""
+    """Return the rows of a system table as Arrow."""
     import pyarrow as pa
 
     kinds = SYSTEM_SCHEMAS[name]
@@ -228,7 +229,7 @@ def system_arrow(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 
 def _indexes(table: Table) -> str | None:
-    """Give the indexes as they are written: by_room (room, at); one that is still filled says so."""
+    """Return the indexes as they are written: by_room (room, at); one that is still filled says so."""
     told = [
         f"{index.name} ({', '.join(index.columns)}){'' if index.ready else ' (being filled)'}"
         for index in table.indexes

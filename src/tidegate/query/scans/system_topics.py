@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import TopicNotFound
-from tidegate.query.system_tables import system_arrow
-from tidegate.query.topic_parts import TopicParts
-from tidegate.query.topic_showing import held_by, source_name
+from tidegate.query.scans.system import system_arrow
+from tidegate.query.statements.show import held_by, source_name
+from tidegate.query.statements.topic_access import TopicParts
 from tidegate.tables.definitions import TableDirectory
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups import GroupShape, PartitionShape
+from tidegate.topics.groups.types import GroupShape, PartitionShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def topic_functions(
     topics: TopicParts, tables: TableDirectory, tenant: str
 ) -> dict[str, Callable[[], pa.Table]]:
-    """Give the system tables about the topics of a tenant, each made when it is asked for."""
+    """Return the system tables about the topics of a tenant, each made when it is asked for."""
 
     def mine() -> list[Topic]:
         return topics.directory.of(tenant)
@@ -46,7 +46,7 @@ def topic_functions(
 
 
 def groups_of(topics: TopicParts, topic: Topic) -> list[GroupShape]:
-    """Give the groups of a topic; none where it was deleted since the list was made."""
+    """Return the groups of a topic; none where it was deleted since the list was made."""
     try:
         return topics.groups.describe(topic)
     except TopicNotFound:
@@ -64,7 +64,7 @@ def _topic_row(topics: TopicParts, topic: Topic) -> tuple[Any, ...]:
 
 
 def _dead_letters(topics: TopicParts, topic: Topic) -> int:
-    """Give how many dead letters of a topic are kept."""
+    """Return how many dead letters of a topic are kept."""
     try:
         dead = topics.directory.get(topic.tenant, topic.dead_name)
     except TopicNotFound:

@@ -2,22 +2,26 @@
 
 By order of preference: whole primary keys (point reads), leading columns of the primary key, an index whose
 leading columns are compared with '=', a range of the first key column, the whole table.
+
+Rows as Arrow, a chunk at a time: only the wanted columns are taken out of the rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 from typing import NamedTuple
+
+import pyarrow as pa
 
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, Value
-from tidegate.model.values import to_json
-from tidegate.query.gather import CHUNK_ROWS, gather
-from tidegate.query.wanted import Comparison, Pace, Plan, Scanned, Wanted, chosen_columns
+from tidegate.model.values import to_arrow, to_json
+from tidegate.query.scans.source import Comparison, Pace, Plan, Scanned, Wanted, chosen_columns
 from tidegate.storage.engine import Reader
-from tidegate.tables.access import Access, IndexSpan, Keys, KeySpan, Whole
+from tidegate.tables.access_paths import Access, IndexSpan, Keys, KeySpan, Whole
 from tidegate.tables.store import TableStore
 
 NOTHING = "nothing (the comparisons exclude each other)"
@@ -104,7 +108,7 @@ class EngineTable:
 
 
 def tell_span(kinds: Mapping[str, ColumnType], columns: Sequence[str], span: Span) -> str:
-    """Give the comparisons of a span in words."""
+    """Return the comparisons of a span in words."""
     told = [
         f"{name} = {tell_value(value, kinds[name])}"
         for name, value in zip(columns, span.prefix, strict=False)
@@ -119,7 +123,7 @@ def tell_span(kinds: Mapping[str, ColumnType], columns: Sequence[str], span: Spa
 
 
 def tell_value(value: Value, kind: ColumnType) -> str:
-    """Give a value as a statement would write it, cut when it is long."""
+    """Return a value as a statement would write it, cut when it is long."""
     shown = to_json(value, kind)
     if isinstance(shown, str) and kind.name != "DECIMAL":
         return f"'{shorten(shown)}'"
@@ -129,7 +133,7 @@ def tell_value(value: Value, kind: ColumnType) -> str:
 def span_of(
     columns: Sequence[str], equal: Mapping[str, tuple[Value, ...]], comparisons: Sequence[Comparison]
 ) -> Span:
-    """Give the leading columns that must equal one value each, and the bounds of the column after them."""
+    """Return the leading columns that must equal one value each, and the bounds of the column after them."""
     prefix: list[Value] = []
     for name in columns:
         if len(equal.get(name, ())) != 1:
@@ -155,7 +159,7 @@ def _tighter(span: Span, comparison: Comparison) -> Span:
 
 
 def _is_above(low: Value, is_in: bool, span: Span) -> bool:
-    """Say whether a lower bound leaves less than the one that is there."""
+    """Return whether a lower bound leaves less than the one that is there."""
     if span.low is None:
         return True
     return low > span.low or (low == span.low and not is_in)  # type: ignore[operator]
@@ -168,7 +172,7 @@ def _is_below(high: Value, is_in: bool, span: Span) -> bool:
 
 
 def _equal_values(comparisons: Sequence[Comparison]) -> dict[str, tuple[Value, ...]]:
-    """Give the values that a column must be one of, for each column that has such a list: the shortest."""
+    """Return the values that a column must be one of, for each column that has such a list: the shortest."""
     found: dict[str, tuple[Value, ...]] = {}
     for comparison in comparisons:
         if comparison.operator != "=":
@@ -180,10 +184,48 @@ def _equal_values(comparisons: Sequence[Comparison]) -> dict[str, tuple[Value, .
 
 
 def _whole_keys(key: Sequence[str], equal: Mapping[str, tuple[Value, ...]]) -> tuple[Row, ...] | None:
-    """Give every whole key that the comparisons allow; None when a column is free, or they are too many."""
+    """Return every whole key that the comparisons allow; None when a column is free, or they are too many."""
     count = 1
     for name in key:
         count *= len(equal.get(name, ()))
     if not 1 <= count <= POINT_READS_MAX:
         return None
     return tuple(product(*(equal[name] for name in key)))
+
+
+CHUNK_ROWS = 4096  # between two looks at the limits; 2 ms of work
+
+
+def gather(
+    chunks: Iterable[Sequence[Row]],
+    columns: Sequence[tuple[str, ColumnType]],
+    chosen: Sequence[str],
+    pace: Pace,
+) -> pa.Table:
+    """Return the chosen columns of all rows; `columns` are those of the rows, in order."""
+    names = [name for name, _ in columns]
+    places = [names.index(name) for name in chosen]
+    kinds = [columns[place][1] for place in places]
+    schema = pa.schema([(name, kind.to_arrow()) for name, kind in zip(chosen, kinds, strict=True)])
+    batches = []
+    for rows in chunks:
+        taken = _columns_of(rows, places, len(names))
+        arrays = [to_arrow(values, kind) for values, kind in zip(taken, kinds, strict=True)]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+        pace.step(batch.nbytes)
+        batches.append(batch)
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def cut(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Cut many rows into chunks."""
+    for start in range(0, len(rows), CHUNK_ROWS):
+        yield rows[start : start + CHUNK_ROWS]
+
+
+def _columns_of(rows: Sequence[Row], places: Sequence[int], width: int) -> list[Sequence[Value]]:
+    # Turning all rows costs less than picking, unless few of many columns are wanted.
+    if rows and len(places) * 2 > width:
+        turned = list(zip(*rows, strict=True))
+        return [turned[place] for place in places]
+    return [list(map(itemgetter(place), rows)) for place in places]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from tidegate.model.tables import Table, TableKind
-from tidegate.query.stream_scan import StreamTable
-from tidegate.query.system_tables import NAMESPACE, SystemTable
-from tidegate.query.table_scan import EngineTable
-from tidegate.query.wanted import Source, SourceTable
+from tidegate.query.scans.source import SourceTable
+from tidegate.query.scans.streams import StreamTable
+from tidegate.query.scans.system import NAMESPACE, SystemTable
+from tidegate.query.scans.tables import EngineTable
 from tidegate.storage.engine import Engine, Snapshot
 from tidegate.streams.store import StreamStore
 from tidegate.tables.definitions import TableDirectory, decode_table
@@ -23,8 +23,6 @@ from tidegate.tables.store import TableStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Reading", "Source", "SourceTable", "TableSource"]
-
 
 class Reading(Protocol):
     """Who reads: the tenant whose tables are meant, and whose rows of a table."""
@@ -33,7 +31,7 @@ class Reading(Protocol):
     def tenant(self) -> str: ...
 
     def owner_of(self, table: Table) -> str:
-        """Give whose rows of a table are meant: '' where rows belong to nobody."""
+        """Return whose rows of a table are meant: '' where rows belong to nobody."""
         ...
 
 

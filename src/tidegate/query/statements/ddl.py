@@ -34,8 +34,8 @@ from tidegate.model.tables import (
     check_namespace,
 )
 from tidegate.model.values import coerce, to_json
-from tidegate.query.filling import Sources, checked_call, place_of
-from tidegate.query.steps import Caller, Outcome, Step
+from tidegate.query.statements.row_builder import Sources, checked_call, place_of
+from tidegate.query.step import Caller, Outcome, Step
 from tidegate.sql.statements import (
     AlterAddColumn,
     AlterSet,
@@ -51,10 +51,10 @@ from tidegate.sql.statements import (
     Option,
     TableName,
 )
-from tidegate.storage.commit import GroupCommitter, Staging
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.streams.store import StreamStore
-from tidegate.tables.checks import NewTable
 from tidegate.tables.definitions import TableDirectory
+from tidegate.tables.validation import NewTable
 
 _TEXT, _BOOLEAN = ColumnType.TEXT, ColumnType.BOOLEAN
 _OPTIONS = ("ttl_seconds", "durability")
@@ -311,7 +311,7 @@ class Defining:
         return TableColumn(spec.name, str(spec.type), spec.required, default)
 
     def _with_missing(self, column: TableColumn) -> TableColumn:
-        """Say what rows that are there already have in a new column: its default, worked out once."""
+        """Return what rows that are there already have in a new column: its default, worked out once."""
         default = column.default
         if default is None:
             return column
@@ -333,7 +333,7 @@ def _ddl(work: Callable[[], Outcome], operation: Operation, subject: str) -> Ste
 
 
 def _stream_options(options: Mapping[str, Option], kind: TableKind) -> tuple[int | None, Durability]:
-    """Give time to live and durability; refuse what is unknown or out of place."""
+    """Return time to live and durability; refuse what is unknown or out of place."""
     for name in options:
         if name not in _OPTIONS:
             raise SqlInvalid(reason=f"there is no option '{name}'.", hint=f"Options: {', '.join(_OPTIONS)}.")

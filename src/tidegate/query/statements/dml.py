@@ -14,20 +14,19 @@ from contextlib import contextmanager
 from typing import Any
 
 from tidegate.errors import SqlInvalid, SqlUnsupported, WriteConflict
-from tidegate.ingest.rows import RowWriter, StreamWriter
+from tidegate.ingest.row_writer import RowWriter, StreamWriter
 from tidegate.model.access import Operation
 from tidegate.model.tables import Row, Table, TableKind
-from tidegate.query.editing import Edits
-from tidegate.query.filling import (
+from tidegate.query.statements.row_builder import (
     STATEMENT_ROWS_MAX,
     Filler,
     Sources,
     check_column,
     check_required,
 )
-from tidegate.query.points import key_of
-from tidegate.query.selecting import Selecting
-from tidegate.query.steps import Caller, Kind, Outcome, Step, check_params, wrote
+from tidegate.query.statements.row_edits import Edits
+from tidegate.query.statements.select import Selecting, key_of
+from tidegate.query.step import Caller, Kind, Outcome, Step, check_params, wrote
 from tidegate.sql import renumbered
 from tidegate.sql.statements import (
     Cell,
@@ -39,7 +38,7 @@ from tidegate.sql.statements import (
     UseDefault,
     Where,
 )
-from tidegate.storage.commit import GroupCommitter
+from tidegate.storage.group_commit import GroupCommitter
 from tidegate.tables.definitions import TableDirectory
 
 # A statement whose rows keep changing under it gives up; compiled ones never come here.
@@ -221,7 +220,7 @@ class Writing:
         return step.work() if step.work is not None else wrote(0)
 
     def _worked_out(self, statement: Insert, params: Sequence[Any], caller: Caller) -> list[tuple[Cell, ...]]:
-        """Give the rows of a VALUES list with its expressions worked out by DuckDB."""
+        """Return the rows of a VALUES list with its expressions worked out by DuckDB."""
         fragments = statement.fragments or ()
         cells = [cell for row in fragments for cell in row]
         unknown = [cell for cell in cells if isinstance(cell, Fragment) and cell.simple is None]
@@ -293,7 +292,7 @@ class Writing:
 
 
 def many_of(params: Sequence[Any], wanted: int, rows: int) -> Sequence[Sequence[Any]] | None:
-    """Give the rows of parameters where they are arrays, or None where they are the values of one run.
+    """Return the rows of parameters where they are arrays, or None where they are the values of one run.
 
     A list of lists is a list of rows. Where that does not fit and there is one list for each parameter, all
     of one length, they are columns.

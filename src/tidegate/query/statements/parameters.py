@@ -13,10 +13,9 @@ from tidegate.errors import SqlInvalid
 from tidegate.model.durations import Duration, parse_duration
 from tidegate.model.names import shorten
 from tidegate.model.timeranges import parse_time
-from tidegate.sql.bindings import AFTER_LEAST, NUMBER_MAX, number_text
-from tidegate.sql.statements import Literal, Param
-from tidegate.sql.topic_statements import Number, Span, StartAt, Text
-from tidegate.topics.reading import Start
+from tidegate.sql.parser.topics import AFTER_LEAST, NUMBER_MAX, number_text
+from tidegate.sql.statements import Literal, Number, Param, Span, StartAt, Text
+from tidegate.topics.log.reader import Start
 
 _JSON_HINT = "A payload is a text with JSON, such as '{\"a\": 1}', or a parameter."
 
@@ -28,7 +27,7 @@ class Bound:
         self._params = params
 
     def text(self, value: Text, clause: str) -> str:
-        """Give a text; a bound value has to be one, and not empty."""
+        """Return a text; a bound value has to be one, and not empty."""
         if not isinstance(value, Param):
             return value
         given = self._params[value.number - 1]
@@ -37,28 +36,28 @@ class Bound:
         return given
 
     def optional_text(self, value: Text | None, clause: str) -> str | None:
-        """Give a text, or None where nothing was said."""
+        """Return a text, or None where nothing was said."""
         return None if value is None else self.text(value, clause)
 
     def key(self, value: Text | None) -> str | None:
-        """Give the key of messages; a bound null means that they have none."""
+        """Return the key of messages; a bound null means that they have none."""
         if isinstance(value, Param) and self._params[value.number - 1] is None:
             return None
         return self.optional_text(value, "KEY")
 
     def number(self, value: Number, clause: str, least: int = 0, most: int = NUMBER_MAX) -> int:
-        """Give a whole number between two, both in."""
+        """Return a whole number between two, both in."""
         given = self._params[value.number - 1] if isinstance(value, Param) else value
         if type(given) is not int or not least <= given <= most:
             raise _wrong(clause, number_text(least, most, given), given)
         return given
 
     def optional_number(self, value: Number | None, clause: str) -> int | None:
-        """Give a whole number from 0 on, or None where nothing was said."""
+        """Return a whole number from 0 on, or None where nothing was said."""
         return None if value is None else self.number(value, clause)
 
     def ms(self, value: Span, clause: str, *, least: int, most: int) -> int:
-        """Give the whole milliseconds of a duration; refuse one that is too short or too long."""
+        """Return the whole milliseconds of a duration; refuse one that is too short or too long."""
         if isinstance(value, Param):
             given = self._params[value.number - 1]
             if not isinstance(given, str):
@@ -70,7 +69,7 @@ class Bound:
         return value.us // 1_000
 
     def start(self, start: StartAt) -> Start:
-        """Give where reading begins."""
+        """Return where reading begins."""
         if start.kind != "timestamp":
             least = AFTER_LEAST if start.kind == "after" else 0
             return Start(start.kind, self.number(start.value, start.kind.upper(), least))
@@ -82,7 +81,7 @@ class Bound:
         return Start("timestamp", start.value)
 
     def leases(self, leases: Sequence[Text], most: int) -> list[str]:
-        """Give leases; a bound value may be a list of them."""
+        """Return leases; a bound value may be a list of them."""
         found: list[str] = []
         for lease in leases:
             given = self._params[lease.number - 1] if isinstance(lease, Param) else lease
@@ -95,7 +94,7 @@ class Bound:
         return found
 
     def payload(self, value: Literal | Param, row: int) -> bytes:
-        """Give the JSON text of a payload: a text is JSON already, any other value is written as JSON."""
+        """Return the JSON text of a payload: a text is JSON already, any other value is written as JSON."""
         given = self._params[value.number - 1] if isinstance(value, Param) else value.value
         if isinstance(given, Decimal):
             return str(given).encode()

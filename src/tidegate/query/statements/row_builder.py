@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from tidegate.errors import ColumnNotFound, SqlInvalid, ValueInvalid
 from tidegate.model.clock import Clock
-from tidegate.model.ids import SnowflakeSource
+from tidegate.model.ids import SnowflakeSource, UuidSource
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import DefaultKind, Row, Table, TableColumn, Value
-from tidegate.model.uuids import UuidSource
 from tidegate.model.values import coerce, coerce_column, from_arrow, from_json
 from tidegate.sql.statements import Call, Cell, Literal, Param, Simple, UseDefault
 
@@ -36,11 +35,11 @@ class Sources:
     now_us: int | None = None
 
     def of_a_statement(self) -> Sources:
-        """Give the same for one statement: NOW() is one moment in all its rows and columns."""
+        """Return the same for one statement: NOW() is one moment in all its rows and columns."""
         return Sources(self.clock, self.ids, self.uuids, self.clock.now_us())
 
     def many(self, kind: DefaultKind, column_type: ColumnType, count: int) -> list[Value]:
-        """Give the values of a call in so many rows."""
+        """Return the values of a call in so many rows."""
         if kind == DefaultKind.NOW:
             now_us = self.clock.now_us() if self.now_us is None else self.now_us
             return [now_us // _DAY_US if column_type == ColumnType.DATE else now_us] * count
@@ -69,7 +68,7 @@ class Filler:
     def from_cells(
         self, rows: Sequence[Sequence[Cell]], params: Sequence[Any], sources: Sources
     ) -> list[Row]:
-        """Give rows of a VALUES list."""
+        """Return rows of a VALUES list."""
         self._check_width(len(rows[0]))
         if len(rows) == 1:
             return [self._one(rows[0], params, sources)]
@@ -100,7 +99,7 @@ class Filler:
     def from_many(
         self, row: Sequence[Cell], many: Sequence[Sequence[Any]], width: int, sources: Sources
     ) -> list[Row]:
-        """Give a row for each list of parameters; `width` is how many parameters the statement has."""
+        """Return a row for each list of parameters; `width` is how many parameters the statement has."""
         self._check_width(len(row))
         count = len(many)
         for number, values in enumerate(many, start=1):
@@ -124,7 +123,7 @@ class Filler:
         return self._zipped(column_of)
 
     def from_table(self, rows: pa.Table, sources: Sources) -> list[Row]:
-        """Give rows of Arrow columns, in the order of the columns that this was made for."""
+        """Return rows of Arrow columns, in the order of the columns that this was made for."""
         self._check_width(rows.num_columns)
 
         def column_of(column: TableColumn, place: int | None) -> list[Value]:
@@ -146,7 +145,7 @@ class Filler:
     def _column(
         self, cells: Sequence[Cell], column: TableColumn, params: Sequence[Any], sources: Sources
     ) -> list[Value]:
-        """Give the values of one column; what NOW() and defaults give fits already, the rest is checked."""
+        """Return the values of one column; what NOW() and defaults give fits already, the rest is checked."""
         ready = {
             index: self._made(cell, column, sources)
             for index, cell in enumerate(cells)
@@ -185,7 +184,7 @@ def check_required(table: Table, rows: Sequence[Row]) -> None:
 
 
 def check_column(table: Table, name: str) -> TableColumn:
-    """Give a column of a table by its name; case does not count, as no two names differ in it alone."""
+    """Return a column of a table by its name; case does not count, as no two names differ in it alone."""
     lower = name.lower()
     for column in table.columns:
         if column.name == name or column.name.lower() == lower:
@@ -199,7 +198,7 @@ def place_of(column: TableColumn) -> str:
 
 
 def checked_call(call: Call, column: TableColumn, sources: Sources, count: int) -> list[Value]:
-    """Give the values of NOW() and its like for a column that can hold them."""
+    """Return the values of NOW() and its like for a column that can hold them."""
     taken = {
         DefaultKind.NOW: (ColumnType.TIMESTAMP, ColumnType.DATE),
         DefaultKind.SNOWFLAKE_ID: (ColumnType.BIGINT,),
@@ -212,7 +211,7 @@ def checked_call(call: Call, column: TableColumn, sources: Sources, count: int) 
 
 
 def simple_value(simple: Simple, column: TableColumn, params: Sequence[Any], sources: Sources) -> Value:
-    """Give the value of a constant, a parameter or a call, as the column holds it."""
+    """Return the value of a constant, a parameter or a call, as the column holds it."""
     if isinstance(simple, Call):
         return checked_call(simple, column, sources, 1)[0]
     value = params[simple.number - 1] if isinstance(simple, Param) else simple.value

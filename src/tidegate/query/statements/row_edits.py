@@ -10,15 +10,15 @@ from tidegate.errors import SqlInvalid, SqlUnsupported
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, Value
 from tidegate.model.values import coerce, from_arrow
-from tidegate.query.database import quote_name
-from tidegate.query.filling import Sources, check_column, checked_call, place_of, simple_value
+from tidegate.query.duckdb.session import quote_name
+from tidegate.query.statements.row_builder import Sources, check_column, checked_call, place_of, simple_value
 from tidegate.sql import renumbered
 from tidegate.sql.statements import Call, Fragment, Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.sql.expressions import LiveSelect
+    from tidegate.sql.expressions.compile import LiveSelect
 
 _DUCK_TYPES = {
     "INT": "INTEGER",
@@ -84,14 +84,14 @@ class Edits:
         return bool(names.intersection(self.table.primary_key))
 
     def find_sql(self) -> str:
-        """Give the SELECT of the rows that are meant, and behind their columns what expressions give."""
+        """Return the SELECT of the rows that are meant, and behind their columns what expressions give."""
         outputs = [f"{text} AS {quote_name(f'{_SET}{n}')}" for n, text in enumerate(self._casts())]
         # By their names: the table may get another column before this runs.
         own = [quote_name(name) for name, _ in self.table.shown_columns]
         return self._select([*own, *outputs])
 
     def edited(self, found: pa.Table) -> list[tuple[Row, Row | None]]:
-        """Give each row that was found, and what it becomes: None where it goes."""
+        """Return each row that was found, and what it becomes: None where it goes."""
         table, own = self.table, self.table.shown_columns
         if found.num_columns != len(own) + len(self._expressions):
             raise SqlInvalid(reason="an expression in SET gives one value.", hint="Nothing was written.")
@@ -112,7 +112,7 @@ class Edits:
         return list(zip(old_rows, zip(*columns, strict=True), strict=True))
 
     def on_a_row(self, *, checks_where: bool = True) -> Callable[[Row], Row | None] | None:
-        """Give the function that changes one row, or leaves it (None) where it does not match.
+        """Return the function that changes one row, or leaves it (None) where it does not match.
 
         None in its place where an expression cannot be compiled: then DuckDB has to work it out.
         """
@@ -147,14 +147,14 @@ class Edits:
         return edit
 
     def matches(self) -> Callable[[Row], bool] | None:
-        """Give the function that says whether a row is meant, or None where it cannot be compiled."""
+        """Return the function that says whether a row is meant, or None where it cannot be compiled."""
         if self._where is None:
             return lambda _row: True
         select = self._compiled(["*"])
         return None if select is None else lambda row: _matches(select, row)
 
     def _compiled(self, outputs: Sequence[str]) -> LiveSelect | None:
-        from tidegate.sql.expressions import RowShape, compile_select
+        from tidegate.sql.expressions.compile import RowShape, compile_select
 
         try:
             return compile_select(self._select(outputs), RowShape(self.table.shown_columns), self.params)
@@ -176,7 +176,7 @@ class Edits:
 
 
 def _alone(text: str) -> str:
-    """Give an expression that may stand for several rows or columns so that DuckDB refuses it then."""
+    """Return an expression that may stand for several rows or columns so that DuckDB refuses it then."""
     return f"SELECT {text}" if _SEVERAL.search(text) else text
 
 

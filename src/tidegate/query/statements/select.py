@@ -3,6 +3,8 @@
 A point read by primary key and the last rows of a stream come straight from their holder. Everything else
 runs in DuckDB over what the caller may see: the lake of the tenant, SHARED tables, the caller's own rows of
 USER and STREAM tables, and system tables.
+
+Points: takes the equalities of a WHERE, gives the primary key they ask for, when they are nothing else.
 """
 
 from __future__ import annotations
@@ -10,19 +12,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from tidegate.errors import SqlInvalid, SqlUnsupported
+from tidegate.errors import SqlInvalid, SqlUnsupported, ValueInvalid
 from tidegate.model.access import Operation
 from tidegate.model.tables import Row, Table, TableKind
-from tidegate.query.answer import QueryAnswer
-from tidegate.query.editing import Edits
-from tidegate.query.filling import Sources
-from tidegate.query.lake_sql import LakeQuery
-from tidegate.query.points import key_of
-from tidegate.query.sources import TableSource
-from tidegate.query.steps import Caller, Outcome, Step, answered, check_params, found
-from tidegate.sql.statements import Delete, Explain, Param, Point, Select, Simple, Update
+from tidegate.query.duckdb.engine import LakeQuery
+from tidegate.query.duckdb.result import QueryAnswer
+from tidegate.query.scans.visible_tables import TableSource
+from tidegate.query.statements.row_builder import Sources, check_column, simple_value
+from tidegate.query.statements.row_edits import Edits
+from tidegate.query.step import Caller, Outcome, Step, answered, check_params, found
+from tidegate.sql.statements import Delete, Explain, Literal, Param, Point, Select, Simple, Update
 from tidegate.storage.engine import Engine
 from tidegate.streams.store import StreamStore
 from tidegate.tables.definitions import TableDirectory
@@ -112,7 +114,7 @@ class Selecting:
         written: Table | None = None,
         is_bare: bool = False,
     ) -> QueryAnswer:
-        """Give the rows of a SELECT; blocking.
+        """Return the rows of a SELECT; blocking.
 
         The table that is `written` was decided on before; a bare expression need not name a table.
         """
@@ -145,7 +147,7 @@ class Selecting:
     def _short(
         self, point: Point, last: int | None, params: Sequence[Any], caller: Caller
     ) -> Callable[[], Outcome] | None:
-        """Give the work of a point read or of the last rows of a stream; None where DuckDB has to do it."""
+        """Return the work of a point read or of the last rows of a stream; None where DuckDB has to do it."""
         table = self._tables.find(caller.tenant, point.table.namespace, point.table.name)
         if table is None:
             return None
@@ -218,7 +220,7 @@ class Selecting:
 
 
 def last_count(simple: Simple, params: Sequence[Any]) -> int:
-    """Give the n of LAST n."""
+    """Return the n of LAST n."""
     value = params[simple.number - 1] if isinstance(simple, Param) else getattr(simple, "value", None)
     if type(value) is not int or not 1 <= value <= LAST_ROWS_MAX:
         raise SqlInvalid(
@@ -228,7 +230,7 @@ def last_count(simple: Simple, params: Sequence[Any]) -> int:
 
 
 def _chosen(table: Table, names: tuple[str, ...] | None) -> list[int] | None:
-    """Give the places of the columns that are asked for; None where one is not a plain column."""
+    """Return the places of the columns that are asked for; None where one is not a plain column."""
     known = [name.lower() for name, _ in table.shown_columns]
     if names is None:
         return list(range(len(known)))
@@ -236,3 +238,46 @@ def _chosen(table: Table, names: tuple[str, ...] | None) -> list[int] | None:
     if len(set(lower)) < len(lower) or not set(lower) <= set(known):
         return None
     return [known.index(name) for name in lower]
+
+
+# Values that a column of a type holds as they are, so that equality is the same here and in DuckDB.
+_EXACT: dict[str, tuple[type, ...]] = {
+    "BOOLEAN": (bool,),
+    "INT": (int,),
+    "BIGINT": (int,),
+    "DECIMAL": (int, Decimal),
+    "DOUBLE": (int, float, Decimal),
+    "TEXT": (str,),
+    "UUID": (str,),
+    "DATE": (str,),
+    "TIMESTAMP": (str,),
+    "BYTES": (bytes,),
+}
+
+
+def key_of(
+    table: Table, equals: Mapping[str, Simple] | None, params: Sequence[Any], sources: Sources
+) -> Row | None:
+    """Return the primary key, or None where the rows have to be looked for."""
+    if equals is None or not table.primary_key or len(equals) != len(table.primary_key):
+        return None
+    known = {check_column(table, name).name: simple for name, simple in equals.items()}
+    if set(known) != set(table.primary_key):
+        return None
+    if not all(_is_exact(simple, table, name, params) for name, simple in known.items()):
+        return None
+    try:
+        return tuple(
+            simple_value(known[name], check_column(table, name), params, sources)
+            for name in table.primary_key
+        )
+    except ValueInvalid:
+        return None  # DuckDB compares what the column itself cannot hold, and says so where it cannot
+
+
+def _is_exact(simple: Simple, table: Table, name: str, params: Sequence[Any]) -> bool:
+    """Return whether a value means the same to the column as to DuckDB: NULL equals nothing, 1 is not '1'."""
+    if not isinstance(simple, (Literal, Param)):
+        return False
+    value = params[simple.number - 1] if isinstance(simple, Param) else simple.value
+    return type(value) in _EXACT.get(check_column(table, name).type.name, ())

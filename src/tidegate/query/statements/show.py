@@ -1,23 +1,113 @@
-"""SHOW TOPICS, DESCRIBE TOPIC, SHOW CONSUMER GROUPS: gives the steps that tell what topics there are."""
+"""SHOW and DESCRIBE: takes a parsed statement, gives the step that tells what tables there are.
+
+SHOW TOPICS, DESCRIBE TOPIC, SHOW CONSUMER GROUPS: gives the steps that tell what topics there are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from tidegate.errors import NamespaceNotFound, TableNotFound
 from tidegate.model.access import Operation
 from tidegate.model.schemas import ColumnType
-from tidegate.model.tables import Row
+from tidegate.model.tables import DefaultKind, Row, Table, TableColumn
 from tidegate.model.timeranges import format_time
-from tidegate.query.bound import Bound
-from tidegate.query.steps import Caller, Outcome, Step, found
-from tidegate.query.topic_parts import TopicParts
-from tidegate.sql.topic_statements import DescribeTopic, ShowGroups, ShowTopics
+from tidegate.query.scans.system import SYSTEM_SCHEMAS
+from tidegate.query.statements.parameters import Bound
+from tidegate.query.statements.topic_access import TopicParts
+from tidegate.query.step import Caller, Outcome, Step, found
+from tidegate.sql.statements import (
+    DescribeTable,
+    DescribeTopic,
+    ShowGroups,
+    ShowTables,
+    ShowTopics,
+    TableName,
+)
 from tidegate.tables.definitions import TableDirectory
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups import GroupShape
+from tidegate.topics.groups.types import GroupShape
 from tidegate.topics.routes import Route
 
-_TEXT, _INT, _BIGINT, _TIME = ColumnType.TEXT, ColumnType.INT, ColumnType.BIGINT, ColumnType.TIMESTAMP
+_TEXT, _BOOLEAN, _INT = ColumnType.TEXT, ColumnType.BOOLEAN, ColumnType.INT
+_BIGINT, _TIME = ColumnType.BIGINT, ColumnType.TIMESTAMP
+# The columns of DESCRIBE TABLE.
+DESCRIBED = [
+    ("column", _TEXT),
+    ("type", _TEXT),
+    ("required", _BOOLEAN),
+    ("default", _TEXT),
+    ("key", _BOOLEAN),
+    ("indexes", _TEXT),
+]
+
+
+class Showing:
+    """Plans statements that tell of tables; any thread may ask."""
+
+    def __init__(self, tables: TableDirectory, lake_names: Callable[[str], Sequence[str]]) -> None:
+        self._tables = tables
+        self._lake_names = lake_names
+
+    def show_tables(self, statement: ShowTables, caller: Caller) -> Step:
+        """Plan SHOW TABLES: our own and those of the lake."""
+        caller.check(Operation.TABLE_LIST)
+
+        def work() -> Outcome:
+            namespace = statement.namespace
+            if namespace not in (None, "lake") and namespace not in self._tables.namespaces(caller.tenant):
+                raise NamespaceNotFound(namespace=namespace)
+            rows: list[Row] = [
+                (table.namespace, table.name, str(table.kind)) for table in self._tables.of(caller.tenant)
+            ]
+            rows += [("lake", name, "LAKE") for name in self._lake_names(caller.tenant)]
+            chosen = [row for row in rows if namespace in (None, row[0])]
+            return found([("namespace", _TEXT), ("table", _TEXT), ("kind", _TEXT)], sorted(chosen))
+
+        return Step("show", work=work, is_short=True)
+
+    def show_namespaces(self, caller: Caller) -> Step:
+        """Plan SHOW NAMESPACES."""
+        caller.check(Operation.TABLE_LIST)
+
+        def work() -> Outcome:
+            tables = self._tables.of(caller.tenant)
+            rows: list[Row] = [
+                (name, sum(table.namespace == name for table in tables))
+                for name in self._tables.namespaces(caller.tenant)
+            ]
+            return found([("namespace", _TEXT), ("tables", ColumnType.BIGINT)], rows)
+
+        return Step("show", work=work, is_short=True)
+
+    def describe(self, statement: DescribeTable, caller: Caller) -> Step:
+        """Plan DESCRIBE TABLE of one of our own tables, or of a system table."""
+        caller.check(Operation.TABLE_LIST)
+        return Step("show", work=lambda: self._described(statement.table, caller), is_short=True)
+
+    def _described(self, name: TableName, caller: Caller) -> Outcome:
+        if name.namespace == "system":
+            if name.name not in SYSTEM_SCHEMAS:
+                known = ", ".join(f"system.{known}" for known in SYSTEM_SCHEMAS)
+                raise TableNotFound(table=name.full_name, known=known)
+            kinds = SYSTEM_SCHEMAS[name.name]
+            return found(
+                DESCRIBED, [(name, str(kind), False, None, False, None) for name, kind in kinds.items()]
+            )
+        table = self._tables.get(caller.tenant, name.namespace, name.name)
+        return found(DESCRIBED, [_described(table, column) for column in table.columns])
+
+
+def _described(table: Table, column: TableColumn) -> Row:
+    default = column.default
+    text = None
+    if default is not None:
+        text = str(default.value) if default.kind == DefaultKind.VALUE else f"{default.kind.upper()}()"
+    names = [index.name for index in table.indexes if column.name in index.columns]
+    is_key = column.name in table.primary_key
+    return (column.name, column.type_text, column.required, text, is_key, ", ".join(names) or None)
+
+
 _TOPICS = [
     *[("topic", _TEXT), ("partitions", _INT), ("messages", _BIGINT), ("size_bytes", _BIGINT)],
     *[("retention_seconds", _BIGINT), ("retention_max_bytes", _BIGINT), ("dedup_seconds", _BIGINT)],
@@ -106,19 +196,19 @@ class TopicShowing:
 
 
 def held_by(topics: TopicParts, topic: Topic) -> tuple[int, int]:
-    """Give how many messages a topic holds, and their bytes."""
+    """Return how many messages a topic holds, and their bytes."""
     counters = [topics.log.counters(topic, number) for number in range(topic.partitions)]
     return sum(held.end - held.start for held in counters), sum(held.stored_bytes for held in counters)
 
 
 def source_name(tables: TableDirectory, route: Route) -> str:
-    """Give the full name of the table that a route is of."""
+    """Return the full name of the table that a route is of."""
     table = tables.by_id(route.table_id)
     return f"table {route.table_id}" if table is None else table.full_name
 
 
 def route_text(route: Route) -> str:
-    """Give a route as ALTER TOPIC … ADD SOURCE writes it behind the table."""
+    """Return a route as ALTER TOPIC … ADD SOURCE writes it behind the table."""
     parts = [f"ON {route.op.upper()}"]
     if route.where is not None:
         parts.append(f"WHERE {route.where}")

@@ -7,12 +7,12 @@ from typing import Protocol
 from tidegate.ingest.publish import Publisher
 from tidegate.model.clock import Clock
 from tidegate.settings import Settings
-from tidegate.storage.commit import GroupCommitter, Staging
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.topics.definitions import Retention, Topic, TopicDirectory
-from tidegate.topics.groups import Groups
-from tidegate.topics.log import TopicLog
+from tidegate.topics.groups.groups import Groups
+from tidegate.topics.log.log import TopicLog
+from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.routes import RouteDirectory
-from tidegate.topics.schemas import PayloadSchemas
 
 
 class TopicParts(Protocol):

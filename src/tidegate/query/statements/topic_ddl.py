@@ -15,17 +15,16 @@ from tidegate.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tidegate.ingest.routing import check_route
+from tidegate.ingest.change_feed import check_route
 from tidegate.model.access import Operation
 from tidegate.model.changes import Op
 from tidegate.model.names import TOPIC_NAME_CHARS_MAX, check_topic_name
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Table
-from tidegate.query.bound import Bound
-from tidegate.query.steps import Caller, Outcome, Step, found
-from tidegate.query.topic_parts import TopicParts
-from tidegate.sql.statements import TableName
-from tidegate.sql.topic_statements import (
+from tidegate.query.statements.parameters import Bound
+from tidegate.query.statements.topic_access import TopicParts
+from tidegate.query.step import Caller, Outcome, Step, found
+from tidegate.sql.statements import (
     AddSource,
     ClearTopic,
     CreateTopic,
@@ -35,12 +34,12 @@ from tidegate.sql.topic_statements import (
     ResetGroup,
     SetPartitions,
     SetRetention,
+    TableName,
     TopicName,
 )
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 from tidegate.tables.definitions import TableDirectory
-from tidegate.topics.definitions import Retention, Topic
-from tidegate.topics.notices import order_notice
+from tidegate.topics.definitions import Retention, Topic, order_notice
 from tidegate.topics.routes import Payload, Route
 
 SUBJECT_CHARS_MAX = 2 * TOPIC_NAME_CHARS_MAX  # of a name in the audit trail
@@ -121,7 +120,7 @@ class TopicDefining:
         return _ddl(work, Operation.TOPIC_CHANGE, statement.topic)
 
     def _source(self, name: TableName, caller: Caller) -> Table:
-        """Give the table that feeds a topic, or say why there is none."""
+        """Return the table that feeds a topic, or say why there is none."""
         if name.namespace in ("lake", "system"):
             raise SqlUnsupported(
                 reason=f"Tables of {name.namespace} cannot feed a topic.",
@@ -155,7 +154,7 @@ class TopicDefining:
             topic = self._get(statement.topic, caller)
             retention = _changed(topic.retention, statement.retention)
             self._topics.stage_change(staging, topic, None, retention)
-            staging.closes_group = True  # the next change has to see this one
+            staging.close_group()  # the next change has to see this one
 
         return self._changing(change, Operation.TOPIC_CHANGE, statement.topic)
 
@@ -167,7 +166,7 @@ class TopicDefining:
             before = self._get(statement.topic, caller)
             count = before.partitions + statement.count if statement.more else statement.count
             after = self._topics.stage_change(staging, before, count, None)
-            staging.closes_group = True  # the next change has to see this one
+            staging.close_group()  # the next change has to see this one
             return before, after
 
         def work() -> Outcome:

@@ -9,14 +9,14 @@ from tidegate.errors import LeaseLost, SqlInvalid
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.model.access import Operation
 from tidegate.model.schemas import ColumnType
-from tidegate.query.bound import Bound
-from tidegate.query.steps import Caller, ConsumeAsk, Outcome, Step, found
-from tidegate.query.topic_parts import TopicParts
-from tidegate.sql.topic_statements import Ack, Consume, Extend, Nack, Publish, Text, Upto
-from tidegate.storage.commit import Staging
-from tidegate.topics import groups
+from tidegate.query.statements.parameters import Bound
+from tidegate.query.statements.topic_access import TopicParts
+from tidegate.query.step import Caller, ConsumeAsk, Outcome, Step, found
+from tidegate.sql.statements import Ack, Consume, Extend, Nack, Publish, Text, Upto
+from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
-from tidegate.topics.reading import Start
+from tidegate.topics.groups import types
+from tidegate.topics.log.reader import Start
 
 # The same bounds as those of the HTTP endpoints.
 DELAY_MS_MAX = 7 * 24 * 3600 * 1000  # longer pauses are schedules, and belong into a table
@@ -115,7 +115,7 @@ class TopicMessages:
         named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound) if statement.leases else None
         upto = None if leases is not None else _upto(topic, statement.upto, bound)
-        acks = groups.Acks(group, named if leases is not None else member, leases, upto)
+        acks = types.Acks(group, named if leases is not None else member, leases, upto)
 
         def work() -> Outcome:
             done = self._commit(lambda staging: self._topics.groups.stage_ack(staging, topic, acks))
@@ -139,7 +139,7 @@ class TopicMessages:
         if reason is not None and len(reason) > REASON_CHARS_MAX:
             said = f"REASON has {len(reason)} characters, and {REASON_CHARS_MAX} is the most."
             raise SqlInvalid(reason=said, hint="Say it shorter; the log of the consumer has room.")
-        given_back = groups.Nack(group, named, leases, delay_ms, reason, dead=statement.dead)
+        given_back = types.Nack(group, named, leases, delay_ms, reason, dead=statement.dead)
 
         def work() -> Outcome:
             done = self._commit(lambda staging: self._topics.groups.stage_nack(staging, topic, given_back))
@@ -153,7 +153,7 @@ class TopicMessages:
         topic, group, _ = self._member(statement, bound, caller)
         named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound)
-        longer = groups.Extend(group, named, leases, self._lease_ms(statement, bound))
+        longer = types.Extend(group, named, leases, self._lease_ms(statement, bound))
 
         def work() -> Outcome:
             done = self._commit(lambda staging: self._topics.groups.stage_extend(staging, topic, longer))
@@ -163,7 +163,7 @@ class TopicMessages:
         return Step("ack", work=work, is_short=True)
 
     def _member(self, statement: Ack | Nack | Extend, bound: Bound, caller: Caller) -> tuple[Topic, str, str]:
-        """Give who acts on which topic, and note that the member is there."""
+        """Return who acts on which topic, and note that the member is there."""
         caller.check(Operation.TOPIC_ACK)
         topic = self._topics.directory.get(caller.tenant, statement.topic.name)
         group, member = self._who(statement.group, statement.member, bound, caller)
@@ -171,11 +171,11 @@ class TopicMessages:
         return topic, group, member
 
     def _who(self, group: Text, member: Text | None, bound: Bound, caller: Caller) -> tuple[str, str]:
-        """Give the group and the member; the token's user where no member is named."""
+        """Return the group and the member; the token's user where no member is named."""
         name = bound.optional_text(member, "MEMBER")
         return (
-            groups.check_group_name(bound.text(group, "GROUP")),
-            groups.check_member_name(caller.principal.full_name if name is None else name),
+            types.check_group_name(bound.text(group, "GROUP")),
+            types.check_member_name(caller.principal.full_name if name is None else name),
         )
 
     def _leases(self, leases: Sequence[Text], bound: Bound) -> list[str]:
@@ -191,7 +191,7 @@ class TopicMessages:
 
 
 def lost_leases(lost: Sequence[str], done: Mapping[str, Any]) -> LeaseLost:
-    """Give the error that names leases which are no longer held, and what was done with the others."""
+    """Return the error that names leases which are no longer held, and what was done with the others."""
     hint = "They ran out, were acknowledged or given back before, are another member's, or are no leases. "
     return LeaseLost(**done, leases=list(lost), hint=f"{hint}The others are done.")
 

@@ -9,15 +9,15 @@ import pyarrow as pa
 
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Table
-from tidegate.query.answer import QueryAnswer
-from tidegate.query.bound import Bound
-from tidegate.query.steps import Caller, Kind, Outcome, Step, answered, check_params
-from tidegate.query.topic_defining import TopicDefining
-from tidegate.query.topic_messages import TopicMessages
-from tidegate.query.topic_parts import TopicParts
-from tidegate.query.topic_showing import TopicShowing
-from tidegate.sql import topic_statements as sql
-from tidegate.storage.commit import Staging
+from tidegate.query.duckdb.result import QueryAnswer
+from tidegate.query.statements.parameters import Bound
+from tidegate.query.statements.show import TopicShowing
+from tidegate.query.statements.topic_access import TopicParts
+from tidegate.query.statements.topic_ddl import TopicDefining
+from tidegate.query.statements.topic_messages import TopicMessages
+from tidegate.query.step import Caller, Kind, Outcome, Step, answered, check_params
+from tidegate.sql import statements as sql
+from tidegate.storage.group_commit import Staging
 from tidegate.tables.definitions import TableDirectory
 
 _TEXT, _INT, _BIGINT = ColumnType.TEXT, ColumnType.INT, ColumnType.BIGINT
@@ -85,12 +85,12 @@ class TopicStatements:
 
 
 def topic_kind(statement: sql.TopicStatement) -> Kind:
-    """Give what a statement about topics is counted as."""
+    """Return what a statement about topics is counted as."""
     return _KINDS.get(type(statement), "ddl")
 
 
 def consumed_outcome(table: pa.Table, missed: Mapping[int, int], topic: str | None = None) -> Outcome:
-    """Give messages as rows; `table` has the columns of MESSAGE_SCHEMA, with a group lease and deliveries.
+    """Return messages as rows; `table` has the columns of MESSAGE_SCHEMA, with a group lease and deliveries.
 
     `topic` is its name, where the table has no column of it. What retention took from a group before it came
     to it is a warning.

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tidegate.errors import Forbidden, IdempotencyKeyReused, NotFound, RequestInvalid, TokenWrong
-from tidegate.sdk.agents import WORKERS_MAX, Asking, Reject, answer_request, reason_of
-from tidegate.sdk.asynchronous.intake import Intake
-from tidegate.sdk.asynchronous.transport import Transport
-from tidegate.sdk.asynchronous.waiting import Background, called, check_function
+from tidegate.sdk._async.concurrency import Background, called, check_function
+from tidegate.sdk._async.prefetch import Intake
+from tidegate.sdk._async.transport import Transport
+from tidegate.sdk.agent_policy import WORKERS_MAX, Asking, Reject, answer_request, reason_of
 from tidegate.sdk.requests import get, quoted
 from tidegate.sdk.retries import Vigil
-from tidegate.sdk.shapes import Message
 from tidegate.sdk.signals import stopped_by_signals
+from tidegate.sdk.types import Message
 
 logger = logging.getLogger("tidegate.agent")
 

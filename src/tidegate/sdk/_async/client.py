@@ -8,22 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import TidegateError
-from tidegate.sdk.asynchronous.answer import Answer, answer_of, arrow_rows
-from tidegate.sdk.asynchronous.operating import Audit, Backups, Jobs, Pipelines
-from tidegate.sdk.asynchronous.people import Tenants, Users
-from tidegate.sdk.asynchronous.topics import Topic, Topics
-from tidegate.sdk.asynchronous.transport import Transport
+from tidegate.sdk._async.operations import Audit, Backups, Jobs, Pipelines
+from tidegate.sdk._async.result import Answer, answer_of, arrow_rows
+from tidegate.sdk._async.topics import Topic, Topics
+from tidegate.sdk._async.transport import Transport
+from tidegate.sdk._async.users import Tenants, Users
 from tidegate.sdk.live import Feed
 from tidegate.sdk.requests import get, noted, post
 from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, Retrying
-from tidegate.sdk.shapes import Link, Me
 from tidegate.sdk.statements import arrow_question, bound, insertion, question
-from tidegate.storage.address import find_server
+from tidegate.sdk.types import Link, Me
+from tidegate.storage.home.address import find_server
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.sdk.asynchronous.subscription import Subscription
+    from tidegate.sdk._async.subscription import Subscription
 
 
 def connect_async(
@@ -35,7 +35,7 @@ def connect_async(
     tenant: str | None = None,
     retry_seconds: float = RETRY_SECONDS_DEFAULT,
 ) -> AsyncClient:
-    """Give a client of the server at `url`, or of the one that runs in the home folder.
+    """Return a client of the server at `url`, or of the one that runs in the home folder.
 
     `ca_file` holds the certificates by which a server with TLS is trusted; `tenant` is for administrators of
     the instance; `retry_seconds` is how long a call may try again where that is safe (0: not at all).
@@ -120,7 +120,7 @@ class AsyncClient:
         says how long; `on_lost` is told of each. `from_seq` goes on behind a change that was seen before,
         without a snapshot; `snapshot=False` leaves out the rows that are there already.
         """
-        from tidegate.sdk.asynchronous.subscription import Subscription
+        from tidegate.sdk._async.subscription import Subscription
 
         feed = Feed(sql, bound(params), from_seq, snapshot=snapshot)
         return Subscription(self._transport, feed, reconnect_seconds=reconnect_seconds, on_lost=on_lost)
@@ -140,7 +140,7 @@ class AsyncClient:
         return made
 
     def topic(self, name: str) -> Topic:
-        """Give a topic by name; it is looked for at the first call."""
+        """Return a topic by name; it is looked for at the first call."""
         return Topic(self._transport, name)
 
     async def close(self) -> None:

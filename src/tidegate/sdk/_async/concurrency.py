@@ -26,7 +26,7 @@ class Ending:
         self._event = Event()
 
     def is_set(self) -> bool:
-        """Say whether it is over."""
+        """Return whether it is over."""
         return self._event.is_set()
 
     def set(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpcore
 import httpx
 
-from tidegate.sdk.groups import GROUP_CONNECTIONS_MAX, Groups
+from tidegate.sdk.connection_groups import GROUP_CONNECTIONS_MAX, Groups
 from tidegate.sdk.requests import Request
 
 # Longer than any statement runs by default; a wait that the caller asks for comes on top.

@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import RequestInvalid
-from tidegate.sdk.agents import Asking, reason_of
-from tidegate.sdk.asynchronous.intake import Intake
-from tidegate.sdk.asynchronous.transport import Transport
-from tidegate.sdk.shapes import Message
+from tidegate.sdk._async.prefetch import Intake
+from tidegate.sdk._async.transport import Transport
+from tidegate.sdk.agent_policy import Asking, reason_of
+from tidegate.sdk.types import Message
 
 if TYPE_CHECKING:
     import pyarrow as pa

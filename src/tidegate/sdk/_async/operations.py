@@ -1,13 +1,16 @@
-"""Operating: pipelines, what was done by whom, jobs and backups."""
+"""Operating: pipelines, what was done by whom, jobs and backups.
+
+Lists that come in pages: takes a path, gives all entries or the first few, keeps nothing.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from tidegate.sdk.asynchronous.paging import listed
-from tidegate.sdk.asynchronous.transport import Transport
+from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.requests import delete, get, post, quoted
-from tidegate.sdk.shapes import AuditEvent, BackupBegun, Job
+from tidegate.sdk.types import AuditEvent, BackupBegun, Job
 
 # The newest few are what people look for; `limit=None` gives all.
 ENTRIES_DEFAULT = 100
@@ -73,10 +76,35 @@ class Backups:
         return begun
 
     async def finish(self, backup_id: str, *, file: str, size_bytes: int) -> dict[str, Any]:
-        """Say where the backup is packed; the frozen copy goes."""
+        """Return where the backup is packed; the frozen copy goes."""
         body = {"file": file, "bytes": size_bytes}
         return dict(await self._transport.call(post(f"/backups/{quoted(backup_id)}/finish", body)))
 
     async def give_up(self, backup_id: str) -> None:
         """Let the frozen copy go, unpacked."""
         await self._transport.call(delete(f"/backups/{quoted(backup_id)}"))
+
+
+# Asked for only where fewer are wanted: how many a page holds at most is a setting of the server.
+PAGE_ENTRIES = 100
+
+
+async def listed(
+    transport: Transport,
+    path: str,
+    noun: str,
+    query: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+) -> list[Any]:
+    """Return the entries of a list, page after page, up to `limit`."""
+    entries: list[Any] = []
+    question = dict(query or {})
+    while limit is None or len(entries) < limit:
+        if limit is not None and limit - len(entries) < PAGE_ENTRIES:
+            question["limit"] = limit - len(entries)
+        page = await transport.call(get(path, question))
+        entries += page[noun]
+        question["after"] = page.get("next")
+        if question["after"] is None:
+            break
+    return entries if limit is None else entries[:limit]

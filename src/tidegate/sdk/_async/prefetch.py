@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tidegate.errors import LeaseLost, NotFound, TidegateError
-from tidegate.sdk.agents import Asking, nack_body, what_next
+from tidegate.sdk._async.concurrency import Background, Bell, sleep
+from tidegate.sdk._async.transport import Transport
+from tidegate.sdk.agent_policy import Asking, nack_body, what_next
 from tidegate.sdk.arrow import ArrowPage, page_of
-from tidegate.sdk.asynchronous.transport import Transport
-from tidegate.sdk.asynchronous.waiting import Background, Bell, sleep
 from tidegate.sdk.leases import Leases
 from tidegate.sdk.requests import API, ARROW_STREAM, JSON, Request, decoded, encoded, noted, post
 from tidegate.sdk.retries import Course, Vigil
-from tidegate.sdk.shapes import Message, MessagePage
+from tidegate.sdk.types import Message, MessagePage
 
 # A server that stops answers at once and empty: it is not asked again in the same moment.
 EMPTY_PAUSE_SECONDS = 0.05
@@ -62,7 +62,7 @@ class Intake:
             self._fetcher = Background(self._fetch, f"tidegate-fetch-{self._asking.group}")
 
     def is_stopped(self) -> bool:
-        """Say whether no more messages are given."""
+        """Return whether no more messages are given."""
         return self._is_stopped
 
     def stop(self) -> None:
@@ -77,7 +77,7 @@ class Intake:
             raise self._failure
 
     async def next(self) -> Message | None:
-        """Give the next message, waiting for it; None when it is over."""
+        """Return the next message, waiting for it; None when it is over."""
         if self._is_stopped:
             return None
         message = self._leases.take(self._now()) or await self._awaited()
@@ -110,7 +110,7 @@ class Intake:
             logger.debug("stopped while the server is away: the end tries to acknowledge once more")
 
     async def failed(self, message: Message, problem: BaseException) -> str:
-        """Give a message back that failed, with the reason, and say what becomes of it."""
+        """Return a message back that failed, with the reason, and say what becomes of it."""
         body = nack_body(problem, message, self._asking.retry)
         held = self._leases.dropped(body["leases"])
         told = await self._tried("nack", body) if held else None
@@ -127,7 +127,7 @@ class Intake:
         await self._release(self._leases.waiting())
 
     async def page(self, limit: int) -> ArrowPage | None:
-        """Give the next messages as a table, waiting for the first; None when it is over."""
+        """Return the next messages as a table, waiting for the first; None when it is over."""
         while not self._is_stopped:
             began = self._now()
             content = await self._ask(limit, ARROW_STREAM)

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from tidegate.errors import TidegateError
+from tidegate.sdk._async.concurrency import Lock
+from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.arrow import stream_of
-from tidegate.sdk.asynchronous.transport import Transport
-from tidegate.sdk.asynchronous.waiting import Lock
-from tidegate.sdk.numbering import Numbering
-from tidegate.sdk.outgoing import message_list
-from tidegate.sdk.requests import API, ARROW_STREAM, Request, decoded, encoded
-from tidegate.sdk.shapes import Outgoing, Placed
+from tidegate.sdk.requests import API, ARROW_STREAM, Request, decoded, encoded, message_list
+from tidegate.sdk.sequence import Numbering
+from tidegate.sdk.types import Outgoing, Placed
 
 if TYPE_CHECKING:
     import pyarrow as pa

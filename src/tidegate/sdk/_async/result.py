@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import RequestInvalid
+from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.arrow import table_of
-from tidegate.sdk.asynchronous.transport import Transport
 from tidegate.sdk.requests import ARROW_STREAM, Request, noted
 from tidegate.sdk.statements import PATH, SCRIPT_HINT
 
@@ -28,7 +28,7 @@ class Result:
     warnings: list[str]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Give each row as a dictionary."""
+        """Return each row as a dictionary."""
         names = [column["name"] for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in self.rows]
 
@@ -43,7 +43,7 @@ class Answer(Result):
     _request: Request = field(repr=False)
 
     async def to_arrow(self) -> pa.Table:
-        """Give the rows as an Arrow table with exact types; asks the server again."""
+        """Return the rows as an Arrow table with exact types; asks the server again."""
         if len(self.results) > 1:
             reason = "The answers of several statements do not go into one Arrow table."
             raise noted(RequestInvalid(reason=reason, hint=SCRIPT_HINT))
@@ -56,19 +56,19 @@ class Answer(Result):
         return await arrow_rows(self._transport, self._request)
 
     async def to_pandas(self) -> pd.DataFrame:
-        """Give the rows as a pandas frame; asks the server again."""
+        """Return the rows as a pandas frame; asks the server again."""
         table = await self.to_arrow()
         return table.to_pandas()
 
     async def to_polars(self) -> Any:
-        """Give the rows as a Polars frame, where Polars is installed; asks the server again."""
+        """Return the rows as a Polars frame, where Polars is installed; asks the server again."""
         polars = importlib.import_module("polars")
         table = await self.to_arrow()
         return polars.from_arrow(table)
 
 
 def answer_of(said: Mapping[str, Any], transport: Transport, request: Request) -> Answer:
-    """Give what a server answered to a call."""
+    """Return what a server answered to a call."""
     last = _result(said)
     results = [_result(one) for one in said.get("results") or ()] or [last]
     return Answer(

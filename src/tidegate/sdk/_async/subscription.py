@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Any, Self
 
 from tidegate.errors import TidegateError
-from tidegate.sdk.asynchronous.sockets import Socket, open_socket
-from tidegate.sdk.asynchronous.transport import Transport
-from tidegate.sdk.asynchronous.waiting import Ending
-from tidegate.sdk.live import LIVE_PATH, Change, Feed
-from tidegate.sdk.live_setbacks import SocketLost, refused
+from tidegate.sdk._async.concurrency import Ending
+from tidegate.sdk._async.sockets import Socket, open_socket
+from tidegate.sdk._async.transport import Transport
+from tidegate.sdk.live import LIVE_PATH, Change, Feed, SocketLost, refused
 from tidegate.sdk.requests import Request, noted
 from tidegate.sdk.retries import Course, Fate, Setback
 

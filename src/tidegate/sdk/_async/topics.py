@@ -10,13 +10,11 @@ from urllib.parse import urlencode
 from msgspec import UNSET, UnsetType
 
 from tidegate.errors import TopicExists
-from tidegate.sdk.agents import LEASE_MS, Asking, Retry, Tuning, member_name
+from tidegate.sdk._async.operations import listed
+from tidegate.sdk._async.producer import Producer
+from tidegate.sdk._async.transport import Transport
+from tidegate.sdk.agent_policy import LEASE_MS, Asking, Retry, Tuning, member_name
 from tidegate.sdk.arrow import ArrowPage, page_of, stream_of
-from tidegate.sdk.asynchronous.paging import listed
-from tidegate.sdk.asynchronous.producer import Producer
-from tidegate.sdk.asynchronous.transport import Transport
-from tidegate.sdk.numbering import Numbering, producer_name
-from tidegate.sdk.outgoing import lease_list, message_list
 from tidegate.sdk.requests import (
     API,
     ARROW_STREAM,
@@ -25,11 +23,14 @@ from tidegate.sdk.requests import (
     delete,
     encoded,
     get,
+    lease_list,
+    message_list,
     patch,
     post,
     quoted,
 )
-from tidegate.sdk.shapes import (
+from tidegate.sdk.sequence import Numbering, producer_name
+from tidegate.sdk.types import (
     Acked,
     Extended,
     GroupShown,
@@ -44,8 +45,8 @@ from tidegate.sdk.shapes import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.sdk.asynchronous.agent import Agent
-    from tidegate.sdk.asynchronous.consumer import Consumer
+    from tidegate.sdk._async.agent import Agent
+    from tidegate.sdk._async.consumer import Consumer
 
 Start = str | dict[str, Any]
 
@@ -100,7 +101,7 @@ class Topics:
         retention_max_bytes: int | UnsetType | None = UNSET,
         dedup_seconds: int | UnsetType | None = UNSET,
     ) -> TopicChanged:
-        """Give a topic more partitions or another retention (None: no limit); what is left out stays.
+        """Return a topic more partitions or another retention (None: no limit); what is left out stays.
 
         `dedup_seconds=None` lets it forget its dedup keys, and take no more of them.
         """
@@ -179,7 +180,7 @@ class Topic:
         return placed
 
     def producer(self, producer_id: str | None = None, *, sequence: int = 0) -> Producer:
-        """Give a producer that numbers its messages, so that each is stored exactly once.
+        """Return a producer that numbers its messages, so that each is stored exactly once.
 
         Without an id it takes a random one. A program that starts again goes on under its id with the number
         that follows its last acknowledged message (`producer.sequence`).
@@ -198,7 +199,7 @@ class Topic:
         member: str | None = None,
         lease_ms: int | None = None,
     ) -> MessagePage:
-        """Give messages. Without a group from a position on, and `nextOffsets` to go on from.
+        """Return messages. Without a group from a position on, and `nextOffsets` to go on from.
 
         With a group: the next messages that nobody has; they come again unless they are acknowledged before
         their leases end. `start` then says where a new group begins. `consumer()` does all this by itself.
@@ -220,7 +221,7 @@ class Topic:
         member: str | None = None,
         lease_ms: int | None = None,
     ) -> ArrowPage:
-        """Give messages as an Arrow table, otherwise like `consume`."""
+        """Return messages as an Arrow table, otherwise like `consume`."""
         question = _question(start, partition, limit, wait_ms)
         question |= _given({"group": group, "member": member, "leaseMs": lease_ms})
         request = Request(
@@ -266,7 +267,7 @@ class Topic:
         release: bool = False,
         dead: bool = False,
     ) -> Nacked:
-        """Give messages back that failed: they come again after the delay.
+        """Return messages back that failed: they come again after the delay.
 
         `release` gives back what was not begun, and counts no delivery; `dead` makes dead letters at once.
         """
@@ -316,11 +317,11 @@ class Topic:
         partition: int | None = None,
         **tuning: Unpack[Tuning],
     ) -> Consumer:
-        """Give a consumer of a group, to be used in an `async with` and iterated.
+        """Return a consumer of a group, to be used in an `async with` and iterated.
 
         `start` is where a new group begins. Every consumer has a name of its own unless `member` says one.
         """
-        from tidegate.sdk.asynchronous.consumer import Consumer
+        from tidegate.sdk._async.consumer import Consumer
 
         asking = Asking(group, member or member_name(), start, partition, **tuning)
         return Consumer(self._transport, self._path("").rstrip("/"), asking)
@@ -336,11 +337,11 @@ class Topic:
         start: Start = "earliest",
         lease_ms: int = LEASE_MS,
     ) -> Agent:
-        """Give an agent that runs a function on each message, `workers` at once.
+        """Return an agent that runs a function on each message, `workers` at once.
 
         What the function gives is published to the topic `answers`, once for a message.
         """
-        from tidegate.sdk.asynchronous.agent import Agent, Duty
+        from tidegate.sdk._async.agent import Agent, Duty
 
         asking = Asking(
             *(group, member or member_name(), start),
@@ -360,7 +361,7 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(shown: TopicShown, asked: dict[str, Any]) -> str:
-    """Say what a topic has that was asked for otherwise."""
+    """Return what a topic has that was asked for otherwise."""
     found = {**shown, "partitions": len(shown["partitions"])}
     told = (f"{name} is {found[name]}, not {value}" for name, value in asked.items() if found[name] != value)
     return ", ".join(told)

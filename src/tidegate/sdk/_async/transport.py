@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from tidegate.errors import RequestInvalid, ServerNotRunning
-from tidegate.sdk.asynchronous.pool import Pool
-from tidegate.sdk.asynchronous.waiting import sleep
+from tidegate.sdk._async.concurrency import sleep
+from tidegate.sdk._async.connection_pool import Pool
 from tidegate.sdk.requests import Reply, Request, checked_tenant, decoded, noted
 from tidegate.sdk.retries import Course, Fate, Retrying, Setback, outcome_of, setback_of
-from tidegate.storage.address import Found
+from tidegate.storage.home.address import Found
 
 if TYPE_CHECKING:
-    from tidegate.sdk.asynchronous.intake import Intake
-    from tidegate.sdk.asynchronous.subscription import Subscription
+    from tidegate.sdk._async.prefetch import Intake
+    from tidegate.sdk._async.subscription import Subscription
 
 
 class Transport:
@@ -85,7 +85,7 @@ class Transport:
             return  # not yet; the old address is tried meanwhile
 
     def reach(self, request: Request) -> tuple[Found, dict[str, str]]:
-        """Give the server and the headers for a request that takes another way than the pools."""
+        """Return the server and the headers for a request that takes another way than the pools."""
         return self._found, request.headers(self._found.token, self._tenant, secrets.token_hex(8))
 
     async def close(self) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tidegate.sdk.asynchronous.paging import listed
-from tidegate.sdk.asynchronous.transport import Transport
+from tidegate.sdk._async.operations import listed
+from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.requests import create, delete, get, patch, post, quoted
-from tidegate.sdk.shapes import Tenant, TokenMade, TokenShown, User
+from tidegate.sdk.types import Tenant, TokenMade, TokenShown, User
 
 Lifetime = float | Literal["default"] | None
 Tokens = list[TokenShown]
@@ -66,7 +66,7 @@ class Users:
     async def change(
         self, name: str, *, roles: Sequence[str] | None = None, enabled: bool | None = None
     ) -> User:
-        """Give a user other roles, or keep one out and let them in again."""
+        """Return a user other roles, or keep one out and let them in again."""
         body: dict[str, Any] = {}
         if roles is not None:
             body["roles"] = [*roles]

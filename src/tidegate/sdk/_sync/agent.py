@@ -1,6 +1,6 @@
 """An agent: runs a function on each message of a topic, publishes its answers, tries again what fails.
 
-Made from asynchronous/agent.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/agent.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tidegate.errors import Forbidden, IdempotencyKeyReused, NotFound, RequestInvalid, TokenWrong
-from tidegate.sdk.agents import WORKERS_MAX, Asking, Reject, answer_request, reason_of
+from tidegate.sdk._sync.prefetch import Intake
+from tidegate.sdk._sync.transport import Transport
+from tidegate.sdk.agent_policy import WORKERS_MAX, Asking, Reject, answer_request, reason_of
+from tidegate.sdk.blocking.concurrency import Background, called, check_function
 from tidegate.sdk.requests import get, quoted
 from tidegate.sdk.retries import Vigil
-from tidegate.sdk.shapes import Message
 from tidegate.sdk.signals import stopped_by_signals
-from tidegate.sdk.synchronous.intake import Intake
-from tidegate.sdk.synchronous.transport import Transport
-from tidegate.sdk.synchronous.waiting import Background, called, check_function
+from tidegate.sdk.types import Message
 
 logger = logging.getLogger("tidegate.agent")
 

@@ -1,6 +1,6 @@
 """The client: a running server as Python objects.
 
-Made from asynchronous/client.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/client.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import TidegateError
+from tidegate.sdk._sync.operations import Audit, Backups, Jobs, Pipelines
+from tidegate.sdk._sync.result import Answer, answer_of, arrow_rows
+from tidegate.sdk._sync.topics import Topic, Topics
+from tidegate.sdk._sync.transport import Transport
+from tidegate.sdk._sync.users import Tenants, Users
 from tidegate.sdk.live import Feed
 from tidegate.sdk.requests import get, noted, post
 from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, Retrying
-from tidegate.sdk.shapes import Link, Me
 from tidegate.sdk.statements import arrow_question, bound, insertion, question
-from tidegate.sdk.synchronous.answer import Answer, answer_of, arrow_rows
-from tidegate.sdk.synchronous.operating import Audit, Backups, Jobs, Pipelines
-from tidegate.sdk.synchronous.people import Tenants, Users
-from tidegate.sdk.synchronous.topics import Topic, Topics
-from tidegate.sdk.synchronous.transport import Transport
-from tidegate.storage.address import find_server
+from tidegate.sdk.types import Link, Me
+from tidegate.storage.home.address import find_server
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.sdk.synchronous.subscription import Subscription
+    from tidegate.sdk._sync.subscription import Subscription
 
 
 def connect(
@@ -38,7 +38,7 @@ def connect(
     tenant: str | None = None,
     retry_seconds: float = RETRY_SECONDS_DEFAULT,
 ) -> Client:
-    """Give a client of the server at `url`, or of the one that runs in the home folder.
+    """Return a client of the server at `url`, or of the one that runs in the home folder.
 
     `ca_file` holds the certificates by which a server with TLS is trusted; `tenant` is for administrators of
     the instance; `retry_seconds` is how long a call may try again where that is safe (0: not at all).
@@ -123,7 +123,7 @@ class Client:
         says how long; `on_lost` is told of each. `from_seq` goes on behind a change that was seen before,
         without a snapshot; `snapshot=False` leaves out the rows that are there already.
         """
-        from tidegate.sdk.synchronous.subscription import Subscription
+        from tidegate.sdk._sync.subscription import Subscription
 
         feed = Feed(sql, bound(params), from_seq, snapshot=snapshot)
         return Subscription(self._transport, feed, reconnect_seconds=reconnect_seconds, on_lost=on_lost)
@@ -143,7 +143,7 @@ class Client:
         return made
 
     def topic(self, name: str) -> Topic:
-        """Give a topic by name; it is looked for at the first call."""
+        """Return a topic by name; it is looked for at the first call."""
         return Topic(self._transport, name)
 
     def close(self) -> None:

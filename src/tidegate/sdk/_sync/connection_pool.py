@@ -1,6 +1,6 @@
 """A pool of connections to one server: takes a request, gives the answer, keeps connections for a moment.
 
-Made from asynchronous/pool.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/connection_pool.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import httpcore
 import httpx
 
-from tidegate.sdk.groups import GROUP_CONNECTIONS_MAX, Groups
+from tidegate.sdk.connection_groups import GROUP_CONNECTIONS_MAX, Groups
 from tidegate.sdk.requests import Request
 
 # Longer than any statement runs by default; a wait that the caller asks for comes on top.

@@ -1,6 +1,6 @@
 """A consumer: gives a group's messages one by one, each again until it is done.
 
-Made from asynchronous/consumer.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/consumer.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import RequestInvalid
-from tidegate.sdk.agents import Asking, reason_of
-from tidegate.sdk.shapes import Message
-from tidegate.sdk.synchronous.intake import Intake
-from tidegate.sdk.synchronous.transport import Transport
+from tidegate.sdk._sync.prefetch import Intake
+from tidegate.sdk._sync.transport import Transport
+from tidegate.sdk.agent_policy import Asking, reason_of
+from tidegate.sdk.types import Message
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,6 +1,6 @@
 """A producer: numbers the messages of a topic, so that what is sent twice is stored once.
 
-Made from asynchronous/producer.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/producer.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from tidegate.errors import TidegateError
+from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk.arrow import stream_of
-from tidegate.sdk.numbering import Numbering
-from tidegate.sdk.outgoing import message_list
-from tidegate.sdk.requests import API, ARROW_STREAM, Request, decoded, encoded
-from tidegate.sdk.shapes import Outgoing, Placed
-from tidegate.sdk.synchronous.transport import Transport
-from tidegate.sdk.synchronous.waiting import Lock
+from tidegate.sdk.blocking.concurrency import Lock
+from tidegate.sdk.requests import API, ARROW_STREAM, Request, decoded, encoded, message_list
+from tidegate.sdk.sequence import Numbering
+from tidegate.sdk.types import Outgoing, Placed
 
 if TYPE_CHECKING:
     import pyarrow as pa

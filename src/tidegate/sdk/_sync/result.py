@@ -1,6 +1,6 @@
 """Rows of a statement, in the form that the caller works with.
 
-Made from asynchronous/answer.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/result.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import RequestInvalid
+from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk.arrow import table_of
 from tidegate.sdk.requests import ARROW_STREAM, Request, noted
 from tidegate.sdk.statements import PATH, SCRIPT_HINT
-from tidegate.sdk.synchronous.transport import Transport
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ class Result:
     warnings: list[str]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Give each row as a dictionary."""
+        """Return each row as a dictionary."""
         names = [column["name"] for column in self.columns]
         return [dict(zip(names, row, strict=True)) for row in self.rows]
 
@@ -46,7 +46,7 @@ class Answer(Result):
     _request: Request = field(repr=False)
 
     def to_arrow(self) -> pa.Table:
-        """Give the rows as an Arrow table with exact types; asks the server again."""
+        """Return the rows as an Arrow table with exact types; asks the server again."""
         if len(self.results) > 1:
             reason = "The answers of several statements do not go into one Arrow table."
             raise noted(RequestInvalid(reason=reason, hint=SCRIPT_HINT))
@@ -59,19 +59,19 @@ class Answer(Result):
         return arrow_rows(self._transport, self._request)
 
     def to_pandas(self) -> pd.DataFrame:
-        """Give the rows as a pandas frame; asks the server again."""
+        """Return the rows as a pandas frame; asks the server again."""
         table = self.to_arrow()
         return table.to_pandas()
 
     def to_polars(self) -> Any:
-        """Give the rows as a Polars frame, where Polars is installed; asks the server again."""
+        """Return the rows as a Polars frame, where Polars is installed; asks the server again."""
         polars = importlib.import_module("polars")
         table = self.to_arrow()
         return polars.from_arrow(table)
 
 
 def answer_of(said: Mapping[str, Any], transport: Transport, request: Request) -> Answer:
-    """Give what a server answered to a call."""
+    """Return what a server answered to a call."""
     last = _result(said)
     results = [_result(one) for one in said.get("results") or ()] or [last]
     return Answer(

@@ -1,6 +1,6 @@
 """A live query: gives rows and what happens to them, over as many connections as it takes.
 
-Made from asynchronous/subscription.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/subscription.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ from dataclasses import replace
 from typing import Any, Self
 
 from tidegate.errors import TidegateError
-from tidegate.sdk.live import LIVE_PATH, Change, Feed
-from tidegate.sdk.live_setbacks import SocketLost, refused
+from tidegate.sdk._sync.transport import Transport
+from tidegate.sdk.blocking.concurrency import Ending
+from tidegate.sdk.blocking.sockets import Socket, open_socket
+from tidegate.sdk.live import LIVE_PATH, Change, Feed, SocketLost, refused
 from tidegate.sdk.requests import Request, noted
 from tidegate.sdk.retries import Course, Fate, Setback
-from tidegate.sdk.synchronous.sockets import Socket, open_socket
-from tidegate.sdk.synchronous.transport import Transport
-from tidegate.sdk.synchronous.waiting import Ending
 
 REQUEST = Request("GET", LIVE_PATH)
 

@@ -1,6 +1,6 @@
 """Topics: make, change, list, show and delete them, publish and consume, alone or as a group.
 
-Made from asynchronous/topics.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/topics.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from urllib.parse import urlencode
 from msgspec import UNSET, UnsetType
 
 from tidegate.errors import TopicExists
-from tidegate.sdk.agents import LEASE_MS, Asking, Retry, Tuning, member_name
+from tidegate.sdk._sync.operations import listed
+from tidegate.sdk._sync.producer import Producer
+from tidegate.sdk._sync.transport import Transport
+from tidegate.sdk.agent_policy import LEASE_MS, Asking, Retry, Tuning, member_name
 from tidegate.sdk.arrow import ArrowPage, page_of, stream_of
-from tidegate.sdk.numbering import Numbering, producer_name
-from tidegate.sdk.outgoing import lease_list, message_list
 from tidegate.sdk.requests import (
     API,
     ARROW_STREAM,
@@ -25,11 +26,14 @@ from tidegate.sdk.requests import (
     delete,
     encoded,
     get,
+    lease_list,
+    message_list,
     patch,
     post,
     quoted,
 )
-from tidegate.sdk.shapes import (
+from tidegate.sdk.sequence import Numbering, producer_name
+from tidegate.sdk.types import (
     Acked,
     Extended,
     GroupShown,
@@ -40,15 +44,12 @@ from tidegate.sdk.shapes import (
     TopicChanged,
     TopicShown,
 )
-from tidegate.sdk.synchronous.paging import listed
-from tidegate.sdk.synchronous.producer import Producer
-from tidegate.sdk.synchronous.transport import Transport
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.sdk.synchronous.agent import Agent
-    from tidegate.sdk.synchronous.consumer import Consumer
+    from tidegate.sdk._sync.agent import Agent
+    from tidegate.sdk._sync.consumer import Consumer
 
 Start = str | dict[str, Any]
 
@@ -103,7 +104,7 @@ class Topics:
         retention_max_bytes: int | UnsetType | None = UNSET,
         dedup_seconds: int | UnsetType | None = UNSET,
     ) -> TopicChanged:
-        """Give a topic more partitions or another retention (None: no limit); what is left out stays.
+        """Return a topic more partitions or another retention (None: no limit); what is left out stays.
 
         `dedup_seconds=None` lets it forget its dedup keys, and take no more of them.
         """
@@ -182,7 +183,7 @@ class Topic:
         return placed
 
     def producer(self, producer_id: str | None = None, *, sequence: int = 0) -> Producer:
-        """Give a producer that numbers its messages, so that each is stored exactly once.
+        """Return a producer that numbers its messages, so that each is stored exactly once.
 
         Without an id it takes a random one. A program that starts again goes on under its id with the number
         that follows its last acknowledged message (`producer.sequence`).
@@ -201,7 +202,7 @@ class Topic:
         member: str | None = None,
         lease_ms: int | None = None,
     ) -> MessagePage:
-        """Give messages. Without a group from a position on, and `nextOffsets` to go on from.
+        """Return messages. Without a group from a position on, and `nextOffsets` to go on from.
 
         With a group: the next messages that nobody has; they come again unless they are acknowledged before
         their leases end. `start` then says where a new group begins. `consumer()` does all this by itself.
@@ -223,7 +224,7 @@ class Topic:
         member: str | None = None,
         lease_ms: int | None = None,
     ) -> ArrowPage:
-        """Give messages as an Arrow table, otherwise like `consume`."""
+        """Return messages as an Arrow table, otherwise like `consume`."""
         question = _question(start, partition, limit, wait_ms)
         question |= _given({"group": group, "member": member, "leaseMs": lease_ms})
         request = Request(
@@ -269,7 +270,7 @@ class Topic:
         release: bool = False,
         dead: bool = False,
     ) -> Nacked:
-        """Give messages back that failed: they come again after the delay.
+        """Return messages back that failed: they come again after the delay.
 
         `release` gives back what was not begun, and counts no delivery; `dead` makes dead letters at once.
         """
@@ -319,11 +320,11 @@ class Topic:
         partition: int | None = None,
         **tuning: Unpack[Tuning],
     ) -> Consumer:
-        """Give a consumer of a group, to be used in a `with` and iterated.
+        """Return a consumer of a group, to be used in a `with` and iterated.
 
         `start` is where a new group begins. Every consumer has a name of its own unless `member` says one.
         """
-        from tidegate.sdk.synchronous.consumer import Consumer
+        from tidegate.sdk._sync.consumer import Consumer
 
         asking = Asking(group, member or member_name(), start, partition, **tuning)
         return Consumer(self._transport, self._path("").rstrip("/"), asking)
@@ -339,11 +340,11 @@ class Topic:
         start: Start = "earliest",
         lease_ms: int = LEASE_MS,
     ) -> Agent:
-        """Give an agent that runs a function on each message, `workers` at once.
+        """Return an agent that runs a function on each message, `workers` at once.
 
         What the function gives is published to the topic `answers`, once for a message.
         """
-        from tidegate.sdk.synchronous.agent import Agent, Duty
+        from tidegate.sdk._sync.agent import Agent, Duty
 
         asking = Asking(
             *(group, member or member_name(), start),
@@ -363,7 +364,7 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _differences(shown: TopicShown, asked: dict[str, Any]) -> str:
-    """Say what a topic has that was asked for otherwise."""
+    """Return what a topic has that was asked for otherwise."""
     found = {**shown, "partitions": len(shown["partitions"])}
     told = (f"{name} is {found[name]}, not {value}" for name, value in asked.items() if found[name] != value)
     return ", ".join(told)

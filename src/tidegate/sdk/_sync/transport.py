@@ -1,6 +1,6 @@
 """The wire under the client: sends requests, tries again where that is safe, raises the server's errors.
 
-Made from asynchronous/transport.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/transport.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from tidegate.errors import RequestInvalid, ServerNotRunning
+from tidegate.sdk._sync.connection_pool import Pool
+from tidegate.sdk.blocking.concurrency import sleep
 from tidegate.sdk.requests import Reply, Request, checked_tenant, decoded, noted
 from tidegate.sdk.retries import Course, Fate, Retrying, Setback, outcome_of, setback_of
-from tidegate.sdk.synchronous.pool import Pool
-from tidegate.sdk.synchronous.waiting import sleep
-from tidegate.storage.address import Found
+from tidegate.storage.home.address import Found
 
 if TYPE_CHECKING:
-    from tidegate.sdk.synchronous.intake import Intake
-    from tidegate.sdk.synchronous.subscription import Subscription
+    from tidegate.sdk._sync.prefetch import Intake
+    from tidegate.sdk._sync.subscription import Subscription
 
 
 class Transport:
@@ -88,7 +88,7 @@ class Transport:
             return  # not yet; the old address is tried meanwhile
 
     def reach(self, request: Request) -> tuple[Found, dict[str, str]]:
-        """Give the server and the headers for a request that takes another way than the pools."""
+        """Return the server and the headers for a request that takes another way than the pools."""
         return self._found, request.headers(self._found.token, self._tenant, secrets.token_hex(8))
 
     def close(self) -> None:

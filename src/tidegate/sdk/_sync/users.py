@@ -1,6 +1,6 @@
 """People: tenants, users and their tokens.
 
-Made from asynchronous/people.py by scripts/generate_sdk.py: change that one, and run it again.
+Made from _async/users.py by scripts/generate_sdk.py: change that one, and run it again.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from tidegate.sdk._sync.operations import listed
+from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk.requests import create, delete, get, patch, post, quoted
-from tidegate.sdk.shapes import Tenant, TokenMade, TokenShown, User
-from tidegate.sdk.synchronous.paging import listed
-from tidegate.sdk.synchronous.transport import Transport
+from tidegate.sdk.types import Tenant, TokenMade, TokenShown, User
 
 Lifetime = float | Literal["default"] | None
 Tokens = list[TokenShown]
@@ -67,7 +67,7 @@ class Users:
         return shown
 
     def change(self, name: str, *, roles: Sequence[str] | None = None, enabled: bool | None = None) -> User:
-        """Give a user other roles, or keep one out and let them in again."""
+        """Return a user other roles, or keep one out and let them in again."""
         body: dict[str, Any] = {}
         if roles is not None:
             body["roles"] = [*roles]

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
-from tidegate.sdk.live import CLOSE_SECONDS, MESSAGE_BYTES_MAX, OPEN_SECONDS, PING_SECONDS, PONG_SECONDS
-from tidegate.sdk.live_setbacks import lost
+from tidegate.sdk.live import CLOSE_SECONDS, MESSAGE_BYTES_MAX, OPEN_SECONDS, PING_SECONDS, PONG_SECONDS, lost
 
 
 class Socket:

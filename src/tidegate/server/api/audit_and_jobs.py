@@ -12,9 +12,8 @@ from tidegate.catalog.audit import AuditEvent
 from tidegate.catalog.jobs import Job
 from tidegate.errors import RequestInvalid
 from tidegate.model.timeranges import format_time
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import Call
-from tidegate.server.lists import list_page, moment
+from tidegate.server.http.request import Call, list_page, moment
+from tidegate.server.http.responses import json_answer
 
 JOB_STATES = ("queued", "running", "done", "failed", "cancelled")
 # Longer than any name of a user, an action or a kind of job.

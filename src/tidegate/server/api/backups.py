@@ -8,9 +8,9 @@ import msgspec
 from starlette.responses import Response
 
 from tidegate.model.access import Operation
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import Call
-from tidegate.server.tenant_calls import instance_actor
+from tidegate.server.api.tenants import instance_actor
+from tidegate.server.http.request import Call
+from tidegate.server.http.responses import json_answer
 
 FILE_CHARS_MAX = 4096  # the longest path that Linux takes
 

@@ -1,4 +1,7 @@
-"""The endpoint of consume: messages out, in JSON or in Arrow, leased to a member of a group or not."""
+"""The endpoint of consume: messages out, in JSON or in Arrow, leased to a member of a group or not.
+
+Positions in a topic as callers write them: a word, an object with one field, or offsets by partition.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,53 @@ import pyarrow as pa
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from tidegate.errors import RequestInvalid
-from tidegate.model.timeranges import format_time
-from tidegate.query.steps import ConsumeAsk
-from tidegate.server.arrow_bodies import arrow_answer
-from tidegate.server.bodies import ready_answer
-from tidegate.server.call import ARROW_STREAM, JSON, Call
-from tidegate.server.consuming import Consumed, consumed
-from tidegate.server.positions import FromBody, start_of
+from tidegate.errors import InvariantBroken, RequestInvalid
+from tidegate.model.names import shorten
+from tidegate.model.timeranges import format_time, parse_time
+from tidegate.query.step import ConsumeAsk
+from tidegate.server.api.long_poll import Consumed, consumed
+from tidegate.server.http.arrow import arrow_answer
+from tidegate.server.http.request import Call
+from tidegate.server.http.responses import ARROW_STREAM, JSON, ready_answer
 from tidegate.topics.definitions import Topic
+from tidegate.topics.log.reader import Start
+
+HINT = 'Say "earliest", "latest", {"offset": n}, {"after": n}, {"timestamp": "…"} or {"offsets": {"0": n}}.'
+
+
+class FromBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The object form of a position; exactly one field is given."""
+
+    offset: int | None = None
+    after: int | None = None
+    timestamp: str | None = None
+    offsets: dict[int, int] | None = None
+
+
+def start_of(given: str | FromBody | dict[int, int]) -> Start:
+    """Read a position."""
+    if isinstance(given, dict):
+        return Start("offsets", offsets=given)
+    if given == "earliest":
+        return Start("earliest")
+    if given == "latest":
+        return Start("latest")
+    if isinstance(given, str):
+        raise RequestInvalid(reason=f"'{shorten(given)}' is not a position.", hint=HINT)
+    chosen = [name for name in FromBody.__struct_fields__ if getattr(given, name) is not None]
+    if len(chosen) != 1:
+        reason = "A position has exactly one of offset, after, timestamp and offsets."
+        raise RequestInvalid(reason=reason, hint='For example {"offset": 12}.')
+    if given.timestamp is not None:
+        return Start("timestamp", parse_time(given.timestamp))
+    if given.offsets is not None:
+        return Start("offsets", offsets=given.offsets)
+    if given.after is not None:
+        return Start("after", given.after)
+    if given.offset is not None:
+        return Start("offset", given.offset)
+    raise InvariantBroken(reason="a position without a field passed the check")
+
 
 # Where an Arrow answer carries the offsets to go on from, and what a group missed.
 NEXT_OFFSETS = "tidegate.nextOffsets"
@@ -91,12 +132,12 @@ def _json(topic: Topic, found: Consumed) -> bytes:
 
 
 def by_name(by_partition: Mapping[int, int]) -> dict[str, int]:
-    """Give numbers by partition as JSON has them."""
+    """Return numbers by partition as JSON has them."""
     return {str(key): value for key, value in by_partition.items()}
 
 
 def message_rows(topic: str, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Give the messages of a batch as JSON has them; payloads go out as they are."""
+    """Return the messages of a batch as JSON has them; payloads go out as they are."""
     columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in _OWN}
     nothing = [None] * batch.num_rows
     payloads = batch.column("payload").cast(pa.binary()).to_pylist()

@@ -10,15 +10,14 @@ from starlette.responses import Response
 
 from tidegate.errors import RequestInvalid
 from tidegate.model.timeranges import format_time
-from tidegate.query.topic_messages import DELAY_MS_MAX, REASON_CHARS_MAX, lost_leases
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import Call
-from tidegate.server.consume import by_name
-from tidegate.server.consuming import check_lease_ms
-from tidegate.server.positions import FromBody, start_of
-from tidegate.storage.commit import Staging
+from tidegate.query.statements.topic_messages import DELAY_MS_MAX, REASON_CHARS_MAX, lost_leases
+from tidegate.server.api.consume import FromBody, by_name, start_of
+from tidegate.server.api.long_poll import check_lease_ms
+from tidegate.server.http.request import Call
+from tidegate.server.http.responses import json_answer
+from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups import Acks, Extend, GroupShape, Nack
+from tidegate.topics.groups.types import Acks, Extend, GroupShape, Nack
 
 
 class UptoBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):

@@ -18,18 +18,18 @@ import pyarrow.compute as pc
 from starlette.requests import ClientDisconnect
 
 from tidegate.errors import GroupNotFound, InvariantBroken, OffsetOutOfRange, RequestInvalid
-from tidegate.query.steps import ConsumeAsk
-from tidegate.server.group_waits import WaitKey
-from tidegate.storage.commit import Staging
-from tidegate.topics import reading
-from tidegate.topics.batches import MESSAGE_SCHEMA
+from tidegate.query.step import ConsumeAsk
+from tidegate.server.runtime.waiters import WaitKey
+from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups import Given, Grant, Ready, Take
-from tidegate.topics.lease_ids import lease_prefix
+from tidegate.topics.groups.leases import lease_prefix
+from tidegate.topics.groups.types import Given, Grant, Ready, Take
+from tidegate.topics.log import reader
+from tidegate.topics.log.record_batch import MESSAGE_SCHEMA
 
 if TYPE_CHECKING:
-    from tidegate.server.call import Call
-    from tidegate.server.running import Running
+    from tidegate.server.http.request import Call
+    from tidegate.server.runtime.runtime import Running
 
 CONSUME_LIMIT = 100
 # A wait looks this often whether the caller's token is still good.
@@ -67,12 +67,12 @@ class Consumed:
         return LEASED_SCHEMA if self.is_leased else MESSAGE_SCHEMA
 
     def table(self) -> pa.Table:
-        """Give all messages as one table."""
+        """Return all messages as one table."""
         return pa.Table.from_batches(self.batches, self.schema)
 
 
 async def consumed(call: Call, ask: ConsumeAsk) -> Consumed:
-    """Give messages, waiting for the first as long as asked; counts what it gives."""
+    """Return messages, waiting for the first as long as asked; counts what it gives."""
     limit = check_ask(call.running, ask)
     deadline = call.running.clock.monotonic_seconds() + ask.wait_ms / 1000
     if ask.group is None:
@@ -126,7 +126,7 @@ async def _without_group(call: Call, ask: ConsumeAsk, limit: int, deadline: floa
 
 async def _from_start(call: Call, ask: ConsumeAsk, limit: int, deadline: float) -> Consumed:
     running, topic = call.running, ask.topic
-    begin = await running.threads.read(reading.start_offsets, running.log, topic, ask.start, ask.partition)
+    begin = await running.threads.read(reader.start_offsets, running.log, topic, ask.start, ask.partition)
     with _watched(call) as watch:
         while True:
             waiter = running.arrivals.arm(topic)
@@ -136,7 +136,7 @@ async def _from_start(call: Call, ask: ConsumeAsk, limit: int, deadline: float) 
                     # Partitions that were added since begin at their beginning.
                     begin.update(dict.fromkeys(range(len(begin), topic.partitions), 0))
                 if any(running.log.counters(topic, number).end > at for number, at in begin.items()):
-                    taken = await running.threads.read(reading.take, running.log, topic, begin, limit)
+                    taken = await running.threads.read(reader.take, running.log, topic, begin, limit)
                     return Consumed(taken.batches, taken.next_offsets)
                 if not await watch.wait(waiter, deadline):
                     return Consumed([], dict(begin))
@@ -145,7 +145,7 @@ async def _from_start(call: Call, ask: ConsumeAsk, limit: int, deadline: float) 
 
 
 def _same(running: Running, topic: Topic) -> Topic:
-    """Give a topic as it is now, perhaps with more partitions.
+    """Return a topic as it is now, perhaps with more partitions.
 
     One that was deleted while this waited is refused, rather than one of the same name made since read.
     """
@@ -249,7 +249,7 @@ class _Member:
         ranges = [(grant.partition, grant.start, grant.stop) for grant in given.grants]
         log, threads = self._running.log, self._running.threads
         batches, count = await threads.read(
-            reading.of_ranges, log, self._topic, ranges, reading.TAKEN_BYTES_MAX
+            reader.of_ranges, log, self._topic, ranges, reader.TAKEN_BYTES_MAX
         )
         left = _behind(given.grants, count)
         if left:
@@ -266,7 +266,7 @@ class _Member:
 
 
 def _behind(grants: Sequence[Grant], count: int) -> list[Grant]:
-    """Give what of the grants lies behind their first `count` messages."""
+    """Return what of the grants lies behind their first `count` messages."""
     left: list[Grant] = []
     for grant in grants:
         done = min(count, grant.stop - grant.start)

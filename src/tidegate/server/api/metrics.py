@@ -22,13 +22,13 @@ from tidegate import __version__
 from tidegate.errors import TidegateError
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.timeranges import parse_time
-from tidegate.server import status
-from tidegate.watching.families import BY_NAME, OTHER, PIPELINE_STATES, SCRAPE_PARTS
-from tidegate.watching.logs import line_counts
+from tidegate.server.api import status
+from tidegate.telemetry.logs import line_counts
+from tidegate.telemetry.metric_families import BY_NAME, OTHER, PIPELINE_STATES, SCRAPE_PARTS
 
 if TYPE_CHECKING:
-    from tidegate.server.call import Call
-    from tidegate.server.running import Running
+    from tidegate.server.http.request import Call
+    from tidegate.server.runtime.runtime import Running
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ async def metrics(call: Call) -> Response:
 
 
 def render(running: Running) -> bytes:
-    """Give all metrics in Prometheus' text format; blocking, any thread."""
+    """Return all metrics in Prometheus' text format; blocking, any thread."""
     return _rendered(running, "")[0]
 
 
@@ -57,7 +57,7 @@ class RunningCollector(Collector):
         self._running = running
 
     def collect(self) -> Iterator[Metric]:
-        """Give every part that can be read."""
+        """Yield every part that can be read."""
         for part in SCRAPE_PARTS:
             yield from self._read(part, _PARTS[part])
 
@@ -117,7 +117,7 @@ def _topics(running: Running) -> Iterator[Metric]:
 
 
 def _duplicates(running: Running) -> dict[tuple[str, ...], float]:
-    """Give the duplicates that topics dropped, by tenant."""
+    """Return the duplicates that topics dropped, by tenant."""
     found: dict[tuple[str, ...], float] = {}
     for tenant, count in running.topic.dedup.dropped_by_tenant().items():
         label = (running.metrics.tenants.fold(tenant),)
@@ -126,7 +126,7 @@ def _duplicates(running: Running) -> dict[tuple[str, ...], float]:
 
 
 def _groups(running: Running) -> Iterator[Metric]:
-    """Give how far behind groups are, by tenant; a tenant without a name of its own counts among `other`."""
+    """Yield how far behind groups are, by tenant; a tenant without a name of its own counts among `other`."""
     groups, count = running.topic.groups, 0
     lags: dict[tuple[str, ...], float] = {}
     most: dict[tuple[str, ...], float] = {}
@@ -171,6 +171,8 @@ def _worker(running: Running) -> Iterator[Metric]:
     report = running.worker
     if report is None:
         yield _gauge("tidegate_worker_up", 0)
+        if status.pipelines_of(running, DEFAULT_TENANT):  # those that are stopped are known without one
+            yield from _pipelines(running)
         return
     age_seconds = running.clock.monotonic_seconds() - report.at_seconds
     silent = age_seconds > status.WORKER_SILENT_SECONDS
@@ -186,7 +188,7 @@ def _worker(running: Running) -> Iterator[Metric]:
 
 
 def _pipelines(running: Running) -> Iterator[Metric]:
-    """Give the pipelines by name; those beyond the bound are added up under `other`."""
+    """Yield the pipelines by name; those beyond the bound are added up under `other`."""
     sums: dict[str, dict[tuple[str, ...], float]] = {
         "tidegate_pipeline_state": {},
         "tidegate_pipeline_lag_messages": {},
@@ -237,7 +239,7 @@ _DEDUP_FIGURES = {
 
 
 def _dedup(running: Running) -> Iterator[Metric]:
-    """Give what deduplication does, by pipeline; the lag is that of the operator furthest behind."""
+    """Yield what deduplication does, by pipeline; the lag is that of the operator furthest behind."""
     sums: dict[str, dict[tuple[str, ...], float]] = {name: {} for name in _DEDUP_FIGURES}
     lags: dict[tuple[str, ...], float] = {}
     for pipeline in status.pipelines_of(running, DEFAULT_TENANT):

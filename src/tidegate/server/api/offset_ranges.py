@@ -9,14 +9,13 @@ import msgspec
 from starlette.responses import Response
 
 from tidegate.errors import RequestInvalid
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import ARROW_STREAM, Call
-from tidegate.server.positions import start_of
-from tidegate.server.sending import StreamResponse
-from tidegate.topics import reading
+from tidegate.server.api.consume import start_of
+from tidegate.server.http.request import Call
+from tidegate.server.http.responses import ARROW_STREAM, StreamResponse, json_answer
+from tidegate.topics.log import reader
 
 # What a stream that is not taken holds: a chunk, and the page of record batches that the next is made from.
-STREAM_BYTES = 4 * reading.CHUNK_BYTES
+STREAM_BYTES = 4 * reader.CHUNK_BYTES
 
 
 class PlanBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -49,7 +48,7 @@ async def plan(call: Call) -> Response:
     if body.messages_max is not None and body.messages_max < 1:
         raise RequestInvalid(reason="messagesMax is 1 or more.", hint="Leave it out for no limit.")
     planned = await running.threads.read(
-        reading.plan, running.log, topic, start_of(body.start), body.messages_max
+        reader.plan, running.log, topic, start_of(body.start), body.messages_max
     )
     ends = {"start": planned.start, "end": planned.end, "latest": planned.latest}
     return json_answer({"topicId": topic.id, **ends})
@@ -65,7 +64,7 @@ async def read(call: Call) -> Response:
         raise RequestInvalid(
             reason=f"The range ends at {body.to}, before it starts.", hint="Ranges are half-open."
         )
-    chunks = reading.arrow_stream(running.log, topic, body.partition, body.from_, body.to)
+    chunks = reader.arrow_stream(running.log, topic, body.partition, body.from_, body.to)
     running.answers.take(STREAM_BYTES)
     try:
         # The first chunk is made before the answer begins, so that an error in it has a status of its own.

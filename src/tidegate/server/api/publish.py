@@ -11,15 +11,15 @@ import numpy as np
 from starlette.responses import Response
 
 from tidegate.errors import ContentTypeUnsupported, RequestInvalid
-from tidegate.ingest.answers import Answer, Once, stage_once
+from tidegate.ingest.idempotency import Answer, Once, stage_once
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.model.names import shorten
-from tidegate.server.arrow_bodies import messages_of
-from tidegate.server.bodies import ready_answer
-from tidegate.server.call import ARROW_STREAM, JSON, Call, decode_json
-from tidegate.server.running import Running
+from tidegate.server.http.arrow import messages_of
+from tidegate.server.http.request import Call, decode_json
+from tidegate.server.http.responses import ARROW_STREAM, JSON, ready_answer
+from tidegate.server.runtime.runtime import Running
 from tidegate.settings import Settings
-from tidegate.storage.commit import Staging
+from tidegate.storage.group_commit import Staging
 
 PRODUCER_ID_CHARS_MAX = 200
 # More messages than this are routed and answered in a thread: on the event loop they would hold up others.
@@ -76,7 +76,7 @@ async def publish(call: Call) -> Response:
 async def _publish_once(
     running: Running, change: Callable[[Staging], Receipt], once: Once
 ) -> tuple[bytes, int]:
-    """Give the answer, and how many messages were stored: none where it is the answer of an earlier try."""
+    """Return the answer, and how many messages were stored: none where it is the answer of an earlier try."""
     stored_count = 0
 
     def deed(staging: Staging) -> Answer:

@@ -20,20 +20,20 @@ from tidegate.errors import (
     TableNotFound,
     TidegateError,
 )
-from tidegate.ingest.answers import Answer, Once, stage_once
+from tidegate.ingest.idempotency import Answer, Once, stage_once
 from tidegate.model.tables import Table
-from tidegate.query.filling import STATEMENT_ROWS_MAX
 from tidegate.query.runner import kind_of, told_which
-from tidegate.query.steps import Caller, ConsumeAsk, Kind, Outcome, Step
-from tidegate.query.topics import consumed_outcome
-from tidegate.server.arrow_bodies import plain_table
-from tidegate.server.bodies import ready_answer
-from tidegate.server.call import ARROW_STREAM, JSON, Call, decode_json
-from tidegate.server.consuming import consumed
-from tidegate.server.running import Running
+from tidegate.query.statements.row_builder import STATEMENT_ROWS_MAX
+from tidegate.query.statements.topics import consumed_outcome
+from tidegate.query.step import Caller, ConsumeAsk, Kind, Outcome, Step
+from tidegate.server.api.long_poll import consumed
+from tidegate.server.http.arrow import plain_table
+from tidegate.server.http.request import Call, decode_json
+from tidegate.server.http.responses import ARROW_STREAM, JSON, ready_answer
+from tidegate.server.runtime.runtime import Running
 from tidegate.sql import Delete, DescribeTable, ExecuteAs, Insert, Select, Statement, TopicStatement, Update
-from tidegate.sql.topic_statements import Publish
-from tidegate.storage.commit import Staging
+from tidegate.sql.statements import Publish
+from tidegate.storage.group_commit import Staging
 
 # Longer texts and more rows of parameters are read in a thread: on the event loop they hold up others.
 LONG_TEXT_CHARS = 16 * 1024
@@ -257,7 +257,7 @@ class _Run:
 
 
 def _is_quick(statement: Statement) -> bool:
-    """Say whether planning looks at nothing but the statement's own values."""
+    """Return whether planning looks at nothing but the statement's own values."""
     if isinstance(statement, ExecuteAs):
         return _is_quick(statement.statement)
     if isinstance(statement, Insert):
@@ -289,7 +289,7 @@ def _arrow(work: Callable[[], Outcome]) -> tuple[bytes, Outcome, str]:
 
 
 def _part(outcome: Outcome) -> bytes:
-    """Give what one statement answers, without the braces."""
+    """Return what one statement answers, without the braces."""
     content: dict[str, Any] = {
         "columns": outcome.columns,
         "rows": outcome.json_rows(),
@@ -301,7 +301,7 @@ def _part(outcome: Outcome) -> bytes:
 
 
 def _joined(parts: Sequence[bytes], took_ms: float) -> bytes:
-    """Give the whole answer: what the last statement gave, and all of them where there are several."""
+    """Return the whole answer: what the last statement gave, and all of them where there are several."""
     took = b',"tookMs":' + _encode(took_ms)
     if len(parts) == 1:
         return b"{" + parts[0] + took + b"}"

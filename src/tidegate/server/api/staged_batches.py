@@ -9,16 +9,16 @@ import msgspec
 from starlette.responses import Response
 
 from tidegate.errors import ContentTypeUnsupported, RequestInvalid, TidegateError
-from tidegate.ingest.parts import PART_MESSAGES_MAX, BatchParts, check_partitions, stage_old
+from tidegate.ingest.batch_commit import PART_MESSAGES_MAX, BatchParts, check_partitions, stage_old
 from tidegate.model.names import shorten
-from tidegate.server.arrow_bodies import messages_of
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import ARROW_STREAM, Call
-from tidegate.server.publish import check_message_bytes
-from tidegate.server.running import Running
-from tidegate.topics.dedup_keys import checked_digests
+from tidegate.server.api.publish import check_message_bytes
+from tidegate.server.http.arrow import messages_of
+from tidegate.server.http.request import Call
+from tidegate.server.http.responses import ARROW_STREAM, json_answer
+from tidegate.server.runtime.runtime import Running
+from tidegate.topics.dedup import checked_digests
 from tidegate.topics.definitions import Topic
-from tidegate.topics.parts import BatchName
+from tidegate.topics.staged_batches import BatchName
 
 QUERY = ("writer", "batch", "topicId")
 # A batch of the largest size in parts of a few messages each; more ids than this are a mistake.

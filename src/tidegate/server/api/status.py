@@ -1,7 +1,13 @@
-"""Endpoints that tell how things are: health, readiness, status, pipelines, and the worker's report."""
+"""Endpoints that tell how things are: health, readiness, status, pipelines, and the worker's report.
+
+Parts: says of each thing that the server stands on whether it works, and why not.
+
+Anyone may ask, so that an answer holds a few words. Paths, sizes and messages of others stay in the log.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
@@ -12,18 +18,20 @@ from tidegate import __version__
 from tidegate.errors import NotReady, PipelineNotFound, TidegateError
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.names import shorten
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import Call
-from tidegate.server.parts import check_parts
-from tidegate.server.running import Running, WorkerReport
-from tidegate.server.topics import topic_answer
-from tidegate.storage.lake import Lake
+from tidegate.server.api.topics import topic_answer
+from tidegate.server.http.request import Call
+from tidegate.server.http.responses import json_answer
+from tidegate.server.runtime.runtime import Running, WorkerReport
+from tidegate.storage.home.locks import is_flocked
+from tidegate.storage.home.pipeline_files import PipelineFiles, list_pipeline_files
+from tidegate.storage.lake.tables import Lake
 from tidegate.topics.definitions import Topic
 
 # A worker reports every second; one that is silent this long is not there any more.
 WORKER_SILENT_SECONDS = 10.0
 # Topics in the status: enough to look at; the list of topics has all of them, in pages.
 STATUS_TOPICS_MAX = 1_000
+STOPPED = "stopped"
 
 
 class DedupReport(msgspec.Struct, rename="camel"):
@@ -116,14 +124,14 @@ async def take_report(call: Call) -> Response:
 
 
 async def list_pipelines(call: Call) -> Response:
-    """Every pipeline the worker runs."""
-    return json_answer({"pipelines": pipelines_of(call.running, call.tenant)})
+    """Every pipeline that the worker runs, and those that are stopped."""
+    return json_answer({"pipelines": await _pipelines(call.running, call.tenant)})
 
 
 async def show_pipeline(call: Call) -> Response:
     """One pipeline."""
     name = call.params["name"]
-    for pipeline in pipelines_of(call.running, call.tenant):
+    for pipeline in await _pipelines(call.running, call.tenant):
         if pipeline["name"] == name:
             return json_answer(pipeline)
     raise PipelineNotFound(pipeline=shorten(name))
@@ -151,7 +159,7 @@ async def status(call: Call) -> Response:
             "messagesTotal": running.topic.appended.by_tenant(running.topics).get(tenant, 0),
             "messagesPerSecond": round(running.messages_per_second(tenant), 1),
             "worker": _worker(running) if ours else None,
-            "pipelines": pipelines_of(running, tenant),
+            "pipelines": await _pipelines(running, tenant),
             "tables": tables,
         }
     )
@@ -165,20 +173,49 @@ def _worker(running: Running) -> dict[str, Any] | None:
     report = running.worker
     if report is None:
         return None
-    silent = running.clock.monotonic_seconds() - report.at_seconds
+    silent = _silent_seconds(running, report)
     content = {key: value for key, value in report.content.items() if key != "pipelines"}
     state = "lost" if silent > WORKER_SILENT_SECONDS else content["state"]
     return {**content, "state": state, "seenSecondsAgo": round(silent, 3)}
 
 
+def _silent_seconds(running: Running, report: WorkerReport) -> float:
+    return running.clock.monotonic_seconds() - report.at_seconds
+
+
+async def _pipelines(running: Running, tenant: str) -> list[dict[str, Any]]:
+    return await running.threads.read(pipelines_of, running, tenant)
+
+
 def pipelines_of(running: Running, tenant: str) -> list[dict[str, Any]]:
-    """Give the pipelines of a tenant; all that there are belong to the first one."""
-    if running.worker is None or tenant != DEFAULT_TENANT:
+    """Return the pipelines of a tenant, by name; all that there are belong to the first one.
+
+    What a worker reports stands, so that one whose file was stopped a moment ago is stopped when its query
+    has ended. Where there is no worker, the files tell.
+    """
+    if tenant != DEFAULT_TENANT:
         return []
-    return [
-        {**pipeline, "lag": _lag(running, pipeline["offsets"])}
-        for pipeline in running.worker.content["pipelines"]
-    ]
+    files = list_pipeline_files(running.home.pipelines_path)
+    lines = {line["name"]: line for line in _reported(running, files)}
+    for name in files.stopped:
+        lines.setdefault(name, msgspec.to_builtins(PipelineReport(name, STOPPED), str_keys=True))
+    return [{**lines[name], "lag": _lag(running, lines[name]["offsets"])} for name in sorted(lines)]
+
+
+def _reported(running: Running, files: PipelineFiles) -> list[dict[str, Any]]:
+    if running.worker is None:
+        return []
+    lines: list[dict[str, Any]] = running.worker.content["pipelines"]
+    if all(line["name"] in files.installed for line in lines) or not _is_gone(running, running.worker):
+        return lines
+    kept = [line for line in lines if line["name"] in (*files.installed, *files.stopped)]
+    return [line if line["name"] in files.installed else {**line, "state": STOPPED} for line in kept]
+
+
+def _is_gone(running: Running, report: WorkerReport) -> bool:
+    """Return whether no worker runs: one that is silent may still write while its lock is held."""
+    silent = _silent_seconds(running, report) > WORKER_SILENT_SECONDS
+    return silent and not is_flocked(running.home.path / "locks" / "worker.lock")
 
 
 def _lag(running: Running, offsets: dict[str, dict[str, int]]) -> int | None:
@@ -211,3 +248,62 @@ def _tables(lake: Lake) -> list[dict[str, Any]]:
             {"name": name, "version": view.version, "files": view.file_count, "bytes": view.size_bytes}
         )
     return tables
+
+
+OK: dict[str, Any] = {"ok": True, "reason": ""}
+
+log = logging.getLogger(__name__)
+
+
+async def check_parts(running: Running) -> dict[str, dict[str, Any]]:
+    """Try every part: the door itself, the engine, the disk, the catalog and the lake."""
+    return {
+        "door": _broken("it is stopping") if running.stopping else OK,
+        "engine": await _tried(running, "engine", _check_engine),
+        "disk": _check_disk(running),
+        "catalog": await _catalog(running),
+        "lake": await _tried(running, "lake", _check_lake),
+    }
+
+
+def _broken(reason: str) -> dict[str, Any]:
+    return {"ok": False, "reason": reason}
+
+
+async def _catalog(running: Running) -> dict[str, Any]:
+    try:
+        await running.threads.catalog(running.catalog.ping)
+    except TidegateError as problem:
+        log.warning("the catalog does not answer: %s", problem)
+        return _broken("does not answer")
+    return OK
+
+
+async def _tried(running: Running, name: str, check: Any) -> dict[str, Any]:
+    try:
+        await running.threads.read(check, running)
+    except (TidegateError, OSError) as problem:
+        log.warning("the %s cannot be read: %s", name, problem)
+        return _broken("cannot be read")
+    return OK
+
+
+def _check_engine(running: Running) -> None:
+    running.engine.get(b"\x00")
+
+
+def _check_lake(running: Running) -> None:
+    if not running.home.lake_path.is_dir():
+        raise FileNotFoundError(f"{running.home.lake_path} is not there")
+
+
+def _check_disk(running: Running) -> dict[str, Any]:
+    try:
+        free, least = running.disk_free_bytes(), running.settings.storage.free_bytes_min
+    except OSError as problem:
+        log.warning("the disk cannot be read: %s", problem)
+        return _broken("cannot be read")
+    if free >= least:
+        return OK
+    log.warning("the disk has not enough room: %d bytes are free, %d are the least", free, least)
+    return _broken("not enough room")

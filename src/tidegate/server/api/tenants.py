@@ -7,13 +7,12 @@ from functools import partial
 import msgspec
 from starlette.responses import Response
 
+from tidegate.catalog.accounts import Tenant
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.people import Tenant
 from tidegate.model.timeranges import format_time
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import Call
-from tidegate.server.lists import list_page
-from tidegate.server.once import Making, make_once
+from tidegate.server.http.idempotency import Making, make_once
+from tidegate.server.http.request import Call, list_page
+from tidegate.server.http.responses import json_answer
 
 
 class NewTenant(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -41,7 +40,7 @@ _new_tenant = msgspec.json.Decoder(NewTenant)
 
 
 def instance_actor(call: Call) -> Actor:
-    """Give who is written down for a deed that is the whole instance's: in their own tenant's trail.
+    """Return who is written down for a deed that is the whole instance's: in their own tenant's trail.
 
     The tenant they act in at the moment has no part in it, and need not read of it.
     """

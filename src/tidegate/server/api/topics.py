@@ -8,19 +8,17 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from starlette.responses import Response
 
-from tidegate.catalog.pages import Page
+from tidegate.catalog.paging import Page
 from tidegate.errors import RequestInvalid
-from tidegate.ingest.answers import Answer, Once, stage_once
+from tidegate.ingest.idempotency import Answer, Once, stage_once
 from tidegate.model.names import check_topic_name
 from tidegate.model.timeranges import format_time
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import JSON, Call
-from tidegate.server.lists import list_page
-from tidegate.server.running import Running
-from tidegate.storage.commit import Staging
+from tidegate.server.http.request import Call, list_page
+from tidegate.server.http.responses import JSON, json_answer
+from tidegate.server.runtime.runtime import Running
 from tidegate.storage.engine import Engine
-from tidegate.topics.definitions import Retention, Topic
-from tidegate.topics.notices import order_notice
+from tidegate.storage.group_commit import Staging
+from tidegate.topics.definitions import Retention, Topic, order_notice
 
 
 class NewTopic(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -100,7 +98,7 @@ async def list_topics(call: Call) -> Response:
 
 
 def page_of(topics: list[Topic], page: Page) -> tuple[list[Topic], str | None]:
-    """Give the topics of a page, and the name after which the next one begins."""
+    """Return the topics of a page, and the name after which the next one begins."""
     later = [topic for topic in topics if page.after is None or topic.name > page.after]
     shown = later[: page.limit]
     return shown, shown[-1].name if len(later) > len(shown) else None

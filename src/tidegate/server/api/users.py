@@ -9,17 +9,15 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
-from tidegate.catalog.answers import Once
-from tidegate.catalog.mint import LIFETIME_SECONDS_MAX, MadeToken
-from tidegate.catalog.people import User
-from tidegate.catalog.tokens import LABEL_CHARS_MAX, Token
+from tidegate.catalog.accounts import User
+from tidegate.catalog.idempotency import Once
+from tidegate.catalog.tokens import LABEL_CHARS_MAX, LIFETIME_SECONDS_MAX, MadeToken, Token
 from tidegate.errors import RequestInvalid
 from tidegate.model.access import Role, parse_role
 from tidegate.model.timeranges import format_time
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import Call
-from tidegate.server.lists import list_page, moment
-from tidegate.server.once import Making, make_once
+from tidegate.server.http.idempotency import Making, make_once
+from tidegate.server.http.request import Call, list_page, moment
+from tidegate.server.http.responses import json_answer
 
 # There are four roles, in two forms each; a longer list repeats itself.
 ROLES_MAX = 16
@@ -229,7 +227,7 @@ async def revoke_token(call: Call) -> Response:
 
 
 def role_names(roles: frozenset[Role]) -> list[str]:
-    """Give the names of roles in the order in which they are defined."""
+    """Return the names of roles in the order in which they are defined."""
     return [str(role) for role in Role if role in roles]
 
 

@@ -41,18 +41,18 @@ from tidegate.errors import (
     TooManyRequests,
 )
 from tidegate.model.access import check_allowed
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import SESSION_COOKIE, Call
-from tidegate.server.identities import Identity, in_tenant
-from tidegate.server.live import LiveDoor, refuse_plain
-from tidegate.server.pages import refusal_page, wants_page
-from tidegate.server.protocol import CutShort
-from tidegate.server.routes import ROUTES, Route
-from tidegate.server.routing import Router
-from tidegate.server.running import Running
-from tidegate.watching.logs import request_context
-from tidegate.watching.metrics import Refusal
-from tidegate.watching.tracing import is_tracing, span
+from tidegate.server.api.routes import ROUTES, Route
+from tidegate.server.http.auth import Identity, in_tenant
+from tidegate.server.http.protocol import CutShort
+from tidegate.server.http.request import SESSION_COOKIE, Call
+from tidegate.server.http.responses import json_answer
+from tidegate.server.http.router import Router
+from tidegate.server.pages.pages import refusal_page, wants_page
+from tidegate.server.runtime.runtime import Running
+from tidegate.server.websocket.endpoint import LiveDoor, refuse_plain
+from tidegate.telemetry.logs import request_context
+from tidegate.telemetry.metrics import Refusal
+from tidegate.telemetry.tracing import is_tracing, span
 
 METRICS_PATH = "/metrics"
 # What a busy or starting server asks callers to wait.
@@ -82,7 +82,7 @@ log = logging.getLogger(__name__)
 
 
 def build_app(running: Running) -> ASGIApp:
-    """Give the application for the running parts."""
+    """Return the application for the running parts."""
     return Door(running)
 
 
@@ -141,7 +141,7 @@ class Door:
             self._note(call, status, seconds, sent_bytes)
 
     async def _answer(self, call: _Visit) -> Response:
-        """Give the answer of the endpoint, or the one for what went wrong."""
+        """Return the answer of the endpoint, or the one for what went wrong."""
         try:
             return await self._let_in(call)
         except TidegateError as problem:
@@ -264,7 +264,7 @@ class Door:
 
 
 def error_answer(error: TidegateError) -> Response:
-    """Give the answer for an error."""
+    """Return the answer for an error."""
     answer = json_answer(error.to_wire(), error.status)
     if error.status == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
@@ -285,7 +285,7 @@ def _request_id(scope: Scope) -> str:
 
 
 def _token_of(call: Call) -> tuple[bytes | None, bool]:
-    """Give the token of a call, and whether a browser's cookie brought it."""
+    """Return the token of a call, and whether a browser's cookie brought it."""
     given = [value for name, value in call.scope["headers"] if name == b"authorization"]
     if len(given) > 1:
         # A proxy may have looked at the other one.
@@ -314,7 +314,7 @@ def _check_origin(call: Call) -> None:
 
 
 def _is_local(call: Call) -> bool:
-    """Say whether a call comes from this machine itself, and not through a proxy or a browser on it."""
+    """Return whether a call comes from this machine itself, and not through a proxy or a browser on it."""
     if any(call.raw_header(name) is not None for name in _PROXY_HEADERS):
         return False
     try:

@@ -65,7 +65,7 @@ def plain_table(body: bytes, rows_max: int, bytes_max: int) -> pa.Table:
 
 
 def arrow_answer(batches: Sequence[pa.RecordBatch], schema: pa.Schema, notes: Mapping[str, str]) -> bytes:
-    """Give batches as the bytes of an Arrow stream; notes travel in the schema's metadata."""
+    """Return batches as the bytes of an Arrow stream; notes travel in the schema's metadata."""
     noted = schema.with_metadata({**(schema.metadata or {}), **notes})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, noted) as writer:
@@ -89,7 +89,10 @@ def _check_plain(body: bytes) -> None:
 
 
 def _is_compressed(metadata: memoryview) -> bool:
-    """Say whether the metadata of a record batch names a codec; Arrow has checked that it is well formed."""
+    """Return whether the metadata of a record batch names a codec.
+
+    Arrow has checked that it is well formed.
+    """
     (root,) = struct.unpack_from("<I", metadata)
     header = _field(metadata, root, _MESSAGE_HEADER)
     if not header:
@@ -104,7 +107,7 @@ def _is_compressed(metadata: memoryview) -> bool:
 
 
 def _field(metadata: memoryview, table: int, number: int) -> int:
-    """Give where a field of a flatbuffers table is, or 0 where it was left out."""
+    """Return where a field of a flatbuffers table is, or 0 where it was left out."""
     slots = table - struct.unpack_from("<i", metadata, table)[0]
     slot = 4 + 2 * number
     if slot >= struct.unpack_from("<H", metadata, slots)[0]:

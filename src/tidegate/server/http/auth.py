@@ -5,6 +5,12 @@ is known by its SHA-256 digest, and there is one `Identity` for it, which every 
 them are checked again together, every `auth.refresh_seconds` and after each change made here, those of calls
 that run among them. While the catalog does not answer, what is known goes on working for
 `auth.stale_seconds_max`. Belongs to the event loop.
+
+The brake on guessing: counts wrong tokens by address; more of them are told to wait.
+
+A right token passes in any case, known or not: someone who guesses behind the same address, or behind the
+same proxy, locks nobody out. Memory is bounded: when there are too many addresses, the one that was quiet
+longest goes.
 """
 
 from __future__ import annotations
@@ -14,16 +20,24 @@ import hashlib
 import logging
 import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 from weakref import WeakSet
 
-from tidegate.errors import CatalogUnavailable, TenantNotFound, TidegateError, TokenExpired, TokenWrong
+from tidegate.errors import (
+    CatalogUnavailable,
+    LinkWrong,
+    TenantNotFound,
+    TidegateError,
+    TokenExpired,
+    TokenWrong,
+    TooManyGuesses,
+)
 from tidegate.model.access import Principal
 from tidegate.model.clock import Clock
 from tidegate.model.timeranges import format_time
-from tidegate.server.guesses import GuessBrake
 from tidegate.settings import AuthSettings
 
 # More tokens than this in use at once: those unused for longest are looked up again when they come back.
@@ -101,7 +115,7 @@ class Identities:
         return len(self._known)
 
     def known(self, text: bytes) -> Identity | None:
-        """Give who holds a token when that is known and fresh; costs microseconds."""
+        """Return who holds a token when that is known and fresh; costs microseconds."""
         digest = hashlib.sha256(text).digest()
         identity = self._known.get(digest)
         if identity is None:
@@ -115,7 +129,10 @@ class Identities:
         return identity
 
     async def find(self, text: bytes, address: str) -> Identity:
-        """Give who holds a token; asks the catalog, once for all who bring the same one at the same time."""
+        """Return who holds a token.
+
+        Asks the catalog, once for all who bring the same one at the same time.
+        """
         digest = hashlib.sha256(text).digest()
         lookup = self._lookups.get(digest)
         if lookup is None:
@@ -193,7 +210,7 @@ class Identities:
 
 
 def in_tenant(identity: Identity, tenant: str, exists: bool) -> Identity:
-    """Give the identity as it acts in another tenant; for all but instance administrators there is none."""
+    """Return the identity as it acts in another tenant; for all but instance administrators there is none."""
     principal = identity.principal
     if tenant == principal.tenant:
         return identity
@@ -222,3 +239,47 @@ class _Acting(Identity):
         self._own.check(clock)
         if not self._own.principal.is_instance_admin:
             raise TenantNotFound(tenant=self._tenant)
+
+
+WINDOW_SECONDS = 60.0
+ADDRESSES_MAX = 10_000
+
+
+class GuessBrake:
+    """Wrong tokens of the last minute, by address."""
+
+    def __init__(self, guesses_max: int, clock: Clock) -> None:
+        self._guesses_max = guesses_max
+        self._clock = clock
+        self._seen: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    @contextmanager
+    def guess(self, address: str) -> Iterator[None]:
+        """Count a wrong token or link inside; beyond the limit of a minute it is told to wait.
+
+        A token that was good once, and ended, is no guess: a service that goes on with it is told why.
+        """
+        try:
+            yield
+        except (TokenWrong, LinkWrong) as problem:
+            if type(problem) in (TokenWrong, LinkWrong):
+                left_seconds = self.count(address)
+                if left_seconds > 0:
+                    raise TooManyGuesses(
+                        address=address, retry_after_seconds=math.ceil(left_seconds)
+                    ) from problem
+            raise
+
+    def count(self, address: str) -> float:
+        """Note a wrong token; give the seconds for which the address has to wait, 0 while it may go on."""
+        now = self._clock.monotonic_seconds()
+        began, count = self._seen.pop(address, (now, 0))
+        if now - began >= WINDOW_SECONDS:
+            began, count = now, 0
+        self._seen[address] = (began, count + 1)
+        while len(self._seen) > ADDRESSES_MAX:
+            self._seen.popitem(last=False)
+        return began + WINDOW_SECONDS - now if count >= self._guesses_max else 0.0

@@ -9,10 +9,10 @@ from typing import Generic, TypeVar
 import msgspec
 from starlette.responses import Response
 
-from tidegate.catalog.answers import AnswerKnown, Once
+from tidegate.catalog.idempotency import AnswerKnown, Once
 from tidegate.errors import IdempotencyAnswerHidden
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import JSON, Call
+from tidegate.server.http.request import Call
+from tidegate.server.http.responses import JSON, json_answer
 
 R = TypeVar("R")
 
@@ -27,7 +27,7 @@ class Making(Generic[R]):
     is_secret: bool = False
 
     def answer_of(self, result: R) -> tuple[int, bytes | None]:
-        """Give what is kept under the key."""
+        """Return what is kept under the key."""
         return self.status, None if self.is_secret else msgspec.json.encode(self.shape(result))
 
 

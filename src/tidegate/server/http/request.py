@@ -1,4 +1,7 @@
-"""One call: takes what came over HTTP and who sent it, gives it to an endpoint, within the limits."""
+"""One call: takes what came over HTTP and who sent it, gives it to an endpoint, within the limits.
+
+Lists: checks what is asked of a list before anything is read for it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import msgspec
 from starlette.requests import ClientDisconnect
 
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.pages import Page
+from tidegate.catalog.paging import Page
 from tidegate.errors import (
     BodyTooLarge,
     ContentTypeUnsupported,
@@ -24,17 +27,17 @@ from tidegate.errors import (
     TooManyRequests,
 )
 from tidegate.model.access import Principal, check_allowed
-from tidegate.server.sending import left
+from tidegate.model.names import shorten
+from tidegate.model.timeranges import format_time
+from tidegate.server.http.responses import ARROW_STREAM, JSON, left
 
 if TYPE_CHECKING:
     from starlette.types import Receive
 
-    from tidegate.server.identities import Identity
-    from tidegate.server.routes import Route
-    from tidegate.server.running import Running
+    from tidegate.server.api.routes import Route
+    from tidegate.server.http.auth import Identity
+    from tidegate.server.runtime.runtime import Running
 
-JSON = "application/json"
-ARROW_STREAM = "application/vnd.apache.arrow.stream"
 SESSION_COOKIE = "tidegate_session"
 PAGE_ROWS = 100  # entries of a list unless the caller says
 IDEMPOTENCY_KEY_CHARS_MAX = 200
@@ -101,13 +104,13 @@ class Call:
         return str(client[0]) if client else ""
 
     def raw_header(self, name: bytes) -> bytes | None:
-        """Give the bytes of a header, or None; its name is in small letters."""
+        """Return the bytes of a header, or None; its name is in small letters."""
         if self._headers is None:
             self._headers = dict(self.scope["headers"])
         return self._headers.get(name)
 
     def header(self, name: str) -> str:
-        """Give a header, or an empty text; its name is in small letters."""
+        """Return a header, or an empty text; its name is in small letters."""
         return (self.raw_header(name.encode("latin-1")) or b"").decode("latin-1")
 
     @property
@@ -123,11 +126,11 @@ class Call:
             ) from problem
 
     def actor(self) -> Actor:
-        """Give who is written into the audit trail."""
+        """Return who is written into the audit trail."""
         return Actor(self.tenant, self.principal.full_name, self.request_id)
 
     def page(self) -> Page:
-        """Give the part of a list that is asked for."""
+        """Return the part of a list that is asked for."""
         most = self.running.settings.server.page_rows_max
         text = self.query.get("limit", str(min(PAGE_ROWS, most)))
         if not text.isascii() or not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= most:
@@ -135,14 +138,14 @@ class Call:
         return Page(self.query.get("after") or None, int(text))
 
     def choice(self, name: str, known: tuple[str, ...]) -> str | None:
-        """Give a query parameter that must be one of a few words, or None where it is not there."""
+        """Return a query parameter that must be one of a few words, or None where it is not there."""
         value = self.query.get(name)
         if value is not None and value not in known:
             raise RequestInvalid(reason=f"{name} is one of {', '.join(known)}.", hint="Leave it out for all.")
         return value
 
     def wants_arrow(self) -> bool:
-        """Say whether the caller asks for Arrow, and for it at least as much as for JSON."""
+        """Return whether the caller asks for Arrow, and for it at least as much as for JSON."""
         accepted = self.header("accept")
         if ARROW_STREAM not in accepted:
             return False
@@ -151,11 +154,11 @@ class Call:
         return arrow > 0 and arrow >= weights.get(JSON, 0.0)
 
     def content_type(self) -> str:
-        """Give the type of the body, without parameters."""
+        """Return the type of the body, without parameters."""
         return self.header("content-type").partition(";")[0].strip().lower()
 
     def idempotency_key(self) -> str | None:
-        """Give the key under which this request may be sent again, or None."""
+        """Return the key under which this request may be sent again, or None."""
         if self.raw_header(b"idempotency-key") is None:
             return None
         key = self.header("idempotency-key")
@@ -165,14 +168,14 @@ class Call:
         return key
 
     async def fingerprint(self) -> bytes:
-        """Give a digest of what is asked, which tells a repeated request from another with the same key."""
+        """Return a digest of what is asked, which tells a repeated request from another with the same key."""
         body = await self.body()
         said = f"{self.method} {self.path}\n{self.content_type()}\n".encode()
         asked = bytes(self.scope["query_string"]) + b"\n"
         return await self.worked(_digest, said + asked, body)
 
     async def json(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """Give the decoded body; a wrong type, too much, broken JSON and wrong fields are told apart."""
+        """Return the decoded body; a wrong type, too much, broken JSON and wrong fields are told apart."""
         content_type = self.content_type()
         if content_type != JSON:
             raise ContentTypeUnsupported(content_type=content_type[:80] or "(none)", supported=JSON)
@@ -185,7 +188,7 @@ class Call:
         return await self.running.threads.read(work, *arguments)
 
     async def body(self) -> bytes:
-        """Give the whole body, or refuse as soon as it is known to be too large or too slow."""
+        """Return the whole body, or refuse as soon as it is known to be too large or too slow."""
         if self._body is not None:
             return self._body
         encoding = self.raw_header(b"content-encoding")
@@ -258,7 +261,7 @@ class Call:
 
 
 def _weights(accepted: str) -> dict[str, float]:
-    """Give how much each type of an Accept header is wanted; what has no weight, or a wrong one, is 1."""
+    """Return how much each type of an Accept header is wanted; what has no weight, or a wrong one, is 1."""
     found: dict[str, float] = {}
     for choice in accepted.split(","):
         kind, *parameters = (part.strip() for part in choice.split(";"))
@@ -278,7 +281,7 @@ def _digest(said: bytes, body: bytes) -> bytes:
 
 
 def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Give a decoded body; broken bytes and wrong fields are told apart."""
+    """Return a decoded body; broken bytes and wrong fields are told apart."""
     try:
         # Raw parts of a body are skipped over, not decoded: this is what checks their text.
         body.decode("utf-8")
@@ -292,3 +295,21 @@ def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise RequestMalformed(reason=str(problem)) from problem
     except RecursionError as problem:
         raise RequestMalformed(reason="it is nested too deeply") from problem
+
+
+def list_page(call: Call) -> Page:
+    """Return the part of a list that is asked for; a parameter that the list does not know is refused.
+
+    A filter with a slip in its name would else show everything, and look as if everything matched.
+    """
+    known = call.route.query if call.route is not None else ()
+    for name in call.query:
+        if name not in known:
+            reason = f"This list has no parameter '{shorten(name)}'."
+            raise RequestInvalid(reason=reason, hint=f"It has {', '.join(known)}.")
+    return call.page()
+
+
+def moment(at_us: int | None) -> str | None:
+    """Return a moment as text, or None where there is none."""
+    return None if at_us is None else format_time(at_us)

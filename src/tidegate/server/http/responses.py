@@ -4,6 +4,10 @@ The HTTP server below holds what is written to a connection until the caller rea
 wait only at the next write, so a large answer that is written at once lies there, counted by nobody, for as
 long as the caller likes. In pieces, the request goes on until the caller has nearly all of it, and its place
 among the requests that run is taken so long.
+
+Answers: writes JSON.
+
+Answers held: counts the bytes of answers that are made and not sent yet, and refuses more than fit.
 """
 
 from __future__ import annotations
@@ -12,11 +16,17 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from functools import partial
+from typing import Any
 
+import msgspec
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from tidegate.server.answers_held import AnswersHeld
+from tidegate.errors import TooManyRequests
+
+JSON = "application/json"
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+
 
 # Large enough that the cost of a send does not count.
 PIECE_BYTES = 256 * 1024
@@ -129,3 +139,54 @@ async def _cut(scope: Scope, leaving: asyncio.Future[None]) -> None:
         raise _Unread  # a server that is not ours: it closes the connection of an answer that failed
     offered["now"]()
     await leaving
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    """Return an answer in JSON."""
+    return ready_answer(msgspec.json.encode(content), JSON, status)
+
+
+def ready_answer(
+    content: bytes, media_type: str, status: int = 200, held: AnswersHeld | None = None
+) -> Response:
+    """Return an answer that is written; a large one goes in pieces, and is counted where `held` is given."""
+    if len(content) <= WHOLE_BYTES_MAX:
+        return Response(content, status_code=status, media_type=media_type)
+    return LargeResponse(content, media_type, status, held)
+
+
+# Beyond this answers would take the memory that the rest of the server needs.
+ANSWER_BYTES_MAX = 256 * 1024 * 1024
+# What a caller who finds no room is asked to wait.
+RETRY_SECONDS = 2
+
+
+class AnswersHeld:
+    """The answers that wait for their callers to take them; belongs to the event loop."""
+
+    def __init__(self, bytes_max: int = ANSWER_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self.size_bytes = 0
+
+    def check_room(self) -> None:
+        """Refuse work whose answer could not be held anyway."""
+        if self.size_bytes >= self._bytes_max:
+            raise self._refusal()
+
+    def take(self, size_bytes: int) -> None:
+        """Count an answer; one that is larger than the bound is held when it is alone."""
+        if self.size_bytes and self.size_bytes + size_bytes > self._bytes_max:
+            raise self._refusal()
+        self.size_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Count an answer no longer: it is sent, or nobody takes it."""
+        self.size_bytes -= size_bytes
+
+    def _refusal(self) -> TooManyRequests:
+        return TooManyRequests(
+            what="bytes of answers wait until their callers take them",
+            limit=self._bytes_max,
+            retry_after_seconds=RETRY_SECONDS,
+            hint=f"Try again in {RETRY_SECONDS} s, or ask for less at once.",
+        )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from tidegate.errors import EndpointNotFound, InvariantBroken, MethodNotAllowed
-from tidegate.server.routes import Route
+from tidegate.server.api.routes import Route
 
 # An error repeats no more of a path than this.
 PATH_SHOWN_CHARS_MAX = 200
@@ -33,7 +33,7 @@ class Router:
             self._add(route)
 
     def find(self, method: str, path: str, raw_path: bytes = b"") -> tuple[Route, dict[str, str]]:
-        """Give the route and the values of its names; EndpointNotFound or MethodNotAllowed.
+        """Return the route and the values of its names; EndpointNotFound or MethodNotAllowed.
 
         A name may have a slash, written %2F: then the path is cut where `raw_path`, as it was sent, has one.
         """

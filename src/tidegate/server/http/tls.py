@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidegate.errors import TlsUnusable
 from tidegate.settings import ServerSettings
-from tidegate.storage.home import write_file_atomically
+from tidegate.storage.files import write_file_atomically
 
 # A renewed certificate is taken within this time, without a restart.
 FOLLOW_SECONDS = 30.0
@@ -81,7 +81,7 @@ class Tls:
 
 
 def load_tls(settings: ServerSettings) -> Tls | None:
-    """Give TLS where the settings name a certificate and a key; one without the other is refused."""
+    """Return TLS where the settings name a certificate and a key; one without the other is refused."""
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if not certificate and not key:
         return None

@@ -18,10 +18,10 @@ import msgspec
 from tidegate import __version__
 from tidegate.errors import CatalogUnavailable, NotReady, TidegateError
 from tidegate.model.access import Operation, Role, allowed_operations
-from tidegate.server import shapes
-from tidegate.server.call import ARROW_STREAM, JSON
-from tidegate.server.faults import faults_of
-from tidegate.server.limits import (
+from tidegate.server.http.responses import ARROW_STREAM, JSON
+from tidegate.server.openapi import schemas
+from tidegate.server.openapi.errors import faults_of
+from tidegate.server.openapi.limits import (
     BODY_EXAMPLES,
     FORMS,
     IDEMPOTENCY_KEY,
@@ -35,7 +35,7 @@ from tidegate.server.limits import (
 from tidegate.settings import Settings
 
 if TYPE_CHECKING:
-    from tidegate.server.routes import Route
+    from tidegate.server.api.routes import Route
 
 FORM = "application/x-www-form-urlencoded"
 _REF = "#/components/schemas/{name}"
@@ -74,7 +74,7 @@ def describe_api(
     Answers may gain fields in later versions; `closed_answers` says that they have none but the described.
     """
     if routes is None:
-        from tidegate.server.routes import ROUTES
+        from tidegate.server.api.routes import ROUTES
 
         routes = ROUTES
     settings = settings or Settings()
@@ -106,12 +106,12 @@ class _Writer:
         self._query = query_parameters(settings)
         self._bodies = _unique(route.body for route in routes if route.body is not None)
         self._answers = _unique(
-            route.answer for route in routes if route.answer and not isinstance(route.answer, shapes.Media)
+            route.answer for route in routes if route.answer and not isinstance(route.answer, schemas.Media)
         )
         refs, self._body_schemas = msgspec.json.schema_components(self._bodies, ref_template=_REF)
         self._body_refs = dict(zip(self._bodies, refs, strict=True))
         refs, self._answer_schemas = msgspec.json.schema_components(
-            [shapes.Error, *self._answers], ref_template=_REF
+            [schemas.Error, *self._answers], ref_template=_REF
         )
         self._answer_refs = dict(zip(self._answers, refs[1:], strict=True))
 
@@ -121,7 +121,7 @@ class _Writer:
         return [name for name in _TAGS if name in used] + sorted(used - set(_TAGS))
 
     def schemas(self, closed_answers: bool) -> dict[str, Schema]:
-        """Give every named schema, by name."""
+        """Return every named schema, by name."""
         made = {name: _tidy(schema) for name, schema in self._body_schemas.items()}
         for name, limits in self._limits.items():
             for field, limit in limits.items():
@@ -148,7 +148,7 @@ class _Writer:
         elif form is not None:
             told["requestBody"] = {"required": True, "content": {FORM: {"schema": form}}}
         told["responses"] = {str(route.status): self._answer(route), **_refusals(route)}
-        if isinstance(route.answer, shapes.Media) and route.answer.kept:
+        if isinstance(route.answer, schemas.Media) and route.answer.kept:
             told["responses"]["304"] = {"description": "The caller has it already: `If-None-Match` says so."}
         return told
 
@@ -190,7 +190,7 @@ class _Writer:
         headers: dict[str, Any] = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
         answer = route.answer
         content: dict[str, Any] = {}
-        if isinstance(answer, shapes.Media):
+        if isinstance(answer, schemas.Media):
             content = {kind: {"schema": {"type": answer.json_type}} for kind in answer.content_types}
             if not content:
                 headers["Location"] = {"schema": {"type": "string"}, "required": True}
@@ -212,7 +212,7 @@ def _unique(kinds: Iterable[Any]) -> list[Any]:
 
 
 def _tag(route: Route) -> str:
-    if route.answer in (shapes.PAGE, shapes.REDIRECT):
+    if route.answer in (schemas.PAGE, schemas.REDIRECT):
         return "page"
     return _noun(route)
 
@@ -226,14 +226,14 @@ def _first_line(thing: Any) -> str:
 
 
 def _texts(route: Route) -> tuple[str, str]:
-    """Give the summary and the description of an endpoint: its docstring, and who may call it."""
+    """Return the summary and the description of an endpoint: its docstring, and who may call it."""
     first, _, rest = (inspect.getdoc(route.endpoint) or "").partition("\n")
     who = "Open to everyone." if route.operation is None else f"For {_callers(route.operation)}."
     return first.rstrip("."), "\n\n".join(part for part in (first, rest.strip(), who) if part)
 
 
 def _callers(operation: Operation) -> str:
-    """Say who may call an operation."""
+    """Return who may call an operation."""
     roles = [role for role in Role if operation in allowed_operations(frozenset({role}), instance=False)]
     if not roles:
         return "administrators of the instance"
@@ -269,7 +269,7 @@ def _refusal(kinds: list[type[TidegateError]]) -> dict[str, Any]:
 
 
 def _tidy(schema: Schema) -> Schema:
-    """Give a schema of a struct without the defaults of optional fields that say nothing."""
+    """Return a schema of a struct without the defaults of optional fields that say nothing."""
     made = dict(schema)
     made.pop("title", None)
     made["properties"] = {
@@ -280,7 +280,7 @@ def _tidy(schema: Schema) -> Schema:
 
 
 def _narrowed(schema: Schema, limit: Schema) -> Schema:
-    """Give a schema with limits, each in the branch of a union whose type it is about."""
+    """Return a schema with limits, each in the branch of a union whose type it is about."""
     if "anyOf" not in schema:
         return {**schema, **{key: value for key, value in limit.items() if key != "type"}}
     branches = []

@@ -83,7 +83,7 @@ from tidegate.errors import (
 from tidegate.model.access import Operation
 
 if TYPE_CHECKING:
-    from tidegate.server.routes import Route
+    from tidegate.server.api.routes import Route
 
 Kinds = tuple[type[TidegateError], ...]
 
@@ -180,7 +180,7 @@ _AT: dict[str, Kinds] = {
 
 
 def faults_of(route: Route) -> list[type[TidegateError]]:
-    """Give the errors that an endpoint can answer with, each once, by status and code."""
+    """Return the errors that an endpoint can answer with, each once, by status and code."""
     kinds: list[type[TidegateError]] = [InvariantBroken, *_AT.get(f"{route.method} {route.path}", ())]
     if route.operation is not None:
         kinds += [*_GUARDED, *_OF.get(route.operation, ())]

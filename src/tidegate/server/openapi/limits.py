@@ -9,20 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 from tidegate.model.access import ROLE_SHORTS, Role
-from tidegate.model.names import PIPELINE_NAME_CHARS_MAX, TOPIC_NAME_CHARS_MAX, TOPIC_SEGMENTS_MAX
-from tidegate.model.people_names import TENANT_NAME_CHARS_MAX, USER_NAME_CHARS_MAX
-from tidegate.query.topic_messages import DELAY_MS_MAX, REASON_CHARS_MAX
-from tidegate.server.batch_parts import PARTS_MAX
-from tidegate.server.call import IDEMPOTENCY_KEY_CHARS_MAX, PAGE_ROWS
-from tidegate.server.consuming import CONSUME_LIMIT
-from tidegate.server.publish import PRODUCER_ID_CHARS_MAX
-from tidegate.server.records import FILTER_CHARS_MAX, JOB_STATES
+from tidegate.model.names import (
+    PIPELINE_NAME_CHARS_MAX,
+    TENANT_NAME_CHARS_MAX,
+    TOPIC_NAME_CHARS_MAX,
+    TOPIC_SEGMENTS_MAX,
+    USER_NAME_CHARS_MAX,
+)
+from tidegate.query.statements.topic_messages import DELAY_MS_MAX, REASON_CHARS_MAX
+from tidegate.server.api.audit_and_jobs import FILTER_CHARS_MAX, JOB_STATES
+from tidegate.server.api.long_poll import CONSUME_LIMIT
+from tidegate.server.api.publish import PRODUCER_ID_CHARS_MAX
+from tidegate.server.api.staged_batches import PARTS_MAX
+from tidegate.server.http.request import IDEMPOTENCY_KEY_CHARS_MAX, PAGE_ROWS
 from tidegate.settings import Settings
 from tidegate.storage.keys import I64_MAX
-from tidegate.topics.dedup_keys import DEDUP_KEY_CHARS_MAX
+from tidegate.topics.dedup import DEDUP_KEY_CHARS_MAX
 from tidegate.topics.definitions import DEDUP_SECONDS_MAX, RETENTION_SECONDS_MAX
-from tidegate.topics.group_shapes import NAME_CHARS_MAX
-from tidegate.topics.parts import BATCH_MAX, WRITER_CHARS_MAX
+from tidegate.topics.groups.types import NAME_CHARS_MAX
+from tidegate.topics.staged_batches import BATCH_MAX, WRITER_CHARS_MAX
 
 Schema = dict[str, Any]
 
@@ -87,7 +92,7 @@ IDEMPOTENCY_KEY: Schema = {
 
 
 def query_parameters(settings: Settings) -> dict[str, Schema]:
-    """Give what each query parameter may hold; the same name means the same on every endpoint."""
+    """Return what each query parameter may hold; the same name means the same on every endpoint."""
     rows_max = settings.server.page_rows_max
     return {
         "limit": {
@@ -131,7 +136,7 @@ def query_parameters(settings: Settings) -> dict[str, Schema]:
 
 
 def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
-    """Give what the fields of bodies may hold beyond their types, by struct and field."""
+    """Return what the fields of bodies may hold beyond their types, by struct and field."""
     server, topics = settings.server, settings.topics
     return {
         "NewTopic": {"name": TOPIC_NAME, **_topic_limits(settings)},

@@ -18,7 +18,8 @@ from starlette.responses import Response
 
 from tidegate.errors import EndpointNotFound, InvariantBroken
 from tidegate.model.names import shorten
-from tidegate.server.call import JSON, Call
+from tidegate.server.http.request import Call
+from tidegate.server.http.responses import JSON
 from tidegate.settings import ServerSettings, Settings, TopicSettings
 
 _HTML = "text/html; charset=utf-8"
@@ -111,7 +112,7 @@ async def show_file(call: Call) -> Response:
 
 
 def bundle_folder() -> Path:
-    """Say where the files of Swagger UI are; the package is found without running any of its code."""
+    """Return where the files of Swagger UI are; the package is found without running any of its code."""
     spec = importlib.util.find_spec("offapi")
     if spec is None or not spec.submodule_search_locations:
         raise InvariantBroken(reason="the package offapi is not installed")
@@ -133,7 +134,7 @@ def _file(name: str) -> File:
 @lru_cache(maxsize=2)
 def _description(server: ServerSettings, topics: TopicSettings) -> File:
     # Only here: the description names the routes, and the routes name this page.
-    from tidegate.server.openapi import describe_api
+    from tidegate.server.openapi.document import describe_api
 
     described = describe_api(Settings(server=server, topics=topics))
     return _tagged(msgspec.json.encode(described), JSON)

@@ -66,7 +66,7 @@ def join(*parts: Markup) -> Markup:
 
 
 def page_answer(title: str, body: Markup, status: int = 200) -> Response:
-    """Give a whole page."""
+    """Return a whole page."""
     content = (
         "<!doctype html><html lang=en><head><meta charset=utf-8>"
         '<meta name=viewport content="width=device-width, initial-scale=1">'

@@ -27,11 +27,11 @@ from tidegate.errors import (
     TokenWrong,
 )
 from tidegate.model.timeranges import format_time
-from tidegate.server import status
-from tidegate.server.bodies import json_answer
-from tidegate.server.call import SESSION_COOKIE, Call
-from tidegate.server.html import Markup, join, page_answer, text
-from tidegate.server.people import role_names
+from tidegate.server.api import status
+from tidegate.server.api.users import role_names
+from tidegate.server.http.request import SESSION_COOKIE, Call
+from tidegate.server.http.responses import json_answer
+from tidegate.server.pages.html import Markup, join, page_answer, text
 
 FORM = "application/x-www-form-urlencoded"
 # A code and its name fit many times over; nobody who is not let in sends us more.
@@ -49,12 +49,12 @@ class LinkAnswer(msgspec.Struct, rename="camel"):
 
 
 def wants_page(call: Call) -> bool:
-    """Say whether a person with a browser looks at this address; the API answers programs alone."""
+    """Return whether a person with a browser looks at this address; the API answers programs alone."""
     return "text/html" in call.header("accept") and not call.path.startswith("/api/")
 
 
 def refusal_page(problem: TidegateError) -> Response:
-    """Say in a browser why the door stays shut, and how to get in."""
+    """Return in a browser why the door stays shut, and how to get in."""
     answer = page_answer(
         "Not signed in",
         join(

@@ -14,14 +14,14 @@ from tidegate.errors import (
     TidegateError,
     TopicNotFound,
 )
-from tidegate.ingest.answers import old_answers, stage_forget
+from tidegate.ingest.idempotency import old_answers, stage_forget
 from tidegate.model.ids import tick_time_us
-from tidegate.server.batch_parts import remove_old_parts
-from tidegate.server.running import Running
-from tidegate.storage.commit import Staging
-from tidegate.storage.highwater import KEEP_SECONDS, stage_high_water
+from tidegate.server.api.staged_batches import remove_old_parts
+from tidegate.server.runtime.runtime import Running
+from tidegate.storage.group_commit import Staging
+from tidegate.storage.high_water import KEEP_SECONDS, stage_high_water
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups import Groups
+from tidegate.topics.groups.groups import Groups
 
 SAMPLE_SECONDS = 1.0
 # Leases that ran out are found by whoever consumes next; this is for groups in which nobody does.

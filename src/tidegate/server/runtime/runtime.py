@@ -15,8 +15,8 @@ from typing import Any, Literal
 import psutil
 
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.database import Catalog, CatalogPlace
-from tidegate.catalog.place import place_of
+from tidegate.catalog.database import Catalog
+from tidegate.catalog.database_url import CatalogPlace, place_of
 from tidegate.errors import (
     CatalogUnavailable,
     HomeUnusable,
@@ -28,24 +28,25 @@ from tidegate.ingest.publish import Publisher
 from tidegate.live.hub import LiveHub
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource, snowflake_at
-from tidegate.query.live_rows import LiveSource
-from tidegate.server.answers_held import AnswersHeld
-from tidegate.server.arrivals import Arrivals
-from tidegate.server.identities import Identities
-from tidegate.server.load import Load
-from tidegate.server.table_parts import Ground, TableParts, new_hub, open_tables
-from tidegate.server.tenants import TenantLakes
-from tidegate.server.threads import Threads
-from tidegate.server.topic_parts import TopicParts, open_topics
+from tidegate.query.live import LiveSource
+from tidegate.server.http.admission import Load
+from tidegate.server.http.auth import Identities
+from tidegate.server.http.responses import AnswersHeld
+from tidegate.server.runtime.tables import Ground, TableParts, new_hub, open_tables
+from tidegate.server.runtime.tenant_lakes import TenantLakes
+from tidegate.server.runtime.thread_pools import Threads
+from tidegate.server.runtime.topics import TopicParts, open_topics
+from tidegate.server.runtime.waiters import Arrivals
 from tidegate.settings import Settings
-from tidegate.storage.commit import GroupCommitter
-from tidegate.storage.highwater import read_high_water_us, stage_high_water
-from tidegate.storage.home import CATALOG_PART, ENGINE_PART, Home
-from tidegate.storage.rocks import RocksEngine, RocksSettings
+from tidegate.storage.group_commit import GroupCommitter
+from tidegate.storage.high_water import read_high_water_us, stage_high_water
+from tidegate.storage.home.home import CATALOG_PART, ENGINE_PART, Home
+from tidegate.storage.rocksdb.engine import RocksEngine
+from tidegate.storage.rocksdb.options import RocksSettings
+from tidegate.telemetry.metrics import Metrics
 from tidegate.topics.definitions import TopicDirectory
-from tidegate.topics.log import TopicLog
-from tidegate.upkeep.desk import BackupDesk, remove_stale_backups
-from tidegate.watching.metrics import Metrics
+from tidegate.topics.log.log import TopicLog
+from tidegate.upkeep.backup.coordinator import BackupDesk, remove_stale_backups
 
 # Rates are taken over this window: long enough to be steady, short enough to show a stop.
 RATE_WINDOW_SECONDS = 5.0
@@ -138,7 +139,7 @@ class Running:
         return self.tables.live
 
     async def tenant_exists(self, tenant: str) -> bool:
-        """Say whether there is such a tenant."""
+        """Return whether there is such a tenant."""
         try:
             await self.threads.catalog(self.catalog.people.get_tenant, tenant)
         except TenantNotFound:
@@ -184,18 +185,18 @@ class Running:
             self.rate_samples.popleft()
 
     def messages_per_second(self, tenant: str) -> float:
-        """Give the rate at which messages of a tenant were stored lately."""
+        """Return the rate at which messages of a tenant were stored lately."""
         if len(self.rate_samples) < 2:
             return 0.0
         (first_at, first), (last_at, last) = self.rate_samples[0], self.rate_samples[-1]
         return (last.get(tenant, 0) - first.get(tenant, 0)) / max(last_at - first_at, 1e-9)
 
     def memory_bytes(self) -> int:
-        """Give the memory of this process."""
+        """Return the memory of this process."""
         return int(psutil.Process(os.getpid()).memory_info().rss)
 
     def disk_free_bytes(self) -> int:
-        """Give the room left for the home folder."""
+        """Return the room left for the home folder."""
         usage = os.statvfs(self.home.path)
         return usage.f_bavail * usage.f_frsize
 
@@ -246,7 +247,7 @@ class _BackupCount:
 
 
 def catalog_place(settings: Settings, home: Home) -> CatalogPlace:
-    """Say where the catalog of a home is: where the settings say, else in the home itself."""
+    """Return where the catalog of a home is: where the settings say, else in the home itself."""
     return place_of(settings.catalog, home.catalog_path)
 
 

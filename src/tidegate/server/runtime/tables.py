@@ -9,37 +9,43 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.pages import Page
+from tidegate.catalog.paging import Page
 from tidegate.errors import TableChanged, TableNotFound
-from tidegate.ingest.rows import RowWriter, StreamWriter
+from tidegate.ingest.row_writer import RowWriter, StreamWriter
 from tidegate.live.hub import LiveHub
 from tidegate.model.access import Operation
 from tidegate.model.changes import Changes
 from tidegate.model.clock import Clock
-from tidegate.model.ids import MILLISECOND_BITS, SEQUENCE_BITS, SNOWFLAKE_EPOCH_US, SnowflakeSource
+from tidegate.model.ids import (
+    MILLISECOND_BITS,
+    SEQUENCE_BITS,
+    SNOWFLAKE_EPOCH_US,
+    SnowflakeSource,
+    UuidSource,
+)
 from tidegate.model.tables import Table, TableKind
-from tidegate.model.uuids import UuidSource
-from tidegate.query.defining import Defining
-from tidegate.query.filling import Sources
-from tidegate.query.live_rows import LiveSource
+from tidegate.query.live import LiveSource
 from tidegate.query.runner import StatementRunner
-from tidegate.query.selecting import Selecting
-from tidegate.query.showing import Showing
-from tidegate.query.steps import Caller
-from tidegate.query.system_tables import audit_arrow, jobs_arrow, table_functions
-from tidegate.query.system_topics import topic_functions
-from tidegate.query.topics import TopicStatements
-from tidegate.query.writing import Writing
-from tidegate.server.tenants import TenantLakes
-from tidegate.server.topic_parts import TopicParts
+from tidegate.query.scans.system import audit_arrow, jobs_arrow, table_functions
+from tidegate.query.scans.system_topics import topic_functions
+from tidegate.query.statements.ddl import Defining
+from tidegate.query.statements.dml import Writing
+from tidegate.query.statements.row_builder import Sources
+from tidegate.query.statements.select import Selecting
+from tidegate.query.statements.show import Showing
+from tidegate.query.statements.topics import TopicStatements
+from tidegate.query.step import Caller
+from tidegate.server.runtime.tenant_lakes import TenantLakes
+from tidegate.server.runtime.topics import TopicParts
 from tidegate.settings import Settings
-from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine
-from tidegate.storage.home import Home
-from tidegate.streams.store import Damage, StreamStore
+from tidegate.storage.group_commit import GroupCommitter, Staging
+from tidegate.storage.home.home import Home
+from tidegate.streams.frame_reader import Damage
+from tidegate.streams.store import StreamStore
 from tidegate.tables.definitions import TableDirectory
 from tidegate.tables.store import TableStore
-from tidegate.watching.metrics import Metrics
+from tidegate.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +83,7 @@ class TableParts:
     defining: Defining
 
     def stream_tables(self) -> list[Table]:
-        """Give the STREAM tables of all tenants."""
+        """Return the STREAM tables of all tenants."""
         return [table for table in self.directory if table.kind == TableKind.STREAM]
 
     def close(self) -> None:
@@ -116,7 +122,7 @@ class _LiveWatchers:
 
 
 def first_seq_at(time_us: int) -> int:
-    """Give the number before the first change of a server that starts at a time; it stays below 2^53."""
+    """Return the number before the first change of a server that starts at a time; it stays below 2^53."""
     moment_ms = max(0, time_us - SNOWFLAKE_EPOCH_US) // 1_000
     return (moment_ms & ((1 << MILLISECOND_BITS) - 1)) << SEQUENCE_BITS
 
@@ -190,7 +196,7 @@ def _lake_names(lakes: TenantLakes) -> Callable[[str], Sequence[str]]:
 
 
 def _records(catalog: Catalog, caller: Caller) -> dict[str, Callable[[], pa.Table]]:
-    """Give the tables of the catalog; the caller's role is looked at when one is read."""
+    """Return the tables of the catalog; the caller's role is looked at when one is read."""
 
     def audit() -> pa.Table:
         caller.check(Operation.AUDIT_LIST)
@@ -216,5 +222,5 @@ def _newest(listed: Callable[[Page], Any]) -> list[Any]:
 
 
 def new_hub(settings: Settings, clock: Clock, start_us: int, loop: asyncio.AbstractEventLoop) -> LiveHub:
-    """Give the hub of a server that starts at a time."""
+    """Return the hub of a server that starts at a time."""
     return LiveHub(settings.live, clock, first_seq_at(start_us), loop)

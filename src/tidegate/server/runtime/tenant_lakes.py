@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from tidegate.query.lake_sql import LakeQuery, QueryLimits
+from tidegate.query.duckdb.engine import LakeQuery
+from tidegate.query.duckdb.session import QueryLimits
 from tidegate.settings import Settings
-from tidegate.storage.home import Home
-from tidegate.storage.lake import Lake
+from tidegate.storage.home.home import Home
+from tidegate.storage.lake.tables import Lake
 
 
 class TenantLakes:
@@ -20,11 +21,11 @@ class TenantLakes:
         self._open: dict[str, tuple[Lake, LakeQuery]] = {}
 
     def lake(self, tenant: str) -> Lake:
-        """Give the Delta tables of a tenant."""
+        """Return the Delta tables of a tenant."""
         return self._opened(tenant)[0]
 
     def query(self, tenant: str) -> LakeQuery:
-        """Give SQL over the Delta tables of a tenant."""
+        """Return SQL over the Delta tables of a tenant."""
         return self._opened(tenant)[1]
 
     def interrupt(self) -> None:

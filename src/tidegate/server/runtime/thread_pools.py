@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect
 
 from tidegate.errors import CatalogUnavailable, NotReady, TooManyRequests
 from tidegate.model.clock import Clock
-from tidegate.query.database import Stopper
-from tidegate.watching.metrics import Metrics, StatementTurn
+from tidegate.query.duckdb.session import Stopper
+from tidegate.telemetry.metrics import Metrics, StatementTurn
 
 # Reads are short and mostly wait for Python's lock: more threads would only take turns.
 READ_THREADS = 8

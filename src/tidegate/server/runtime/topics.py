@@ -1,27 +1,70 @@
-"""What serves topics: definitions, the log, consumer groups, routes from tables, and who waits."""
+"""What serves topics: definitions, the log, consumer groups, routes from tables, and who waits.
+
+What topics took since the server started: worked out from their counters when somebody asks.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tidegate.ingest.parts import BatchParts
+from tidegate.ingest.batch_commit import BatchParts
+from tidegate.ingest.change_feed import TopicRouter
 from tidegate.ingest.publish import Publisher
-from tidegate.ingest.routing import TopicRouter
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
-from tidegate.server.appended import Appended
-from tidegate.server.arrivals import Arrivals
-from tidegate.server.group_waits import GroupWaits
+from tidegate.server.runtime.waiters import Arrivals, GroupWaits
 from tidegate.settings import Settings
-from tidegate.storage.commit import GroupCommitter, Staging
 from tidegate.storage.engine import Engine
-from tidegate.topics.dedup_keys import DedupKeys
+from tidegate.storage.group_commit import GroupCommitter, Staging
+from tidegate.topics.dedup import DedupKeys
 from tidegate.topics.definitions import Retention, Topic, TopicDirectory
-from tidegate.topics.groups import GroupLimits, Groups
-from tidegate.topics.log import TopicLog
+from tidegate.topics.groups.groups import Groups
+from tidegate.topics.groups.types import GroupLimits
+from tidegate.topics.log.log import TopicLog
+from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.routes import RouteDirectory
-from tidegate.topics.schemas import PayloadSchemas
+
+
+class Appended:
+    """Adds up how far partitions went; what a deleted topic took stays counted. Threads: any."""
+
+    def __init__(self, log: TopicLog, topics: Iterable[Topic]) -> None:
+        self._log = log
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[int, int], tuple[int, int]] = {}
+        self._messages: Counter[str] = Counter()
+        self._size_bytes = 0
+        self._look(topics)
+        # What was there at the start was taken before.
+        self._messages.clear()
+        self._size_bytes = 0
+
+    def totals(self, topics: Iterable[Topic]) -> tuple[int, int]:
+        """Return the messages and the bytes of all tenants."""
+        with self._lock:
+            self._look(topics)
+            return self._messages.total(), self._size_bytes
+
+    def by_tenant(self, topics: Iterable[Topic]) -> dict[str, int]:
+        """Return the messages of each tenant."""
+        with self._lock:
+            self._look(topics)
+            return dict(self._messages)
+
+    def _look(self, topics: Iterable[Topic]) -> None:
+        for topic in topics:
+            for number in range(topic.partitions):
+                held = self._log.counters(topic, number)
+                count, size_bytes = self._seen.get((topic.id, number), (0, 0))
+                if held.end == count:
+                    continue
+                self._messages[topic.tenant] += held.end - count
+                self._size_bytes += held.appended_bytes - size_bytes
+                self._seen[topic.id, number] = (held.end, held.appended_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +92,7 @@ class TopicParts:
     ) -> Topic:
         """Change a topic; its groups begin at the beginning of partitions that are added."""
         changed = self.directory.stage_change(staging, topic, partitions=partitions, retention=retention)
-        staging.closes_group = True  # the next change has to see this one
+        staging.close_group()  # the next change has to see this one
         if changed.partitions > topic.partitions:
             self.groups.stage_partitions(staging, changed, topic.partitions)
         return changed

@@ -26,15 +26,15 @@ from tidegate.errors import (
     TokenMissing,
     TooManyRequests,
 )
-from tidegate.live import messages
+from tidegate.live import wire
 from tidegate.model.access import Operation, check_allowed
-from tidegate.server.call import Call
-from tidegate.server.identities import Identity, in_tenant
-from tidegate.server.live_messages import Auth, MessageRefused, read_message
-from tidegate.server.live_protocol import SOCKET, LiveProtocol
-from tidegate.server.live_session import LiveParts, LiveSession, end_code
-from tidegate.server.running import Running
-from tidegate.watching.logs import request_context
+from tidegate.server.http.auth import Identity, in_tenant
+from tidegate.server.http.request import Call
+from tidegate.server.runtime.runtime import Running
+from tidegate.server.websocket.messages import Auth, MessageRefused, read_message
+from tidegate.server.websocket.protocol import SOCKET, LiveProtocol
+from tidegate.server.websocket.session import LiveParts, LiveSession, end_code
+from tidegate.telemetry.logs import request_context
 
 LIVE_PATH = "/api/v1/live"
 # Time that a socket without a token in its headers gets to send it.
@@ -101,11 +101,11 @@ class LiveDoor:
             log.debug("a socket from %s was closed before it said who it is", call.address)
         except TidegateError as problem:
             self._refuse(call, problem)  # counts and notes it; the answer itself is a message here
-            socket.write(messages.error(problem, None))
+            socket.write(wire.error(problem, None))
             socket.end(end_code(problem), str(problem))
 
     async def _let_in(self, call: Call) -> Identity | None:
-        """Give who connects; None when the first message is to say it."""
+        """Return who connects; None when the first message is to say it."""
         try:
             identity = await self._identify(call)
         except TokenMissing:
@@ -151,7 +151,7 @@ class LiveDoor:
         if tenant and tenant != identity.principal.tenant:
             identity = in_tenant(identity, tenant, await self._running.tenant_exists(tenant))
         self._check_room(identity)
-        socket.write(messages.plain("ready"))
+        socket.write(wire.plain("ready"))
         return identity
 
     def _check_room(self, identity: Identity) -> None:

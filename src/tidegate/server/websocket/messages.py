@@ -1,14 +1,23 @@
-"""What clients say on a live socket: takes a text, gives one of four messages or says what is wrong."""
+"""What clients say on a live socket: takes a text, gives one of four messages or says what is wrong.
+
+Pages of a snapshot as messages; blocking, and away from the event loop.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from tidegate.errors import RequestInvalid, RequestMalformed
 from tidegate.live.hub import SEQ_MAX
-from tidegate.server.call import decode_json
+from tidegate.live.wire import RowWriter, snapshot_messages
+from tidegate.model.tables import Row
+from tidegate.server.http.request import decode_json
+
+if TYPE_CHECKING:
+    from tidegate.query.live import SnapshotReader
 
 # Long enough for a UUID and a name; the id is repeated in every message.
 ID_CHARS_MAX = 64
@@ -31,7 +40,7 @@ class Unsubscribe(msgspec.Struct, forbid_unknown_fields=True, tag="unsubscribe")
 
 
 class Auth(msgspec.Struct, forbid_unknown_fields=True, tag="auth"):
-    """Say who connects; the first message, where no header says it."""
+    """Return who connects; the first message, where no header says it."""
 
     token: str
     tenant: str = ""
@@ -61,7 +70,7 @@ class MessageRefused(Exception):
 
 
 def read_message(text: str | None) -> ClientMessage:
-    """Give the message in a text frame; None stands for a frame of bytes."""
+    """Return the message in a text frame; None stands for a frame of bytes."""
     if text is None:
         reason = "Messages are text, and this one is binary."
         raise MessageRefused(RequestInvalid(reason=reason, hint="Send JSON in text frames."), None)
@@ -90,9 +99,32 @@ def _check(message: Subscribe) -> None:
 
 
 def _id_in(text: str) -> str | None:
-    """Give the id of a message that is otherwise wrong, so that its sender knows which it was."""
+    """Return the id of a message that is otherwise wrong, so that its sender knows which it was."""
     try:
         found = _named.decode(text.encode()).id
     except (msgspec.DecodeError, RecursionError):
         return None
     return found[:ID_CHARS_MAX] if isinstance(found, str) else None
+
+
+class SnapshotPages:
+    """Reads one page ahead, so that the last message of a snapshot says that it is the last."""
+
+    def __init__(self, subscription_id: str, writer: RowWriter, reader: SnapshotReader) -> None:
+        self._id = subscription_id
+        self._writer = writer
+        self._seq = reader.seq
+        self._warnings = reader.warnings
+        self._pages: Iterator[Sequence[Row]] = iter(reader)
+        self._next: Sequence[Row] | None = None
+        self.is_done = False
+
+    def next_messages(self) -> list[bytes]:
+        """Return the next page as frames; an empty snapshot is one message without rows."""
+        page = self._next if self._next is not None else next(self._pages, ())
+        self._next = next(self._pages, None)
+        self.is_done = self._next is None
+        warnings = self._warnings if self.is_done else ()
+        return snapshot_messages(
+            self._id, self._writer, page, self._seq, last=self.is_done, warnings=warnings
+        )

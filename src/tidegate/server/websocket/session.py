@@ -17,21 +17,27 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import Receive
 
 from tidegate.errors import InvariantBroken, RequestInvalid, TableChanged, TidegateError, TooManyRequests
-from tidegate.live import messages
+from tidegate.live import wire
 from tidegate.live.hub import LiveHub
-from tidegate.live.messages import RowWriter, Teller
 from tidegate.live.subscription import Subscription
+from tidegate.live.wire import RowWriter, Teller
 from tidegate.model.access import Operation, check_allowed
 from tidegate.model.clock import Clock
-from tidegate.server.identities import Identity
-from tidegate.server.live_messages import MessageRefused, Ping, Subscribe, Unsubscribe, read_message
-from tidegate.server.live_protocol import LiveProtocol
-from tidegate.server.live_snapshot import SnapshotPages
+from tidegate.server.http.auth import Identity
+from tidegate.server.websocket.messages import (
+    MessageRefused,
+    Ping,
+    SnapshotPages,
+    Subscribe,
+    Unsubscribe,
+    read_message,
+)
+from tidegate.server.websocket.protocol import LiveProtocol
 from tidegate.settings import LiveSettings
-from tidegate.watching.metrics import Metrics
+from tidegate.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
-    from tidegate.query.live_rows import LiveQuery, LiveSource, SnapshotReader
+    from tidegate.query.live import LiveQuery, LiveSource, SnapshotReader
 
 # Someone who lags again and again is given time to take a whole snapshot: twice as much each time.
 LAG_PAUSE_SECONDS = 0.05
@@ -49,7 +55,7 @@ log = logging.getLogger(__name__)
 
 
 def end_code(problem: TidegateError) -> int:
-    """Give the code with which a socket ends for an error."""
+    """Return the code with which a socket ends for an error."""
     return _CODES.get(problem.status, CODE_REFUSED)
 
 
@@ -143,7 +149,7 @@ class LiveSession:
 
     def refuse(self, problem: TidegateError) -> None:
         """Say why, and end the socket."""
-        self.write(messages.error(problem, None))
+        self.write(wire.error(problem, None))
         self._socket.end(end_code(problem), str(problem))
 
     # What the feeds call.
@@ -172,7 +178,7 @@ class LiveSession:
             self._drop(watch, problem)
 
     def _watch_of(self, subscription: Subscription) -> _Watch | None:
-        """Give what a subscription belongs to, unless the client or a newer snapshot was quicker."""
+        """Return what a subscription belongs to, unless the client or a newer snapshot was quicker."""
         watch = self._watches.get(subscription.id)
         return watch if watch is not None and watch.live is subscription else None
 
@@ -184,24 +190,24 @@ class LiveSession:
         except MessageRefused as refused:
             # An error with an id says that this subscription is not there: one that goes on is not meant.
             meant = None if refused.id in self._watches else refused.id
-            self.write(messages.error(refused.problem, meant))
+            self.write(wire.error(refused.problem, meant))
             return
         if isinstance(message, Subscribe):
             self._subscribe(message)
         elif isinstance(message, Unsubscribe):
             self._unsubscribe(message.id)
         elif isinstance(message, Ping):
-            self.write(messages.plain("pong"))
+            self.write(wire.plain("pong"))
         else:
             problem = RequestInvalid(reason="This socket is signed in already.", hint="Open another one.")
-            self.write(messages.error(problem, None))
+            self.write(wire.error(problem, None))
 
     def _subscribe(self, message: Subscribe) -> None:
         most = self._parts.settings.subscriptions_per_connection_max
         if message.id in self._watches:
             hint = "Choose another id, or unsubscribe first; the subscription that has it goes on."
             in_use = RequestInvalid(reason=f"The id '{message.id}' is in use.", hint=hint)
-            self.write(messages.error(in_use, None))
+            self.write(wire.error(in_use, None))
             return
         if len(self._watches) >= most:
             too_many = TooManyRequests(
@@ -210,7 +216,7 @@ class LiveSession:
                 setting="live.subscriptions_per_connection_max",
                 hint="Open another socket, or raise live.subscriptions_per_connection_max.",
             )
-            self.write(messages.error(too_many, message.id))
+            self.write(wire.error(too_many, message.id))
             return
         watch = self._watches[message.id] = _Watch(message, message.from_seq)
         self._parts.metrics.live_subscriptions(1)
@@ -222,15 +228,15 @@ class LiveSession:
         if watch is None:
             hint = "It ended before, or there never was one."
             problem = RequestInvalid(reason=f"There is no subscription '{subscription_id[:64]}'.", hint=hint)
-            self.write(messages.error(problem, subscription_id[:64]))
+            self.write(wire.error(problem, subscription_id[:64]))
             return
         self._end(watch)
-        self.write(messages.unsubscribed(subscription_id))
+        self.write(wire.unsubscribed(subscription_id))
 
     def _drop(self, watch: _Watch, problem: TidegateError) -> None:
         if self._holds(watch):
             self._end(watch)
-            self.write(messages.error(problem, watch.asked.id))
+            self.write(wire.error(problem, watch.asked.id))
 
     def _end(self, watch: _Watch) -> None:
         del self._watches[watch.asked.id]
@@ -275,7 +281,10 @@ class LiveSession:
             self._worker = None
 
     async def _bring_up_to_date(self) -> bool:
-        """Give everyone who is behind the changes they miss, as fast as they are taken; False at the end."""
+        """Return everyone who is behind the changes they miss, as fast as they are taken.
+
+        False at the end.
+        """
         while True:
             await self._socket.writable.wait()
             if self._socket.is_ended:
@@ -329,7 +338,7 @@ class LiveSession:
         # 3. else from a snapshot
         if watch.lags:
             self._parts.metrics.count_live_lagged()
-            self.write(messages.lagged(asked.id))
+            self.write(wire.lagged(asked.id))
         reader = await self._parts.run(query.snapshot, self._parts.settings.page_rows_max)
         try:
             await self._send_snapshot(watch, live, reader)
@@ -341,7 +350,7 @@ class LiveSession:
         columns = [(name, str(kind)) for name, kind in query.select.columns]
         if columns != watch.columns:
             watch.columns = columns
-            self.write(messages.schema(watch.asked.id, query.select.columns))
+            self.write(wire.schema(watch.asked.id, query.select.columns))
 
     async def _send_snapshot(self, watch: _Watch, live: Subscription, reader: SnapshotReader) -> None:
         hub = self._parts.hub

@@ -8,9 +8,9 @@ from decimal import Decimal
 from typing import Any
 
 from tidegate.model.schemas import DECIMAL_PRECISION_MAX
-from tidegate.sql.expressions_calendar import DAY_LIMIT, Interval, add_interval, midnight
-from tidegate.sql.expressions_casts import cast
-from tidegate.sql.expressions_kinds import (
+from tidegate.sql.expressions.calendar import DAY_LIMIT, Interval, add_interval, midnight
+from tidegate.sql.expressions.casts import cast
+from tidegate.sql.expressions.types import (
     BIGINT,
     DATE,
     DOUBLE,
@@ -46,7 +46,7 @@ _ACTS = {"+": "addition", "-": "subtraction", "*": "multiplication"}
 
 
 def arithmetic(sign: str, left: Piece, right: Piece) -> Piece:
-    """Give `left sign right`, of numbers, dates and intervals."""
+    """Return `left sign right`, of numbers, dates and intervals."""
     names = {left.kind.name, right.kind.name}
     if names & {*TIMES, "INTERVAL"}:
         return _of_times(sign, left, right)
@@ -176,7 +176,7 @@ def _product(left: Piece, right: Piece, one: Kind, two: Kind) -> Piece:
 
 
 def minus(piece: Piece) -> Piece:
-    """Give `-piece`."""
+    """Return `-piece`."""
     if piece.kind == INTERVAL:
         return constant(piece.value.negated(), INTERVAL)
     if piece.literal and piece.kind in (INT, BIGINT):
@@ -190,7 +190,7 @@ def minus(piece: Piece) -> Piece:
 
 
 def integer_literal(value: int) -> Piece:
-    """Give a whole number as written."""
+    """Return a whole number as written."""
     if not in_range(value, BIGINT):
         raise refuse(f"The number {value} does not fit BIGINT.", "Write it as a text and cast it to DECIMAL.")
     return constant(value, INT if in_range(value, INT) else BIGINT, literal=True)

@@ -9,7 +9,7 @@ import re
 from typing import NamedTuple
 
 from tidegate.errors import InvariantBroken
-from tidegate.sql.expressions_kinds import BeyondLive, RowFault
+from tidegate.sql.expressions.types import BeyondLive, RowFault
 
 MICROSECONDS_PER_SECOND = 1_000_000
 MICROSECONDS_PER_DAY = 86_400 * MICROSECONDS_PER_SECOND
@@ -39,12 +39,12 @@ class Interval(NamedTuple):
     microseconds: int
 
     def negated(self) -> Interval:
-        """Give the span backwards."""
+        """Return the span backwards."""
         return Interval(-self.months, -self.days, -self.microseconds)
 
 
 def civil(days: int) -> tuple[int, int, int]:
-    """Give year, month and day of a day's number; the year before 1 is 0."""
+    """Return year, month and day of a day's number; the year before 1 is 0."""
     era, of_era = divmod(days + 719_468, 146_097)
     year_of_era = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
@@ -55,7 +55,7 @@ def civil(days: int) -> tuple[int, int, int]:
 
 
 def days_of(year: int, month: int, day: int) -> int:
-    """Give the number of a day."""
+    """Return the number of a day."""
     year -= month <= 2
     era, year_of_era = divmod(year, 400)
     of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
@@ -63,7 +63,7 @@ def days_of(year: int, month: int, day: int) -> int:
 
 
 def month_length(year: int, month: int) -> int:
-    """Give the number of days of a month."""
+    """Return the number of days of a month."""
     if month == 2:
         return 29 if year % 4 == 0 and (year % 100 != 0 or year % 400 == 0) else 28
     return 30 if month in (4, 6, 9, 11) else 31
@@ -84,7 +84,7 @@ def add_interval(microseconds: int, span: Interval) -> int:
 
 
 def midnight(days: int) -> int:
-    """Give the moment at which a day begins."""
+    """Return the moment at which a day begins."""
     moment = days * MICROSECONDS_PER_DAY
     if -MICROSECOND_LIMIT <= moment <= MICROSECOND_LIMIT:
         return moment

@@ -11,7 +11,7 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 from tidegate.model.schemas import DECIMAL_PRECISION_MAX
-from tidegate.sql.expressions_calendar import (
+from tidegate.sql.expressions.calendar import (
     MICROSECONDS_PER_DAY,
     date_text,
     midnight,
@@ -19,7 +19,7 @@ from tidegate.sql.expressions_calendar import (
     parse_timestamp,
     timestamp_text,
 )
-from tidegate.sql.expressions_kinds import (
+from tidegate.sql.expressions.types import (
     BOOLEAN,
     EXACT,
     INTEGER_BITS,
@@ -53,7 +53,7 @@ _EXPONENT_MAX = 400  # beyond any DOUBLE; keeps a text from asking for a number 
 
 
 def cast(piece: Piece, kind: Kind, *, attempt: bool = False) -> Piece:
-    """Give the piece converted to a kind; `attempt`: NULL in place of a fault."""
+    """Return the piece converted to a kind; `attempt`: NULL in place of a fault."""
     if piece.kind == kind:
         return replace(piece, literal=False) if piece.literal else piece
     if piece.is_null:
@@ -68,7 +68,7 @@ def cast(piece: Piece, kind: Kind, *, attempt: bool = False) -> Piece:
 
 
 def truth(piece: Piece, place: str) -> Piece:
-    """Give the piece as a BOOLEAN, where DuckDB does that by itself."""
+    """Return the piece as a BOOLEAN, where DuckDB does that by itself."""
     if piece.kind == BOOLEAN:
         return piece
     is_text = piece.kind == TEXT and piece.literal
@@ -78,7 +78,7 @@ def truth(piece: Piece, place: str) -> Piece:
 
 
 def holds_of(piece: Piece) -> Run:
-    """Give the function that tells whether a BOOLEAN piece is true."""
+    """Return the function that tells whether a BOOLEAN piece is true."""
     run = piece.run
     return piece.holds or (lambda row: run(row) is True)
 
@@ -96,7 +96,7 @@ def _attempted(convert: Convert) -> Convert:
 
 
 def converter(source: Kind, target: Kind) -> Convert | None:
-    """Give the function from one kind to another, None where the value stays as it is."""
+    """Return the function from one kind to another, None where the value stays as it is."""
     if source == target or (source.name, target.name) in _SAME:
         return None
     made = _CONVERTERS.get((source.name, target.name))

@@ -14,8 +14,8 @@ from math import isnan
 from typing import Any
 
 from tidegate.model.tables import Row
-from tidegate.sql.expressions_casts import cast, holds_of, truth
-from tidegate.sql.expressions_kinds import (
+from tidegate.sql.expressions.casts import cast, holds_of, truth
+from tidegate.sql.expressions.types import (
     BOOLEAN,
     DOUBLE,
     INTERVAL,
@@ -51,7 +51,7 @@ _TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
 def compare(operator_text: str, left: Piece, right: Piece) -> Piece:
-    """Give `left operator right`."""
+    """Return `left operator right`."""
     if left.constant and not right.constant:
         return compare(_TURNED[operator_text], right, left)
     kind = mixed([left, right], f"'{operator_text}'")
@@ -71,7 +71,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def mixed(pieces: Sequence[Piece], place: str) -> Kind:
-    """Give the kind in which DuckDB mixes the pieces, or refuse."""
+    """Return the kind in which DuckDB mixes the pieces, or refuse."""
 
     def both(left: Piece, right: Piece) -> Piece:
         kind = combine(left, right)
@@ -91,7 +91,7 @@ def _alike(piece: Piece, kind: Kind) -> Piece:
 
 
 def _column_holds(operator_text: str, position: int, value: Any, is_double: bool) -> Run:
-    """Give the quickest test of a column against a constant that is neither NULL nor NaN."""
+    """Return the quickest test of a column against a constant that is neither NULL nor NaN."""
     if is_double and operator_text in (">", ">="):
         test = _DOUBLE_TESTS[operator_text]
         return lambda row: (v := row[position]) is not None and test(v, value)
@@ -107,7 +107,7 @@ def _column_holds(operator_text: str, position: int, value: Any, is_double: bool
 
 
 def distinct(left: Piece, right: Piece, *, negated: bool) -> Piece:
-    """Give IS DISTINCT FROM, where NULL is a value like others; negated: IS NOT DISTINCT FROM."""
+    """Return IS DISTINCT FROM, where NULL is a value like others; negated: IS NOT DISTINCT FROM."""
     kind = mixed([left, right], "IS DISTINCT FROM")
     left, right = _alike(left, kind), _alike(right, kind)
     run, other_run = left.run, right.run
@@ -123,27 +123,27 @@ def distinct(left: Piece, right: Piece, *, negated: bool) -> Piece:
 
 
 def _made(name: str, run: Run, *parts: Piece, kind: Kind = BOOLEAN, holds: Run | None = None) -> Piece:
-    """Give a piece that sees the NULLs of its parts itself; of constants it is one, too."""
+    """Return a piece that sees the NULLs of its parts itself; of constants it is one, too."""
     if all(part.constant for part in parts):
         return constant(run(()), kind)
     return Piece(kind, f"{name}({','.join(part.key for part in parts)})", run, holds=holds)
 
 
 def is_null(piece: Piece) -> Piece:
-    """Give IS NULL."""
+    """Return IS NULL."""
     run = piece.run
     return _made("IS NULL", lambda row: run(row) is None, piece, holds=lambda row: run(row) is None)
 
 
 def is_truth(piece: Piece, wanted: bool) -> Piece:
-    """Give IS TRUE or IS FALSE."""
+    """Return IS TRUE or IS FALSE."""
     piece = truth(piece, "IS TRUE")
     run = piece.run
     return _made(f"IS {wanted}", lambda row: run(row) is wanted, piece)
 
 
 def negate(piece: Piece) -> Piece:
-    """Give NOT."""
+    """Return NOT."""
     piece = truth(piece, "NOT")
     run = piece.run
     made = call(BOOLEAN, "NOT", operator.not_, piece)
@@ -151,7 +151,7 @@ def negate(piece: Piece) -> Piece:
 
 
 def all_of(pieces: Sequence[Piece]) -> Piece:
-    """Give AND: false if any is false, else NULL if any is NULL; from left to right, as far as needed."""
+    """Return AND: false if any is false, else NULL if any is NULL; from left to right, as far as needed."""
     parts = [truth(piece, "AND") for piece in pieces]
     equal = next((part.equal for part in parts if part.equal), None)
     made = _made("AND", _joined([part.run for part in parts], False), *parts)
@@ -165,7 +165,7 @@ def all_of(pieces: Sequence[Piece]) -> Piece:
 
 
 def any_of(pieces: Sequence[Piece]) -> Piece:
-    """Give OR: true if any is true, else NULL if any is NULL; from left to right, as far as needed."""
+    """Return OR: true if any is true, else NULL if any is NULL; from left to right, as far as needed."""
     parts = [truth(piece, "OR") for piece in pieces]
     made = _made("OR", _joined([part.run for part in parts], True), *parts)
     if made.constant:
@@ -191,7 +191,7 @@ def _joined(runs: list[Run], decisive: bool) -> Run:
 
 
 def among(piece: Piece, choices: Sequence[Piece]) -> Piece:
-    """Give IN (…): NULL when nothing is equal and something is NULL."""
+    """Return IN (…): NULL when nothing is equal and something is NULL."""
     kind = mixed([piece, *choices], "IN")
     piece, choices = cast(piece, kind), [cast(choice, kind) for choice in choices]
     if any(not choice.constant for choice in choices) or kind == DOUBLE:
@@ -210,14 +210,14 @@ def among(piece: Piece, choices: Sequence[Piece]) -> Piece:
 
 
 def between(piece: Piece, low: Piece, high: Piece) -> Piece:
-    """Give BETWEEN, both ends in."""
+    """Return BETWEEN, both ends in."""
     kind = mixed([piece, low, high], "BETWEEN")
     piece, low, high = (_alike(part, kind) for part in (piece, low, high))
     return all_of([compare(">=", piece, low), compare("<=", piece, high)])
 
 
 def case(conditions: Sequence[Piece], results: Sequence[Piece], otherwise: Piece) -> Piece:
-    """Give the result of the first condition that is true; later ones are not calculated."""
+    """Return the result of the first condition that is true; later ones are not calculated."""
     kind = mixed([*results, otherwise], "CASE")
     conditions = [truth(condition, "CASE WHEN") for condition in conditions]
     results, otherwise = [cast(result, kind) for result in results], cast(otherwise, kind)
@@ -236,7 +236,7 @@ def case(conditions: Sequence[Piece], results: Sequence[Piece], otherwise: Piece
 
 
 def coalesce(pieces: Sequence[Piece]) -> Piece:
-    """Give the first value that is not NULL; later ones are not calculated."""
+    """Return the first value that is not NULL; later ones are not calculated."""
     kind = mixed(pieces, "COALESCE")
     pieces = [cast(piece, kind) for piece in pieces]
     runs = [piece.run for piece in pieces]
@@ -252,14 +252,14 @@ def coalesce(pieces: Sequence[Piece]) -> Piece:
 
 
 def null_if(piece: Piece, other: Piece) -> Piece:
-    """Give NULLIF: the first value, or NULL where both are equal."""
+    """Return NULLIF: the first value, or NULL where both are equal."""
     kind = piece.kind
     equal, run = compare("=", piece, other).run, piece.run
     return _made("NULLIF", lambda row: None if equal(row) else run(row), piece, other, kind=kind)
 
 
 def extreme(pieces: Sequence[Piece], *, greatest: bool) -> Piece:
-    """Give GREATEST or LEAST of the values that are not NULL; of equal ones, the first."""
+    """Return GREATEST or LEAST of the values that are not NULL; of equal ones, the first."""
     name = "GREATEST" if greatest else "LEAST"
     kind = mixed(pieces, name)
     pieces = [cast(piece, kind) for piece in pieces]

@@ -18,12 +18,12 @@ from tidegate.errors import SqlInvalid
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Value
-from tidegate.sql.expressions_casts import holds_of, truth
-from tidegate.sql.expressions_kinds import INTERVAL, Piece, RowFault, column, column_type_of, refuse
-from tidegate.sql.expressions_text import Last, parse_live
-from tidegate.sql.expressions_tree import TreeCompiler, parameter_piece
-from tidegate.sql.functions import PLAIN_HINT
-from tidegate.sql.tokens import fold
+from tidegate.sql.expressions.casts import holds_of, truth
+from tidegate.sql.expressions.dialect import Last, parse_live
+from tidegate.sql.expressions.functions import PLAIN_HINT
+from tidegate.sql.expressions.tree import TreeCompiler, parameter_piece
+from tidegate.sql.expressions.types import INTERVAL, Piece, RowFault, column, column_type_of, refuse
+from tidegate.sql.parser.lexer import fold
 
 LAST_MAX = 1_000_000_000
 
@@ -119,7 +119,7 @@ class LiveSelect(Faults):
             return False
 
     def project(self, row: Row) -> Row:
-        """Give what the SELECT shows of a row; a value that cannot be calculated is NULL, and counts."""
+        """Return what the SELECT shows of a row; a value that cannot be calculated is NULL, and counts."""
         try:
             return self._whole(row)
         except _FAULTS:
@@ -134,7 +134,7 @@ class LiveSelect(Faults):
 
 
 def _projection(pieces: Sequence[Piece]) -> Callable[[Row], Row]:
-    """Give the quickest function that makes the row that is shown."""
+    """Return the quickest function that makes the row that is shown."""
     positions = [piece.column for piece in pieces if piece.column is not None]
     if len(positions) == len(pieces) > 1:
         return itemgetter(*positions)
@@ -234,7 +234,7 @@ def _check_parameters(compiler: TreeCompiler, params: Sequence[object]) -> None:
 
 
 def _check_clauses(tree: Any) -> tuple[Any, set[str]]:
-    """Give the table of a plain SELECT and the names by which its columns may be called, or refuse."""
+    """Return the table of a plain SELECT and the names by which its columns may be called, or refuse."""
     allowed = "A live query is SELECT … FROM <namespace>.<table> [WHERE …] [LAST n], over one table"
     name = type(tree).__name__
     if name != "Select":
@@ -270,7 +270,7 @@ def _folded_name(identifier: Any) -> str:
 
 
 def _shown_columns(nodes: Sequence[Any], shape: RowShape, compiler: TreeCompiler) -> list[tuple[str, Piece]]:
-    """Give names and pieces of what the SELECT shows."""
+    """Return names and pieces of what the SELECT shows."""
     shown: list[tuple[str, Piece]] = []
     for node in nodes:
         star = _star(node)
@@ -299,7 +299,7 @@ def _shown_columns(nodes: Sequence[Any], shape: RowShape, compiler: TreeCompiler
 
 
 def _star(node: Any) -> Any:
-    """Give the star of * or t.*, else None."""
+    """Return the star of * or t.*, else None."""
     name = type(node).__name__
     if name == "Star":
         return node

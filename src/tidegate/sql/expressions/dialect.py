@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from tidegate.errors import SqlInvalid
 from tidegate.model.names import shorten
-from tidegate.sql.expressions_kinds import refuse
-from tidegate.sql.tokens import (
+from tidegate.sql.expressions.types import refuse
+from tidegate.sql.parser.lexer import (
     END,
     NUMBER,
     PARAM,
@@ -65,7 +65,7 @@ class Last(NamedTuple):
 
 @lru_cache(maxsize=1)
 def live_dialect() -> Any:
-    """Give DuckDB's grammar with function names and JSON paths left as they are written."""
+    """Return DuckDB's grammar with function names and JSON paths left as they are written."""
     from sqlglot.dialects.duckdb import DuckDB
 
     class LiveQueries(DuckDB):  # type: ignore[misc]
@@ -109,7 +109,7 @@ def parse_live(sql: str, parameter_count: int, columns: Collection[str] = ()) ->
 
 
 def _tokens(sql: str) -> Iterator[Token]:
-    """Give the tokens, parameters with their numbers."""
+    """Yield the tokens, parameters with their numbers."""
     place, position, marks = Place(sql, 1), 0, 0
     while (token := scan(place, position)).kind != END:
         position = token.stop
@@ -175,7 +175,7 @@ def _written(sql: str, tokens: Sequence[Token], columns: Collection[str]) -> lis
 
 
 def _is_column(token: Token, before: Token, following: Token) -> bool:
-    """Say whether a word that sqlglot knows is the name of a column, if there is one."""
+    """Return whether a word that sqlglot knows is the name of a column, if there is one."""
     if token.key == "BETWEEN":
         return before.key in _BEFORE_NAMES or (before.kind == SIGN and before.key != ")")
     return token.key in _QUOTED_FOR_IT and following.key != "("
@@ -192,7 +192,7 @@ def _placed(tree: Any) -> Any:
 
 
 def _unread(problem: Exception, sql: str, tokens: Sequence[Token], parts: Sequence[str]) -> SqlInvalid:
-    """Give the error for a text that sqlglot does not take, with the place in our text."""
+    """Return the error for a text that sqlglot does not take, with the place in our text."""
     details = getattr(problem, "errors", None)
     if not details or not tokens:
         return SqlInvalid(reason="it cannot be read.", hint=_NAMES_HINT)
@@ -204,7 +204,7 @@ def _unread(problem: Exception, sql: str, tokens: Sequence[Token], parts: Sequen
 
 
 def _at(parts: Sequence[str], line: int, column: int) -> int:
-    """Give the number of the part that ends at a line and column, both from 1, of all parts together."""
+    """Return the number of the part that ends at a line and column, both from 1, of all parts together."""
     lines = "".join(parts).split("\n")
     position = sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
     stop = 0

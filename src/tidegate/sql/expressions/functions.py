@@ -7,9 +7,9 @@ from difflib import get_close_matches
 from functools import lru_cache
 
 from tidegate.errors import SqlUnsupported
-from tidegate.sql import functions_json, functions_numbers, functions_text, functions_times
-from tidegate.sql.expressions_compare import case, coalesce, extreme, null_if
-from tidegate.sql.expressions_kinds import NULL, Piece, constant, refuse
+from tidegate.sql.expressions import functions_json, functions_numbers, functions_text, functions_times
+from tidegate.sql.expressions.comparisons import case, coalesce, extreme, null_if
+from tidegate.sql.expressions.types import NULL, Piece, constant, refuse
 
 Build = Callable[[Sequence[Piece]], Piece]
 
@@ -43,7 +43,7 @@ def _choices() -> dict[str, tuple[int, int, Build]]:
 
 @lru_cache(maxsize=1)
 def every_function() -> Mapping[str, tuple[int, int, Build]]:
-    """Give every function: the fewest and the most arguments that it takes, and what builds it."""
+    """Return every function: the fewest and the most arguments that it takes, and what builds it."""
     return {
         **_choices(),
         **functions_text.FUNCTIONS,
@@ -54,7 +54,7 @@ def every_function() -> Mapping[str, tuple[int, int, Build]]:
 
 
 def build_call(name: str, args: Sequence[Piece]) -> Piece:
-    """Give the piece of `name(args)`, or refuse it and say what there is."""
+    """Return the piece of `name(args)`, or refuse it and say what there is."""
     word = name.lower()
     known = every_function().get(word)
     if known is None:
@@ -67,7 +67,7 @@ def build_call(name: str, args: Sequence[Piece]) -> Piece:
 
 
 def unknown_function(word: str) -> SqlUnsupported:
-    """Give the error for a function that live queries do not have."""
+    """Return the error for a function that live queries do not have."""
     if word in _AGGREGATES.split():
         return refuse(
             f"A live query looks at one row at a time, so it has no aggregate {word}().", PLAIN_HINT
@@ -84,5 +84,5 @@ def unknown_function(word: str) -> SqlUnsupported:
 
 
 def null_piece() -> Piece:
-    """Give NULL as written."""
+    """Return NULL as written."""
     return constant(None, NULL)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tidegate.sql.expressions_kinds import (
+from tidegate.sql.expressions.types import (
     INTEGER_BITS,
     JSON,
     TEXT,
@@ -159,7 +159,7 @@ def _steps(path: Piece) -> list[Step] | None:
 
 
 def extract(document: Piece, path: Piece, *, as_text: bool) -> Piece:
-    """Give `document -> path`, or `document ->> path` as text."""
+    """Return `document -> path`, or `document ->> path` as text."""
     name = "->>" if as_text else "->"
     if document.kind.name not in ("JSON", "TEXT", "NULL"):
         raise refuse(f"{name} takes JSON, not {document.kind}.")

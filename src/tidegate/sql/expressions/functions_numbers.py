@@ -8,9 +8,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from tidegate.model.schemas import DECIMAL_PRECISION_MAX
-from tidegate.sql.expressions_arithmetic import NUMBERS, arithmetic
-from tidegate.sql.expressions_casts import cast, round_away
-from tidegate.sql.expressions_kinds import (
+from tidegate.sql.expressions.arithmetic import NUMBERS, arithmetic
+from tidegate.sql.expressions.casts import cast, round_away
+from tidegate.sql.expressions.types import (
     BOOLEAN,
     DOUBLE,
     INTEGER_BITS,
@@ -30,7 +30,7 @@ _ROUND_DIGITS_MAX = 400
 
 
 def number_of(piece: Piece, name: str) -> Piece:
-    """Give an argument that must be a number, or refuse it."""
+    """Return an argument that must be a number, or refuse it."""
     if piece.kind.name in NUMBERS:
         return piece
     raise refuse(f"{name}() takes a number, not {piece.kind}.", "Cast it: CAST(x AS DOUBLE).")
@@ -49,7 +49,7 @@ def _sign(args: Sequence[Piece]) -> Piece:
 
 
 def _stepped(name: str, rounding: str, step: Callable[[float], int]) -> Callable[[Sequence[Piece]], Piece]:
-    """Give floor() or ceil(): DECIMAL stays DECIMAL, all others become DOUBLE."""
+    """Return floor() or ceil(): DECIMAL stays DECIMAL, all others become DOUBLE."""
 
     def whole(value: float) -> float:
         return math.copysign(float(step(value)), value) if math.isfinite(value) else value
@@ -151,7 +151,7 @@ def _doubles(
 
 
 def power(left: Piece, right: Piece) -> Piece:
-    """Give `left ** right`."""
+    """Return `left ** right`."""
     return _doubles("power", power_of)([left, right])
 
 

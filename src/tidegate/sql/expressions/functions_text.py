@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from tidegate.model.tables import Row
-from tidegate.sql.expressions_casts import cast
-from tidegate.sql.expressions_kinds import (
+from tidegate.sql.expressions.casts import cast
+from tidegate.sql.expressions.types import (
     BIGINT,
     BOOLEAN,
     BYTES,
@@ -35,28 +35,28 @@ _LONE = re.compile(
 
 
 def text_of(piece: Piece, name: str) -> Piece:
-    """Give an argument that must be TEXT (JSON is text, too), or refuse it."""
+    """Return an argument that must be TEXT (JSON is text, too), or refuse it."""
     if piece.kind.name in ("TEXT", "JSON"):
         return cast(piece, TEXT)
     raise refuse(f"{name} takes TEXT, not {piece.kind}.", f"Cast it: {name.rstrip('()')}(CAST(x AS TEXT)).")
 
 
 def integer_of(piece: Piece, name: str) -> Piece:
-    """Give an argument that must be a whole number, or refuse it."""
+    """Return an argument that must be a whole number, or refuse it."""
     if piece.kind.name in INTEGER_BITS:
         return cast(piece, BIGINT)
     raise refuse(f"{name} takes a whole number here, not {piece.kind}.", "Cast it: CAST(x AS BIGINT).")
 
 
 def lower(text: str) -> str:
-    """Give small letters, one for each letter: the end of a word and the language do not count."""
+    """Return small letters, one for each letter: the end of a word and the language do not count."""
     if text.isascii() or not ("Σ" in text or "İ" in text):
         return text.lower()
     return "".join("i" if char == "İ" else char.lower() for char in text)
 
 
 def upper(text: str) -> str:
-    """Give capital letters, one for each letter: those without a single capital stay, but ß has ẞ."""
+    """Return capital letters, one for each letter: those without a single capital stay, but ß has ẞ."""
     if text.isascii():
         return text.upper()
     return "".join(map(_capital, text))
@@ -90,12 +90,12 @@ def substring(text: str, start: int, length: int = SUBSTRING_MAX) -> str:
 
 
 def left(text: str, count: int) -> str:
-    """Give the first characters; all but the last ones where the count is negative."""
+    """Return the first characters; all but the last ones where the count is negative."""
     return text[:count] if count >= 0 else text[: max(len(text) + count, 0)]
 
 
 def right(text: str, count: int) -> str:
-    """Give the last characters; all but the first ones where the count is negative."""
+    """Return the last characters; all but the first ones where the count is negative."""
     if count >= 0:
         return text[max(len(text) - count, 0) :]
     return text[-count:]
@@ -111,7 +111,7 @@ def reverse(text: str) -> str:
 
 
 def like(piece: Piece, pattern: Piece, escape: Piece | None, *, fold: bool) -> Piece:
-    """Give LIKE, or ILIKE with `fold`: both sides in small letters."""
+    """Return LIKE, or ILIKE with `fold`: both sides in small letters."""
     name = "ILIKE" if fold else "LIKE"
     piece, pattern = text_of(piece, name), text_of(pattern, name)
     mark = _escape_mark(escape, fold)
@@ -150,7 +150,7 @@ def _escape_mark(escape: Piece | None, fold: bool) -> str | None:
 
 
 def compile_like(pattern: str, mark: str) -> Callable[[str], bool]:
-    """Give the test of a LIKE pattern; RowFault for one that ends with its escape character."""
+    """Return the test of a LIKE pattern; RowFault for one that ends with its escape character."""
     parts = _like_parts(pattern, mark)
     if len(parts) == 1:
         whole = parts[0]
@@ -210,7 +210,7 @@ def _fits(text: str, place: int, part: _Stretch) -> bool:
 
 
 def _find(text: str, part: _Stretch, start: int, stop: int) -> int:
-    """Give the first place where a stretch fits between start and stop, or -1."""
+    """Return the first place where a stretch fits between start and stop, or -1."""
     if isinstance(part, str):
         return text.find(part, start, stop)
     places = range(start, stop - len(part) + 1)
@@ -228,7 +228,7 @@ def _joined(one: Any, other: Any) -> Any:
 
 
 def concatenate(left_piece: Piece, right_piece: Piece) -> Piece:
-    """Give `||`: the texts of both sides; of BYTES, the bytes."""
+    """Return `||`: the texts of both sides; of BYTES, the bytes."""
     kinds = (left_piece.kind, right_piece.kind)
     if kinds == (BYTES, BYTES):
         return call(BYTES, "||", _joined, left_piece, right_piece)
@@ -242,7 +242,7 @@ def _shown(piece: Piece, name: str) -> Piece:
 
 
 def _concat(args: Sequence[Piece]) -> Piece:
-    """Give concat(), which leaves NULLs out."""
+    """Return concat(), which leaves NULLs out."""
     parts = [_shown(arg, "concat()") for arg in args]
     runs = [part.run for part in parts]
 
@@ -257,7 +257,7 @@ def _concat(args: Sequence[Piece]) -> Piece:
 
 
 def matches_regex(args: Sequence[Piece]) -> Piece:
-    """Give regexp_matches(): whether a part of the text fits, by the same RE2 that DuckDB has."""
+    """Return regexp_matches(): whether a part of the text fits, by the same RE2 that DuckDB has."""
     piece, pattern = text_of(args[0], "regexp_matches()"), args[1]
     if not pattern.constant or pattern.kind.name not in ("TEXT", "NULL"):
         raise refuse("regexp_matches() takes a text constant as its pattern in a live query.")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tidegate.sql.expressions_calendar import (
+from tidegate.sql.expressions.calendar import (
     MICROSECONDS_PER_DAY,
     MICROSECONDS_PER_SECOND,
     Interval,
@@ -14,7 +14,7 @@ from tidegate.sql.expressions_calendar import (
     days_of,
     midnight,
 )
-from tidegate.sql.expressions_kinds import (
+from tidegate.sql.expressions.types import (
     BIGINT,
     DATE,
     DOUBLE,
@@ -48,7 +48,7 @@ _COUNT_MAX = 1_000_000  # of a unit in an interval: longer than any calendar tha
 
 
 def interval(text: str, unit: str | None) -> Piece:
-    """Give an INTERVAL constant: INTERVAL 3 DAY, INTERVAL '1 day 2 hours'."""
+    """Return an INTERVAL constant: INTERVAL 3 DAY, INTERVAL '1 day 2 hours'."""
     whole = f"{text} {unit}" if unit else text
     parts, place = [0, 0, 0], 0
     while place < len(whole):
@@ -75,14 +75,14 @@ def _time_of(piece: Piece, name: str) -> Piece:
 
 
 def _split(piece: Piece) -> Callable[[Any], tuple[int, int]]:
-    """Give the function that splits a value into its day and the microseconds since midnight."""
+    """Return the function that splits a value into its day and the microseconds since midnight."""
     if piece.kind == DATE:
         return lambda days: (days, 0)
     return lambda moment: divmod(moment, MICROSECONDS_PER_DAY)
 
 
 def _era_year(days: int, _clock: int) -> int:
-    """Give the year of a moment, in its era: before the year 1 they are counted backwards."""
+    """Return the year of a moment, in its era: before the year 1 they are counted backwards."""
     year = civil(days)[0]
     return year if year > 0 else 1 - year
 
@@ -112,7 +112,7 @@ _PART_NAMES = {"dayofweek": "dow", "weekday": "dow", "dayofyear": "doy", "dayofm
 
 
 def part(name: str, piece: Piece, *, function: str = "date_part") -> Piece:
-    """Give one part of a date or time, such as its year."""
+    """Return one part of a date or time, such as its year."""
     piece = _time_of(piece, function)
     word = name.lower()
     word = _PART_NAMES.get(word, word if word in _PARTS else _singular(word))
@@ -148,7 +148,7 @@ def _first_day(unit: str, days: int) -> int:
 
 
 def _truncate(args: Sequence[Piece]) -> Piece:
-    """Give date_trunc(): of a DATE, too, it is a TIMESTAMP."""
+    """Return date_trunc(): of a DATE, too, it is a TIMESTAMP."""
     name, piece = _constant_name(args[0], "date_trunc"), _time_of(args[1], "date_trunc")
     unit = name.lower() if name.lower() in _UNITS else _singular(name.lower())
     if unit not in _UNITS:

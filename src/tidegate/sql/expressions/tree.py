@@ -11,10 +11,15 @@ from typing import Any
 
 from tidegate.errors import SqlInvalid
 from tidegate.model.names import shorten
-from tidegate.sql import expressions_compare as logic
-from tidegate.sql.expressions_arithmetic import arithmetic, integer_literal, minus
-from tidegate.sql.expressions_casts import cast
-from tidegate.sql.expressions_kinds import (
+from tidegate.sql.expressions import comparisons as logic
+from tidegate.sql.expressions.arithmetic import arithmetic, integer_literal, minus
+from tidegate.sql.expressions.casts import cast
+from tidegate.sql.expressions.functions import PLAIN_HINT, build_call, null_piece, unknown_function
+from tidegate.sql.expressions.functions_json import extract
+from tidegate.sql.expressions.functions_numbers import power
+from tidegate.sql.expressions.functions_text import concatenate, like, matches_regex
+from tidegate.sql.expressions.functions_times import interval, part
+from tidegate.sql.expressions.types import (
     BIGINT,
     BOOLEAN,
     BYTES,
@@ -32,12 +37,7 @@ from tidegate.sql.expressions_kinds import (
     decimal_kind,
     refuse,
 )
-from tidegate.sql.functions import PLAIN_HINT, build_call, null_piece, unknown_function
-from tidegate.sql.functions_json import extract
-from tidegate.sql.functions_numbers import power
-from tidegate.sql.functions_text import concatenate, like, matches_regex
-from tidegate.sql.functions_times import interval, part
-from tidegate.sql.tokens import fold
+from tidegate.sql.parser.lexer import fold
 
 DECIMAL_DIGITS_MAX = 38
 _DECIMAL_TEXT = re.compile(r"([0-9]*)\.([0-9]*)")
@@ -75,7 +75,7 @@ _SUBQUERIES = {"Subquery", "Select", "Exists", "Union", "All", "Any"}
 
 
 def shown(node: Any) -> str:
-    """Give a short text of a node for an error."""
+    """Return a short text of a node for an error."""
     return shorten(" ".join(node.sql(dialect="duckdb").split()))
 
 
@@ -89,7 +89,7 @@ class TreeCompiler:
         self.parameters_used: set[int] = set()
 
     def build(self, node: Any) -> Piece:
-        """Give the piece of a node, or raise SqlUnsupported that names it."""
+        """Return the piece of a node, or raise SqlUnsupported that names it."""
         name = type(node).__name__
         if name in _BINDING:
             _check_operands(node)
@@ -103,11 +103,11 @@ class TreeCompiler:
         return rule(self, node)
 
     def build_all(self, nodes: Sequence[Any]) -> list[Piece]:
-        """Give the pieces of several nodes."""
+        """Return the pieces of several nodes."""
         return [self.build(node) for node in nodes]
 
     def column_of(self, node: Any) -> Piece:
-        """Give the piece of a column; names do not count case, as in DuckDB."""
+        """Return the piece of a column; names do not count case, as in DuckDB."""
         qualifier = fold(".".join(part.name for part in node.parts[:-1]))
         if qualifier and qualifier not in self._qualifiers:
             reason = f"'{shorten(qualifier)}' in '{shown(node)}' is not the table of this live query"
@@ -123,7 +123,7 @@ class TreeCompiler:
         return found
 
     def parameter(self, node: Any) -> Piece:
-        """Give the piece of a bound parameter, by the type of the value that JSON gave."""
+        """Return the piece of a bound parameter, by the type of the value that JSON gave."""
         number = str(node.this or "")
         if not number.isdigit() or int(number) < 1:
             raise refuse(f"The parameter '${shorten(number)}' has no number.", "Write $1, $2, … or ?.")
@@ -135,7 +135,7 @@ class TreeCompiler:
 
 
 def parameter_piece(value: object, number: int) -> Piece:
-    """Give the constant of a parameter's value."""
+    """Return the constant of a parameter's value."""
     if value is None:
         return null_piece()
     if isinstance(value, bool):
@@ -207,7 +207,7 @@ def _cast(compiler: TreeCompiler, node: Any) -> Piece:
 
 
 def cast_kind(to: Any) -> Kind:
-    """Give the kind that a cast names."""
+    """Return the kind that a cast names."""
     name = to.this.name if hasattr(to.this, "name") else str(to.this)
     if name == "DECIMAL" and len(to.expressions) in (1, 2):
         sizes = [int(size.name) for size in to.expressions]
@@ -282,7 +282,7 @@ def _if(compiler: TreeCompiler, node: Any) -> Piece:
 
 
 def _chain(node: Any) -> list[Any]:
-    """Give the parts of a AND b AND c, which the tree nests to the left."""
+    """Return the parts of a AND b AND c, which the tree nests to the left."""
     parts, kind = [], type(node)
     while type(node) is kind:
         parts.append(node.expression)

@@ -92,19 +92,19 @@ class Piece:
 
 
 def refuse(reason: str, hint: str = HINT) -> SqlUnsupported:
-    """Give the error for a piece that cannot stand in a live query."""
+    """Return the error for a piece that cannot stand in a live query."""
     return SqlUnsupported(reason=reason, hint=hint)
 
 
 def kind_of(column_type: ColumnType) -> Kind:
-    """Give the kind that a column has in a query, where JSON columns are text."""
+    """Return the kind that a column has in a query, where JSON columns are text."""
     if column_type in (ColumnType.TIMESTAMP, ColumnType.JSON):
         return TIMESTAMPTZ if column_type == ColumnType.TIMESTAMP else TEXT
     return Kind(column_type.name, column_type.precision, column_type.scale)
 
 
 def column_type_of(piece: Piece) -> ColumnType:
-    """Give the column type of a result; a column keeps its own."""
+    """Return the column type of a result; a column keeps its own."""
     kind = piece.kind
     if piece.type is not None:
         return piece.type
@@ -116,23 +116,23 @@ def column_type_of(piece: Piece) -> ColumnType:
 
 
 def decimal_kind(precision: int, scale: int) -> Kind:
-    """Give DECIMAL(precision, scale)."""
+    """Return DECIMAL(precision, scale)."""
     return Kind("DECIMAL", precision, scale)
 
 
 def constant(value: Any, kind: Kind, *, literal: bool = False) -> Piece:
-    """Give the piece of a value that is the same for every row."""
+    """Return the piece of a value that is the same for every row."""
     return Piece(kind, f"{kind.mark}:{value!r}", lambda _row: value, True, value, literal)
 
 
 def column(position: int, name: str, column_type: ColumnType) -> Piece:
-    """Give the piece that reads a column."""
+    """Return the piece that reads a column."""
     key = f"#{position} {name!r} {column_type}"
     return Piece(kind_of(column_type), key, itemgetter(position), column=position, type=column_type)
 
 
 def call(kind: Kind, name: str, function: Callable[..., Any], *args: Piece) -> Piece:
-    """Give the piece that applies a function; it is NULL where an argument is, as most functions are."""
+    """Return the piece that applies a function; it is NULL where an argument is, as most functions are."""
     key = f"{name}({','.join(arg.key for arg in args)})"
     if any(arg.is_null for arg in args):
         return constant(None, kind)
@@ -199,7 +199,7 @@ def _strict_two(function: Callable[[Any, Any], Any], left: Piece, right: Piece) 
 
 
 def combine(left: Piece, right: Piece) -> Kind | None:
-    """Give the kind in which DuckDB compares or mixes two pieces; None where it asks for a cast."""
+    """Return the kind in which DuckDB compares or mixes two pieces; None where it asks for a cast."""
     if left.kind.name == "NULL" or right.kind.name == "NULL":
         return right.kind if left.kind.name == "NULL" else left.kind
     for one, other in ((left, right), (right, left)):
@@ -213,7 +213,7 @@ def combine(left: Piece, right: Piece) -> Kind | None:
 
 
 def combine_kinds(left: Kind, right: Kind) -> Kind | None:
-    """Give the kind that holds the values of both; None where DuckDB asks for a cast."""
+    """Return the kind that holds the values of both; None where DuckDB asks for a cast."""
     if left == right:
         return left
     names = {left.name, right.name}
@@ -230,7 +230,7 @@ def combine_kinds(left: Kind, right: Kind) -> Kind | None:
 
 
 def as_decimal(kind: Kind) -> Kind:
-    """Give the DECIMAL that a number counts as beside a DECIMAL."""
+    """Return the DECIMAL that a number counts as beside a DECIMAL."""
     return kind if kind.name == "DECIMAL" else decimal_kind(INTEGER_DIGITS[kind.name], 0)
 
 
@@ -252,7 +252,7 @@ def in_range(value: int, kind: Kind) -> bool:
 
 
 def checker(kind: Kind, act: str) -> Callable[[int], int]:
-    """Give the function that lets whole numbers of a kind through; others are a fault."""
+    """Return the function that lets whole numbers of a kind through; others are a fault."""
     limit = 1 << (INTEGER_BITS[kind.name] - 1)
 
     def check(value: int) -> int:
@@ -270,7 +270,7 @@ def scaled(value: Decimal, unit: Decimal, rounding: str = ROUND_HALF_UP) -> Deci
 
 
 def decimal_checker(kind: Kind, act: str) -> Callable[[Decimal], Decimal]:
-    """Give the function that lets numbers of at most the kind's digits through; others are a fault."""
+    """Return the function that lets numbers of at most the kind's digits through; others are a fault."""
     limit = Decimal(10) ** (kind.precision - kind.scale)
 
     def check(value: Decimal) -> Decimal:

@@ -8,8 +8,7 @@ from difflib import get_close_matches
 
 from tidegate.errors import SqlInvalid, SqlUnsupported
 from tidegate.model.names import shorten
-from tidegate.sql.statements import TableName
-from tidegate.sql.tokens import (
+from tidegate.sql.parser.lexer import (
     END,
     PARAM,
     QUOTED,
@@ -24,6 +23,7 @@ from tidegate.sql.tokens import (
     shown,
     string_of,
 )
+from tidegate.sql.statements import TableName
 
 PARAMETERS_MAX = 65_535  # as PostgreSQL; more values in a call are sent as arrays or as Arrow
 TOKENS_MAX = 1_000_000  # some seconds; lists of plain values are not counted
@@ -84,13 +84,13 @@ class Cursor:
         self.token = scan(self.place, position)
 
     def after(self) -> Token:
-        """Give the token behind the one that stands here."""
+        """Return the token behind the one that stands here."""
         return scan(self.place, self.token.stop)
 
     # -- parameters
 
     def note_param(self, text: str, position: int) -> int:
-        """Give the number of the parameter that stands there; ? and $n in one statement are SqlInvalid."""
+        """Return the number of the parameter that stands there; ? and $n in one statement are SqlInvalid."""
         style = text[0]
         if self._style not in ("", style):
             raise self.error("? and $1 cannot both be used in a statement", position, "Use one of the two.")
@@ -111,7 +111,7 @@ class Cursor:
         self._style = self._style if self._params else ""
 
     def parameter_count(self) -> int:
-        """Give how many parameters the statement has; SqlInvalid where a number is left out."""
+        """Return how many parameters the statement has; SqlInvalid where a number is left out."""
         count = max(self._params, default=0)
         if len(self._params) != count:
             missing = next(number for number in range(1, count + 1) if number not in self._params)
@@ -211,11 +211,11 @@ class Cursor:
     # -- errors
 
     def error(self, reason: str, position: int, hint: str | None = None) -> SqlInvalid:
-        """Give the error about what stands at a position."""
+        """Return the error about what stands at a position."""
         return self.place.error(reason, position, self.syntax if hint is None else hint)
 
     def expected(self, wanted: str | Iterable[str], *, hint: str | None = None) -> SqlInvalid:
-        """Give the error that something else than what is wanted stands here."""
+        """Return the error that something else than what is wanted stands here."""
         keys = [] if isinstance(wanted, str) else list(wanted)
         described = wanted if isinstance(wanted, str) else one_of(keys)
         hint = self.syntax if hint is None else hint
@@ -225,12 +225,12 @@ class Cursor:
         return self.found_at(described, self.token, hint)
 
     def found_at(self, wanted: str, token: Token, hint: str | None = None) -> SqlInvalid:
-        """Give the error that a token stands where something else is wanted."""
+        """Return the error that a token stands where something else is wanted."""
         found = shown(self.place, token)
         return self.error(f"expected {wanted} but found {found}", token.start, hint)
 
     def unsupported(self, reason: str, hint: str | None = None) -> SqlUnsupported:
-        """Give the error that what stands here is SQL, but not of this server."""
+        """Return the error that what stands here is SQL, but not of this server."""
         line, column = line_and_column(self.text, self.token.start)
         values = {"line": line, "column": column, "statement": self.place.statement}
         where = describe_place(**values)
@@ -238,6 +238,6 @@ class Cursor:
 
 
 def one_of(keys: Iterable[str]) -> str:
-    """Give words and signs as a list for a sentence: A, B or ','."""
+    """Return words and signs as a list for a sentence: A, B or ','."""
     names = [key if key.isalpha() else f"'{key}'" for key in keys]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,4 +1,6 @@
-"""Lists of values: takes the text behind VALUES, gives rows of constants, or of fragments.
+"""INSERT, UPSERT, UPDATE and DELETE: takes a cursor behind the first word, gives what is to be written.
+
+Lists of values: takes the text behind VALUES, gives rows of constants, or of fragments.
 
 Two ways lead to the same rows. The quick one reads plain values with a few calls of a regular expression:
 1,000 rows of 4 values take some 2 ms. Whatever it does not know (a comment, an expression, a mistake) is
@@ -11,11 +13,19 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from tidegate.errors import SqlInvalid
+from tidegate.model.names import shorten
 from tidegate.model.schemas import COLUMNS_MAX
-from tidegate.sql.cursor import PARAMETERS_MAX, Cursor
-from tidegate.sql.fragments import CALLS, CONSTANTS, cell_of, expression_tokens, fragment_of
-from tidegate.sql.statements import USE_DEFAULT, Cell, Fragment, Literal, Param, UseDefault
-from tidegate.sql.tokens import (
+from tidegate.sql.parser.cursor import PARAMETERS_MAX, Cursor
+from tidegate.sql.parser.fragments import (
+    CALLS,
+    CONSTANTS,
+    cell_of,
+    expression,
+    expression_tokens,
+    fragment_of,
+    where,
+)
+from tidegate.sql.parser.lexer import (
     NUMBER_CHARS_MAX,
     NUMBER_PATTERN,
     QUOTES_PATTERN,
@@ -24,6 +34,101 @@ from tidegate.sql.tokens import (
     number_of,
     string_of,
 )
+from tidegate.sql.parser.select import QUERY_STARTS, select
+from tidegate.sql.statements import (
+    USE_DEFAULT,
+    Cell,
+    Delete,
+    Fragment,
+    Insert,
+    Literal,
+    Param,
+    Update,
+    UseDefault,
+)
+
+INSERT_SYNTAX = (
+    "Syntax: INSERT|UPSERT INTO namespace.table [(column, …)] VALUES (value, …), …, "
+    "or INSERT|UPSERT INTO namespace.table [(column, …)] SELECT …"
+)
+UPDATE_SYNTAX = "Syntax: UPDATE namespace.table SET column = value, … [WHERE condition]"
+DELETE_SYNTAX = "Syntax: DELETE FROM namespace.table [WHERE condition]"
+
+_NO_RETURNING = "RETURNING is not supported: the answer is the number of rows."
+
+
+def insert(cursor: Cursor, *, upsert: bool) -> Insert:
+    """Read what follows INSERT or UPSERT."""
+    cursor.syntax = INSERT_SYNTAX
+    if cursor.is_at("OR"):
+        raise cursor.unsupported("INSERT OR … is not supported.", "UPSERT INTO … writes a row in any case.")
+    cursor.expect("INTO")
+    table = cursor.table()
+    columns: tuple[str, ...] | None = None
+    if cursor.is_at("(") and not _is_query_ahead(cursor):
+        columns = cursor.names("a column", limit=COLUMNS_MAX)
+    rows, fragments, query = None, None, None
+    if cursor.take("VALUES", "VALUE"):
+        rows, fragments = values(cursor, None if columns is None else len(columns))
+    elif cursor.is_at("DEFAULT"):
+        hint = "Name a column that has a default: INSERT INTO … (id) VALUES (DEFAULT)."
+        raise cursor.unsupported("DEFAULT VALUES is not supported.", hint)
+    elif cursor.is_at("(") and not _is_query_ahead(cursor):
+        raise cursor.expected(["VALUES", "SELECT"])
+    elif cursor.is_at(*QUERY_STARTS):
+        query = select(cursor, {"RETURNING"}).query
+    if cursor.is_at("ON"):
+        raise cursor.unsupported("ON CONFLICT is not supported.", "UPSERT INTO … writes a row in any case.")
+    _refuse_returning(cursor)
+    if rows is None and fragments is None and query is None and not (cursor.is_at_end or cursor.is_at(")")):
+        raise cursor.expected(["VALUES", "SELECT"] if columns else ["VALUES", "SELECT", "("])
+    return Insert(table, columns, rows, fragments, query, upsert)
+
+
+def _is_query_ahead(cursor: Cursor) -> bool:
+    """Tell whether the parenthesis here holds a query, and not names of columns."""
+    return cursor.after().key in QUERY_STARTS
+
+
+def update(cursor: Cursor) -> Update:
+    """Read what follows UPDATE."""
+    cursor.syntax = UPDATE_SYNTAX
+    table = cursor.table()
+    cursor.expect("SET")
+    assignments: dict[str, Fragment] = {}
+    while True:
+        position = cursor.token.start
+        column = cursor.name("a column")
+        if column in assignments:
+            raise cursor.error(f"column '{shorten(column)}' is set twice", position)
+        cursor.expect("=")
+        if cursor.is_at("DEFAULT"):
+            raise cursor.unsupported("SET column = DEFAULT is not supported.", "Write the value.")
+        assignments[column] = expression(cursor, "a value", {",", "WHERE", "RETURNING"})
+        if not cursor.take(","):
+            break
+    condition = where(cursor, {"RETURNING"})
+    _refuse_returning(cursor)
+    return Update(table, tuple(assignments.items()), condition)
+
+
+def delete(cursor: Cursor) -> Delete:
+    """Read what follows DELETE."""
+    cursor.syntax = DELETE_SYNTAX
+    cursor.expect("FROM")
+    table = cursor.table()
+    if cursor.is_at("USING"):
+        hint = "Name the keys with a subquery: WHERE id IN (SELECT …)."
+        raise cursor.unsupported("DELETE … USING is not supported.", hint)
+    condition = where(cursor, {"RETURNING"})
+    _refuse_returning(cursor)
+    return Delete(table, condition)
+
+
+def _refuse_returning(cursor: Cursor) -> None:
+    if cursor.is_at("RETURNING"):
+        raise cursor.unsupported(_NO_RETURNING, "SELECT the rows afterwards.")
+
 
 ROWS_MAX = 100_000  # of a statement: it is one write batch; more rows are several statements
 
@@ -56,7 +161,7 @@ def values(cursor: Cursor, columns: int | None) -> tuple[Rows | None, FragmentRo
 
 
 def _read_quickly(cursor: Cursor, columns: int | None) -> Rows | None:
-    """Give the rows when all is plain, and stand behind them; None: read them token by token."""
+    """Return the rows when all is plain, and stand behind them; None: read them token by token."""
     text, start = cursor.text, cursor.token.start
     stop = _rows_stop(text, start)
     if stop is None:
@@ -77,7 +182,7 @@ def _read_quickly(cursor: Cursor, columns: int | None) -> Rows | None:
 
 
 def _rows_stop(text: str, start: int) -> int | None:
-    """Give where the list of plain rows ends; None where something else follows a comma."""
+    """Return where the list of plain rows ends; None where something else follows a comma."""
     position = start
     while True:
         found = _BLOCK.match(text, position)
@@ -90,7 +195,7 @@ def _rows_stop(text: str, start: int) -> int | None:
 
 
 def _make_cells(cursor: Cursor, cells: Sequence[str], width: int, has_quotes: bool) -> Rows | None:
-    """Give the rows of cells' texts: column by column, or in order where there are parameters."""
+    """Return the rows of cells' texts: column by column, or in order where there are parameters."""
     params = [cell for cell in cells if cell[0] in "?$"]
     if params:
         numbers = _note_params(cursor, params)
@@ -125,7 +230,10 @@ def _note_params(cursor: Cursor, texts: Sequence[str]) -> Iterator[Param] | None
 
 
 def _column(cells: Sequence[str], has_quotes: bool) -> Sequence[Cell] | None:
-    """Give the cells of one column, which mostly are of one kind; None: only tokens can read one of them."""
+    """Return the cells of one column, which mostly are of one kind.
+
+    None: only tokens can read one of them.
+    """
     first = cells[0][0]
     if first == "'" and all(cell[0] == "'" for cell in cells):
         if has_quotes:
@@ -159,7 +267,7 @@ def _cell(text: str) -> Cell | None:
 
 
 def _read_slowly(cursor: Cursor, columns: int | None) -> tuple[Rows | None, FragmentRows | None]:
-    """Give the rows token by token; SqlInvalid says what is wrong with them."""
+    """Return the rows token by token; SqlInvalid says what is wrong with them."""
     rows: list[list[list[Token]]] = []
     while True:
         start = cursor.token.start

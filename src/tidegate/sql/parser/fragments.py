@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
 from tidegate.model.tables import DefaultKind
-from tidegate.sql.cursor import CLOSING, NESTING_MAX, OPENING, RESERVED, Cursor
-from tidegate.sql.statements import USE_DEFAULT, Call, Cell, Fragment, Literal, Param, Simple, Where
-from tidegate.sql.tokens import (
+from tidegate.sql.parser.cursor import CLOSING, NESTING_MAX, OPENING, RESERVED, Cursor
+from tidegate.sql.parser.lexer import (
     END,
     NUMBER,
     PARAM,
@@ -25,6 +24,7 @@ from tidegate.sql.tokens import (
     shown,
     string_of,
 )
+from tidegate.sql.statements import USE_DEFAULT, Call, Cell, Fragment, Literal, Param, Simple, Where
 
 CONSTANTS = {"NULL": Literal(None), "TRUE": Literal(True), "FALSE": Literal(False)}
 CALLS = {
@@ -117,7 +117,7 @@ def expression(cursor: Cursor, noun: str, stops: Collection[str] = ()) -> Fragme
 
 
 def fragment_of(cursor: Cursor, tokens: Sequence[Token]) -> Fragment:
-    """Give the fragment of an expression's tokens."""
+    """Return the fragment of an expression's tokens."""
     sql, params = sql_of(cursor.text, tokens)
     return Fragment(sql, params, simple_of(cursor, tokens), tokens[0].start)
 
@@ -125,7 +125,9 @@ def fragment_of(cursor: Cursor, tokens: Sequence[Token]) -> Fragment:
 def sql_of(
     text: str, tokens: Sequence[Token], edits: Mapping[int, str] | None = None
 ) -> tuple[str, tuple[int, ...]]:
-    """Give the text of tokens with parameters written $n, and their numbers; `edits` rewrites some by place.
+    """Return the text of tokens with parameters written $n, and their numbers.
+
+    `edits` rewrites some by place.
 
     DuckDB takes AT without quotes only for AT TIME ZONE and AT (VERSION …), so a column of that name is
     quoted.
@@ -150,7 +152,7 @@ def sql_of(
 
 
 def renumbered(fragments: Sequence[Fragment]) -> tuple[list[str], tuple[int, ...]]:
-    """Give the sql of some fragments of a statement with parameters from $1 on, and which ones those are.
+    """Return the sql of some fragments of a statement with parameters from $1 on, and which ones those are.
 
     For running a part of a statement: its own $1 is the parameter of the statement that comes first.
     """
@@ -172,7 +174,7 @@ def _rewritten(fragment: Fragment, written: Mapping[int, str]) -> str:
 
 
 def simple_of(cursor: Cursor, tokens: Sequence[Token]) -> Simple | None:
-    """Give the constant, parameter or call that the tokens are, or None where they are something else."""
+    """Return the constant, parameter or call that the tokens are, or None where they are something else."""
     first = tokens[0]
     if len(tokens) == 1:
         if first.kind == PARAM:
@@ -196,7 +198,7 @@ def simple_of(cursor: Cursor, tokens: Sequence[Token]) -> Simple | None:
 
 
 def cell_of(cursor: Cursor, tokens: Sequence[Token]) -> Cell | None:
-    """Give what `simple_of` gives, and DEFAULT, which stands in a list of values alone."""
+    """Return what `simple_of` gives, and DEFAULT, which stands in a list of values alone."""
     if len(tokens) == 1 and tokens[0].key == "DEFAULT":
         return USE_DEFAULT
     return simple_of(cursor, tokens)
@@ -224,7 +226,7 @@ def where(cursor: Cursor, stops: Collection[str] = ()) -> Where | None:
 
 
 def equalities(cursor: Cursor, tokens: Sequence[Token]) -> dict[str, Simple] | None:
-    """Give `column = simple AND column = simple …` by column; None where the tokens are anything else.
+    """Return `column = simple AND column = simple …` by column; None where the tokens are anything else.
 
     A comparison with NULL is never true, and a column that is compared twice has two values: both are left
     to DuckDB.
@@ -248,7 +250,7 @@ def equalities(cursor: Cursor, tokens: Sequence[Token]) -> dict[str, Simple] | N
 
 
 def column_of(cursor: Cursor, token: Token) -> str | None:
-    """Give the column that a token alone names, or None."""
+    """Return the column that a token alone names, or None."""
     if token.kind == QUOTED or (token.kind == WORD and token.key not in _NOT_COLUMNS):
         return name_of(cursor.text, token) or None
     return None

@@ -78,26 +78,26 @@ class Place(msgspec.Struct, frozen=True):
     statement: int
 
     def error(self, reason: str, position: int, hint: str | None = None) -> SqlInvalid:
-        """Give the error about what stands at a position."""
+        """Return the error about what stands at a position."""
         line, column = line_and_column(self.text, position)
         values = {"line": line, "column": column, "statement": self.statement}
         return SqlInvalid(reason=f"{reason} ({describe_place(**values)}).", hint=hint, **values)
 
 
 def describe_place(line: int, column: int, statement: int) -> str:
-    """Give a place in words; the statement is named from the second on."""
+    """Return a place in words; the statement is named from the second on."""
     where = f"line {line}, column {column}"
     return f"{where}, statement {statement}" if statement > 1 else where
 
 
 def line_and_column(text: str, position: int) -> tuple[int, int]:
-    """Give the line and the column of a position, both from 1; columns count characters."""
+    """Return the line and the column of a position, both from 1; columns count characters."""
     before = text.rfind("\n", 0, position)
     return text.count("\n", 0, position) + 1, position - before
 
 
 def scan(place: Place, position: int) -> Token:
-    """Give the token at or after a position, past spaces and comments; at the end of the text an END."""
+    """Return the token at or after a position, past spaces and comments; at the end of the text an END."""
     text = place.text
     for _ in range(COMMENTS_MAX):
         found = _TOKEN.match(text, position)
@@ -139,7 +139,7 @@ def _comment_stop(place: Place, start: int) -> int:
 
 
 def _unreadable(place: Place, sign: str, start: int) -> SqlInvalid:
-    """Give the error for a character that begins nothing, or something that does not end."""
+    """Return the error for a character that begins nothing, or something that does not end."""
     if sign == "'":
         hint = "Close it with '. A quote inside a string is written twice: 'it''s'."
         return place.error("the string that begins here is not closed", start, hint)
@@ -154,7 +154,7 @@ def _unreadable(place: Place, sign: str, start: int) -> SqlInvalid:
 
 
 def shown(place: Place, token: Token) -> str:
-    """Give a token as an error names it."""
+    """Return a token as an error names it."""
     if token.kind == END:
         return "the end of the text"
     text = place.text[token.start : token.stop]
@@ -166,19 +166,19 @@ def shown(place: Place, token: Token) -> str:
 
 
 def fold(name: str) -> str:
-    """Give a name that is not quoted in small letters; only ASCII is folded, as DuckDB compares."""
+    """Return a name that is not quoted in small letters; only ASCII is folded, as DuckDB compares."""
     return name.lower() if name.isascii() else name.translate(_ASCII_LOWER)
 
 
 def name_of(text: str, token: Token) -> str:
-    """Give the name that a word or a quoted token means."""
+    """Return the name that a word or a quoted token means."""
     if token.kind == QUOTED:
         return text[token.start + 1 : token.stop - 1].replace('""', '"')
     return fold(text[token.start : token.stop])
 
 
 def number_of(text: str) -> int | float | Decimal | None:
-    """Give a number's value: int, Decimal with a point, float with an exponent; None: it is too large."""
+    """Return a number's value: int, Decimal with a point, float with an exponent; None: it is too large."""
     if len(text) > NUMBER_CHARS_MAX:
         return None
     if "e" in text or "E" in text:
@@ -188,7 +188,7 @@ def number_of(text: str) -> int | float | Decimal | None:
 
 
 def string_of(text: str) -> str | bytes | None:
-    """Give the value of a string's text; None for those whose meaning is left to DuckDB (E'', B'', N'')."""
+    """Return the value of a string's text; None for those whose meaning is left to DuckDB (E'', B'', N'')."""
     if text[0] == "'":
         return text[1:-1].replace("''", "'")
     if text[0] == "$":

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidegate.sql.bindings import clauses, duration, missing, number, start_at, text, topic_name
-from tidegate.sql.cursor import Cursor
-from tidegate.sql.statements import Literal, Param
-from tidegate.sql.topic_statements import Ack, Consume, Extend, Nack, Publish, Text, Upto
-from tidegate.sql.values import values
+from tidegate.sql.parser.cursor import Cursor
+from tidegate.sql.parser.dml import values
+from tidegate.sql.parser.topics import bound_number, clauses, duration, missing, start_at, text, topic_name
+from tidegate.sql.statements import Ack, Consume, Extend, Literal, Nack, Param, Publish, Text, Upto
 
 LEASES_MAX = 100_000  # of a statement: it is one write
 DEDUP_KEYS_MAX = 100_000  # of a statement: it has a row for each
@@ -62,9 +61,9 @@ def _texts(cursor: Cursor, clause: str, count_max: int) -> tuple[Text, ...]:
 _CONSUME: Readers = {
     "GROUP": _text("GROUP"),
     "MEMBER": _text("MEMBER"),
-    "PARTITION": lambda cursor: number(cursor, "PARTITION"),
+    "PARTITION": lambda cursor: bound_number(cursor, "PARTITION"),
     "FROM": start_at,
-    "LIMIT": lambda cursor: number(cursor, "LIMIT", least=1),
+    "LIMIT": lambda cursor: bound_number(cursor, "LIMIT", least=1),
     "WAIT": lambda cursor: duration(cursor, "WAIT"),
     "LEASE": lambda cursor: duration(cursor, "LEASE"),
 }
@@ -90,16 +89,16 @@ def consume(cursor: Cursor) -> Consume:
 def _upto(cursor: Cursor) -> tuple[Upto, ...]:
     """Step over OFFSET n or (PARTITION n OFFSET n, …)."""
     if cursor.expect("OFFSET", "(") == "OFFSET":
-        return (Upto(None, number(cursor, "OFFSET")),)
+        return (Upto(None, bound_number(cursor, "OFFSET")),)
     found: list[Upto] = []
     while True:
         position = cursor.token.start
         cursor.expect("PARTITION")
-        partition = number(cursor, "PARTITION")
+        partition = bound_number(cursor, "PARTITION")
         if isinstance(partition, int) and any(one.partition == partition for one in found):
             raise cursor.error(f"partition {partition} is there twice", position, "Name it once.")
         cursor.expect("OFFSET")
-        found.append(Upto(partition, number(cursor, "OFFSET")))
+        found.append(Upto(partition, bound_number(cursor, "OFFSET")))
         if cursor.expect(",", ")") == ")":
             return tuple(found)
 
@@ -107,7 +106,7 @@ def _upto(cursor: Cursor) -> tuple[Upto, ...]:
 _ACK: Readers = {
     "GROUP": _text("GROUP"),
     "MEMBER": _text("MEMBER"),
-    "PARTITION": lambda cursor: number(cursor, "PARTITION"),
+    "PARTITION": lambda cursor: bound_number(cursor, "PARTITION"),
     "UPTO": _upto,
     "LEASES": _leases,
 }
@@ -193,7 +192,7 @@ def _check_group(cursor: Cursor, found: Mapping[str, Any]) -> None:
 def _sender(cursor: Cursor) -> tuple[Any, Any]:
     producer = text(cursor, "PRODUCER")
     cursor.expect("SEQUENCE")
-    return producer, number(cursor, "SEQUENCE")
+    return producer, bound_number(cursor, "SEQUENCE")
 
 
 def _dedup_keys(cursor: Cursor) -> tuple[Text, ...]:
@@ -205,7 +204,7 @@ def _dedup_keys(cursor: Cursor) -> tuple[Text, ...]:
 
 _PUBLISH: Readers = {
     "KEY": _text("KEY"),
-    "PARTITION": lambda cursor: number(cursor, "PARTITION"),
+    "PARTITION": lambda cursor: bound_number(cursor, "PARTITION"),
     "PRODUCER": _sender,
     "DEDUP": _dedup_keys,
 }

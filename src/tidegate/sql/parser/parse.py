@@ -11,22 +11,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
-from tidegate.sql.cursor import Cursor, one_of
-from tidegate.sql.definitions import alter, create, drop
-from tidegate.sql.messages import ack, consume, extend, nack, publish
-from tidegate.sql.select import select
+from tidegate.sql.parser.cursor import Cursor, one_of
+from tidegate.sql.parser.ddl import alter, create, drop
+from tidegate.sql.parser.dml import delete, insert, update
+from tidegate.sql.parser.lexer import END, TEXT_CHARS_MAX, Place
+from tidegate.sql.parser.messages import ack, consume, extend, nack, publish
+from tidegate.sql.parser.select import select
+from tidegate.sql.parser.topics import clear_topic, describe_topic, reset_group, show_groups
 from tidegate.sql.statements import (
     DescribeTable,
     ExecuteAs,
     Explain,
     ShowNamespaces,
     ShowTables,
+    ShowTopics,
     Statement,
 )
-from tidegate.sql.tokens import END, TEXT_CHARS_MAX, Place
-from tidegate.sql.topic_statements import ShowTopics
-from tidegate.sql.topics import clear_topic, describe_topic, reset_group, show_groups
-from tidegate.sql.writes import delete, insert, update
 
 STATEMENTS_MAX = 1_000  # of a script: it is one call, and its answer holds an answer for each
 
@@ -72,7 +72,7 @@ _FOREIGN: Mapping[str, str] = {
 
 
 def parse(text: str) -> tuple[Statement, ...]:
-    """Give the statements of a text, separated by semicolons; nothing for a text of spaces and comments.
+    """Return the statements of a text, separated by semicolons; nothing for a text of spaces and comments.
 
     SqlInvalid or SqlUnsupported carry `line`, `column` (both from 1) and `statement`. Statements before the
     wrong one are not given.
@@ -107,7 +107,7 @@ def _check_text(text: str) -> None:
 
 
 def _counted(statement: Statement, count: int) -> Statement:
-    """Give the statement, and those in it, with the number of its parameters."""
+    """Return the statement, and those in it, with the number of its parameters."""
     if not count:
         return statement
     if isinstance(statement, Explain | ExecuteAs):
@@ -132,7 +132,7 @@ def _statement(cursor: Cursor) -> Statement:
 
 
 def _unknown(cursor: Cursor) -> Exception:
-    """Give the error for a word that begins no statement, the nearest ones first."""
+    """Return the error for a word that begins no statement, the nearest ones first."""
     word = cursor.token.key
     if word in _FOREIGN:
         return cursor.unsupported(f"{word} is not supported.", _FOREIGN[word])

@@ -4,17 +4,21 @@ What a SELECT means is for DuckDB to say. Seen here is only what Tidegate adds o
 end of a query or of one in parentheses, a read of plain columns by equality, and the tables that are named.
 `last` may as well be a column, an alias or a function: only LAST before a number or a parameter, at the end
 of a query, is the word of Tidegate.
+
+Tables that a query names: takes its tokens, gives namespace.table behind FROM and JOIN, as far as seen.
+
+Without binding the query this is a guess: good enough to find out early what is asked for, not to decide
+what someone may read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tidegate.sql.cursor import Cursor
-from tidegate.sql.fragments import collect, column_of, equalities, simple_of, sql_of
-from tidegate.sql.from_clause import named_tables, table_at, table_name
-from tidegate.sql.statements import Fragment, Literal, Point, Select, Simple
-from tidegate.sql.tokens import NUMBER, PARAM, QUOTED, WORD, Token
+from tidegate.sql.parser.cursor import RESERVED, Cursor
+from tidegate.sql.parser.fragments import collect, column_of, equalities, simple_of, sql_of
+from tidegate.sql.parser.lexer import NUMBER, PARAM, QUOTED, WORD, Token, name_of
+from tidegate.sql.statements import Fragment, Literal, Point, Select, Simple, TableName
 
 LAST_MAX = 2**63 - 1  # the largest LIMIT of DuckDB
 LAST_SQL = 'ORDER BY "_time" DESC, "_seq" DESC LIMIT'
@@ -102,7 +106,7 @@ def select(cursor: Cursor, stops: Collection[str] = ()) -> Select:
 
 
 def _levels(tokens: Sequence[Token]) -> list[list[int]]:
-    """Give the places of the tokens of every query by itself, inner ones first, the outermost last.
+    """Return the places of the tokens of every query by itself, inner ones first, the outermost last.
 
     A pair of parentheses belongs to the level around it; what is in it does not.
     """
@@ -185,7 +189,7 @@ def _is_scalar(tokens: Sequence[Token], at: int) -> bool:
 
 
 def _point(cursor: Cursor, tokens: Sequence[Token], *, has_last: bool) -> Point | None:
-    """Give what a point read asks for, or None where the query is anything more."""
+    """Return what a point read asks for, or None where the query is anything more."""
     if tokens[0].key != "SELECT":
         return None
     start = next((at for at, token in enumerate(tokens) if token.key == "FROM"), 0)
@@ -202,7 +206,7 @@ def _point(cursor: Cursor, tokens: Sequence[Token], *, has_last: bool) -> Point 
 
 
 def _plain_columns(cursor: Cursor, tokens: Sequence[Token]) -> tuple[str, ...] | None:
-    """Give the columns of `a, b`, nothing for `*`, and None for any other list."""
+    """Return the columns of `a, b`, nothing for `*`, and None for any other list."""
     if len(tokens) == 1 and tokens[0].key == "*":
         return ()
     if len(tokens) % 2 == 0 or any(token.key != "," for token in tokens[1::2]):
@@ -210,3 +214,71 @@ def _plain_columns(cursor: Cursor, tokens: Sequence[Token]) -> tuple[str, ...] |
     columns = [column_of(cursor, token) for token in tokens[::2]]
     names = [column for column in columns if column is not None]
     return tuple(names) if len(set(names)) == len(columns) else None
+
+
+_OPENS_QUERY = frozenset({"SELECT", "WITH", "FROM", "TABLE", "VALUES", "("})
+_ENDS_FROM = frozenset(
+    {
+        "SELECT",
+        "WHERE",
+        "GROUP",
+        "ORDER",
+        "HAVING",
+        "LIMIT",
+        "OFFSET",
+        "WINDOW",
+        "QUALIFY",
+        "UNION",
+        "INTERSECT",
+    }
+    | {"EXCEPT", "FETCH", "LAST"}
+)
+_NAMES_NEXT = frozenset({"JOIN", "TABLE", "SUMMARIZE", "DESCRIBE"})
+
+
+def table_at(tokens: Sequence[Token], at: int) -> tuple[Token, Token] | None:
+    """Return the two names where namespace.table stands at a place, and is neither longer nor a function."""
+    if at + 2 >= len(tokens) or tokens[at + 1].key != ".":
+        return None
+    first, second = tokens[at], tokens[at + 2]
+    if first.key in RESERVED or not {first.kind, second.kind} <= {WORD, QUOTED}:
+        return None
+    is_more = at + 3 < len(tokens) and tokens[at + 3].key in (".", "(")
+    return None if is_more else (first, second)
+
+
+def table_name(cursor: Cursor, found: tuple[Token, Token]) -> TableName:
+    """Return the name that `table_at` has found."""
+    first, second = found
+    return TableName(name_of(cursor.text, first), name_of(cursor.text, second), first.start)
+
+
+def named_tables(cursor: Cursor, tokens: Sequence[Token]) -> tuple[TableName, ...]:
+    """Return the tables behind FROM, JOIN and the commas of a FROM, each once, in their order."""
+    found: dict[TableName, None] = {}
+    # For every open parenthesis: whether a query or a part of FROM is in it, and whether FROM is open there.
+    levels = [(True, False)]
+    is_next = False
+    for at, token in enumerate(tokens):
+        is_query, is_from = levels[-1]
+        key = token.key
+        if is_next and key != "(":
+            named = table_at(tokens, at)
+            if named is not None:
+                found[table_name(cursor, named)] = None
+        was_next, is_next = is_next, False
+        if key == "(":
+            opens = at + 1 < len(tokens) and tokens[at + 1].key in _OPENS_QUERY
+            levels.append((opens or was_next, was_next))
+            is_next = was_next
+        elif key == ")":
+            if len(levels) > 1:
+                levels.pop()
+        elif key == "FROM" and is_query and (at == 0 or tokens[at - 1].key != "DISTINCT"):
+            levels[-1] = (True, True)
+            is_next = True
+        elif key in _NAMES_NEXT or (key == "," and is_from):
+            is_next = True
+        elif key in _ENDS_FROM:
+            levels[-1] = (is_query, False)
+    return tuple(found)

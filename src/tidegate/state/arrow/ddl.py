@@ -38,7 +38,7 @@ _MARKS = ("<", ">", "(", ")", ",", ":")
 
 
 def schema_of_ddl(ddl: str) -> pa.Schema:
-    """Give the schema that DDL text names; SchemaInvalid with the place where it cannot be read."""
+    """Return the schema that DDL text names; SchemaInvalid with the place where it cannot be read."""
     reader = _Reader(ddl)
     fields = reader.fields(until="")
     twice = {field.name for field in fields if sum(other.name == field.name for other in fields) > 1}

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from tidegate.errors import ValueInvalid
-from tidegate.state.signatures import hints_of, optional_inner, shown, unwrapped
+from tidegate.state.schema.signatures import hints_of, optional_inner, shown, unwrapped
 
 Faults: TypeAlias = dict[int, ValueInvalid]
 Rows: TypeAlias = "npt.NDArray[np.int64] | None"  # the row of each value; None: value n is of row n
@@ -36,7 +36,10 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def converter(python_type: Any, arrow_type: pa.DataType, path: str) -> Convert | None:
-    """Give what turns an array of an Arrow type into values of a Python type; None where they do not fit."""
+    """Return what turns an array of an Arrow type into values of a Python type.
+
+    None where they do not fit.
+    """
     python_type = unwrapped(python_type)
     if python_type is Any:
         return lambda array, _rows, _faults: typing.cast("list[Any]", array.to_pylist())
@@ -59,7 +62,7 @@ def converter(python_type: Any, arrow_type: pa.DataType, path: str) -> Convert |
 
 
 def fault(row: int, path: str, reason: str) -> ValueInvalid:
-    """Give the error of one row: its number and field are in the sentence and in its values."""
+    """Return the error of one row: its number and field are in the sentence and in its values."""
     return ValueInvalid(place=f"row {row}, field '{path}'", reason=reason, row=row, field=path)
 
 
@@ -106,7 +109,7 @@ def _where_valid(convert: Convert) -> Convert:
 
 
 def _leaf(kind: Any, arrow_type: pa.DataType) -> Plain | None:
-    """Give what turns an array into values of a type without parts; None becomes None."""
+    """Return what turns an array into values of a type without parts; None becomes None."""
     if kind is int:
         return (
             _pylist if at.is_integer(arrow_type) else _milliseconds if at.is_timestamp(arrow_type) else None
@@ -160,7 +163,7 @@ def _with_nulls(array: pa.Array, values: list[Any]) -> list[Any]:
 
 
 def _microseconds(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Give times as µs since 1970, rounded down; 0 for null."""
+    """Return times as µs since 1970, rounded down; 0 for null."""
     counts = pc.fill_null(array.cast(pa.int64()), 0).to_numpy()
     factor = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": 1}[array.type.unit]
     found: npt.NDArray[np.int64] = counts // 1000 if array.type.unit == "ns" else counts * factor
@@ -259,7 +262,7 @@ def _by_name(record: type, names: list[str], columns: list[list[Any]]) -> list[A
 
 
 def _parted(array: pa.Array, rows: Rows) -> tuple[list[int], Rows]:
-    """Give where each list ends among the flat values, and the row of each flat value."""
+    """Return where each list ends among the flat values, and the row of each flat value."""
     lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
     own = np.arange(len(array)) if rows is None else rows
     return np.concatenate(([0], np.cumsum(lengths))).tolist(), np.repeat(own, lengths)

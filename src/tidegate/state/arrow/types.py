@@ -6,12 +6,15 @@
     datetime      timestamp[us, UTC]  Decimal decimal(38, 18)  dataclass  struct of its fields
 
 Optional[X] is a nullable X. How a row becomes a record is in `columns.py`.
+
+Events: take a batch's rows, give them as the operator wants them: its dataclass, dicts or records.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+from collections import namedtuple
 from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import Any, Generic, TypeVar
@@ -21,8 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import StateInvalid, ValueInvalid
-from tidegate.state.columns import Convert, Faults, converter
-from tidegate.state.signatures import (
+from tidegate.state.arrow.decode import Convert, Faults, converter
+from tidegate.state.schema.signatures import (
     Signature,
     hints_of,
     same_shape,
@@ -61,7 +64,7 @@ _LEAVES: dict[Any, pa.DataType] = {
 
 
 def arrow_type_of(python_type: Any, *, operator: str = "(not named yet)") -> pa.DataType:
-    """Give the Arrow type in which values of a Python type travel; StateInvalid where there is none."""
+    """Return the Arrow type in which values of a Python type travel; StateInvalid where there is none."""
     return _arrow_type(signature_of(python_type, operator=operator), python_type, operator)
 
 
@@ -106,7 +109,7 @@ _BY_NAME: dict[str, pa.DataType] = {
 
 
 def arrow_schema_of(record: type, *, operator: str = "(not named yet)") -> pa.Schema:
-    """Give the Arrow schema of a dataclass: its fields in order, nullable where they are Optional."""
+    """Return the Arrow schema of a dataclass: its fields in order, nullable where they are Optional."""
     if not dataclasses.is_dataclass(record):
         reason = f"{shown(record)} is not a dataclass; rows are described by one."
         raise StateInvalid(operator=operator, reason=reason)
@@ -129,7 +132,7 @@ class RecordBuilder(Generic[Record]):
         self._make = self._maker()
 
     def __call__(self, batch: pa.RecordBatch, faults: Faults | None = None) -> list[Record]:
-        """Give one record a row.
+        """Return one record a row.
 
         A row that does not fit raises ValueInvalid with its number and field. When `faults` is given, the
         error is put there under the row's number instead, and the list has None in its place.
@@ -143,7 +146,7 @@ class RecordBuilder(Generic[Record]):
         return records
 
     def _built(self, batch: pa.RecordBatch, rows: npt.NDArray[np.int64], faults: Faults) -> list[Any]:
-        """Give the records of a batch; rows that do not fit are left out, and the others built again."""
+        """Return the records of a batch; rows that do not fit are left out, and the others built again."""
         found: Faults = {}
         try:
             columns = [one.column(batch, rows, found) for one in self._inputs]
@@ -179,7 +182,10 @@ class RecordBuilder(Generic[Record]):
 def record_builder(
     record: type[Record], schema: pa.Schema, *, operator: str = "(not named yet)"
 ) -> RecordBuilder[Record]:
-    """Give what turns batches of a schema into lists of records; StateInvalid when a column does not fit."""
+    """Return what turns batches of a schema into lists of records.
+
+    StateInvalid when a column does not fit.
+    """
     return RecordBuilder(record, schema, operator=operator)
 
 
@@ -230,3 +236,48 @@ def _input(
 
 def _no_default() -> Any:
     return None
+
+
+Build = Callable[[pa.RecordBatch, Faults], list[Any]]
+
+
+def event_builder(in_type: type | None, schema: pa.Schema, operator: str) -> Build:
+    """Return what builds the events of batches with this schema; StateInvalid where a column does not fit."""
+    if in_type is dict:
+        return _as_dicts
+    if in_type is not None:
+        build: RecordBuilder[Any] = RecordBuilder(in_type, schema, operator=operator)
+        return build
+    return _as_records(schema)
+
+
+def _as_dicts(batch: pa.RecordBatch, _faults: Faults) -> list[Any]:
+    rows: list[Any] = batch.to_pylist()
+    return rows
+
+
+def _as_records(schema: pa.Schema) -> Build:
+    """Return a builder of named tuples, which cost the least; odd names of columns go by `event["…"]`."""
+    plain = namedtuple("Event", schema.names, rename=True)  # type: ignore[misc]
+    places = {name: place for place, name in enumerate(schema.names)}
+
+    class Event(plain):
+        """A row: its columns are attributes, or `event["column"]` where the name is no Python name."""
+
+        __slots__ = ()
+
+        def __getitem__(self, name: Any) -> Any:
+            return tuple.__getitem__(self, places[name] if isinstance(name, str) else name)
+
+        def __getattr__(self, name: str) -> Any:
+            # Only names that a tuple cannot have as its own come here, such as `_id`.
+            if name in places:
+                return tuple.__getitem__(self, places[name])
+            raise AttributeError(f"the row has no column '{name}'; it has {', '.join(places)}")
+
+    make = Event._make
+
+    def build(batch: pa.RecordBatch, _faults: Faults) -> list[Any]:
+        return list(map(make, zip(*(column.to_pylist() for column in batch.columns), strict=True)))
+
+    return build

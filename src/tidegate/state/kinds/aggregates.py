@@ -33,7 +33,7 @@ class AggregateFunction(Generic[IN, ACC, OUT]):
     accumulator: ClassVar[Any] = None
 
     def create(self) -> ACC:
-        """Give an accumulator in which nothing is yet."""
+        """Return an accumulator in which nothing is yet."""
         raise NotImplementedError
 
     def add(self, accumulator: ACC, value: IN) -> ACC:
@@ -41,11 +41,11 @@ class AggregateFunction(Generic[IN, ACC, OUT]):
         raise NotImplementedError
 
     def result(self, accumulator: ACC) -> OUT:
-        """Give the result of what was added."""
+        """Return the result of what was added."""
         raise NotImplementedError
 
     def merge(self, first: ACC, second: ACC) -> ACC:
-        """Give the accumulator of what was added to either."""
+        """Return the accumulator of what was added to either."""
         raise NotImplementedError
 
 
@@ -69,7 +69,7 @@ class _Renamed(AggregateFunction[Any, Any, Any]):
 
 
 def adapted(function: Any) -> tuple[AggregateFunction[Any, Any, Any], Any]:
-    """Give a function under our names, and the type of its accumulator; ValueInvalid where it is none."""
+    """Return a function under our names, and the type of its accumulator; ValueInvalid where it is none."""
     if _has(function, _OURS):
         return function, _accumulator_of(function, "create")
     if _has(function, _FLINKS):
@@ -79,7 +79,15 @@ def adapted(function: Any) -> tuple[AggregateFunction[Any, Any, Any], Any]:
 
 
 def _has(function: Any, names: tuple[str, ...]) -> bool:
-    return not isinstance(function, type) and all(callable(getattr(function, name, None)) for name in names)
+    """Return whether the methods are there; those that AggregateFunction only names do not count."""
+    if isinstance(function, type):
+        return False
+    written = (getattr(type(function), name, None) for name in names)
+    unwritten = (getattr(AggregateFunction, name, None) for name in names)
+    return all(
+        callable(getattr(function, name, None)) and (method is None or method is not bare)
+        for name, method, bare in zip(names, written, unwritten, strict=True)
+    )
 
 
 def _accumulator_of(function: Any, maker: str) -> Any:
@@ -104,7 +112,7 @@ def _accumulator_of(function: Any, maker: str) -> Any:
 
 
 def _type_of(value: Any) -> Any:
-    """Give the type by which a value is stored; None where the value alone does not say."""
+    """Return the type by which a value is stored; None where the value alone does not say."""
     if isinstance(value, _PLAIN_TYPES) or is_dataclass(value):
         return type(value)
     if isinstance(value, tuple) and value:

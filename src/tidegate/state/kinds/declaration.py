@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from tidegate.errors import StateOutsideKey, ValueInvalid
-from tidegate.state.cursor import Cursor
+from tidegate.state.kinds.entry_format import SCHEMA_VERSION_MAX
+from tidegate.state.runtime.cursor import Cursor
 from tidegate.state.ttl import Ttl
-from tidegate.state.values import SCHEMA_VERSION_MAX
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from tidegate.state.evolution import Migration, Upgrader
-    from tidegate.state.schemas import StateSpec
-    from tidegate.state.serializers import Serializer
-    from tidegate.state.stage import Stage
+    from tidegate.state.runtime.write_batch import Stage
+    from tidegate.state.schema.migrations import Migration, Upgrader
+    from tidegate.state.schema.schema import StateSpec
+    from tidegate.state.serializers.registry import Serializer
 
 StateKind = Literal["value", "list", "map", "reducing", "aggregating", "operator-list"]
 
@@ -71,7 +71,7 @@ class State:
 
     @property
     def name(self) -> str:
-        """Give the name under which the state is kept: as it was told, else that of the class attribute."""
+        """Return the name under which the state is kept: as it was told, else that of the class attribute."""
         return self._name or "(without a name)"
 
     @property
@@ -80,25 +80,25 @@ class State:
 
     @property
     def redistribute(self) -> str | None:
-        """Say how elements are shared out when the parallelism changes; None for keyed state."""
+        """Return how elements are shared out when the parallelism changes; None for keyed state."""
         return None
 
     @property
     def value_type(self) -> Any:
-        """Give the type of what is stored in one entry."""
+        """Return the type of what is stored in one entry."""
         return self.types[-1]
 
     @property
     def serializer(self) -> Serializer[Any]:
-        """Give the serializer of one entry's value: as it was told, else that of its type."""
-        from tidegate.state.serializers import serializer_for
+        """Return the serializer of one entry's value: as it was told, else that of its type."""
+        from tidegate.state.serializers.registry import serializer_for
 
         return self.options.serializer or serializer_for(self.value_type)
 
     def spec(self) -> StateSpec:
-        """Give the description that is compared with what the checkpoint knows."""
-        from tidegate.state.schemas import StateSpec, signature_for
-        from tidegate.state.signatures import signature_of
+        """Return the description that is compared with what the checkpoint knows."""
+        from tidegate.state.schema.schema import StateSpec, signature_for
+        from tidegate.state.schema.signatures import signature_of
 
         serializer = self.serializer.name
         keys = tuple(signature_of(one) for one in self.types[:-1])
@@ -113,14 +113,14 @@ class State:
         )
 
     def bind(self, binding: Binding) -> Self:
-        """Give the state that works on entries; the operator's attribute while it runs."""
+        """Return the state that works on entries; the operator's attribute while it runs."""
         raise NotImplementedError
 
     def unbound(self) -> StateOutsideKey:
-        """Give the error for a state that is used while no operator runs."""
+        """Return the error for a state that is used while no operator runs."""
         return StateOutsideKey(state=self.name)
 
 
 def bind(state: State, binding: Binding) -> State:
-    """Give the bound state of a declared one."""
+    """Return the bound state of a declared one."""
     return state.bind(binding)

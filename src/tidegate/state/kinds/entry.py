@@ -9,16 +9,16 @@ from __future__ import annotations
 import enum
 import operator
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
+from tidegate.checkpoint.keys.layout import SPACE_ENTRY, SPACE_EXPIRY
 from tidegate.errors import StateCorrupt, StateInvalid, StateOutsideKey, StorageCorrupt
 from tidegate.model.names import shorten
-from tidegate.state.cursor import KeyBatch
-from tidegate.state.layout import SPACE_ENTRY, SPACE_EXPIRY
-from tidegate.state.states import Binding, State
+from tidegate.state.kinds.declaration import Binding, State
+from tidegate.state.kinds.entry_format import TimesMs, plain_header, split_value, time_of, timed_header
+from tidegate.state.runtime.cursor import KeyBatch
 from tidegate.state.ttl import TtlRule
-from tidegate.state.values import plain_header, split_value, time_of, timed_header
 
 T = TypeVar("T")
 
@@ -27,6 +27,10 @@ INDEX_VALUE = b"\x01"
 
 # Where the state's number ends in the key of an entry: behind the key group, the space and the number.
 KEY_AT = 5
+
+# Entries under prefixes that one batch stages many at once. They are remembered until the batch is over, also
+# when the stage has spilled them; beyond it they are staged one by one.
+LOOSE_MAX = 500_000
 
 _MIDDLE = struct.Struct(">BH")
 _BUCKET = struct.Struct(">Q")
@@ -42,6 +46,33 @@ class Gone(enum.Enum):
 GONE: Final = Gone.GONE
 
 
+class Loose:
+    """Entries that were staged many at once: which of them lie under a prefix is found when somebody asks.
+
+    The stage does not know them by their prefix; that costs more than to stage them, and is seldom asked for.
+    """
+
+    __slots__ = ("_batches", "_under", "count")
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[Sequence[bytes], Sequence[bytes]]] = []
+        self._under: dict[bytes, list[bytes]] = {}
+        self.count = 0
+
+    def add(self, prefixes: Sequence[bytes], entries: Sequence[bytes]) -> None:
+        """Remember entries, each under its prefix."""
+        self._batches.append((prefixes, entries))
+        self.count += len(entries)
+
+    def under(self, prefix: bytes) -> Sequence[bytes]:
+        """Return the entries under a prefix, in the order in which they came; one may be there again."""
+        for prefixes, entries in self._batches:
+            for one, entry in zip(prefixes, entries, strict=True):
+                self._under.setdefault(one, []).append(entry)
+        self._batches.clear()
+        return self._under.get(prefix, ())
+
+
 class Cells(Generic[T]):
     """The entries of one state while a batch runs."""
 
@@ -55,7 +86,10 @@ class Cells(Generic[T]):
         "index_middle",
         "indexed",
         "indexed_count",
+        "known_times",
+        "loose",
         "many",
+        "many_chosen",
         "many_entries",
         "middle",
         "name",
@@ -86,13 +120,19 @@ class Cells(Generic[T]):
         # The batch of keys whose entries were made last, so that put_many after get_many does not make them.
         self.many: KeyBatch | None = None
         self.many_entries: list[bytes] = []
+        # Keys that were looked up last among those of the batch, and what was found.
+        self.many_chosen: tuple[Any, Any] | None = None
+        # Entries of a vectorised call and their times as of now, for the write after a read. Whatever changes
+        # an entry without saying so here comes with another batch of keys, and so with other lists.
+        self.known_times: tuple[list[bytes], TimesMs] | None = None
+        self.loose = Loose()
         self.accesses = 0
         self.indexed_count = 0
         # Buckets that this batch put entries into.
         self.indexed: set[bytes] = set()
 
     def entry(self) -> bytes:
-        """Give the entry of the key that the cursor stands on; StateOutsideKey where it stands on none."""
+        """Return the entry of the key that the cursor stands on; StateOutsideKey where it stands on none."""
         cursor = self.cursor
         stored = cursor.stored
         if stored is None:
@@ -100,17 +140,17 @@ class Cells(Generic[T]):
         return cursor.group + self.middle + stored
 
     def entry_keys(self, groups: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
-        """Give the entries of keys, from their key groups and their encoded form."""
+        """Return the entries of keys, from their key groups and their encoded form."""
         heads = {group: group.to_bytes(2, "big") + self.middle for group in set(groups)}
         return list(map(operator.add, map(heads.__getitem__, groups), stored))
 
     def read(self, entry: bytes, prefix: bytes | None = None) -> T | Gone:
-        """Give what is seen of an entry; a read may make it live longer."""
+        """Return what is seen of an entry; a read may make it live longer."""
         stored = self.stage.get(entry)
         return GONE if stored is None else self.open(entry, stored, prefix)
 
     def open(self, entry: bytes, stored: bytes, prefix: bytes | None = None) -> T | Gone:
-        """Give what is seen of a stored value that was read from an entry."""
+        """Return what is seen of a stored value that was read from an entry."""
         try:
             if stored[:2] == self.head:
                 return self.decode(stored[2:])  # type: ignore[no-any-return]
@@ -122,7 +162,7 @@ class Cells(Generic[T]):
             raise self.corrupt(error) from error
 
     def sees(self, entry: bytes, stored: bytes, prefix: bytes | None, *, touch: bool = True) -> bool:
-        """Say whether a stored value is seen, without decoding it; with `touch` it counts as a read."""
+        """Return whether a stored value is seen, without decoding it; with `touch` it counts as a read."""
         if self.rule is None:
             return True
         time_ms = self._time_of(stored)
@@ -161,7 +201,7 @@ class Cells(Generic[T]):
         self.index(rule, entry, None, now_ms)
 
     def now_ms(self, rule: TtlRule) -> int:
-        """Say what time it is for the row being worked on, by the clock of the TTL."""
+        """Return what time it is for the row being worked on, by the clock of the TTL."""
         if not rule.is_event:
             return self.cursor.batch_ms
         now_ms = self.cursor.event_ms
@@ -174,18 +214,63 @@ class Cells(Generic[T]):
             raise StateInvalid(operator=self.cursor.operator, reason=reason)
         return now_ms
 
-    def index_many(self, entries: Iterable[bytes], bucket: int) -> None:
-        """Name entries in a bucket of the index."""
+    def index_many(self, entries: Sequence[bytes], bucket: int) -> None:
+        """Name entries in a bucket of the index.
+
+        Nobody scans a bucket that its own batch has written to, so the stage need not know what is in it.
+        """
         tail = self.index_middle + _BUCKET.pack(bucket + _SIGN)
-        put_sub = self.stage.put_sub
-        for entry in entries:
-            prefix = entry[:2] + tail
-            put_sub(prefix, prefix + entry[KEY_AT:], INDEX_VALUE)
-            self.indexed_count += 1
-            self.indexed.add(prefix)
+        groups = [entry[:2] for entry in entries]
+        prefixes = {group: group + tail for group in set(groups)}
+        keys = [entry[KEY_AT:] for entry in entries]
+        keys = list(map(operator.add, map(prefixes.__getitem__, groups), keys))
+        self.stage.put_many(keys, [INDEX_VALUE] * len(keys))
+        self.indexed_count += len(keys)
+        self.indexed.update(prefixes.values())
+
+    def put_many(
+        self, entries: Sequence[bytes], stored: Sequence[bytes | None], prefixes: Sequence[bytes] | None
+    ) -> None:
+        """Stage stored values, None to delete, under their prefixes where entries are scanned."""
+        stage = self.stage
+        if prefixes is None:
+            stage.put_many(entries, stored)
+        elif self.loose.count + len(entries) <= LOOSE_MAX:
+            self.loose.add(prefixes, entries)
+            stage.put_many(entries, stored)
+        else:
+            for prefix, entry, one in zip(prefixes, entries, stored, strict=True):
+                if one is None:
+                    stage.delete_sub(prefix, entry)
+                else:
+                    stage.put_sub(prefix, entry, one)
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Return the entries under a prefix in key order."""
+        loose = self.loose.under(prefix)
+        if not loose:
+            return self.stage.scan_sub(prefix)
+        found: dict[bytes, bytes | None] = dict(self.stage.scan_sub(prefix))
+        found.update(zip(loose, self.stage.get_many(loose), strict=True))
+        return ((entry, stored) for entry, stored in sorted(found.items()) if stored is not None)
+
+    def clear(self, prefix: bytes) -> None:
+        """Stage that everything under a prefix goes."""
+        self.known_times = None
+        self.stage.clear_sub(prefix)
+        for entry in self.loose.under(prefix):
+            self.stage.delete_sub(prefix, entry)
+
+    def remove(self, entry: bytes, prefix: bytes | None = None) -> None:
+        """Stage that an entry goes."""
+        self.known_times = None
+        if prefix is None:
+            self.stage.delete(entry)
+        else:
+            self.stage.delete_sub(prefix, entry)
 
     def corrupt(self, error: StorageCorrupt, key: Any = GONE) -> StateCorrupt:
-        """Give the error for damaged bytes, with operator, state and key."""
+        """Return the error for damaged bytes, with operator, state and key."""
         shown = self.cursor.key if key is GONE else key
         reason = str(error.values.get("reason", error))
         return StateCorrupt(
@@ -199,7 +284,7 @@ class Cells(Generic[T]):
             raise self.corrupt(error) from error
 
     def _touch(self, entry: bytes, stored: bytes, time_ms: int, prefix: bytes | None) -> bool:
-        """Say whether an entry is seen, and let the read count as one."""
+        """Return whether an entry is seen, and let the read count as one."""
         rule = self.rule
         if rule is None:
             return True
@@ -214,6 +299,7 @@ class Cells(Generic[T]):
 
     def put(self, entry: bytes, stored: bytes, prefix: bytes | None) -> None:
         """Stage a stored value under an entry, and under its prefix where entries are scanned."""
+        self.known_times = None
         if prefix is None:
             self.stage.put(entry, stored)
         else:
@@ -224,7 +310,10 @@ class Cells(Generic[T]):
         if rule.is_indexed:
             bucket = rule.bucket_of(now_ms)
             if old_ms is None or rule.bucket_of(old_ms) != bucket:
-                self.index_many((entry,), bucket)
+                prefix = entry[:2] + self.index_middle + _BUCKET.pack(bucket + _SIGN)
+                self.stage.put(prefix + entry[KEY_AT:], INDEX_VALUE)
+                self.indexed_count += 1
+                self.indexed.add(prefix)
 
     def decoded(self, version: int, payload: bytes) -> T:
         """Decode a payload of this version or of an older one."""
@@ -237,13 +326,13 @@ class Cells(Generic[T]):
 
 
 def _arrow_type_of(python_type: Any) -> Any:
-    """Give the Arrow type of a column of values; None where they are better kept as Python has them.
+    """Return the Arrow type of a column of values; None where they are better kept as Python has them.
 
     Records stay what they are: an Arrow struct could not be put back. A Decimal may have more digits than
     Arrow takes.
     """
-    from tidegate.state.signatures import signature_of
-    from tidegate.state.types import arrow_type_of
+    from tidegate.state.arrow.types import arrow_type_of
+    from tidegate.state.schema.signatures import signature_of
 
     try:
         if any(word in str(signature_of(python_type)) for word in ("record", "decimal", "arrow", "ndarray")):

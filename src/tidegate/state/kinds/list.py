@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from tidegate.errors import InvariantBroken
-from tidegate.state.cells import GONE, Cells
-from tidegate.state.states import Binding, Options, State, StateKind
+from tidegate.state.kinds.bulk import append_values, chosen_of
+from tidegate.state.kinds.declaration import Binding, Options, State, StateKind
+from tidegate.state.kinds.entry import GONE, Cells
 from tidegate.state.ttl import Ttl
-from tidegate.state.vectors import append_values, chosen_of
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from tidegate.state.evolution import Migration
-    from tidegate.state.serializers import Serializer
+    from tidegate.state.schema.migrations import Migration
+    from tidegate.state.serializers.registry import Serializer
 
 T = TypeVar("T")
 
@@ -35,6 +35,7 @@ ADDED_MAX = 2**32
 
 _BATCH = struct.Struct(">Q")
 _SIGN = 1 << 63
+_END = np.dtype([("batch", "V8"), ("count", ">u4")])
 
 
 class ListState(State, Generic[T]):
@@ -55,7 +56,7 @@ class ListState(State, Generic[T]):
         super().__init__((type,), Options(ttl, name, version, serializer, migrations))
 
     def get(self) -> list[T]:
-        """Give the key's elements in the order in which they were added; reads them all."""
+        """Return the key's elements in the order in which they were added; reads them all."""
         raise self.unbound()
 
     def add(self, value: T) -> None:
@@ -84,7 +85,7 @@ class ListState(State, Generic[T]):
 
 
 class ElementKeys:
-    """Gives out the ends of entries for elements that are added, each once and in order."""
+    """Returns out the ends of entries for elements that are added, each once and in order."""
 
     __slots__ = ("_batch", "_count")
 
@@ -93,7 +94,7 @@ class ElementKeys:
         self._count = 0
 
     def take(self) -> bytes:
-        """Give the next one."""
+        """Return the next one."""
         count = self._count
         self._count = count + 1
         if count >= ADDED_MAX:
@@ -101,13 +102,15 @@ class ElementKeys:
         return self._batch + count.to_bytes(4, "big")
 
     def take_many(self, wanted: int) -> list[bytes]:
-        """Give the next ones."""
+        """Return the next ones."""
         first = self._count
         self._count = first + wanted
         if self._count > ADDED_MAX:
             raise InvariantBroken(reason=f"more than {ADDED_MAX} elements were added in one batch")
-        counts = np.arange(first, first + wanted, dtype=">u4").view("V4").tolist()
-        return [self._batch + count for count in counts]
+        ends = np.empty(wanted, _END)
+        ends["batch"], ends["count"] = np.void(self._batch), np.arange(first, self._count)
+        taken: list[bytes] = ends.view(f"V{ELEMENT_BYTES}").tolist()
+        return taken
 
 
 class BoundList(ListState[T]):
@@ -122,7 +125,7 @@ class BoundList(ListState[T]):
     def get(self) -> list[T]:
         prefix = self.cells.entry()
         seen: list[T] = []
-        for entry, stored in list(self.cells.stage.scan_sub(prefix)):
+        for entry, stored in list(self.cells.scan(prefix)):
             value = self.cells.open(entry, stored, prefix)
             if value is not GONE:
                 seen.append(value)
@@ -143,7 +146,7 @@ class BoundList(ListState[T]):
         self.add_all(kept)
 
     def clear(self) -> None:
-        self.cells.stage.clear_sub(self.cells.entry())
+        self.cells.clear(self.cells.entry())
 
     def add_many(self, keys: Any, values: Any) -> None:
         append_values(self.cells, chosen_of(self.cells, keys), values, self._ends.take_many)

@@ -1,26 +1,35 @@
-"""MapState: a map for each key. An entry of the map is an entry of its own, in the order of the keys."""
+"""MapState: a map for each key. An entry of the map is an entry of its own, in the order of the keys.
+
+Reads of maps: takes entries of maps that are read one by one, gives their values, reads small maps whole.
+
+A scan of a small map costs little more than one point read. So the first read of a key's map in a batch is a
+point read, and the second one, of another entry, reads the whole map if it is small.
+"""
 
 # ruff: noqa: ARG002 - a declared state only refuses; its bound form has the work
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, TypeVar
 
 import pyarrow as pa
 
+from tidegate.checkpoint.keys.layout import after
 from tidegate.errors import StorageCorrupt, ValueInvalid
-from tidegate.state.cells import GONE, Cells
-from tidegate.state.map_reads import MapReads
-from tidegate.state.states import Binding, Options, State, StateKind
+from tidegate.state.kinds.bulk import Chosen, chosen_of, read_values, write_values
+from tidegate.state.kinds.declaration import Binding, Options, State, StateKind
+from tidegate.state.kinds.entry import GONE, Cells
 from tidegate.state.ttl import Ttl
-from tidegate.state.vectors import Chosen, chosen_of, read_values, write_values
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from tidegate.state.evolution import Migration
-    from tidegate.state.serializers import Serializer
+    from tidegate.state.runtime.write_batch import Stage
+    from tidegate.state.schema.migrations import Migration
+    from tidegate.state.serializers.registry import Serializer
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -46,7 +55,7 @@ class MapState(State, Generic[K, V]):
         super().__init__((key_type, value_type), Options(ttl, name, version, serializer, migrations))
 
     def get(self, key: K) -> V | None:
-        """Give the value of an entry; None where there is none or it is expired."""
+        """Return the value of an entry; None where there is none or it is expired."""
         raise self.unbound()
 
     def put(self, key: K, value: V) -> None:
@@ -62,23 +71,23 @@ class MapState(State, Generic[K, V]):
         raise self.unbound()
 
     def contains(self, key: K) -> bool:
-        """Say whether there is an entry; counts as a read of it."""
+        """Return whether there is an entry; counts as a read of it."""
         raise self.unbound()
 
     def keys(self) -> list[K]:
-        """Give the keys of the map in their order; reads all entries."""
+        """Return the keys of the map in their order; reads all entries."""
         raise self.unbound()
 
     def values(self) -> list[V]:
-        """Give the values in the order of their keys; reads all entries."""
+        """Return the values in the order of their keys; reads all entries."""
         raise self.unbound()
 
     def entries(self) -> list[tuple[K, V]]:
-        """Give keys and values in the order of the keys; reads all entries."""
+        """Return keys and values in the order of the keys; reads all entries."""
         raise self.unbound()
 
     def is_empty(self) -> bool:
-        """Say whether there is no entry; looks for the first one only, and is no read of it."""
+        """Return whether there is no entry; looks for the first one only, and is no read of it."""
         raise self.unbound()
 
     def clear(self) -> None:
@@ -86,7 +95,7 @@ class MapState(State, Generic[K, V]):
         raise self.unbound()
 
     def get_many(self, keys: Any, map_keys: Any) -> Any:
-        """Give for each key of the batch the value of one entry of its map, in order.
+        """Return for each key of the batch the value of one entry of its map, in order.
 
         Types that Arrow has come as an Arrow array with nulls where there is no entry, the rest as a list.
         """
@@ -105,15 +114,18 @@ class BoundMap(MapState[K, V]):
     """A map state while a batch runs."""
 
     def __init__(self, state: MapState[K, V], binding: Binding) -> None:
-        from tidegate.state.keys import SubKeyCodec
+        from tidegate.state.kinds.map_keys import SubKeyCodec
 
         State.__init__(self, state.types, state.options)
         self._name = state.name
         self.cells: Cells[V] = Cells(state, binding)
         codec = SubKeyCodec(state.types[0])
         self._encode_key = codec.encode
+        self._encode_keys = codec.encode_many
         self._decode_key = codec.decode
         self._reads = MapReads(binding.stage)
+        # The entries of the last vectorised call, so that put_many after get_many does not make them again.
+        self._last_chosen: tuple[list[bytes], list[Any], Chosen] | None = None
         # A read that makes an entry live longer writes it.
         self._is_refreshed = self.cells.rule is not None and self.cells.rule.refreshes
 
@@ -143,7 +155,7 @@ class BoundMap(MapState[K, V]):
         prefix = self.cells.entry()
         entry = prefix + self._encode_key(key)
         self._reads.wrote(entry)
-        self.cells.stage.delete_sub(prefix, entry)
+        self.cells.remove(entry, prefix)
 
     def contains(self, key: K) -> bool:
         prefix = self.cells.entry()
@@ -171,20 +183,24 @@ class BoundMap(MapState[K, V]):
     def is_empty(self) -> bool:
         prefix = self.cells.entry()
         return not any(
-            self.cells.sees(entry, stored, prefix, touch=False)
-            for entry, stored in self.cells.stage.scan_sub(prefix)
+            self.cells.sees(entry, stored, prefix, touch=False) for entry, stored in self.cells.scan(prefix)
         )
 
     def clear(self) -> None:
         prefix = self.cells.entry()
         self._reads.cleared(prefix)
-        self.cells.stage.clear_sub(prefix)
+        self.cells.clear(prefix)
 
     def get_many(self, keys: Any, map_keys: Any) -> Any:
-        return read_values(self.cells, self._chosen(keys, map_keys), None)
+        chosen = self._chosen(keys, map_keys)
+        if self._is_refreshed:
+            self._reads.wrote_many(chosen.entries)
+        return read_values(self.cells, chosen, None)
 
     def put_many(self, keys: Any, map_keys: Any, values: Any) -> None:
-        write_values(self.cells, self._chosen(keys, map_keys), values)
+        chosen = self._chosen(keys, map_keys)
+        self._reads.wrote_many(chosen.entries)
+        write_values(self.cells, chosen, values)
 
     def _seen(self) -> list[tuple[bytes, V]]:
         prefix = self.cells.entry()
@@ -196,7 +212,7 @@ class BoundMap(MapState[K, V]):
         return seen
 
     def _all(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        found = list(self.cells.stage.scan_sub(prefix))
+        found = list(self.cells.scan(prefix))
         if self._is_refreshed:
             for entry, _ in found:
                 self._reads.wrote(entry)
@@ -215,8 +231,90 @@ class BoundMap(MapState[K, V]):
         if len(listed) != len(chosen.entries):
             reason = f"{len(listed)} keys of maps for {len(chosen.entries)} keys"
             raise ValueInvalid(place=f"map_keys given to state '{self.name}'", reason=reason)
-        encode = self._encode_key
-        entries = [prefix + encode(key) for prefix, key in zip(chosen.entries, listed, strict=True)]
-        for entry in entries:
-            self._reads.wrote(entry)
-        return Chosen(chosen.many, chosen.places, entries, prefixes=chosen.entries)
+        last = self._last_chosen
+        if last is not None and last[0] is chosen.entries and last[1] == listed:
+            return last[2]
+        ends = self._encode_keys(listed)
+        entries = list(map(operator.add, chosen.entries, ends))
+        found = Chosen(chosen.many, chosen.places, entries, prefixes=chosen.entries)
+        self._last_chosen = chosen.entries, listed, found
+        return found
+
+
+# A map with more entries is read entry by entry.
+WHOLE_ENTRIES_MAX = 64
+# What is remembered over all keys: entries of maps that were read whole, and first reads. Beyond it, it goes.
+REMEMBERED_MAX = 200_000
+# Entries that one batch writes while maps are read whole. A batch that writes more reads entry by entry.
+WRITTEN_MAX = 500_000
+
+# Stands for a map that is always read through the stage: it is large, or was cleared in this batch.
+_NOT_WHOLE: Final = b""
+
+
+class MapReads:
+    """What the backend holds of small maps, under what this batch has written."""
+
+    __slots__ = ("_count", "_is_off", "_known", "_stage", "_written")
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        # Under each map's prefix: its stored entries; the one entry that was read of it; or _NOT_WHOLE.
+        self._known: dict[bytes, dict[bytes, bytes] | bytes] = {}
+        self._count = 0
+        self._is_off = False
+        # Entries that this batch wrote or removed: the stage knows them, also when a failed row was undone.
+        self._written: set[bytes] = set()
+
+    def get(self, prefix: bytes, entry: bytes) -> bytes | None:
+        """Return the value of an entry of the map under a prefix, as the batch sees it."""
+        if self._is_off or entry in self._written:
+            return self._stage.get(entry)
+        known = self._known.get(prefix)
+        if type(known) is dict:
+            return known.get(entry)
+        if known is None:
+            self._remember(prefix, entry, 1)
+        elif known != entry and known is not _NOT_WHOLE:
+            return self._read_whole(prefix, entry)
+        return self._stage.get(entry)
+
+    def wrote(self, entry: bytes) -> None:
+        """Remember that an entry was written or removed."""
+        self._written.add(entry)
+        if len(self._written) > WRITTEN_MAX:
+            self._turn_off()
+
+    def wrote_many(self, entries: Iterable[bytes]) -> None:
+        """Remember that entries were written or removed."""
+        if self._is_off:
+            return
+        self._written.update(entries)
+        if len(self._written) > WRITTEN_MAX:
+            self._turn_off()
+
+    def _turn_off(self) -> None:
+        self._is_off = True
+        self._known.clear()
+        self._written.clear()
+
+    def cleared(self, prefix: bytes) -> None:
+        """Remember that a map was cleared."""
+        self._known[prefix] = _NOT_WHOLE
+
+    def _read_whole(self, prefix: bytes, entry: bytes) -> bytes | None:
+        stored = list(islice(self._stage.backend.scan(prefix, after(prefix)), WHOLE_ENTRIES_MAX + 1))
+        if len(stored) > WHOLE_ENTRIES_MAX:
+            self._known[prefix] = _NOT_WHOLE
+            return self._stage.get(entry)
+        whole = dict(stored)
+        self._remember(prefix, whole, len(whole))
+        return whole.get(entry)
+
+    def _remember(self, prefix: bytes, known: dict[bytes, bytes] | bytes, count: int) -> None:
+        self._count += count
+        if self._count > REMEMBERED_MAX:
+            # What was cleared stays known: the backend still holds it.
+            self._known = {one: _NOT_WHOLE for one, told in self._known.items() if told is _NOT_WHOLE}
+            self._count = count + len(self._known)
+        self._known[prefix] = known

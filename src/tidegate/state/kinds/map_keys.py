@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.errors import StateInvalid, ValueInvalid
-from tidegate.state.ordered import put_number, put_text, short, take_number, take_text
-from tidegate.state.signatures import optional_inner, shown, signature_of, unwrapped
+from tidegate.state.schema.signatures import optional_inner, shown, signature_of, unwrapped
+from tidegate.storage.ordered_bytes import put_number, put_text, short, take_number, take_text
 
 Put = Callable[[Any], bytes]
 Take = Callable[[bytes, int], tuple[Any, int]]
@@ -51,7 +51,7 @@ class SubKeyCodec:
         self._put, self._take = _codec(python_type, operator)
 
     def encode(self, value: Any) -> bytes:
-        """Give the bytes of a key; ValueInvalid for one that the type does not take."""
+        """Return the bytes of a key; ValueInvalid for one that the type does not take."""
         try:
             return self._put(value)
         except (TypeError, ValueError, OverflowError, struct.error, AttributeError) as error:
@@ -59,7 +59,7 @@ class SubKeyCodec:
             raise ValueInvalid(place=text, reason=str(error)) from error
 
     def decode(self, stored: bytes, at: int = 0) -> Any:
-        """Give the key that fills the bytes from a place on; StorageCorrupt for other bytes."""
+        """Return the key that fills the bytes from a place on; StorageCorrupt for other bytes."""
         try:
             value, end = self._take(stored, at)
         except (IndexError, ValueError, OverflowError, struct.error) as error:
@@ -69,14 +69,14 @@ class SubKeyCodec:
         return value
 
     def take(self, stored: bytes, at: int) -> tuple[Any, int]:
-        """Give the key that begins at a place, and the place after it."""
+        """Return the key that begins at a place, and the place after it."""
         try:
             return self._take(stored, at)
         except (IndexError, ValueError, OverflowError, struct.error) as error:
             raise short(stored, at) from error
 
     def encode_many(self, values: Sequence[Any] | npt.NDArray[Any]) -> list[bytes]:
-        """Give the bytes of many keys, in order."""
+        """Return the bytes of many keys, in order."""
         found = values.tolist() if isinstance(values, np.ndarray) else values
         try:
             return list(map(self._put, found))

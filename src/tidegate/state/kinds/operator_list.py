@@ -12,17 +12,17 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, get_args
 
+from tidegate.checkpoint.keys.layout import OPERATOR_GROUP, SPACE_ENTRY
 from tidegate.errors import ValueInvalid
-from tidegate.state.cells import GONE, Cells
-from tidegate.state.layout import OPERATOR_GROUP, SPACE_ENTRY
-from tidegate.state.list_state import ADDED_MAX
-from tidegate.state.states import Binding, Options, State, StateKind
+from tidegate.state.kinds.declaration import Binding, Options, State, StateKind
+from tidegate.state.kinds.entry import GONE, Cells
+from tidegate.state.kinds.list import ADDED_MAX
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from tidegate.state.evolution import Migration
-    from tidegate.state.serializers import Serializer
+    from tidegate.state.schema.migrations import Migration
+    from tidegate.state.serializers.registry import Serializer
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class OperatorListState(State, Generic[T]):
         return self._redistribute
 
     def get(self) -> list[T]:
-        """Give the instance's elements in the order in which they were added."""
+        """Return the instance's elements in the order in which they were added."""
         raise self.unbound()
 
     def add(self, value: T) -> None:
@@ -129,5 +129,5 @@ class BoundOperatorList(OperatorListState[T]):
 
 
 def operator_prefix(number: int) -> bytes:
-    """Give what stands before the elements of an operator state."""
+    """Return what stands before the elements of an operator state."""
     return OPERATOR_GROUP + _PREFIX.pack(SPACE_ENTRY, number)

@@ -1,4 +1,7 @@
-"""ReducingState and AggregatingState: one folded value for each key; what is added is folded in at once."""
+"""ReducingState and AggregatingState: one folded value for each key; what is added is folded in at once.
+
+Folding: takes values for many keys, gives each key what it keeps with its values folded in, in order.
+"""
 
 # ruff: noqa: ARG002 - a declared state only refuses; its bound form has the work
 
@@ -9,20 +12,29 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from tidegate.errors import ValueInvalid
-from tidegate.state.aggregates import IN, OUT, AggregateFunction, adapted
-from tidegate.state.cells import GONE, Cells
-from tidegate.state.folding import fold_many, reduce_numbers
-from tidegate.state.states import Binding, Options, State, StateKind
+from tidegate.state.kinds.aggregates import IN, OUT, AggregateFunction, adapted
+from tidegate.state.kinds.bulk import (
+    Chosen,
+    as_dtype,
+    chosen_of,
+    open_all,
+    read_values,
+    seen_of,
+    write_values,
+)
+from tidegate.state.kinds.declaration import Binding, Options, State, StateKind
+from tidegate.state.kinds.entry import GONE, Cells
 from tidegate.state.ttl import Ttl
-from tidegate.state.vectors import chosen_of, open_all, read_values, seen_of
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from tidegate.state.evolution import Migration
-    from tidegate.state.serializers import Serializer
+    from tidegate.state.schema.migrations import Migration
+    from tidegate.state.serializers.registry import Serializer
 
 T = TypeVar("T")
 
@@ -64,7 +76,7 @@ class ReducingState(State, Generic[T]):
         self.reducer = reducer
 
     def get(self) -> T | None:
-        """Give what the added values make; None where none was added, or it is expired."""
+        """Return what the added values make; None where none was added, or it is expired."""
         raise self.unbound()
 
     def add(self, value: T) -> None:
@@ -76,7 +88,7 @@ class ReducingState(State, Generic[T]):
         raise self.unbound()
 
     def get_many(self, keys: Any) -> Any:
-        """Give what many keys of the batch have, in their order: as Arrow with nulls, else as a list."""
+        """Return what many keys of the batch have, in their order: as Arrow with nulls, else as a list."""
         raise self.unbound()
 
     def add_many(self, keys: Any, values: Any) -> None:
@@ -107,7 +119,7 @@ class AggregatingState(State, Generic[IN, OUT]):
         super().__init__((accumulator,), Options(ttl, name, version, serializer, migrations))
 
     def get(self) -> OUT | None:
-        """Give the result of what was added; None where nothing was, or it is expired."""
+        """Return the result of what was added; None where nothing was, or it is expired."""
         raise self.unbound()
 
     def add(self, value: IN) -> None:
@@ -119,7 +131,7 @@ class AggregatingState(State, Generic[IN, OUT]):
         raise self.unbound()
 
     def get_many(self, keys: Any) -> list[OUT | None]:
-        """Give the results of many keys of the batch, in their order."""
+        """Return the results of many keys of the batch, in their order."""
         raise self.unbound()
 
     def add_many(self, keys: Any, values: Any) -> None:
@@ -152,7 +164,7 @@ class BoundReducing(ReducingState[T]):
         cells.write(entry, value if found is GONE else self._reduce(found, value))
 
     def clear(self) -> None:
-        self.cells.stage.delete(self.cells.entry())
+        self.cells.remove(self.cells.entry())
 
     def get_many(self, keys: Any) -> Any:
         return read_values(self.cells, chosen_of(self.cells, keys), None)
@@ -165,7 +177,7 @@ class BoundReducing(ReducingState[T]):
             fold_many(self.cells, chosen, values, self._fold)
 
     def entry_keys(self, groups: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
-        """Give the entries of keys, for a prefetch."""
+        """Return the entries of keys, for a prefetch."""
         return self.cells.entry_keys(groups, stored)
 
     def _fold(self, kept: Any, value: T) -> T:
@@ -190,7 +202,7 @@ class BoundAggregating(AggregatingState[IN, OUT]):
         self.cells.write(entry, self._add(self.cells.read(entry), value))
 
     def clear(self) -> None:
-        self.cells.stage.delete(self.cells.entry())
+        self.cells.remove(self.cells.entry())
 
     def get_many(self, keys: Any) -> list[OUT | None]:
         chosen = chosen_of(self.cells, keys)
@@ -201,7 +213,7 @@ class BoundAggregating(AggregatingState[IN, OUT]):
         fold_many(self.cells, chosen_of(self.cells, keys), values, self._add)
 
     def entry_keys(self, groups: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
-        """Give the entries of keys, for a prefetch."""
+        """Return the entries of keys, for a prefetch."""
         return self.cells.entry_keys(groups, stored)
 
     def _add(self, kept: Any, value: IN) -> Any:
@@ -210,7 +222,7 @@ class BoundAggregating(AggregatingState[IN, OUT]):
 
 
 def _plain_reducer(reducer: Callable[[T, T], T]) -> Callable[[T, T], T]:
-    """Give the reducer for single values: a ufunc gives Python's own numbers, as every reducer does."""
+    """Return the reducer for single values: a ufunc gives Python's own numbers, as every reducer does."""
     if not isinstance(reducer, np.ufunc):
         return reducer
     plain = _PLAIN_REDUCERS.get(reducer)
@@ -218,3 +230,59 @@ def _plain_reducer(reducer: Callable[[T, T], T]) -> Callable[[T, T], T]:
         return plain
     ufunc: Any = reducer
     return lambda kept, value: ufunc(kept, value).item()
+
+
+# Sums and products at or above this may have gone round the end of 64 bits; the float beside them tells.
+_BEYOND = 2.0**63
+
+
+def fold_many(cells: Cells[Any], chosen: Chosen, values: Any, fold: Callable[[Any, Any], Any]) -> None:
+    """Fold values in one by one; `fold` takes what is kept, or GONE, and a value."""
+    listed = values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
+    if isinstance(values, np.ndarray):
+        listed = values.tolist()
+    _check_count(cells, chosen, len(listed))
+    once, places = _distinct(cells, chosen)
+    kept = [GONE if one is None else one for one in open_all(cells, once, seen_of(cells, once), None)]
+    for place, value in zip(places.tolist(), listed, strict=True):
+        kept[place] = fold(kept[place], value)
+    write_values(cells, once, kept)
+
+
+def reduce_numbers(cells: Cells[Any], chosen: Chosen, values: Any, ufunc: np.ufunc) -> bool:
+    """Fold numbers in with a ufunc, all keys at once; False, and nothing done, where 64 bits may not do."""
+    given = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else np.asarray(values)
+    numbers = as_dtype(cells, given, np.dtype(cells.serializer.dtype))
+    _check_count(cells, chosen, len(numbers))
+    if not len(numbers):
+        return True
+    once, places = _distinct(cells, chosen)
+    order = np.argsort(places, kind="stable")
+    starts = np.flatnonzero(np.diff(places[order], prepend=-1))
+    folded = ufunc.reduceat(numbers[order], starts)
+    found = read_values(cells, once, None)
+    kept = found.fill_null(0).to_numpy(zero_copy_only=False)
+    is_there = found.is_valid().to_numpy(zero_copy_only=False)
+    total = np.where(is_there, ufunc(kept, folded), folded)
+    if numbers.dtype.kind == "i" and ufunc in (np.add, np.multiply):
+        rough = ufunc.reduceat(numbers[order].astype(np.float64), starts)
+        rough = np.where(is_there, ufunc(kept.astype(np.float64), rough), rough)
+        if np.abs(rough).max() >= _BEYOND:
+            return False
+    write_values(cells, once, total)
+    return True
+
+
+def _distinct(cells: Cells[Any], chosen: Chosen) -> tuple[Chosen, npt.NDArray[np.int64]]:
+    """Return each key of a call once, and for each value the place of its key among them."""
+    if chosen.places is None:
+        return chosen, np.arange(len(chosen.entries))
+    unique, places = np.unique(chosen.places, return_inverse=True)
+    entries = chosen_of(cells, chosen.many.keys).entries
+    return Chosen(chosen.many, unique, [entries[at] for at in unique.tolist()]), places
+
+
+def _check_count(cells: Cells[Any], chosen: Chosen, count: int) -> None:
+    if count != len(chosen.entries):
+        reason = f"{count} values for {len(chosen.entries)} keys"
+        raise ValueInvalid(place=f"values given to state '{cells.name}'", reason=reason)

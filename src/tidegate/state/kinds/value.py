@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, overload
 
 from tidegate.errors import StateCorrupt, StateOutsideKey, StorageCorrupt, ValueInvalid
-from tidegate.state.cells import GONE, Cells
-from tidegate.state.states import Binding, Options, State, StateKind
+from tidegate.state.kinds.bulk import chosen_of, read_values, write_values
+from tidegate.state.kinds.declaration import Binding, Options, State, StateKind
+from tidegate.state.kinds.entry import GONE, Cells
 from tidegate.state.ttl import Ttl
-from tidegate.state.vectors import chosen_of, read_values, write_values
 
 if TYPE_CHECKING:
     from typing import Self
 
     from typing_extensions import TypeVar
 
-    from tidegate.state.evolution import Migration
-    from tidegate.state.schemas import StateSpec
-    from tidegate.state.serializers import Serializer
+    from tidegate.state.schema.migrations import Migration
+    from tidegate.state.schema.schema import StateSpec
+    from tidegate.state.serializers.registry import Serializer
 
     T = TypeVar("T")
     # What `value()` gives: T with a default, else T or None.
@@ -79,7 +79,7 @@ class ValueState(State, Generic[T, Given]):
         self.default = default
 
     def value(self) -> Given:
-        """Give the key's value; the default, or None, where there is none or it is expired.
+        """Return the key's value; the default, or None, where there is none or it is expired.
 
         What is changed in place in the value is not kept until it is given to `update`.
         """
@@ -94,7 +94,7 @@ class ValueState(State, Generic[T, Given]):
         raise self.unbound()
 
     def get_many(self, keys: Any) -> Any:
-        """Give the values of many keys of the batch, in their order.
+        """Return the values of many keys of the batch, in their order.
 
         With a default, int, float and bool come as a numpy array; other types that Arrow has come as an Arrow
         array with nulls where there is no value, the rest as a list.
@@ -106,7 +106,7 @@ class ValueState(State, Generic[T, Given]):
         raise self.unbound()
 
     def spec(self) -> StateSpec:
-        """Give the description of the state; refuses a default that is not of its type."""
+        """Return the description of the state; refuses a default that is not of its type."""
         if self.default is not None:
             try:
                 self.serializer.encode(self.default)
@@ -166,7 +166,7 @@ class BoundValue(ValueState[T, Given]):
             self.cells.write(cursor.group + self._middle + key, value)
 
     def clear(self) -> None:
-        self.cells.stage.delete(self.cells.entry())
+        self.cells.remove(self.cells.entry())
 
     def get_many(self, keys: Any) -> Any:
         return read_values(self.cells, chosen_of(self.cells, keys), self.default)
@@ -175,7 +175,7 @@ class BoundValue(ValueState[T, Given]):
         write_values(self.cells, chosen_of(self.cells, keys), values)
 
     def entry_keys(self, groups: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
-        """Give the entries of keys, for a prefetch."""
+        """Return the entries of keys, for a prefetch."""
         return self.cells.entry_keys(groups, stored)
 
     def _absent(self) -> Given:

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import ValueInvalid
-from tidegate.state.chunks import Chunk, part_of
+from tidegate.state.arrow.encode import OutputWrong, cast_batches
 from tidegate.state.context import BatchContext
-from tidegate.state.cursor import KeyBatch
-from tidegate.state.dead_rows import DeadRow, DeadRows, code_of, place_of
-from tidegate.state.row_runner import ends_a_run
-from tidegate.state.rows_out import OutputWrong, cast_batches
-from tidegate.state.running import Running
+from tidegate.state.runtime.bound_operator import Running
+from tidegate.state.runtime.chunks import Chunk, part_of
+from tidegate.state.runtime.cursor import KeyBatch
+from tidegate.state.runtime.failed_rows import DeadRow, DeadRows, code_of, place_of
+from tidegate.state.runtime.row_runner import ends_a_run
 
 
 class BatchRunner:

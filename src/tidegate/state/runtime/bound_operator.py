@@ -7,17 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidegate.state.chunks import Chunk
 from tidegate.state.context import Context, OpenContext
-from tidegate.state.cursor import Cursor
+from tidegate.state.kinds.declaration import State
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.plans import OperatorPlan
-from tidegate.state.stage import Stage
-from tidegate.state.states import State
+from tidegate.state.operator_plan import OperatorPlan
+from tidegate.state.runtime.chunks import Chunk
+from tidegate.state.runtime.cursor import Cursor
+from tidegate.state.runtime.write_batch import Stage
 from tidegate.state.timers import TimerClock, Timers
 
 if TYPE_CHECKING:
-    from tidegate.state.value_state import BoundValue
+    from tidegate.state.kinds.value import BoundValue
 
 # Kinds that keep one entry for a key, so that all entries of a chunk's keys are known before its rows are.
 ONE_ENTRY_KINDS = ("value", "reducing", "aggregating")
@@ -39,16 +39,16 @@ class Running:
 
     @property
     def clock(self) -> TimerClock:
-        """Give the clock that timers go by unless told otherwise."""
+        """Return the clock that timers go by unless told otherwise."""
         return "event" if self.event_time is not None else "processing"
 
     def context(self) -> Context:
-        """Give a context for the row form."""
+        """Return a context for the row form."""
         return Context(self.known, self.cursor, self.set_timers, self.clock)
 
     @property
     def set_timers(self) -> Timers | None:
-        """Give what operators set timers with; None where no `on_timer` would be told."""
+        """Return what operators set timers with; None where no `on_timer` would be told."""
         return self.timers if self.plan.has_timers else None
 
     def prefetch(self, chunk: Chunk) -> None:
@@ -64,7 +64,7 @@ class Running:
 
 
 def bound_copy(operator: KeyedOperator[Any, Any], states: Mapping[str, State]) -> KeyedOperator[Any, Any]:
-    """Give a copy of an operator with bound states; the operator itself stays as it is."""
+    """Return a copy of an operator with bound states; the operator itself stays as it is."""
     fresh = copy.copy(operator)
     for attribute, state in states.items():
         # Past the class's own __setattr__: a frozen dataclass may be an operator.

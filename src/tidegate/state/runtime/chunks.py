@@ -12,7 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from tidegate.state.keys import KeyCodec, KeyType
+from tidegate.checkpoint.keys.codec import KeyCodec, KeyColumn, KeyType, whole_column
+from tidegate.state.arrow.decode import Faults, converter
+from tidegate.state.schema.signatures import PLAIN
 
 # The column with the key group that is added to every row: int32, never null.
 GROUP_COLUMN = "__tidegate_group"
@@ -46,27 +48,27 @@ class Chunk:
     timeless: Numbers
 
     def newest_event_ms(self) -> Numbers:
-        """Give the newest event time of each key's rows."""
+        """Return the newest event time of each key's rows."""
         newest = np.full(len(self.stored), np.iinfo(np.int64).min, np.int64)
         if self.times_ms is not None:
             np.maximum.at(newest, self.key_index, self.times_ms)
         return newest
 
     def newest_ms(self) -> int | None:
-        """Give the newest event time of all rows; None where no row has one."""
+        """Return the newest event time of all rows; None where no row has one."""
         if self.times_ms is None:
             return None
         known = np.delete(self.times_ms, self.timeless) if len(self.timeless) else self.times_ms
         return int(known.max()) if len(known) else None
 
     def key_values(self) -> list[Any]:
-        """Give the distinct keys as operators see them: a value, or a tuple of several columns' values."""
+        """Return the distinct keys as operators see them: a value, or a tuple of several columns' values."""
         is_struct = kinds.is_struct(self.keys.type)
-        return self.codec.keys_of(self.keys.flatten() if is_struct else [self.keys])
+        return keys_of(self.codec.key_type, self.keys.flatten() if is_struct else [self.keys])
 
 
 def part_of(chunk: Chunk, rows: Numbers) -> Chunk:
-    """Give some rows of a chunk, in their order, with the keys that they have."""
+    """Return some rows of a chunk, in their order, with the keys that they have."""
     places, key_index = np.unique(chunk.key_index[rows], return_inverse=True)
     numbers = {number: place for place, number in enumerate(rows.tolist())}
     timeless = [numbers[number] for number in chunk.timeless.tolist() if number in numbers]
@@ -121,7 +123,7 @@ class KeyFinder:
         self._event_time = event_time
 
     def find(self, batch: pa.RecordBatch) -> Chunk:
-        """Give a batch's rows as a chunk; the column with the key group is taken off."""
+        """Return a batch's rows as a chunk; the column with the key group is taken off."""
         columns = [_flat(batch.column(name)) for name in self._names]
         codes, first = _distinct(columns)
         groups = np.asarray(batch.column(GROUP_COLUMN))[first]
@@ -164,7 +166,7 @@ def _flat(column: pa.Array) -> pa.Array:
 
 
 def _stored_order(groups: npt.NDArray[np.int32], keys: Sequence[pa.Array], stored: pa.Array) -> Numbers:
-    """Give the order in which keys lie in the backend: by key group, then by their bytes."""
+    """Return the order in which keys lie in the backend: by key group, then by their bytes."""
     if len(keys) == 1 and kinds.is_signed_integer(keys[0].type) and not keys[0].null_count:
         # Whole numbers lie in their own order, and are compared several times as fast as their bytes.
         return np.lexsort((keys[0].to_numpy(), groups)).astype(np.int64, copy=False)
@@ -175,7 +177,7 @@ def _stored_order(groups: npt.NDArray[np.int32], keys: Sequence[pa.Array], store
 
 
 def _distinct(columns: Sequence[pa.Array]) -> tuple[Numbers, Numbers]:
-    """Give the number of every row's key, and for each number the first row that has it."""
+    """Return the number of every row's key, and for each number the first row that has it."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         encoded = column.dictionary_encode(null_encoding="encode")
@@ -188,3 +190,25 @@ def _distinct(columns: Sequence[pa.Array]) -> tuple[Numbers, Numbers]:
     first = np.empty(count, np.int64)
     first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return codes, first
+
+
+def keys_of(key_type: KeyType, arrays: Sequence[pa.Array]) -> list[Any]:
+    """Return many keys as Python values, as `KeyCodec.decode` returns them."""
+    columns = [
+        _python_values(whole_column(array), column)
+        for column, array in zip(key_type.columns, arrays, strict=True)
+    ]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def _python_values(array: pa.Array, column: KeyColumn) -> list[Any]:
+    if not (kinds.is_timestamp(array.type) or kinds.is_date(array.type)):
+        return array.to_pylist()  # type: ignore[no-any-return]
+    name = "date" if kinds.is_date(array.type) else "datetime"
+    python_type = next(found for found, known in PLAIN.items() if known == name)
+    convert = converter(python_type | None, array.type, column.name)
+    faults: Faults = {}
+    values = [] if convert is None else convert(array, None, faults)
+    if faults:
+        raise faults[min(faults)]
+    return values

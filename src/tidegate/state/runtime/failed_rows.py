@@ -36,7 +36,8 @@ DEAD_SCHEMA = pa.schema(
     ]
 )
 
-_OURS = str(Path(__file__).resolve().parent)
+_PACKAGE = Path(__file__).resolve().parents[2]
+_OURS = (str(_PACKAGE / "state"), str(_PACKAGE / "checkpoint"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ class DeadRow:
     row: dict[str, Any] | None
 
     def reason(self) -> str:
-        """Say why in one line."""
+        """Return why in one line."""
         return _shortened(str(self.error) or type(self.error).__name__, ROW_CHARS_MAX)
 
 
@@ -66,7 +67,7 @@ class DeadRows:
 
     @property
     def is_taken(self) -> bool:
-        """Say whether failed rows are set aside, so that what they wrote must be undone."""
+        """Return whether failed rows are set aside, so that what they wrote must be undone."""
         return self._give is not None
 
     def add(self, row: DeadRow) -> None:
@@ -86,7 +87,7 @@ class DeadRows:
 
 
 def dead_batch(rows: Sequence[DeadRow]) -> pa.RecordBatch:
-    """Give the records of dead rows, of DEAD_SCHEMA."""
+    """Return the records of dead rows, of DEAD_SCHEMA."""
     columns = zip(
         *(
             (
@@ -107,8 +108,10 @@ def dead_batch(rows: Sequence[DeadRow]) -> pa.RecordBatch:
 
 
 def row_failed(operator: str, row: DeadRow) -> RowFailed:
-    """Give the error that ends a run: it names the key, the reason, the user's line and the row."""
-    reason = f"{type(row.error).__name__}: {_shortened(row.reason(), SHOWN_CHARS_MAX)}"
+    """Return the error that ends a run: it names the key, the reason, the user's line and the row."""
+    # On one line: what is told of a failed query is its first.
+    told = " ".join(row.reason().split())
+    reason = f"{type(row.error).__name__}: {_shortened(told, SHOWN_CHARS_MAX)}"
     if row.place:
         reason += f" ({row.place})"
     if row.row is not None:
@@ -119,7 +122,7 @@ def row_failed(operator: str, row: DeadRow) -> RowFailed:
 
 
 def place_of(error: BaseException, code: CodeType | None) -> str | None:
-    """Say where in the user's code an error came from: the innermost line of the operator's own file.
+    """Return where in the user's code an error came from: the innermost line of the operator's own file.
 
     Where no line of that file took part, the innermost that is not of this package; else where `code` begins.
     """
@@ -132,19 +135,19 @@ def place_of(error: BaseException, code: CodeType | None) -> str | None:
 
 
 def code_of(function: Callable[..., Any]) -> CodeType | None:
-    """Give the code of a method as the user wrote it; None where there is none in Python."""
+    """Return the code of a method as the user wrote it; None where there is none in Python."""
     while hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     return getattr(getattr(function, "__func__", function), "__code__", None)
 
 
 def row_json(row: dict[str, Any]) -> str:
-    """Give a row as JSON; what JSON does not know stands there as text."""
+    """Return a row as JSON; what JSON does not know stands there as text."""
     return msgspec.json.encode(row, enc_hook=repr).decode()
 
 
 def shown_key(key: Any) -> str | None:
-    """Give a key as text, as people know it: a single text as it is, several columns as JSON."""
+    """Return a key as text, as people know it: a single text as it is, several columns as JSON."""
     if key is None or isinstance(key, str):
         return key
     if isinstance(key, bytes):

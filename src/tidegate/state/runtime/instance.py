@@ -14,28 +14,26 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidegate.checkpoint.commit_record import RunFacts
+from tidegate.checkpoint.keys.codec import KeyCodec
+from tidegate.checkpoint.keys.layout import groups_of
 from tidegate.errors import InvariantBroken, StateInvalid
-from tidegate.state.batch_runner import BatchRunner
-from tidegate.state.chunks import GROUP_COLUMN, Chunk, KeyFinder, joined
-from tidegate.state.cleanup import Cleaner, Moments
 from tidegate.state.context import OpenContext, Timer
-from tidegate.state.cursor import Cursor
-from tidegate.state.dead_rows import NOT_THE_ROWS_FAULT, DeadRows, code_of, place_of
-from tidegate.state.evolution import Named, Upgrader
-from tidegate.state.heads import RunFacts
-from tidegate.state.keys import KeyCodec
-from tidegate.state.layout import groups_of
-from tidegate.state.moment import Moment
+from tidegate.state.instant import Moment
+from tidegate.state.kinds.declaration import Binding, State
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.plans import OperatorPlan
-from tidegate.state.row_runner import Due, RowRunner
-from tidegate.state.running import Running, bound_copy
-from tidegate.state.schemas import OperatorSchema, StoredState
-from tidegate.state.stage import Stage
-from tidegate.state.states import Binding, State
+from tidegate.state.operator_plan import OperatorPlan
+from tidegate.state.runtime.batch_runner import BatchRunner
+from tidegate.state.runtime.bound_operator import Running, bound_copy
+from tidegate.state.runtime.chunks import Chunk, KeyFinder, joined
+from tidegate.state.runtime.cursor import Cursor
+from tidegate.state.runtime.failed_rows import NOT_THE_ROWS_FAULT, DeadRows, code_of, place_of
+from tidegate.state.runtime.row_runner import Due, RowRunner
+from tidegate.state.runtime.ttl_cleanup import Cleaner, Moments
+from tidegate.state.runtime.write_batch import Stage
+from tidegate.state.schema.migrations import Named, Upgrader
+from tidegate.state.schema.schema import OperatorSchema, StoredState
 from tidegate.state.timers import NextTimers, Timers
-
-__all__ = ["GROUP_COLUMN", "BatchTimes", "OperatorInstance", "Place"]
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +118,7 @@ class OperatorInstance:
         )
 
     def facts(self) -> RunFacts:
-        """Say what the run did, after its end; the schema's number is the caller's to add."""
+        """Return what the run did, after its end; the schema's number is the caller's to add."""
         if self._facts is None:
             raise InvariantBroken(reason="the facts of a run are known when its output was read to the end")
         return self._facts
@@ -129,7 +127,7 @@ class OperatorInstance:
     def standing(
         self, stage: Stage, times: BatchTimes, key: tuple[bytes, bytes, Any]
     ) -> Iterator[KeyedOperator[Any, Any]]:
-        """Give the operator standing on one key (its group, stored and plain), to look at its states."""
+        """Return the operator standing on one key (its group, stored and plain), to look at its states."""
         running = self._start(stage, times)
         running.cursor.enter(*key, times.watermark_ms)
         try:
@@ -165,7 +163,7 @@ class OperatorInstance:
         )
 
     def _upgrader(self, state: State, stored: StoredState) -> Upgrader | None:
-        """Give what reads values of older versions; None where no older version ever wrote."""
+        """Return what reads values of older versions; None where no older version ever wrote."""
         if len(stored.versions) == 1:
             return None
         return Upgrader(
@@ -197,7 +195,7 @@ class OperatorInstance:
             self._newest_event_ms = newest
 
     def _due(self, running: Running, times: BatchTimes) -> Iterator[Due]:
-        """Give due timers with their keys, as operators see both."""
+        """Yield due timers with their keys, as operators see both."""
         codec = KeyCodec(self._schema.key)
         timers = running.timers
         watermark_ms, now_ms = times.watermark_ms, times.batch_time_ms

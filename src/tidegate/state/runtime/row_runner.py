@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow as pa
 
 from tidegate.errors import StateInvalid, StateMismatch, StateOutsideKey, ValueInvalid
-from tidegate.state.chunks import Chunk
-from tidegate.state.columns import Faults
+from tidegate.state.arrow.decode import Faults
+from tidegate.state.arrow.encode import OutputWrong, RowsOut
+from tidegate.state.arrow.types import Build, event_builder
 from tidegate.state.context import Context, Timer
-from tidegate.state.dead_rows import NOT_THE_ROWS_FAULT, DeadRow, DeadRows, code_of, place_of
-from tidegate.state.events import Build, event_builder
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.plans import OperatorPlan
-from tidegate.state.rows_out import OutputWrong, RowsOut
-from tidegate.state.running import Running
+from tidegate.state.operator_plan import OperatorPlan
+from tidegate.state.runtime.bound_operator import Running
+from tidegate.state.runtime.chunks import Chunk
+from tidegate.state.runtime.failed_rows import NOT_THE_ROWS_FAULT, DeadRow, DeadRows, code_of, place_of
 
 # A due timer: key group, stored key, key as operators see it, and the timer.
 Due = tuple[bytes, bytes, Any, Timer]
@@ -172,12 +172,15 @@ class RowRunner:
 
 
 def ends_a_run(dead: DeadRows) -> tuple[type[Exception], ...]:
-    """Give the errors that end a run as they are; without dead rows the first of any other kind does, too."""
+    """Return the errors that end a run as they are.
+
+    Without dead rows the first of any other kind does, too.
+    """
     return (*NOT_THE_ROWS_FAULT, *OPERATORS_FAULT) if dead.is_taken else NOT_THE_ROWS_FAULT
 
 
 def _feed(chunk: Chunk, events: list[Any]) -> Iterator[tuple[Any, ...]]:
-    """Give of each row its number, key group, stored key, key, event time and event; no Python loop."""
+    """Return of each row its number, key group, stored key, key, event time and event; no Python loop."""
     groups = [group.to_bytes(2, "big") for group in chunk.groups]
     index = chunk.key_index.tolist()
     return zip(

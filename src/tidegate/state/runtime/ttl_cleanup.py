@@ -13,19 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+from tidegate.checkpoint.backend import page_size
+from tidegate.checkpoint.keys.layout import after, entry_prefix, expiry_prefix
 from tidegate.errors import StorageCorrupt
-from tidegate.state.cells import INDEX_VALUE, KEY_AT, Cells
-from tidegate.state.layout import after, entry_prefix, expiry_prefix
-from tidegate.state.list_state import ELEMENT_BYTES
-from tidegate.state.states import State
+from tidegate.state.kinds.declaration import State
+from tidegate.state.kinds.entry import INDEX_VALUE, KEY_AT, Cells
+from tidegate.state.kinds.entry_format import time_of
+from tidegate.state.kinds.list import ELEMENT_BYTES
 from tidegate.state.ttl import TtlRule
-from tidegate.state.values import time_of
 
 if TYPE_CHECKING:
-    from tidegate.state.stage import Stage
+    from tidegate.state.runtime.write_batch import Stage
 
 # What one batch removes by the index at least, if so much is expired: about a tenth of a second's work. Where
 # a batch writes more, twice as many as it wrote, so that cleaning never falls behind.
@@ -34,8 +35,12 @@ CLEANED_PER_BATCH = 20_000
 SWEPT_PER_BATCH_MAX = 50_000
 # Key groups that one batch visits: each costs a seek. With more of them, batches take turns.
 GROUPS_PER_BATCH = 256
-# Entries that are read at once.
-CHUNK_ENTRIES = 10_000
+# Entries of one key group that are read at once: few at first, since mostly little is expired.
+FIRST_ENTRIES = 16
+CHUNK_ENTRIES = 4_096
+# Key groups that a sweep reads side by side at first, and how their number grows and shrinks.
+SWEPT_GROUPS_MIN = 4
+SWEPT_GROUPS_STEP = 4
 # From so many index entries of a bucket on, one range delete is cheaper than single ones.
 RANGE_FROM_ENTRIES = 64
 
@@ -93,30 +98,44 @@ class Cleaner:
         return cleaned
 
     def _in_turn(self, number: int) -> list[int]:
-        """Give the key groups of this batch, another one first each time."""
+        """Return the key groups of this batch, another one first each time."""
         count = len(self._groups)
         width = min(count, GROUPS_PER_BATCH)
         start = number * (width if count > width else 1)
         return [self._groups[(start + step) % count] for step in range(width)]
 
     def _walk(self, work: _Work, groups: Sequence[int], budget: int | None) -> None:
-        """Go through the buckets that are over; stops when the budget is used up."""
-        for group in groups:
-            start = expiry_prefix(group, work.cells.number, -_SIGN)
-            stop = expiry_prefix(group, work.cells.number, work.rule.due_stop(work.now_ms))
-            while start < stop:
-                wanted = CHUNK_ENTRIES if budget is None else min(CHUNK_ENTRIES, budget)
-                if wanted <= 0:
-                    return
-                found = [key for key, _ in islice(self._stage.backend.scan(start, stop), wanted)]
-                self._clean_indexed(work, found, is_whole=len(found) < wanted)
-                budget = None if budget is None else budget - len(found)
-                if len(found) < wanted:
-                    break
-                start = found[-1] + b"\x00"
+        """Go through the buckets that are over; stops when the budget is used up.
 
-    def _clean_indexed(self, work: _Work, index: list[bytes], *, is_whole: bool) -> None:
-        """Remove the expired entries that index entries name, then the index entries."""
+        All key groups are read side by side, so that calls follow what is expired and not the key groups.
+        """
+        number, due_stop = work.cells.number, work.rule.due_stop(work.now_ms)
+        ranges = [
+            (expiry_prefix(group, number, -_SIGN), expiry_prefix(group, number, due_stop)) for group in groups
+        ]
+        size_max = FIRST_ENTRIES
+        while ranges and (budget is None or budget > 0):
+            size = page_size(len(ranges), size_max)
+            found: list[bytes] = []
+            cut: set[bytes] = set()
+            further: list[tuple[bytes, bytes]] = []
+            for (_, stop), page in zip(ranges, self._stage.backend.pages(ranges, size), strict=True):
+                keys = [key for key, _ in page[: None if budget is None else budget - len(found)]]
+                found += keys
+                if keys and (len(page) == size or len(keys) < len(page)):
+                    cut.add(keys[-1][:_BUCKET_END])
+                    further.append((keys[-1] + b"\x00", stop))
+            self._clean_indexed(work, found, cut)
+            budget = None if budget is None else budget - len(found)
+            ranges, size_max = further, CHUNK_ENTRIES
+
+    def _clean_indexed(self, work: _Work, index: list[bytes], cut: set[bytes]) -> None:
+        """Remove the expired entries that index entries name, then the index entries.
+
+        `cut` are the buckets that may have more index entries than these.
+        """
+        if not index:
+            return
         middle = work.cells.middle
         entries = [key[:2] + middle + key[_BUCKET_END:] for key in index]
         moved: list[tuple[bytes, bytes]] = []
@@ -126,47 +145,65 @@ class Cleaner:
             )
             moved.append((prefix, prefix + entry[KEY_AT:]))
         # An entry that was touched since is named by its new bucket, unless the TTL was another one then.
-        named = self._stage.get_many([key for _, key in moved])
+        named = self._stage.get_many([key for _, key in moved]) if moved else []
         for (prefix, key), one in zip(moved, named, strict=True):
             if one is None:
                 self._stage.put_sub(prefix, key, INDEX_VALUE)
-        last = index[-1][:_BUCKET_END] if index else b""
         for prefix, keys in groupby(index, key=lambda key: key[:_BUCKET_END]):
             gone = list(keys)
             # A late row may have put an entry into a bucket that is over; the next batch finds it there.
             is_touched = prefix in work.cells.indexed
-            if len(gone) >= RANGE_FROM_ENTRIES and not is_touched and (is_whole or prefix != last):
+            if len(gone) >= RANGE_FROM_ENTRIES and not is_touched and prefix not in cut:
                 self._stage.clear_sub(prefix)
             else:
                 for key in gone:
                     self._stage.delete_sub(prefix, key)
 
     def _sweep(self, work: _Work) -> None:
-        """Look at the next entries of the state, behind where the last batch stopped."""
+        """Look at the next entries of the state, behind where the last batch stopped.
+
+        It goes on in order, so of key groups that are read side by side those behind a long one are read in
+        vain: fewer are read at once where they are long, more where they are short.
+        """
         wanted = min(work.cells.accesses * work.rule.per_access, SWEPT_PER_BATCH_MAX)
         # In a bucket of the index that is never over, so that it stays with the key groups.
         place = expiry_prefix(self._groups.start, work.cells.number, _SIGN - 1) + b"sweep"
         position = self._stage.get(place) or b""
-        first, groups = position, self._groups_from(position)
+        groups, width = self._groups_from(position), SWEPT_GROUPS_MIN
         while wanted > 0 and groups:
-            group = groups.pop(0)
-            prefix = entry_prefix(group, work.cells.number)
-            start = max(first, prefix) if first.startswith(prefix) else prefix
-            first = b""
-            size = min(wanted, CHUNK_ENTRIES)
-            found = [key for key, _ in islice(self._stage.backend.scan(start, after(prefix)), size)]
+            ranges = [self._swept(group, work, position) for group in groups[: min(width, wanted)]]
+            size = page_size(len(ranges), max(FIRST_ENTRIES, wanted // len(ranges)))
+            found: list[bytes] = []
+            is_cut = False
+            for page in self._stage.backend.pages(ranges, size):
+                keys = [key for key, _ in page[:wanted]]
+                found += keys
+                wanted -= max(len(keys), 1)
+                is_cut = bool(keys) and (len(page) == size or len(keys) < len(page))
+                if is_cut:
+                    position = keys[-1] + b"\x00"
+                    break
+                # An empty one counts, too, so that no batch visits all of very many.
+                position = entry_prefix(groups.pop(0) + 1, work.cells.number)
+                if wanted <= 0:
+                    break
             for _ in self._remove_expired(work, found):
                 pass
-            wanted -= max(len(found), 1)
-            position = found[-1] + b"\x00" if len(found) == size else after(prefix)
-            if len(found) == size:
-                first = position
-                groups.insert(0, group)
+            width = (
+                max(1, width // SWEPT_GROUPS_STEP)
+                if is_cut
+                else min(width * SWEPT_GROUPS_STEP, GROUPS_PER_BATCH)
+            )
         if position:
             self._stage.put(place, position)
 
+    def _swept(self, group: int, work: _Work, position: bytes) -> tuple[bytes, bytes]:
+        """Return the entries of a key group that are to be looked at: those behind the position, else all."""
+        prefix = entry_prefix(group, work.cells.number)
+        return max(position, prefix) if position.startswith(prefix) else prefix, after(prefix)
+
     def _groups_from(self, position: bytes) -> list[int]:
-        """Give the key groups once round, beginning where a sweep stopped; the first again at the end."""
+        """Return the key groups once round, beginning where a sweep stopped."""
         at = int.from_bytes(position[:2], "big") if position else self._groups.start
         if at not in self._groups:
             at = self._groups.start
@@ -174,6 +211,8 @@ class Cleaner:
 
     def _remove_expired(self, work: _Work, entries: list[bytes]) -> Iterator[tuple[bytes, int]]:
         """Remove those of the entries that are expired; give those that stay, with their time."""
+        if not entries:
+            return
         work.cleaned.looked_count += len(entries)
         for entry, stored in zip(entries, self._stage.get_many(entries), strict=True):
             if stored is None:

@@ -2,23 +2,25 @@
 
 Nothing reaches the backend before the batch is over, unless the stage grows beyond its limit and spills.
 
-Keys that are scanned again within a batch (elements of a list, entries of a map, timers, the TTL index) are
+Keys that are scanned again within a batch (elements of a list, entries of a map, timers) are
 written with `put_sub` under a prefix of the caller's choice, and read with `scan_sub` of that same prefix:
 the stage then knows the staged keys of the prefix without looking at the others. `scan` sees everything as
 well, but puts all staged keys in order first.
+
+The overlay: takes stored entries and what a batch has staged, gives both as one, keeps nothing.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice, repeat
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from tidegate.checkpoint.backend import Backend, Changes
+from tidegate.checkpoint.keys.layout import after
 from tidegate.errors import InvariantBroken
-from tidegate.state.backend import Backend, Changes
-from tidegate.state.layout import after
 
 MIB = 1024 * 1024
 
@@ -71,7 +73,7 @@ class Stage:
         self._removals = self._removals_ordered = 0
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the value of a key as the batch sees it."""
+        """Return the value of a key as the batch sees it."""
         value: bytes | None = self._writes.get(key, _MISSING)
         if value is not _MISSING:
             return value
@@ -85,7 +87,7 @@ class Stage:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Give the values of keys, in their order; one call to the backend."""
+        """Return the values of keys, in their order; one call to the backend."""
         if not self._writes and not self._gone and not self._cache:
             return self._read(keys)
         values = list(map(self._writes.get, keys, repeat(_MISSING)))
@@ -171,26 +173,34 @@ class Stage:
     def scan_sub(
         self, prefix: bytes, start: bytes | None = None, stop: bytes | None = None
     ) -> Iterator[_Pair]:
-        """Give the entries under a prefix in key order, all or those of a half-open range of whole keys.
+        """Return the entries under a prefix in key order, all or those of a half-open range of whole keys.
 
         Right only where every key under the prefix is written with `put_sub` and `delete_sub` of that prefix
         (or cleared by `clear_sub` or `delete_range`). The staged part of the answer is as of the call.
         """
         first = prefix if start is None else start
         last = after(prefix) if stop is None else stop
-        keys = self._subs.get(prefix)
-        if keys is None:
-            return iter(()) if prefix in self._cleared else self._stored(first, last)
-        if self._subs_ordered.get(prefix) != len(keys):
-            # Kept in order, so that the next scan sorts only what came since, if anything did.
-            keys[:] = dict.fromkeys(keys)
-            keys.sort()
-            self._subs_ordered[prefix] = len(keys)
-        writes = self._writes
-        inside = keys[bisect_left(keys, first) : bisect_left(keys, last)]
-        staged = [(key, writes[key]) for key in inside if key in writes]
         stored = iter(()) if prefix in self._cleared else self._stored(first, last)
-        return _merged(stored, staged)
+        return merged(stored, self._staged_sub(prefix, first, last)) if prefix in self._subs else stored
+
+    def pages_sub(self, places: Sequence[tuple[bytes, bytes]], count_max: int) -> list[SubPage]:
+        """Return some entries under each of many prefixes, from a key on; one call to the backend.
+
+        Up to so many stored entries of each are looked at: a page may have more, or none and yet go on. Right
+        where `scan_sub` is.
+        """
+        ranges = [(first, after(prefix)) for prefix, first in places if prefix not in self._cleared]
+        found = iter(self.backend.pages(ranges, count_max) if ranges else ())
+        pages = []
+        for prefix, first in places:
+            stored = [] if prefix in self._cleared else next(found)
+            go_on = stored[-1][0] + b"\x00" if len(stored) == count_max else None
+            if self._gone:
+                stored = [pair for pair in stored if not self._is_gone(pair[0])]
+            if prefix in self._subs:
+                stored = list(merged(stored, self._staged_sub(prefix, first, go_on or after(prefix))))
+            pages.append(SubPage(stored, go_on))
+        return pages
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
         """Stage that every key of a half-open range goes; puts all staged keys in order first."""
@@ -209,13 +219,13 @@ class Stage:
             self._row.append((None, partial(self._unrange, dropped)))
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[_Pair]:
-        """Give the entries of a half-open range in key order; puts all staged keys in order first."""
+        """Return the entries of a half-open range in key order; puts all staged keys in order first."""
         if not self._writes:
             return self._stored(start, stop)
         ordered = self._in_order()
         writes = self._writes
         inside = ordered[bisect_left(ordered, start) : bisect_left(ordered, stop)]
-        return _merged(self._stored(start, stop), [(key, writes[key]) for key in inside])
+        return merged(self._stored(start, stop), [(key, writes[key]) for key in inside])
 
     def prefetch(self, keys: Sequence[bytes]) -> None:
         """Read keys into memory with one call to the backend; later `get`s of them cost no read.
@@ -268,14 +278,14 @@ class Stage:
             self._shed()
 
     def take(self) -> Changes:
-        """Give what is staged and not yet spilled, and start anew."""
+        """Return what is staged and not yet spilled, and start anew."""
         changes = Changes(ranges=[*self._cleared.items(), *self._ranges], entries=self._writes)
         self._start_anew()
         return changes
 
     @property
     def staged_bytes(self) -> int:
-        """Give about how many bytes are staged in memory, at most; a key written twice counts twice."""
+        """Return about how many bytes are staged in memory, at most; a key written twice counts twice."""
         return self._bytes
 
     def _start_anew(self) -> None:
@@ -302,7 +312,7 @@ class Stage:
         return [found[key] for key in keys]
 
     def _below(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Give the values that keys have beneath what is written: none where deleted, cached, or stored."""
+        """Return the values that keys have beneath what is written: none where deleted, cached, or stored."""
         known: dict[bytes, bytes | None] = {}
         if self._gone:
             known = {key: None for key in keys if self._is_gone(key)}
@@ -324,7 +334,7 @@ class Stage:
         self._cache_bytes += size_bytes
 
     def _is_gone(self, key: bytes) -> bool:
-        """Say whether the stored value of a key was cleared or deleted by range."""
+        """Return whether the stored value of a key was cleared or deleted by range."""
         cleared = self._cleared
         for length in self._cleared_lengths:
             if key[:length] in cleared:
@@ -338,8 +348,19 @@ class Stage:
             return stored
         return (pair for pair in stored if not self._is_gone(pair[0]))
 
+    def _staged_sub(self, prefix: bytes, first: bytes, last: bytes) -> list[tuple[bytes, bytes | None]]:
+        """Return what is staged under a prefix in a half-open range, in order."""
+        keys, writes = self._subs[prefix], self._writes
+        if self._subs_ordered.get(prefix) != len(keys):
+            # Kept in order, so that the next scan sorts only what came since, if anything did.
+            keys[:] = dict.fromkeys(keys)
+            keys.sort()
+            self._subs_ordered[prefix] = len(keys)
+        inside = keys[bisect_left(keys, first) : bisect_left(keys, last)]
+        return [(key, writes[key]) for key in inside if key in writes]
+
     def _in_order(self) -> list[bytes]:
-        """Give all staged keys in order; costs little when few came since the last time."""
+        """Return all staged keys in order; costs little when few came since the last time."""
         ordered = self._ordered
         if self._removals != self._removals_ordered:
             ordered.clear()
@@ -378,8 +399,17 @@ class Stage:
         self.backend.write_partly(changes)
 
 
-def _merged(stored: Iterator[_Pair], staged: list[tuple[bytes, bytes | None]]) -> Iterator[_Pair]:
-    """Give stored entries with the staged ones over them, in key order."""
+class SubPage(NamedTuple):
+    """Some entries under a prefix, in order, and the key from which to read on; None: these were the last."""
+
+    entries: list[tuple[bytes, bytes]]
+    go_on: bytes | None
+
+
+def merged(
+    stored: Iterable[tuple[bytes, bytes]], staged: Sequence[tuple[bytes, bytes | None]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield stored entries with the staged ones over them, in key order; None is an entry that goes."""
     place, count = 0, len(staged)
     for pair in stored:
         key = pair[0]

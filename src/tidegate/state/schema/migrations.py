@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt, ValueInvalid
-from tidegate.state.serializers import Serializer, stored_serializer
-from tidegate.state.signatures import Signature, shown
+from tidegate.state.schema.signatures import Signature, shown
+from tidegate.state.serializers.registry import Serializer, stored_serializer
 
 VERSION_MIN, VERSION_MAX = 1, 255  # one byte of every entry
 
@@ -54,7 +54,7 @@ class Named:
 def chain(
     migrations: Sequence[Migration], stored: Iterable[int], version: int, named: Named
 ) -> dict[int, tuple[Migration, ...]]:
-    """Give the steps from every stored version to the one the code has.
+    """Return the steps from every stored version to the one the code has.
 
     StateMismatch for a version that is newer than the code, and for a step that is missing; StateInvalid for
     steps that contradict each other.
@@ -118,7 +118,7 @@ class Upgrader:
         }
 
     def decode(self, version: int, payload: bytes) -> Any:
-        """Give the value that a version wrote, as a value of today's type."""
+        """Return the value that a version wrote, as a value of today's type."""
         if version == self.version:
             return self._serializer.decode(payload)
         reader = self._readers.get(version)
@@ -153,7 +153,7 @@ class Upgrader:
 
 
 def _undressed(value: Any) -> Any:
-    """Give records as dicts, to the bottom."""
+    """Return records as dicts, to the bottom."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return value

@@ -16,8 +16,12 @@ from typing import Any, Protocol
 
 import xxhash
 
+from tidegate.checkpoint.keys.codec import KeyType
+from tidegate.checkpoint.keys.layout import PARALLELISM_MAX, STATES_MAX
+from tidegate.checkpoint.rescale import Redistribute
+from tidegate.checkpoint.store import Depot, schema_name
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt
-from tidegate.state.evolution import (
+from tidegate.state.schema.migrations import (
     VERSION_MAX,
     VERSION_MIN,
     Migration,
@@ -25,10 +29,8 @@ from tidegate.state.evolution import (
     StoredForm,
     chain,
 )
-from tidegate.state.keys import KeyType
-from tidegate.state.layout import PARALLELISM_MAX, STATES_MAX
-from tidegate.state.serializers import SERIALIZER_NAMES
-from tidegate.state.signatures import Signature, same_shape, shown, signature_of, signature_text
+from tidegate.state.schema.signatures import Signature, same_shape, shown, signature_of, signature_text
+from tidegate.state.serializers.registry import SERIALIZER_NAMES
 
 FORMAT_VERSION = 1
 MAGIC = "tidegate state schema"
@@ -47,7 +49,7 @@ class SchemaDepot(Protocol):
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Give the bytes of a file; None when it is not there."""
+        """Return the bytes of a file; None when it is not there."""
         ...
 
 
@@ -76,7 +78,7 @@ def _signature(declared: Any, serializer: str) -> Signature:
 
 
 def signature_for(python_type: Any, serializer: str) -> Signature:
-    """Give the signature of a type; one that only a serializer of its own knows is called by its name."""
+    """Return the signature of a type; one that only a serializer of its own knows is called by its name."""
     try:
         return signature_of(python_type)
     except StateInvalid:
@@ -99,18 +101,18 @@ class StoredState:
 
     @property
     def version(self) -> int:
-        """Give the newest version."""
+        """Return the newest version."""
         return max(self.versions)
 
     def forms(self) -> dict[int, StoredForm]:
-        """Give how the values of each version lie there."""
+        """Return how the values of each version lie there."""
         return {
             version: StoredForm(types[-1], self.serializers[version])
             for version, types in self.versions.items()
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Give the state as JSON has it."""
+        """Return the state as JSON has it."""
         versions = {
             str(version): {"types": list(self.versions[version]), "serializer": self.serializers[version]}
             for version in sorted(self.versions)
@@ -120,7 +122,7 @@ class StoredState:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> StoredState:
-        """Give the state that `to_json` gave."""
+        """Return the state that `to_json` gave."""
         versions = {int(version): form for version, form in stored["versions"].items()}
         return cls(
             number=stored["number"],
@@ -144,7 +146,7 @@ class OperatorSchema:
     number: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Give the schema as JSON has it, without the checksum."""
+        """Return the schema as JSON has it, without the checksum."""
         return {
             "magic": MAGIC,
             "format": FORMAT_VERSION,
@@ -157,7 +159,7 @@ class OperatorSchema:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> OperatorSchema:
-        """Give the schema that `to_json` gave."""
+        """Return the schema that `to_json` gave."""
         return cls(
             operator=stored["operator"],
             key=KeyType.from_json(stored["key"]),
@@ -189,7 +191,7 @@ class SchemaChanges:
 
 
 def resolve_schema(depot: SchemaDepot, wanted: Wanted) -> OperatorSchema:
-    """Give the schema under which the code runs; the next file is written when something changed.
+    """Return the schema under which the code runs; the next file is written when something changed.
 
     StateMismatch or StateInvalid when the code does not fit the checkpoint; nothing was written then.
     """
@@ -203,31 +205,29 @@ def resolve_schema(depot: SchemaDepot, wanted: Wanted) -> OperatorSchema:
 
 
 def check_schema(depot: SchemaDepot, wanted: Wanted) -> OperatorSchema:
-    """Give what `resolve_schema` would give, and write nothing."""
+    """Return what `resolve_schema` would give, and write nothing."""
     return plan_schema(newest_schema(depot, wanted.operator), wanted)
 
 
 def newest_schema(depot: SchemaDepot, operator: str) -> OperatorSchema | None:
-    """Give the schema that counts; None when there is none yet."""
+    """Return the schema that counts; None when there is none yet."""
     newest, number = None, 1
     while (content := depot.read(schema_name(number))) is not None:
         newest, number = content, number + 1
     return None if newest is None else load_schema(newest, f"{operator}/{schema_name(number - 1)}")
 
 
-def schema_name(number: int) -> str:
-    """Give the name of a schema's file."""
-    return f"schema.{number}.json"
-
-
 def dump_schema(schema: OperatorSchema) -> bytes:
-    """Give the bytes of a schema's file."""
+    """Return the bytes of a schema's file."""
     content = schema.to_json()
     return json.dumps({**content, "checksum": _checksum(content)}, indent=1, ensure_ascii=False).encode()
 
 
 def load_schema(content: bytes, place: str) -> OperatorSchema:
-    """Give the schema of a file's bytes; StorageCorrupt for damaged ones and for a format we do not know."""
+    """Return the schema of a file's bytes.
+
+    StorageCorrupt for damaged ones and for a format we do not know.
+    """
     try:
         stored = json.loads(content)
         checksum = stored.pop("checksum")
@@ -249,7 +249,7 @@ def _checksum(content: dict[str, Any]) -> str:
 
 
 def schema_changes(old: OperatorSchema | None, new: OperatorSchema) -> SchemaChanges:
-    """Say what a new schema changes."""
+    """Return what a new schema changes."""
     before = {} if old is None else old.states
     both = [(name, before[name], state) for name, state in new.states.items() if name in before]
     return SchemaChanges(
@@ -261,7 +261,7 @@ def schema_changes(old: OperatorSchema | None, new: OperatorSchema) -> SchemaCha
 
 
 def plan_schema(stored: OperatorSchema | None, wanted: Wanted) -> OperatorSchema:
-    """Give the schema that follows from the stored and the wanted one: the stored one if nothing changes."""
+    """Return schema that follows from the stored and the wanted one: the stored one if nothing changes."""
     _check_wanted(wanted)
     if stored is None:
         states = {spec.name: _stored(spec, number) for number, spec in enumerate(wanted.specs, 1)}
@@ -329,7 +329,7 @@ def _check_same(stored: OperatorSchema, wanted: Wanted) -> None:
 
 
 def _continued(state: StoredState, spec: StateSpec, wanted: Wanted) -> StoredState:
-    """Give a stored state as the code goes on with it, or say why it cannot."""
+    """Return a stored state as the code goes on with it, or say why it cannot."""
     named = Named(wanted.operator, spec.name)
     if state.kind != spec.kind:
         reason = f"state '{spec.name}' is a {state.kind} state there and a {spec.kind} state in the code. "
@@ -372,3 +372,10 @@ def _same(one: tuple[Signature, ...], other: tuple[Signature, ...]) -> bool:
 
 def _texts(types: tuple[Signature, ...]) -> str:
     return " → ".join(map(signature_text, types))
+
+
+def redistribution_of(depot: Depot) -> dict[int, Redistribute]:
+    """Return how the elements of each operator list are shared out by rescaling, by the state's number."""
+    schema = newest_schema(depot, depot.root.name)
+    lists = [state for state in (schema.states.values() if schema else ()) if state.kind == "operator-list"]
+    return {state.number: "union" if state.redistribute == "union" else "split" for state in lists}

@@ -47,7 +47,7 @@ _KNOWN = "int, float, bool, str, bytes, datetime, date, Decimal, list, dict, tup
 
 
 def signature_of(python_type: Any, *, operator: str = "(not named yet)") -> Signature:
-    """Give the signature of a type; StateInvalid says what to use instead of one that cannot be kept."""
+    """Return the signature of a type; StateInvalid says what to use instead of one that cannot be kept."""
     return _signature(python_type, operator, 0)
 
 
@@ -88,7 +88,7 @@ def _why_not(python_type: Any) -> str:
 
 
 def unwrapped(python_type: Any) -> Any:
-    """Give the type below a NewType or an Annotated."""
+    """Return the type below a NewType or an Annotated."""
     while True:
         if hasattr(python_type, "__supertype__"):
             python_type = python_type.__supertype__
@@ -99,7 +99,7 @@ def unwrapped(python_type: Any) -> Any:
 
 
 def optional_inner(python_type: Any) -> Any:
-    """Give X of Optional[X]; None for every other type."""
+    """Return X of Optional[X]; None for every other type."""
     if typing.get_origin(python_type) not in (typing.Union, types.UnionType):
         return None
     others = [one for one in typing.get_args(python_type) if one is not type(None)]
@@ -107,7 +107,7 @@ def optional_inner(python_type: Any) -> Any:
 
 
 def hints_of(record: type, *, operator: str = "(not named yet)") -> dict[str, Any]:
-    """Give the fields of a dataclass with their types, in order.
+    """Return the fields of a dataclass with their types, in order.
 
     Annotations that are text are replaced in the class by the types they name: a class that is sent to
     another process without its module takes its types along.
@@ -127,7 +127,7 @@ def hints_of(record: type, *, operator: str = "(not named yet)") -> dict[str, An
 
 
 def shown(python_type: Any) -> str:
-    """Give a type as its user wrote it."""
+    """Return a type as its user wrote it."""
     if isinstance(python_type, type) and not typing.get_args(python_type):
         return python_type.__name__
     return str(python_type).replace("typing.", "")
@@ -150,7 +150,7 @@ def _shape(signature: Signature) -> Any:
 
 
 def signature_text(signature: Signature) -> str:
-    """Give a signature as a person writes it: `Session(start: int, name: str | None)`."""
+    """Return a signature as a person writes it: `Session(start: int, name: str | None)`."""
     if isinstance(signature, str):
         return signature
     if "record" in signature:
@@ -164,7 +164,7 @@ def signature_text(signature: Signature) -> str:
 
 
 def type_of(signature: Signature) -> Any:
-    """Give a Python type for a signature: records become dicts with typed fields."""
+    """Return a Python type for a signature: records become dicts with typed fields."""
     if isinstance(signature, str):
         if signature not in _PLAIN_TYPES:
             raise InvariantBroken(reason=f"there is no signature '{signature}'")

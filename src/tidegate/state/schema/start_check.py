@@ -9,14 +9,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidegate.checkpoint import epochs
+from tidegate.checkpoint.coalesce_guard import moved_batches
+from tidegate.checkpoint.commit_record import head_name
+from tidegate.checkpoint.epochs import NONE_SEEN, Epoch, check_parallelism
+from tidegate.checkpoint.savepoints.record import read_savepoint
+from tidegate.checkpoint.store import Depot, checkpoint_path, operator_depot
 from tidegate.errors import StateMismatch
-from tidegate.state import epochs
-from tidegate.state.depot import Depot, checkpoint_path, operator_depot
-from tidegate.state.epochs import NONE_SEEN, Epoch, check_parallelism
-from tidegate.state.heads import head_name
-from tidegate.state.moved import moved_batches
-from tidegate.state.savepoint_record import read_savepoint
-from tidegate.state.schemas import OperatorSchema, Wanted, check_schema, newest_schema, schema_changes
+from tidegate.state.schema.schema import OperatorSchema, Wanted, check_schema, newest_schema, schema_changes
 
 _SCHEMA = re.compile(r"schema\.\d+\.json")
 
@@ -44,7 +44,7 @@ class StartPlan:
 def check_start(
     checkpoint: str | Path, wanted: Wanted, parallelism: int | None, savepoint: str | Path | None = None
 ) -> StartPlan:
-    """Say how a query with this operator begins from a checkpoint, or refuse with each reason."""
+    """Return how a query with this operator begins from a checkpoint, or refuse with each reason."""
     depot = operator_depot(str(checkpoint), wanted.operator)
     known = epochs.listed(depot)
     if parallelism is not None:
@@ -113,14 +113,14 @@ def _check_max_parallelism(stored: int, wanted: Wanted) -> None:
 
 
 def _has_schemas_of(depot: Depot, folder: Path, count: int) -> bool:
-    """Say whether nothing but the savepoint's schemas is there: a start from it was cut off, and goes on."""
+    """True if nothing but the savepoint's schemas is there: a start from it was cut off, and goes on."""
     source = Depot(folder)
     names = [name for name in depot.names() if _SCHEMA.fullmatch(name)]
     return len(names) <= count and all(depot.read(name) == source.read(name) for name in names)
 
 
 def _changes(depot: Depot, wanted: Wanted) -> tuple[str, ...]:
-    """Give a sentence for each state that the code changes, after it was checked against what is stored."""
+    """Return a sentence for each state that the code changes, after it was checked against what is stored."""
     old = newest_schema(depot, wanted.operator)
     new = check_schema(depot, wanted)
     return () if old is None else tuple(_sentences(old, new))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.state.scalars import Scalar, corrupt, refused
+from tidegate.state.serializers.scalars import Scalar, corrupt, refused
 
 # Numbers, truth values, times and fixed texts; never Python values inside an array.
 _KINDS = "biufcSUMm"
@@ -27,7 +27,7 @@ class NdarraySerializer(Scalar["npt.NDArray[Any]"]):
     name = "ndarray"
 
     def encode(self, value: npt.NDArray[Any]) -> bytes:
-        """Give the type, the shape and the numbers."""
+        """Return the type, the shape and the numbers."""
         if not isinstance(value, np.ndarray):
             raise refused("ndarray", value, "it is no numpy array")
         if value.dtype.kind not in _KINDS or value.dtype.names or value.ndim > _DIMENSIONS_MAX:
@@ -37,7 +37,7 @@ class NdarraySerializer(Scalar["npt.NDArray[Any]"]):
         return bytes([len(kind)]) + kind + shape + value.tobytes()
 
     def decode(self, payload: bytes) -> npt.NDArray[Any]:
-        """Give an array of one's own."""
+        """Return an array of one's own."""
         try:
             after = 1 + payload[0]
             dtype = np.dtype(payload[1:after].decode("ascii"))
@@ -60,7 +60,7 @@ class ArrowSerializer(Scalar[Any]):
         self._type: Any = python_type
 
     def encode(self, value: Any) -> bytes:
-        """Give an IPC stream."""
+        """Return an IPC stream."""
         if not isinstance(value, self._type):
             raise refused(self._type.__name__, type(value), "it is another type")
         sink = pa.BufferOutputStream()
@@ -69,7 +69,7 @@ class ArrowSerializer(Scalar[Any]):
         return sink.getvalue().to_pybytes()  # type: ignore[no-any-return]
 
     def decode(self, payload: bytes) -> Any:
-        """Give the batch or the table."""
+        """Return the batch or the table."""
         try:
             with pa.ipc.open_stream(payload) as reader:
                 found = reader.read_all()

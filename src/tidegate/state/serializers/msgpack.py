@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import TidegateError
-from tidegate.state.arrays import ArrowSerializer, NdarraySerializer
-from tidegate.state.scalars import corrupt, refused
-from tidegate.state.signatures import Signature, hints_of, shown, signature_of, unwrapped
+from tidegate.state.schema.signatures import Signature, hints_of, shown, signature_of, unwrapped
+from tidegate.state.serializers.arrays import ArrowSerializer, NdarraySerializer
+from tidegate.state.serializers.scalars import corrupt, refused
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class _Packed(Generic[T]):
         self._fields, self._kinds = _simple_fields(self._type)
 
     def encode(self, value: T) -> bytes:
-        """Give the bytes of a value; ValueInvalid for one that the type does not take."""
+        """Return the bytes of a value; ValueInvalid for one that the type does not take."""
         try:
             if value.__class__ is self._type and [*map(type, self._fields(value))] == self._kinds:
                 return self._encode(value)
@@ -56,18 +56,18 @@ class _Packed(Generic[T]):
             raise refused(shown(self._type), value, str(error)) from error
 
     def decode(self, payload: bytes) -> T:
-        """Give the value of bytes; StorageCorrupt for bytes that are not of the type."""
+        """Return the value of bytes; StorageCorrupt for bytes that are not of the type."""
         try:
             return self._decode(payload)  # type: ignore[no-any-return]
         except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, TidegateError) as error:
             raise corrupt(shown(self._type), payload, str(error)) from error
 
     def encode_many(self, values: Sequence[T]) -> list[bytes]:
-        """Give the bytes of values, in order."""
+        """Return the bytes of values, in order."""
         return list(map(self.encode, values))
 
     def decode_many(self, payloads: Sequence[bytes]) -> list[T]:
-        """Give the values of bytes, in order."""
+        """Return the values of bytes, in order."""
         try:
             return list(map(self._decode, payloads))
         except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, TidegateError):
@@ -109,7 +109,7 @@ def _never(_value: Any) -> tuple[Any, ...]:
 
 
 def _simple_fields(record: Any) -> tuple[Callable[[Any], Any], list[type]]:
-    """Give what reads the fields of a record, and their types when all of them are simple."""
+    """Return what reads the fields of a record, and their types when all of them are simple."""
     if not (isinstance(record, type) and dataclasses.is_dataclass(record)):
         return _never, []
     fields = [(name, unwrapped(kind)) for name, kind in hints_of(record).items()]
@@ -120,14 +120,14 @@ def _simple_fields(record: Any) -> tuple[Callable[[Any], Any], list[type]]:
 
 
 def _known(python_type: Any, signature: Signature | None) -> Any:
-    """Give the type, when it can be kept; annotations that are text have become types then."""
+    """Return the type, when it can be kept; annotations that are text have become types then."""
     if signature is None:
         signature_of(python_type)
     return python_type
 
 
 def _plain(value: Any) -> Any:
-    """Give what MessagePack has for a value that msgspec does not know."""
+    """Return what MessagePack has for a value that msgspec does not know."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, int | float | str | bytes):
@@ -141,7 +141,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(python_type: Any, stored: Any) -> Any:
-    """Give the array behind the bytes that `_plain` made."""
+    """Return the array behind the bytes that `_plain` made."""
     if getattr(python_type, "__origin__", python_type) is np.ndarray and isinstance(stored, bytes):
         return _NDARRAY.decode(stored)
     if python_type in (pa.RecordBatch, pa.Table) and isinstance(stored, bytes):

@@ -24,9 +24,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import InvariantBroken
-from tidegate.state.arrays import ArrowSerializer, NdarraySerializer
-from tidegate.state.packed import JsonSerializer, MsgpackSerializer
-from tidegate.state.scalars import (
+from tidegate.state.schema.signatures import Signature, signature_of, type_of, unwrapped
+from tidegate.state.serializers.arrays import ArrowSerializer, NdarraySerializer
+from tidegate.state.serializers.msgpack import JsonSerializer, MsgpackSerializer
+from tidegate.state.serializers.scalars import (
     BoolSerializer,
     BytesSerializer,
     DateSerializer,
@@ -38,7 +39,6 @@ from tidegate.state.scalars import (
     number_payloads,
     numbers_of,
 )
-from tidegate.state.signatures import Signature, signature_of, type_of, unwrapped
 
 __all__ = [
     "JsonSerializer",
@@ -70,19 +70,19 @@ class Serializer(Protocol[T]):
         ...
 
     def encode(self, value: T) -> bytes:
-        """Give the bytes of a value; ValueInvalid for one that the type does not take."""
+        """Return the bytes of a value; ValueInvalid for one that the type does not take."""
         ...
 
     def decode(self, payload: bytes) -> T:
-        """Give the value of bytes; StorageCorrupt for bytes that are not of the type."""
+        """Return the value of bytes; StorageCorrupt for bytes that are not of the type."""
         ...
 
     def encode_many(self, values: Sequence[T]) -> list[bytes]:
-        """Give the bytes of values, in order."""
+        """Return the bytes of values, in order."""
         ...
 
     def decode_many(self, payloads: Sequence[bytes]) -> Sequence[T]:
-        """Give the values of bytes, in order: as a numpy array where there is a `dtype`."""
+        """Return the values of bytes, in order: as a numpy array where there is a `dtype`."""
         ...
 
 
@@ -105,7 +105,10 @@ SERIALIZER_NAMES = frozenset(
 
 
 def serializer_for(python_type: Any, *, operator: str = "(not named yet)") -> Serializer[Any]:
-    """Give the serializer of a type; StateInvalid says what to use instead of a type that cannot be kept."""
+    """Return the serializer of a type.
+
+    StateInvalid says what to use instead of a type that cannot be kept.
+    """
     signature = signature_of(python_type, operator=operator)
     if not isinstance(signature, str):
         return MsgpackSerializer(python_type)
@@ -115,7 +118,7 @@ def serializer_for(python_type: Any, *, operator: str = "(not named yet)") -> Se
 
 
 def stored_serializer(signature: Signature, name: str, python_type: Any = None) -> Serializer[Any] | None:
-    """Give the serializer that reads what one of this name wrote; None when the name is not ours.
+    """Return the serializer that reads what one of this name wrote; None when the name is not ours.
 
     Without a `python_type` records come back as dicts.
     """
@@ -133,7 +136,7 @@ def stored_serializer(signature: Signature, name: str, python_type: Any = None) 
 def encode_all(
     serializer: Serializer[Any], values: Sequence[Any] | npt.NDArray[Any], prefix: bytes = b""
 ) -> list[bytes]:
-    """Give the bytes of values, each behind the same prefix; numbers all at once."""
+    """Return the bytes of values, each behind the same prefix; numbers all at once."""
     if serializer.dtype is not None:
         return number_payloads(serializer, values, prefix)
     payloads = serializer.encode_many(cast("Sequence[Any]", values))
@@ -141,14 +144,14 @@ def encode_all(
 
 
 def decode_all(serializer: Serializer[Any], payloads: Sequence[bytes], skip: int = 0) -> Any:
-    """Give the values of payloads that each begin with `skip` other bytes: numbers as a numpy array."""
+    """Return the values of payloads that each begin with `skip` other bytes: numbers as a numpy array."""
     if serializer.dtype is not None:
         return numbers_of(serializer, payloads, skip)
     return serializer.decode_many([payload[skip:] for payload in payloads] if skip else payloads)
 
 
 def plain_decode(signature: Signature, payload: bytes, *, serializer: str = "") -> Any:
-    """Give a value as JSON has it, by its signature alone: for tools that do not have the class.
+    """Return a value as JSON has it, by its signature alone: for tools that do not have the class.
 
     Bytes become base64, times ISO 8601, Decimals text, tuples lists; a dict whose keys are no text becomes
     a list of pairs.

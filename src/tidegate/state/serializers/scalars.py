@@ -27,14 +27,14 @@ _DAY = struct.Struct("<i")
 
 
 def refused(name: str, value: object, reason: str) -> ValueInvalid:
-    """Give the error for a value that a type does not take."""
+    """Return the error for a value that a type does not take."""
     text = repr(value)
     text = text if len(text) <= 100 else f"{text[:100]}…"
     return ValueInvalid(place=f"{text} as {name}", reason=reason)
 
 
 def corrupt(name: str, payload: bytes, reason: str) -> StorageCorrupt:
-    """Give the error for bytes that are not of a type."""
+    """Return the error for bytes that are not of a type."""
     shown = payload[:32].hex() + ("…" if len(payload) > 32 else "")
     return StorageCorrupt(place=f"a value of type {name}", reason=f"{reason} ({len(payload)} bytes: {shown})")
 
@@ -46,19 +46,19 @@ class Scalar(Generic[T]):
     dtype: np.dtype[Any] | None = None
 
     def encode(self, value: T) -> bytes:
-        """Give the bytes of a value."""
+        """Return the bytes of a value."""
         raise NotImplementedError
 
     def decode(self, payload: bytes) -> T:
-        """Give the value of bytes."""
+        """Return the value of bytes."""
         raise NotImplementedError
 
     def encode_many(self, values: Sequence[T]) -> list[bytes]:
-        """Give the bytes of values, in order."""
+        """Return the bytes of values, in order."""
         return list(map(self.encode, values))
 
     def decode_many(self, payloads: Sequence[bytes]) -> Sequence[T]:
-        """Give the values of bytes, in order."""
+        """Return the values of bytes, in order."""
         return list(map(self.decode, payloads))
 
 
@@ -68,11 +68,11 @@ class _Number(Scalar[T]):
     dtype: np.dtype[Any]
 
     def encode_many(self, values: Sequence[T] | npt.NDArray[Any]) -> list[bytes]:
-        """Give the bytes of values, in order; whole numpy arrays at once."""
+        """Return the bytes of values, in order; whole numpy arrays at once."""
         return number_payloads(self, values, b"")
 
     def decode_many(self, payloads: Sequence[bytes]) -> Any:
-        """Give the values of bytes as a numpy array."""
+        """Return the values of bytes as a numpy array."""
         return numbers_of(self, payloads, 0)
 
 
@@ -83,7 +83,7 @@ class IntSerializer(_Number[int]):
     dtype = np.dtype("<i8")
 
     def encode(self, value: int) -> bytes:
-        """Give 8 bytes."""
+        """Return 8 bytes."""
         try:
             return _INT.pack(value)
         except struct.error:
@@ -91,7 +91,7 @@ class IntSerializer(_Number[int]):
             raise refused("int", value, "it is beyond 64 bits" if fits else "it is no integer") from None
 
     def decode(self, payload: bytes) -> int:
-        """Give the number."""
+        """Return the number."""
         try:
             return _INT.unpack(payload)[0]  # type: ignore[no-any-return]
         except struct.error as error:
@@ -105,14 +105,14 @@ class FloatSerializer(_Number[float]):
     dtype = np.dtype("<f8")
 
     def encode(self, value: float) -> bytes:
-        """Give 8 bytes."""
+        """Return 8 bytes."""
         try:
             return _FLOAT.pack(value)
         except (struct.error, TypeError, OverflowError):
             raise refused("float", value, "it is no number that a float holds") from None
 
     def decode(self, payload: bytes) -> float:
-        """Give the number."""
+        """Return the number."""
         try:
             return _FLOAT.unpack(payload)[0]  # type: ignore[no-any-return]
         except struct.error as error:
@@ -125,13 +125,13 @@ class BoolSerializer(Scalar[bool]):
     name = "bool"
 
     def encode(self, value: bool) -> bytes:
-        """Give one byte."""
+        """Return one byte."""
         if type(value) in (bool, np.bool_):
             return b"\x01" if value else b"\x00"
         raise refused("bool", value, "it is neither True nor False")
 
     def decode(self, payload: bytes) -> bool:
-        """Give True or False."""
+        """Return True or False."""
         if payload not in (b"\x00", b"\x01"):
             raise corrupt("bool", payload, "one byte 0 or 1 is expected")
         return payload == b"\x01"
@@ -143,14 +143,14 @@ class TextSerializer(Scalar[str]):
     name = "utf8"
 
     def encode(self, value: str) -> bytes:
-        """Give the UTF-8 bytes."""
+        """Return the UTF-8 bytes."""
         try:
             return str.encode(value)
         except (TypeError, UnicodeEncodeError) as error:
             raise refused("str", value, f"it is no text that UTF-8 has ({error})") from None
 
     def decode(self, payload: bytes) -> str:
-        """Give the text."""
+        """Return the text."""
         try:
             return payload.decode()
         except UnicodeDecodeError as error:
@@ -163,13 +163,13 @@ class BytesSerializer(Scalar[bytes]):
     name = "bytes"
 
     def encode(self, value: bytes) -> bytes:
-        """Give them back, as bytes of their own."""
+        """Return them back, as bytes of their own."""
         if not isinstance(value, bytes | bytearray | memoryview):
             raise refused("bytes", value, "it is no bytes")
         return bytes(value)
 
     def decode(self, payload: bytes) -> bytes:
-        """Give them back."""
+        """Return them back."""
         return payload
 
 
@@ -179,14 +179,14 @@ class DatetimeSerializer(Scalar[dt.datetime]):
     name = "datetime"
 
     def encode(self, value: dt.datetime) -> bytes:
-        """Give 9 bytes."""
+        """Return 9 bytes."""
         if not isinstance(value, dt.datetime):
             raise refused("datetime", value, "it is no datetime")
         aware = value.tzinfo is not None
         return _TIME.pack(aware, (value - (_EPOCH if aware else _NAIVE_EPOCH)) // _MICROSECOND)
 
     def decode(self, payload: bytes) -> dt.datetime:
-        """Give the time."""
+        """Return the time."""
         try:
             aware, micros = _TIME.unpack(payload)
             return (_EPOCH if aware else _NAIVE_EPOCH) + dt.timedelta(microseconds=micros)
@@ -200,13 +200,13 @@ class DateSerializer(Scalar[dt.date]):
     name = "date"
 
     def encode(self, value: dt.date) -> bytes:
-        """Give 4 bytes."""
+        """Return 4 bytes."""
         if not isinstance(value, dt.date) or isinstance(value, dt.datetime):
             raise refused("date", value, "it is no date")
         return _DAY.pack(value.toordinal() - _DAY_OF_EPOCH)
 
     def decode(self, payload: bytes) -> dt.date:
-        """Give the day."""
+        """Return the day."""
         try:
             return dt.date.fromordinal(_DAY.unpack(payload)[0] + _DAY_OF_EPOCH)
         except (struct.error, OverflowError, ValueError) as error:
@@ -219,13 +219,13 @@ class DecimalSerializer(Scalar[Decimal]):
     name = "decimal"
 
     def encode(self, value: Decimal) -> bytes:
-        """Give the text."""
+        """Return the text."""
         if not isinstance(value, Decimal):
             raise refused("Decimal", value, "it is no Decimal")
         return str(value).encode()
 
     def decode(self, payload: bytes) -> Decimal:
-        """Give the number."""
+        """Return the number."""
         try:
             return Decimal(payload.decode())
         except (InvalidOperation, UnicodeDecodeError) as error:
@@ -233,7 +233,7 @@ class DecimalSerializer(Scalar[Decimal]):
 
 
 def number_payloads(serializer: Any, values: Sequence[Any] | npt.NDArray[Any], prefix: bytes) -> list[bytes]:
-    """Give the bytes of numbers, each behind the same prefix."""
+    """Return the bytes of numbers, each behind the same prefix."""
     numbers = _as_numbers(serializer, values)
     width = len(prefix) + 8
     table = np.empty((len(numbers), width), np.uint8)
@@ -243,7 +243,7 @@ def number_payloads(serializer: Any, values: Sequence[Any] | npt.NDArray[Any], p
 
 
 def _as_numbers(serializer: Any, values: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Give numbers as an array of the serializer's type; a value that does not fit is refused by name."""
+    """Return numbers as an array of the serializer's type; a value that does not fit is refused by name."""
     dtype: np.dtype[Any] = serializer.dtype
     found = np.asarray(values) if len(values) else np.empty(0, dtype)
     fits = found.dtype.kind in ("iub" if dtype.kind == "i" else "iubf") and found.ndim == 1
@@ -255,7 +255,7 @@ def _as_numbers(serializer: Any, values: Sequence[Any] | npt.NDArray[Any]) -> np
 
 
 def numbers_of(serializer: Any, payloads: Sequence[bytes], skip: int) -> npt.NDArray[Any]:
-    """Give the numbers of payloads that each begin with `skip` other bytes, as an array of one's own."""
+    """Return the numbers of payloads that each begin with `skip` other bytes, as an array of one's own."""
     width = skip + 8
     if set(map(len, payloads)) - {width}:
         wrong = next(payload for payload in payloads if len(payload) != width)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidegate.errors import RequestInvalid, ServerNotRunning, ServerUntrusted, TokenMissing, TokenWrong
-from tidegate.storage.home import Home
+from tidegate.storage.home.home import Home
 
 DEFAULT_HOME = Path("~/.tidegate")
 # A process talks to one server, seldom to a few.
@@ -36,7 +36,7 @@ class Found:
         return self.url.startswith("https://")
 
     def tls_context(self) -> ssl.SSLContext:
-        """Give what checks the server's certificate; a file that holds none is ServerUntrusted.
+        """Return what checks the server's certificate; a file that holds none is ServerUntrusted.
 
         For a plain address it is a context that trusts nobody: it costs nothing, and no one can be let in by
         mistake.
@@ -60,7 +60,7 @@ def find_server(
     *,
     ca_file: str | Path | None = None,
 ) -> Found:
-    """Give the server: as named, else from the environment, else from the home folder."""
+    """Return the server: as named, else from the environment, else from the home folder."""
     # A home that is named is the one that is meant, whatever the environment says.
     url = url or (environ.get("TIDEGATE_URL") if home is None else None)
     token = (token or (environ.get("TIDEGATE_TOKEN") if home is None else None) or "").strip()
@@ -102,7 +102,7 @@ def _is_of_home(url: str, home: str | Path | None, environ: Mapping[str, str]) -
 
 @functools.lru_cache(maxsize=CONTEXTS_KEPT_MAX)
 def _context(ca_file: str | None, changed_ns: int, pinned: bool) -> ssl.SSLContext:  # noqa: ARG001
-    """Give what checks a certificate; the time of the file's change is part of the key it is kept under."""
+    """Return what checks a certificate; the time of the file's change is part of the key it is kept under."""
     context = ssl.create_default_context(cafile=ca_file)
     if pinned:
         context.check_hostname = False

@@ -12,7 +12,7 @@ lake/           Delta tables of the tenant `default`
 streams/        logs of the STREAM tables of the tenant `default`; what is being removed is in .trash
 tenants/        <tenant>/lake and <tenant>/streams: those of the others
 checkpoints/    Spark's, one folder a pipeline
-pipelines/      one Python file a pipeline
+pipelines/      one Python file a pipeline; that of a stopped one ends in .py.stopped
 kept/           whole copies from before an upgrade
 logs/
 """
@@ -29,17 +29,15 @@ from pathlib import Path
 from tidegate.errors import HomeTooNew, HomeUnusable
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.storage.files import refusal, write_file_atomically
-from tidegate.storage.locks import (
+from tidegate.storage.files import home_error, write_file_atomically
+from tidegate.storage.home.locks import (
     LEAVING_HOLDER_WAIT_SECONDS,
     HomeLock,
     LockKind,
     flocked_folder,
     take_lock,
 )
-from tidegate.storage.upgrade import upgrade_home
-
-__all__ = ["LEAVING_HOLDER_WAIT_SECONDS", "Home", "HomeLock", "LockKind", "write_file_atomically"]
+from tidegate.storage.home.upgrade import upgrade_home
 
 # 1: the first. 2: a catalogue, tenants and kept copies. 3: record batches and counters of topics of version
 # 2, which an earlier program would take for damage; nothing moves.
@@ -101,7 +99,7 @@ class Home:
             for name in LATER_FOLDERS:
                 (path / name).mkdir(mode=0o700, exist_ok=True)
         except OSError as problem:
-            raise refusal(path, problem) from problem
+            raise home_error(path, problem) from problem
         return cls(path)
 
     @classmethod
@@ -154,7 +152,7 @@ class Home:
         return self.path / "tenants"
 
     def tenant_lake_path(self, tenant: str) -> Path:
-        """Give the folder of a tenant's Delta tables."""
+        """Return the folder of a tenant's Delta tables."""
         return self.lake_path if tenant == DEFAULT_TENANT else self.tenants_path / tenant / "lake"
 
     @property
@@ -162,7 +160,7 @@ class Home:
         return self.path / "streams"
 
     def tenant_streams_path(self, tenant: str) -> Path:
-        """Give the folder of a tenant's stream logs."""
+        """Return the folder of a tenant's stream logs."""
         return self.streams_path if tenant == DEFAULT_TENANT else self.tenants_path / tenant / "streams"
 
     def stream_tenants(self) -> list[str]:
@@ -217,7 +215,7 @@ class Home:
         return self.path / TOKEN_FILE
 
     def read_token(self) -> str:
-        """Give the admin's token; one that could be guessed is refused."""
+        """Return the admin's token; one that could be guessed is refused."""
         try:
             token = self.token_path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as problem:
@@ -231,7 +229,8 @@ class Home:
     def lock(self, kind: LockKind, *, wait_seconds: float = LEAVING_HOLDER_WAIT_SECONDS) -> HomeLock:
         """Take the lock for a kind of process; refuse with the pid of a living holder.
 
-        A holder that stops, or that is dead and whose child has the lock still, is waited for.
+        A holder that stops, whose supervisor is gone, or that is dead and whose child has the lock still, is
+        waited for.
         """
         return take_lock(self.path, kind, wait_seconds)
 
@@ -243,14 +242,14 @@ class Home:
             content = json.dumps({"url": url, "pid": pid, **trusted}).encode()
             write_file_atomically(self.run_path / "server.json", content)
         except OSError as problem:
-            raise refusal(self.path, problem) from problem
+            raise home_error(self.path, problem) from problem
 
     def clear_address(self) -> None:
         """Say that no server answers."""
         (self.run_path / "server.json").unlink(missing_ok=True)
 
     def server_address(self) -> ServerAddress | None:
-        """Give the address that the last server wrote, or None; it may have died since."""
+        """Return the address that the last server wrote, or None; it may have died since."""
         try:
             text = (self.run_path / "server.json").read_text(encoding="utf-8")
         except FileNotFoundError:

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Literal
 
 from tidegate.errors import HomeLocked
-from tidegate.storage.files import refusal
+from tidegate.storage.files import home_error
 
 # A holder that stops, or the Java part of a worker that was killed, has the lock for a moment longer.
 LEAVING_HOLDER_WAIT_SECONDS = 30.0
 LOCK_POLL_SECONDS = 0.1
 STOPPING = "stopping"
+UNDER = "under"
+# What a holder says of itself; each writes over what stood there before.
+_WORDS_BYTES = 80
 
 LockKind = Literal["server", "worker"]
 
@@ -29,13 +32,15 @@ class HomeLock:
 
     def mark_stopping(self) -> None:
         """Say that the holder is on its way out, so that its successor waits and is not refused."""
-        if self.fd >= 0:
-            os.pwrite(self.fd, f"{os.getpid()} {STOPPING}".encode(), 0)
+        self._say(STOPPING)
+
+    def mark_supervised(self, supervisor: int) -> None:
+        """Say that the holder stops with another process: once that is gone, its successor waits."""
+        self._say(f"{UNDER} {supervisor}")
 
     def mark_brief(self, name: str) -> None:
         """Say that this is no server or worker but something named so, which others wait for a while."""
-        if self.fd >= 0:
-            os.pwrite(self.fd, f"{os.getpid()} {STOPPING} {name}".encode("ascii"), 0)
+        self._say(f"{STOPPING} {name}")
 
     def release(self) -> None:
         """Give the lock back; a second call does nothing."""
@@ -43,18 +48,23 @@ class HomeLock:
             os.close(self.fd)
             self.fd = -1
 
+    def _say(self, words: str) -> None:
+        if self.fd >= 0:
+            os.pwrite(self.fd, f"{os.getpid()} {words}".ljust(_WORDS_BYTES).encode("ascii"), 0)
+
 
 def take_lock(home: Path, kind: LockKind, wait_seconds: float) -> HomeLock:
     """Take the lock for a kind of process; refuse with the pid of a living holder.
 
-    A holder that stops, or that is dead and whose child has the lock still, is waited for.
+    A holder that stops, whose supervisor is gone, or that is dead and whose child has the lock still, is
+    waited for.
     """
-    path = home / "locks" / f"{kind}.lock"
+    path = lock_path(home, kind)
     try:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as problem:
-        raise refusal(home, problem) from problem
+        raise home_error(home, problem) from problem
     polls_left = int(wait_seconds / LOCK_POLL_SECONDS)
     while not try_flock(fd):
         holder, leaving, name = _holder_of(path)
@@ -94,7 +104,7 @@ def flocked_folder(path: Path) -> Iterator[bool]:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Say whether an open file or folder still has its name."""
+    """Return whether an open file or folder still has its name."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
@@ -102,7 +112,7 @@ def is_at(fd: int, path: Path) -> bool:
 
 
 def is_flocked(path: Path) -> bool:
-    """Say whether a living process holds a lock on a file; one that is not there is free."""
+    """Return whether a living process holds a lock on a file; one that is not there is free."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -114,7 +124,7 @@ def is_flocked(path: Path) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Say whether a process runs; one that only waits to be collected does not."""
+    """Return whether a process runs; one that only waits to be collected does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -124,13 +134,29 @@ def is_alive(pid: int) -> bool:
     return not _is_zombie(pid)
 
 
+def lock_path(home: Path, kind: LockKind) -> Path:
+    """Name the file of a lock."""
+    return home / "locks" / f"{kind}.lock"
+
+
+def running_pid(path: Path) -> int | None:
+    """Return the pid that a lock's file names; None where it is gone, on its way out, or nobody has said."""
+    try:
+        holder, leaving, _ = _holder_of(path)
+    except (FileNotFoundError, ValueError):
+        return None
+    return None if leaving else holder
+
+
 def _holder_of(path: Path) -> tuple[int, bool, str]:
-    """Give the holder's pid (0: it has not said), whether it is leaving or gone, and a brief one's name."""
+    """Return the holder's pid (0: it has not said), whether it is leaving or gone, and a brief one's name."""
     words = path.read_text(encoding="ascii").split()
     if not words:
         return 0, True, ""
-    holder = int(words[0])
-    return holder, STOPPING in words or not is_alive(holder), " ".join(words[2:])
+    holder, said, rest = int(words[0]), words[1:2], words[2:]
+    if said == [UNDER]:
+        return holder, not (is_alive(holder) and is_alive(int(rest[0]))), ""
+    return holder, said == [STOPPING] or not is_alive(holder), " ".join(rest)
 
 
 def _is_zombie(pid: int) -> bool:

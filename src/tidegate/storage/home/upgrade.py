@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tidegate.model.clock import Clock
 from tidegate.storage.files import copy_file, link_or_copy, sync_tree
-from tidegate.storage.locks import LEAVING_HOLDER_WAIT_SECONDS, take_lock
+from tidegate.storage.home.locks import LEAVING_HOLDER_WAIT_SECONDS, take_lock
 
 KEPT_FOLDER = "kept"
 PARTIAL = ".partial"

@@ -62,7 +62,7 @@ class LakeColumn:
 
     @property
     def decimal_digits(self) -> tuple[int, int] | None:
-        """Give precision and scale of a decimal column, None for any other."""
+        """Return precision and scale of a decimal column, None for any other."""
         if not isinstance(self.kind, str) or not self.kind.startswith("decimal("):
             return None
         precision, scale = self.kind.removeprefix("decimal(").removesuffix(")").split(",")
@@ -70,7 +70,7 @@ class LakeColumn:
 
     @property
     def ordered_type(self) -> pa.DataType | None:
-        """Give the Arrow type of the column's statistics, None when files cannot be told apart by it."""
+        """Return the Arrow type of the column's statistics, None when files cannot be told apart by it."""
         digits = self.decimal_digits
         if digits is not None:
             exact = self.is_partition or digits[0] <= STATISTICS_DECIMAL_DIGITS_MAX
@@ -89,14 +89,14 @@ class FileChanges:
 
 
 def read_columns(schema_json: str, partition_columns: Iterable[str]) -> tuple[LakeColumn, ...]:
-    """Give the columns of a Delta schema in order."""
+    """Return the columns of a Delta schema in order."""
     partitions = set(partition_columns)
     fields = json.loads(schema_json)["fields"]
     return tuple(LakeColumn(entry["name"], entry["type"], entry["name"] in partitions) for entry in fields)
 
 
 def files_schema(columns: Iterable[LakeColumn]) -> pa.Schema:
-    """Give the schema of the file table of a table with these columns."""
+    """Return the schema of the file table of a table with these columns."""
     fields = [("path", pa.string()), ("size_bytes", pa.int64()), ("record_count", pa.int64())]
     for column in columns:
         ordered = column.ordered_type
@@ -110,7 +110,7 @@ def files_schema(columns: Iterable[LakeColumn]) -> pa.Schema:
 
 
 def from_listing(listing: pa.Table, columns: tuple[LakeColumn, ...]) -> pa.Table:
-    """Give the file table from the nested add actions of delta-rs."""
+    """Return the file table from the nested add actions of delta-rs."""
     count = listing.num_rows
     arrays = {
         "path": pa.array([_relative(path) for path in listing["path"].to_pylist()], pa.string()),
@@ -151,7 +151,7 @@ def read_commit(path: Path, changes: FileChanges, columns: tuple[LakeColumn, ...
 
 
 def parse_commit(path: Path) -> list[dict[str, Any]]:
-    """Give the actions of a commit file; StorageCorrupt names the file when it is not JSON lines."""
+    """Return the actions of a commit file; StorageCorrupt names the file when it is not JSON lines."""
     actions = []
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         if not line.strip():
@@ -169,7 +169,7 @@ def parse_commit(path: Path) -> list[dict[str, Any]]:
 
 
 def apply_changes(files: pa.Table, changes: FileChanges) -> pa.Table | None:
-    """Give the file table after the changes, or None when a removed file was not there: list again then."""
+    """Return the file table after the changes, or None when a removed file was not there: list again then."""
     drop = pc.is_in(files["path"], value_set=pa.array(sorted(changes.touched), pa.string()))
     dropped = pc.filter(files["path"], drop).to_pylist()
     if not changes.removed <= set(dropped):
@@ -213,7 +213,7 @@ def _partition_value(text: str, column: LakeColumn) -> Any:
 
 
 def _statistic(value: Any, column: LakeColumn) -> Any:
-    """Give a bound in the column's type, None when the log holds something else there."""
+    """Return a bound in the column's type, None when the log holds something else there."""
     if value is None:
         return None
     try:
@@ -252,7 +252,7 @@ def _nested(listing: pa.Table, outer: str, name: str) -> pa.ChunkedArray | None:
 
 
 def _relative(encoded: str) -> str:
-    """Give the path inside the table; a path that leads out of it is refused."""
+    """Return the path inside the table; a path that leads out of it is refused."""
     path = unquote(encoded)
     if path.startswith("/") or _SCHEME.match(encoded) or ".." in path.split("/"):
         raise SqlUnsupported(reason=f"The table refers to a file outside its folder: {path}")

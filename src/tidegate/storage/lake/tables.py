@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidegate.errors import SqlUnsupported, StorageCorrupt, TableNotFound
-from tidegate.storage.lake_files import (
+from tidegate.storage.lake.file_index import (
     FileChanges,
     LakeColumn,
     apply_changes,
@@ -71,7 +71,7 @@ class TableView:
 
     @property
     def record_count(self) -> int | None:
-        """Give the number of rows, None when a writer did not count."""
+        """Return the number of rows, None when a writer did not count."""
         counts = self.files["record_count"]
         return None if counts.null_count else int(pc.sum(counts).as_py() or 0)
 
@@ -93,7 +93,7 @@ class Lake:
         return sorted(name for name in folders if _has_commit(self.root / name))
 
     def find(self, name: str) -> str:
-        """Give the table's name as its folder spells it, in any case as SQL allows; else TableNotFound."""
+        """Return the table's name as its folder spells it, in any case as SQL allows; else TableNotFound."""
         plain = name not in {"", ".", ".."} and not set(name) & {"/", "\\", "\0"}
         if plain and not name.startswith(".") and _has_commit(self.root / name):
             return name
@@ -104,7 +104,7 @@ class Lake:
         raise TableNotFound(table=f"lake.{name}", known=", ".join(f"lake.{k}" for k in known) or "none yet")
 
     def view(self, name: str) -> TableView:
-        """Give the newest version of a table; TableNotFound, StorageCorrupt or SqlUnsupported."""
+        """Return the newest version of a table; TableNotFound, StorageCorrupt or SqlUnsupported."""
         exact = self.find(name)
         with self._lock:
             table = self._tables.setdefault(exact, _OpenTable(exact, self.root / exact))

@@ -14,7 +14,6 @@ after `reopen`. In both cases nothing of the refused batch is there.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -26,12 +25,11 @@ from rocksdict import Checkpoint, DbClosedError, Rdict, WriteBatch
 
 from tidegate.errors import InvariantBroken, StorageFailed, StorageFull, TidegateError
 from tidegate.storage.engine import Batch, KeyRange
-from tidegate.storage.rocks_faults import READ_HINT, open_fault, read_fault, sync_fault, write_fault
-from tidegate.storage.rocks_options import MIB, RocksSettings, options_of
-from tidegate.storage.rocks_reads import RocksSnapshot, View, pairs_of
-from tidegate.storage.wal import check_logs, cut_unwritten_tail
-
-__all__ = ["RocksBatch", "RocksEngine", "RocksSettings", "disk_free_bytes"]
+from tidegate.storage.files import disk_free_bytes
+from tidegate.storage.rocksdb.errors import READ_HINT, open_fault, read_fault, sync_fault, write_fault
+from tidegate.storage.rocksdb.options import MIB, RocksSettings, options_of
+from tidegate.storage.rocksdb.reads import RocksSnapshot, View, pairs_of
+from tidegate.storage.rocksdb.wal import check_logs, cut_unwritten_tail
 
 # The free room is looked up again after this much: what can be written between two looks is far below the
 # reserve, and a look costs about a microsecond.
@@ -42,12 +40,6 @@ ROOM_CHECK_WRITES = 16
 _SHUT = (DbClosedError, RuntimeError)
 
 log = logging.getLogger(__name__)
-
-
-def disk_free_bytes(path: Path) -> int:
-    """Give the room that is left for us on the disk that holds a path."""
-    disk = os.statvfs(path)
-    return disk.f_bavail * disk.f_frsize
 
 
 class RocksBatch:
@@ -76,7 +68,7 @@ class RocksBatch:
         return self._count if self._raw is None else len(self._raw)
 
     def spend(self) -> Any:
-        """Give RocksDB's batch away; nothing can be added or written any more."""
+        """Return RocksDB's batch away; nothing can be added or written any more."""
         raw = self._raw
         if raw is None:
             _refuse_spent()
@@ -321,7 +313,7 @@ class RocksEngine:
         self._room_writes_left = ROOM_CHECK_WRITES
 
     def _free_bytes_near(self) -> int:
-        """Give the free room at the nearest folder that is there: the store's own may not be."""
+        """Return the free room at the nearest folder that is there: the store's own may not be."""
         near = self.path
         while not near.exists() and near != near.parent:
             near = near.parent

@@ -15,7 +15,7 @@ from pathlib import Path
 from rocksdict import DbClosedError
 
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, StorageFull, TidegateError
-from tidegate.storage.wal import locate_damage
+from tidegate.storage.rocksdb.wal import locate_damage
 
 READ_HINT = "Try again; if it goes on, look at the disk and at the LOG file in that folder."
 OPEN_HINT = "Look at the disk and at the LOG file in that folder, then start again."
@@ -27,12 +27,12 @@ _LOCKED = re.compile(r"/LOCK: (No locks available|Resource temporarily unavailab
 
 
 def read_fault(fault: Exception, path: Path) -> TidegateError:
-    """Give the error for a read that failed."""
+    """Return the error for a read that failed."""
     return _closed(fault) or _corrupt(fault, path) or _failed(fault, path, READ_HINT)
 
 
 def write_fault(fault: Exception, path: Path, free_bytes: int) -> TidegateError:
-    """Give the error for a batch that was not applied."""
+    """Return the error for a batch that was not applied."""
     text = str(fault)
     if any(sign in text for sign in _NO_SPACE):
         return StorageFull(path=str(path), free_bytes=free_bytes)
@@ -42,12 +42,12 @@ def write_fault(fault: Exception, path: Path, free_bytes: int) -> TidegateError:
 
 
 def sync_fault(fault: Exception, path: Path) -> TidegateError:
-    """Give the error for a sync that failed: never StorageFull, since what it was to sync is visible."""
+    """Return the error for a sync that failed: never StorageFull, since what it was to sync is visible."""
     return _closed(fault) or _corrupt(fault, path) or _failed(fault, path, None)
 
 
 def open_fault(fault: Exception, path: Path, free_bytes: int) -> TidegateError:
-    """Give the error for a store that does not open."""
+    """Return the error for a store that does not open."""
     text = str(fault)
     if any(sign in text for sign in _NO_SPACE):
         return StorageFull(path=str(path), free_bytes=free_bytes)

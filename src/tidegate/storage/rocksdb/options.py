@@ -8,6 +8,8 @@ from typing import Any
 
 from rocksdict import BlockBasedOptions, Cache, DBCompressionType, DBRecoveryMode, Options
 
+from tidegate.storage.allocator import keep_memory_level
+
 MIB = 1024 * 1024
 
 # RocksDB's own diary (LOG) in the folder: enough to see the last starts, never a burden.
@@ -41,6 +43,7 @@ class _SharedCache:
     def of_at_least(self, capacity_bytes: int) -> Any:
         with self._lock:
             if self._cache is None:
+                keep_memory_level()  # before RocksDB's threads begin
                 self._cache = Cache(capacity_bytes)
                 self._capacity_bytes = capacity_bytes
             elif capacity_bytes > self._capacity_bytes:
@@ -53,7 +56,7 @@ _shared_cache = _SharedCache()
 
 
 def options_of(settings: RocksSettings) -> Options:
-    """Give the options for a store; every store that exists already takes them too."""
+    """Return the options for a store; every store that exists already takes them too."""
     table = BlockBasedOptions()
     table.set_block_cache(_shared_cache.of_at_least(settings.block_cache_bytes))
     table.set_block_size(settings.block_bytes)

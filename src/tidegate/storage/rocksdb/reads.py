@@ -26,7 +26,7 @@ from rocksdict import Rdict, ReadOptions
 
 from tidegate.errors import InvariantBroken, TidegateError
 from tidegate.storage.engine import KeyRange
-from tidegate.storage.rocks_faults import read_fault
+from tidegate.storage.rocksdb.errors import read_fault
 
 PAGE_ROWS_MIN = 4  # a scan that stops early pays for few rows that nobody reads
 PAGE_ROWS_MAX = 256  # long enough that the seek at the head of a page costs nothing per row
@@ -61,7 +61,7 @@ class View:
             self._iterator = self._snapshot = None
 
     def get(self, key: bytes) -> bytes | None:
-        """Give the value that the key had when a view with a snapshot was made."""
+        """Return the value that the key had when a view with a snapshot was made."""
         with self._lock:
             if self._gone is not None:
                 raise self._gone
@@ -74,7 +74,7 @@ class View:
             return value
 
     def page(self, span: KeyRange, rows_max: int, *, reverse: bool) -> list[_Pair]:
-        """Give up to so many pairs from the head of the range, or backwards from its tail."""
+        """Return up to so many pairs from the head of the range, or backwards from its tail."""
         with self._lock:
             if self._gone is not None:
                 raise self._gone
@@ -120,7 +120,7 @@ def _page_backwards(iterator: Any, span: KeyRange, rows_max: int) -> list[_Pair]
 
 
 def pairs_of(view: View, span: KeyRange, *, reverse: bool) -> Iterator[_Pair]:
-    """Give the pairs of a range page by page, so that the view is free between pages."""
+    """Yield the pairs of a range page by page, so that the view is free between pages."""
     rows_max = PAGE_ROWS_MIN
     while span.start < span.stop:
         pairs = view.page(span, rows_max, reverse=reverse)

@@ -80,7 +80,7 @@ def cut_unwritten_tail(folder: Path) -> tuple[Path, int] | None:
 
 
 def locate_damage(folder: Path) -> tuple[Path, int] | None:
-    """Give the file and the byte of the first record that fails its checksum; None when none does."""
+    """Return the file and the byte of the first record that fails its checksum; None when none does."""
     budget_bytes = LOCATE_BYTES_MAX
     for path in log_files(folder):
         with _opened(path) as log:
@@ -124,7 +124,7 @@ class _opened:  # noqa: N801 - reads as a verb in `with`
 
 
 def _records(log: _LogBytes) -> Iterator[tuple[int, int, int]]:
-    """Give position, payload length and type of every record until the chain ends or breaks."""
+    """Yield position, payload length and type of every record until the chain ends or breaks."""
     at, size = 0, len(log)
     while at + HEADER_BYTES <= size:
         block_left = BLOCK_BYTES - at % BLOCK_BYTES
@@ -139,7 +139,7 @@ def _records(log: _LogBytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _chain_end(log: _LogBytes) -> int | None:
-    """Give the byte at which the chain of records breaks; None when it reaches the end of the file."""
+    """Return the byte at which the chain of records breaks; None when it reaches the end of the file."""
     at, size = 0, len(log)
     for record_at, length, _ in _records(log):
         at = record_at + HEADER_BYTES + length

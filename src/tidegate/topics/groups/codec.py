@@ -69,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         return self.stop - self.start
 
     def part(self, start: int, stop: int) -> Entry:
-        """Give a part of the messages, in the same state."""
+        """Return a part of the messages, in the same state."""
         if start == self.start and stop == self.stop:
             return self
         return Entry(
@@ -86,7 +86,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         )
 
     def encode(self) -> bytes:
-        """Give the bytes that store this."""
+        """Return the bytes that store this."""
         member = self.member.encode()
         head = _ENTRY_HEAD.pack(
             ROW_VERSION,
@@ -117,7 +117,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     missed_total: int = 0
 
     def encode(self) -> bytes:
-        """Give the bytes that store this."""
+        """Return the bytes that store this."""
         body = _POSITION.pack(
             ROW_VERSION,
             self.revision,
@@ -134,7 +134,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
 
 def digest_of(group: str) -> bytes:
-    """Give the digest that stands for a group's name in keys."""
+    """Return the digest that stands for a group's name in keys."""
     return hashlib.blake2b(group.encode(), digest_size=DIGEST_BYTES).digest()
 
 
@@ -149,7 +149,7 @@ def position_key(topic_id: int, digest: bytes, partition: int) -> bytes:
 
 
 def entry_prefix(topic_id: int, digest: bytes, partition: int) -> bytes:
-    """Give what the keys of a partition's entries begin with; the start follows."""
+    """Return what the keys of a partition's entries begin with; the start follows."""
     return join(KeySpace.TOPIC_LEASE, u64(topic_id), digest, u32(partition))
 
 
@@ -170,40 +170,40 @@ def everything_of_group(topic_id: int, digest: bytes) -> list[KeyRange]:
 
 
 def topic_id_of(key: bytes) -> int:
-    """Give the topic id inside a key of this module."""
+    """Return the topic id inside a key of this module."""
     return read_u64(key, _TOPIC_AT)
 
 
 def digest_in(key: bytes) -> bytes:
-    """Give the digest inside a key of this module."""
+    """Return the digest inside a key of this module."""
     return key[_DIGEST_AT:_PARTITION_AT]
 
 
 def partition_in(key: bytes) -> int | None:
-    """Give the partition inside a key of this module; None for the key of a group."""
+    """Return the partition inside a key of this module; None for the key of a group."""
     return read_u32(key, _PARTITION_AT) if len(key) > _PARTITION_AT else None
 
 
 def start_in(key: bytes) -> int:
-    """Give the start inside the key of an entry."""
+    """Return the start inside the key of an entry."""
     return read_u64(key, _START_AT)
 
 
 def encode_group(name: str, created_us: int) -> bytes:
-    """Give the bytes that store a group."""
+    """Return the bytes that store a group."""
     body = _GROUP_HEAD.pack(ROW_VERSION, created_us) + name.encode()
     return body + _CRC.pack(zlib.crc32(body))
 
 
 def decode_group(stored: bytes, place: str) -> tuple[str, int]:
-    """Give the name of a stored group and when it was made."""
+    """Return the name of a stored group and when it was made."""
     body = _checked(stored, _GROUP_HEAD.size, place)
     _, created_us = _GROUP_HEAD.unpack_from(body)
     return body[_GROUP_HEAD.size :].decode(), created_us
 
 
 def decode_position(stored: bytes, place: str) -> Position:
-    """Give a stored position."""
+    """Return a stored position."""
     body = _checked(stored, _POSITION.size, place)
     if len(body) != _POSITION.size:
         raise StorageCorrupt(place=place, reason=f"a position has {_POSITION.size} bytes, not {len(body)}")
@@ -212,7 +212,7 @@ def decode_position(stored: bytes, place: str) -> Position:
 
 
 def decode_entry(stored: bytes, start: int, place: str) -> Entry:
-    """Give a stored entry."""
+    """Return a stored entry."""
     body = _checked(stored, _ENTRY_HEAD.size, place)
     _, kind, stop, deliveries, grant, ends_us, span_us, delivered_us, size = _ENTRY_HEAD.unpack_from(body)
     if kind not in (HELD, WAITING) or stop <= start:

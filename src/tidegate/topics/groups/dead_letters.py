@@ -21,10 +21,10 @@ import pyarrow as pa
 
 from tidegate.errors import StorageCorrupt
 from tidegate.model.timeranges import format_time
-from tidegate.storage.commit import Staging
-from tidegate.topics.batches import Origin, StoredBatch
+from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic, TopicDirectory
-from tidegate.topics.logs import Log
+from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.record_batch import Origin, StoredBatch
 
 OP = "DEAD"
 _encode = msgspec.json.Encoder().encode
@@ -108,7 +108,7 @@ class _Burial:
         self._damaged = 0
 
     def letters(self) -> list[Letter]:
-        """Give a letter for each message, in their order; damage is logged once."""
+        """Return a letter for each message, in their order; damage is logged once."""
         found: list[Letter] = []
         at, stop = self._lost.start, self._lost.stop
         while at < stop:
@@ -132,7 +132,7 @@ class _Burial:
         return found
 
     def _of_batch(self, stored: StoredBatch, start: int, stop: int) -> list[Letter]:
-        """Give the letters of a record batch; one payload that is damaged leaves the others alone."""
+        """Return the letters of a record batch; one payload that is damaged leaves the others alone."""
         try:
             batch = self._log.arrow(self._topic, stored, start, stop)
         except StorageCorrupt as damage:
@@ -175,7 +175,7 @@ class _Burial:
         return f"the message could not be read ({place}); before that: {self._lost.reason}"
 
     def _damage_stop(self, at: int, damage: StorageCorrupt) -> int:
-        """Give where the damage ends that begins at an offset.
+        """Return where the damage ends that begins at an offset.
 
         Of one record batch all offsets fail in the same words, so that few of them have to be tried.
         """

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tidegate.topics.definitions import Topic
-from tidegate.topics.group_memory import Group
-from tidegate.topics.group_shapes import GroupShape, MemberShape, PartitionShape, Ready
-from tidegate.topics.ledger import Ledger
-from tidegate.topics.logs import Log
-from tidegate.topics.members import Seen
+from tidegate.topics.groups.ledger import Ledger
+from tidegate.topics.groups.members import Seen
+from tidegate.topics.groups.store import Group
+from tidegate.topics.groups.types import GroupShape, MemberShape, PartitionShape, Ready
+from tidegate.topics.log.protocol import Log
 
 # Messages that are due again are counted up to about this many: who asks wants to know whether, not how many.
 DUE_COUNTED_MAX = 1000
@@ -23,7 +23,7 @@ def ready_of(
     times_us: tuple[int, int],
     in_flight_max: int,
 ) -> Ready:
-    """Say what a take from partitions would find; `times_us` are now, and how far the clock is ahead."""
+    """Return what a take from partitions would find; `times_us` are now, and how far the clock is ahead."""
     now_us, ahead_us = times_us
     count, missed, is_known = 0, False, True
     later_us: int | None = None

@@ -1,4 +1,18 @@
-"""What members of groups do: takes, acks, nacks, extensions and expiry, each worked out and then staged.
+"""Consumer groups: takes what members ask for, gives leases on messages, keeps who has what until it is done.
+
+A member takes messages and has each for a time, its lease; it acknowledges them, gives them back, or lets the
+lease run out, and then they are given again, also to others. What was acknowledged never comes again; what
+was not always does, or becomes a dead letter, or was removed from the log and is told as missed.
+
+Everything that is promised is in the write batch that promised it: a crash takes back nothing that a member
+was told. Methods named `stage_…` belong to the committer's thread, the others to any.
+
+    group_rows     what is written, and where      ledger        who has what in one partition
+    group_memory   groups that were read           ledger_steps  what one step changes in a ledger
+    group_book     changes, in step with the disk  group_work    what members do
+    members        who is there                    group_view    looking at groups
+
+What members of groups do: takes, acks, nacks, extensions and expiry, each worked out and then staged.
 
 A step reads the group as the changes before it left it, works out a draft for each partition, stages dead
 letters and rows, and changes memory last: one that is refused half way leaves everything as it was.
@@ -8,18 +22,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from tidegate.errors import OffsetOutOfRange, RequestInvalid
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
-from tidegate.storage.commit import Staging
 from tidegate.storage.engine import Engine
-from tidegate.topics import ledger_steps
-from tidegate.topics.dead_letters import DeadLetters, Lost
+from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic, TopicDirectory
-from tidegate.topics.group_book import GroupBook
-from tidegate.topics.group_memory import Group, GroupMemory
-from tidegate.topics.group_rows import Entry, Position
-from tidegate.topics.group_shapes import (
+from tidegate.topics.groups import describe, leases
+from tidegate.topics.groups.codec import Entry, Position
+from tidegate.topics.groups.dead_letters import DeadLetters, Lost
+from tidegate.topics.groups.leases import Lease, Named, Rules, Took, Window, read_leases
+from tidegate.topics.groups.ledger import Draft, Ledger
+from tidegate.topics.groups.members import Members, SteadyTime
+from tidegate.topics.groups.store import Group, GroupBook, GroupMemory
+from tidegate.topics.groups.types import (
     Acked,
     Acks,
     Expired,
@@ -28,26 +46,25 @@ from tidegate.topics.group_shapes import (
     Given,
     Grant,
     GroupLimits,
+    GroupShape,
     Nack,
     Nacked,
+    Ready,
     Take,
     Tallies,
+    check_group_name,
     check_member_name,
 )
-from tidegate.topics.lease_ids import Named, read_leases
-from tidegate.topics.ledger import Draft, Ledger
-from tidegate.topics.ledger_steps import Lease, Rules, Took, Window
-from tidegate.topics.logs import Log
-from tidegate.topics.members import Members, SteadyTime
-from tidegate.topics.reading import Start, shared, start_offsets
+from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.reader import Start, shared, start_offsets
 
 # Of one take, nack or round of expiry: more would hold up the writes of others.
 DEAD_AT_ONCE_MAX = 1000
 EXPIRED_AT_ONCE_MAX = 1000
 
 
-class GroupWork:
-    """What members ask of groups. Stages belong to the committer's thread."""
+class Groups:
+    """All consumer groups of all topics. Methods named `stage_…` belong to the committer's thread."""
 
     def __init__(
         self,
@@ -89,7 +106,7 @@ class GroupWork:
             for partition, draft in drafts.items():
                 draft.settle(windows[partition].start, rules.now_us)
             took = self._taken(group, take, drafts, windows, rules)
-            missed = ledger_steps.told(drafts)
+            missed = leases.told(drafts)
             dead = self._bury(staging, topic, group, took)
             self._book.stage(staging, group, drafts)
             group.turn += 1
@@ -117,11 +134,11 @@ class GroupWork:
             group = self._book.get(staging, topic, acks.group, partitions)
             rules, drafts = self._rules(topic), _drafts(group, partitions)
             was_full = any(one.ledger.outstanding >= self._limits.in_flight_max for one in drafts.values())
-            counts, lost = ledger_steps.ack_named(drafts, named, rules, acks.member)
+            counts, lost = leases.ack_named(drafts, named, rules, acks.member)
             for partition, offset in upto.items():
                 if partition in drafts and acks.member is not None:
                     draft = drafts[partition]
-                    counts[partition] = ledger_steps.ack_upto(draft, acks.member, offset, rules.wall_us)
+                    counts[partition] = leases.ack_upto(draft, acks.member, offset, rules.wall_us)
             self._book.stage(staging, group, drafts)
             position = {
                 partition: draft.ledger.position_offset(
@@ -136,7 +153,7 @@ class GroupWork:
         return Acked(acked, position, strange + lost, counts)
 
     def stage_nack(self, staging: Staging, topic: Topic, nack: Nack) -> Nacked:
-        """Give messages back: again after a pause, at once and uncounted, or never (a dead letter)."""
+        """Return messages back: again after a pause, at once and uncounted, or never (a dead letter)."""
         _check_member(nack.member)
         named, strange = read_leases(nack.leases)
         partitions = _named_partitions(topic, named)
@@ -147,12 +164,12 @@ class GroupWork:
             windows = self._windows(topic, list(drafts))
             nacked, lost, dead_room = 0, strange, DEAD_AT_ONCE_MAX
             for one in named:
-                found = ledger_steps.found(drafts, one, rules, nack.member)
-                nacked += ledger_steps.count_of(found)
-                lost += ledger_steps.lost_leases(one, found)
+                found = leases.found(drafts, one, rules, nack.member)
+                nacked += leases.count_of(found)
+                lost += leases.lost_leases(one, found)
                 for entry, parts in found:
                     draft, start = drafts[one.partition], windows[one.partition].start
-                    doomed = ledger_steps.give_back(draft, entry, parts, nack, rules, start, dead_room)
+                    doomed = leases.give_back(draft, entry, parts, nack, rules, start, dead_room)
                     dead_room -= sum(each.entry.count for each in doomed)
                     took[one.partition].doomed += doomed
             dead = self._bury(staging, topic, group, took)
@@ -175,12 +192,12 @@ class GroupWork:
             count = 0
 
             def longer(entry: Entry, start: int, stop: int) -> Entry:
-                return ledger_steps.extended(entry, start, stop, rules.now_us, span_us)
+                return leases.extended(entry, start, stop, rules.now_us, span_us)
 
             for one in named:
-                found = ledger_steps.found(drafts, one, rules, extend.member)
-                count += ledger_steps.count_of(found)
-                lost += ledger_steps.lost_leases(one, found)
+                found = leases.found(drafts, one, rules, extend.member)
+                count += leases.count_of(found)
+                lost += leases.lost_leases(one, found)
                 for entry, parts in found:
                     drafts[one.partition].replace(entry, parts, longer)
             self._book.stage(staging, group, drafts)
@@ -199,11 +216,11 @@ class GroupWork:
             rules, drafts = self._rules(topic), _drafts(known, partitions)
 
             def back(entry: Entry, start: int, stop: int) -> Entry:
-                return ledger_steps.released(entry, start, stop, rules.now_us)
+                return leases.released(entry, start, stop, rules.now_us)
 
             for one in named:
-                found = ledger_steps.found(drafts, one, rules, member)
-                count += ledger_steps.count_of(found)
+                found = leases.found(drafts, one, rules, member)
+                count += leases.count_of(found)
                 for entry, parts in found:
                     drafts[one.partition].replace(entry, parts, back)
             self._book.stage(staging, known, drafts)
@@ -224,7 +241,7 @@ class GroupWork:
             for partition, draft in drafts.items():
                 if draft.ledger.has_lapsed(rules.now_us):
                     draft.settle(windows[partition].start, rules.now_us)
-                    one = ledger_steps.expire(draft, rules, entries_room, dead_room)
+                    one = leases.expire(draft, rules, entries_room, dead_room)
                     entries_room = max(0, entries_room - len(draft.removed))
                     dead_room -= sum(doomed.entry.count for doomed in one.doomed)
                     took[partition] = one
@@ -235,8 +252,111 @@ class GroupWork:
             staging.when_durable(lambda: self._count_failed(topic, group, 0, expired, dead))
         return Expired(expired, dead)
 
+    def stage_reset(
+        self, staging: Staging, topic: Topic, group: str, start: Start, partition: int | None
+    ) -> dict[int, int]:
+        """Let a group go on from another place; leases of before are lost. Gives the new positions."""
+        if start.kind == "offsets" and partition is None:
+            targets = {
+                named: start_offsets(self._log, topic, start, named)[named] for named in sorted(start.offsets)
+            }
+        else:
+            targets = start_offsets(self._log, topic, start, partition)
+        with self._lock:
+            known = self._book.get(staging, topic, group, list(targets))
+            drafts: dict[int, Draft] = {}
+            for number, offset in targets.items():
+                ledger = known.ledgers.get(number)
+                draft = Draft(Ledger(Position(offset)) if ledger is None else ledger)
+                draft.removed = {entry.start: entry for entry in draft.ledger.entries()}
+                draft.position = replace(draft.position, next=offset, missed_untold=0)
+                drafts[number] = draft
+            self._book.stage(staging, known, drafts)
+        staging.when_durable(lambda: self._notify(topic, group))
+        return targets
+
+    def stage_delete(self, staging: Staging, topic: Topic, group: str) -> None:
+        """Remove a group and where it stands; its next take begins anew."""
+        with self._lock:
+            self._book.stage_delete(staging, self._book.get(staging, topic, group, ()))
+        staging.when_durable(lambda: self._gone(topic, group))
+
+    def stage_partitions(self, staging: Staging, topic_after: Topic, first_new: int) -> None:
+        """Let every group begin at the beginning of partitions that are added to its topic."""
+        with self._lock:
+            added = range(first_new, topic_after.partitions)
+            self._book.stage_new_partitions(staging, topic_after, added)
+
+    # Looking, from any thread
+
+    def ready(self, topic: Topic, group: str, partition: int | None) -> Ready:
+        """Return whether a take would find something now, and when it may be worth to look again; cheap."""
+        with self._lock:
+            known = self._book.memory.of(topic.id).get(group)
+            if known is None:
+                return Ready(0, missed=False, due_us=None, is_known=False)
+            times_us = (self._steady.now_us(), self._steady.ahead_us())
+            partitions = chosen_partitions(topic, partition)
+            return describe.ready_of(
+                self._log, topic, known, partitions, times_us, self._limits.in_flight_max
+            )
+
+    def overdue(self, now_us: int) -> list[tuple[int, str]]:
+        """List the groups, by topic id, that hold leases which ran out; `now_us` is the clock's."""
+        with self._lock:
+            steady_us = now_us - self._steady.ahead_us()
+            return [
+                (group.topic_id, group.name)
+                for group in self._book.memory.everything()
+                if any(ledger.has_lapsed(steady_us) for ledger in group.ledgers.values())
+            ]
+
+    def names(self, topic: Topic) -> list[str]:
+        """List the groups of a topic."""
+        with self._lock:
+            return sorted(self._book.memory.of(topic.id))
+
+    def lag(self, topic: Topic, group: str) -> int:
+        """Count the messages that a group has not acknowledged; 0 for one that is not there."""
+        with self._lock:
+            known = self._book.memory.of(topic.id).get(group)
+            return 0 if known is None else describe.lag_of(self._log, topic, known, self._steady.now_us())
+
+    def describe(self, topic: Topic) -> list[GroupShape]:
+        """Describe the groups of a topic, by name."""
+        seen = self._members.of_topic(topic.id)
+        shapes = []
+        for name in self.names(topic):
+            with self._lock:
+                known = self._book.memory.of(topic.id).get(name)
+                if known is not None:
+                    members, now_us = seen.get(name, {}), self._steady.now_us()
+                    shapes.append(describe.shape_of(self._log, topic, known, members, now_us))
+        return shapes
+
+    def seen(self, topic: Topic, group: str, member: str, waits: int = 0) -> None:
+        """Note a sign of life of a member; `waits` is 1 when a long poll of it begins, -1 when it ends."""
+        check_group_name(group)
+        check_member_name(member)
+        self._members.seen(topic.id, group, member, waits)
+
+    def reload(self) -> None:
+        """Drop what is remembered: the engine was opened again, and may hold more or less than we think."""
+        with self._lock:
+            self._book.memory.clear()
+
+    def forget(self, topic: Topic) -> None:
+        """Drop what is remembered of a topic that is gone."""
+        with self._lock:
+            self._book.memory.forget(topic.id)
+        self._members.forget(topic.id)
+
+    def _gone(self, topic: Topic, group: str) -> None:
+        self._members.forget(topic.id, group)
+        self._notify(topic, group)
+
     def _begun(self, topic: Topic, group: Group, take: Take, partitions: Sequence[int]) -> dict[int, Draft]:
-        """Give a draft a partition; where the group has no position yet, it begins where the take says."""
+        """Return a draft a partition; where the group has no position yet, it begins where the take says."""
         unknown = [partition for partition in partitions if partition not in group.ledgers]
         if unknown and len(partitions) > 1 and take.start.kind in ("offset", "after"):
             start_offsets(self._log, topic, take.start, None)  # says that an offset belongs to one partition
@@ -260,7 +380,7 @@ class GroupWork:
         shares = dict.fromkeys(drafts, take.limit)
         if len(drafts) > 1:
             found = {
-                partition: ledger_steps.available(draft, windows[partition], rules, take.limit)
+                partition: leases.available(draft, windows[partition], rules, take.limit)
                 for partition, draft in drafts.items()
             }
             shares = shared(found, take.limit, group.turn)
@@ -271,9 +391,7 @@ class GroupWork:
         for partition in order[first:] + order[:first]:
             if shares[partition] > 0:
                 limits = (shares[partition], dead_room)
-                took[partition] = ledger_steps.take(
-                    drafts[partition], windows[partition], rules, lease, limits
-                )
+                took[partition] = leases.take(drafts[partition], windows[partition], rules, lease, limits)
                 dead_room -= sum(doomed.entry.count for doomed in took[partition].doomed)
         return took
 
@@ -346,12 +464,12 @@ class GroupWork:
 
 
 def chosen_partitions(topic: Topic, partition: int | None) -> Sequence[int]:
-    """Give the one partition that is named, or all of a topic."""
+    """Return the one partition that is named, or all of a topic."""
     return range(topic.partitions) if partition is None else [topic.check_partition(partition)]
 
 
 def _begin(log: Log, topic: Topic, start: Start, partition: int) -> int:
-    """Give where a group begins; one that is below the log is told at once what it missed."""
+    """Return where a group begins; one that is below the log is told at once what it missed."""
     try:
         return start_offsets(log, topic, start, partition)[partition]
     except OffsetOutOfRange as refused:
@@ -376,7 +494,7 @@ def _check_acks(acks: Acks) -> None:
 
 
 def _named_partitions(topic: Topic, named: Sequence[Named]) -> list[int]:
-    """Give the partitions of leases; one that the topic does not have holds nothing."""
+    """Return the partitions of leases; one that the topic does not have holds nothing."""
     return sorted({one.partition for one in named if one.partition < topic.partitions})
 
 

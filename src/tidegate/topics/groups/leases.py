@@ -2,19 +2,26 @@
 
 Each step says what to do with the messages that are beyond help (`Doomed`); who calls moves them to the dead
 letters in the same write.
+
+Lease ids: takes a partition, a grant and an offset, gives the text that a consumer holds, and back.
+
+    <partition>.<grant in hex>.<offset>        0.1f3c9a0b2c4d1000.17
+
+A grant is one take: its number is never given out twice, so that a consumer that comes back late cannot touch
+what was leased to another since.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from tidegate.topics.group_rows import HELD, WAITING, Entry
-from tidegate.topics.group_shapes import Nack
-from tidegate.topics.lease_ids import Named, lease_id
-from tidegate.topics.ledger import Draft
+from tidegate.topics.groups.codec import HELD, WAITING, Entry
+from tidegate.topics.groups.ledger import Draft
+from tidegate.topics.groups.types import Nack
 
 REASON_CHARS_MAX = 2_000  # of a nack: a line or two of an exception, not its traceback
 RAN_OUT = "the lease ran out"
@@ -179,7 +186,7 @@ Found = list[tuple[Entry, list[tuple[int, int]]]]
 
 
 def held_parts(draft: Draft, named: Named, now_us: int, member: str | None) -> Found:
-    """Give the parts of entries that leases of one grant still hold, of a member where one is named."""
+    """Return the parts of entries that leases of one grant still hold, of a member where one is named."""
     return [
         (entry, parts)
         for entry, parts in draft.ledger.clipped(named.ranges)
@@ -195,7 +202,7 @@ def count_of(found: Found) -> int:
 
 
 def lost_leases(named: Named, found: Found) -> list[str]:
-    """Give the leases that are in none of the parts found."""
+    """Return the leases that are in none of the parts found."""
     if count_of(found) == named.count:
         return []
     kept = [part for _, parts in found for part in parts]
@@ -229,7 +236,7 @@ def note_acked(draft: Draft, offset: int, wall_us: int) -> None:
 
 
 def waiting(entry: Entry, start: int, stop: int, due_us: int, delay_us: int, reason: str) -> Entry:
-    """Give part of a held entry as one that was given back and waits."""
+    """Return part of a held entry as one that was given back and waits."""
     return Entry(
         start,
         stop,
@@ -245,13 +252,13 @@ def waiting(entry: Entry, start: int, stop: int, due_us: int, delay_us: int, rea
 
 
 def released(entry: Entry, start: int, stop: int, now_us: int) -> Entry:
-    """Give part of a held entry as it was before it was given: due at once, that delivery not counted."""
+    """Return part of a held entry as it was before it was given: due at once, that delivery not counted."""
     count = max(0, entry.deliveries - 1)
     return Entry(start, stop, WAITING, count, entry.grant, now_us, 0, entry.delivered_us, "")
 
 
 def extended(entry: Entry, start: int, stop: int, now_us: int, span_us: int) -> Entry:
-    """Give part of a held entry with a lease that is counted from now."""
+    """Return part of a held entry with a lease that is counted from now."""
     return Entry(
         start,
         stop,
@@ -266,7 +273,7 @@ def extended(entry: Entry, start: int, stop: int, now_us: int, span_us: int) -> 
 
 
 def found(drafts: Mapping[int, Draft], named: Named, rules: Rules, member: str | None) -> Found:
-    """Give the parts of entries that leases of one grant still hold, of any partition, as `held_parts`."""
+    """Return the parts of entries that leases of one grant still hold, of any partition, as `held_parts`."""
     draft = drafts.get(named.partition)
     return [] if draft is None else held_parts(draft, named, rules.now_us, member)
 
@@ -315,7 +322,7 @@ def give_back(
 
 
 def given_up(entry: Entry, now_us: int, deliveries_max: int, reason: str) -> Entry:
-    """Give a held entry as one whose lease ended and that failed too often: expiry makes it dead letters.
+    """Return a held entry as one whose lease ended and that failed too often: expiry makes it dead letters.
 
     It has no member: nobody may acknowledge by offset what was given back.
     """
@@ -352,7 +359,7 @@ def _give_up(
 
 
 def told(drafts: Mapping[int, Draft]) -> dict[int, int]:
-    """Give what the group missed in each partition, from now on told."""
+    """Return what the group missed in each partition, from now on told."""
     missed = {
         partition: draft.position.missed_untold
         for partition, draft in drafts.items()
@@ -361,3 +368,78 @@ def told(drafts: Mapping[int, Draft]) -> dict[int, int]:
     for partition in missed:
         drafts[partition].tell()
     return missed
+
+
+LEASE_CHARS_MAX = 48  # partition, grant and offset at their longest, and two dots
+ECHO_CHARS_MAX = 200  # of a text that is no lease, when it is named to whoever sent it
+_LEASE = r"(?:0|[1-9][0-9]{0,9})\.[0-9a-f]{16}\.(?:0|[1-9][0-9]{0,18})"
+_ONE = re.compile(_LEASE)
+# One match for all of them: thousands of leases come in one request.
+_ALL = re.compile(rf"(?:{_LEASE}\n)*")
+
+
+def lease_prefix(partition: int, grant: int) -> str:
+    """Return what the leases of one grant begin with; the offset follows."""
+    return f"{partition}.{grant:016x}."
+
+
+def lease_id(partition: int, grant: int, offset: int) -> str:
+    """Return the text of one lease."""
+    return f"{partition}.{grant:016x}.{offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Leases of one grant, named together: half-open ranges of offsets that rise and do not touch."""
+
+    partition: int
+    grant: int
+    ranges: list[tuple[int, int]]
+
+    @property
+    def count(self) -> int:
+        """The number of leases."""
+        return sum(stop - start for start, stop in self.ranges)
+
+
+def read_leases(leases: Sequence[str]) -> tuple[list[Named], list[str]]:
+    """Return what leases name, by grant, and the texts that are none. One that is there twice counts once."""
+    strange: list[str] = []
+    if not _are_all(leases):
+        wrong = dict.fromkeys(text for text in leases if not _ONE.fullmatch(text))
+        strange = [text[:ECHO_CHARS_MAX] for text in wrong]
+        leases = [text for text in leases if text not in wrong]
+    return _by_grant(leases), strange
+
+
+def _by_grant(leases: Sequence[str]) -> list[Named]:
+    offsets_of: dict[str, list[int]] = {}
+    for text in leases:
+        head, _, offset = text.rpartition(".")
+        offsets_of.setdefault(head, []).append(int(offset))
+    named = []
+    for head, offsets in offsets_of.items():
+        partition, _, grant = head.partition(".")
+        named.append(Named(int(partition), int(grant, 16), _ranges(sorted(set(offsets)))))
+    return named
+
+
+def _ranges(offsets: list[int]) -> list[tuple[int, int]]:
+    if offsets[-1] - offsets[0] + 1 == len(offsets):
+        return [(offsets[0], offsets[-1] + 1)]
+    found: list[tuple[int, int]] = []
+    start = stop = offsets[0]
+    for offset in offsets:
+        if offset != stop:
+            found.append((start, stop))
+            start = offset
+        stop = offset + 1
+    found.append((start, stop))
+    return found
+
+
+def _are_all(leases: Sequence[str]) -> bool:
+    text = "\n".join(leases)
+    # A line break inside a text would pass as two leases.
+    is_counted = text.count("\n") == max(0, len(leases) - 1)
+    return is_counted and _ALL.fullmatch(text + "\n" if leases else "") is not None

@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 from msgspec.structs import replace
 
 from tidegate.errors import InvariantBroken
-from tidegate.topics.group_rows import HELD, Entry, Position
+from tidegate.topics.groups.codec import HELD, Entry, Position
 
 # An index may have this many dead places before it is made again from the entries.
 INDEX_SLACK = 64
@@ -62,15 +62,15 @@ class Ledger:
         return len(self._starts)
 
     def entries(self) -> Iterator[Entry]:
-        """Give all entries by offset."""
+        """Return all entries by offset."""
         return (self._by_start[start] for start in self._starts)
 
     def below(self, offset: int) -> list[Entry]:
-        """Give the entries that begin below an offset."""
+        """Return the entries that begin below an offset."""
         return [self._by_start[start] for start in self._starts[: bisect_left(self._starts, offset)]]
 
     def clipped(self, ranges: Ranges) -> list[tuple[Entry, list[tuple[int, int]]]]:
-        """Give the entries that ranges meet, and the parts of them that they do; ranges rise."""
+        """Return the entries that ranges meet, and the parts of them that they do; ranges rise."""
         found: list[tuple[Entry, list[tuple[int, int]]]] = []
         starts, by_start = self._starts, self._by_start
         for start, stop in ranges:
@@ -88,7 +88,7 @@ class Ledger:
         return found
 
     def due(self, now_us: int) -> Iterator[Entry]:
-        """Give what may be given again, lowest first: it waited long enough, or its lease ran out."""
+        """Yield what may be given again, lowest first: it waited long enough, or its lease ran out."""
         self._advance(now_us)
         last = -1
         for start in self._due:
@@ -98,7 +98,7 @@ class Ledger:
                 yield entry
 
     def due_later_us(self, now_us: int) -> int | None:
-        """Give when something that is not due now will be; None where nothing is held or waiting."""
+        """Return when something that is not due now will be; None where nothing is held or waiting."""
         self._advance(now_us)
         while self._later:
             ends_us, start = self._later[0]
@@ -123,7 +123,7 @@ class Ledger:
         return entry.kind == HELD and now_us < entry.ends_us
 
     def position_offset(self, log_start: int, now_us: int) -> int:
-        """Give the lowest offset that is not acknowledged, of those that are still there or held."""
+        """Return the lowest offset that is not acknowledged, of those that are still there or held."""
         for entry in self.entries():
             if entry.stop > log_start or self.is_held(entry, now_us):
                 return entry.start if self.is_held(entry, now_us) else max(entry.start, log_start)
@@ -231,19 +231,19 @@ class Draft:
         return count + sum(entry.count for entry in self.put.values())
 
     def encoded(self) -> bytes:
-        """Give the bytes of the position after the change."""
+        """Return the bytes of the position after the change."""
         if self._encoded is None:
             raise InvariantBroken(reason="a draft of a ledger is applied before it is written")
         return self._encoded
 
     def finish(self) -> bytes:
-        """Give the bytes of the position after the change, under a new revision."""
+        """Return the bytes of the position after the change, under a new revision."""
         self.position = replace(self.position, revision=self.before.revision + 1)
         self._encoded = self.position.encode()
         return self._encoded
 
     def current(self, entry: Entry) -> Entry | None:
-        """Give what `settle` left of an entry; None when nothing is."""
+        """Return what `settle` left of an entry; None when nothing is."""
         if entry.start not in self.removed:
             return entry
         return self._cut if self._cut is not None and self._cut.stop == entry.stop else None

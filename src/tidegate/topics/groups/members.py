@@ -27,11 +27,11 @@ class SteadyTime:
         self._began_us = clock.now_us() - self._passed_us()
 
     def now_us(self) -> int:
-        """Give the time."""
+        """Return the time."""
         return self._began_us + self._passed_us()
 
     def ahead_us(self) -> int:
-        """Give by how much the clock of the machine is ahead of this."""
+        """Return by how much the clock of the machine is ahead of this."""
         return self._clock.now_us() - self.now_us()
 
     def _passed_us(self) -> int:
@@ -72,7 +72,7 @@ class Members:
             known.waits = max(0, known.waits + waits)
 
     def of_topic(self, topic_id: int) -> dict[str, dict[str, Seen]]:
-        """Give who is there, by group and name."""
+        """Return who is there, by group and name."""
         now_us = self._steady.now_us()
         found: dict[str, dict[str, Seen]] = {}
         with self._lock:

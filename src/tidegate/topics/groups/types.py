@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tidegate.errors import NameInvalid
 from tidegate.model.names import shorten
 from tidegate.settings import TopicSettings
-from tidegate.topics.reading import Start
+from tidegate.topics.log.reader import Start
 
 NAME_CHARS_MAX = 200  # of a group or a member: a host, a program and a number fit in
 NAME_RULE = f"1 to {NAME_CHARS_MAX} printable characters, no control characters."
@@ -27,7 +27,7 @@ class GroupLimits:
 
     @classmethod
     def from_settings(cls, settings: TopicSettings) -> GroupLimits:
-        """Give the limits that are set."""
+        """Return the limits that are set."""
         return cls(
             settings.lease_ms_default,
             settings.deliveries_max,
@@ -229,12 +229,12 @@ class Tallies:
 
 
 def check_group_name(name: str) -> str:
-    """Give the name back, or raise NameInvalid."""
+    """Return the name back, or raise NameInvalid."""
     return _checked(name, "group")
 
 
 def check_member_name(name: str) -> str:
-    """Give the name back, or raise NameInvalid."""
+    """Return the name back, or raise NameInvalid."""
     return _checked(name, "member")
 
 

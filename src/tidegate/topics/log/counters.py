@@ -42,7 +42,7 @@ class Counters:
         return self.appended_bytes - self.stored_bytes
 
     def encode(self) -> bytes:
-        """Give the bytes that store this."""
+        """Return the bytes that store this."""
         head = _COUNTERS.pack(
             COUNTERS_VERSION,
             self.end,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +22,14 @@ import pyarrow as pa
 from tidegate.errors import InvariantBroken, OffsetOutOfRange, TopicNotFound
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
-from tidegate.storage.commit import StageLater, Staging
 from tidegate.storage.engine import Engine
-from tidegate.topics import keys, searching
-from tidegate.topics.batches import (
+from tidegate.storage.group_commit import StageLater, Staging
+from tidegate.topics import keys
+from tidegate.topics.definitions import Topic
+from tidegate.topics.log import time_index
+from tidegate.topics.log.counters import Counters
+from tidegate.topics.log.protocol import Appended
+from tidegate.topics.log.record_batch import (
     BatchLimits,
     Origin,
     Place,
@@ -35,38 +39,25 @@ from tidegate.topics.batches import (
     joined_runs,
     message_bytes,
 )
-from tidegate.topics.counters import Counters
-from tidegate.topics.definitions import Topic
-from tidegate.topics.logs import Appended
+from tidegate.topics.log.time_index import INDEX_EVERY_BYTES, IndexEntry, Part, entry_pair, place_of
+from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.payloads import json_batch
-from tidegate.topics.schemas import PayloadSchemas
-from tidegate.topics.searching import Part, place_of
-from tidegate.topics.time_index import INDEX_EVERY_BYTES, IndexEntry, entry_pair
-
-__all__ = ["Appended", "Counters", "TopicLog"]
 
 # Removed bytes that are worth a compaction; of less, RocksDB takes care when it comes by.
 TIDY_BYTES_MIN = 64 * 1024 * 1024
 
 
-class _Tail(bytes):
-    """Where a partition ends after an append that is not written yet; stands for its counters in a group.
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """Where a partition ends after the appends of a group that are not written yet.
 
-    Its bytes are none, so it is never taken for stored counters. These are only known once the record batches
-    are: `group` is what the group found.
+    Its counters are only known once the record batches are: `group` is what the group found.
     """
 
     group: Counters
     end: int
     last_us: int
     last_id: int
-
-    @classmethod
-    def at(cls, group: Counters, end: int, last_us: int, last_id: int) -> _Tail:
-        """Give the end of a partition."""
-        tail = cls()
-        tail.group, tail.end, tail.last_us, tail.last_id = group, end, last_us, last_id
-        return tail
 
 
 class TopicLog:
@@ -110,7 +101,7 @@ class TopicLog:
             self._ids.advance_past(self.counters(topic, partition).last_id)
 
     def counters(self, topic: Topic, partition: int) -> Counters:
-        """Give where a partition stands, counting only what is durable."""
+        """Return where a partition stands, counting only what is durable."""
         topic.check_partition(partition)
         seen = self._seen.get((topic.id, partition))
         if seen is None:
@@ -132,15 +123,15 @@ class TopicLog:
         """Add messages to the end of a partition; what one group of writes adds shares record batches."""
         place = (topic.id, partition)
         counter_key = self._counter_keys.get(place) or self._counter_key(topic, partition)
-        before = self._tail(staging, topic, partition, counter_key)
+        name = ("append", *place)
+        before = staging.pending(name) or self._durable_tail(staging, topic, partition, counter_key)
         ts_us = max(self._clock.now_us(), before.last_us)
         count = len(payloads)
         ids = self._ids.take_many(count) if count > 1 else np.array((self._ids.take(),), np.int64)
         run = Run(Place(partition, before.end, ts_us), origin, ids, message_keys, payloads)
-        tail = _Tail.at(before.group, before.end + count, ts_us, int(ids[-1]))
-        staging.foresee(counter_key, tail)
+        staging.set_pending(name, _Tail(before.group, before.end + count, ts_us, int(ids[-1])))
         size_bytes = message_bytes(message_keys, payloads)
-        staging.gather(("append", *place), (topic, before, run), size_bytes, self._finish_runs)
+        staging.gather(name, (topic, before, run), size_bytes, self._finish_runs)
         return Appended(partition, before.end, ids)
 
     def _counter_key(self, topic: Topic, partition: int) -> bytes:
@@ -148,25 +139,23 @@ class TopicLog:
         self._counter_keys[topic.id, partition] = key
         return key
 
-    def _tail(self, staging: Staging, topic: Topic, partition: int, counter_key: bytes) -> _Tail:
-        """Give where a partition ends after what the group has appended so far."""
-        stored = staging.get(counter_key)
-        if isinstance(stored, _Tail):
-            # An append before this one in the group left it, and a topic that goes takes it along: so the
-            # topic is there.
-            return stored
+    def _durable_tail(self, staging: Staging, topic: Topic, partition: int, counter_key: bytes) -> _Tail:
+        """Return where a partition ends before the first append of a group.
+
+        Later appends of the group need not look for the topic: what deletes one ends its group.
+        """
         if staging.get(keys.definition_key(topic.id)) is None:
             # Deleted since the request came in: what went into it now could never be read.
             raise TopicNotFound(topic=topic.name)
         # The first look also remembers the durable counters, before this change can be seen in the engine.
         self.counters(topic, partition)
-        held = Counters.decode(stored, place_of(topic, partition))
-        return _Tail.at(held, held.end, held.last_us, held.last_id)
+        held = Counters.decode(staging.get(counter_key), place_of(topic, partition))
+        return _Tail(held, held.end, held.last_us, held.last_id)
 
     def _finish_runs(
         self, parts: list[tuple[Topic, _Tail, Run]]
     ) -> tuple[list[tuple[bytes, bytes]], Callable[[], None]]:
-        """Give the record batches of what a group appends to one partition, and the counters after it."""
+        """Return the record batches of what a group appends to one partition, and the counters after it."""
         topic, before, first = parts[0]
         partition, last = first.place.partition, parts[-1][2]
         puts: list[tuple[bytes, bytes]] = []
@@ -203,7 +192,7 @@ class TopicLog:
         self._notify(topic)
 
     def read(self, topic: Topic, partition: int, start: int, stop: int) -> Iterator[StoredBatch]:
-        """Give the record batches that hold `start` ≤ offset < `stop`; the outer ones may hold more.
+        """Return the record batches that hold `start` ≤ offset < `stop`; the outer ones may hold more.
 
         Every offset asked for is there: a range that retention cut or that is not written yet is refused at
         once, a hole in the log is an error that names it.
@@ -239,7 +228,10 @@ class TopicLog:
     def arrow(
         self, topic: Topic, stored: StoredBatch, start: int | None = None, stop: int | None = None
     ) -> pa.RecordBatch:
-        """Give messages as they are outside: payloads are JSON text; `start` and `stop` leave others out."""
+        """Return messages as they are outside: payloads are JSON text.
+
+        `start` and `stop` leave others out.
+        """
         batch = stored.arrow()
         if start is not None or stop is not None:
             first = max(start or 0, stored.base_offset)
@@ -251,7 +243,7 @@ class TopicLog:
         return json_batch(batch, stored.codec, schema, f"topic '{topic.name}'")
 
     def messages_at(self, topic: Topic, partition: int, offsets: np.ndarray) -> pa.Table:
-        """Give the messages at offsets of one partition, which rise: id, key and payload."""
+        """Return the messages at offsets of one partition, which rise: id, key and payload."""
         found = []
         for batch in self.read(topic, partition, int(offsets[0]), int(offsets[-1]) + 1):
             inside = offsets[(offsets >= batch.base_offset) & (offsets < batch.stop_offset)]
@@ -263,30 +255,30 @@ class TopicLog:
         return pa.Table.from_batches(found)
 
     def message_at(self, topic: Topic, partition: int, offset: int) -> pa.RecordBatch:
-        """Give one message as it is outside, as a batch of one row."""
+        """Return one message as it is outside, as a batch of one row."""
         self.check_range(topic, partition, offset, offset + 1)
         return self.arrow(topic, self._part(topic, partition).batch_with(offset), offset, offset + 1)
 
     def offset_at(self, topic: Topic, partition: int, time_us: int) -> int:
-        """Give the first offset whose time is at or after a time; the end where there is none."""
+        """Return the first offset whose time is at or after a time; the end where there is none."""
         held = self.counters(topic, partition)
         while True:
             try:
-                return searching.offset_at(self._part(topic, partition), held, time_us)
+                return time_index.offset_at(self._part(topic, partition), held, time_us)
             except OffsetOutOfRange as cut:  # a trim was quicker: the rest of the log is searched
                 earliest = int(cut.values["earliest"])
                 held = replace(held, start=earliest, end=max(held.end, earliest))
 
     def retained_start(self, topic: Topic, partition: int, now_us: int) -> int:
-        """Give where the log should start by the topic's age and bytes; blocks, on any thread.
+        """Return where the log should start by the topic's age and bytes; blocks, on any thread.
 
         That is the base offset of a record batch, or the end when all of it is over age.
         """
         held, part = self.counters(topic, partition), self._part(topic, partition)
         try:
-            start = searching.retained_start(part, held, topic.retention, now_us)
+            start = time_index.retained_start(part, held, topic.retention, now_us)
             if start > held.start:
-                counted = searching.bytes_before(part, held, start)
+                counted = time_index.bytes_before(part, held, start)
                 self._bytes_before[topic.id, partition] = (start, counted)
         except OffsetOutOfRange as cut:  # a trim was quicker
             return int(cut.values["earliest"])
@@ -310,7 +302,7 @@ class TopicLog:
             return 0
         known_at, counted = self._bytes_before.pop((topic.id, partition), (-1, 0))
         if known_at != base:
-            counted = searching.bytes_before(part, before, base)
+            counted = time_index.bytes_before(part, before, base)
         records = keys.record_range(topic.id, partition, before.start, base)
         index = keys.time_range(topic.id, partition)
         index_stop = index.stop
@@ -325,14 +317,16 @@ class TopicLog:
 
     def _check_settled(self, staging: Staging, counter_key: bytes, name: tuple[str, int, int]) -> None:
         """Wait until what this group appends to the partition is durable: only then are its bytes counted."""
-        if counter_key in staging.written():
-            if any(gathered == name for gathered, _, _ in staging.gathered):
-                raise InvariantBroken(reason="one change appends to a partition and then trims it")
-        elif staging.get(counter_key) != self._engine.get(counter_key):
+        if name in staging.own_pending:
+            raise InvariantBroken(reason="one change appends to a partition and then trims it")
+        is_own = counter_key in staging.written()
+        if staging.pending(name) or (
+            not is_own and staging.get(counter_key) != self._engine.get(counter_key)
+        ):
             raise StageLater
 
     def tidy(self, topic: Topic, partition: int, bytes_min: int = TIDY_BYTES_MIN) -> bool:
-        """Give the disk back what trims removed since the last time; blocks, on any thread.
+        """Return the disk back what trims removed since the last time; blocks, on any thread.
 
         Does nothing, and says so, while that is less than `bytes_min`.
         """
@@ -345,7 +339,7 @@ class TopicLog:
         return True
 
     def tidy_gone(self) -> int:
-        """Give the disk back what topics had that are gone since the last time; say how many. Blocks."""
+        """Return the disk back what topics had that are gone since the last time; say how many. Blocks."""
         count = 0
         while self._gone:
             for span in keys.everything_of(self._gone.popleft()):

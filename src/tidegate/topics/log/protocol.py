@@ -12,12 +12,10 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidegate.storage.commit import Staging
-from tidegate.topics.batches import Origin, StoredBatch
-from tidegate.topics.counters import Counters
+from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
-
-__all__ = ["Appended", "Counters", "Log"]
+from tidegate.topics.log.counters import Counters
+from tidegate.topics.log.record_batch import Origin, StoredBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +39,7 @@ class Log(Protocol):
     """
 
     def counters(self, topic: Topic, partition: int) -> Counters:
-        """Give where a partition stands, counting only what is durable."""
+        """Return where a partition stands, counting only what is durable."""
         ...
 
     def stage_append(
@@ -65,29 +63,32 @@ class Log(Protocol):
         ...
 
     def read(self, topic: Topic, partition: int, start: int, stop: int) -> Iterator[StoredBatch]:
-        """Give the record batches that hold `start` ≤ offset < `stop`; the outer ones may hold more."""
+        """Return the record batches that hold `start` ≤ offset < `stop`; the outer ones may hold more."""
         ...
 
     def arrow(
         self, topic: Topic, stored: StoredBatch, start: int | None = None, stop: int | None = None
     ) -> pa.RecordBatch:
-        """Give messages as they are outside: payloads are JSON text; `start` and `stop` leave others out."""
+        """Return messages as they are outside: payloads are JSON text.
+
+        `start` and `stop` leave others out.
+        """
         ...
 
     def messages_at(self, topic: Topic, partition: int, offsets: np.ndarray) -> pa.Table:
-        """Give the messages at offsets of one partition, which rise."""
+        """Return the messages at offsets of one partition, which rise."""
         ...
 
     def message_at(self, topic: Topic, partition: int, offset: int) -> pa.RecordBatch:
-        """Give one message as it is outside."""
+        """Return one message as it is outside."""
         ...
 
     def offset_at(self, topic: Topic, partition: int, time_us: int) -> int:
-        """Give the first offset whose time is at or after a time; the end where there is none."""
+        """Return the first offset whose time is at or after a time; the end where there is none."""
         ...
 
     def retained_start(self, topic: Topic, partition: int, now_us: int) -> int:
-        """Give where the log should start by the topic's retention; blocks."""
+        """Return where the log should start by the topic's retention; blocks."""
         ...
 
     def forget(self, topic: Topic) -> None:

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import OffsetOutOfRange, RequestInvalid
-from tidegate.topics.batches import MESSAGE_SCHEMA, STREAM_END, STREAM_START, StoredBatch
 from tidegate.topics.definitions import Topic
-from tidegate.topics.logs import Log
+from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.record_batch import MESSAGE_SCHEMA, STREAM_END, STREAM_START, StoredBatch
 
 # Record batches below this are joined on the way out: Spark and Arrow pay for each batch, not only for each
 # row.
@@ -63,7 +63,7 @@ class Taken:
 
 
 def start_offsets(log: Log, topic: Topic, start: Start, partition: int | None) -> dict[int, int]:
-    """Give the offset to begin with, for one partition or for all; refuse one that is not in the log."""
+    """Return the offset to begin with, for one partition or for all; refuse one that is not in the log."""
     chosen = range(topic.partitions) if partition is None else [topic.check_partition(partition)]
     if start.kind in ("offset", "after") and len(chosen) > 1:
         raise RequestInvalid(
@@ -95,7 +95,10 @@ def _start_offset(log: Log, topic: Topic, start: Start, partition: int) -> int:
 
 
 def plan(log: Log, topic: Topic, start: Start, messages_max: int | None) -> Plan:
-    """Give the next range to read; where there is more than allowed, every partition gets an equal share."""
+    """Return the next range to read.
+
+    Where there is more than allowed, every partition gets an equal share.
+    """
     begin = start_offsets(log, topic, start, None)
     latest = {partition: max(log.counters(topic, partition).end, begin[partition]) for partition in begin}
     waiting = {partition: latest[partition] - begin[partition] for partition in begin}
@@ -125,7 +128,7 @@ def shared(waiting: Mapping[int, int], total_max: int, turn: int = 0) -> dict[in
 
 
 def take(log: Log, topic: Topic, begin: Mapping[int, int], limit: int) -> Taken:
-    """Give at most `limit` messages from these offsets on, from all partitions in equal shares.
+    """Return at most `limit` messages from these offsets on, from all partitions in equal shares.
 
     Fewer come where they are large: an answer ends at `TAKEN_BYTES_MAX`, but never before its first message.
     """
@@ -149,7 +152,7 @@ def take(log: Log, topic: Topic, begin: Mapping[int, int], limit: int) -> Taken:
 def of_ranges(
     log: Log, topic: Topic, ranges: Sequence[tuple[int, int, int]], bytes_max: int
 ) -> tuple[list[pa.RecordBatch], int]:
-    """Give the messages of ranges (partition, start, stop), in this order, and how many they are.
+    """Return the messages of ranges (partition, start, stop), in this order, and how many they are.
 
     It ends early where they are too large for `bytes_max`, but never before the first message.
     """
@@ -169,7 +172,7 @@ def of_ranges(
 
 
 def _fitting(batch: pa.RecordBatch, room_bytes: int, *, at_least_one: bool) -> pa.RecordBatch:
-    """Give the first messages of a batch whose payloads fit into the room."""
+    """Return the first messages of a batch whose payloads fit into the room."""
     if batch.nbytes <= room_bytes:
         return batch
     sizes = pc.cumulative_sum(pc.binary_length(batch.column("payload")).cast(pa.int64())).to_numpy()
@@ -178,7 +181,7 @@ def _fitting(batch: pa.RecordBatch, room_bytes: int, *, at_least_one: bool) -> p
 
 
 def arrow_stream(log: Log, topic: Topic, partition: int, start: int, stop: int) -> Iterator[bytes]:
-    """Give exactly the messages of a range as the bytes of an Arrow IPC stream, in chunks.
+    """Return exactly the messages of a range as the bytes of an Arrow IPC stream, in chunks.
 
     Stored record batches go out as they lie; only the outer two are cut, and small ones are joined. A chunk
     has at most `CHUNK_BYTES`, however large a message is.

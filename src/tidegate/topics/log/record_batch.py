@@ -11,6 +11,13 @@ The codec says what the bytes of the payloads are: 0 is JSON text, others are bi
 columns of the topic's payload schema of that number. Only payloads of codec 0 may leave as they lie.
 
 Version 1 has neither codec nor schema (both 0) nor the last column, `user`.
+
+Small Arrow IPC record batches: takes the columns of few messages, gives the encapsulated message.
+
+What Arrow writes for a record batch of a fixed schema differs only in numbers at fixed places: the count, the
+nulls of each column, where each buffer lies, and the length of all of them. Putting those into a message that
+Arrow wrote once costs a fraction of ten Arrow arrays, and most groups of writes hold few messages. Where
+Arrow's message does not look as expected there is no template, and Arrow has to write all of them.
 """
 
 from __future__ import annotations
@@ -19,6 +26,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,8 +35,122 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import StorageCorrupt
-from tidegate.topics import small_batches
-from tidegate.topics.small_batches import SmallColumn, Template, repeated_text, template_of
+
+_NUMBER = struct.Struct("<q")
+_PREFIX_BYTES = 8  # a mark, and the length of the metadata
+# As many rows as no other number in the metadata is.
+_SAMPLE_ROWS = 251
+
+
+class SmallColumn(NamedTuple):
+    """A column as it lies: how many nulls, and its buffers, the bitmap of what is there first."""
+
+    null_count: int
+    buffers: tuple[bytes, ...]
+
+
+def numbers(values: Sequence[int], code: str = "q") -> SmallColumn:
+    """Return a column of numbers, none of them null: `q` 64 bits, `i` 32."""
+    return SmallColumn(0, (b"", struct.pack(f"<{len(values)}{code}", *values)))
+
+
+def texts(values: Sequence[bytes | None]) -> SmallColumn:
+    """Return a column of texts or bytes."""
+    null_count = values.count(None)
+    present = b""
+    if null_count:
+        bits = sum(1 << place for place, value in enumerate(values) if value is not None)
+        present = bits.to_bytes((len(values) + 7) // 8, "little")
+    end = 0
+    ends = [0]
+    for value in values:
+        end += len(value) if value is not None else 0
+        ends.append(end)
+    offsets = struct.pack(f"<{len(ends)}i", *ends)
+    return SmallColumn(null_count, (present, offsets, b"".join(filter(None, values))))
+
+
+@lru_cache(maxsize=4096)
+def repeated_text(value: str | None, count: int) -> SmallColumn:
+    """Return a column that says the same for all messages."""
+    return texts([None if value is None else value.encode()] * count)
+
+
+class Template:
+    """A record-batch message of one schema, whose numbers are put in."""
+
+    def __init__(self, head: bytes, places: tuple[int, int, int, int], columns: int, buffers: int) -> None:
+        """`places` are those of the count, the body's length, the nodes and the buffers."""
+        self._head = head
+        self._count_at, self._length_at, self._nodes_at, self._buffers_at = places
+        self._nodes = struct.Struct(f"<{2 * columns}q")
+        self._buffers = struct.Struct(f"<{2 * buffers}q")
+
+    def message(self, count: int, columns: Sequence[SmallColumn]) -> bytes:
+        """Return the encapsulated message of these columns."""
+        nodes: list[int] = []
+        spans: list[int] = []
+        body: list[bytes] = []
+        end = 0
+        for null_count, buffers in columns:
+            nodes += (count, null_count)
+            for buffer in buffers:
+                size = len(buffer)
+                spans += (end, size)
+                if size:
+                    padding = -size % 8
+                    body.append(buffer)
+                    if padding:
+                        body.append(bytes(padding))
+                    end += size + padding
+        head = bytearray(self._head)
+        _NUMBER.pack_into(head, self._count_at, count)
+        _NUMBER.pack_into(head, self._length_at, end)
+        self._nodes.pack_into(head, self._nodes_at, *nodes)
+        self._buffers.pack_into(head, self._buffers_at, *spans)
+        return b"".join((head, *body))
+
+
+def template_of(schema: pa.Schema) -> Template | None:
+    """Find the places of the numbers in what Arrow writes; None where one is not where it is expected."""
+    columns = [_sample(field, _SAMPLE_ROWS) for field in schema]
+    written = _by_arrow(schema, columns, _SAMPLE_ROWS)
+    head_bytes = _PREFIX_BYTES + int.from_bytes(written[4:_PREFIX_BYTES], "little")
+    head, body_bytes = written[:head_bytes], len(written) - head_bytes
+    nodes = b"".join(struct.pack("<qq", _SAMPLE_ROWS, column.null_count) for column in columns)
+    spans, end = b"", 0
+    sizes = [len(buffer) for column in columns for buffer in column.buffers]
+    for size in sizes:
+        spans += struct.pack("<qq", end, size)
+        end += size + -size % 8
+    # The count stands before the buffers and the nodes, which have it too.
+    before_nodes = head[: head.find(nodes)]
+    needles = (_NUMBER.pack(_SAMPLE_ROWS), _NUMBER.pack(body_bytes), nodes, spans)
+    if [before_nodes.count(needles[0]), *map(head.count, needles[1:])] != [1, 1, 1, 1]:
+        return None
+    places = (before_nodes.find(needles[0]), *map(head.find, needles[1:]))
+    made = Template(head, places, len(columns), len(sizes))  # type: ignore[arg-type]
+    few = [_sample(field, 2) for field in schema]
+    return made if made.message(2, few) == _by_arrow(schema, few, 2) else None
+
+
+def _sample(field: pa.Field, count: int) -> SmallColumn:
+    if pa.types.is_string(field.type):
+        first = [None] if field.nullable else [b"first"]
+        return texts([*first, *(b"%d" % number for number in range(1, count))])
+    return numbers(range(count), "i" if field.type.bit_width == 32 else "q")
+
+
+def _by_arrow(schema: pa.Schema, columns: Sequence[SmallColumn], count: int) -> bytes:
+    arrays = [
+        pa.Array.from_buffers(
+            field.type, count, [pa.py_buffer(buffer) if buffer else None for buffer in column.buffers]
+        )
+        for field, column in zip(schema, columns, strict=True)
+    ]
+    written: bytes = pa.RecordBatch.from_arrays(arrays, schema=schema).serialize().to_pybytes()
+    return written
+
 
 T = TypeVar("T")
 
@@ -151,7 +273,7 @@ class Run(msgspec.Struct, frozen=True):
         return len(self.payloads)
 
     def part(self, start: int, stop: int) -> Run:
-        """Give the messages `start` ≤ index < `stop`, which keep their offsets and ids."""
+        """Return the messages `start` ≤ index < `stop`, which keep their offsets and ids."""
         place = Place(self.place.partition, self.place.base_offset + start, self.place.ts_us)
         chosen = slice(start, stop)
         return Run(place, self.origin, self.ids[chosen], self.keys[chosen], self.payloads[chosen])
@@ -165,7 +287,7 @@ class BatchLimits(NamedTuple):
 
     @classmethod
     def of(cls, retention_max_bytes: int | None) -> BatchLimits:
-        """Give the limits for a topic, by the bytes that it keeps of a partition."""
+        """Return the limits for a topic, by the bytes that it keeps of a partition."""
         if retention_max_bytes is None:
             return _UNLIMITED
         part_bytes = max(LIMITED_BATCH_BYTES_MIN, retention_max_bytes // LIMITED_BATCH_PARTS)
@@ -204,7 +326,7 @@ def joined_runs(runs: Sequence[Run], limits: BatchLimits = _UNLIMITED) -> Iterat
 
 
 def _cut_runs(runs: Sequence[Run], limits: BatchLimits) -> Iterator[tuple[Run, int]]:
-    """Give runs that each fit into a record batch, with their bytes."""
+    """Yield runs that each fit into a record batch, with their bytes."""
     bytes_max, head_bytes = limits
     for run in runs:
         count = len(run.payloads)
@@ -224,7 +346,7 @@ def _cut_runs(runs: Sequence[Run], limits: BatchLimits) -> Iterator[tuple[Run, i
 
 
 def encode_runs(runs: Sequence[Run]) -> bytes:
-    """Give the bytes that store these messages as one record batch."""
+    """Return the bytes that store these messages as one record batch."""
     place, origin, last_us = runs[0].place, runs[0].origin, runs[-1].place.ts_us
     count = runs[-1].place.base_offset + len(runs[-1].payloads) - place.base_offset
     if count <= SMALL_MESSAGES_MAX and _TEMPLATE is not None:
@@ -238,7 +360,7 @@ def encode_runs(runs: Sequence[Run]) -> bytes:
 
 
 def _small_body(template: Template, runs: Sequence[Run], count: int) -> bytes:
-    """Give the Arrow message of few messages; what `_large_body` gives, for less."""
+    """Return the Arrow message of few messages; what `_large_body` gives, for less."""
     place, origin = runs[0].place, runs[0].origin
     of_message = runs if len(runs) == count else [run for run in runs for _ in run.payloads]
     ops = {run.origin.op for run in runs}
@@ -247,15 +369,15 @@ def _small_body(template: Template, runs: Sequence[Run], count: int) -> bytes:
     return template.message(
         count,
         (
-            small_batches.numbers([place.partition] * count, "i"),
-            small_batches.numbers(range(place.base_offset, place.base_offset + count)),
+            numbers([place.partition] * count, "i"),
+            numbers(range(place.base_offset, place.base_offset + count)),
             SmallColumn(0, (b"", b"".join([run.ids.tobytes() for run in runs]))),
-            small_batches.numbers([run.place.ts_us for run in of_message]),
+            numbers([run.place.ts_us for run in of_message]),
             _few_by_run(ops, [run.origin.op for run in of_message]),
             repeated_text(origin.source, count),
             repeated_text(origin.payload_mode, count),
-            small_batches.texts(keys),
-            small_batches.texts(_joined([run.payloads for run in runs])),
+            texts(keys),
+            texts(_joined([run.payloads for run in runs])),
             _few_by_run(users, [run.origin.user for run in of_message]),
         ),
     )
@@ -264,7 +386,7 @@ def _small_body(template: Template, runs: Sequence[Run], count: int) -> bytes:
 def _few_by_run(kinds: set[Any], values: Sequence[str | None]) -> SmallColumn:
     if len(kinds) == 1:
         return repeated_text(values[0], len(values))
-    return small_batches.texts([value if value is None else value.encode() for value in values])
+    return texts([value if value is None else value.encode() for value in values])
 
 
 def _large_body(runs: Sequence[Run], count: int) -> pa.Buffer:
@@ -292,7 +414,7 @@ def _joined(parts: list[Sequence[T]]) -> Sequence[T]:
 
 
 def _by_run(runs: Sequence[Run], values: Sequence[str | None], count: int) -> pa.Array:
-    """Give a column that has one value for all messages of a run."""
+    """Return a column that has one value for all messages of a run."""
     first = values[0]
     if values.count(first) == len(values):
         return pa.nulls(count, pa.string()) if first is None else pa.repeat(pa.scalar(first), count)

@@ -1,4 +1,15 @@
-"""Searching a log: takes a time or a size, gives the offset, keeps nothing.
+"""The sparse time index: takes record batches as they are appended, gives places near a time or a size.
+
+About one entry a MiB of the log: the time of a record batch's first message and its base offset in the key,
+the bytes of all record batches before it as the value. A search by time or by bytes looks here first and then
+reads little of the log. A log without entries, or with entries of its newer part alone, is searched as well,
+only more slowly.
+
+    bytes before it u64 | crc32 u32 of the key and what is before
+
+Times and offsets rise together, so the order of the keys is that of both.
+
+Searching a log: takes a time or a size, gives the offset, keeps nothing.
 
 Every function looks at what the engine shows now. Where retention removes a part of the log under a search,
 the search says OffsetOutOfRange with the offset that is the earliest by then; whoever asked begins again
@@ -7,22 +18,88 @@ there.
 
 from __future__ import annotations
 
+import struct
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from tidegate.errors import OffsetOutOfRange, StorageCorrupt, TidegateError, TopicNotFound
-from tidegate.storage.engine import Reader
-from tidegate.topics import keys, time_index
-from tidegate.topics.batches import StoredBatch, decode_batch
-from tidegate.topics.counters import Counters
+from tidegate.storage.engine import KeyRange, Reader
+from tidegate.topics import keys
 from tidegate.topics.definitions import Retention, Topic
+from tidegate.topics.log.counters import Counters
+from tidegate.topics.log.record_batch import StoredBatch, decode_batch
+
+# An entry is about a hundred bytes with all that RocksDB keeps of it: one in ten thousand. A search then
+# reads this much of the log at most, a few milliseconds.
+INDEX_EVERY_BYTES = 1024 * 1024
+_VALUE = struct.Struct(">QI")
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """A record batch: the time of its first message, its base offset, and the bytes before it."""
+
+    time_us: int
+    offset: int
+    bytes_before: int
+
+
+def entry_pair(topic_id: int, partition: int, entry: IndexEntry) -> tuple[bytes, bytes]:
+    """Return the key and the value that store an entry."""
+    key = keys.time_key(topic_id, partition, entry.time_us, entry.offset)
+    head = entry.bytes_before.to_bytes(8, "big")
+    return key, head + zlib.crc32(head, zlib.crc32(key)).to_bytes(4, "big")
+
+
+def read_entry(key: bytes, value: bytes, place: str) -> IndexEntry:
+    """Read an entry; `place` names the partition in errors."""
+    if len(value) != _VALUE.size:
+        raise StorageCorrupt(place=place, reason="an entry of the time index has another length")
+    bytes_before, checksum = _VALUE.unpack(value)
+    if zlib.crc32(value[:8], zlib.crc32(key)) != checksum:
+        raise StorageCorrupt(place=place, reason="an entry of the time index does not match its checksum")
+    time_us, offset = keys.time_of(key)
+    return IndexEntry(time_us, offset, bytes_before)
+
+
+def entries(reader: Reader, topic_id: int, partition: int, place: str) -> Iterator[IndexEntry]:
+    """Yield all entries of a partition, the oldest first."""
+    for key, value in reader.scan(keys.time_range(topic_id, partition)):
+        yield read_entry(key, value, place)
+
+
+def around_time(
+    reader: Reader, topic_id: int, partition: int, time_us: int, place: str
+) -> tuple[IndexEntry | None, IndexEntry | None]:
+    """Return the last entry before a time, and the first at or after it."""
+    every = keys.time_range(topic_id, partition)
+    middle = keys.time_key(topic_id, partition, time_us, 0)
+    before = next(reader.scan(KeyRange(every.start, middle), reverse=True), None)
+    after = next(reader.scan(KeyRange(middle, every.stop)), None)
+    return (
+        None if before is None else read_entry(*before, place),
+        None if after is None else read_entry(*after, place),
+    )
+
+
+def last_before_offset(
+    reader: Reader, topic_id: int, partition: int, time_us: int, offset: int, place: str
+) -> IndexEntry | None:
+    """Return the last entry at or before an offset, whose time is known too."""
+    every = keys.time_range(topic_id, partition)
+    stop = keys.time_key(topic_id, partition, time_us, offset + 1)
+    found = next(reader.scan(KeyRange(every.start, stop), reverse=True), None)
+    return None if found is None else read_entry(*found, place)
+
 
 SECOND_US = 1_000_000
 
 
 def place_of(topic: Topic, partition: int) -> str:
-    """Give a partition as errors name it."""
+    """Return a partition as errors name it."""
     return f"topic '{topic.name}', partition {partition}"
 
 
@@ -40,14 +117,14 @@ class Part:
         return place_of(self.topic, self.partition)
 
     def first_offset_of(self, offset: int) -> int:
-        """Give the base offset of the record batch with an offset."""
+        """Return the base offset of the record batch with an offset."""
         span = keys.record_range(self.topic.id, self.partition, 0, offset + 1)
         for key, _ in self.reader.scan(span, reverse=True):
             return keys.base_offset_of(key)
         raise self.missing(offset)
 
     def batch_with(self, offset: int) -> StoredBatch:
-        """Give the record batch with an offset."""
+        """Return the record batch with an offset."""
         span = keys.record_range(self.topic.id, self.partition, 0, offset + 1)
         for key, value in self.reader.scan(span, reverse=True):
             batch = self.decoded(key, value)
@@ -62,7 +139,7 @@ class Part:
         return decode_batch(value, base, f"{self.place}, offset {base}")
 
     def missing(self, offset: int) -> TidegateError:
-        """Give the error for an offset that was there: removed with its topic, or by retention, or lost."""
+        """Return the error for an offset that was there: removed with its topic, or by retention, or lost."""
         if self.reader.get(keys.definition_key(self.topic.id)) is None:
             return TopicNotFound(topic=self.topic.name)
         stored = self.reader.get(keys.counter_key(self.topic.id, self.partition))
@@ -79,9 +156,9 @@ class Part:
 
 
 def offset_at(part: Part, held: Counters, time_us: int) -> int:
-    """Give the first offset whose time is at or after a time; the end where there is none."""
+    """Return the first offset whose time is at or after a time; the end where there is none."""
     low, high = held.start, held.end
-    before, after = time_index.around_time(part.reader, part.topic.id, part.partition, time_us, part.place)
+    before, after = around_time(part.reader, part.topic.id, part.partition, time_us, part.place)
     if before is not None:
         low = min(max(low, before.offset), high)
     if after is not None:
@@ -101,7 +178,7 @@ def offset_at(part: Part, held: Counters, time_us: int) -> int:
 
 
 def retained_start(part: Part, held: Counters, retention: Retention, now_us: int) -> int:
-    """Give where the log should start by age and by bytes: the base offset of a record batch, or the end.
+    """Return where the log should start by age and by bytes: the base offset of a record batch, or the end.
 
     A record batch goes once all of it is over age, or once what is after it has the bytes by itself. The
     newest one goes by age alone.
@@ -118,9 +195,9 @@ def retained_start(part: Part, held: Counters, retention: Retention, now_us: int
 
 
 def _start_by_bytes(part: Part, held: Counters, cut_bytes: int) -> int:
-    """Give the first record batch that has at least so many bytes before it, else the newest."""
+    """Return the first record batch that has at least so many bytes before it, else the newest."""
     base, bytes_before = held.start, held.removed_bytes
-    for entry in time_index.entries(part.reader, part.topic.id, part.partition, part.place):
+    for entry in entries(part.reader, part.topic.id, part.partition, part.place):
         if entry.bytes_before > cut_bytes or entry.offset >= held.end:
             break
         if entry.offset >= base:
@@ -135,13 +212,11 @@ def _start_by_bytes(part: Part, held: Counters, cut_bytes: int) -> int:
 
 
 def bytes_before(part: Part, held: Counters, base: int) -> int:
-    """Give the bytes of all record batches, ever, before the one with this base offset."""
+    """Return the bytes of all record batches, ever, before the one with this base offset."""
     if base == held.end:
         return held.appended_bytes
     time_us = part.batch_with(base).first_us
-    entry = time_index.last_before_offset(
-        part.reader, part.topic.id, part.partition, time_us, base, part.place
-    )
+    entry = last_before_offset(part.reader, part.topic.id, part.partition, time_us, base, part.place)
     start, counted = held.start, held.removed_bytes
     if entry is not None and entry.offset > start:
         start, counted = entry.offset, entry.bytes_before

@@ -23,26 +23,24 @@ from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
 from tidegate.catalog.jobs import ClaimedJob
 from tidegate.catalog.leases import Lease
-from tidegate.catalog.pages import Page
+from tidegate.catalog.paging import Page
 from tidegate.errors import (
     BackupNotFound,
     InvariantBroken,
     LeaseHeld,
     LeaseLost,
     NotReady,
-    StorageFailed,
-    StorageFull,
     TidegateError,
     Unavailable,
 )
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.clock import Clock
 from tidegate.storage.engine import Engine
-from tidegate.storage.files import is_full
-from tidegate.storage.home import Home
-from tidegate.storage.locks import is_flocked
-from tidegate.upkeep.freeze import CATALOG_DUMP, CONTENT_FOLDER, freeze
-from tidegate.upkeep.pack import PACKING_LOCK, packed_part
+from tidegate.storage.files import disk_error, is_full
+from tidegate.storage.home.home import Home
+from tidegate.storage.home.locks import is_flocked
+from tidegate.upkeep.backup.home_snapshot import CATALOG_DUMP, CONTENT_FOLDER, freeze
+from tidegate.upkeep.backup.pack import PACKING_LOCK, packed_part
 
 JOB_KIND = "backup"
 # A dead desk holds others up for this long; a renewal costs the catalog one small write.
@@ -286,10 +284,8 @@ class BackupDesk:
                 self._catalog.jobs.fail(claimed, Unavailable(reason=reason).to_wire()["error"])
 
     def _refusal(self, problem: OSError) -> TidegateError:
-        if is_full(problem):
-            return StorageFull(path=str(self._home.path), free_bytes=0)
-        reason = f"{problem.strerror or problem}."
-        return StorageFailed(path=str(problem.filename or self._home.path), reason=reason, hint="Try again.")
+        place = self._home.path if is_full(problem) else Path(problem.filename or self._home.path)
+        return disk_error(place, problem, hint="Try again.")
 
 
 def remove_frozen(folder: Path) -> None:

@@ -160,7 +160,7 @@ def _has_commits(log_folder: Path) -> bool:
 
 
 def _active_files(table: Path) -> list[str] | None:
-    """Give the files that a table consists of, inside its folder; None where its log cannot be read."""
+    """Return the files that a table consists of, inside its folder; None where its log cannot be read."""
     import pyarrow as pa
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError

@@ -38,8 +38,10 @@ from tidegate.errors import BackupUnusable, StorageFailed
 from tidegate.model.clock import Clock
 from tidegate.storage.engine import Engine
 from tidegate.storage.files import copy_file
-from tidegate.storage.home import ID_FILE, LAYOUT_FILE, LAYOUT_VERSION, TOKEN_FILE, Home
-from tidegate.upkeep.checkpoints import (
+from tidegate.storage.home.home import ID_FILE, LAYOUT_FILE, LAYOUT_VERSION, TOKEN_FILE, Home
+from tidegate.storage.home.pipeline_files import installed_path, list_pipeline_files, stopped_path
+from tidegate.upkeep.backup.delta_tables import LakeFreeze
+from tidegate.upkeep.backup.spark_checkpoints import (
     CheckpointLook,
     batch_to_keep,
     copy_checkpoint,
@@ -47,8 +49,7 @@ from tidegate.upkeep.checkpoints import (
     look_at_commits,
     look_at_offsets,
 )
-from tidegate.upkeep.streams import take_streams
-from tidegate.upkeep.tables import LakeFreeze
+from tidegate.upkeep.backup.stream_logs import take_streams
 
 CONTENT_FOLDER = "content"  # what goes into the file, at the paths that it has in a home
 NOTES_FILE = "freeze.json"
@@ -85,7 +86,7 @@ class FreezeNotes:
 
     @classmethod
     def read(cls, folder: Path) -> FreezeNotes:
-        """Give the notes of a frozen home."""
+        """Return the notes of a frozen home."""
         try:
             found = json.loads((folder / NOTES_FILE).read_text(encoding="utf-8"))
             lengths_bytes = found.get("lengthsBytes", {})  # a server of an earlier version notes none
@@ -192,7 +193,21 @@ def _take_passes(
 
 def _take_small_files(home: Home, content: Path) -> None:
     (content / "pipelines").mkdir(exist_ok=True, mode=0o700)
-    files = [path.relative_to(home.path) for path in sorted(home.pipelines_path.glob("*.py"))]
-    for inside in [*files, *map(Path, (SETTINGS_FILE, TOKEN_FILE, ID_FILE, LAYOUT_FILE))]:
-        with contextlib.suppress(FileNotFoundError):  # settings are optional; a pipeline may be stopped now
-            copy_file(home.path / inside, content / inside, sync=False)
+    kept = list_pipeline_files(home.pipelines_path)
+    for name in (*kept.installed, *kept.stopped):
+        places = (installed_path(home.pipelines_path, name), stopped_path(home.pipelines_path, name))
+        # Whoever stops or starts it now renames its file: it is at one of its two places at every moment.
+        for inside in (path.relative_to(home.path) for path in (*places, places[0])):
+            if _taken(home.path / inside, content / inside):
+                break
+    for inside in map(Path, (SETTINGS_FILE, TOKEN_FILE, ID_FILE, LAYOUT_FILE)):
+        _taken(home.path / inside, content / inside)  # settings are optional
+
+
+def _taken(source: Path, target: Path) -> bool:
+    """Copy a small file; say whether it was there."""
+    try:
+        copy_file(source, target, sync=False)
+    except FileNotFoundError:
+        return False
+    return True

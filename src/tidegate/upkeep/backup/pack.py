@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tidegate.errors import RequestInvalid, StorageFailed, StorageFull, TidegateError
-from tidegate.storage.files import files_below, is_full, rename_new, sync_folder
-from tidegate.storage.locks import is_at, is_flocked
-from tidegate.upkeep.archive import (
+from tidegate.errors import RequestInvalid, StorageFailed, TidegateError
+from tidegate.storage.files import disk_error, files_below, is_full, rename_new, sync_folder
+from tidegate.storage.home.locks import is_at, is_flocked
+from tidegate.upkeep.backup.home_snapshot import CONTENT_FOLDER, FreezeNotes
+from tidegate.upkeep.backup.tar_format import (
     CHUNK_BYTES,
     END,
     MANIFEST_NAME,
+    BackupManifest,
     FileNote,
-    Manifest,
     encode_manifest,
     header_of,
     padding_of,
 )
-from tidegate.upkeep.freeze import CONTENT_FOLDER, FreezeNotes
 
 PACKING_LOCK = "packing.lock"
 PARTIAL = ".partial"
@@ -78,7 +78,7 @@ def packing(folder: Path) -> Iterator[Callable[[float], None]]:
 
 
 def packed_part(folder: Path) -> float:
-    """Give how much of a frozen home is packed, from 0 to 1, as its packer told last."""
+    """Return how much of a frozen home is packed, from 0 to 1, as its packer told last."""
     try:
         return min(1.0, max(0.0, float((folder / PACKING_LOCK).read_text(encoding="ascii") or 0)))
     except (OSError, ValueError):
@@ -108,7 +108,7 @@ def pack(
         with _partial(file) as (out, partial):
             writer = _Writer(out, total, report, rest)
             files = tuple(writer.add(content / path, path, notes.lengths_bytes.get(path)) for path in paths)
-            manifest = Manifest(tidegate_version, notes.layout, notes.home_id, notes.created_at, files)
+            manifest = BackupManifest(tidegate_version, notes.layout, notes.home_id, notes.created_at, files)
             writer.end(encode_manifest(manifest))
             _publish(partial, file, force=force)
         sync_folder(file.absolute().parent)
@@ -216,14 +216,6 @@ def _tell(fd: int, done: float) -> None:
 
 
 def _packing_failed(file: Path, problem: OSError) -> TidegateError:
-    if is_full(problem):
-        folder = os.statvfs(file.absolute().parent)
-        free_bytes = folder.f_bavail * folder.f_frsize
-        return StorageFull(
-            path=str(file.absolute().parent),
-            free_bytes=free_bytes,
-            hint="Free some space, or name another disk.",
-        )
-    place = problem.filename or str(file)
+    place = file.absolute().parent if is_full(problem) else Path(problem.filename or file)
     hint = "Nothing was left behind; try again, or name another place."
-    return StorageFailed(path=str(place), reason=f"{problem.strerror or problem}.", hint=hint)
+    return disk_error(place, problem, hint=hint, full_hint="Free some space, or name another disk.")

@@ -22,25 +22,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tidegate.errors import BackupUnusable, HomeUnusable, StorageFailed, StorageFull, TidegateError
-from tidegate.storage.files import files_below, is_full, sync_folder, sync_tree
-from tidegate.storage.home import ALLOWED_BEFORE, FOLDERS, LAYOUT_FILE, LAYOUT_VERSION, LOST_AND_FOUND
-from tidegate.storage.home import RESTORING as MARK
-from tidegate.storage.locks import is_alive
-from tidegate.upkeep.archive import (
+from tidegate.errors import BackupUnusable, HomeUnusable, StorageFailed, TidegateError
+from tidegate.storage.files import disk_error, files_below, is_full, sync_folder, sync_tree
+from tidegate.storage.home.home import ALLOWED_BEFORE, FOLDERS, LAYOUT_FILE, LAYOUT_VERSION, LOST_AND_FOUND
+from tidegate.storage.home.home import RESTORING as MARK
+from tidegate.storage.home.locks import is_alive
+from tidegate.upkeep.backup.home_snapshot import CATALOG_DUMP, SETTINGS_FILE
+from tidegate.upkeep.backup.pack import Report
+from tidegate.upkeep.backup.tar_format import (
     CHUNK_BYTES,
     MANIFEST_BYTES_MAX,
     MANIFEST_NAME,
+    ArchiveEntry,
     ArchiveReader,
-    Entry,
+    BackupManifest,
     FileNote,
-    Manifest,
     check_path,
     decode_manifest,
     encode_manifest,
 )
-from tidegate.upkeep.freeze import CATALOG_DUMP, SETTINGS_FILE
-from tidegate.upkeep.pack import Report
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,10 @@ def restore(
 
 
 def is_mount_point(path: Path) -> bool:
-    """Say whether something is mounted there; also a folder of the same disk, which `os` does not notice."""
+    """Return whether something is mounted there.
+
+    Also a folder of the same disk, which `os` does not notice.
+    """
     if path.is_mount():
         return True
     try:
@@ -134,7 +137,7 @@ def is_mount_point(path: Path) -> bool:
     return any(line.split(" ")[4] == escaped for line in lines)
 
 
-def _mark_of(manifest: Manifest, home: Path) -> str:
+def _mark_of(manifest: BackupManifest, home: Path) -> str:
     """Name the restore of one file into one place on one machine."""
     text = encode_manifest(manifest) + os.fsencode(f"\0{socket.gethostname()}\0{home}")
     return hashlib.sha256(text).hexdigest()
@@ -176,12 +179,12 @@ def _give_up(catalog: CatalogLoader, spare: Path, home: Path, loaded: str) -> No
     shutil.rmtree(spare, ignore_errors=True)
 
 
-def read_manifest(file: Path, report: Report = lambda _done, _total: None) -> Manifest:
+def read_manifest(file: Path, report: Report = lambda _done, _total: None) -> BackupManifest:
     """Check a whole backup file and give its manifest; writes nothing."""
     return _read(file, None, report)
 
 
-def _unpack(file: Path, spare: Path, report: Report) -> Manifest:
+def _unpack(file: Path, spare: Path, report: Report) -> BackupManifest:
     manifest = _read(file, spare, report)
     if manifest.layout > LAYOUT_VERSION:
         reason = f"its home has layout {manifest.layout}; this version knows layouts up to {LAYOUT_VERSION}"
@@ -201,11 +204,11 @@ def _unpack(file: Path, spare: Path, report: Report) -> Manifest:
     return manifest
 
 
-def _read(file: Path, target: Path | None, report: Report) -> Manifest:
+def _read(file: Path, target: Path | None, report: Report) -> BackupManifest:
     with file.open("rb", buffering=CHUNK_BYTES) as stream:
         total = os.fstat(stream.fileno()).st_size
         found: dict[str, FileNote] = {}
-        manifest: Manifest | None = None
+        manifest: BackupManifest | None = None
         for entry in ArchiveReader(stream, str(file)).entries():
             if manifest is not None:
                 raise BackupUnusable(file=str(file), reason=f"{entry.path} stands behind {MANIFEST_NAME}")
@@ -232,13 +235,13 @@ def _sync_files(folder: Path) -> None:
             os.close(fd)
 
 
-def _whole(entry: Entry, file: str) -> bytes:
+def _whole(entry: ArchiveEntry, file: str) -> bytes:
     if entry.size_bytes > MANIFEST_BYTES_MAX:
         raise BackupUnusable(file=file, reason=f"{MANIFEST_NAME} is larger than can be")
     return b"".join(entry.chunks())
 
 
-def _take(entry: Entry, target: Path | None, file: str) -> FileNote:
+def _take(entry: ArchiveEntry, target: Path | None, file: str) -> FileNote:
     """Read one file, and write it where there is a target."""
     inside = check_path(entry.path, file)
     digest = hashlib.sha256()
@@ -260,7 +263,7 @@ def _take(entry: Entry, target: Path | None, file: str) -> FileNote:
     return FileNote(entry.path, entry.size_bytes, digest.hexdigest())
 
 
-def _compare(manifest: Manifest, found: dict[str, FileNote], file: str) -> None:
+def _compare(manifest: BackupManifest, found: dict[str, FileNote], file: str) -> None:
     for note in manifest.files:
         real = found.pop(note.path, None)
         if real is None:
@@ -295,7 +298,7 @@ def _check_leftovers(home: Path, names: set[str]) -> None:
 
 
 def _removable(home: Path, names: set[str]) -> set[str]:
-    """Give what a disk of its own always has, and what a restore that was killed there left."""
+    """Return what a disk of its own always has, and what a restore that was killed there left."""
     rests = {name for name in names if name.startswith(MARK)}
     if not rests or (home / LAYOUT_FILE).exists():
         return names & {LOST_AND_FOUND}
@@ -334,10 +337,7 @@ def _is_dead(pid: str) -> bool:
 def _failed(file: Path, home: Path, problem: OSError) -> TidegateError:
     if is_full(problem):
         place = next(folder for folder in (home, *home.parents) if folder.exists())
-        free_bytes = os.statvfs(place).f_bavail * os.statvfs(place).f_frsize
-        return StorageFull(
-            path=str(place), free_bytes=free_bytes, hint="Free some space, or name another disk."
-        )
+        return disk_error(place, problem, full_hint="Free some space, or name another disk.")
     if problem.filename == str(file):
         return BackupUnusable(file=str(file), reason=problem.strerror or str(problem))
     hint = "Nothing was left behind; try again, or name another folder: --home DIR."

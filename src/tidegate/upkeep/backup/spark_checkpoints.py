@@ -66,7 +66,7 @@ def look_at_offsets(checkpoints: Path) -> dict[str, CheckpointLook]:
 
 
 def is_settled(committed: CheckpointLook | None, begun: CheckpointLook) -> bool:
-    """Say whether at most one batch began between the two looks, of one and the same query."""
+    """Return whether at most one batch began between the two looks, of one and the same query."""
     if committed is None or not committed.metadata:
         return begun.newest <= 0
     return committed.metadata == begun.metadata and begun.newest <= committed.newest + 1
@@ -75,7 +75,7 @@ def is_settled(committed: CheckpointLook | None, begun: CheckpointLook) -> bool:
 def batch_to_keep(
     committed: CheckpointLook | None, begun: CheckpointLook, tables: Iterable[Path]
 ) -> tuple[int, int] | None:
-    """Give the newest batch to keep in `offsets` and in `commits`, None where no cut fits all tables."""
+    """Return the newest batch to keep in `offsets` and in `commits`, None where no cut fits all tables."""
     done = committed.newest if committed and committed.metadata == begun.metadata else NONE_YET
     if is_settled(committed, begun):
         return begun.newest, done

@@ -31,15 +31,12 @@ END = bytes(2 * BLOCK_BYTES)
 CHUNK_BYTES = 1 << 20
 MANIFEST_BYTES_MAX = 1 << 30  # some five million files
 LONG_HEADER_BYTES_MAX = 1 << 16  # a path has 4,096 bytes at most
-_LONG_HEADER = b"x"
+_TYPE_AT, _LONG_HEADER = 156, b"x"
 # What Linux takes: for one name, and for a whole path with the zero behind it.
 NAME_BYTES_MAX = 255
 PATH_BYTES_MAX = 4_095
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
-# What every header of a tar has, and where: a file without it is something else.
-TAR_MARK = b"ustar"
-TAR_MARK_AT = 257
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class FileNote:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class BackupManifest:
     """What a backup is, and everything that is in it."""
 
     tidegate: str
@@ -94,7 +91,7 @@ class _Outer(msgspec.Struct):
 
 
 def header_of(path: str, size_bytes: int) -> bytes:
-    """Give the one header that a file of this path and size has: no owner, no time, readable by its owner."""
+    """Return one header that a file of this path and size has: no owner, no time, readable by its owner."""
     entry = tarfile.TarInfo(path)
     entry.size = size_bytes
     entry.mode = 0o600
@@ -102,11 +99,11 @@ def header_of(path: str, size_bytes: int) -> bytes:
 
 
 def padding_of(size_bytes: int) -> bytes:
-    """Give the zeros that fill up the last block of a file."""
+    """Return the zeros that fill up the last block of a file."""
     return bytes(-size_bytes % BLOCK_BYTES)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: BackupManifest) -> bytes:
     """Write a manifest with its own checksum."""
     inner = {
         "format": FORMAT_VERSION,
@@ -121,7 +118,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     return _json({"manifest": inner, "sha256": hashlib.sha256(_json(inner)).hexdigest()})
 
 
-def decode_manifest(content: bytes, file: str) -> Manifest:
+def decode_manifest(content: bytes, file: str) -> BackupManifest:
     """Read a manifest; a newer format, and any byte that is not as it was written, is refused."""
     try:
         # Not msgspec's own reader: names of files need not be Unicode, and it takes no lone surrogates.
@@ -132,7 +129,7 @@ def decode_manifest(content: bytes, file: str) -> Manifest:
             raise BackupUnusable(file=file, reason=reason, hint="Restore it with a newer Tidegate.")
         inner = msgspec.convert(outer, _Outer).manifest
         notes = tuple(FileNote(note.path, note.bytes, note.sha256) for note in inner.files)
-        found = Manifest(inner.tidegate, inner.layout, inner.homeId, inner.createdAt, notes)
+        found = BackupManifest(inner.tidegate, inner.layout, inner.homeId, inner.createdAt, notes)
         same = encode_manifest(found) == content
     except (ValueError, RecursionError) as problem:
         raise _damaged(file, f"{MANIFEST_NAME} is damaged") from problem
@@ -142,7 +139,7 @@ def decode_manifest(content: bytes, file: str) -> Manifest:
 
 
 @dataclass(slots=True)
-class Entry:
+class ArchiveEntry:
     """One file in an archive that is read; its contents are read once, before the next entry."""
 
     path: str
@@ -150,76 +147,70 @@ class Entry:
     _reader: ArchiveReader
 
     def chunks(self) -> Iterator[bytes]:
-        """Give the contents in pieces."""
+        """Yield the contents in chunks, and check the padding behind them."""
         left = self.size_bytes
         while left:
-            chunk = self._reader.take(min(left, CHUNK_BYTES), self.path)
+            chunk = self._reader.read(min(left, CHUNK_BYTES), self.path)
             left -= len(chunk)
             yield chunk
-        if any(self._reader.take(-self.size_bytes % BLOCK_BYTES, self.path)):
+        if any(self._reader.read(-self.size_bytes % BLOCK_BYTES, self.path)):
             raise _damaged(self._reader.name, f"the padding behind {self.path} is damaged")
 
 
 class ArchiveReader:
-    """Reads an archive from front to back, strictly."""
+    """Reads an archive from front to back; tarfile finds the entries, and nothing of it is taken on trust."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.name = name
         self._file = file
 
-    def entries(self) -> Iterator[Entry]:
-        """Give every entry, the manifest too, in order; then check that nothing follows."""
-        last = "the beginning"
-        entries_seen = 0
-        while True:
-            block = self._file.read(BLOCK_BYTES)
-            if entries_seen == 0 and _is_no_tar(block):
-                raise _damaged(self.name, "it is not a backup of Tidegate")
-            if len(block) != BLOCK_BYTES:
-                raise _damaged(self.name, f"the archive ends at {last}")
-            if not any(block):
-                break
-            entry = self._entry(block, last)
-            last = entry.path
-            entries_seen += 1
-            yield entry
-        if any(self.take(BLOCK_BYTES, last)) or self._file.read(1):
+    def entries(self) -> Iterator[ArchiveEntry]:
+        """Yield every entry, the manifest too, in order; then check that nothing follows."""
+        last, end = "the beginning", 0
+        try:
+            self._check_long_header(last)
+            tar = tarfile.TarFile(fileobj=self._file, encoding="utf-8", errors="surrogateescape")
+        except (tarfile.TarError, ValueError) as problem:
+            raise _damaged(self.name, "it is not a backup of Tidegate") from problem
+        while (found := self._next(tar, last)) is not None:
+            # The header must be the one that we would have written, byte by byte.
+            self._file.seek(found.offset)
+            if self._file.read(found.offset_data - found.offset) != header_of(found.name, found.size):
+                raise _damaged(self.name, f"the header after {last} is damaged")
+            last, end = found.name, found.offset_data + found.size + len(padding_of(found.size))
+            yield ArchiveEntry(found.name, found.size, self)
+            self._file.seek(end)
+            self._check_long_header(last)
+        self._file.seek(end)
+        if self.read(len(END), last) != END or self._file.read(1):
             raise _damaged(self.name, f"something stands behind the end, after {last}")
 
-    def take(self, count: int, path: str) -> bytes:
-        """Give exactly so many bytes."""
+    def read(self, count: int, path: str) -> bytes:
+        """Return exactly so many bytes."""
         found = self._file.read(count)
         if len(found) != count:
             raise _damaged(self.name, f"it is cut short at {path}")
         return found
 
-    def _entry(self, block: bytes, last: str) -> Entry:
-        """Read a header and compare it with the one that we would have written."""
-        found, long_names = block, {}
+    def _next(self, tar: tarfile.TarFile, last: str) -> tarfile.TarInfo | None:
         try:
-            if block[156:157] == _LONG_HEADER:
-                size = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape").size
-                if size > LONG_HEADER_BYTES_MAX:
-                    raise ValueError(size)
-                content = self.take(size + len(padding_of(size)), last)
-                long_names = _records(content[:size])
-                block = self.take(BLOCK_BYTES, last)
-                found += content + block
-            plain = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-            path = long_names.get("path", plain.name)
-            size_bytes = int(long_names.get("size", plain.size))
-            same = size_bytes >= 0 and header_of(path, size_bytes) == found
-        except (tarfile.HeaderError, ValueError, IndexError) as problem:
+            return tar.next()
+        except (tarfile.TarError, ValueError, IndexError) as problem:
             raise _damaged(self.name, f"the header after {last} is damaged") from problem
-        if not same:
+
+    def _check_long_header(self, last: str) -> None:
+        """Refuse a long name that is longer than any: tarfile would read it into memory."""
+        at = self._file.tell()
+        block = self._file.read(BLOCK_BYTES)
+        self._file.seek(at)
+        if block[_TYPE_AT : _TYPE_AT + 1] != _LONG_HEADER:
+            return
+        try:
+            size_bytes = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape").size
+        except tarfile.HeaderError as problem:
+            raise _damaged(self.name, f"the header after {last} is damaged") from problem
+        if size_bytes > LONG_HEADER_BYTES_MAX:
             raise _damaged(self.name, f"the header after {last} is damaged")
-        return Entry(path, size_bytes, self)
-
-
-def _is_no_tar(block: bytes) -> bool:
-    """Say whether the first block of a file is neither a header nor the end of an empty archive."""
-    ends_at_once = len(block) == BLOCK_BYTES and not any(block)
-    return not ends_at_once and block[TAR_MARK_AT : TAR_MARK_AT + len(TAR_MARK)] != TAR_MARK
 
 
 def check_path(path: str, file: str) -> PurePosixPath:
@@ -234,19 +225,6 @@ def check_path(path: str, file: str) -> PurePosixPath:
     if longest > NAME_BYTES_MAX or whole > PATH_BYTES_MAX:
         raise _damaged(file, f"the name '{path[:200]}…' is too long")
     return inside
-
-
-def _records(content: bytes) -> dict[str, str]:
-    """Read the `length key=value` records of a long header."""
-    found = {}
-    while content:
-        length = int(content.split(b" ", 1)[0])
-        if not 0 < length <= len(content):
-            raise ValueError(length)
-        key, _, value = content[:length].split(b" ", 1)[1].rstrip(b"\n").partition(b"=")
-        found[key.decode("ascii")] = value.decode("utf-8", "surrogateescape")
-        content = content[length:]
-    return found
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.cli.sql_words import Known, Schema, completions
+from tidegate.cli.commands.sql.completion import Known, Schema, completions
 
 SCHEMA = Schema(
     {"chat.messages": ["id", "text"], "chat.rooms": ["room", "topic"], "lake.readings": ["volts"]},

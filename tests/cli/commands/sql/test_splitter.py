@@ -2,8 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.cli.sql_prompt import is_whole
-from tidegate.cli.statements import Placed, excerpt, is_statement, placed_statements, split_statements
+from tidegate.cli.commands.sql.prompt import is_whole
+from tidegate.cli.commands.sql.splitter import (
+    Placed,
+    excerpt,
+    is_statement,
+    placed_statements,
+    split_statements,
+)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.calls import tidegate_here
 from tests.cli.terminals import Terminal, terminal
-from tidegate.cli.sql import parse_param
-from tidegate.cli.sql_prompt import HISTORY_ENTRIES_MAX, HISTORY_FILE, BoundedHistory, open_history
+from tidegate.cli.commands.sql.prompt import HISTORY_ENTRIES_MAX, HISTORY_FILE, BoundedHistory, open_history
+from tidegate.cli.commands.sql.sql import parse_param
 from tidegate.testing.server import running_server
 
 SCRIPT = """CREATE NAMESPACE chat;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.cli.topic_words import (
+from tidegate.cli.commands.topic.arguments import (
     parse_milliseconds,
     parse_retention,
     parse_size,

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.cli.calls import on_a_terminal, tidegate, tidegate_here
-from tidegate.cli.topic_groups import groups_view
+from tests.cli.calls import CALL_SECONDS_MAX, on_a_terminal, tidegate, tidegate_here
+from tidegate.cli.commands.topic.groups import groups_view
 from tidegate.testing.server import RunningServer, running_server
 
 PIPE = subprocess.PIPE
@@ -224,7 +224,7 @@ def test_a_reader_that_leaves_early_gives_the_rest_back(home: Path) -> None:
         child.stdout.readline()
         child.stdout.close()
         said = child.stderr.read()
-        assert (child.wait(30), said) == (0, "")
+        assert (child.wait(CALL_SECONDS_MAX), said) == (0, "")
     after = group("work.piped", home)
     assert after["inFlight"] == 0
     assert 0 < after["lag"] < 90
@@ -241,7 +241,7 @@ def test_following_as_a_member_acknowledges_and_ctrl_c_leaves_nothing_held(home:
             run("topic", "publish", "work.follow", str(number), home=home)
             assert json.loads(child.stdout.readline())["payload"] == number
         child.send_signal(signal.SIGINT)
-        rest, stderr = child.communicate(timeout=20)
+        rest, stderr = child.communicate(timeout=CALL_SECONDS_MAX)
     assert (child.returncode, rest, stderr) == (130, "", "")
     after = group("work.follow", home)
     assert (after["lag"], after["inFlight"]) == (0, 0)
@@ -341,7 +341,7 @@ def test_limits_of_the_server_are_told_as_options_and_durations(
 
 
 def shape(**changes: Any) -> dict[str, Any]:
-    """Give a group as the server describes it."""
+    """Return a group as the server describes it."""
     moment = {"offset": 1_234_567, "at": "2026-01-31T12:00:05.123456Z"}
     part = {
         "partition": 0,

@@ -4,8 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from tidegate.cli.payloads import LINES_PER_REQUEST_MAX, messages_of, parse_payload, read_batches
-from tidegate.cli.topic_words import parse_start
+from tidegate.cli.commands.topic.arguments import parse_start
+from tidegate.cli.commands.topic.publish_consume import (
+    LINES_PER_REQUEST_MAX,
+    messages_of,
+    parse_payload,
+    read_batches,
+)
 from tidegate.errors import RequestInvalid
 
 

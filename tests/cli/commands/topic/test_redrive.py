@@ -13,9 +13,9 @@ from typing import IO, Any
 
 import pytest
 
-from tests.cli.calls import on_a_terminal, tidegate_here
+from tests.cli.calls import CALL_SECONDS_MAX, on_a_terminal, tidegate_here
 from tidegate import connect
-from tidegate.cli.topic_redrive import GROUP, is_letter
+from tidegate.cli.commands.topic.redrive import GROUP, is_letter
 from tidegate.sdk.client import Client
 from tidegate.testing.server import running_server
 
@@ -119,7 +119,7 @@ def test_who_follows_waits_for_a_server_that_starts_again(tmp_path: Path) -> Non
                 assert line_of(child.stderr) == {"event": "the server is back"}
                 assert line_of(child.stdout)["payload"] == 2
                 child.send_signal(signal.SIGINT)
-                assert child.wait(20) == 130
+                assert child.wait(CALL_SECONDS_MAX) == 130
                 # An acknowledgement whose answer the kill took is asked for again, and told as lost.
                 out, told = child.communicate()
                 assert out == "" and all("LEASE_LOST" in line for line in told.splitlines())

@@ -4,14 +4,13 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import on_a_terminal, tidegate
-from tidegate.cli.payloads import LINES_PER_REQUEST_MAX
+from tests.cli.calls import CALL_SECONDS_MAX, on_a_terminal, tidegate
+from tidegate.cli.commands.topic.publish_consume import LINES_PER_REQUEST_MAX
 from tidegate.testing.server import RunningServer, running_server
 
 
@@ -108,7 +107,7 @@ def test_a_reader_that_leaves_early_is_no_failure(flags: tuple[str, ...], home: 
         assert child.stdout.readline()
         child.stdout.close()
         said = child.stderr.read()
-        assert (child.wait(20), said) == (0, "")
+        assert (child.wait(CALL_SECONDS_MAX), said) == (0, "")
 
 
 def test_a_start_that_is_none_lists_what_can_be_given(home: Path) -> None:
@@ -142,7 +141,7 @@ def test_following_prints_what_comes_until_ctrl_c(home: Path) -> None:
             tidegate("topic", "publish", "app.follow", str(number), home=home)
             assert json.loads(child.stdout.readline())["payload"] == number
         child.send_signal(signal.SIGINT)
-        rest, stderr = child.communicate(timeout=20)
+        rest, stderr = child.communicate(timeout=CALL_SECONDS_MAX)
     assert (child.returncode, rest, stderr) == (130, "", "")
 
 
@@ -171,9 +170,7 @@ def test_a_picture_is_refused_before_the_watching_where_it_cannot_be_written(
     home: Path, tmp_path: Path
 ) -> None:
     for place in (tmp_path / "nowhere" / "x.svg", tmp_path):
-        began = time.monotonic()
         answer = tidegate("status", "--svg", str(place), home=home)
-        assert time.monotonic() - began < 20.0
         assert answer.returncode == 2
         assert f"Cannot write {place}" in answer.stderr
 

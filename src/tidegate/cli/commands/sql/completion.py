@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tidegate.sdk.reading import pieces
+from tidegate.sdk.statements import pieces
 
 _KEYWORDS = """
     SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT OFFSET LAST DISTINCT AS AND OR NOT IN IS NULL LIKE ILIKE
@@ -53,7 +53,7 @@ class Known:
         self._schema: Schema | None = None
 
     def now(self) -> Schema:
-        """Give the schema."""
+        """Return the schema."""
         if self._schema is None:
             self._schema = self._ask()
         return self._schema
@@ -64,7 +64,7 @@ class Known:
 
 
 def completions(before: str, whole: str, schema: Schema) -> Iterator[Offer]:
-    """Give what may stand in place of the word before the cursor, the likeliest first."""
+    """Yield what may stand in place of the word before the cursor, the likeliest first."""
     typed = match[0] if (match := _TYPED.search(before)) else ""
     found = list(pieces(before[: len(before) - len(typed)]))
     if any(kind == "open" for kind, _ in found):
@@ -104,7 +104,7 @@ def _candidates(
 
 
 def _wants_topic(words: Sequence[str]) -> bool:
-    """Say whether the name of a topic stands behind these words."""
+    """Return whether the name of a topic stands behind these words."""
     ends = [index for index, word in enumerate(words) if word == ";"]
     said = tuple(word.upper() for word in words[ends[-1] + 1 if ends else 0 :])
     if not said:
@@ -113,7 +113,7 @@ def _wants_topic(words: Sequence[str]) -> bool:
 
 
 def _named_tables(whole: str, schema: Schema) -> dict[str, str]:
-    """Give the tables that a text names, under their names and under what they are called there."""
+    """Return the tables that a text names, under their names and under what they are called there."""
     found: dict[str, str] = {}
     small = {name.lower(): name for name in schema.tables}
     words = [text for _, text in pieces(whole)]

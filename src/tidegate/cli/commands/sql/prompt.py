@@ -21,13 +21,12 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import create_output
 
-from tidegate.cli.report import report_error
-from tidegate.cli.sql import is_short, run_short, run_text
-from tidegate.cli.sql_words import Known, Schema, completions
-from tidegate.cli.statements import Placed, is_statement, placed_statements, split_statements
-from tidegate.cli.wrapping import columns_of, wrapped
+from tidegate.cli.commands.sql.completion import Known, Schema, completions
+from tidegate.cli.commands.sql.splitter import Placed, is_statement, placed_statements, split_statements
+from tidegate.cli.commands.sql.sql import is_short, run_short, run_text
+from tidegate.cli.output.errors import columns_of, report_error, wrapped
 from tidegate.errors import TidegateError
-from tidegate.sdk.reading import first_word
+from tidegate.sdk.statements import first_word
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent
@@ -134,7 +133,7 @@ class SqlCompleter(Completer):
         self._schema = schema
 
     def get_completions(self, document: Document, _event: CompleteEvent) -> Iterable[Completion]:
-        """Give what may stand in place of the word before the cursor."""
+        """Yield what may stand in place of the word before the cursor."""
         before = document.text_before_cursor
         for word, kind, typed in completions(before, document.text, self._schema()):
             yield Completion(word, start_position=-typed, display_meta=kind)
@@ -162,14 +161,14 @@ class BoundedHistory(FileHistory):
 
 
 def open_history(home_path: Path) -> History:
-    """Give the history of a home; where no home is that can be written to, one that lasts as long as it."""
+    """Return the history of a home; where no home is that can be written to, one that lasts as long as it."""
     if not home_path.is_dir() or not os.access(home_path, os.W_OK):
         return InMemoryHistory()
     return BoundedHistory(home_path / HISTORY_FILE)
 
 
 def is_whole(text: str) -> bool:
-    """Say whether Enter runs a text: a semicolon ends it, or it is a short form, a leave word or nothing."""
+    """True if Enter runs a text: a semicolon ends it, or it is a short form, a leave word or nothing."""
     if not text.strip() or is_short(text) or text.strip().lower() in LEAVE_WORDS:
         return True
     statements, rest = split_statements(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tidegate.sdk.reading import PIECES, pieces
+from tidegate.sdk.statements import PIECES, pieces
 
 # Of a line with a mistake in it this much is shown, around the mistake: with its number it fits 80 columns.
 EXCERPT_CHARACTERS_MAX = 64
@@ -22,13 +22,13 @@ class Placed:
 
 
 def split_statements(text: str) -> tuple[list[str], str]:
-    """Give the statements that a semicolon ends, without it, and the text after the last one."""
+    """Return the statements that a semicolon ends, without it, and the text after the last one."""
     spans, end = _spans(text)
     return [text[start:stop] for start, stop in spans], text[end:]
 
 
 def placed_statements(text: str) -> list[Placed]:
-    """Give all statements of a whole text, the last one with or without its semicolon."""
+    """Return all statements of a whole text, the last one with or without its semicolon."""
     spans, end = _spans(text)
     rest = text[end:]
     if is_statement(rest):
@@ -37,7 +37,7 @@ def placed_statements(text: str) -> list[Placed]:
 
 
 def stretches(text: str) -> list[Placed]:
-    """Give each line that begins with a backslash, and all statements between two of them as one text."""
+    """Return each line that begins with a backslash, and all statements between two of them as one text."""
     if _BACKSLASH_LINE.search(text) is None:
         return [Placed(text)] if is_statement(text) else []
     found: list[tuple[int, int]] = []
@@ -56,12 +56,12 @@ def stretches(text: str) -> list[Placed]:
 
 
 def is_statement(text: str) -> bool:
-    """Say whether there is anything but blanks and comments."""
+    """Return whether there is anything but blanks and comments."""
     return next(pieces(text), None) is not None
 
 
 def excerpt(statement: Placed, line: int, column: int) -> str:
-    """Give a line of a statement with a mark below a place in it; nothing where there is no such line.
+    """Return a line of a statement with a mark below a place in it; nothing where there is no such line.
 
     Line and column count from the statement's beginning; the excerpt names the text's own line.
     """
@@ -82,7 +82,7 @@ def excerpt(statement: Placed, line: int, column: int) -> str:
 
 
 def _spans(text: str) -> tuple[list[tuple[int, int]], int]:
-    """Give where each ended statement begins and ends, and where the rest begins."""
+    """Return where each ended statement begins and ends, and where the rest begins."""
     found: list[tuple[int, int]] = []
     start = 0
     for match in PIECES.finditer(text):

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import UsageRefused
+from tidegate.cli.commands.sql.splitter import Placed, excerpt, placed_statements, stretches
+from tidegate.cli.hints import UsageRefused
 from tidegate.cli.invocation import Invocation, command, console
-from tidegate.cli.show import plural
-from tidegate.cli.statements import Placed, excerpt, placed_statements, stretches
+from tidegate.cli.output.format import plural
 from tidegate.errors import NamespaceNotFound, RequestInvalid, TidegateError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def sql(
         elif values:
             raise UsageRefused("--param binds values to a statement: give one, as an argument or from stdin.")
         else:
-            from tidegate.cli.sql_prompt import prompt
+            from tidegate.cli.commands.sql.prompt import prompt
 
             prompt(call, client)
 
@@ -125,7 +125,7 @@ def run_text(
 
 
 def single_statements(text: Placed) -> list[Placed]:
-    """Give the statements of a text that can be sent one by one; none where it has a mistake or parameters.
+    """Return the statements of a text that can be sent one by one; none where it has a mistake or parameters.
 
     Such a text goes to the server whole, which says what is wrong with it before anything of it is run.
     """
@@ -194,12 +194,12 @@ def run_short(
 
 
 def is_short(text: str) -> bool:
-    r"""Say whether a text is one of the short forms, such as \d."""
+    r"""Return whether a text is one of the short forms, such as \d."""
     return text.lstrip().startswith("\\")
 
 
 def statement_of(short: str, *, in_prompt: bool = False) -> str:
-    r"""Give the statement that a short form stands for: \d, \d NAMESPACE, \d NAMESPACE.TABLE, \dn."""
+    r"""Return the statement that a short form stands for: \d, \d NAMESPACE, \d NAMESPACE.TABLE, \dn."""
     word, _, name = short.strip().rstrip(";").strip().partition(" ")
     name = name.strip()
     if word == "\\d" and not name:
@@ -218,7 +218,7 @@ def statement_of(short: str, *, in_prompt: bool = False) -> str:
 
 
 def pointed(error: TidegateError, statement: Placed, *, as_json: bool) -> TidegateError:
-    """Give an error with the place in the whole text, and for people with that line before its hint."""
+    """Return an error with the place in the whole text, and for people with that line before its hint."""
     line, column = error.values.get("line"), error.values.get("column")
     if not isinstance(line, int) or not isinstance(column, int):
         return error
@@ -237,7 +237,7 @@ def pointed(error: TidegateError, statement: Placed, *, as_json: bool) -> Tidega
 
 
 def wires_of(answer: Answer) -> Iterator[dict[str, Any]]:
-    """Give what each statement answered, as the HTTP endpoint words it; the last one has the time of all."""
+    """Yield what each statement answered, as the HTTP endpoint words it; the last one has the time of all."""
     for number, result in enumerate(answer.results, start=1):
         wire: dict[str, Any] = {
             "columns": result.columns,
@@ -269,7 +269,7 @@ def _show_one(result: Result, statement: str, took: str, *, expanded: bool) -> N
 
     out = console()
     if result.columns:
-        from tidegate.cli.rows import ROWS_SHOWN_MAX, Rows
+        from tidegate.cli.output.tables import ROWS_SHOWN_MAX, Rows
 
         rows_max = ROWS_SHOWN_MAX if out.is_terminal else None
         Rows(result.columns, result.rows, rows_max=rows_max, expanded=expanded).print(out)
@@ -288,8 +288,8 @@ def _count_line(result: Result, took: str, rows_max: int | None) -> str:
 
 
 def _done(result: Result, statement: str) -> str:
-    """Say what a statement did, by its verb: its own, or that of the one inside EXECUTE AS."""
-    from tidegate.sdk.reading import first_word, pieces
+    """Return what a statement did, by its verb: its own, or that of the one inside EXECUTE AS."""
+    from tidegate.sdk.statements import first_word, pieces
 
     verb = first_word(statement)
     if verb == "EXECUTE":

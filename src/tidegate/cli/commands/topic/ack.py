@@ -6,10 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import UsageRefused
-from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.show import plural, time_text
-from tidegate.cli.topic_words import (
+from tidegate.cli.commands.topic.arguments import (
     GroupOption,
     LeasesOption,
     MemberOption,
@@ -19,6 +16,9 @@ from tidegate.cli.topic_words import (
     places_text,
     worded,
 )
+from tidegate.cli.hints import UsageRefused
+from tidegate.cli.invocation import Invocation, command
+from tidegate.cli.output.format import plural, time_text
 
 NEEDED_LEASES = "Name what it is about: --lease ID, as consume --group printed it."
 

@@ -160,7 +160,7 @@ def parse_upto(client: Client, topic: str, texts: Sequence[str]) -> dict[int, in
 
 @contextmanager
 def worded(field: str, option: str) -> Iterator[None]:
-    """Say the server's refusal of a field of milliseconds as the option that set it, in durations."""
+    """Return the server's refusal of a field of milliseconds as the option that set it, in durations."""
     try:
         yield
     except RequestInvalid as error:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
-from tidegate.cli.interrupts import HeldInterrupts
+from tidegate.cli.commands.topic.arguments import parse_start, worded
 from tidegate.cli.invocation import Invocation
-from tidegate.cli.show import plural
-from tidegate.cli.topic_words import parse_start, worded
+from tidegate.cli.output.format import plural
+from tidegate.cli.supervision.child import HeldInterrupts
 from tidegate.errors import LeaseLost, NotReady, ServerNotRunning, TidegateError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Reading:
     follow: bool
 
     def question(self) -> dict[str, Any]:
-        """Give what the server is asked for each page."""
+        """Return what the server is asked for each page."""
         question: dict[str, Any] = {"start": parse_start(self.start)}
         if self.partition is not None:
             question["partition"] = self.partition
@@ -78,7 +78,7 @@ class Patience:
         return self._stop is not None and self._stop.asked
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Give the answer to a question, also where the server has to come back first."""
+        """Return the answer to a question, also where the server has to come back first."""
         away = False
         while True:
             try:
@@ -110,7 +110,7 @@ class Patience:
 
 
 def pages(client: Client, reading: Reading, patience: Patience) -> Iterator[Page]:
-    """Give messages from a place on; an empty page while there is nothing and more is waited for."""
+    """Yield messages from a place on; an empty page while there is nothing and more is waited for."""
     question = reading.question()
     topic = client.topic(reading.topic)
     left = reading.limit
@@ -132,7 +132,7 @@ def pages(client: Client, reading: Reading, patience: Patience) -> Iterator[Page
 def taken_pages(
     call: Invocation, client: Client, reading: Reading, membership: Membership, patience: Patience
 ) -> Iterator[Page]:
-    """Give messages that the group gives, each page after the one before is settled.
+    """Yield messages that the group gives, each page after the one before is settled.
 
     Without --ack it is one page: by the next question leases may be over, and the same messages would come
     again and again until they are dead letters.

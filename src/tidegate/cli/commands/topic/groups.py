@@ -8,11 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.completion import complete_starts
-from tidegate.cli.invocation import Invocation, command, confirm
-from tidegate.cli.nearness import DEAD_SUFFIX
-from tidegate.cli.show import count_text, plural, time_text
-from tidegate.cli.topic_words import (
+from tidegate.cli.commands.topic.arguments import (
     GroupOption,
     PartitionOption,
     TopicArgument,
@@ -20,6 +16,10 @@ from tidegate.cli.topic_words import (
     parse_start,
     places_text,
 )
+from tidegate.cli.completion import complete_starts
+from tidegate.cli.hints import DEAD_SUFFIX
+from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.output.format import count_text, plural, time_text
 from tidegate.errors import Forbidden, TopicNotFound
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def forget(
 
 
 def dead_letters(client: Client, topic: str) -> int | None:
-    """Give how many messages of a topic are dead letters; None where the caller may not know."""
+    """Return how many messages of a topic are dead letters; None where the caller may not know."""
     try:
         return int(client.topics.show(f"{topic}{DEAD_SUFFIX}")["messages"])
     except TopicNotFound:
@@ -94,7 +94,7 @@ def dead_letters(client: Client, topic: str) -> int | None:
 
 
 def dead_line(topic: str, count: int) -> str:
-    """Say how many dead letters there are, and where."""
+    """Return how many dead letters there are, and where."""
     return f"dead letters: {count_text(count)} in {topic}{DEAD_SUFFIX}"
 
 
@@ -116,7 +116,7 @@ def groups_view(
 
 def brief_table(found: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw one line for each group."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     rows = [
         (
@@ -141,7 +141,7 @@ def brief_table(found: Sequence[Mapping[str, Any]]) -> RenderableType:
 def _group_parts(entry: Mapping[str, Any], today: str) -> list[RenderableType]:
     from rich.text import Text
 
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     facts = [f"lag {count_text(entry['lag'])}", f"{count_text(entry['inFlight'])} held"]
     if entry["waiting"]:

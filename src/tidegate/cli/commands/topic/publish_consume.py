@@ -1,21 +1,19 @@
-"""`tidegate topic publish` and `tidegate topic consume`."""
+"""`tidegate topic publish` and `tidegate topic consume`.
+
+Payloads to publish: takes arguments or lines of JSON, gives messages, names the line that is not JSON.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.advice import UsageRefused
-from tidegate.cli.completion import complete_groups, complete_starts
-from tidegate.cli.interrupts import HeldInterrupts
-from tidegate.cli.invocation import Invocation, command, console
-from tidegate.cli.payloads import messages_of, parse_payload, read_batches, read_stdin
-from tidegate.cli.show import cell_text, plural, time_text
-from tidegate.cli.topic_pages import Membership, Patience, Reading, give_back, pages, settle, taken_pages
-from tidegate.cli.topic_words import (
+from tidegate.cli.commands.topic.arguments import (
     MemberOption,
     PartitionOption,
     TopicArgument,
@@ -23,6 +21,21 @@ from tidegate.cli.topic_words import (
     parse_milliseconds,
     parse_start,
 )
+from tidegate.cli.commands.topic.consume_loop import (
+    Membership,
+    Patience,
+    Reading,
+    give_back,
+    pages,
+    settle,
+    taken_pages,
+)
+from tidegate.cli.completion import complete_groups, complete_starts
+from tidegate.cli.hints import UsageRefused
+from tidegate.cli.invocation import Invocation, command, console
+from tidegate.cli.output.format import cell_text, plural, time_text
+from tidegate.cli.supervision.child import HeldInterrupts
+from tidegate.errors import RequestInvalid
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -218,7 +231,7 @@ def _take(call: Invocation, reading: Reading, membership: Membership) -> None:
 
 
 def _again(client: Client, reading: Reading, membership: Membership, count: int) -> str:
-    """Say when messages come again that are not acknowledged."""
+    """Return when messages come again that are not acknowledged."""
     if membership.lease_ms is not None:
         from tidegate.model.durations import Duration
 
@@ -231,7 +244,7 @@ def _again(client: Client, reading: Reading, membership: Membership, count: int)
 
 
 def _message_parts(message: Mapping[str, Any], *, with_lease: bool) -> list[tuple[str, str]]:
-    """Give what is written on the line of a message: texts and their styles."""
+    """Return what is written on the line of a message: texts and their styles."""
     place = f"{message['partition']}:{message['offset']}"
     routed = f"{message['op']} {message['source']}  " if message["source"] is not None else ""
     deliveries = message.get("deliveries") or 1
@@ -247,7 +260,7 @@ def _message_parts(message: Mapping[str, Any], *, with_lease: bool) -> list[tupl
 
 
 def _dropped_text(firsts: Sequence[Mapping[str, Any]]) -> str:
-    """Say how many duplicates were dropped, and where the messages are that came first."""
+    """Return how many duplicates were dropped, and where the messages are that came first."""
     if not firsts:
         return ""
     places = list(dict.fromkeys((one["partition"], one["offset"]) for one in firsts))
@@ -273,3 +286,59 @@ def _payload_batches(payloads: Sequence[str]) -> Iterator[list[Any]]:
         if lines:
             count += len(lines)
             published = f"Published: {plural(count, 'message')}, up to line {lines[-1][0]}; nothing after it."
+
+
+# What one read of stdin takes at most. A slow writer is read line by line, a fast one in large requests.
+READ_BYTES = 256 * 1024
+# Most lines in one request, well below the default of server.messages_max.
+LINES_PER_REQUEST_MAX = 10_000
+STDIN = 0
+
+
+def parse_payload(text: str | bytes, place: str, published: str = "Nothing was published.") -> Any:
+    """Read one payload as JSON, or say where it is, what is wrong with it and what was published before."""
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+        shown = text if isinstance(text, str) else text.decode("utf-8", errors="replace")
+        raise RequestInvalid(
+            reason=f"{place} is not JSON ({problem}): {shown[:80]}",
+            hint=f"Text needs quotes of its own: '\"hello\"'. {published}",
+        ) from problem
+
+
+def read_batches(read: Callable[[int], bytes]) -> Iterator[list[tuple[int, bytes]]]:
+    """Yield the lines of a stream that are not blank, numbered from 1, as many at a time as have arrived."""
+    number = 0
+    rest = b""
+    while True:
+        chunk = read(READ_BYTES)
+        *lines, rest = (rest + chunk).split(b"\n")
+        if not chunk:
+            lines, rest = [rest], b""
+        numbered = [(number + index, line) for index, line in enumerate(lines, start=1) if line.strip()]
+        number += len(lines)
+        for start in range(0, len(numbered), LINES_PER_REQUEST_MAX):
+            yield numbered[start : start + LINES_PER_REQUEST_MAX]
+        if not chunk:
+            return
+
+
+def read_stdin(size: int) -> bytes:
+    """Read what stdin has, at most `size` bytes."""
+    return os.read(STDIN, size)
+
+
+def messages_of(
+    payloads: Sequence[Any], key: str | None, partition: int | None, dedup_keys: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Build the messages of a publish request; there are as many dedup keys as payloads, or none."""
+    message: dict[str, Any] = {}
+    if key is not None:
+        message["key"] = key
+    if partition is not None:
+        message["partition"] = partition
+    if dedup_keys:
+        pairs = zip(payloads, dedup_keys, strict=True)
+        return [{**message, "payload": payload, "dedupKey": dedup_key} for payload, dedup_key in pairs]
+    return [{**message, "payload": payload} for payload in payloads]

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.interrupts import HeldInterrupts
+from tidegate.cli.commands.topic.arguments import TopicArgument
+from tidegate.cli.commands.topic.consume_loop import GROUP_PAGE_MESSAGES, Membership, Page, give_back
+from tidegate.cli.hints import DEAD_SUFFIX
 from tidegate.cli.invocation import Invocation, command, confirm
-from tidegate.cli.nearness import DEAD_SUFFIX
-from tidegate.cli.show import plural
-from tidegate.cli.topic_pages import GROUP_PAGE_MESSAGES, Membership, Page, give_back
-from tidegate.cli.topic_words import TopicArgument
+from tidegate.cli.output.format import plural
+from tidegate.cli.supervision.child import HeldInterrupts
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class _Redrive:
 
 
 def is_letter(message: Mapping[str, Any]) -> bool:
-    """Say whether a message of a topic of dead letters is one, with something to send again."""
+    """Return whether a message of a topic of dead letters is one, with something to send again."""
     payload = message["payload"]
     if message["op"] != OP or not isinstance(payload, dict) or "payload" not in payload:
         return False  # someone else put it there

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli import topic_groups, topic_messages, topic_redrive, topic_work
-from tidegate.cli.advice import UsageRefused
-from tidegate.cli.invocation import Invocation, command, confirm
-from tidegate.cli.show import bytes_text, count_text, plural, seconds_text
-from tidegate.cli.topic_words import (
+from tidegate.cli.commands.topic import ack, publish_consume, redrive
+from tidegate.cli.commands.topic import groups as topic_groups
+from tidegate.cli.commands.topic.arguments import (
     NewTopicArgument,
     TopicArgument,
     parse_dedup,
     parse_retention,
     parse_size,
 )
+from tidegate.cli.hints import UsageRefused
+from tidegate.cli.invocation import Invocation, command, confirm
+from tidegate.cli.output.format import bytes_text, count_text, plural, seconds_text
 from tidegate.errors import TopicExists
 
 if TYPE_CHECKING:
@@ -170,15 +171,15 @@ def delete_topic(call: Invocation, topic: TopicArgument, yes: YesOption = False)
     call.answer({"deleted": topic}, lambda: f"Topic {topic} is deleted.")
 
 
-topic_messages.register(app)
-topic_work.register(app)
-topic_redrive.register(app)
+publish_consume.register(app)
+ack.register(app)
+redrive.register(app)
 topic_groups.register(app)
 
 
 def topics_table(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw topics for people."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     if not topics:
         return "No topics yet. Make one: tidegate topic create app.events"
@@ -198,7 +199,7 @@ def topic_table(
     from rich.console import Group
     from rich.text import Text
 
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     size = f"{plural(topic['messages'], 'message')}, {bytes_text(topic['bytes'])}"
     title = Text(f"{topic['name']}: {size}. {_kept_text(topic)}{_dropped_text(topic)}")
@@ -220,7 +221,7 @@ def topic_table(
 
 def sources_table(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
     """Draw the tables whose changes are sent to a topic."""
-    from tidegate.cli.listing import Listing
+    from tidegate.cli.output.tables import Listing
 
     rows = [
         (
@@ -237,7 +238,7 @@ def sources_table(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def _kept_text(topic: Mapping[str, Any]) -> str:
-    """Say in a sentence what retention leaves."""
+    """Return in a sentence what retention leaves."""
     seconds, size_bytes = topic["retentionSeconds"], topic["retentionMaxBytes"]
     dedup_seconds = topic.get("dedupSeconds")
     once = f" Dedup keys are kept for {seconds_text(dedup_seconds)}." if dedup_seconds else ""
@@ -249,13 +250,13 @@ def _kept_text(topic: Mapping[str, Any]) -> str:
 
 
 def _dropped_text(topic: Mapping[str, Any]) -> str:
-    """Say how many duplicates were dropped; nothing where none was."""
+    """Return how many duplicates were dropped; nothing where none was."""
     count = topic.get("duplicates")
     return f" {plural(count, 'duplicate')} dropped since the server started." if count else ""
 
 
 def _difference(topic: Mapping[str, Any], wanted: Mapping[str, int | None]) -> str:
-    """Say what of a topic that was there already is not as it was asked for; nothing where all is."""
+    """Return what of a topic that was there already is not as it was asked for; nothing where all is."""
     found = {**topic, "partitions": len(topic["partitions"])}
     words = {
         "partitions": ("partitions", count_text),

@@ -1,0 +1,1 @@
+"""Backends: takes a folder, returns ordered entries with one version; RocksDB and an in-memory one."""

@@ -1,0 +1,1 @@
+"""Commands, one module for each noun of `tidegate NOUN VERB`."""

@@ -1,0 +1,1 @@
+"""`tidegate sql`: one statement, a script, or the prompt."""

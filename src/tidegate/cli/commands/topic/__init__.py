@@ -1,0 +1,1 @@
+"""`tidegate topic`: definitions, messages, consumer groups, dead letters."""

@@ -1,0 +1,1 @@
+"""Child processes of `tidegate up`: started, watched, restarted, stopped."""

@@ -1,0 +1,1 @@
+"""HTTP: takes connections, returns responses: protocol, router, authentication, admission, TLS."""

@@ -1,0 +1,1 @@
+"""Pages for browsers: one-time links and the start page."""

@@ -1,0 +1,1 @@
+"""What a running server holds: stores, thread pools, waiters, background tasks."""

@@ -1,0 +1,1 @@
+"""Live queries over WebSocket: takes subscriptions, sends snapshots and changes."""

@@ -1,0 +1,1 @@
+"""The parser: takes SQL text, returns the statements of `sql/statements.py`."""

@@ -1,0 +1,132 @@
+"""Files of pipelines: takes the folder of a home, gives what is installed and what is stopped, keeps both.
+
+<name>.py           installed: the worker runs it
+<name>.py.stopped   stopped: kept as it was, and nobody runs it
+
+Whoever installs a file over a stopped one may die before the stopped one is gone, so beside an installed file
+a stopped one counts for nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tidegate.errors import Conflict, PipelineNotFound
+from tidegate.model.names import check_pipeline_name
+from tidegate.storage.files import sync_folder, write_file_atomically
+
+INSTALLED_SUFFIX = ".py"
+STOPPED_SUFFIX = ".py.stopped"
+
+Replaced = Literal["installed", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineFiles:
+    """The names of the pipelines in a folder, in order; none is in both."""
+
+    installed: tuple[str, ...]
+    stopped: tuple[str, ...]
+
+
+def list_pipeline_files(folder: Path) -> PipelineFiles:
+    """Return the pipelines of a folder; none where it is not there or not ours to read."""
+    try:
+        # One look: between two, a file could be renamed and be seen in neither.
+        files = [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return PipelineFiles((), ())  # the checks of the home tell of a folder that is lost
+    installed = {name.removesuffix(INSTALLED_SUFFIX) for name in files if name.endswith(INSTALLED_SUFFIX)}
+    stopped = {name.removesuffix(STOPPED_SUFFIX) for name in files if name.endswith(STOPPED_SUFFIX)}
+    return PipelineFiles(tuple(sorted(installed)), tuple(sorted(stopped - installed)))
+
+
+def installed_path(folder: Path, name: str) -> Path:
+    """Return where the file of a pipeline is while the worker shall run it."""
+    return folder / f"{name}{INSTALLED_SUFFIX}"
+
+
+def stopped_path(folder: Path, name: str) -> Path:
+    """Return where the file of a pipeline is while it is stopped."""
+    return folder / f"{name}{STOPPED_SUFFIX}"
+
+
+def install_pipeline_file(folder: Path, name: str, content: bytes) -> Replaced | None:
+    """Install a file under a name, also where a stopped one has it; say which other contents it replaced.
+
+    It is written also where nothing changed: the worker then forgets an old failure and tries at once.
+    """
+    target, stopped = installed_path(folder, check_pipeline_name(name)), stopped_path(folder, name)
+    replaced: Replaced | None = None
+    if (before := _content(target)) is not None:
+        replaced = "installed" if before != content else None
+    elif (before := _content(stopped)) is not None:
+        replaced = "stopped" if before != content else None
+    write_file_atomically(target, content)
+    _unlink(stopped)
+    return replaced
+
+
+def stop_pipeline_file(folder: Path, name: str) -> bool:
+    """Keep a pipeline's file where no worker looks for work; False where it was stopped already."""
+    source, stopped = installed_path(folder, check_pipeline_name(name)), stopped_path(folder, name)
+    try:
+        source.replace(stopped)
+    except FileNotFoundError as problem:
+        if stopped.exists():
+            return False
+        raise PipelineNotFound(pipeline=name) from problem
+    sync_folder(folder)
+    return True
+
+
+def start_pipeline_file(folder: Path, name: str) -> bool:
+    """Put a stopped pipeline's file back for the worker; False where it is not stopped."""
+    target, stopped = installed_path(folder, check_pipeline_name(name)), stopped_path(folder, name)
+    if target.exists():
+        return False
+    try:
+        # A rename keeps the time of a file, by which the worker tells that it is to begin anew.
+        os.utime(stopped)
+        stopped.replace(target)
+    except FileNotFoundError as problem:
+        if target.exists():
+            return False
+        raise PipelineNotFound(pipeline=name) from problem
+    sync_folder(folder)
+    return True
+
+
+def check_removable(folder: Path, name: str) -> None:
+    """Refuse a pipeline that is not there, and one that is not stopped."""
+    if installed_path(folder, check_pipeline_name(name)).exists():
+        reason = f"Pipeline '{name}' is not stopped: only a stopped one can be removed."
+        raise Conflict(reason=reason, hint=f"Stop it first: tidegate pipeline stop {name}")
+    if not stopped_path(folder, name).exists():
+        raise PipelineNotFound(pipeline=name)
+
+
+def remove_pipeline_file(folder: Path, name: str) -> None:
+    """Remove a stopped pipeline's file for good; what the pipeline has written stays."""
+    check_removable(folder, name)
+    if not _unlink(stopped_path(folder, name)):
+        raise PipelineNotFound(pipeline=name)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _unlink(path: Path) -> bool:
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return False
+    sync_folder(path.parent)
+    return True

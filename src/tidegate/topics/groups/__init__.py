@@ -1,0 +1,1 @@
+"""Consumer groups: takes fetches and acknowledgements, returns leased messages, keeps positions."""

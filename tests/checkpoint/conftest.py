@@ -1,0 +1,44 @@
+"""What tests of state share: two workers, a checkpoint, and no copy that stays open behind a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.checkpoint.batches import OPERATOR, Job, settings
+from tests.checkpoint.local.ipc_peers import KINDS
+from tests.checkpoint.local.ipc_walk import Worker
+from tidegate.checkpoint.local import ipc_client
+from tidegate.checkpoint.local.pool import pool
+from tidegate.checkpoint.store import Depot, operator_depot
+
+
+@pytest.fixture
+def closed_pool() -> Iterator[None]:
+    ipc_client._TALKATIVE.clear()
+    yield
+    pool().close()
+    ipc_client._TALKATIVE.clear()
+
+
+@pytest.fixture(params=KINDS)
+def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Job, Worker]]:
+    """This worker and another one, which has done the first batch of both partitions."""
+    kind: dict[str, object] = {
+        "backend": request.param,
+        "snapshot_every_batches": 100,
+        "lock_wait_ms_max": 5_000,
+    }
+    lender = Worker(tmp_path, kind)
+    for partition in range(2):
+        lender.do(0, partition)
+    yield Job(tmp_path, settings(tmp_path, **kind)), lender
+    lender.end()
+
+
+@pytest.fixture
+def depot(tmp_path: Path) -> Depot:
+    """The checkpoint of the one operator of a job."""
+    return operator_depot(str(tmp_path / "checkpoint"), OPERATOR)

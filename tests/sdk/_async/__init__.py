@@ -1,0 +1,1 @@
+"""Tests of sdk/_async."""
