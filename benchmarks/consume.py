@@ -18,7 +18,7 @@ import pyarrow as pa
 import tidegate
 from benchmarks.brokers import PAYLOAD_BYTES, SETTINGS, Broker, Synced, connect, missing, running
 from benchmarks.table import Row, per_second, print_rows, times
-from tidegate.sdk._sync.topics import Topic
+from tidegate.sdk._sync.topics import TopicClient
 from tidegate.testing.server import running_server
 
 MESSAGES = 500_000
@@ -79,7 +79,7 @@ def _best(consume: Callable[[int], int]) -> float:
     return min(taken)
 
 
-def _pages_arrow(topic: Topic) -> int:
+def _pages_arrow(topic: TopicClient) -> int:
     count, position = 0, {"0": 0}
     while count < MESSAGES:
         page = topic.consume_arrow({"offsets": position}, limit=PAGE_ARROW)
@@ -87,7 +87,7 @@ def _pages_arrow(topic: Topic) -> int:
     return count
 
 
-def _pages_json(topic: Topic) -> int:
+def _pages_json(topic: TopicClient) -> int:
     count, position = 0, {"0": 0}
     while count < MESSAGES:
         page = topic.consume({"offsets": position}, limit=PAGE_JSON)
@@ -95,7 +95,7 @@ def _pages_json(topic: Topic) -> int:
     return count
 
 
-def _group_arrow(topic: Topic, run: int) -> int:
+def _group_arrow(topic: TopicClient, run: int) -> int:
     count = 0
     with topic.consumer(f"arrow-{run}", limit=PAGE_ARROW) as consumer:
         for batch in consumer.batches():
@@ -106,7 +106,7 @@ def _group_arrow(topic: Topic, run: int) -> int:
     return count
 
 
-def _group_json(topic: Topic, run: int) -> int:
+def _group_json(topic: TopicClient, run: int) -> int:
     count = 0
     with topic.consumer(f"json-{run}", limit=PAGE_JSON) as consumer:
         for _ in consumer:

@@ -37,7 +37,7 @@ from benchmarks.brokers import (
 )
 from benchmarks.single_publish import http_is_whole, request
 from benchmarks.table import Row, milliseconds, print_rows
-from tidegate.sdk._sync.topics import Topic
+from tidegate.sdk._sync.topics import TopicClient
 from tidegate.testing.server import RunningServer, running_server
 
 ROUNDS = 1_000
@@ -149,7 +149,7 @@ def _ours() -> Figures:
     return Figures(one, wake, memory)
 
 
-def _ours_one(topic: Topic) -> list[float]:
+def _ours_one(topic: TopicClient) -> list[float]:
     topic.publish(BODY["messages"] * (WARM_ROUNDS + ROUNDS))
 
     def one() -> None:

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from benchmarks.table import Row, per_second, print_rows, times
-from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.pipeline.topic.client import ServerClient, ServerLocation
 from tidegate.pipeline.worker.spark_session import build_session, end_session
 from tidegate.testing.server import RunningServer, running_server
 
@@ -102,7 +102,7 @@ def _stream_seconds(rows: Any, folder: Path) -> float:
 
 
 def _publish(server: RunningServer) -> None:
-    wire = Wire(Place(server.url, server.token))
+    wire = ServerClient(ServerLocation(server.url, server.token))
     wire.post_json("topics", {"name": TOPIC, "partitions": 2})
     # Every payload is another one, so that no side lives on a dictionary.
     draw = random.Random(1)

@@ -18,7 +18,9 @@ from tidegate.checkpoint.savepoints.source_offsets import starting_offsets
 from tidegate.pipeline.stateful.deduplicate import deduplicate
 from tidegate.pipeline.stateful.key_digests import ContentHash, content_hash
 from tidegate.pipeline.stateful.keyed import process
-from tidegate.pipeline.worker.definitions import Context, Pipeline, pipeline
+from tidegate.pipeline.worker.definitions import PipelineContext as Context
+from tidegate.pipeline.worker.definitions import PipelineDefinition as Pipeline
+from tidegate.pipeline.worker.definitions import pipeline
 from tidegate.state.context import BatchContext, OpenContext, Timer
 from tidegate.state.context import Context as KeyedContext
 from tidegate.state.instant import Moment

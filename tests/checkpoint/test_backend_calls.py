@@ -20,7 +20,7 @@ from tidegate.checkpoint.local.store import acquire, put_back
 from tidegate.checkpoint.settings import StateSettings
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline.stateful.keyed_task import KeyedTask
-from tidegate.pipeline.stateful.spark_log import Planned, Task
+from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask
 from tidegate.state.context import Context, Timer
 from tidegate.state.kinds.list import ListState
 from tidegate.state.kinds.map import MapState
@@ -169,10 +169,12 @@ class SeenJob:
         given = 0
         for partition in range(parallelism):
             task = replace(
-                self.task, planned=Planned(number, f"plan {number}", now_ms, now_ms), parallelism=parallelism
+                self.task,
+                planned=PlannedBatch(number, f"plan {number}", now_ms, now_ms),
+                parallelism=parallelism,
             )
             batches = self._rows(now_ms) if parallelism == 1 else []
-            at = Task(partition, f"{run}/{number}/{partition}", number, None, run)
+            at = SparkTask(partition, f"{run}/{number}/{partition}", number, None, run)
             given += sum(one.num_rows for one in task._given(at, iter(batches), SystemClock()))
         return given, sum(self.asked)
 

@@ -32,7 +32,7 @@ from tests.paths import ROOT
 from tidegate.checkpoint import epochs
 from tidegate.checkpoint.commit_record import head_batches, read_head
 from tidegate.checkpoint.store import operator_depot
-from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.pipeline.topic.client import ServerClient, ServerLocation
 from tidegate.pipeline.worker.spark_session import SessionSettings, build_session, end_session, jvm_of
 from tidegate.testing.server import RunningServer, running_server
 
@@ -69,7 +69,7 @@ class Publisher(threading.Thread):
 
     def __init__(self, server: RunningServer, rate: int, seed: int) -> None:
         super().__init__(name="publisher")
-        self._wire = Wire(Place(server.url, server.token))
+        self._wire = ServerClient(ServerLocation(server.url, server.token))
         self._rate, self._draw = rate, random.Random(seed)
         self.over = threading.Event()
         self.sent = Sent()
@@ -117,7 +117,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tidegate-load-") as folder:
         found = Path(folder)
         with running_server(found / "home") as server, _session(found) as spark:
-            wire = Wire(Place(server.url, server.token))
+            wire = ServerClient(ServerLocation(server.url, server.token))
             wire.post_json("topics", {"name": TOPIC, "partitions": 2})
             publisher = Publisher(server, options.rate, options.seed)
             query = _query(spark, server, found)

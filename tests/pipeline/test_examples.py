@@ -14,7 +14,7 @@ import pytest
 
 import tidegate
 from tests.paths import ROOT
-from tidegate.pipeline.worker.definitions import Context, build_writer, load_pipeline
+from tidegate.pipeline.worker.definitions import PipelineContext, build_writer, load_pipeline
 from tidegate.storage.home.home import Home
 from tidegate.testing.server import running_server
 
@@ -59,7 +59,7 @@ def test_an_example_fills_its_table(
         spark_home.unlink(missing_ok=True)
         spark_home.symlink_to(home)
         client.topics.create(case.topic, partitions=2).publish([{"payload": case.payload}])
-        context = Context(spark, Home.existing(home))
+        context = PipelineContext(spark, Home.existing(home))
         writer = build_writer(load_pipeline(case.file), context)
         writer.trigger(availableNow=True).start(
             checkpointLocation=str(home / "checkpoints" / case.table)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tidegate.sdk.connection_groups import GROUP_CONNECTIONS_MAX, GROUPS_MAX, Groups
+from tidegate.sdk.connection_groups import GROUP_CONNECTIONS_MAX, GROUPS_MAX, ConnectionGroups
 
 
 def test_calls_one_after_the_other_use_the_first_group() -> None:
-    groups = Groups()
+    groups = ConnectionGroups()
     for _ in range(100):
         number = groups.take()
         assert number == 0
@@ -14,7 +14,7 @@ def test_calls_one_after_the_other_use_the_first_group() -> None:
 
 
 def test_a_full_group_opens_the_next_and_room_is_used_again() -> None:
-    groups = Groups()
+    groups = ConnectionGroups()
     taken = [groups.take() for _ in range(GROUP_CONNECTIONS_MAX + 1)]
     assert taken == [0] * GROUP_CONNECTIONS_MAX + [1]
     groups.give_back(0)
@@ -22,7 +22,7 @@ def test_a_full_group_opens_the_next_and_room_is_used_again() -> None:
 
 
 def test_calls_beyond_all_connections_wait_where_the_fewest_wait() -> None:
-    groups = Groups()
+    groups = ConnectionGroups()
     for _ in range(GROUP_CONNECTIONS_MAX * GROUPS_MAX):
         groups.take()
     assert [groups.take() for _ in range(GROUPS_MAX)] == list(range(GROUPS_MAX))

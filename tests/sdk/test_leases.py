@@ -8,8 +8,16 @@ import pytest
 
 import tidegate
 from tidegate.errors import RequestInvalid
-from tidegate.sdk.agent_policy import Asking, Reject, Retry, answer_request, member_name, nack_body, reason_of
-from tidegate.sdk.leases import ACK_SECONDS, ACKS_AT_ONCE, Leases
+from tidegate.sdk.agent_policy import (
+    ConsumerOptions,
+    Reject,
+    Retry,
+    answer_request,
+    member_name,
+    nack_body,
+    reason_of,
+)
+from tidegate.sdk.leases import ACK_SECONDS, ACKS_AT_ONCE, LeaseTracker
 from tidegate.sdk.types import Message
 
 
@@ -18,13 +26,13 @@ def message(offset: int, deliveries: int = 1) -> Message:
     return cast(Message, {**fields, "lease": f"0.a.{offset}", "deliveries": deliveries, "payload": offset})
 
 
-def taken(leases: Leases, now: float = 0.0) -> int | None:
+def taken(leases: LeaseTracker, now: float = 0.0) -> int | None:
     found = leases.take(now)
     return None if found is None else found["offset"]
 
 
 def test_more_is_asked_for_when_half_of_what_may_wait_is_gone() -> None:
-    leases = Leases(30, limit=100, prefetch=10)
+    leases = LeaseTracker(30, limit=100, prefetch=10)
     assert leases.missing() == 10
     leases.took([message(n) for n in range(10)], 0)
     asked = []
@@ -35,7 +43,7 @@ def test_more_is_asked_for_when_half_of_what_may_wait_is_gone() -> None:
 
 
 def test_without_prefetch_only_what_is_waited_for_is_asked_for() -> None:
-    leases = Leases(30, limit=3, prefetch=0)
+    leases = LeaseTracker(30, limit=3, prefetch=0)
     assert leases.missing() == 0
     assert [leases.want(1) for _ in range(5)] == [1, 2, 3, 4, 5]
     assert leases.missing() == 3
@@ -46,7 +54,7 @@ def test_without_prefetch_only_what_is_waited_for_is_asked_for() -> None:
 
 
 def test_a_message_whose_lease_is_over_is_not_given_out() -> None:
-    leases = Leases(30, 100, 200)
+    leases = LeaseTracker(30, 100, 200)
     leases.took([message(0)], 0)
     leases.took([message(1)], 10)
     assert taken(leases, 30) == 1
@@ -54,7 +62,7 @@ def test_a_message_whose_lease_is_over_is_not_given_out() -> None:
 
 
 def test_what_is_done_is_acknowledged_together_or_after_a_moment() -> None:
-    leases = Leases(30, 1000, 1000)
+    leases = LeaseTracker(30, 1000, 1000)
     leases.took([message(n) for n in range(200)], 0)
     assert leases.done([f"0.a.{0}"], 1.0) is True
     assert leases.to_acknowledge(1.0) == []
@@ -68,7 +76,7 @@ def test_what_is_done_is_acknowledged_together_or_after_a_moment() -> None:
 
 
 def test_what_could_not_be_acknowledged_comes_first_the_next_time() -> None:
-    leases = Leases(30, 100, 200)
+    leases = LeaseTracker(30, 100, 200)
     leases.took([message(n) for n in range(3)], 0)
     leases.done(["0.a.0"], 0)
     first = leases.to_acknowledge(0, at_once=True)
@@ -80,7 +88,7 @@ def test_what_could_not_be_acknowledged_comes_first_the_next_time() -> None:
 
 
 def test_all_that_is_held_is_extended_after_a_third_of_the_time() -> None:
-    leases = Leases(30, 100, 200)
+    leases = LeaseTracker(30, 100, 200)
     assert leases.due_in(0) is None
     leases.took([message(0), message(1)], 0)
     leases.took([message(2)], 9)
@@ -97,7 +105,7 @@ def test_all_that_is_held_is_extended_after_a_third_of_the_time() -> None:
 
 
 def test_a_lost_message_is_dropped_and_said_when_it_is_in_work() -> None:
-    leases = Leases(30, 100, 200)
+    leases = LeaseTracker(30, 100, 200)
     leases.took([message(n) for n in range(4)], 0)
     assert taken(leases) == 0
     assert leases.lost(["0.a.0", "0.a.1"]) == ["0.a.0"]
@@ -124,7 +132,7 @@ def test_a_policy_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(RequestInvalid):
         Retry(**wrong)
     with pytest.raises(RequestInvalid):
-        Asking("g", "m", limit=0)
+        ConsumerOptions("g", "m", limit=0)
 
 
 def test_a_failure_says_why_and_when_it_comes_again() -> None:

@@ -25,7 +25,15 @@ from tidegate.errors import (
 from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk.client import Client
 from tidegate.sdk.requests import Request
-from tidegate.sdk.retries import ATTEMPTS_MAX, Course, Fate, Retrying, Setback, Vigil, setback_of
+from tidegate.sdk.retries import (
+    ATTEMPTS_MAX,
+    EndlessRetryState,
+    FailedAttempt,
+    FailureKind,
+    RetryPolicy,
+    RetryState,
+    setback_of,
+)
 from tidegate.storage.home.address import Found
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.server import RunningServer, running_server
@@ -41,8 +49,8 @@ NOT_READY = Say(
 )
 GET = Request("GET", "/")
 POST = Request("POST", "/")
-AWAY = Setback(Fate.UNSENT, ServerNotRunning(url="u", reason="r"))
-LOST = Setback(Fate.LOST, ServerNotRunning(url="u", reason="r"))
+AWAY = FailedAttempt(FailureKind.UNSENT, ServerNotRunning(url="u", reason="r"))
+LOST = FailedAttempt(FailureKind.LOST, ServerNotRunning(url="u", reason="r"))
 
 
 class Pauses:
@@ -56,8 +64,8 @@ class Pauses:
         self.seconds.append(seconds)
         self.clock.advance(seconds)
 
-    def retrying(self, seconds: float = 10.0) -> Retrying:
-        return Retrying(seconds, clock=self.clock, chance=random.Random(7))
+    def retrying(self, seconds: float = 10.0) -> RetryPolicy:
+        return RetryPolicy(seconds, clock=self.clock, chance=random.Random(7))
 
 
 @contextmanager
@@ -216,7 +224,7 @@ def test_a_port_where_nobody_listens_ends_within_the_patience() -> None:
 
 def test_pauses_double_up_to_a_second_and_are_jittered() -> None:
     pauses = Pauses()
-    course = Course(pauses.retrying(3600), GET)
+    course = RetryState(pauses.retrying(3600), GET)
     seconds = [course.next_pause(LOST) or 0.0 for _ in range(12)]
     full = [min(0.05 * 2**attempt, 1.0) for attempt in range(12)]
     assert all(half / 2 <= one <= half for one, half in zip(seconds, full, strict=True))
@@ -224,7 +232,7 @@ def test_pauses_double_up_to_a_second_and_are_jittered() -> None:
 
 
 def test_attempts_are_bounded_whatever_the_patience() -> None:
-    course = Course(Pauses().retrying(1e9), GET)
+    course = RetryState(Pauses().retrying(1e9), GET)
     attempts = 1
     while course.next_pause(AWAY) is not None:
         attempts += 1
@@ -233,14 +241,14 @@ def test_attempts_are_bounded_whatever_the_patience() -> None:
 
 def test_a_server_that_says_nothing_is_not_asked_again() -> None:
     silent = setback_of(httpx.ReadTimeout(""), "http://h")
-    course = Course(Pauses().retrying(3600), GET)
+    course = RetryState(Pauses().retrying(3600), GET)
     assert course.next_pause(silent) is None
     assert course.may_have_arrived
 
 
 def test_a_long_wait_takes_nothing_from_the_patience() -> None:
     pauses = Pauses()
-    course = Course(pauses.retrying(10), GET)
+    course = RetryState(pauses.retrying(10), GET)
     pauses.clock.advance(60)
     assert course.next_pause(LOST) is not None
     pauses.clock.advance(11)
@@ -249,13 +257,13 @@ def test_a_long_wait_takes_nothing_from_the_patience() -> None:
 
 def test_a_course_knows_whether_something_may_have_arrived() -> None:
     retrying = Pauses().retrying()
-    busy = Setback(Fate.BUSY, TooManyRequests())
+    busy = FailedAttempt(FailureKind.BUSY, TooManyRequests())
     for setbacks, expected in (
         ([AWAY, busy], False),
         ([AWAY, LOST, busy], True),
-        ([Setback(Fate.BUSY, CatalogUnavailable(reason="r"))], True),
+        ([FailedAttempt(FailureKind.BUSY, CatalogUnavailable(reason="r"))], True),
     ):
-        course = Course(retrying, POST)
+        course = RetryState(retrying, POST)
         for setback in setbacks:
             course.next_pause(setback)
         assert course.may_have_arrived is expected
@@ -263,12 +271,12 @@ def test_a_course_knows_whether_something_may_have_arrived() -> None:
 
 def test_a_vigil_goes_on_until_it_is_over() -> None:
     pauses, over = Pauses(), threading.Event()
-    vigil = Vigil(pauses.retrying(0), GET, over.is_set)
+    vigil = EndlessRetryState(pauses.retrying(0), GET, over.is_set)
     silent = setback_of(httpx.ReadTimeout(""), "http://h")
-    troubled = Setback(Fate.FINAL, CatalogUnavailable(reason="r"))
+    troubled = FailedAttempt(FailureKind.FINAL, CatalogUnavailable(reason="r"))
     for setback in (AWAY, LOST, silent, troubled) * ATTEMPTS_MAX:
         pauses.clock.advance(3600)
         assert vigil.next_pause(setback) is not None
-    assert vigil.next_pause(Setback(Fate.FINAL, TopicNotFound(topic="t"))) is None
+    assert vigil.next_pause(FailedAttempt(FailureKind.FINAL, TopicNotFound(topic="t"))) is None
     over.set()
     assert vigil.next_pause(LOST) is None

@@ -15,7 +15,7 @@ import trustme
 import tidegate
 from tests.sdk.faults import FaultyServer, Say, faulty_server
 from tidegate.errors import ServerNotRunning, ServerUntrusted
-from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.pipeline.topic.client import ServerClient, ServerLocation
 from tidegate.storage.home.address import Found, find_server
 from tidegate.storage.home.home import Home
 
@@ -103,7 +103,9 @@ def test_a_file_without_certificates_is_told_when_connecting(tmp_path: Path) -> 
         with pytest.raises(ServerUntrusted, match=ca_file.name):
             tidegate.connect("https://127.0.0.1:1", token="t", ca_file=ca_file)
         with pytest.raises(ServerUntrusted, match=ca_file.name):
-            Wire(Place("https://127.0.0.1:1", "t", ca_file=str(ca_file))).post_json("sql", {})
+            ServerClient(ServerLocation("https://127.0.0.1:1", "t", ca_file=str(ca_file))).post_json(
+                "sql", {}
+            )
 
 
 def test_a_home_says_by_which_certificate_its_server_is_known(secured: Secured, home: Path) -> None:
@@ -111,7 +113,7 @@ def test_a_home_says_by_which_certificate_its_server_is_known(secured: Secured, 
     made.write_address(secured.faulty.url, 1, str(secured.own_file))
     with tidegate.connect(home=home) as client:
         assert client.status() == {"version": "1"}
-    assert Wire(Place(home=str(home))).post_json("sql", {}) == {"version": "1"}
+    assert ServerClient(ServerLocation(home=str(home))).post_json("sql", {}) == {"version": "1"}
     named = find_server(None, None, home, {"TIDEGATE_CA_FILE": "env.pem"}, ca_file="mine.pem")
     assert named.ca_file == "mine.pem"
 
@@ -125,11 +127,11 @@ def test_a_certificate_is_named_by_argument_then_environment() -> None:
 
 
 def test_the_wire_of_pipelines_trusts_and_refuses_alike(secured: Secured) -> None:
-    place = Place(secured.faulty.url, "t", ca_file=str(secured.ca_file))
-    wire: Wire = pickle.loads(pickle.dumps(Wire(place)))
+    place = ServerLocation(secured.faulty.url, "t", ca_file=str(secured.ca_file))
+    wire: ServerClient = pickle.loads(pickle.dumps(ServerClient(place)))
     assert wire.post_json("sql", {}) == {"version": "1"}
     with pytest.raises(ServerUntrusted, match="unable to get local issuer"):
-        Wire(Place(secured.faulty.url, "t"), retry_seconds=3600).post_json("sql", {})
+        ServerClient(ServerLocation(secured.faulty.url, "t"), retry_seconds=3600).post_json("sql", {})
 
 
 def test_a_plain_server_behind_a_tls_address_is_no_trusted_one() -> None:

@@ -185,7 +185,7 @@ OFFLINE_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class KeptJar:
+class CachedJar:
     """One line of the manifest."""
 
     name: str
@@ -212,14 +212,14 @@ def delta_jars(
         return _jars_of_folder(Path(named))
     root = cache if cache is not None else cache_folder(environ)
     folder = root / f"{DELTA.artifact}-{DELTA.version}"
-    jars = _kept_jars(folder, check_hashes=check_hashes)
+    jars = _cached_jars(folder, check_hashes=check_hashes)
     if jars is not None:
         return jars
     if not fetch:
         raise JarsMissing(reason=f"they are not in {folder}, and nothing was to be fetched")
     try:
         with _only_one(root):
-            jars = _kept_jars(folder, check_hashes=check_hashes)
+            jars = _cached_jars(folder, check_hashes=check_hashes)
             return jars if jars is not None else _make(folder, environ)
     except OSError as failure:
         hint = "Make room in that folder and make it writable, or choose another with XDG_CACHE_HOME."
@@ -241,7 +241,7 @@ def _jars_of_folder(folder: Path) -> list[Path]:
     return jars
 
 
-def _kept_jars(folder: Path, *, check_hashes: bool) -> list[Path] | None:
+def _cached_jars(folder: Path, *, check_hashes: bool) -> list[Path] | None:
     """Return the jars of a whole folder; None where something is missing or of another size."""
     manifest = _read_manifest(folder)
     for kept in manifest:
@@ -253,13 +253,13 @@ def _kept_jars(folder: Path, *, check_hashes: bool) -> list[Path] | None:
     return [folder / kept.name for kept in manifest] or None
 
 
-def _read_manifest(folder: Path) -> list[KeptJar]:
+def _read_manifest(folder: Path) -> list[CachedJar]:
     """Return the lines of a manifest; none where it is not there, damaged or of another version."""
     try:
         manifest = json.loads((folder / MANIFEST_NAME).read_bytes())
         if manifest["version"] != MANIFEST_VERSION or manifest["coordinates"] != str(DELTA):
             return []
-        return [KeptJar(jar["name"], jar["bytes"], jar["sha256"]) for jar in manifest["jars"]]
+        return [CachedJar(jar["name"], jar["bytes"], jar["sha256"]) for jar in manifest["jars"]]
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return []
 

@@ -49,11 +49,11 @@ def find_java(environ: Mapping[str, str] | None = None, installed: Path = SYSTEM
     environ = os.environ if environ is None else environ
     refused: list[str] = []
     for place, command in _named(environ):
-        answer = _ask(command)
+        answer = _probe(command)
         if isinstance(answer, JavaHome) and answer.version >= JAVA_VERSION_MIN:
             return answer
         refused.append(f"{place} {_why_not(answer)}")
-    answers = [_ask(command) for command in sorted(installed.glob("*/bin/java"))]
+    answers = [_probe(command) for command in sorted(installed.glob("*/bin/java"))]
     found = [answer for answer in answers if isinstance(answer, JavaHome)]
     fitting = [java for java in found if java.version >= JAVA_VERSION_MIN]
     if fitting:
@@ -73,7 +73,7 @@ def _named(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
         yield f"PATH ({on_path})", Path(on_path)
 
 
-def _ask(command: Path) -> JavaHome | str:
+def _probe(command: Path) -> JavaHome | str:
     """Start a Java and give its home and version, or why it did not tell."""
     try:
         answer = subprocess.run(

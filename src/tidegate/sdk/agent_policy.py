@@ -76,7 +76,7 @@ class Tuning(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ConsumerOptions:
     """What a consumer asks for; `prefetch` is twice the limit unless it says else, 0 is one at a time."""
 
     group: str

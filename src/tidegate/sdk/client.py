@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tidegate.sdk._sync.client import Client, connect
 from tidegate.sdk._sync.producer import Producer
-from tidegate.sdk._sync.result import Answer, Result
-from tidegate.sdk._sync.topics import Topic
-from tidegate.sdk.live import Change
+from tidegate.sdk._sync.result import Result, SqlAnswer
+from tidegate.sdk._sync.topics import TopicClient
+from tidegate.sdk.live import RowChange
 
-__all__ = ["Answer", "Change", "Client", "Producer", "Result", "Topic", "connect"]
+__all__ = ["Client", "Producer", "Result", "RowChange", "SqlAnswer", "TopicClient", "connect"]

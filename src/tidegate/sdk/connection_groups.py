@@ -14,7 +14,7 @@ GROUP_CONNECTIONS_MAX = 8
 GROUPS_MAX = 16
 
 
-class Groups:
+class ConnectionGroups:
     """How many calls each group has; threads may share it."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ ACK_SECONDS = 0.05
 EXTEND_AFTER = 1 / 3
 
 
-class Leases:
+class LeaseTracker:
     """The messages of one consumer: those that wait for a turn, those in work, and those to acknowledge."""
 
     def __init__(self, lease_seconds: float, limit: int, prefetch: int) -> None:

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from tidegate.errors import RequestInvalid, ServerNotRunning, TidegateError, from_wire
 from tidegate.sdk.requests import NOT_OURS_HINT, encoded
-from tidegate.sdk.retries import Fate, Setback, certificate_problem, outcome_of, untrusted
+from tidegate.sdk.retries import FailedAttempt, FailureKind, certificate_problem, outcome_of, untrusted
 
 Kind = Literal["snapshot", "insert", "update", "delete", "lagged"]
 LIVE_PATH = "/api/v1/live"
@@ -36,7 +36,7 @@ CLOSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RowChange:
     """Something that happened to the rows of a subscription.
 
     `snapshot`: a row that is there at the beginning. `insert`, `update` (`old` is the row before) and
@@ -50,7 +50,7 @@ class Change:
     seq: int | None = None
 
 
-class _Said(msgspec.Struct, rename="camel"):
+class _LiveMessage(msgspec.Struct, rename="camel"):
     type: str
     columns: list[dict[str, Any]] = []
     rows: msgspec.Raw = msgspec.Raw(b"[]")
@@ -62,10 +62,10 @@ class _Said(msgspec.Struct, rename="camel"):
     error: dict[str, Any] | None = None
 
 
-_said = msgspec.json.Decoder(_Said)
+_said = msgspec.json.Decoder(_LiveMessage)
 
 
-class Feed:
+class SubscriptionProtocol:
     """The messages of one subscription, over one connection or several."""
 
     def __init__(self, sql: str, params: Sequence[Any], from_seq: int | None, *, snapshot: bool) -> None:
@@ -78,7 +78,7 @@ class Feed:
         # Whether the caller has no rows: at the beginning, and once told to forget them.
         self._fresh = from_seq is None
         self._pages: list[bytes] = []
-        self._changes: deque[Change] = deque()
+        self._changes: deque[RowChange] = deque()
         self._waiting: deque[tuple[bytes, int | None]] = deque()
 
     @property
@@ -112,7 +112,7 @@ class Feed:
             raise from_wire({"error": said.error or {}})
         return said.type
 
-    def next(self) -> Change | None:
+    def next(self) -> RowChange | None:
         """Return the next change, or None when another message is needed for it."""
         while not self._changes and self._waiting:
             self._unpack(*self._waiting.popleft())
@@ -123,7 +123,7 @@ class Feed:
             self.seq = change.seq
         return change
 
-    def _take_page(self, said: _Said) -> None:
+    def _take_page(self, said: _LiveMessage) -> None:
         if self._wants_snapshot:
             self._pages.append(bytes(said.rows))
         if not said.last:
@@ -141,30 +141,30 @@ class Feed:
     def _lag(self) -> None:
         self._pages.clear()
         if not self._fresh:
-            self._changes.append(Change("lagged"))
+            self._changes.append(RowChange("lagged"))
         # Going on behind the last number would give changes of rows that the caller forgets now.
         self.seq = None
         self._fresh = True
 
     def _unpack(self, page: bytes, seq: int | None) -> None:
-        rows = [Change("snapshot", self._named(row)) for row in msgspec.json.decode(page)]
+        rows = [RowChange("snapshot", self._named(row)) for row in msgspec.json.decode(page)]
         if rows and seq is not None:
-            rows[-1] = Change("snapshot", rows[-1].row, seq=seq)
+            rows[-1] = RowChange("snapshot", rows[-1].row, seq=seq)
         self._changes.extend(rows)
 
-    def _change(self, said: _Said) -> Change:
+    def _change(self, said: _LiveMessage) -> RowChange:
         if said.op not in ("insert", "update", "delete"):
             raise TidegateError(reason=f"The server tells a change of kind '{said.op}'.", hint=NOT_OURS_HINT)
         kind: Kind = said.op  # type: ignore[assignment]
         old = None if said.old is None else self._named(said.old)
-        return Change(kind, self._named(said.row), old, said.seq)
+        return RowChange(kind, self._named(said.row), old, said.seq)
 
     def _named(self, row: Any) -> dict[str, Any]:
         names: Iterator[str] = (column["name"] for column in self.columns)
         return dict(zip(names, row or (), strict=False))
 
 
-def _read(content: bytes) -> _Said:
+def _read(content: bytes) -> _LiveMessage:
     try:
         return _said.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as problem:
@@ -179,7 +179,7 @@ MESSAGE_TOO_BIG = 1009
 class SocketLost(Exception):
     """A socket that could not be opened, or that broke."""
 
-    def __init__(self, setback: Setback) -> None:
+    def __init__(self, setback: FailedAttempt) -> None:
         super().__init__(str(setback.error))
         self.setback = setback
 
@@ -189,33 +189,37 @@ def lost(problem: Exception, url: str) -> SocketLost:
     return SocketLost(_setback(problem, url))
 
 
-def refused(error: TidegateError) -> Setback:
+def refused(error: TidegateError) -> FailedAttempt:
     """Return what an error means that the server told over the socket."""
     seconds = error.values.get("retry_after_seconds", 0)
     pause_seconds = float(seconds) if isinstance(seconds, int | float) else 0.0
-    return Setback(Fate.BUSY if error.retryable else Fate.FINAL, error, retry_after_seconds=pause_seconds)
+    return FailedAttempt(
+        FailureKind.BUSY if error.retryable else FailureKind.FINAL, error, retry_after_seconds=pause_seconds
+    )
 
 
-def _setback(problem: Exception, url: str) -> Setback:
+def _setback(problem: Exception, url: str) -> FailedAttempt:
     distrust = certificate_problem(problem)
     if distrust is not None:
-        return Setback(Fate.FINAL, untrusted(distrust, url), problem)
+        return FailedAttempt(FailureKind.FINAL, untrusted(distrust, url), problem)
     if isinstance(problem, InvalidURI):
         error = RequestInvalid(reason=f"'{url}' is not an address of a server.", hint="Check the address.")
-        return Setback(Fate.FINAL, error, problem)
+        return FailedAttempt(FailureKind.FINAL, error, problem)
     if isinstance(problem, InvalidStatus):
         return _answered(problem, url)
     if isinstance(problem, ConnectionClosed) and problem.rcvd and problem.rcvd.code == MESSAGE_TOO_BIG:
         error = RequestInvalid(reason="The statement is too long for a live socket.", hint="Shorten it.")
-        return Setback(Fate.FINAL, error, problem)
+        return FailedAttempt(FailureKind.FINAL, error, problem)
     reason = str(problem).removesuffix(".") or type(problem).__name__
     away = ServerNotRunning(url=url, reason=reason)
     # Subscribing twice does no harm: whatever became of the first time, it is tried again.
-    fate = Fate.LOST if isinstance(problem, ConnectionClosed | InvalidHandshake) else Fate.UNSENT
-    return Setback(fate, away, problem)
+    fate = (
+        FailureKind.LOST if isinstance(problem, ConnectionClosed | InvalidHandshake) else FailureKind.UNSENT
+    )
+    return FailedAttempt(fate, away, problem)
 
 
-def _answered(problem: InvalidStatus, url: str) -> Setback:
+def _answered(problem: InvalidStatus, url: str) -> FailedAttempt:
     """Read the answer of a server that opens no socket."""
     said = problem.response
     answer = httpx.Response(
@@ -225,7 +229,7 @@ def _answered(problem: InvalidStatus, url: str) -> Setback:
         request=httpx.Request("GET", url),
     )
     outcome = outcome_of(answer, url, "")
-    if isinstance(outcome, Setback):
+    if isinstance(outcome, FailedAttempt):
         return outcome
     reason = f"{url} answered {said.status_code} where a live socket should open."
-    return Setback(Fate.FINAL, TidegateError(reason=reason, hint=NOT_OURS_HINT), problem)
+    return FailedAttempt(FailureKind.FINAL, TidegateError(reason=reason, hint=NOT_OURS_HINT), problem)

@@ -52,7 +52,7 @@ OTHER_NAME = frozenset({62, 63, 64})
 NOTHING_DONE = (RequestRefused, StorageFull, ServerUntrusted)
 
 
-class Fate(Enum):
+class FailureKind(Enum):
     """How far a request that failed has come."""
 
     UNSENT = "nothing of it was sent"
@@ -63,17 +63,17 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Setback:
+class FailedAttempt:
     """One attempt that failed."""
 
-    fate: Fate
+    fate: FailureKind
     error: TidegateError
     cause: Exception | None = None
     retry_after_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Retrying:
+class RetryPolicy:
     """How long calls may be tried again, by whose clock and with whose dice."""
 
     seconds: float = RETRY_SECONDS_DEFAULT
@@ -82,10 +82,10 @@ class Retrying:
     chance: random.Random = field(default_factory=random.Random)
 
 
-class Course:
+class RetryState:
     """The attempts of one call; `may_have_arrived` says that one of them may have done what it asked for."""
 
-    def __init__(self, retrying: Retrying, request: Request) -> None:
+    def __init__(self, retrying: RetryPolicy, request: Request) -> None:
         self._retrying = retrying
         self._request = request
         self._deadline_seconds: float | None = None
@@ -93,19 +93,19 @@ class Course:
         self._attempts = 0
         self.may_have_arrived = False
 
-    def is_done(self, setback: Setback) -> bool:
+    def is_done(self, setback: FailedAttempt) -> bool:
         """True if what was asked for is so: a delete that was lost, and finds nothing the second time."""
         repeated = self.may_have_arrived and self._request.method == "DELETE"
         return repeated and isinstance(setback.error, NotFound)
 
-    def next_pause(self, setback: Setback) -> float | None:
+    def next_pause(self, setback: FailedAttempt) -> float | None:
         """Return the seconds to wait before the next attempt, or None when there is none."""
         self._attempts += 1
-        self.may_have_arrived |= setback.fate is not Fate.UNSENT and not isinstance(
+        self.may_have_arrived |= setback.fate is not FailureKind.UNSENT and not isinstance(
             setback.error, NOTHING_DONE
         )
-        may_pass = setback.fate in (Fate.LOST, Fate.BUSY)
-        allowed = setback.fate is Fate.UNSENT or (may_pass and self._request.is_safe)
+        may_pass = setback.fate in (FailureKind.LOST, FailureKind.BUSY)
+        allowed = setback.fate is FailureKind.UNSENT or (may_pass and self._request.is_safe)
         if not allowed or self._attempts >= self._retrying.attempts_max:
             return None
         jittered_seconds = self._pause_seconds * self._retrying.chance.uniform(0.5, 1.0)
@@ -120,39 +120,39 @@ class Course:
         return pause_seconds
 
 
-class Vigil(Course):
+class EndlessRetryState(RetryState):
     """The attempts of a call that someone stands by: it goes on until that is over, however long it takes."""
 
-    def __init__(self, retrying: Retrying, request: Request, is_over: Callable[[], bool]) -> None:
+    def __init__(self, retrying: RetryPolicy, request: Request, is_over: Callable[[], bool]) -> None:
         endless = replace(retrying, seconds=math.inf, attempts_max=sys.maxsize)
         super().__init__(endless, request)
         self._is_over = is_over
 
-    def next_pause(self, setback: Setback) -> float | None:
+    def next_pause(self, setback: FailedAttempt) -> float | None:
         """Return the seconds to wait before the next attempt; a server in trouble may get over it."""
-        passes = setback.fate is Fate.FINAL and isinstance(setback.error, Unavailable)
-        if passes or setback.fate is Fate.LATE:
-            setback = replace(setback, fate=Fate.LOST)
+        passes = setback.fate is FailureKind.FINAL and isinstance(setback.error, Unavailable)
+        if passes or setback.fate is FailureKind.LATE:
+            setback = replace(setback, fate=FailureKind.LOST)
         pause_seconds = super().next_pause(setback)
         return None if self._is_over() else pause_seconds
 
 
-def setback_of(problem: httpx.TransportError, url: str) -> Setback:
+def setback_of(problem: httpx.TransportError, url: str) -> FailedAttempt:
     """Return what a broken connection means for the request that was on it."""
     reason = str(problem) or type(problem).__name__
     distrust = certificate_problem(problem)
     if distrust is not None:
-        return Setback(Fate.FINAL, untrusted(distrust, url), problem)
+        return FailedAttempt(FailureKind.FINAL, untrusted(distrust, url), problem)
     if _is_plain(problem) and url.startswith("https://"):
         hint = f"The server there does not speak TLS: try http://{url.removeprefix('https://')}."
-        return Setback(Fate.UNSENT, ServerNotRunning(url=url, reason=reason, hint=hint), problem)
+        return FailedAttempt(FailureKind.UNSENT, ServerNotRunning(url=url, reason=reason, hint=hint), problem)
     if isinstance(problem, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)):
         error = RequestInvalid(reason=f"The request cannot be sent: {reason}.", hint="Check the address.")
-        return Setback(Fate.FINAL, error, problem)
+        return FailedAttempt(FailureKind.FINAL, error, problem)
     if isinstance(problem, httpx.ReadTimeout):
         hint = "Ask for less, or look at the server."
         late = ServerNotRunning(url=url, reason="no answer came in time", hint=hint)
-        return Setback(Fate.LATE, late, problem)
+        return FailedAttempt(FailureKind.LATE, late, problem)
     unsent = isinstance(problem, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
     away = ServerNotRunning(url=url, reason=reason.removesuffix("."))
     if isinstance(problem, (httpx.RemoteProtocolError, httpx.ReadError)) and url.startswith("http://"):
@@ -160,21 +160,21 @@ def setback_of(problem: httpx.TransportError, url: str) -> Setback:
         secure = f"https://{url.removeprefix('http://')}"
         hint = f"If the server speaks TLS, try {secure}; if not, it went away: look at its log."
         away = ServerNotRunning(url=url, reason=reason.removesuffix("."), hint=hint)
-    return Setback(Fate.UNSENT if unsent else Fate.LOST, away, problem)
+    return FailedAttempt(FailureKind.UNSENT if unsent else FailureKind.LOST, away, problem)
 
 
-def outcome_of(answer: httpx.Response, url: str, request_id: str) -> Reply | Setback:
+def outcome_of(answer: httpx.Response, url: str, request_id: str) -> Reply | FailedAttempt:
     """Return the answer, or the error that the server raised."""
     if answer.is_success:
         return Reply(answer.content, answer.headers)
     error, is_ours = _error_of(answer, url)
     error.request_id = answer.headers.get("X-Request-Id") or request_id
-    fate = Fate.FINAL
+    fate = FailureKind.FINAL
     if answer.status_code in BUSY_STATUSES:
-        fate = Fate.BUSY
+        fate = FailureKind.BUSY
     elif answer.status_code in GATEWAY_STATUSES and not is_ours:
-        fate = Fate.LOST
-    return Setback(fate, error, retry_after_seconds=_retry_after_seconds(answer.headers))
+        fate = FailureKind.LOST
+    return FailedAttempt(fate, error, retry_after_seconds=_retry_after_seconds(answer.headers))
 
 
 def _error_of(answer: httpx.Response, url: str) -> tuple[TidegateError, bool]:

@@ -17,7 +17,7 @@ def producer_name() -> str:
     return secrets.token_hex(16)
 
 
-class Numbering:
+class ProducerSequence:
     """The next number of one producer; belongs to one thread or task at a time."""
 
     def __init__(self, producer_id: str, sequence: int) -> None:

@@ -14,7 +14,7 @@ from tidegate.cli.commands.pipeline import (
     wait_for_pipeline,
 )
 from tidegate.errors import TidegateError
-from tidegate.pipeline.worker.failures import MISMATCH_WAY_OUT
+from tidegate.pipeline.worker.failures import MISMATCH_HINT
 
 
 def answer(taken: int, *, second: int = 10, **changes: Any) -> dict[str, Any]:
@@ -49,9 +49,9 @@ def test_a_failure_is_raised_with_its_reason() -> None:
         wait_for_pipeline("readings", fetch, lambda _: None)
 
 
-@pytest.mark.parametrize("way_out", ["Mend the operator.", MISMATCH_WAY_OUT])
+@pytest.mark.parametrize("way_out", ["Mend the operator.", MISMATCH_HINT])
 def test_what_to_do_about_a_failure_has_a_line_of_its_own(way_out: str) -> None:
-    below = f"\nHint: {way_out}\n\nTraceback" if way_out != MISMATCH_WAY_OUT else f"\n\n{way_out}\n\nmore"
+    below = f"\nHint: {way_out}\n\nTraceback" if way_out != MISMATCH_HINT else f"\n\n{way_out}\n\nmore"
     failed = answer(0, state="failed", error=f"Operator 'visits' failed on key ada: it broke{below}")
     with pytest.raises(TidegateError) as caught:
         wait_for_pipeline("readings", answers(failed), lambda _: None)

@@ -21,7 +21,7 @@ from tests.cli.terminals import terminal
 from tidegate import connect
 from tidegate.cli.commands.subscribe import Lines
 from tidegate.cli.invocation import Invocation
-from tidegate.sdk.live import Change
+from tidegate.sdk.live import RowChange
 from tidegate.testing.server import RunningServer, running_server
 
 TABLE = "chat.messages"
@@ -103,7 +103,7 @@ def test_people_see_marks_and_what_was_before(home: Path) -> None:
     assert "far" not in shown
 
 
-def drawn(*changes: Change, width: int = 50, snapshot: bool = True) -> list[str]:
+def drawn(*changes: RowChange, width: int = 50, snapshot: bool = True) -> list[str]:
     out = io.StringIO()
     columns = [
         {"name": "id", "type": "BIGINT"},
@@ -123,23 +123,23 @@ def row(text: str) -> dict[str, Any]:
 
 def test_a_long_value_is_cut_and_widens_no_line_but_its_own() -> None:
     found = drawn(
-        Change("insert", row("short")),
-        Change("insert", row("x" * 100)),
-        Change("update", row("y" * 100), row("z" * 100)),
-        Change("insert", row("short")),
+        RowChange("insert", row("short")),
+        RowChange("insert", row("x" * 100)),
+        RowChange("update", row("y" * 100), row("z" * 100)),
+        RowChange("insert", row("short")),
     )
     assert found[1] == found[4] == "+       1  short              5"
     assert found[2] == f"+       1  {'x' * 30}…       5"
     assert found[3] == f"~       1  {'z' * 13}… → {'y' * 13}…       5"
     assert all(len(line) <= 50 for line in found)
-    assert "x" * 100 in drawn(Change("insert", row("x" * 100)), width=10_000)[1]
+    assert "x" * 100 in drawn(RowChange("insert", row("x" * 100)), width=10_000)[1]
 
 
 @pytest.mark.parametrize("snapshot", [True, False])
 def test_missed_changes_are_said_and_no_rows_are_promised_where_none_come(
     snapshot: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    drawn(Change("lagged"), snapshot=snapshot)
+    drawn(RowChange("lagged"), snapshot=snapshot)
     said = capsys.readouterr().err
     assert "The table changed or changes were missed" in said
     assert ("what it holds now" in said) is snapshot

@@ -22,7 +22,7 @@ from tidegate.cli.demo.feeds import (
     Person,
     PresenceFeed,
 )
-from tidegate.sdk.live import Change
+from tidegate.sdk.live import RowChange
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.server import running_server
 
@@ -40,13 +40,13 @@ def test_the_same_seed_gives_the_same_people_and_some_of_them_type() -> None:
 def test_someone_who_is_not_heard_of_is_gone() -> None:
     people = People()
     row = {"who": "ada", "room": "lobby", "typing": True}
-    people.take(Change("snapshot", row), 100.0)
-    people.take(Change("insert", {**row, "who": "bob", "typing": False}), 105.0)
+    people.take(RowChange("snapshot", row), 100.0)
+    people.take(RowChange("insert", {**row, "who": "bob", "typing": False}), 105.0)
     assert [person.who for person in people.here(106.0)] == ["ada", "bob"]
     assert [person.who for person in people.here(100.5 + PRESENCE_TTL_SECONDS)] == ["bob"]
-    people.take(Change("delete", {**row, "who": "bob"}), 107.0)
+    people.take(RowChange("delete", {**row, "who": "bob"}), 107.0)
     assert [person.who for person in people.here(107.0)] == ["ada"]
-    people.take(Change("lagged"), 108.0)
+    people.take(RowChange("lagged"), 108.0)
     assert people.here(108.0) == []
 
 

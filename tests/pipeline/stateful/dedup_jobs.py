@@ -24,10 +24,10 @@ from tidegate.dedup.settings import SegmentRule, SegmentSettings
 from tidegate.dedup.store.store import SegmentStoreFactory
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline.stateful.dedup_columns import RowLayout
-from tidegate.pipeline.stateful.dedup_task import DedupTask, Verdict
-from tidegate.pipeline.stateful.spark_log import Planned, Task, current_task
-from tidegate.pipeline.stateful.spill_buffer import Spool
-from tidegate.pipeline.stateful.task_context import Seat
+from tidegate.pipeline.stateful.dedup_task import DedupTask, RowOutcomes
+from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask, current_task
+from tidegate.pipeline.stateful.spill_buffer import SpillBuffer
+from tidegate.pipeline.stateful.task_context import StatefulTaskContext
 from tidegate.state.schema.schema import Wanted
 
 # Spark's Python workers may be started in any folder: what stands here travels to them by value.
@@ -103,7 +103,7 @@ class Overtaken(DedupTask):
 
     before: Callable[[], None] | None = None
 
-    def _published(self, planned: Planned, opened: Opened, spool: Spool) -> Verdict:
+    def _published(self, planned: PlannedBatch, opened: Opened, spool: SpillBuffer) -> RowOutcomes:
         if self.before is not None:
             self.before()
         return DedupTask._published(self, planned, opened, spool)
@@ -145,7 +145,7 @@ class Bench:
         """Return the task of a batch."""
         rule = self._rule
         segments = SegmentSettings(store="d", retention_us=rule.retention_us, interval_us=rule.interval_us)
-        seat = Seat(
+        seat = StatefulTaskContext(
             operator="d",
             parallelism=parallelism,
             max_parallelism=MAX_PARALLELISM,
@@ -153,7 +153,7 @@ class Bench:
                 backend=SegmentStoreFactory(segments), local_root=str(self._folder / self._mark)
             ),
             checkpoint=str(self._folder / "checkpoint"),
-            planned=Planned(number, f"plan {number}", None, 0),
+            planned=PlannedBatch(number, f"plan {number}", None, 0),
         )
         wanted = Wanted("d", KeyType((KeyColumn("digest", "binary"),)), MAX_PARALLELISM, ())
         identity = Identity(
@@ -177,7 +177,7 @@ class Bench:
         task = self.task(parallelism, number)
         for partition in range(parallelism):
             self._attempts += 1
-            at = Task(partition, f"app/{self._mark}/{self._attempts}", None, None)
+            at = SparkTask(partition, f"app/{self._mark}/{self._attempts}", None, None)
             for batch in task._given(
                 at, iter(self._rows(rows, parallelism, partition, pieces)), SystemClock()
             ):

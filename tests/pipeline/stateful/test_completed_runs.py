@@ -10,13 +10,13 @@ from tests.checkpoint.checkpoints import OPERATOR, Job
 from tests.checkpoint.rescale_walk import words_of
 from tidegate.checkpoint.commit_record import head_batches, head_name
 from tidegate.errors import StateMismatch, StorageCorrupt
-from tidegate.pipeline.stateful.completed_runs import RUNS_KEPT_MAX, check_is_new, runs_before, write_down
+from tidegate.pipeline.stateful.completed_runs import RUNS_MAX, check_is_new, runs_before, store_runs
 
 
 def planned(job: Job, batch: int) -> dict[int, str]:
     """Look at the runs before a batch and write them down, as its planning does."""
     runs = runs_before(job.depot, batch)
-    write_down(job.depot, runs)
+    store_runs(job.depot, runs)
     return runs
 
 
@@ -59,16 +59,16 @@ def test_run_before_the_last_is_refused_and_a_new_one_is_not(tmp_path: Path) -> 
 
 def test_heads_go_before_the_list_which_may_speak_of_what_was_left_behind(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    write_down(job.depot, {0: "left behind", 1: "never came"})
+    store_runs(job.depot, {0: "left behind", 1: "never came"})
     job.run(0, words_of(0), 1)
     assert planned(job, 1) == {0: "plan-0"}
 
 
 def test_list_has_an_end(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    write_down(job.depot, {batch: f"old-{batch}" for batch in range(RUNS_KEPT_MAX + 5)})
-    found = runs_before(job.depot, RUNS_KEPT_MAX + 5)
-    assert len(found) == RUNS_KEPT_MAX
+    store_runs(job.depot, {batch: f"old-{batch}" for batch in range(RUNS_MAX + 5)})
+    found = runs_before(job.depot, RUNS_MAX + 5)
+    assert len(found) == RUNS_MAX
     assert min(found) == 5
 
 

@@ -19,9 +19,9 @@ from tidegate.checkpoint.keys.layout import instance_of
 from tidegate.checkpoint.settings import StateSettings
 from tidegate.errors import CheckpointUnusable
 from tidegate.model.clock import SystemClock
-from tidegate.pipeline.stateful.dead_letters import DEAD_SCHEMA, write_dead
+from tidegate.pipeline.stateful.dead_letters import DEAD_LETTER_SCHEMA, write_dead_letters
 from tidegate.pipeline.stateful.keyed_task import KeyedTask
-from tidegate.pipeline.stateful.spark_log import Planned, Task
+from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask
 from tidegate.state.operator_plan import checked
 from tidegate.state.runtime.chunks import GROUP_COLUMN
 from tidegate.state.schema.schema import Wanted
@@ -40,7 +40,7 @@ def letters(partition: int, batch: int, count: int = 2) -> list[pa.RecordBatch]:
         }
         for number in range(count)
     ]
-    return [pa.RecordBatch.from_pylist(rows, DEAD_SCHEMA)]
+    return [pa.RecordBatch.from_pylist(rows, DEAD_LETTER_SCHEMA)]
 
 
 def stored(path: Path) -> list[tuple[int, int, str]]:
@@ -51,9 +51,9 @@ def stored(path: Path) -> list[tuple[int, int, str]]:
 def test_a_batch_that_is_written_again_is_there_once(tmp_path: Path) -> None:
     table = tmp_path / "a folder of bad rows"
     for _ in range(3):
-        write_dead(str(table), "query.sessions", 0, 7, letters(0, 7))
-    write_dead(str(table), "query.sessions", 1, 7, letters(1, 7))
-    write_dead(str(table), "query.sessions", 0, 8, letters(0, 8, count=1))
+        write_dead_letters(str(table), "query.sessions", 0, 7, letters(0, 7))
+    write_dead_letters(str(table), "query.sessions", 1, 7, letters(1, 7))
+    write_dead_letters(str(table), "query.sessions", 0, 8, letters(0, 8, count=1))
     assert [row[:2] for row in stored(table)] == [(0, 7), (0, 7), (0, 8), (1, 7), (1, 7)]
 
 
@@ -64,7 +64,7 @@ def test_partitions_that_write_at_once_all_get_through(tmp_path: Path) -> None:
     def write(partition: int) -> None:
         try:
             for batch in range(4):
-                write_dead(str(table), "query.sessions", partition, batch, letters(partition, batch))
+                write_dead_letters(str(table), "query.sessions", partition, batch, letters(partition, batch))
         except BaseException as problem:
             failures.append(problem)
             raise
@@ -79,31 +79,31 @@ def test_partitions_that_write_at_once_all_get_through(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_where_no_row_failed(tmp_path: Path) -> None:
-    write_dead(str(tmp_path / "dead"), "query.sessions", 0, 0, [])
+    write_dead_letters(str(tmp_path / "dead"), "query.sessions", 0, 0, [])
     assert not (tmp_path / "dead").exists()
 
 
 def test_a_table_of_something_else_is_refused_by_its_path(tmp_path: Path) -> None:
     write_deltalake(tmp_path, pa.table({"n": [1]}))
     with pytest.raises(CheckpointUnusable, match="dead letters") as refused:
-        write_dead(str(tmp_path), "query.sessions", 0, 0, letters(0, 0))
+        write_dead_letters(str(tmp_path), "query.sessions", 0, 0, letters(0, 0))
     assert str(tmp_path) in str(refused.value)
 
 
 def test_attempts_at_one_batch_at_once_write_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other attempt commits after this one has looked, and before it writes."""
     table = tmp_path / "dead"
-    write_dead(str(table), "query.sessions", 0, 6, letters(0, 6))
+    write_dead_letters(str(table), "query.sessions", 0, 6, letters(0, 6))
     look, others = DeltaTable.transaction_version, [7]
 
     def looked_before(self: DeltaTable, writer: str) -> int | None:
         found: int | None = look(self, writer)
         if others:
-            write_dead(str(table), "query.sessions", 0, others.pop(), letters(0, 7))
+            write_dead_letters(str(table), "query.sessions", 0, others.pop(), letters(0, 7))
         return found
 
     monkeypatch.setattr(DeltaTable, "transaction_version", looked_before)
-    write_dead(str(table), "query.sessions", 0, 7, letters(0, 7))
+    write_dead_letters(str(table), "query.sessions", 0, 7, letters(0, 7))
     assert [row[:2] for row in stored(table)] == [(0, 6), (0, 6), (0, 7), (0, 7)]
 
 
@@ -136,7 +136,7 @@ def totals(folder: Path, parallelism: int, seen: int) -> KeyedTask:
         settings=StateSettings(backend=HeapFactory(), local_root=str(folder / "local"), keep_open=False),
         checkpoint=str(folder / "checkpoint"),
         seen_epoch=seen,
-        planned=Planned(0, "plan", None, 0),
+        planned=PlannedBatch(0, "plan", None, 0),
         dead_letters=str(folder / "dead"),
     )
 
@@ -147,7 +147,7 @@ def test_tasks_that_outlive_their_run_write_none_of_a_batch_that_others_did_anew
 
     def run(task: KeyedTask, partition: int, rows: Iterator[pa.RecordBatch]) -> None:
         attempt = f"app/{task.parallelism}/{partition}"
-        for _ in task._given(Task(partition, attempt, None, None), rows, SystemClock()):
+        for _ in task._given(SparkTask(partition, attempt, None, None), rows, SystemClock()):
             pass
 
     def overtaken() -> Iterator[pa.RecordBatch]:

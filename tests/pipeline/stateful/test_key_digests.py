@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.dedup.identity import digest_columns, plain_column
-from tidegate.pipeline.stateful.key_digests import NoKey, content_digest, hash_pair
+from tidegate.pipeline.stateful.key_digests import UnsupportedKeyType, content_digest, hash_pair
 
 pytestmark = pytest.mark.spark
 
@@ -116,5 +116,5 @@ def test_python_gives_the_digests_of_the_jvm(spark: Any) -> None:
 
 
 def test_a_type_that_is_no_key_is_named(spark: Any) -> None:
-    with pytest.raises(NoKey, match="variant"):
+    with pytest.raises(UnsupportedKeyType, match="variant"):
         digests(spark, "select parse_json('1') as a")

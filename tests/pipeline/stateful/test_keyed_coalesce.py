@@ -21,7 +21,7 @@ from tidegate.errors import StateInvalid, StateMismatch
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline.stateful.keyed import process
 from tidegate.pipeline.stateful.keyed_task import KeyedTask
-from tidegate.pipeline.stateful.spark_log import Planned, Task
+from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask
 from tidegate.state.operator_plan import checked
 from tidegate.state.schema.schema import Wanted
 
@@ -40,7 +40,7 @@ def keyed_task(folder: Path) -> KeyedTask:
         parallelism=2,
         settings=StateSettings(local_root=str(folder / "local")),
         checkpoint=str(folder / "checkpoint"),
-        planned=Planned(0, "plan", None, 0),
+        planned=PlannedBatch(0, "plan", None, 0),
     )
 
 
@@ -49,7 +49,7 @@ def test_task_that_comes_twice_is_refused_also_where_another_one_did_the_batch(t
     task = keyed_task(tmp_path)
 
     def run(attempt: str, partition: int = 0) -> list[pa.RecordBatch]:
-        return list(task._given(Task(partition, attempt, None, None), iter(()), SystemClock()))
+        return list(task._given(SparkTask(partition, attempt, None, None), iter(()), SystemClock()))
 
     run("app/run/1")
     run("app/run/2")
@@ -67,7 +67,7 @@ def test_task_that_outlives_its_run_publishes_nothing_in_the_batch_done_anew(tmp
     depot = operator_depot(str(old.checkpoint), "totals")
 
     def run(task: KeyedTask, partition: int, attempt: str) -> list[pa.RecordBatch]:
-        return list(task._given(Task(partition, attempt, None, None), iter(()), SystemClock()))
+        return list(task._given(SparkTask(partition, attempt, None, None), iter(()), SystemClock()))
 
     run(old, 0, "app/old/1")
     with pytest.raises(StateInvalid, match="coalesce"):

@@ -11,7 +11,7 @@ import pytest
 from tidegate.errors import InvariantBroken, StorageFailed
 from tidegate.pipeline.stateful import spill_buffer as module
 from tidegate.pipeline.stateful.row_hashes import row_hashes
-from tidegate.pipeline.stateful.spill_buffer import Spool
+from tidegate.pipeline.stateful.spill_buffer import SpillBuffer
 
 BATCHES = [
     pa.RecordBatch.from_pydict(
@@ -27,7 +27,7 @@ BATCHES = [
 
 @pytest.mark.parametrize("bytes_max", [1 << 20, 600, 0])
 def test_rows_come_back_as_they_came(tmp_path: Path, bytes_max: int) -> None:
-    spool = Spool(tmp_path / "below", bytes_max)
+    spool = SpillBuffer(tmp_path / "below", bytes_max)
     for batch in BATCHES:
         spool.add(batch)
     assert (spool._file is not None) == (bytes_max < 1 << 20)
@@ -47,7 +47,7 @@ def test_rows_come_back_as_they_came(tmp_path: Path, bytes_max: int) -> None:
 
 
 def test_rows_are_added_before_they_are_read(tmp_path: Path) -> None:
-    spool = Spool(tmp_path, 0)
+    spool = SpillBuffer(tmp_path, 0)
     spool.add(BATCHES[0])
     list(spool.batches())
     with pytest.raises(InvariantBroken):
@@ -55,7 +55,7 @@ def test_rows_are_added_before_they_are_read(tmp_path: Path) -> None:
 
 
 def test_marks_of_very_many_rows_lie_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    spool = Spool(tmp_path)
+    spool = SpillBuffer(tmp_path)
     for batch in BATCHES:
         spool.add(batch)
     monkeypatch.setattr(module, "MARK_BYTES_MAX", 100)
@@ -69,7 +69,7 @@ def test_marks_of_very_many_rows_lie_in_a_file(tmp_path: Path, monkeypatch: pyte
 
 def test_disk_that_takes_no_rows_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    spool = Spool(tmp_path / "file", 0)
+    spool = SpillBuffer(tmp_path / "file", 0)
     with pytest.raises(StorageFailed, match="file"):
         spool.add(BATCHES[0])
 

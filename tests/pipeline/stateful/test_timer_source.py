@@ -13,7 +13,7 @@ from tidegate.checkpoint.commit_record import Head, StoredFile, encode_head, hea
 from tidegate.checkpoint.epochs import resolve
 from tidegate.checkpoint.settings import Asked
 from tidegate.checkpoint.store import operator_depot
-from tidegate.pipeline.stateful.timer_source import TickReader, TickSettings, settings_of, ticked_before
+from tidegate.pipeline.stateful.timer_source import TickReader, TickSettings, has_ticks, parse_tick_options
 from tidegate.testing.clock import START_US, ManualClock
 
 NOW_MS = START_US // 1000
@@ -132,14 +132,14 @@ def test_folders_are_looked_at_no_more_often_than_told_unless_a_run_has_an_end(p
 def test_sleeping_ticks_stand_in_the_checkpoint_and_never_move(pipeline: Pipeline) -> None:
     pipeline.commit(0, {"next_processing_timer_ms": 1}, {})
     asleep = TickSettings(str(pipeline.folder), "idle", None, is_awake=False)
-    assert settings_of(asleep.to_options()) == asleep
+    assert parse_tick_options(asleep.to_options()) == asleep
     assert after(TickReader(asleep, ManualClock())) == -1
 
 
 def test_checkpoint_says_whose_ticks_it_has(pipeline: Pipeline) -> None:
-    assert ticked_before(str(pipeline.folder), "idle") is None
+    assert has_ticks(str(pipeline.folder), "idle") is None
     offsets = pipeline.folder / "offsets"
     offsets.mkdir()
     (offsets / "0").write_text('v1\n{}\n{"logOffset":0}\n' + json.dumps({"after": -1, "ticksOf": "other"}))
-    assert ticked_before(str(pipeline.folder), "idle") is False
-    assert ticked_before(str(pipeline.folder), "other") is True
+    assert has_ticks(str(pipeline.folder), "idle") is False
+    assert has_ticks(str(pipeline.folder), "other") is True

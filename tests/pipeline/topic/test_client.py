@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tidegate.errors import RequestInvalid, ServerNotRunning, TokenWrong
-from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.pipeline.topic.client import ServerClient, ServerLocation
 from tidegate.storage.home.address import Found
 from tidegate.storage.home.home import Home
 from tidegate.testing.server import running_server
@@ -25,34 +25,38 @@ def made(home: Path) -> Home:
 
 def test_address_comes_from_options_then_home_then_environment(made: Home, tmp_path: Path) -> None:
     away = {"TIDEGATE_URL": "http://there:1", "TIDEGATE_TOKEN": "env-token"}
-    assert Place("http://here:2", "mine").find(away) == Found("http://here:2", "mine")
-    assert Place(home=str(made.path)).find(away) == Found("http://127.0.0.1:1111", "token-of-the-home-folder")
-    assert Place().find(away) == Found("http://there:1", "env-token")
-    assert Place().find({"TIDEGATE_HOME": str(made.path)}) == Found(
+    assert ServerLocation("http://here:2", "mine").find(away) == Found("http://here:2", "mine")
+    assert ServerLocation(home=str(made.path)).find(away) == Found(
+        "http://127.0.0.1:1111", "token-of-the-home-folder"
+    )
+    assert ServerLocation().find(away) == Found("http://there:1", "env-token")
+    assert ServerLocation().find({"TIDEGATE_HOME": str(made.path)}) == Found(
         "http://127.0.0.1:1111",
         "token-of-the-home-folder",
     )
     with pytest.raises(ServerNotRunning):
-        Place(home=str(tmp_path / "nothing")).find({})
+        ServerLocation(home=str(tmp_path / "nothing")).find({})
 
 
 def test_place_shows_no_token() -> None:
-    assert "hush" not in repr(Place("http://here:2", "hush"))
+    assert "hush" not in repr(ServerLocation("http://here:2", "hush"))
 
 
 def test_wrong_token_and_wrong_address_are_final(home: Path) -> None:
     with running_server(home) as server:
         with pytest.raises(TokenWrong):
-            Wire(Place(server.url, "wrong"), retry_seconds=3600).post_json("sql", {"sql": "SELECT 1"})
+            ServerClient(ServerLocation(server.url, "wrong"), retry_seconds=3600).post_json(
+                "sql", {"sql": "SELECT 1"}
+            )
         with pytest.raises(RequestInvalid, match="not an address"):
-            Wire(Place("localhost", "t"), retry_seconds=3600).post_json("sql", {})
+            ServerClient(ServerLocation("localhost", "t"), retry_seconds=3600).post_json("sql", {})
 
 
 def test_call_waits_for_a_server_that_comes_back_on_another_port(home: Path) -> None:
     with running_server(home) as server:
         first = server.url
         server.kill()
-    wire = Wire(Place(home=str(home)), retry_seconds=60)
+    wire = ServerClient(ServerLocation(home=str(home)), retry_seconds=60)
     answers: list[object] = []
     waiting = threading.Thread(
         target=lambda: answers.append(wire.post_json("sql", {"sql": "SELECT 1"})["rows"])

@@ -14,7 +14,7 @@ from pyspark.sql import types as t
 
 from tidegate.errors import RequestInvalid
 from tidegate.pipeline.topic import message_encoder
-from tidegate.pipeline.topic.client import Place
+from tidegate.pipeline.topic.client import ServerLocation
 from tidegate.pipeline.topic.message_encoder import check_columns, message_batch, parts_of, stream_bytes
 from tidegate.pipeline.topic.options import SourceOptions
 from tidegate.pipeline.topic.payload_columns import JSON_MARK, PayloadColumns
@@ -30,7 +30,7 @@ def columns_of(fields: list[t.StructField], bad: Literal["fail", "null"] = "fail
         t.StructField("_offset", t.LongType()),
         t.StructField("_op", t.StringType()),
     ]
-    settings = SourceOptions("app.rows", Place(), OWN, payload="columns", bad_payload=bad)
+    settings = SourceOptions("app.rows", ServerLocation(), OWN, payload="columns", bad_payload=bad)
     return PayloadColumns(settings, t.StructType([*fields, *own]))
 
 

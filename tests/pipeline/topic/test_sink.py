@@ -22,7 +22,7 @@ from tidegate.pipeline.topic import sink
 from tidegate.pipeline.topic.options import parse_options, parse_sink_options
 from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
 from tidegate.pipeline.topic.sink import StoredParts, abort_parts, commit_parts, store_parts
-from tidegate.pipeline.topic.source import TopicReader, TopicSource
+from tidegate.pipeline.topic.source import TopicDataSource, TopicReader
 from tidegate.testing.server import running_server
 
 QUERY = "8c18b11f-003b-426d-a6e3-25c55cc1f274"
@@ -185,7 +185,7 @@ def test_wrong_options_of_the_sink_are_refused(options: dict[str, str], streamin
     with pytest.raises(RequestInvalid, match=words):
         parse_sink_options(options, streaming=streaming)
     with pytest.raises(RequestInvalid, match="this query reads one"):
-        TopicSource({"topic": "a", "writer": "w", "batch": "1"}).reader(t.StructType())
+        TopicDataSource({"topic": "a", "writer": "w", "batch": "1"}).reader(t.StructType())
 
 
 ELSEWHERE = """
@@ -328,4 +328,4 @@ def test_batch_write_is_whole_and_reads_back_as_columns(spark: Any, topics: Topi
 def test_complete_mode_is_refused() -> None:
     schema = t.StructType([t.StructField("n", t.IntegerType())])
     with pytest.raises(RequestInvalid, match="complete mode writes everything again"):
-        TopicSource({"topic": "a"}).streamWriter(schema, overwrite=True)
+        TopicDataSource({"topic": "a"}).streamWriter(schema, overwrite=True)

@@ -26,7 +26,7 @@ from tidegate.errors import (
 from tidegate.pipeline.topic.offsets import SPLIT_MESSAGES_MIN, OffsetRange, split_ranges
 from tidegate.pipeline.topic.options import parse_options
 from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA, checked_next
-from tidegate.pipeline.topic.source import TopicReader, TopicSource, TopicStreamReader
+from tidegate.pipeline.topic.source import TopicDataSource, TopicReader, TopicStreamReader
 from tidegate.testing.server import running_server
 
 COUNT = 50_000
@@ -209,7 +209,7 @@ def test_starting_offset_of_a_missing_partition_is_refused(topics: TopicClient) 
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, str], words: str) -> None:
     with pytest.raises(RequestInvalid) as raised:
-        TopicSource(options)
+        TopicDataSource(options)
     assert words in str(raised.value)
 
 
@@ -245,7 +245,7 @@ def test_routed_rows_come_as_columns_of_their_table(spark: Any, topics: TopicCli
     """Case 24: columns typed by the payload schema of the topic; JSON stays JSON text."""
     topics.create("app.changes")
     with pytest.raises(RequestInvalid, match="no payload schema"):
-        TopicSource(options_for(topics, "app.changes", payload="columns")).schema()
+        TopicDataSource(options_for(topics, "app.changes", payload="columns")).schema()
     topics.sql("CREATE NAMESPACE app")
     topics.sql(
         "CREATE USER TABLE app.orders (id BIGINT PRIMARY KEY, amount DECIMAL(10,2), doc JSON, at TIMESTAMP)"

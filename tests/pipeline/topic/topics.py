@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.pipeline.topic.client import ServerClient, ServerLocation
 from tidegate.testing.server import RunningServer
 
 
@@ -23,8 +23,8 @@ class TopicClient:
     server: RunningServer
 
     @property
-    def wire(self) -> Wire:
-        return Wire(Place(self.server.url, self.server.token), retry_seconds=5)
+    def wire(self) -> ServerClient:
+        return ServerClient(ServerLocation(self.server.url, self.server.token), retry_seconds=5)
 
     def create(self, topic: str, partitions: int = 1) -> None:
         self.wire.post_json("topics", {"name": topic, "partitions": partitions})

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tidegate.errors import NameInvalid, PipelineInvalid
-from tidegate.pipeline.worker.definitions import Context, build_writer, load_pipeline
+from tidegate.pipeline.worker.definitions import PipelineContext, build_writer, load_pipeline
 from tidegate.storage.home.home import Home
 
 HEAD = "from tidegate import spark as tide\n\n"
@@ -75,8 +75,8 @@ def test_dataclasses_in_a_pipeline_file_work(tmp_path: Path) -> None:
     )
 
 
-def make_context(spark: Any, tmp_path: Path) -> Context:
-    return Context(spark, Home.open(tmp_path / "home", make_token=lambda: "token"))
+def make_context(spark: Any, tmp_path: Path) -> PipelineContext:
+    return PipelineContext(spark, Home.open(tmp_path / "home", make_token=lambda: "token"))
 
 
 def test_lake_gives_the_tables_path_and_remembers_it(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 from tidegate.errors import RowFailed, TidegateError, TopicNotFound
-from tidegate.pipeline.topic.client import hinted
+from tidegate.pipeline.topic.client import with_hint_note
 from tidegate.pipeline.worker.failures import (
     FULL_REASON_CHARS_MAX,
     REASON_CHARS_MAX,
@@ -50,7 +50,7 @@ def raised(error: TidegateError) -> str:
         try:
             raise ZeroDivisionError("division by zero")
         except ZeroDivisionError as problem:
-            raise hinted(error) from problem
+            raise with_hint_note(error) from problem
     except TidegateError:
         return f"Job aborted due to stage failure: {traceback.format_exc()}\n\tat org.apache.spark.api.X"
 

@@ -14,7 +14,7 @@ from tests.pipeline.topic.topics import TopicClient
 from tests.pipeline.worker.workers import children_named, counted, running_worker, wait_until, write_pipeline
 from tidegate.errors import HomeLocked
 from tidegate.model.clock import SystemClock
-from tidegate.pipeline.worker.supervisor import Supervision, SupervisionSettings
+from tidegate.pipeline.worker.supervisor import PipelineSupervisor, RestartSettings
 from tidegate.storage.home.home import Home
 from tidegate.storage.home.pipeline_files import remove_pipeline_file, start_pipeline_file, stop_pipeline_file
 from tidegate.testing.server import running_server
@@ -30,20 +30,20 @@ def topics(home: Path) -> Iterator[TopicClient]:
 
 
 @pytest.fixture
-def supervision(spark: Any, topics: TopicClient) -> Iterator[Supervision]:
-    settings = SupervisionSettings(trigger_interval_seconds=0.1, backoff_seconds_max=0.5)
-    made = Supervision(spark, Home.existing(topics.server.home), settings, SystemClock())
+def supervision(spark: Any, topics: TopicClient) -> Iterator[PipelineSupervisor]:
+    settings = RestartSettings(trigger_interval_seconds=0.1, backoff_seconds_max=0.5)
+    made = PipelineSupervisor(spark, Home.existing(topics.server.home), settings, SystemClock())
     yield made
     made.stop()
 
 
-def status_of(supervision: Supervision, name: str) -> dict[str, Any]:
+def status_of(supervision: PipelineSupervisor, name: str) -> dict[str, Any]:
     supervision.tick()
     return next((one for one in supervision.statuses() if one["name"] == name), {})
 
 
 @pytest.mark.spark
-def test_files_are_started_changed_and_removed(supervision: Supervision, topics: TopicClient) -> None:
+def test_files_are_started_changed_and_removed(supervision: PipelineSupervisor, topics: TopicClient) -> None:
     home = topics.server.home
     path = write_pipeline(home, "events", "app.events")
     first = wait_until(
@@ -90,7 +90,7 @@ def test_what_was_stopped_before_the_worker_came_is_shown_and_not_run(
     home = Home.existing(topics.server.home)
     (home.pipelines_path / "broken.py").write_text("def run(:\n", encoding="utf-8")
     stop_pipeline_file(home.pipelines_path, "broken")
-    supervision = Supervision(spark, home, SupervisionSettings(), StandingClock())
+    supervision = PipelineSupervisor(spark, home, RestartSettings(), StandingClock())
     shown = [status_of(supervision, "broken") for _ in range(2)]
     assert [(one["state"], one["error"], one["restarts"]) for one in shown] == [("stopped", None, 0)] * 2
     start_pipeline_file(home.pipelines_path, "broken")
@@ -103,7 +103,9 @@ def test_what_was_stopped_before_the_worker_came_is_shown_and_not_run(
 
 
 @pytest.mark.spark
-def test_failed_pipeline_is_shown_and_started_again(supervision: Supervision, topics: TopicClient) -> None:
+def test_failed_pipeline_is_shown_and_started_again(
+    supervision: PipelineSupervisor, topics: TopicClient
+) -> None:
     home = topics.server.home
     write_pipeline(home, "late", "app.late")
     (home / "pipelines" / "broken.py").write_text("def run(:\n", encoding="utf-8")
@@ -139,7 +141,7 @@ def run(ctx):
 
 @pytest.mark.spark
 def test_pipeline_without_duplicates_goes_on_after_its_file_changed(
-    supervision: Supervision, topics: TopicClient
+    supervision: PipelineSupervisor, topics: TopicClient
 ) -> None:
     path = topics.server.home / "pipelines" / "once.py"
     path.write_text(UNIQUE, encoding="utf-8")
@@ -170,7 +172,7 @@ def run(ctx):
 """
 
 
-def failure_of(supervision: Supervision, home: Path, name: str, expression: str) -> str:
+def failure_of(supervision: PipelineSupervisor, home: Path, name: str, expression: str) -> str:
     """Run a pipeline that cannot go well and give its first error."""
     text = FAILING.replace("NAME", name).replace("EXPRESSION", expression)
     (home / "pipelines" / f"{name}.py").write_text(text, encoding="utf-8")
@@ -178,14 +180,16 @@ def failure_of(supervision: Supervision, home: Path, name: str, expression: str)
 
 
 @pytest.mark.spark
-def test_failed_cast_in_a_task_is_named(supervision: Supervision, topics: TopicClient) -> None:
+def test_failed_cast_in_a_task_is_named(supervision: PipelineSupervisor, topics: TopicClient) -> None:
     error = failure_of(supervision, topics.server.home, "cast", "F.col('key').cast('int')")
     assert "[CAST_INVALID_INPUT]" in error.splitlines()[0]
     assert "\tat " not in error
 
 
 @pytest.mark.spark
-def test_python_error_in_a_task_is_named_with_its_line(supervision: Supervision, topics: TopicClient) -> None:
+def test_python_error_in_a_task_is_named_with_its_line(
+    supervision: PipelineSupervisor, topics: TopicClient
+) -> None:
     error = failure_of(supervision, topics.server.home, "udf", "crooked('partition')")
     first = error.splitlines()[0]
     assert "ZeroDivisionError" in first
@@ -194,7 +198,7 @@ def test_python_error_in_a_task_is_named_with_its_line(supervision: Supervision,
 
 @pytest.mark.spark
 def test_other_columns_than_the_table_has_are_named_with_a_way_out(
-    spark: Any, supervision: Supervision, topics: TopicClient
+    spark: Any, supervision: PipelineSupervisor, topics: TopicClient
 ) -> None:
     home = topics.server.home
     spark.range(1).write.format("delta").save(str(home / "lake" / "narrow"))
@@ -210,8 +214,8 @@ def test_file_written_again_with_the_same_content_starts_afresh(spark: Any, topi
     home = Home.existing(topics.server.home)
     path = write_pipeline(home.path, "late", "app.late")
     # A pause that no test waits for: only the rewrite can end it.
-    settings = SupervisionSettings(trigger_interval_seconds=0.1, backoff_seconds_max=0.5)
-    supervision = Supervision(spark, home, settings, clock := StandingClock())
+    settings = RestartSettings(trigger_interval_seconds=0.1, backoff_seconds_max=0.5)
+    supervision = PipelineSupervisor(spark, home, settings, clock := StandingClock())
     wait_until(lambda: status_of(supervision, "late")["error"], "a failure")
     clock.now_seconds += 1
     failed = wait_until(
@@ -237,7 +241,7 @@ class StandingClock(SystemClock):
 def test_file_must_bear_the_name_of_its_pipeline(spark: Any, topics: TopicClient) -> None:
     home = Home.existing(topics.server.home)
     write_pipeline(home.path, "events", "app.events").rename(home.pipelines_path / "other.py")
-    supervision = Supervision(spark, home, SupervisionSettings(), SystemClock())
+    supervision = PipelineSupervisor(spark, home, RestartSettings(), SystemClock())
     assert "the file must be events.py" in status_of(supervision, "other")["error"]
 
 

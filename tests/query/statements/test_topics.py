@@ -29,7 +29,7 @@ from tidegate.sql import parse
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import I64_MAX
 from tidegate.topics.definitions import RETENTION_SECONDS_MAX, Retention
-from tidegate.topics.groups.types import Take
+from tidegate.topics.groups.types import FetchRequest
 from tidegate.topics.log.reader import Start
 from tidegate.topics.log.record_batch import MESSAGE_SCHEMA
 
@@ -182,7 +182,7 @@ def test_several_partitions_are_acknowledged_in_one_statement(topics: TopicBench
     topics.run("PUBLISH INTO app.t PARTITION 1 VALUES ('4'), ('5')")
     parts = topics.topics
     topic = parts.directory.get("default", "app.t")
-    take = Take("g", "root")
+    take = FetchRequest("g", "root")
     given = topics.bench.commit(lambda staging: parts.groups.stage_take(staging, topic, take))
     assert sum(grant.count for grant in given.grants) == 5
     ack = "ACK app.t GROUP 'g' UPTO (PARTITION 1 OFFSET 0, PARTITION 0 OFFSET 1)"

@@ -14,7 +14,7 @@ import pytest
 import tidegate
 from tests.sdk.sockets import Passage
 from tidegate.errors import SqlInvalid, SqlUnsupported, TableNotFound, TokenWrong
-from tidegate.sdk.client import Change, Client
+from tidegate.sdk.client import Client, RowChange
 from tidegate.testing.server import RunningServer, running_server
 
 WAIT_SECONDS_MAX = 60.0
@@ -27,12 +27,12 @@ class Mirror:
 
     def __init__(self) -> None:
         self.rows: dict[int, str] = {}
-        self.mistakes: list[Change] = []
+        self.mistakes: list[RowChange] = []
         self.kinds: list[str] = []
         self.arrived: queue.Queue[int] = queue.Queue()
         self.thread: threading.Thread | None = None
 
-    def take(self, change: Change) -> bool:
+    def take(self, change: RowChange) -> bool:
         """Take one change; say whether more are wanted."""
         self.kinds.append(change.kind)
         if change.kind == "lagged":

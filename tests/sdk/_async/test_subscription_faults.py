@@ -24,14 +24,14 @@ from tidegate.errors import (
     TidegateError,
     TokenWrong,
 )
-from tidegate.sdk.live import Change
+from tidegate.sdk.live import RowChange
 
 SQL = "SELECT * FROM chat.messages"
 Told = list[tuple[str, object, object, int | None]]
 Follow = Callable[..., Told]
 
 
-def told(changes: list[Change]) -> Told:
+def told(changes: list[RowChange]) -> Told:
     return [(one.kind, one.row.get("id"), one.old and one.old["text"], one.seq) for one in changes]
 
 
@@ -45,7 +45,7 @@ def sync_changes(server: Scripted, count: int, **options: Any) -> Told:
 
 def async_changes(server: Scripted, count: int, **options: Any) -> Told:
     async def follow() -> Told:
-        found: list[Change] = []
+        found: list[RowChange] = []
         async with (
             tidegate.connect_async(server.url, token="t0ken", retry_seconds=20) as client,
             client.subscribe(SQL, **options) as changes,

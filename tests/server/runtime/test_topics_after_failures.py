@@ -17,7 +17,7 @@ from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups.types import Take
+from tidegate.topics.groups.types import FetchRequest
 from tidegate.topics.log.record_batch import Origin
 from tidegate.topics.routes import Route
 
@@ -96,7 +96,7 @@ def route(parts: TopicParts, staging: Staging, topic: Topic) -> object:
 
 
 def take(parts: TopicParts, staging: Staging, topic: Topic) -> object:
-    return parts.groups.stage_take(staging, topic, Take("g", "a", limit=1))
+    return parts.groups.stage_take(staging, topic, FetchRequest("g", "a", limit=1))
 
 
 @pytest.mark.parametrize("stage", [create, publish, number, route, take])

@@ -15,17 +15,17 @@ from tidegate.topics.definitions import Topic, TopicDirectory
 from tidegate.topics.groups.groups import Groups
 from tidegate.topics.groups.leases import lease_id
 from tidegate.topics.groups.types import (
-    Acked,
-    Acks,
-    Expired,
-    Extend,
-    Extended,
-    Given,
+    AckRequest,
+    AckResult,
+    ExpiryResult,
+    ExtendRequest,
+    ExtendResult,
+    FetchRequest,
+    FetchResult,
     GroupLimits,
     GroupShape,
-    Nack,
-    Nacked,
-    Take,
+    NackRequest,
+    NackResult,
 )
 from tidegate.topics.log.log import TopicLog
 from tidegate.topics.log.reader import Start
@@ -74,17 +74,19 @@ class GroupsBench:
         partition: int | None = None,
         start: Start = EARLIEST,
         lease_ms: int | None = None,
-    ) -> Given:
-        asked = Take(group, member, start, partition, limit, lease_ms)
+    ) -> FetchResult:
+        asked = FetchRequest(group, member, start, partition, limit, lease_ms)
         return self.commit(lambda s: self.groups.stage_take(s, topic, asked))
 
-    def ack(self, topic: Topic, leases: Sequence[str], group: str = "g", member: str | None = None) -> Acked:
-        return self.commit(lambda s: self.groups.stage_ack(s, topic, Acks(group, member, leases)))
+    def ack(
+        self, topic: Topic, leases: Sequence[str], group: str = "g", member: str | None = None
+    ) -> AckResult:
+        return self.commit(lambda s: self.groups.stage_ack(s, topic, AckRequest(group, member, leases)))
 
     def upto(
         self, topic: Topic, offset: int, member: str = "a", partition: int = 0, group: str = "g"
-    ) -> Acked:
-        asked = Acks(group, member, upto={partition: offset})
+    ) -> AckResult:
+        asked = AckRequest(group, member, upto={partition: offset})
         return self.commit(lambda s: self.groups.stage_ack(s, topic, asked))
 
     def nack(
@@ -97,17 +99,17 @@ class GroupsBench:
         release: bool = False,
         dead: bool = False,
         member: str | None = None,
-    ) -> Nacked:
-        asked = Nack("g", member, leases, delay_ms, reason, release, dead)
+    ) -> NackResult:
+        asked = NackRequest("g", member, leases, delay_ms, reason, release, dead)
         return self.commit(lambda s: self.groups.stage_nack(s, topic, asked))
 
     def extend(
         self, topic: Topic, leases: Sequence[str], lease_ms: int | None = None, member: str | None = None
-    ) -> Extended:
-        asked = Extend("g", member, leases, lease_ms)
+    ) -> ExtendResult:
+        asked = ExtendRequest("g", member, leases, lease_ms)
         return self.commit(lambda s: self.groups.stage_extend(s, topic, asked))
 
-    def expire(self, topic: Topic, group: str = "g") -> Expired:
+    def expire(self, topic: Topic, group: str = "g") -> ExpiryResult:
         return self.commit(lambda s: self.groups.stage_expire(s, topic, group))
 
     def reset(self, topic: Topic, start: Start, partition: int | None = None) -> dict[int, int]:
@@ -149,7 +151,7 @@ def build(engine: Engine, clock: ManualClock, limits: GroupLimits = LIMITS) -> G
     return GroupsBench(engine, clock, committer, directory, log, groups, notices)
 
 
-def leases(given: Given) -> list[str]:
+def leases(given: FetchResult) -> list[str]:
     """Return the leases of everything that was given."""
     return [
         lease_id(grant.partition, grant.grant, offset)
@@ -158,7 +160,7 @@ def leases(given: Given) -> list[str]:
     ]
 
 
-def offsets(given: Given) -> list[int]:
+def offsets(given: FetchResult) -> list[int]:
     """Return the offsets of everything that was given, in the order of giving."""
     return [offset for grant in given.grants for offset in range(grant.start, grant.stop)]
 

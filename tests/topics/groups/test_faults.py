@@ -23,7 +23,7 @@ from tidegate.storage.memory import MemoryEngine
 from tidegate.storage.rocksdb.engine import RocksEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.groups import codec
-from tidegate.topics.groups.types import Acks, Given, Take
+from tidegate.topics.groups.types import AckRequest, FetchRequest, FetchResult
 from tidegate.topics.log.reader import Start
 
 
@@ -115,14 +115,18 @@ def test_a_stage_that_is_refused_after_its_work_is_as_if_it_never_was(groups: Gr
     groups.publish(topic, 4)
 
     def refused(staging: Staging) -> None:
-        groups.groups.stage_take(staging, topic, Take("g", "a", limit=4))
+        groups.groups.stage_take(staging, topic, FetchRequest("g", "a", limit=4))
         raise RequestInvalid(reason="the rest of the statement is wrong", hint="")
 
     gate = threading.Event()
     blocker = groups.committer.submit(lambda _staging: gate.wait(60))
-    taken = groups.committer.submit(lambda s: groups.groups.stage_take(s, topic, Take("g", "b", limit=1)))
+    taken = groups.committer.submit(
+        lambda s: groups.groups.stage_take(s, topic, FetchRequest("g", "b", limit=1))
+    )
     wrong = groups.committer.submit(refused)
-    last = groups.committer.submit(lambda s: groups.groups.stage_take(s, topic, Take("g", "c", limit=9)))
+    last = groups.committer.submit(
+        lambda s: groups.groups.stage_take(s, topic, FetchRequest("g", "c", limit=9))
+    )
     gate.set()
     blocker.result(60)
     assert offsets(taken.result(60)) == [0]
@@ -134,9 +138,9 @@ def test_changes_of_one_group_of_writes_see_each_other(groups: GroupsBench) -> N
     topic = groups.create()
     groups.publish(topic, 4)
 
-    def both(staging: Staging) -> Given:
-        given = groups.groups.stage_take(staging, topic, Take("g", "a", limit=3))
-        groups.groups.stage_ack(staging, topic, Acks("g", "a", leases(given)[:2]))
+    def both(staging: Staging) -> FetchResult:
+        given = groups.groups.stage_take(staging, topic, FetchRequest("g", "a", limit=3))
+        groups.groups.stage_ack(staging, topic, AckRequest("g", "a", leases(given)[:2]))
         return given
 
     groups.commit(both)

@@ -10,7 +10,7 @@ from tests.topics.groups.checks import check
 from tests.topics.groups.failing_disk import LIMITS, Act, Ground
 from tests.topics.groups.reference import Message, Partition, Reference
 from tidegate.topics.groups.leases import lease_id, read_leases
-from tidegate.topics.groups.types import Acks, Extend, Given, Nack, Take
+from tidegate.topics.groups.types import AckRequest, ExtendRequest, FetchRequest, FetchResult, NackRequest
 from tidegate.topics.log.reader import Start
 
 DRAIN_ROUNDS_MAX = 40
@@ -29,7 +29,7 @@ class World(Ground):
         chosen = range(topic.partitions) if number is None else [number]
         # From offset 0, which may be gone from the log.
         offsets = dict.fromkeys(chosen, 0) if kind == "offsets" else {}
-        asked = Take(group, member, Start(kind, offsets=offsets), number, limit)
+        asked = FetchRequest(group, member, Start(kind, offsets=offsets), number, limit)
         self.acts.append(
             Act(
                 lambda s: self.bench.groups.stage_take(s, topic, asked),
@@ -38,7 +38,7 @@ class World(Ground):
         )
         self._end_if_deadly(group)
 
-    def _took(self, asked: Take, chosen: Any, given: Given) -> None:
+    def _took(self, asked: FetchRequest, chosen: Any, given: FetchResult) -> None:
         reference = self.known.setdefault(asked.group, Reference(LIMITS.deliveries_max, LIMITS.in_flight_max))
         now_us, logs = self.steady_us, {number: self.log(number) for number in chosen}
         for number in chosen:
@@ -79,7 +79,7 @@ class World(Ground):
     def ack(self, group: str, texts: list[str], member: str | None = None) -> None:
         if group not in self.known:
             return
-        topic, asked = self.topic, Acks(group, member, texts)
+        topic, asked = self.topic, AckRequest(group, member, texts)
 
         def mirror(done: Any) -> None:
             held = self._held(group, texts, member)
@@ -102,7 +102,7 @@ class World(Ground):
         if group not in self.known or not self.log(number)[1]:
             return
         topic, offset = self.topic, int((self.log(number)[1] - 1) * part)
-        asked = Acks(group, member, upto={number: offset})
+        asked = AckRequest(group, member, upto={number: offset})
 
         def mirror(done: Any) -> None:
             mine = self.known[group].partitions.get(number)
@@ -121,7 +121,7 @@ class World(Ground):
         if group not in self.known:
             return
         topic = self.topic
-        asked = Nack(group, member, texts, delay_ms, "it broke", kind == "release", kind == "dead")
+        asked = NackRequest(group, member, texts, delay_ms, "it broke", kind == "release", kind == "dead")
 
         def mirror(done: Any) -> None:
             held = self._held(group, texts, member)
@@ -151,7 +151,7 @@ class World(Ground):
     def extend(self, group: str, texts: list[str], lease_ms: int, member: str | None) -> None:
         if group not in self.known:
             return
-        topic, asked = self.topic, Extend(group, member, texts, lease_ms)
+        topic, asked = self.topic, ExtendRequest(group, member, texts, lease_ms)
 
         def mirror(done: Any) -> None:
             held = self._held(group, texts, member)

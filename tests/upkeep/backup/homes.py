@@ -27,8 +27,8 @@ from tidegate.topics.dedup import DedupKeys
 from tidegate.topics.definitions import TopicDirectory
 from tidegate.topics.log.log import TopicLog
 from tidegate.topics.payload_schemas import PayloadSchemas
-from tidegate.upkeep.backup.coordinator import BackupDesk
-from tidegate.upkeep.backup.pack import Packed, pack, packing
+from tidegate.upkeep.backup.coordinator import BackupCoordinator
+from tidegate.upkeep.backup.pack import BackupFile, pack, packing
 
 TOPIC = "app.events"
 ACTOR = Actor("default", "admin")
@@ -126,10 +126,10 @@ def no_flush() -> None:
 @contextmanager
 def opened_desk(
     home: Home, engine: RocksEngine, flush_streams: Callable[[], object] = no_flush
-) -> Iterator[tuple[BackupDesk, Catalog]]:
+) -> Iterator[tuple[BackupCoordinator, Catalog]]:
     """Open what makes the backups of a home."""
     with opened_catalog(home) as catalog:
-        desk = BackupDesk(home, engine, catalog, SystemClock(), flush_streams=flush_streams)
+        desk = BackupCoordinator(home, engine, catalog, SystemClock(), flush_streams=flush_streams)
         try:
             yield desk, catalog
         finally:
@@ -138,7 +138,7 @@ def opened_desk(
 
 def back_up(
     home: Home, engine: RocksEngine, file: Path, flush_streams: Callable[[], object] = no_flush
-) -> Packed:
+) -> BackupFile:
     """Make a backup, from the freeze to the file."""
     with opened_desk(home, engine, flush_streams) as (desk, _):
         started = desk.start(ACTOR)

@@ -20,7 +20,12 @@ from tidegate.storage.home.home import Home
 from tidegate.storage.rocksdb.engine import RocksEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.upkeep.backup import coordinator as desks
-from tidegate.upkeep.backup.coordinator import JOB_KIND, LEASE_SECONDS, BackupDesk, remove_stale_backups
+from tidegate.upkeep.backup.coordinator import (
+    JOB_KIND,
+    LEASE_SECONDS,
+    BackupCoordinator,
+    remove_stale_backups,
+)
 from tidegate.upkeep.backup.pack import pack, packing
 
 
@@ -33,7 +38,7 @@ def home(tmp_path: Path) -> Home:
 
 
 @contextmanager
-def _desk(home: Home) -> Iterator[tuple[BackupDesk, Catalog]]:
+def _desk(home: Home) -> Iterator[tuple[BackupCoordinator, Catalog]]:
     engine = RocksEngine(home.engine_path)
     try:
         with opened_desk(home, engine) as opened:
@@ -70,7 +75,7 @@ def test_a_second_backup_is_refused_until_the_first_ends(home: Home) -> None:
         first = desk.start(ACTOR)
         with pytest.raises(LeaseHeld):
             desk.start(ACTOR)
-        other = BackupDesk(home, RocksEngineNever(), catalog, SystemClock())
+        other = BackupCoordinator(home, RocksEngineNever(), catalog, SystemClock())
         with pytest.raises(LeaseHeld):  # of another process on the same home
             other.start(ACTOR)
         desk.give_up(first.id, "enough")
@@ -101,7 +106,7 @@ class RocksEngineBroken(RocksEngineNever):
 
 def test_a_freeze_that_fails_leaves_nothing_and_frees_the_lease(home: Home) -> None:
     with opened_catalog(home) as catalog:
-        desk = BackupDesk(home, RocksEngineBroken(), catalog, SystemClock())
+        desk = BackupCoordinator(home, RocksEngineBroken(), catalog, SystemClock())
         for _ in range(2):
             with pytest.raises(StorageFailed):
                 desk.start(ACTOR)
@@ -129,7 +134,7 @@ def test_every_backup_is_told_of_once_when_it_begins_and_once_when_it_ends(home:
     ledger, engine = Ledger(), RocksEngine(home.engine_path)
     try:
         with opened_catalog(home) as catalog:
-            desk = BackupDesk(home, engine, catalog, SystemClock(), ledger)
+            desk = BackupCoordinator(home, engine, catalog, SystemClock(), ledger)
             started = desk.start(ACTOR)
             with pytest.raises(LeaseHeld):
                 desk.start(ACTOR)
@@ -138,7 +143,7 @@ def test_every_backup_is_told_of_once_when_it_begins_and_once_when_it_ends(home:
             desk.start(ACTOR)
             desk.close()
             desk.close()
-            broken = BackupDesk(home, RocksEngineBroken(), catalog, SystemClock(), ledger)
+            broken = BackupCoordinator(home, RocksEngineBroken(), catalog, SystemClock(), ledger)
             with pytest.raises(StorageFailed):
                 broken.start(ACTOR)
     finally:
@@ -186,9 +191,9 @@ def test_after_a_desk_died_the_next_one_waits_for_the_lease_and_ends_its_job(hom
     catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
     engine = RocksEngine(home.engine_path)
     try:
-        dead = BackupDesk(home, engine, catalog, clock)
+        dead = BackupCoordinator(home, engine, catalog, clock)
         left = dead.start(ACTOR)
-        after = BackupDesk(home, engine, catalog, clock)
+        after = BackupCoordinator(home, engine, catalog, clock)
         with pytest.raises(LeaseHeld):
             after.start(ACTOR)
         clock.advance(LEASE_SECONDS + 1)

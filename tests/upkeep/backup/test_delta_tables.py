@@ -15,13 +15,13 @@ from deltalake import DeltaTable, write_deltalake
 from tests.upkeep.backup.homes import table_rows, tree, write_table
 from tidegate.errors import StorageFailed
 from tidegate.upkeep.backup import delta_tables
-from tidegate.upkeep.backup.delta_tables import LakeFreeze
+from tidegate.upkeep.backup.delta_tables import LakeCopy
 
 
 def test_a_copy_stays_at_its_version_while_the_table_goes_on(tmp_path: Path) -> None:
     write_table(tmp_path / "lake" / "t", 10)
     write_table(tmp_path / "lake" / "t", 10)
-    freeze = LakeFreeze(tmp_path / "lake", tmp_path / "copy")
+    freeze = LakeCopy(tmp_path / "lake", tmp_path / "copy")
     freeze.take()
     assert freeze.tables() == [tmp_path / "copy" / "t"]
     write_table(tmp_path / "lake" / "t", 10)
@@ -32,7 +32,7 @@ def test_a_copy_stays_at_its_version_while_the_table_goes_on(tmp_path: Path) -> 
 
 def test_a_second_take_brings_the_copy_up_to_date(tmp_path: Path) -> None:
     write_table(tmp_path / "lake" / "t", 10)
-    freeze = LakeFreeze(tmp_path / "lake", tmp_path / "copy")
+    freeze = LakeCopy(tmp_path / "lake", tmp_path / "copy")
     freeze.take()
     write_table(tmp_path / "lake" / "t", 5)
     freeze.take()
@@ -45,7 +45,7 @@ def test_a_checkpoint_beyond_the_version_is_left_out(tmp_path: Path) -> None:
     (log / "_last_checkpoint").write_text(json.dumps({"version": 7, "size": 1}))
     (log / f"{7:020}.checkpoint.parquet").write_bytes(b"of a version that is not there yet")
     (log / f".{7:020}.json.abc.tmp").write_bytes(b"half writ")
-    LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+    LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
     assert sorted(tree(tmp_path / "copy" / "t" / "_delta_log")) == [f"{0:020}.json"]
     assert table_rows(tmp_path / "copy" / "t") == 10
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_of_the_version_comes_along(tmp_path: Path) -> None:
     DeltaTable(str(tmp_path / "lake" / "t")).create_checkpoint()
     write_table(tmp_path / "lake" / "t", 10)
     (tmp_path / "lake" / "t" / "_delta_log" / f"{0:020}.json").unlink()  # cleaned up
-    LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+    LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
     assert (tmp_path / "copy" / "t" / "_delta_log" / "_last_checkpoint").exists()
     assert table_rows(tmp_path / "copy" / "t") == 20
 
@@ -64,7 +64,7 @@ def test_a_checkpoint_of_the_version_comes_along(tmp_path: Path) -> None:
 def test_a_table_that_is_dropped_and_made_again_is_the_new_one(tmp_path: Path) -> None:
     for _ in range(3):
         write_table(tmp_path / "lake" / "t", 10)
-    freeze = LakeFreeze(tmp_path / "lake", tmp_path / "copy")
+    freeze = LakeCopy(tmp_path / "lake", tmp_path / "copy")
     freeze.take()
     shutil.rmtree(tmp_path / "lake" / "t")
     write_table(tmp_path / "lake" / "t", 4)
@@ -76,14 +76,14 @@ def test_partitioned_tables_and_files_of_others_come_along(tmp_path: Path) -> No
     write_table(tmp_path / "lake" / "t" / "nested", 3)
     (tmp_path / "lake" / "notes.txt").write_text("mine")
     (tmp_path / "lake" / ".hidden").write_text("half written")
-    LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+    LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
     assert table_rows(tmp_path / "copy" / "t" / "nested") == 3
     assert (tmp_path / "copy" / "notes.txt").read_text() == "mine"
     assert not (tmp_path / "copy" / "notes.txt").samefile(tmp_path / "lake" / "notes.txt")
     assert not (tmp_path / "copy" / ".hidden").exists()
 
 
-class Disturbed(LakeFreeze):
+class Disturbed(LakeCopy):
     """Lets something happen between the copy of a table's log and the copy of its files."""
 
     meanwhile: Callable[[], None]
@@ -94,9 +94,9 @@ class Disturbed(LakeFreeze):
         return version
 
 
-def _disturbed(tmp_path: Path, meanwhile: Callable[[], None]) -> LakeFreeze:
+def _disturbed(tmp_path: Path, meanwhile: Callable[[], None]) -> LakeCopy:
     kind = type("Kind", (Disturbed,), {"meanwhile": staticmethod(meanwhile)})
-    made: LakeFreeze = kind(tmp_path / "lake", tmp_path / "copy")
+    made: LakeCopy = kind(tmp_path / "lake", tmp_path / "copy")
     return made
 
 
@@ -159,20 +159,20 @@ def test_a_table_that_lost_a_file_fails_the_backup_by_name(
     (lost,) = (tmp_path / "lake" / "t").glob("*.parquet")
     lost.unlink()
     with pytest.raises(StorageFailed, match="lake/t failed") as caught:
-        LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+        LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
     assert lost.name in str(caught.value)
 
 
 def test_partitions_with_odd_values_are_found_again(tmp_path: Path) -> None:
     rows = pa.table({"part": ["a b", "ü%2F", "x=1/2?#"], "n": [1, 2, 3]})
     write_deltalake(str(tmp_path / "lake" / "t"), rows, partition_by=["part"])
-    LakeFreeze(tmp_path / "lake", tmp_path / "copy").take()
+    LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
     found = DeltaTable(str(tmp_path / "copy" / "t")).to_pyarrow_table().sort_by("n")
     assert found["part"].to_pylist() == rows["part"].to_pylist()
 
 
 def test_a_lake_that_is_not_there_is_empty(tmp_path: Path) -> None:
-    freeze = LakeFreeze(tmp_path / "lake", tmp_path / "copy")
+    freeze = LakeCopy(tmp_path / "lake", tmp_path / "copy")
     freeze.take()
     assert freeze.tables() == []
 
@@ -193,7 +193,7 @@ def test_every_copy_of_a_table_that_is_written_to_is_whole(tmp_path: Path) -> No
             stop.wait(0.01)
         for number in range(15):
             copy = tmp_path / f"copy-{number}"
-            LakeFreeze(tmp_path / "lake", copy).take()
+            LakeCopy(tmp_path / "lake", copy).take()
             version = DeltaTable(str(copy / "t")).version()
             assert table_rows(copy / "t") == 7 * (version + 1)
     finally:

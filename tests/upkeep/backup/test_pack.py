@@ -15,7 +15,7 @@ import pytest
 from tests.upkeep.backup.homes import no_report
 from tidegate.errors import RequestInvalid
 from tidegate.upkeep.backup.home_snapshot import CONTENT_FOLDER, FreezeNotes
-from tidegate.upkeep.backup.pack import Packed, pack
+from tidegate.upkeep.backup.pack import BackupFile, pack
 from tidegate.upkeep.backup.restore import read_manifest
 
 
@@ -27,7 +27,9 @@ def _frozen(folder: Path, digit: str) -> Path:
     return folder
 
 
-def _pack(folder: Path, file: Path, *, force: bool, report: Callable[[int, int], None] = no_report) -> Packed:
+def _pack(
+    folder: Path, file: Path, *, force: bool, report: Callable[[int, int], None] = no_report
+) -> BackupFile:
     return pack(folder, file, tidegate_version="0", force=force, report=report)
 
 

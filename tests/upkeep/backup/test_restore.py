@@ -41,7 +41,7 @@ from tidegate.upkeep.backup.tar_format import (
     END,
     MANIFEST_NAME,
     BackupManifest,
-    FileNote,
+    ManifestEntry,
     encode_manifest,
     header_of,
     padding_of,
@@ -208,7 +208,7 @@ def _written(file: Path, files: dict[str, bytes], noted: dict[str, bytes], layou
     """Write an archive whose manifest says something else than what is in it."""
     import hashlib
 
-    notes = tuple(FileNote(path, len(c), hashlib.sha256(c).hexdigest()) for path, c in noted.items())
+    notes = tuple(ManifestEntry(path, len(c), hashlib.sha256(c).hexdigest()) for path, c in noted.items())
     manifest = encode_manifest(BackupManifest("9", layout, "0" * 16, "2026-01-01T00:00:00Z", notes))
     parts = [*files.items(), (MANIFEST_NAME, manifest)]
     file.write_bytes(b"".join(header_of(p, len(c)) + c + padding_of(len(c)) for p, c in parts) + END)

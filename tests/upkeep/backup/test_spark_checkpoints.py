@@ -15,14 +15,14 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.upkeep.backup.homes import tree
-from tidegate.upkeep.backup.delta_tables import LakeFreeze
+from tidegate.upkeep.backup.delta_tables import LakeCopy
 from tidegate.upkeep.backup.spark_checkpoints import (
-    CheckpointLook,
+    CheckpointPosition,
     batch_to_keep,
+    committed_positions,
     copy_checkpoint,
     is_settled,
-    look_at_commits,
-    look_at_offsets,
+    planned_positions,
 )
 
 QUERY = "4d2b0f0e-0000-4000-8000-000000000001"
@@ -102,12 +102,12 @@ def test_a_copy_taken_at_any_step_goes_on_exactly_once(
             pipeline.steps()
 
     work(before)
-    committed = look_at_commits(tmp_path / "home" / "checkpoints")
+    committed = committed_positions(tmp_path / "home" / "checkpoints")
     work(between)
-    lake = LakeFreeze(tmp_path / "home" / "lake", tmp_path / "copy" / "lake")
+    lake = LakeCopy(tmp_path / "home" / "lake", tmp_path / "copy" / "lake")
     lake.take()
     work(after)
-    begun = look_at_offsets(tmp_path / "home" / "checkpoints")
+    begun = planned_positions(tmp_path / "home" / "checkpoints")
     work(2)  # it goes on while the rest is copied
     keep = batch_to_keep(committed.get("p"), begun["p"], lake.tables())
     assert keep is not None
@@ -164,15 +164,15 @@ def test_a_query_of_two_tables_goes_on_exactly_once_or_is_copied_again(
             fork.steps()
 
     work(before)
-    committed = look_at_commits(tmp_path / "home" / "checkpoints")
+    committed = committed_positions(tmp_path / "home" / "checkpoints")
     copies = []
     for name in order:
         work(between)  # more than one table's worth, so that they get apart
-        lake = LakeFreeze(tmp_path / "home" / "lake" / name, tmp_path / "copy" / "lake" / name)
+        lake = LakeCopy(tmp_path / "home" / "lake" / name, tmp_path / "copy" / "lake" / name)
         lake.take()
         copies += lake.tables()
     work(after)
-    begun = look_at_offsets(tmp_path / "home" / "checkpoints")
+    begun = planned_positions(tmp_path / "home" / "checkpoints")
     keep = batch_to_keep(committed.get("p"), begun["p"], copies)
     target = tmp_path / "copy" / "checkpoints" / "p"
     copied = FakeFork(tmp_path / "none", tmp_path / "copy" / "lake")
@@ -193,17 +193,17 @@ def test_tables_of_one_query_that_are_far_apart_fit_no_cut(tmp_path: Path) -> No
     for part, batch in zip(parts, (7, 5), strict=True):
         part.append(range(3), batch)
     tables = [part.table for part in parts]
-    look = CheckpointLook(json.dumps({"id": QUERY}).encode(), 9)
-    behind = CheckpointLook(look.metadata, 4)
+    look = CheckpointPosition(json.dumps({"id": QUERY}).encode(), 9)
+    behind = CheckpointPosition(look.metadata, 4)
     assert batch_to_keep(behind, look, tables) is None
     parts[1].append(range(3), 6)
     assert batch_to_keep(behind, look, tables) == (7, 6)
     # A table that it wrote once, long ago, is not waited for.
-    assert batch_to_keep(CheckpointLook(look.metadata, 7), look, tables) == (7, 7)
+    assert batch_to_keep(CheckpointPosition(look.metadata, 7), look, tables) == (7, 7)
 
 
-def _look(newest: int, query: bytes = b"{}") -> CheckpointLook:
-    return CheckpointLook(query, newest)
+def _look(newest: int, query: bytes = b"{}") -> CheckpointPosition:
+    return CheckpointPosition(query, newest)
 
 
 def test_settled_means_at_most_one_batch_of_the_same_query() -> None:

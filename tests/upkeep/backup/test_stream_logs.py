@@ -32,7 +32,7 @@ from tidegate.upkeep.backup import stream_logs
 from tidegate.upkeep.backup.home_snapshot import CONTENT_FOLDER, freeze
 from tidegate.upkeep.backup.pack import pack, packing
 from tidegate.upkeep.backup.restore import read_manifest, restore
-from tidegate.upkeep.backup.stream_logs import take_streams
+from tidegate.upkeep.backup.stream_logs import copy_streams
 
 LOGS = {
     "chat/typing/table.id": b"7",
@@ -80,7 +80,7 @@ def while_linking(
 def test_every_log_is_taken_with_its_length_and_what_is_being_removed_is_not(
     source: Path, tmp_path: Path
 ) -> None:
-    lengths = take_streams(source, tmp_path / "copy")
+    lengths = copy_streams(source, tmp_path / "copy")
     assert tree(tmp_path / "copy") == LOGS
     assert {str(path.relative_to(tmp_path / "copy")): length for path, length in lengths.items()} == {
         name: len(content) for name, content in LOGS.items()
@@ -88,7 +88,7 @@ def test_every_log_is_taken_with_its_length_and_what_is_being_removed_is_not(
 
 
 def test_a_home_without_streams_is_no_harm(tmp_path: Path) -> None:
-    assert take_streams(tmp_path / "nothing", tmp_path / "copy") == {}
+    assert copy_streams(tmp_path / "nothing", tmp_path / "copy") == {}
 
 
 def test_a_window_that_expires_meanwhile_is_left_out_and_the_rest_is_there(
@@ -97,7 +97,7 @@ def test_a_window_that_expires_meanwhile_is_left_out_and_the_rest_is_there(
     """Case 6: windows are renamed out of sight while the backup walks over them."""
     window = source / "chat" / "typing" / "w60000-60000"
     while_linking(monkeypatch, ".bob.log", lambda: _put_away(window, source / ".trash" / window.name))
-    take_streams(source, tmp_path / "copy")
+    copy_streams(source, tmp_path / "copy")
     gone = {"chat/typing/w60000-60000/shard-9/.bob.log"}  # ann's was linked before, and does no harm
     assert tree(tmp_path / "copy") == {name: LOGS[name] for name in LOGS if name not in gone}
 
@@ -112,7 +112,7 @@ def test_a_table_that_is_dropped_meanwhile_is_left_out_wholly(
     """Case 7: half of a dropped stream is nothing to keep."""
     table = source / "chat" / "typing"
     while_linking(monkeypatch, ".bob.log", lambda: shutil.rmtree(table))
-    take_streams(source, tmp_path / "copy")
+    copy_streams(source, tmp_path / "copy")
     assert {name for name in tree(tmp_path / "copy") if name.startswith("chat/")} == set()
     assert (tmp_path / "copy" / "home" / "doors" / "table.id").exists()
 
@@ -129,7 +129,7 @@ def test_a_table_that_is_made_again_meanwhile_shows_nothing_of_before(
         write(table, anew)
 
     while_linking(monkeypatch, ".bob.log", make_again)
-    take_streams(source, tmp_path / "copy")
+    copy_streams(source, tmp_path / "copy")
     assert tree(tmp_path / "copy" / "chat" / "typing") == anew
 
 
@@ -142,7 +142,7 @@ def test_a_table_that_is_made_again_all_the_time_is_left_out(
         (table / "table.id").write_bytes(str(next(ids)).encode())
 
     while_linking(monkeypatch, ".bob.log", make_again, times=99)
-    take_streams(source, tmp_path / "copy")
+    copy_streams(source, tmp_path / "copy")
     assert not (tmp_path / "copy" / "chat" / "typing").exists()
 
 

@@ -16,9 +16,9 @@ from tidegate.errors import BackupUnusable
 from tidegate.upkeep.backup.tar_format import (
     END,
     MANIFEST_NAME,
-    ArchiveReader,
     BackupManifest,
-    FileNote,
+    ManifestEntry,
+    TarReader,
     check_path,
     decode_manifest,
     encode_manifest,
@@ -33,7 +33,7 @@ def _archive(files: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def _read(archive: bytes) -> list[tuple[str, bytes]]:
-    reader = ArchiveReader(io.BytesIO(archive), "x.tar")
+    reader = TarReader(io.BytesIO(archive), "x.tar")
     return [(entry.path, b"".join(entry.chunks())) for entry in reader.entries()]
 
 
@@ -89,7 +89,7 @@ def test_something_behind_the_end_is_noticed() -> None:
 
 
 MANIFEST = BackupManifest(
-    "0.1.0", 2, "0123456789abcdef", "2026-01-01T00:00:00Z", (FileNote("é", 3, "ab" * 32),)
+    "0.1.0", 2, "0123456789abcdef", "2026-01-01T00:00:00Z", (ManifestEntry("é", 3, "ab" * 32),)
 )
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tidegate.catalog.connections import Connections
     from tidegate.catalog.dumps import LoadMark
     from tidegate.storage.home.home import Home
-    from tidegate.upkeep.backup.pack import Packed, Report
+    from tidegate.upkeep.backup.pack import BackupFile, Report
 
 # The packer steps back for everyone else: it is in no hurry, and a server on the same machine is.
 PACKER_NICENESS = 10
@@ -118,7 +118,7 @@ def _server_runs(home: Home) -> bool:
     return running_holder(home, "server") is not None
 
 
-def _pack_of(call: Invocation, home: Home, file: Path, force: bool) -> Packed:
+def _pack_of(call: Invocation, home: Home, file: Path, force: bool) -> BackupFile:
     """Let the server freeze its home, and pack the copy here."""
     from tidegate.upkeep.backup.coordinator import remove_frozen
     from tidegate.upkeep.backup.pack import packing
@@ -139,14 +139,14 @@ def _pack_of(call: Invocation, home: Home, file: Path, force: bool) -> Packed:
     return made
 
 
-def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Packed:
+def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> BackupFile:
     """Freeze and pack a home that no server has open."""
     from tidegate.catalog.audit import system_actor
     from tidegate.catalog.database import Catalog
     from tidegate.catalog.database_url import place_of
     from tidegate.model.clock import SystemClock
     from tidegate.storage.rocksdb.engine import RocksEngine
-    from tidegate.upkeep.backup.coordinator import BackupDesk, remove_stale_backups
+    from tidegate.upkeep.backup.coordinator import BackupCoordinator, remove_stale_backups
     from tidegate.upkeep.backup.pack import packing
 
     clock, settings = SystemClock(), call.settings()
@@ -160,7 +160,7 @@ def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Packed
         closing.callback(catalog.close)
         engine = RocksEngine(home.engine_path)
         closing.callback(engine.close)
-        desk = BackupDesk(home, engine, catalog, clock)
+        desk = BackupCoordinator(home, engine, catalog, clock)
         closing.callback(desk.close)
         started = desk.start(system_actor("backup"))
         with packing(started.folder) as tell:
@@ -192,7 +192,7 @@ def _pack(
     force: bool,
     tell: Callable[[float], None],
     rest: Callable[[], None],
-) -> Packed:
+) -> BackupFile:
     import tidegate
     from tidegate.upkeep.backup.pack import pack
 

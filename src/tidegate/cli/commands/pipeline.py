@@ -298,11 +298,11 @@ def _reason(line: Mapping[str, Any]) -> str:
 
 def _way_out(line: Mapping[str, Any]) -> str:
     """Return what the error says to do; nothing where it does not say. Stacks are left out."""
-    from tidegate.pipeline.worker.failures import HINT, MISMATCH_WAY_OUT
+    from tidegate.pipeline.worker.failures import HINT, MISMATCH_HINT
 
     error = line["error"] or ""
-    if MISMATCH_WAY_OUT in error:
-        return MISMATCH_WAY_OUT
+    if MISMATCH_HINT in error:
+        return MISMATCH_HINT
     second = error.strip().partition("\n")[2].partition("\n")[0]
     return second.removeprefix(HINT) if second.startswith(HINT) else ""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from tidegate.sdk.client import Change
+    from tidegate.sdk.client import RowChange
 
 MARKS = {"snapshot": " ", "insert": "+", "update": "~", "delete": "-"}
 STYLES = {"snapshot": "", "insert": "green", "update": "yellow", "delete": "red"}
@@ -119,7 +119,7 @@ class Lines:
         """Tell people that from now on nothing is missed."""
         self._tell("Waiting for changes. Ctrl-C ends.", style="dim")
 
-    def show(self, change: Change, columns: list[dict[str, Any]]) -> None:
+    def show(self, change: RowChange, columns: list[dict[str, Any]]) -> None:
         """Print one change."""
         if self._call.as_json:
             self._call.line(wire_of(change))
@@ -161,7 +161,7 @@ class Lines:
         names = [Cell((visible(column["name"]),), "bold") for column in columns]
         self._console().print(self._line(" ", names), soft_wrap=True)
 
-    def _cells(self, change: Change, columns: list[dict[str, Any]]) -> list[Cell]:
+    def _cells(self, change: RowChange, columns: list[dict[str, Any]]) -> list[Cell]:
         from tidegate.cli.output.tables import NULL_STYLE, shown
 
         cells: list[Cell] = []
@@ -211,7 +211,7 @@ class Lines:
         return fitting(wanted, whole, room) or fitting(wanted, self._right, room) or wanted
 
 
-def wire_of(change: Change) -> dict[str, Any]:
+def wire_of(change: RowChange) -> dict[str, Any]:
     """Return a change as one line of JSON has it."""
     wire: dict[str, Any] = {"kind": change.kind}
     if change.kind != "lagged":

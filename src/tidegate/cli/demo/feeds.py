@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tidegate.cli.console.view import Picture
     from tidegate.model.clock import Clock
     from tidegate.sdk.client import Client
-    from tidegate.sdk.live import Change
+    from tidegate.sdk.live import RowChange
 
 
 class DemoFeeds:
@@ -200,7 +200,7 @@ class People:
     def __init__(self) -> None:
         self._known: dict[str, Person] = {}
 
-    def take(self, change: Change, now_seconds: float) -> None:
+    def take(self, change: RowChange, now_seconds: float) -> None:
         """Learn of one row."""
         if change.kind == "lagged":
             self._known.clear()
@@ -259,7 +259,7 @@ class PresenceFeed:
             self._close = changes.close
             self._take_all(changes)
 
-    def _take_all(self, changes: Iterable[Change]) -> None:
+    def _take_all(self, changes: Iterable[RowChange]) -> None:
         for change in changes:
             with self._lock:
                 self._people.take(change, self._clock.monotonic_seconds())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
 from tidegate.errors import DurationInvalid, StateInvalid
 from tidegate.model.durations import parse_duration
-from tidegate.pipeline.stateful.driver import folder_text
+from tidegate.pipeline.stateful.driver import path_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,7 +52,7 @@ def check_kinds(name: str, given: Mapping[str, Any], kinds: Kinds) -> None:
         if not is_right(found):
             raise StateInvalid(operator=name, reason=f"{option} is {shown(found)}; it is {wanted}")
     for option in FOLDERS:
-        folder_text(name, option, given.get(option))
+        path_text(name, option, given.get(option))
 
 
 def check_frame(name: str, df: object) -> None:

@@ -24,13 +24,13 @@ from tidegate.storage.sealed_json import seal, unseal
 log = logging.getLogger("tidegate.keyed")
 
 # Nearly three years of nights, in 50 kB.
-RUNS_KEPT_MAX = 1_000
+RUNS_MAX = 1_000
 FORMAT = 1
 # The newest, and the one before for whoever has just found its name.
-_FILES_KEPT = 2
+_FILES_MAX = 2
 
 _NAME = re.compile(r"runs\.(\d+)\.json")
-_WAY_OUT = (
+_RUN_DONE_HINT = (
     "Only the last run can be repeated. Leave this one out: its rows are in the state, and its output is "
     "kept no longer. To put its rows in once more, give it a name that is new. To do it over, begin a new "
     "checkpoint from a savepoint that is older than it."
@@ -40,7 +40,7 @@ _WAY_OUT = (
 def runs_before(depot: Depot, batch: int) -> dict[int, str]:
     """Return the plan ids of the runs before a batch, by their batches; the last ones alone."""
     known = epochs.listed(depot)
-    found = {number: plan_id for number, plan_id in _written(depot).items() if number < batch}
+    found = {number: plan_id for number, plan_id in _stored_runs(depot).items() if number < batch}
     listed = {number for epoch in known for number in head_batches(depot, epoch.number, 0)}
     for number in sorted(number for number in listed if number < batch):
         try:
@@ -52,7 +52,7 @@ def runs_before(depot: Depot, batch: int) -> dict[int, str]:
             continue
         if plan_id is not None:
             found[number] = plan_id
-    return dict(sorted(found.items())[-RUNS_KEPT_MAX:])
+    return dict(sorted(found.items())[-RUNS_MAX:])
 
 
 def check_is_new(operator: str, run: str, plan_id: str, runs: Mapping[int, str]) -> None:
@@ -63,20 +63,20 @@ def check_is_new(operator: str, run: str, plan_id: str, runs: Mapping[int, str])
     later = sum(number > done for number in runs)
     after = "another run was" if later == 1 else f"{later} other runs were"
     reason = f"run '{run}' is done, and {after} done after it."
-    raise StateMismatch(operator=operator, reason=reason, hint=_WAY_OUT)
+    raise StateMismatch(operator=operator, reason=reason, hint=_RUN_DONE_HINT)
 
 
-def write_down(depot: Depot, runs: Mapping[int, str]) -> None:
+def store_runs(depot: Depot, runs: Mapping[int, str]) -> None:
     """Keep the ids of these runs, and remove what was kept before; nothing happens where there are none."""
     if not runs or depot.exists(runs_name(max(runs))):
         return
     named = {str(number): plan_id for number, plan_id in runs.items()}
     depot.put_new(runs_name(max(runs)), seal({"format": FORMAT, "runs": named}))
-    for number in _numbers(depot)[:-_FILES_KEPT]:
+    for number in _numbers(depot)[:-_FILES_MAX]:
         depot.remove(runs_name(number))
 
 
-def _written(depot: Depot) -> dict[int, str]:
+def _stored_runs(depot: Depot) -> dict[int, str]:
     for number in reversed(_numbers(depot)):
         content = depot.read(runs_name(number))
         if content is not None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tidegate.errors import CheckpointUnusable
 
-DEAD_SCHEMA = pa.schema(
+DEAD_LETTER_SCHEMA = pa.schema(
     [
         pa.field("operator", pa.string(), nullable=False),
         pa.field("partition", pa.int32(), nullable=False),
@@ -29,7 +29,9 @@ DEAD_SCHEMA = pa.schema(
 CONFLICTS_MAX = 50
 
 
-def write_dead(path: str, source: str, partition: int, batch: int, batches: Iterable[pa.RecordBatch]) -> None:
+def write_dead_letters(
+    path: str, source: str, partition: int, batch: int, batches: Iterable[pa.RecordBatch]
+) -> None:
     """Append dead rows of one partition's batch, unless that was done before.
 
     `source` names the operator and its query for ever: two queries that write one table have two of them.
@@ -44,7 +46,7 @@ def write_dead(path: str, source: str, partition: int, batch: int, batches: Iter
     writer = f"tidegate.dead.{source}.{partition}"
     try:
         if not DeltaTable.is_deltatable(place):
-            DeltaTable.create(place, schema=DEAD_SCHEMA, mode="ignore")
+            DeltaTable.create(place, schema=DEAD_LETTER_SCHEMA, mode="ignore")
         _append_once(place, writer, batch, rows)
     except DeltaError as problem:
         reason = f"dead letters cannot be written there: {problem}"
@@ -80,7 +82,7 @@ def _append_once(place: str, writer: str, batch: int, rows: pa.Table) -> None:
 
 def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
     taken: Sequence[pa.RecordBatch] = list(batches)
-    return pa.Table.from_batches(taken, DEAD_SCHEMA)
+    return pa.Table.from_batches(taken, DEAD_LETTER_SCHEMA)
 
 
 def _address(path: str) -> str:

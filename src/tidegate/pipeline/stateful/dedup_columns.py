@@ -110,7 +110,7 @@ class RowLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeyBucket:
     """One of several parts in which a batch is worked on: all rows of its keys, by the keys' own bytes."""
 
     number: int
@@ -125,7 +125,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class KeyRows:
     """The columns of many batches' rows; `numbers` are those of the rows, None for all in their order."""
 
     keys: KeyColumn
@@ -134,7 +134,9 @@ class Gathered:
     numbers: Longs | None
 
 
-def gathered(layout: RowLayout, batches: Iterable[pa.RecordBatch], part: Part | None = None) -> Gathered:
+def gather_rows(
+    layout: RowLayout, batches: Iterable[pa.RecordBatch], part: KeyBucket | None = None
+) -> KeyRows:
     """Return the columns of all rows, or of those of a part."""
     keys: list[Any] = []
     times_us, offsets, numbers = [_NONE], [_NONE], [_NONE]
@@ -149,7 +151,7 @@ def gathered(layout: RowLayout, batches: Iterable[pa.RecordBatch], part: Part | 
         if not isinstance(place, slice):
             numbers.append(place + start)
         start += batch.num_rows
-    return Gathered(
+    return KeyRows(
         _joined_keys(layout, keys),
         np.concatenate(times_us),
         None if layout.offset is None else np.concatenate(offsets),

@@ -1,13 +1,13 @@
-"""The task of a deduplication: takes one partition's rows of a batch, gives those that were not there before.
+"""The Spark task of a deduplication: one partition of one batch.
 
-Rows are held until all of them are decided; then the accepted keys are published, then rows are given out. A
-partition that was published before, by whatever attempt, is not decided again: the change file says which
-keys and times were accepted, and the same rows are given out. So no output is stored beside the keys.
+Rows are buffered until all of them are decided; then the accepted keys are committed, then the rows are
+returned. A partition that was committed before, by whatever attempt, is not decided again: the changelog
+file says which keys and times were accepted, and the same rows are returned. So no output is stored beside
+the keys.
 
-Judges of a deduplication: take rows of a batch, give the decision, a new one or that of before.
-
-`Deciding` asks the store and hands on what is to be published. `Redoing` reads what was published: from the
-own head, or, where the number of instances has changed since, from those of all old ones that had its keys.
+`StoreDecider` asks the store and passes on what is to be committed. `ReplayDecider` reads what was committed:
+from the batch's own commit record or, where the number of instances has changed since, from those of all old
+instances that had its keys.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from tidegate.dedup.store.segment import Tallies
 from tidegate.dedup.store.store import SegmentStore
 from tidegate.errors import BatchTaken, InvariantBroken, PlanChanged, StateMismatch, TidegateError
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.stateful.dedup_columns import Gathered, Part, RowLayout, gathered
+from tidegate.pipeline.stateful.dedup_columns import KeyBucket, KeyRows, RowLayout, gather_rows
 from tidegate.pipeline.stateful.row_hashes import row_hashes
-from tidegate.pipeline.stateful.spark_log import Planned, Task, current_task
-from tidegate.pipeline.stateful.spill_buffer import Spool
-from tidegate.pipeline.stateful.task_context import Seat, task_name
-from tidegate.pipeline.stateful.worker_setup import settle_once
+from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask, current_task
+from tidegate.pipeline.stateful.spill_buffer import SpillBuffer
+from tidegate.pipeline.stateful.task_context import StatefulTaskContext, task_name
+from tidegate.pipeline.stateful.worker_setup import prepare_worker
 from tidegate.state.schema.schema import Wanted, resolve_schema
 
 Flags = npt.NDArray[np.bool_]
 
 
-class Judge(Protocol):
+class Decider(Protocol):
     """Returns the decision on the rows of a batch, or of one part of it."""
 
     @property
@@ -63,12 +63,12 @@ class Judge(Protocol):
         """Return whether the decisions have the first times of duplicates."""
         ...
 
-    def __call__(self, rows: BatchColumns, part: Part | None) -> Decision:
+    def __call__(self, rows: BatchColumns, part: KeyBucket | None) -> Decision:
         """Return the decision; each part is judged once."""
         ...
 
 
-class Verdict:
+class RowOutcomes:
     """What became of every row of a batch."""
 
     def __init__(self, outcome: Marks, first_us: Longs | None, *, knows_firsts: bool) -> None:
@@ -100,7 +100,7 @@ class Verdict:
         return self._first_us[start:stop], is_none
 
 
-class NothingStored:
+class EmptyLookup:
     """The store of a batch job that remembers nothing: every key is new."""
 
     def __init__(self, *, with_offsets: bool) -> None:
@@ -112,7 +112,7 @@ class NothingStored:
         return Found(none, none, none if self._with_offsets else None)
 
 
-class Deciding:
+class StoreDecider:
     """Decides against what is stored. `left` are the changes that are still to be published at the end."""
 
     knows_firsts = True
@@ -135,7 +135,7 @@ class Deciding:
         self._keeps_firsts = keeps_firsts
         self._segments: set[int] = set()
 
-    def __call__(self, rows: BatchColumns, part: Part | None) -> Decision:
+    def __call__(self, rows: BatchColumns, part: KeyBucket | None) -> Decision:
         decision = decide(rows, self._store, self._rule, self._stream_us)
         if isinstance(self._store, SegmentStore):
             self._segments |= segments_in(decision.changes)
@@ -151,7 +151,7 @@ class Deciding:
         return decision
 
 
-class Redoing:
+class ReplayDecider:
     """Returns the decisions of a published batch again."""
 
     def __init__(self, opened: Opened, heads: tuple[Head, ...]) -> None:
@@ -168,7 +168,7 @@ class Redoing:
         self._firsts = [batch for head in heads for batch in self._output(head)]
         self.knows_firsts = bool(self._firsts)
 
-    def __call__(self, rows: BatchColumns, part: Part | None) -> Decision:
+    def __call__(self, rows: BatchColumns, part: KeyBucket | None) -> Decision:
         firsts = pa.Table.from_batches(self._firsts) if self._firsts else None
         published = Published(self._opened.asked.operator, self._changes(), firsts, self._keep(part))
         return redo(rows, published, self._rule, self._stream_us)
@@ -182,7 +182,7 @@ class Redoing:
     def _output(self, head: Head) -> Iterator[pa.RecordBatch]:
         return read_output(self._opened.depot, partition_folder(head.epoch, head.partition), head.out)
 
-    def _keep(self, part: Part | None) -> Keep | None:
+    def _keep(self, part: KeyBucket | None) -> Keep | None:
         """Return which of the published keys are those of the rows at hand; None: all of them."""
         if part is None and self._groups is None:
             return None
@@ -218,7 +218,7 @@ def replayed_heads(opened: Opened) -> tuple[Head, ...]:
     return tuple(found)
 
 
-def counted(before: Tallies, after: Tallies) -> dict[str, int]:
+def lookup_counts(before: Tallies, after: Tallies) -> dict[str, int]:
     """Return what lookups did between two moments, as heads count it."""
     old, new = asdict(before), asdict(after)
     did = {name: new[name] - old[name] for name in new}
@@ -241,7 +241,7 @@ PART_ROWS_MAX = 4_000_000
 OUTCOME_NAME = "outcome"
 FIRST_TIME_NAME = "first_time"
 
-_OTHER = (
+_ROWS_CHANGED_HINT = (
     "The source, or what stands between it and the deduplication, must give the same rows when a batch is "
     "repeated."
 )
@@ -253,17 +253,17 @@ _TEXTS = pa.array(OUTCOMES)
 
 
 @dataclass(frozen=True, slots=True)
-class _Noting:
+class _RecordingDecider:
     """Decides as another judge does, and notes what each part puts into segments."""
 
-    judge: Judge
+    judge: Decider
     added: Additions
 
     @property
     def knows_firsts(self) -> bool:
         return self.judge.knows_firsts
 
-    def __call__(self, rows: BatchColumns, part: Part | None) -> Decision:
+    def __call__(self, rows: BatchColumns, part: KeyBucket | None) -> Decision:
         decision = self.judge(rows, part)
         self.added.add(decision.changes)
         return decision
@@ -273,7 +273,7 @@ class _Noting:
 class DedupTask:
     """What runs in every task, made once on the driver and the same for all batches of a query."""
 
-    seat: Seat
+    seat: StatefulTaskContext
     wanted: Wanted
     identity: Identity
     rule: SegmentRule
@@ -286,7 +286,7 @@ class DedupTask:
         """Yield the rows of one partition of one batch."""
         try:
             yield from self._given(current_task(), batches, SystemClock())
-            settle_once()
+            prepare_worker()
         except TidegateError as problem:
             self.seat.hint(problem)
             raise
@@ -296,10 +296,12 @@ class DedupTask:
         """Spark shows it in its plans."""
         return task_name(self.seat.operator, self.seat.checkpoint)
 
-    def _given(self, task: Task, batches: Iterator[pa.RecordBatch], clock: Clock) -> Iterator[pa.RecordBatch]:
+    def _given(
+        self, task: SparkTask, batches: Iterator[pa.RecordBatch], clock: Clock
+    ) -> Iterator[pa.RecordBatch]:
         seat = self.seat
         root = Path(seat.settings.local_root) if seat.settings.local_root else default_root()
-        with closing(Spool(root)) as spool:
+        with closing(SpillBuffer(root)) as spool:
             if seat.checkpoint is None:
                 self._fill(spool, task.partition, batches, None)
                 verdict = self._judged(spool, self._deciding_on_nothing())
@@ -313,7 +315,7 @@ class DedupTask:
             yield from self._rows(spool, verdict)
 
     def _fill(
-        self, spool: Spool, partition: int, batches: Iterable[pa.RecordBatch], asked: Asked | None
+        self, spool: SpillBuffer, partition: int, batches: Iterable[pa.RecordBatch], asked: Asked | None
     ) -> None:
         """Take all rows; refuse those of another instance, which would be remembered in the wrong place."""
         self.seat.check_partition(partition, asked)
@@ -323,7 +325,7 @@ class DedupTask:
                 self.layout.check(batch)
                 spool.add(batch)
 
-    def _once(self, asked: Asked, planned: Planned, spool: Spool, clock: Clock) -> Verdict:
+    def _once(self, asked: Asked, planned: PlannedBatch, spool: SpillBuffer, clock: Clock) -> RowOutcomes:
         """Decide and publish the batch, unless that was done before."""
         settings = self.seat.settings
         try:
@@ -338,7 +340,7 @@ class DedupTask:
                     raise
                 return self._again(asked, opened, spool)
 
-    def _published(self, planned: Planned, opened: Opened, spool: Spool) -> Verdict:
+    def _published(self, planned: PlannedBatch, opened: Opened, spool: SpillBuffer) -> RowOutcomes:
         """Decide every row against what is stored, and publish the keys that were accepted."""
         asked, store = opened.asked, opened.backend
         if not isinstance(store, SegmentStore):
@@ -349,9 +351,9 @@ class DedupTask:
         stream_us = opened.newest_event_us
         store.expire(stream_us)
         before = replace(store.tallies())
-        deciding = Deciding(store, self.rule, stream_us, opened, keeps_firsts=self.first_time is not None)
+        deciding = StoreDecider(store, self.rule, stream_us, opened, keeps_firsts=self.first_time is not None)
         added = Additions(store.settings)
-        verdict = self._judged(spool, _Noting(deciding, added))
+        verdict = self._judged(spool, _RecordingDecider(deciding, added))
         tallies = store.tallies()
         seen = [at_us for at_us in (stream_us, verdict.newest_us) if at_us is not None]
         newest_us = max(seen, default=None)
@@ -363,49 +365,49 @@ class DedupTask:
             watermark_ms=planned.watermark_ms,
             batch_time_ms=planned.batch_time_ms,
             schema=schema.number,
-            counts=verdict.counts | counted(before, tallies),
+            counts=verdict.counts | lookup_counts(before, tallies),
             notes=notes_after(store, self.rule, stream_us, added),
         )
         opened.publish(deciding.left, facts)
         return verdict
 
-    def _again(self, asked: Asked, opened: Opened, spool: Spool) -> Verdict:
+    def _again(self, asked: Asked, opened: Opened, spool: SpillBuffer) -> RowOutcomes:
         """Return the verdict of a batch that was published, by this number of instances or by another."""
         heads = replayed_heads(opened)
-        verdict = self._judged(spool, Redoing(opened, heads))
+        verdict = self._judged(spool, ReplayDecider(opened, heads))
         if asked.number >= opened.epoch.first_batch:
             before = {name: heads[0].counts.get(name, 0) for name in OUTCOMES}
             if before != verdict.counts:
                 reason = f"batch {asked.number} had {before} rows the first time, and now {verdict.counts}"
-                raise StateMismatch(operator=asked.operator, reason=reason, hint=_OTHER)
+                raise StateMismatch(operator=asked.operator, reason=reason, hint=_ROWS_CHANGED_HINT)
         return verdict
 
-    def _deciding_on_nothing(self) -> Deciding:
-        return Deciding(
-            NothingStored(with_offsets=self.identity.with_offsets), self.rule, None, None, keeps_firsts=False
+    def _deciding_on_nothing(self) -> StoreDecider:
+        return StoreDecider(
+            EmptyLookup(with_offsets=self.identity.with_offsets), self.rule, None, None, keeps_firsts=False
         )
 
-    def _judged(self, spool: Spool, judge: Judge) -> Verdict:
+    def _judged(self, spool: SpillBuffer, judge: Decider) -> RowOutcomes:
         """Return the verdict on all rows, in parts where they are many."""
         parts = max(1, -(-spool.rows // self.part_rows_max))
         has_firsts = self.first_time is not None
         first_us = spool.new_marks(np.int64) if has_firsts else None
-        verdict = Verdict(spool.new_marks(np.uint8), first_us, knows_firsts=judge.knows_firsts)
+        verdict = RowOutcomes(spool.new_marks(np.uint8), first_us, knows_firsts=judge.knows_firsts)
         for number in range(parts):
-            part = Part(number, parts) if parts > 1 else None
-            found = gathered(self.layout, spool.batches(), part)
+            part = KeyBucket(number, parts) if parts > 1 else None
+            found = gather_rows(self.layout, spool.batches(), part)
             rows = BatchColumns(found.keys, found.times_us, found.offsets, self._tie(spool, found))
             verdict.add(judge(rows, part), found.numbers)
         return verdict
 
-    def _tie(self, spool: Spool, found: Gathered) -> Any:
+    def _tie(self, spool: SpillBuffer, found: KeyRows) -> Any:
         def tie(places: Longs) -> npt.NDArray[np.uint64]:
             numbers = places if found.numbers is None else found.numbers[places]
             return row_hashes(spool.take(numbers, self.layout.given))
 
         return tie
 
-    def _rows(self, spool: Spool, verdict: Verdict) -> Iterator[pa.RecordBatch]:
+    def _rows(self, spool: SpillBuffer, verdict: RowOutcomes) -> Iterator[pa.RecordBatch]:
         """Yield the rows out as they came: the unique ones, or all of them with what became of each."""
         start, given = 0, range(self.layout.given)
         for batch in spool.batches():
@@ -413,7 +415,7 @@ class DedupTask:
             marks = verdict.outcome[start:stop]
             plain = batch.select(given)
             if self.first_time is not None:
-                yield _marked(plain, marks, verdict.firsts(start, stop), self.first_time)
+                yield _with_outcomes(plain, marks, verdict.firsts(start, stop), self.first_time)
             else:
                 is_unique = marks == UNIQUE
                 count = int(np.count_nonzero(is_unique))
@@ -422,7 +424,7 @@ class DedupTask:
             start = stop
 
 
-def _marked(
+def _with_outcomes(
     batch: pa.RecordBatch, marks: Marks, firsts: tuple[Longs, npt.NDArray[np.bool_]], kind: pa.DataType
 ) -> pa.RecordBatch:
     """Return rows with what became of each, and the first time of duplicates."""

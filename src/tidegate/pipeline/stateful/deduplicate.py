@@ -57,20 +57,20 @@ from tidegate.pipeline.stateful.dedup_columns import RowLayout
 from tidegate.pipeline.stateful.dedup_task import DedupTask
 from tidegate.pipeline.stateful.driver import (
     MEMORY_BYTES_DEFAULT,
-    call_mark,
+    absolute_path,
     find_local_root,
     find_max_parallelism,
     find_parallelism,
     find_start,
-    location,
-    observed_label,
-    place_by_group,
-    plan_here,
-    shared_out,
+    new_call_id,
+    observation_name,
+    plan_batch_job,
+    repartition_by_key_group,
+    with_task_slots,
 )
-from tidegate.pipeline.stateful.key_digests import ContentHash, NoKey, content_digest, hash_pair
+from tidegate.pipeline.stateful.key_digests import ContentHash, UnsupportedKeyType, content_digest, hash_pair
 from tidegate.pipeline.stateful.keyed_checks import invalid
-from tidegate.pipeline.stateful.task_context import Seat, reworded
+from tidegate.pipeline.stateful.task_context import StatefulTaskContext, reword_hint
 from tidegate.state.schema.schema import Wanted
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
             event_time=spelled(df, event_time),
             rule=rule,
             settings=settings,
-            checkpoint=location(name, "checkpoint", checkpoint),
-            savepoint=location(name, "savepoint", savepoint),
+            checkpoint=absolute_path(name, "checkpoint", checkpoint),
+            savepoint=absolute_path(name, "savepoint", savepoint),
             partitions=partitions,
             max_parallelism=max_parallelism,
             outcome=outcome,
@@ -157,7 +157,7 @@ def _worded() -> Iterator[None]:
     try:
         yield
     except TidegateError as problem:
-        reworded(problem, DOOR)
+        reword_hint(problem, DOOR)
         raise
 
 
@@ -177,7 +177,7 @@ def unique_rows(
     wanted = Wanted(options.name, layout.key_type or _DIGEST_KEY, max_parallelism, ())
     start = find_start(df, wanted, options)
     parallelism = find_parallelism(df, start, options, max_parallelism)
-    seat = Seat(
+    seat = StatefulTaskContext(
         operator=options.name,
         parallelism=parallelism,
         max_parallelism=max_parallelism,
@@ -185,16 +185,16 @@ def unique_rows(
         checkpoint=options.checkpoint,
         seen_epoch=start.seen_epoch if start else None,
         savepoint=options.savepoint,
-        call=call_mark(df, clock),
+        call=new_call_id(df, clock),
         door=DOOR,
     )
     if not df.isStreaming:
-        planned, seen = plan_here(df, options, start, clock)
+        planned, seen = plan_batch_job(df, options, start, clock)
         # A run is one whichever call makes it: in foreachBatch too, it may be tried again.
         call = seat.call if options.run is None else planned.plan_id
         seat = replace(seat, planned=planned, seen_epoch=seen, call=call)
     task = DedupTask(seat, wanted, identity, options.rule, layout, _first_time(df, options))
-    return _worked(df, options, task, ours, observed_label(df, options.name, call_mark(df, clock)))
+    return _worked(df, options, task, ours, observation_name(df, options.name, new_call_id(df, clock)))
 
 
 def _segments(name: str, rule: SegmentRule, *, exact_keys: bool, with_offsets: bool) -> SegmentSettings:
@@ -209,7 +209,7 @@ def _segments(name: str, rule: SegmentRule, *, exact_keys: bool, with_offsets: b
 
 def _settings(df: DataFrame, options: DedupOptions, parallelism: int) -> StateSettings:
     """Return the settings of one instance among so many."""
-    settings = shared_out(df, options.settings)
+    settings = with_task_slots(df, options.settings)
     factory = settings.backend
     if options.expected_rate is None or not isinstance(factory, SegmentStoreFactory):
         return settings
@@ -229,7 +229,7 @@ def _laid_out(
     columns = [(part.column, part.kind) for part in key.parts]
     try:
         hashes = [content_digest(columns)] if key.is_content else list(hash_pair(columns))
-    except NoKey as problem:
+    except UnsupportedKeyType as problem:
         raise invalid(options, f"its key has a column of type {problem}; cast it to string") from problem
     whole = sql.xxhash64(hashes[0]) if key.is_content else hashes[0]
     group = sql.pmod(whole, sql.lit(max_parallelism)).cast("int")
@@ -306,7 +306,7 @@ def _worked(
     # through what is observed: every instance has its task in every batch, whose state the next begins with.
     seen = numbered.observe(label, sql.count(sql.lit(1)).alias("rows"))
     group = _numbered(task.layout.group)
-    placed = place_by_group(seen, group, task.seat.parallelism, task.seat.max_parallelism)
+    placed = repartition_by_key_group(seen, group, task.seat.parallelism, task.seat.max_parallelism)
     worked = placed.mapInArrow(task, _schema_out(df, options))
     return _counted(worked, options, label).toDF(*df.columns, *_names_added(options))
 

@@ -21,8 +21,8 @@ from tidegate.checkpoint.settings import StateSettings
 from tidegate.checkpoint.store import checkpoint_path, operator_depot
 from tidegate.errors import StateInvalid
 from tidegate.model.clock import Clock
-from tidegate.pipeline.stateful.completed_runs import check_is_new, runs_before, write_down
-from tidegate.pipeline.stateful.spark_log import PLAN_ID_BYTES, Planned, newest_committed
+from tidegate.pipeline.stateful.completed_runs import check_is_new, runs_before, store_runs
+from tidegate.pipeline.stateful.spark_log import PLAN_ID_BYTES, PlannedBatch, newest_committed
 from tidegate.state.schema.schema import Wanted, newest_schema
 from tidegate.state.schema.start_check import StartPlan, check_start
 
@@ -80,10 +80,10 @@ def find_start(df: DataFrame, wanted: Wanted, options: StartOptions) -> StartPla
     start = check_start(options.checkpoint, wanted, options.partitions, options.savepoint)
     for change in start.changes:
         log.info("operator=%s %s", options.name, change)
-    return _left_behind(df, options.checkpoint, wanted, start)
+    return _abandon_moved_batch(df, options.checkpoint, wanted, start)
 
 
-def _left_behind(df: DataFrame, checkpoint: str, wanted: Wanted, start: StartPlan) -> StartPlan:
+def _abandon_moved_batch(df: DataFrame, checkpoint: str, wanted: Wanted, start: StartPlan) -> StartPlan:
     """Begin an epoch with a batch whose rows came to the wrong instances: nothing counts of what it did."""
     if not df.isStreaming or not start.moved:
         return start
@@ -107,12 +107,12 @@ def find_parallelism(
     return max(1, min(cores, max_parallelism))
 
 
-def shared_out(df: DataFrame, settings: StateSettings) -> StateSettings:
+def with_task_slots(df: DataFrame, settings: StateSettings) -> StateSettings:
     """Divide an executor's memory among the tasks that run in it at once."""
-    return replace(settings, backend=settings.backend.with_slots(slots_of(df)))
+    return replace(settings, backend=settings.backend.with_slots(tasks_per_executor(df)))
 
 
-def slots_of(df: DataFrame) -> int:
+def tasks_per_executor(df: DataFrame) -> int:
     """Return how many tasks run in one executor at once."""
     context = df.sparkSession.sparkContext
     conf, master = context.getConf(), context.master
@@ -124,9 +124,9 @@ def slots_of(df: DataFrame) -> int:
     return max(1, (count or 1) // int(conf.get("spark.task.cpus", "1")))
 
 
-def plan_here(
+def plan_batch_job(
     df: DataFrame, options: StartOptions, start: StartPlan | None, clock: Clock
-) -> tuple[Planned, int | None]:
+) -> tuple[PlannedBatch, int | None]:
     """Plan the one batch of a batch job, and say which epoch was seen.
 
     What an earlier job did of it in part is left behind. A run that is named as the newest complete batch was
@@ -142,26 +142,26 @@ def plan_here(
         is_again = named is not None and runs.get(number - 1) == named
         if options.run is not None and named is not None and not is_again:
             check_is_new(options.name, options.run, named, runs)
-        write_down(depot, runs)
+        store_runs(depot, runs)
         number -= is_again
         if number in start.moved or (start.torn and not is_again):
             seen = begin_anew(depot, options.name, number).number
     application = df.sparkSession.sparkContext.applicationId
     plan_id = named or _plan_id(application, options.name, number, now_us)
-    return Planned(number, plan_id, None, now_us // 1000), seen
+    return PlannedBatch(number, plan_id, None, now_us // 1000), seen
 
 
 def _plan_id(*marks: str | int) -> str:
     return hashlib.blake2b(repr(marks).encode(), digest_size=PLAN_ID_BYTES).hexdigest()
 
 
-def call_mark(df: DataFrame, clock: Clock) -> str:
+def new_call_id(df: DataFrame, clock: Clock) -> str:
     """Return a text that no other call on a driver has, in this one or in another one."""
     marks = (df.sparkSession.sparkContext.applicationId, next(_CALLS), clock.now_us())
     return hashlib.blake2b(repr(marks).encode(), digest_size=CALL_BYTES).hexdigest()
 
 
-def place_by_group(df: DataFrame, group: str, parallelism: int, max_parallelism: int) -> DataFrame:
+def repartition_by_key_group(df: DataFrame, group: str, parallelism: int, max_parallelism: int) -> DataFrame:
     """Bring each row to the instance that owns its key group, which stands in a column."""
     from pyspark.sql import functions as sql
 
@@ -169,7 +169,7 @@ def place_by_group(df: DataFrame, group: str, parallelism: int, max_parallelism:
     return df.repartitionById(parallelism, instance)
 
 
-def observed_label(df: DataFrame, name: str, call: str) -> str:
+def observation_name(df: DataFrame, name: str, call: str) -> str:
     """Return the name under which Spark counts an operator's rows.
 
     Batch jobs of one session never share it.
@@ -184,13 +184,13 @@ def quoted(column: str) -> Column:
     return sql.col("`" + column.replace("`", "``") + "`")
 
 
-def location(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
+def absolute_path(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
     """Return an absolute path: tasks run in other folders than the driver."""
-    given = folder_text(name, option, path)
+    given = path_text(name, option, path)
     return None if given is None else str(checkpoint_path(given).absolute())
 
 
-def folder_text(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
+def path_text(name: str, option: str, path: str | os.PathLike[str] | None) -> str | None:
     """Return the text of a path; StateInvalid for what is no path of a folder."""
     if path is None:
         return None
@@ -206,6 +206,6 @@ def folder_text(name: str, option: str, path: str | os.PathLike[str] | None) -> 
 def find_local_root(df: DataFrame, name: str, given: str | os.PathLike[str] | None) -> str | None:
     """Return where copies are kept; None leaves it to the environment of each executor."""
     if given is not None:
-        return folder_text(name, "local_dir", given)
+        return path_text(name, "local_dir", given)
     is_here = df.sparkSession.sparkContext.master.startswith("local")
     return os.environ.get(ROOT_VARIABLE) if is_here else None

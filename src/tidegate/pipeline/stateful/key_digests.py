@@ -30,7 +30,7 @@ _NULL_TEXT = "-"
 Typed = tuple["Column", "DataType"]
 
 
-class NoKey(Exception):
+class UnsupportedKeyType(Exception):
     """A column is of a type that is no key."""
 
 
@@ -162,7 +162,7 @@ def _entry_type(kind: DataType) -> DataType:
     from pyspark.sql import types
 
     if not isinstance(kind, types.MapType):
-        raise NoKey(kind.simpleString())
+        raise UnsupportedKeyType(kind.simpleString())
     return types.StructType(
         [types.StructField("key", kind.keyType), types.StructField("value", kind.valueType)]
     )
@@ -183,4 +183,4 @@ def _check_plain(kind: DataType) -> None:
         | types.YearMonthIntervalType
     )
     if not isinstance(kind, plain):
-        raise NoKey(kind.simpleString())
+        raise UnsupportedKeyType(kind.simpleString())

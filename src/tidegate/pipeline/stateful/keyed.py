@@ -24,17 +24,17 @@ from tidegate.model.clock import Clock, SystemClock
 from tidegate.pipeline.stateful.arguments import length_us, spelled
 from tidegate.pipeline.stateful.driver import (
     MEMORY_BYTES_DEFAULT,
-    call_mark,
+    absolute_path,
     find_local_root,
     find_max_parallelism,
     find_parallelism,
     find_start,
-    location,
-    observed_label,
-    place_by_group,
-    plan_here,
+    new_call_id,
+    observation_name,
+    plan_batch_job,
     quoted,
-    shared_out,
+    repartition_by_key_group,
+    with_task_slots,
 )
 from tidegate.pipeline.stateful.keyed_checks import (
     KeyedOptions,
@@ -46,8 +46,8 @@ from tidegate.pipeline.stateful.keyed_checks import (
     invalid,
 )
 from tidegate.pipeline.stateful.keyed_task import KeyedTask
-from tidegate.pipeline.stateful.pickling import prepare_to_travel
-from tidegate.pipeline.stateful.timer_source import LOOK_MS_DEFAULT, TickSettings, ticked_before, with_ticks
+from tidegate.pipeline.stateful.pickling import prepare_pickling
+from tidegate.pipeline.stateful.timer_source import LOOK_MS_DEFAULT, TickSettings, has_ticks, with_ticks
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.operator_plan import OperatorPlan, checked
 from tidegate.state.runtime.chunks import GROUP_COLUMN
@@ -107,13 +107,13 @@ def process(  # noqa: PLR0913 - the one call of the public door: keywords, each 
         name=name,
         key=tuple(spelled(df, column) for column in ((key,) if isinstance(key, str) else key)),
         event_time=None if event_time is None else spelled(df, event_time),
-        checkpoint=location(name, "checkpoint", checkpoint),
+        checkpoint=absolute_path(name, "checkpoint", checkpoint),
         partitions=partitions,
         max_parallelism=max_parallelism,
         lateness_ms=length_us(name, "lateness", lateness) // 1000,
         tick_ms=_tick_ms(name, ticks),
-        dead_letters=location(name, "dead_letters", dead_letters),
-        savepoint=location(name, "savepoint", savepoint),
+        dead_letters=absolute_path(name, "dead_letters", dead_letters),
+        savepoint=absolute_path(name, "savepoint", savepoint),
         ordered=ordered,
         run=run,
         settings=settings,
@@ -146,10 +146,10 @@ def keyed_rows(
     delay = _watermark_delay_ms(df, options)
     task = KeyedTask(
         operator=operator,
-        call=call_mark(df, clock),
+        call=new_call_id(df, clock),
         wanted=wanted,
         parallelism=parallelism,
-        settings=shared_out(df, options.settings),
+        settings=with_task_slots(df, options.settings),
         checkpoint=options.checkpoint,
         seen_epoch=start.seen_epoch if start else None,
         savepoint=options.savepoint,
@@ -161,16 +161,16 @@ def keyed_rows(
     if df.isStreaming:
         df = _ticking(df, plan, options, task.lateness_ms)
     else:
-        planned, seen = plan_here(df, options, start, clock)
+        planned, seen = plan_batch_job(df, options, start, clock)
         # A run is one whichever call makes it: in foreachBatch too, it may be tried again.
         call = task.call if options.run is None else planned.plan_id
         task = replace(task, planned=planned, seen_epoch=seen, call=call)
-    placed = _placed(df, options, task, observed_label(df, options.name, call_mark(df, clock)))
+    placed = _placed(df, options, task, observation_name(df, options.name, new_call_id(df, clock)))
     # Spark takes a dot in a name for a step into a struct here: such columns go by number.
     if any(set(column) & set(".`") for column in placed.columns):
         task = replace(task, columns=tuple(placed.columns))
         placed = placed.toDF(*(f"c{number}" for number in range(len(placed.columns))))
-    prepare_to_travel(plan)
+    prepare_pickling(plan)
     return _sent(placed, task, plan, options)
 
 
@@ -192,7 +192,7 @@ def _ticking(df: DataFrame, plan: OperatorPlan, options: KeyedOptions, lateness_
     """Put ticks beside a stream whose operator has timers; a checkpoint keeps the sources it began with."""
     checkpoint = str(options.checkpoint)
     wanted = plan.has_timers and options.tick_ms is not None
-    had = ticked_before(checkpoint, options.name)
+    had = has_ticks(checkpoint, options.name)
     if wanted and had is False:
         reason = "its checkpoint began without ticks, and Spark adds no source to a checkpoint"
         hint = "Set ticks=None: timers fire with the next rows; or start a new checkpoint from a savepoint."
@@ -249,7 +249,7 @@ def _placed(df: DataFrame, options: KeyedOptions, task: KeyedTask, label: str) -
     # through what is observed: every instance has its task in every batch, where timers fire, and whose state
     # the next batch begins with.
     seen = df.select("*", group).observe(label, sql.lit(True).alias("present"))
-    return place_by_group(seen, GROUP_COLUMN, task.parallelism, max_parallelism)
+    return repartition_by_key_group(seen, GROUP_COLUMN, task.parallelism, max_parallelism)
 
 
 def _spark_schema(schema: pa.Schema) -> StructType:

@@ -23,9 +23,9 @@ from tidegate.checkpoint.settings import Asked, StateSettings
 from tidegate.checkpoint.store import Depot, operator_depot, partition_folder
 from tidegate.errors import BatchTaken, TidegateError
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.stateful.spark_log import Planned, Task, current_task
-from tidegate.pipeline.stateful.task_context import Seat, passing_folder, task_name
-from tidegate.pipeline.stateful.worker_setup import settle_once
+from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask, current_task
+from tidegate.pipeline.stateful.task_context import StatefulTaskContext, task_name, temporary_state_folder
+from tidegate.pipeline.stateful.worker_setup import prepare_worker
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.operator_plan import OperatorPlan, checked
 from tidegate.state.runtime.chunks import GROUP_COLUMN
@@ -35,7 +35,7 @@ from tidegate.state.schema.schema import OperatorSchema, Wanted, resolve_schema
 from tidegate.state.timers import NextTimers
 
 # Output held in memory until it is published; beyond it, it is read back from the file it was written to.
-HELD_BYTES_MAX = 32 * 1024 * 1024
+OUTPUT_BYTES_MAX = 32 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class KeyedTask:
     seen_epoch: int | None = None
     savepoint: str | None = None
     # A batch job has one batch, planned on the driver; a query's are read from Spark's log.
-    planned: Planned | None = None
+    planned: PlannedBatch | None = None
     event_time: str | None = None
     # None: Spark keeps the watermark.
     lateness_ms: int | None = None
@@ -66,12 +66,14 @@ class KeyedTask:
         """Yield the output of one partition of one batch."""
         try:
             yield from self._given(current_task(), batches, SystemClock())
-            settle_once()
+            prepare_worker()
         except TidegateError as problem:
             self._seat.hint(problem)
             raise
 
-    def _given(self, task: Task, batches: Iterator[pa.RecordBatch], clock: Clock) -> Iterator[pa.RecordBatch]:
+    def _given(
+        self, task: SparkTask, batches: Iterator[pa.RecordBatch], clock: Clock
+    ) -> Iterator[pa.RecordBatch]:
         if self.checkpoint is None:
             yield from self._passing(task, self._rows(task.partition, batches, None), clock)
             return
@@ -110,8 +112,8 @@ class KeyedTask:
         return self.wanted.operator
 
     @property
-    def _seat(self) -> Seat:
-        return Seat(
+    def _seat(self) -> StatefulTaskContext:
+        return StatefulTaskContext(
             operator=self._name,
             parallelism=self.parallelism,
             max_parallelism=self.wanted.max_parallelism,
@@ -124,7 +126,7 @@ class KeyedTask:
         )
 
     def _published(
-        self, asked: Asked, planned: Planned, opened: Opened, rows: Iterator[pa.RecordBatch]
+        self, asked: Asked, planned: PlannedBatch, opened: Opened, rows: Iterator[pa.RecordBatch]
     ) -> list[pa.RecordBatch] | None:
         """Do the batch and publish it unless that was done before; give its output, or None: read it back."""
         held: list[pa.RecordBatch] | None = None
@@ -136,7 +138,7 @@ class KeyedTask:
         return held
 
     def _work(
-        self, asked: Asked, planned: Planned, opened: Opened, rows: Iterator[pa.RecordBatch]
+        self, asked: Asked, planned: PlannedBatch, opened: Opened, rows: Iterator[pa.RecordBatch]
     ) -> list[pa.RecordBatch] | None:
         """Run the operator and publish what it did; give its output, or None where it is too large."""
         schema = resolve_schema(operator_depot(asked.checkpoint, asked.operator), self.wanted)
@@ -155,7 +157,7 @@ class KeyedTask:
         for batch in instance.run(stage, rows, times, dead):
             opened.write_out(batch)
             held_bytes += batch.nbytes
-            if held is not None and held_bytes > HELD_BYTES_MAX:
+            if held is not None and held_bytes > OUTPUT_BYTES_MAX:
                 held = None
             if held is not None:
                 held.append(batch)
@@ -166,10 +168,12 @@ class KeyedTask:
         opened.publish(stage.take(), facts)
         return held
 
-    def _passing(self, task: Task, rows: Iterator[pa.RecordBatch], clock: Clock) -> Iterator[pa.RecordBatch]:
+    def _passing(
+        self, task: SparkTask, rows: Iterator[pa.RecordBatch], clock: Clock
+    ) -> Iterator[pa.RecordBatch]:
         """Run the operator on state that begins empty and is gone afterwards."""
-        planned = self.planned or Planned(0, "", None, clock.now_us() // 1000)
-        with passing_folder(self.settings) as folder:
+        planned = self.planned or PlannedBatch(0, "", None, clock.now_us() // 1000)
+        with temporary_state_folder(self.settings) as folder:
             schema = resolve_schema(Depot(folder / "schema"), self.wanted)
             backend = self.settings.place(clock).open_backend(folder / "copy")
             try:
@@ -191,7 +195,7 @@ class KeyedTask:
         """Return a partition's rows, in order where that is asked for."""
         self._seat.check_partition(partition, asked)
         rows = self._placed(partition, batches, asked)
-        return in_order(rows, self.event_time) if self.ordered else rows
+        return sorted_rows(rows, self.event_time) if self.ordered else rows
 
     def _placed(
         self, partition: int, batches: Iterable[pa.RecordBatch], asked: Asked | None
@@ -205,7 +209,7 @@ class KeyedTask:
                 seat.check_groups(partition, batch.column(GROUP_COLUMN), asked)
                 yield batch
 
-    def _set_aside(self, planned: Planned, opened: Opened, writer: str) -> None:
+    def _set_aside(self, planned: PlannedBatch, opened: Opened, writer: str) -> None:
         """Write the rows of all partitions that failed into their table, once the whole batch is published.
 
         A batch that is published in part may be done again by another number of instances; a whole one never
@@ -214,14 +218,14 @@ class KeyedTask:
         """
         if self.dead_letters is None:
             return
-        from tidegate.pipeline.stateful.dead_letters import write_dead
+        from tidegate.pipeline.stateful.dead_letters import write_dead_letters
 
-        for head in whole_batch(opened):
+        for head in complete_batch(opened):
             if head.dead is not None:
                 folder = partition_folder(head.epoch, head.partition)
                 failed = list(read_output(opened.depot, folder, head.dead))
                 letters = [_letters(batch, self._name, head, planned) for batch in failed]
-                write_dead(self.dead_letters, writer, head.partition, head.batch, letters)
+                write_dead_letters(self.dead_letters, writer, head.partition, head.batch, letters)
 
 
 def known_timers(asked: Asked, opened: Opened) -> NextTimers | None:
@@ -238,7 +242,7 @@ def known_timers(asked: Asked, opened: Opened) -> NextTimers | None:
     return NextTimers(before.next_event_timer_ms, before.next_processing_timer_ms)
 
 
-def whole_batch(opened: Opened) -> list[Head]:
+def complete_batch(opened: Opened) -> list[Head]:
     """Return the heads of all partitions of a batch; none while one is missing.
 
     None either where another epoch governs the batch by now: others do it anew, and this task has outlived
@@ -255,7 +259,7 @@ def whole_batch(opened: Opened) -> list[Head]:
     return heads if len(heads) == len(found) else []
 
 
-def in_order(rows: Iterator[pa.RecordBatch], event_time: str | None) -> Iterator[pa.RecordBatch]:
+def sorted_rows(rows: Iterator[pa.RecordBatch], event_time: str | None) -> Iterator[pa.RecordBatch]:
     """Yield rows by time, then by every column that can be compared: the same order in each attempt.
 
     Holds the partition's rows of the batch in memory.
@@ -269,9 +273,9 @@ def in_order(rows: Iterator[pa.RecordBatch], event_time: str | None) -> Iterator
         yield from table.sort_by([(name, "ascending") for name in names]).to_batches()
 
 
-def _letters(failed: pa.RecordBatch, operator: str, head: Head, planned: Planned) -> pa.RecordBatch:
+def _letters(failed: pa.RecordBatch, operator: str, head: Head, planned: PlannedBatch) -> pa.RecordBatch:
     """Return rows that failed as the table of dead letters has them."""
-    from tidegate.pipeline.stateful.dead_letters import DEAD_SCHEMA
+    from tidegate.pipeline.stateful.dead_letters import DEAD_LETTER_SCHEMA
 
     count = failed.num_rows
     places = pc.binary_join_element_wise(" (", pc.fill_null(failed["place"], "no line of yours"), ")", "")
@@ -286,4 +290,4 @@ def _letters(failed: pa.RecordBatch, operator: str, head: Head, planned: Planned
         "row": failed["row"],
         "at": pa.repeat(at, count),
     }
-    return pa.RecordBatch.from_pydict(columns, schema=DEAD_SCHEMA)
+    return pa.RecordBatch.from_pydict(columns, schema=DEAD_LETTER_SCHEMA)

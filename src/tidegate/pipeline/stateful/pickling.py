@@ -16,7 +16,7 @@ from typing import Any
 from tidegate.state.operator_plan import OperatorPlan
 from tidegate.state.schema.signatures import hints_of
 
-_FOUND_OUT = "__msgspec_cache__"
+_MSGSPEC_CACHE = "__msgspec_cache__"
 
 
 def _by_name(_missing: object) -> str:
@@ -28,12 +28,12 @@ def _by_name(_missing: object) -> str:
 copyreg.pickle(type(dataclasses.MISSING), _by_name)
 
 
-def prepare_to_travel(plan: OperatorPlan) -> None:
+def prepare_pickling(plan: OperatorPlan) -> None:
     """Take from the operator's classes what cannot be sent; to be called last before they are."""
     types = [plan.in_type, plan.out_type, *(kind for state in plan.states.values() for kind in state.types)]
     for found in classes_in(types):
-        if _FOUND_OUT in vars(found):
-            delattr(found, _FOUND_OUT)
+        if _MSGSPEC_CACHE in vars(found):
+            delattr(found, _MSGSPEC_CACHE)
 
 
 def classes_in(types: Iterable[Any]) -> Iterator[type]:

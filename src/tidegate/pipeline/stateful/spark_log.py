@@ -29,7 +29,7 @@ _NOT_THE_QUERYS = "Give process the query's own checkpointLocation."
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedBatch:
     """One batch as it was planned: its number, the id of its plan, and the times that hold for it."""
 
     number: int
@@ -39,7 +39,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedBatch:
     """The newest batch that Spark committed, and the watermark that the next one begins with."""
 
     number: int
@@ -47,7 +47,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SparkTask:
     """Where this code runs: which partition of a stage, which attempt, which batch and run of which query."""
 
     partition: int
@@ -57,7 +57,7 @@ class Task:
     run: str | None = None
 
 
-def current_task() -> Task:
+def current_task() -> SparkTask:
     """Return the Spark task that runs this; a batch and a query it has in a streaming query alone."""
     from pyspark import TaskContext
 
@@ -68,7 +68,7 @@ def current_task() -> Task:
     group = context.getLocalProperty(RUN_PROPERTY) or ""
     # Attempts are numbered anew in each application, and an application may run many queries.
     marks = (context.getLocalProperty(name) or "-" for name in (APPLICATION_PROPERTY, RUN_PROPERTY))
-    return Task(
+    return SparkTask(
         partition=context.partitionId(),
         attempt="/".join((*marks, str(context.taskAttemptId()))),
         batch=None if batch is None else int(batch),
@@ -78,7 +78,7 @@ def current_task() -> Task:
     )
 
 
-def read_planned(checkpoint: Path, number: int, operator: str) -> Planned:
+def read_planned_batch(checkpoint: Path, number: int, operator: str) -> PlannedBatch:
     """Return a batch as Spark's offset log has it; StateMismatch when it is not there."""
     path = checkpoint / "offsets" / str(number)
     try:
@@ -88,7 +88,7 @@ def read_planned(checkpoint: Path, number: int, operator: str) -> Planned:
         raise StateMismatch(operator=operator, reason=reason, hint=_NOT_THE_QUERYS) from None
     lines = text.decode("utf-8").splitlines()
     facts = _parsed(path, lines[1] if len(lines) > 1 else "")
-    return Planned(
+    return PlannedBatch(
         number=number,
         plan_id=hashlib.blake2b(text, digest_size=PLAN_ID_BYTES).hexdigest(),
         watermark_ms=_watermark(facts.get("batchWatermarkMs")),
@@ -109,7 +109,7 @@ def check_query(checkpoint: Path, query_id: str | None, operator: str) -> None:
         raise StateMismatch(operator=operator, reason=reason, hint=_NOT_THE_QUERYS)
 
 
-def newest_committed(checkpoint: Path) -> Committed | None:
+def newest_committed(checkpoint: Path) -> CommittedBatch | None:
     """Return the newest batch that Spark committed; None before the first."""
     number = _newest(checkpoint / "commits")
     if number is None:
@@ -117,7 +117,7 @@ def newest_committed(checkpoint: Path) -> Committed | None:
     path = checkpoint / "commits" / str(number)
     lines = path.read_text(encoding="utf-8").splitlines()
     facts = _parsed(path, lines[1] if len(lines) > 1 else "{}")
-    return Committed(number, _watermark(facts.get("nextBatchWatermarkMs")))
+    return CommittedBatch(number, _watermark(facts.get("nextBatchWatermarkMs")))
 
 
 def newest_offsets(checkpoint: Path) -> list[str] | None:
@@ -128,7 +128,7 @@ def newest_offsets(checkpoint: Path) -> list[str] | None:
     return (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()[2:]
 
 
-def check_streaming_task(task: Task, operator: str) -> int:
+def check_streaming_task(task: SparkTask, operator: str) -> int:
     """Return the number of the batch that a task works for; StateInvalid outside a streaming query."""
     if task.batch is None:
         reason = "a streaming DataFrame was evaluated outside its query, or in a thread that knows no query"

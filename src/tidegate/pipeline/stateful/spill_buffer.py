@@ -21,17 +21,17 @@ from tidegate.checkpoint.local.store import local_files
 from tidegate.errors import InvariantBroken
 
 # Of rows held in memory by a task; beyond it they are written to a file.
-SPOOL_BYTES_MAX = 256 << 20
+BUFFER_BYTES_MAX = 256 << 20
 # Marks of rows up to here are held in memory, whatever lies in the file.
-MARK_BYTES_MAX = 64 << 20
+ROW_ARRAY_BYTES_MAX = 64 << 20
 
 Longs = npt.NDArray[np.int64]
 
 
-class Spool:
+class SpillBuffer:
     """The rows of one partition of a batch; used by one thread, closed by whoever made it."""
 
-    def __init__(self, root: Path, bytes_max: int = SPOOL_BYTES_MAX) -> None:
+    def __init__(self, root: Path, bytes_max: int = BUFFER_BYTES_MAX) -> None:
         """Nothing is made below the root before the rows no longer fit into memory."""
         self._root = root
         self._bytes_max = bytes_max
@@ -82,9 +82,9 @@ class Spool:
     def new_marks(self, kind: Any) -> npt.NDArray[Any]:
         """Return an array with a number for each row, all 0; of very many rows it lies in a file as well."""
         kind = np.dtype(kind)
-        if self.rows * kind.itemsize <= MARK_BYTES_MAX:
+        if self.rows * kind.itemsize <= ROW_ARRAY_BYTES_MAX:
             return np.zeros(self.rows, kind)
-        with local_files(self._root), _nameless(self._root) as file:
+        with local_files(self._root), _unnamed_file(self._root) as file:
             return np.memmap(file, kind, mode="w+", shape=(self.rows,))
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Spool:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         if self._file is None:
-            self._file = _nameless(self._root)
+            self._file = _unnamed_file(self._root)
             self._schema = batch.schema
             held, self._held, self._held_bytes = self._held, [], 0
             for one in held:
@@ -120,6 +120,6 @@ class Spool:
         self._places.append((start, file.tell()))
 
 
-def _nameless(root: Path) -> IO[bytes]:
+def _unnamed_file(root: Path) -> IO[bytes]:
     root.mkdir(parents=True, exist_ok=True)
     return tempfile.TemporaryFile(dir=root)

@@ -26,13 +26,13 @@ from tidegate.checkpoint.store import checkpoint_path, operator_depot
 from tidegate.errors import PlanChanged, StateInvalid, TidegateError
 from tidegate.model.clock import Clock
 from tidegate.pipeline.stateful.spark_log import (
-    Planned,
-    Task,
+    PlannedBatch,
+    SparkTask,
     check_query,
     check_streaming_task,
-    read_planned,
+    read_planned_batch,
 )
-from tidegate.pipeline.topic.client import hinted
+from tidegate.pipeline.topic.client import with_hint_note
 
 # Of the hash of a checkpoint's path, which tells a few apart.
 PLACE_BYTES = 4
@@ -45,7 +45,7 @@ _TWO_JOBS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class StatefulTaskContext:
     """Where the tasks of an operator sit: made once on the driver, the same for all batches of a query."""
 
     operator: str
@@ -57,21 +57,21 @@ class Seat:
     seen_epoch: int | None = None
     savepoint: str | None = None
     # A batch job has one batch, planned on the driver; a query's are read from Spark's log.
-    planned: Planned | None = None
+    planned: PlannedBatch | None = None
     # Which call on the driver made this, and of which function.
     call: str = ""
     door: str = "process"
 
-    def plan(self, task: Task) -> Planned:
+    def plan(self, task: SparkTask) -> PlannedBatch:
         """Return the batch that a task works for, from the driver or from Spark's log."""
         if self.planned is not None:
             return self.planned
         checkpoint = checkpoint_path(str(self.checkpoint))
         number = check_streaming_task(task, self.operator)
         check_query(checkpoint, task.query_id, self.operator)
-        return read_planned(checkpoint, number, self.operator)
+        return read_planned_batch(checkpoint, number, self.operator)
 
-    def asked(self, task: Task, planned: Planned) -> Asked:
+    def asked(self, task: SparkTask, planned: PlannedBatch) -> Asked:
         """Return what a task asks of state."""
         return Asked(
             checkpoint=str(self.checkpoint),
@@ -119,11 +119,11 @@ class Seat:
         """Add to an error what helps where this task runs."""
         if isinstance(problem, PlanChanged) and self.planned is not None:
             problem.hint = _TWO_JOBS
-        reworded(problem, self.door)
-        hinted(problem)
+        reword_hint(problem, self.door)
+        with_hint_note(problem)
 
 
-def reworded(problem: TidegateError, door: str) -> None:
+def reword_hint(problem: TidegateError, door: str) -> None:
     """Let what an error tells to do speak of the function that was called."""
     if door != "process":
         if problem.hint == StateInvalid.default_hint:
@@ -141,7 +141,7 @@ def task_name(operator: str, checkpoint: str | None) -> str:
 
 
 @contextmanager
-def passing_folder(settings: StateSettings) -> Iterator[Path]:
+def temporary_state_folder(settings: StateSettings) -> Iterator[Path]:
     """Return a folder on this machine's disk for state that is gone afterwards."""
     root = Path(settings.local_root) if settings.local_root else default_root()
     with local_files(root):

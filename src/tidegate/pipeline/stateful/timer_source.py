@@ -26,7 +26,7 @@ from tidegate.checkpoint.epochs import governing, is_complete, listed, times_aft
 from tidegate.checkpoint.store import checkpoint_path, operator_depot
 from tidegate.errors import InvariantBroken
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.stateful.spark_log import Committed, newest_committed, newest_offsets
+from tidegate.pipeline.stateful.spark_log import CommittedBatch, newest_committed, newest_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,7 +71,7 @@ class TickSettings:
         }
 
 
-def settings_of(options: Mapping[str, str]) -> TickSettings:
+def parse_tick_options(options: Mapping[str, str]) -> TickSettings:
     """Return settings behind the options of the source, whose names Spark may have put in small letters."""
     given = {name.lower(): value for name, value in options.items()}
     lateness = given["latenessms"]
@@ -88,7 +88,7 @@ class TickSource(DataSource):  # type: ignore[misc]
     """What `format("tidegate.ticks")` builds."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        self._settings = settings_of(options)
+        self._settings = parse_tick_options(options)
 
     @classmethod
     def name(cls) -> str:
@@ -111,7 +111,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         self._settings = settings
         self._clock = clock or SystemClock()
         self._looked_seconds: float | None = None
-        self._seen: tuple[Committed, Times] | None = None
+        self._seen: tuple[CommittedBatch, Times] | None = None
         self._every_ms = settings.every_ms
 
     def initialOffset(self) -> Offset:  # noqa: N802 - the name is Spark's
@@ -136,7 +136,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         """The operator's name lets a later start see whose ticks a checkpoint has."""
         return {"after": number, OPERATOR_MARK: self._settings.operator}
 
-    def _is_due(self, committed: Committed) -> bool:
+    def _is_due(self, committed: CommittedBatch) -> bool:
         if self._seen is None or self._seen[0] != committed:
             self._seen = (committed, read_times(self._settings, committed.number))
         times = self._seen[1]
@@ -170,7 +170,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         return iter(())
 
 
-def ticked_before(checkpoint: str, operator: str) -> bool | None:
+def has_ticks(checkpoint: str, operator: str) -> bool | None:
     """Return whether a checkpoint has ticks of an operator; None when it has no batch yet."""
     lines = newest_offsets(checkpoint_path(checkpoint))
     if lines is None:

@@ -20,21 +20,21 @@ from tidegate.checkpoint.local.pool import pool
 # A copy writes its memtables out in a second or two; a worker must end all the same.
 CLOSING_SECONDS_MAX = 10.0
 
-_SETTLED: set[int] = set()
+_PREPARED: set[int] = set()
 
 
-def settle_once() -> None:
+def prepare_worker() -> None:
     """Freeze what this worker has loaded, at its first task; a fork of it does so anew."""
-    if os.getpid() in _SETTLED:
+    if os.getpid() in _PREPARED:
         return
-    _SETTLED.add(os.getpid())
+    _PREPARED.add(os.getpid())
     gc.collect()
     gc.freeze()
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGHUP, _leave)
+        signal.signal(signal.SIGHUP, _close_and_exit)
 
 
-def _leave(_number: int, _frame: FrameType | None) -> None:
+def _close_and_exit(_number: int, _frame: FrameType | None) -> None:
     """End this worker as the signal would, once its copies are closed."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # In a thread of its own: this one may hold the pool's lock just now.

@@ -3,7 +3,7 @@
 Everything that Spark knows of a topic comes through here. The address is looked up anew after each failed
 connection, because a server that comes back may have another port. Only the standard library is used: the
 module is loaded in every Python worker of Spark, and `http.client` reads a body of Arrow batches with the
-fewest copies. Threads: a `Wire` keeps no connection between calls, so any thread may use it.
+fewest copies. Threads: a `ServerClient` keeps no connection between calls, so any thread may use it.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ ERROR_BYTES_MAX = 1 << 20
 JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ServerLocation:
     """Where to look for a server: an address, a home folder, or neither, which means the environment."""
 
     url: str | None = None
@@ -60,7 +60,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _HttpRequest:
     """What goes out."""
 
     method: str
@@ -69,10 +69,10 @@ class _Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
+class ServerClient:
     """Calls to one server; `retry_seconds` is how long a server may be away before a call fails."""
 
-    place: Place = Place()
+    place: ServerLocation = ServerLocation()
     retry_seconds: float = RETRY_SECONDS_DEFAULT
     answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS
     clock: Clock = field(default_factory=SystemClock)
@@ -83,17 +83,17 @@ class Wire:
 
     def post_json_once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Post JSON and give the JSON answer; one attempt."""
-        return self._sent(path, _Sent("POST", json.dumps(body).encode(), JSON))
+        return self._sent(path, _HttpRequest("POST", json.dumps(body).encode(), JSON))
 
     def get_json(self, path: str) -> dict[str, Any]:
         """Ask for JSON; waits for a server that is away."""
-        return self.retried(lambda: self._sent(path, _Sent("GET", None, JSON)))
+        return self.retried(lambda: self._sent(path, _HttpRequest("GET", None, JSON)))
 
     def post_arrow(self, path: str, content: bytes) -> dict[str, Any]:
         """Post an Arrow stream and give the JSON answer; waits for a server that is away."""
-        return self.retried(lambda: self._sent(path, _Sent("POST", content, ARROW_STREAM)))
+        return self.retried(lambda: self._sent(path, _HttpRequest("POST", content, ARROW_STREAM)))
 
-    def _sent(self, path: str, sent: _Sent) -> dict[str, Any]:
+    def _sent(self, path: str, sent: _HttpRequest) -> dict[str, Any]:
         with self._opened(path, sent) as answer:
             text = answer.read()
             _check_whole(answer)
@@ -102,9 +102,9 @@ class Wire:
         except (ValueError, TypeError) as problem:
             raise RequestMalformed(reason=f"{path} answered with something that is not JSON") from problem
 
-    def retried(self, call: Callable[[], Answer]) -> Answer:
+    def retried(self, call: Callable[[], Result]) -> Result:
         """Run a call until it answers, it fails for good, or the server was away for too long."""
-        patience = Patience(self)
+        patience = RetryBackoff(self)
         while True:
             try:
                 return call()
@@ -113,10 +113,10 @@ class Wire:
 
     def opened(self, path: str, body: Mapping[str, Any]) -> AbstractContextManager[http.client.HTTPResponse]:
         """Post JSON and give the open answer, whose status is 200; every failure is one of our errors."""
-        return self._opened(path, _Sent("POST", json.dumps(body).encode(), JSON))
+        return self._opened(path, _HttpRequest("POST", json.dumps(body).encode(), JSON))
 
     @contextmanager
-    def _opened(self, path: str, sent: _Sent) -> Iterator[http.client.HTTPResponse]:
+    def _opened(self, path: str, sent: _HttpRequest) -> Iterator[http.client.HTTPResponse]:
         found = self.place.find(os.environ)
         connection = _connection(found, self.answer_timeout_seconds)
         headers = {"Authorization": f"Bearer {found.token}", "Content-Type": sent.content_type}
@@ -134,10 +134,10 @@ class Wire:
             connection.close()
 
 
-class Patience:
+class RetryBackoff:
     """How much longer a call may wait for the server; `renew` starts the wait again after progress."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: ServerClient) -> None:
         self._wire = wire
         self.renew()
 
@@ -150,7 +150,7 @@ class Patience:
         """Wait a moment when the problem may pass by itself, else raise it with its hint."""
         over = self._wire.clock.monotonic_seconds() + self._pause_seconds > self._deadline_seconds
         if over or not problem.retryable:
-            raise hinted(problem)
+            raise with_hint_note(problem)
         time.sleep(self._pause_seconds)
         self._pause_seconds = min(self._pause_seconds * 2, PAUSE_SECONDS_MAX)
 
@@ -160,7 +160,7 @@ def topic_path(topic: str, verb: str) -> str:
     return f"topics/{quote(topic, safe='')}/{verb}"
 
 
-def hinted(problem: TidegateError) -> TidegateError:
+def with_hint_note(problem: TidegateError) -> TidegateError:
     """Let the hint travel with the traceback: Spark carries errors of its Python workers as text."""
     note = f"Hint: {problem.hint}"
     if problem.hint and note not in getattr(problem, "__notes__", ()):

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as spark_types
 
 from tidegate.errors import RequestInvalid
-from tidegate.pipeline.topic.client import hinted
+from tidegate.pipeline.topic.client import with_hint_note
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -38,28 +38,30 @@ def check_columns(schema: StructType) -> None:
     """Refuse rows that cannot become messages, before any is read."""
     fields = {field.name: field.dataType for field in schema.fields}
     if len({name.lower() for name in fields}) < len(schema.fields):
-        raise _refused("Two columns have one name", "Rename one of them.")
+        raise _invalid_rows("Two columns have one name", "Rename one of them.")
     for name, kind in fields.items():
         if isinstance(kind, spark_types.VariantType | spark_types.NullType):
-            raise _refused(f"Column '{name}' has the type {kind.simpleString()}", "Convert it with to_json.")
+            raise _invalid_rows(
+                f"Column '{name}' has the type {kind.simpleString()}", "Convert it with to_json."
+            )
     if KEY in fields and not isinstance(fields[KEY], _KEY_TYPES):
-        raise _refused("Column 'key' is not text or a whole number", "Cast it: key STRING.")
+        raise _invalid_rows("Column 'key' is not text or a whole number", "Cast it: key STRING.")
     if DEDUP_KEY in fields and not isinstance(fields[DEDUP_KEY], _KEY_TYPES):
-        raise _refused("Column 'dedupKey' is not text or a whole number", "Cast it, or rename it.")
+        raise _invalid_rows("Column 'dedupKey' is not text or a whole number", "Cast it, or rename it.")
     if PARTITION in fields and not isinstance(fields[PARTITION], spark_types.IntegralType):
-        raise _refused("Column 'partition' is not a whole number", "Cast it, or rename it.")
+        raise _invalid_rows("Column 'partition' is not a whole number", "Cast it, or rename it.")
     others = [name for name in fields if name not in (PAYLOAD, KEY, PARTITION, DEDUP_KEY)]
     if PAYLOAD not in fields:
         if not others:
-            raise _refused(
+            raise _invalid_rows(
                 "The rows have no column for the payload", "Add one: to_json(struct(…)) AS payload."
             )
         return
     if not isinstance(fields[PAYLOAD], (spark_types.StringType, *_NESTED)):
-        raise _refused("Column 'payload' is not JSON text", "Write it with to_json.")
+        raise _invalid_rows("Column 'payload' is not JSON text", "Write it with to_json.")
     if others:
         names = ", ".join(f"'{name}'" for name in others[:5])
-        raise _refused(
+        raise _invalid_rows(
             f"Beside 'payload' there are the columns {names}, which would be lost",
             "Select payload, key, partition and dedupKey; or leave payload out, and all others become it.",
         )
@@ -73,7 +75,7 @@ def message_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         if not pa.types.is_string(payload.type) and not pa.types.is_large_string(payload.type):
             payload = _lines(payload.to_pylist(maps_as_pydicts="strict"))
         elif payload.null_count:
-            raise _refused("A row has no payload", "JSON null is the text null; filter such rows out.")
+            raise _invalid_rows("A row has no payload", "JSON null is the text null; filter such rows out.")
     else:
         others = [name for name in names if name not in (KEY, PARTITION, DEDUP_KEY)]
         payload = _lines(_in_utc(batch.select(others)).to_pylist(maps_as_pydicts="strict"))
@@ -89,7 +91,7 @@ def parts_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
-        for piece in _pieces(batch):
+        for piece in _split(batch):
             piece_bytes = text_bytes(piece)
             if waiting and (rows + piece.num_rows > PART_ROWS or size_bytes + piece_bytes > PART_BYTES):
                 yield pa.Table.from_batches(waiting)
@@ -117,20 +119,20 @@ def text_bytes(batch: pa.RecordBatch) -> int:
     return int(sum(sizes))
 
 
-def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if batch.num_rows == 0:
         return
     if batch.num_rows == 1 or (batch.num_rows <= PART_ROWS and text_bytes(batch) <= PART_BYTES):
         yield batch
         return
     middle = batch.num_rows // 2
-    yield from _pieces(batch.slice(0, middle))
-    yield from _pieces(batch.slice(middle))
+    yield from _split(batch.slice(0, middle))
+    yield from _split(batch.slice(middle))
 
 
 def _lines(values: list[Any]) -> pa.Array:
     if any(value is None for value in values):
-        raise _refused("A row has no payload", "Filter such rows out.")
+        raise _invalid_rows("A row has no payload", "Filter such rows out.")
     # JSON escapes line ends, so a line is a value.
     return pa.array(_encode_lines(values).split(b"\n")[:-1], pa.large_binary()).cast(pa.large_string())
 
@@ -150,7 +152,7 @@ def _optional(batch: pa.RecordBatch, name: str) -> pa.Array:
     return batch.column(name) if name in batch.schema.names else pa.nulls(batch.num_rows)
 
 
-def _refused(reason: str, hint: str) -> RequestInvalid:
+def _invalid_rows(reason: str, hint: str) -> RequestInvalid:
     problem = RequestInvalid(reason=reason, hint=hint)
-    hinted(problem)
+    with_hint_note(problem)
     return problem

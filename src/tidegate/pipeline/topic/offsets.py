@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from tidegate.errors import OffsetOutOfRange, RequestInvalid, TopicReplaced
-from tidegate.pipeline.topic.client import Wire, hinted, topic_path
+from tidegate.pipeline.topic.client import ServerClient, topic_path, with_hint_note
 from tidegate.pipeline.topic.options import SourceOptions
 
 # A task costs about 10 ms whatever it reads; a range smaller than this is not worth a second one.
@@ -44,12 +44,12 @@ class OffsetRange(InputPartition):  # type: ignore[misc]
         return f"OffsetRange(partition={self.partition}, start={self.start}, stop={self.stop})"
 
 
-class Planner:
+class OffsetPlanner:
     """Asks the server for offsets, and gives them in one order so that Spark can compare their text."""
 
     def __init__(self, settings: SourceOptions) -> None:
         self._settings = settings
-        self._wire = Wire(settings.place, settings.retry_seconds)
+        self._wire = ServerClient(settings.place, settings.retry_seconds)
 
     def first(self) -> Offsets:
         """Return where a query begins that has no offsets yet."""
@@ -64,7 +64,7 @@ class Planner:
             reason = (
                 f"startingOffsets names partition {unknown[0]}, which '{self._settings.topic}' does not have"
             )
-            raise hinted(
+            raise with_hint_note(
                 RequestInvalid(reason=reason, hint=f"Its partitions are {', '.join(_positions(earliest))}.")
             )
         return {**earliest, **starting}
@@ -100,7 +100,7 @@ class Planner:
         if not self._settings.fail_on_data_loss:
             earliest = self.earliest()
             if earliest[TOPIC_ID] != stop[TOPIC_ID]:
-                raise hinted(TopicReplaced(topic=self._settings.topic))
+                raise with_hint_note(TopicReplaced(topic=self._settings.topic))
             start = {**start}
             for partition, end in _positions(stop).items():
                 begin, kept = start.get(partition, 0), min(earliest.get(partition, 0), end)
@@ -118,7 +118,7 @@ class Planner:
         for message in answer["messages"]:
             found[str(message["partition"])] -= 1
         if self.earliest()[TOPIC_ID] != before[TOPIC_ID]:
-            raise hinted(TopicReplaced(topic=self._settings.topic))
+            raise with_hint_note(TopicReplaced(topic=self._settings.topic))
         return {TOPIC_ID: before[TOPIC_ID], **{number: found[number] for number in sorted(found, key=int)}}
 
     def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def check_loss(problem: OffsetOutOfRange, settings: SourceOptions) -> int:
             f"The messages {offset} to {earliest - 1} are gone: retention or CLEAR removed them before this "
             "query read them. With the option failOnDataLoss 'false' it goes on at the earliest that is kept."
         )
-        raise hinted(OffsetOutOfRange(hint=hint, **problem.values)) from None
+        raise with_hint_note(OffsetOutOfRange(hint=hint, **problem.values)) from None
     return earliest
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 from tidegate.errors import RequestInvalid
 from tidegate.model.names import check_topic_name
 from tidegate.model.timeranges import parse_time
-from tidegate.pipeline.topic.client import RETRY_SECONDS_DEFAULT, Place
+from tidegate.pipeline.topic.client import RETRY_SECONDS_DEFAULT, ServerLocation
 
 # Bounds the memory and the time of one micro-batch; about a second of reading on two cores.
 MESSAGES_MAX_DEFAULT = 1_000_000
@@ -51,7 +51,7 @@ class SourceOptions:
     """What a query asked of the source."""
 
     topic: str
-    place: Place
+    place: ServerLocation
     columns: tuple[str, ...]
     starting_offsets: StartingOffsets = "earliest"
     starting_timestamp: str | None = None
@@ -70,7 +70,7 @@ class SinkOptions:
     """What a query asked of the sink; a writer and a batch are for batch queries that may be run again."""
 
     topic: str
-    place: Place
+    place: ServerLocation
     retry_seconds: float = RETRY_SECONDS_DEFAULT
     writer: str | None = None
     batch: int | None = None
@@ -78,10 +78,10 @@ class SinkOptions:
 
 def parse_options(options: Mapping[str, str], columns: Sequence[str]) -> SourceOptions:
     """Check the options of a reading query against the columns that there are; raise RequestInvalid."""
-    given = _known(options)
-    topic, place, retry_seconds = _shared(given)
+    given = _check_known(options)
+    topic, place, retry_seconds = _shared_options(given)
     ending = given.get("endingoffsets", "latest").strip()
-    payload = _word(given, "payload", ("text", "columns"))
+    payload = _choice(given, "payload", ("text", "columns"))
     if "payloadschema" in given and payload != "columns":
         raise RequestInvalid(
             reason="Option payloadSchema is for payload 'columns'", hint='Add .option("payload", "columns").'
@@ -99,17 +99,17 @@ def parse_options(options: Mapping[str, str], columns: Sequence[str]) -> SourceO
         ),
         partitions_min=int(_number(given, "minPartitions", os.cpu_count() or 1, 1, PARTITIONS_CEILING)),
         retry_seconds=retry_seconds,
-        fail_on_data_loss=_word(given, "failOnDataLoss", ("true", "false")) == "true",
+        fail_on_data_loss=_choice(given, "failOnDataLoss", ("true", "false")) == "true",
         payload="columns" if payload == "columns" else "text",
         payload_schema=given.get("payloadschema"),
-        bad_payload="null" if _word(given, "badPayload", ("fail", "null")) == "null" else "fail",
+        bad_payload="null" if _choice(given, "badPayload", ("fail", "null")) == "null" else "fail",
     )
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """Check the options of a writing query; raise RequestInvalid."""
-    given = _known(options)
-    topic, place, retry_seconds = _shared(given)
+    given = _check_known(options)
+    topic, place, retry_seconds = _shared_options(given)
     _refuse_side(given, SOURCE_NAMES, "reads a topic, and this query writes one")
     writer, batch = given.get("writer"), given.get("batch")
     if streaming and (writer is not None or batch is not None):
@@ -128,22 +128,22 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
 
 def refuse_sink_options(options: Mapping[str, str]) -> None:
     """Refuse options of the sink in a query that reads."""
-    _refuse_side(_known(options), SINK_NAMES, "writes a topic, and this query reads one")
+    _refuse_side(_check_known(options), SINK_NAMES, "writes a topic, and this query reads one")
 
 
-def _known(options: Mapping[str, str]) -> dict[str, str]:
+def _check_known(options: Mapping[str, str]) -> dict[str, str]:
     given = {name.lower(): value for name, value in options.items() if name.lower() not in OPTIONS_OF_SPARK}
     _refuse_unknown(given)
     return given
 
 
-def _shared(given: Mapping[str, str]) -> tuple[str, Place, float]:
+def _shared_options(given: Mapping[str, str]) -> tuple[str, ServerLocation, float]:
     topic = given.get("topic")
     if not topic:
         raise RequestInvalid(
             reason="tidegate.topic needs the option 'topic'", hint='Add .option("topic", "<name>").'
         )
-    place = Place(given.get("url"), given.get("token"), given.get("home"), given.get("cafile"))
+    place = ServerLocation(given.get("url"), given.get("token"), given.get("home"), given.get("cafile"))
     retry_seconds = _number(given, "retrySeconds", RETRY_SECONDS_DEFAULT, 0, RETRY_SECONDS_CEILING)
     return check_topic_name(topic), place, retry_seconds
 
@@ -166,7 +166,7 @@ def _refuse_side(given: Mapping[str, str], names: Sequence[str], why: str) -> No
             raise RequestInvalid(reason=f"Option {name}: it is for a query that {why}", hint="Leave it out.")
 
 
-def _word(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+def _choice(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
     """Return an option that is one of a few words, the first of them unless it is said."""
     text = given.get(name.lower(), words[0]).strip().lower()
     if text not in words:

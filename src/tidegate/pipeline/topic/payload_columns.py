@@ -23,7 +23,7 @@ from tidegate.errors import RequestInvalid, TidegateError
 from tidegate.model.names import shorten
 from tidegate.model.schemas import parse_type
 from tidegate.model.timeranges import parse_time
-from tidegate.pipeline.topic.client import Wire, hinted, topic_path
+from tidegate.pipeline.topic.client import ServerClient, topic_path, with_hint_note
 from tidegate.pipeline.topic.options import SourceOptions
 from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
 
@@ -66,7 +66,7 @@ def columns_schema(settings: SourceOptions) -> StructType | str:
     for field in fields:
         if field.name.lower() in settings.columns:
             reason = f"The payloads have a column '{field.name}', as messages have"
-            raise hinted(
+            raise with_hint_note(
                 RequestInvalid(
                     reason=reason, hint="Name fewer with the option columns, or read the payload as text."
                 )
@@ -82,11 +82,11 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def _newest_columns(settings: SourceOptions) -> list[Mapping[str, str]]:
-    wire = Wire(settings.place, settings.retry_seconds)
+    wire = ServerClient(settings.place, settings.retry_seconds)
     schemas = wire.get_json(topic_path(settings.topic, "").rstrip("/")).get("schemas") or []
     if not schemas:
         reason = f"Topic '{settings.topic}' has no payload schema: no table was routed into it yet"
-        raise hinted(RequestInvalid(reason=reason, hint=_HINT))
+        raise with_hint_note(RequestInvalid(reason=reason, hint=_HINT))
     newest = max(schemas, key=lambda schema: int(schema["number"]))
     return list(newest["columns"])
 
@@ -120,7 +120,7 @@ class PayloadColumns:
         payloads = batch.column("payload").cast(pa.binary()).to_pylist()
         if pc.any(pc.equal(batch.column("payload_mode"), "diff")).as_py():
             reason = f"Topic '{self._settings.topic}' has messages whose payload is a diff, not a row"
-            raise hinted(
+            raise with_hint_note(
                 RequestInvalid(reason=reason, hint="Read the payload as text, or route with payload 'full'.")
             )
         mine = self._arrays(batch, payloads, 0)
@@ -145,7 +145,7 @@ class PayloadColumns:
         if self._settings.bad_payload == "fail":
             reason = f"Topic '{self._settings.topic}', {place}: the payload does not fit the columns: {said}"
             hint = "With the option badPayload 'null' its columns are null; payload 'text' gives it as it is."
-            raise hinted(RequestInvalid(reason=reason, hint=hint)) from None
+            raise with_hint_note(RequestInvalid(reason=reason, hint=hint)) from None
         log.warning("a payload does not fit topic=%s %s reason=%s", self._settings.topic, place, said)
         return [pa.nulls(1, kind) for kind in self._types]
 
@@ -191,7 +191,7 @@ def _python_type(kind: DataType, name: str) -> Any:
         inner = {field.name: _python_type(field.dataType, name) | None for field in kind.fields}
         return TypedDict("Inner", inner, total=False)  # type: ignore[operator]
     reason = f"Column '{name}' has the type {kind.simpleString()}, which a JSON payload cannot fill"
-    raise hinted(RequestInvalid(reason=reason, hint="Read it as STRING and convert it in Spark."))
+    raise with_hint_note(RequestInvalid(reason=reason, hint="Read it as STRING and convert it in Spark."))
 
 
 def _array(

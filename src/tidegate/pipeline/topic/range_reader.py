@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tidegate.errors import InvariantBroken, OffsetOutOfRange, ServerNotRunning, TidegateError
-from tidegate.pipeline.topic.client import Patience, Wire, hinted, topic_path
+from tidegate.pipeline.topic.client import RetryBackoff, ServerClient, topic_path, with_hint_note
 from tidegate.pipeline.topic.offsets import OffsetRange, check_loss, warn_of_loss
 from tidegate.pipeline.topic.options import SourceOptions
 
@@ -39,18 +39,18 @@ BATCH_ROWS_MAX = 65_536
 # Arrow reads a message in four small steps; they are served from this buffer, large bodies go past it.
 BODY_BUFFER_BYTES = 64 * 1024
 
-Shape = Callable[[pa.RecordBatch], pa.RecordBatch]
+BatchTransform = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def read_range(
-    settings: SourceOptions, span: InputPartition, schema: pa.Schema, shape: Shape
+    settings: SourceOptions, span: InputPartition, schema: pa.Schema, shape: BatchTransform
 ) -> Iterator[pa.RecordBatch]:
     """Yield exactly the rows of a range; `shape` makes of a batch of messages one of the schema."""
     if not isinstance(span, OffsetRange):
         return  # Spark makes up an empty partition when a plan has none
-    wire = Wire(settings.place, settings.retry_seconds)
-    patience = Patience(wire)
-    gathering = _Gathering(schema)
+    wire = ServerClient(settings.place, settings.retry_seconds)
+    patience = RetryBackoff(wire)
+    gathering = _BatchCombiner(schema)
     position = span.start
     while position < span.stop:
         try:
@@ -59,7 +59,7 @@ def read_range(
                 patience.renew()
                 yield from gathering.add(shape(batch))
             if position < span.stop:
-                raise hinted(
+                raise with_hint_note(
                     InvariantBroken(reason=f"{span} of '{settings.topic}' ended early, at {position}")
                 )
         except OffsetOutOfRange as problem:
@@ -71,7 +71,7 @@ def read_range(
     yield from gathering.rest()
 
 
-def _fetch(wire: Wire, topic: str, span: OffsetRange) -> Iterator[pa.RecordBatch]:
+def _fetch(wire: ServerClient, topic: str, span: OffsetRange) -> Iterator[pa.RecordBatch]:
     body = {"partition": span.partition, "from": span.start, "to": span.stop, "topicId": span.topic_id}
     with wire.opened(topic_path(topic, "read"), body) as answer:
         try:
@@ -94,7 +94,7 @@ def checked_next(batch: pa.RecordBatch, span: OffsetRange, position: int) -> int
     return position + rows
 
 
-def selected(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def select_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Leave the columns of a batch that a schema names, in its order and with its types."""
     if batch.schema.names != schema.names:
         batch = batch.select(schema.names)
@@ -103,7 +103,7 @@ def selected(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return batch
 
 
-class _Gathering:
+class _BatchCombiner:
     """Makes of the batches of the wire such as Spark likes: neither tiny nor huge."""
 
     def __init__(self, schema: pa.Schema) -> None:

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from tidegate.errors import BodyTooLarge, InvariantBroken, RequestInvalid, TidegateError, TopicReplaced
-from tidegate.pipeline.topic.client import Wire, hinted, topic_path
+from tidegate.pipeline.topic.client import ServerClient, topic_path, with_hint_note
 from tidegate.pipeline.topic.message_encoder import check_columns, message_batch, parts_of, stream_bytes
 from tidegate.pipeline.topic.options import SinkOptions
 
@@ -55,7 +55,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
 
     def __init__(self, settings: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise hinted(
+            raise with_hint_note(
                 RequestInvalid(
                     reason="A topic keeps what was written, and complete mode writes everything again",
                     hint="Use append mode; for updates: foreachBatch(tide.to_topic(…)) with update mode.",
@@ -91,7 +91,7 @@ class TopicWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def __init__(self, settings: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
         if overwrite:
-            raise hinted(
+            raise with_hint_note(
                 RequestInvalid(
                     reason="A topic keeps what was written: there is nothing to overwrite",
                     hint='Use .mode("append"); CLEAR TOPIC empties a topic.',
@@ -143,7 +143,7 @@ def store_parts(
     settings: SinkOptions, writer: str, batch: int, rows: Iterator[pa.RecordBatch]
 ) -> StoredParts:
     """Store rows as parts of a batch; all rows are taken, also where the batch was committed before."""
-    wire = Wire(settings.place, settings.retry_seconds)
+    wire = ServerClient(settings.place, settings.retry_seconds)
     path = f"{topic_path(settings.topic, 'parts')}?{urlencode({'writer': writer, 'batch': batch})}"
     parts: list[str] = []
     topic_ids: set[int] = set()
@@ -171,7 +171,7 @@ def commit_parts(settings: SinkOptions, stored: Sequence[StoredParts], *, lasts:
     topic_id = _one_topic(settings, topic_ids)
     if topic_id is not None:
         body["topicId"] = topic_id
-    wire = Wire(settings.place, settings.retry_seconds, COMMIT_TIMEOUT_SECONDS)
+    wire = ServerClient(settings.place, settings.retry_seconds, COMMIT_TIMEOUT_SECONDS)
     try:
         answer = wire.post_json(topic_path(settings.topic, "commit"), body)
     except TopicReplaced:
@@ -188,13 +188,13 @@ def abort_parts(settings: SinkOptions, messages: Sequence[StoredParts | None]) -
     parts = [part for message in stored for part in message.parts]
     body = {"writer": stored[0].writer, "batch": stored[0].batch, "parts": parts}
     try:
-        wire = Wire(settings.place, min(settings.retry_seconds, ABORT_RETRY_SECONDS))
+        wire = ServerClient(settings.place, min(settings.retry_seconds, ABORT_RETRY_SECONDS))
         wire.post_json(topic_path(settings.topic, "abort"), body)
     except TidegateError as problem:
         log.warning("parts of a failed batch are left topic=%s error=%r", settings.topic, str(problem))
 
 
-def _stored(wire: Wire, path: str, table: pa.Table) -> Iterator[dict[str, Any]]:
+def _stored(wire: ServerClient, path: str, table: pa.Table) -> Iterator[dict[str, Any]]:
     """Send messages; where the server takes less at a time, in halves."""
     try:
         answer = wire.post_arrow(path, stream_bytes(table))
@@ -217,4 +217,4 @@ def _one_topic(settings: SinkOptions, topic_ids: set[int]) -> int | None:
 
 def _replaced(settings: SinkOptions) -> TidegateError:
     hint = "What the tasks had stored went with the old topic. Started again, the query writes the new one."
-    return hinted(TopicReplaced(topic=settings.topic, hint=hint))
+    return with_hint_note(TopicReplaced(topic=settings.topic, hint=hint))

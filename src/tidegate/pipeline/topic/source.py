@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidegate.errors import InvariantBroken, TidegateError
-from tidegate.pipeline.topic.client import hinted
-from tidegate.pipeline.topic.offsets import OffsetRange, Offsets, Planner, cut_at
+from tidegate.pipeline.topic.client import with_hint_note
+from tidegate.pipeline.topic.offsets import OffsetPlanner, OffsetRange, Offsets, cut_at
 from tidegate.pipeline.topic.options import (
     SourceOptions,
     parse_options,
@@ -31,7 +31,7 @@ from tidegate.pipeline.topic.options import (
     refuse_sink_options,
 )
 from tidegate.pipeline.topic.payload_columns import PayloadColumns, columns_schema, spark_schema
-from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA, read_range, selected
+from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA, read_range, select_columns
 from tidegate.pipeline.topic.sink import TopicStreamWriter, TopicWriter
 
 if TYPE_CHECKING:
@@ -43,12 +43,12 @@ SOURCE_NAME = "tidegate.topic"
 Checked = TypeVar("Checked")
 
 
-class TopicSource(DataSource):  # type: ignore[misc]
+class TopicDataSource(DataSource):  # type: ignore[misc]
     """What `format("tidegate.topic")` builds; refuses unknown and wrong options before anything runs."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
-        self._settings = _worded(lambda: parse_options(options, MESSAGE_SCHEMA.names))
+        self._settings = _add_hint_note(lambda: parse_options(options, MESSAGE_SCHEMA.names))
 
     @classmethod
     def name(cls) -> str:
@@ -59,26 +59,26 @@ class TopicSource(DataSource):  # type: ignore[misc]
         """Return the columns asked for: those of messages, or those of their payloads and of messages."""
         if self._settings.payload == "columns":
             return columns_schema(self._settings)
-        return spark_schema(_narrowed(self._settings))
+        return spark_schema(_selected_schema(self._settings))
 
     def reader(self, schema: StructType) -> TopicReader:
         """Return the reader of a batch query."""
-        _worded(lambda: refuse_sink_options(self._options))
+        _add_hint_note(lambda: refuse_sink_options(self._options))
         return TopicReader(self._settings, schema)
 
     def streamReader(self, schema: StructType) -> TopicStreamReader:  # noqa: N802 - the name is Spark's
         """Return the reader of a streaming query."""
-        _worded(lambda: refuse_sink_options(self._options))
+        _add_hint_note(lambda: refuse_sink_options(self._options))
         return TopicStreamReader(self._settings, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TopicWriter:
         """Return the writer of a batch query."""
-        settings = _worded(lambda: parse_sink_options(self._options, streaming=False))
+        settings = _add_hint_note(lambda: parse_sink_options(self._options, streaming=False))
         return TopicWriter(settings, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TopicStreamWriter:  # noqa: N802 - Spark's
         """Return the writer of a streaming query."""
-        settings = _worded(lambda: parse_sink_options(self._options, streaming=True))
+        settings = _add_hint_note(lambda: parse_sink_options(self._options, streaming=True))
         return TopicStreamWriter(settings, schema, overwrite=overwrite)
 
 
@@ -91,7 +91,7 @@ class TopicReader(DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[OffsetRange]:
         """Plan from the starting offsets to the ending ones."""
-        planner = Planner(self._settings)
+        planner = OffsetPlanner(self._settings)
         start = planner.first()
         stop = planner.latest()
         ending = self._settings.ending_offsets
@@ -110,7 +110,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
     def __init__(self, settings: SourceOptions, schema: StructType | None = None) -> None:
         self._settings = settings
         self._schema = schema
-        self._planner = Planner(settings)
+        self._planner = OffsetPlanner(settings)
         self._seen: Offsets | None = None
         self._target: Offsets | None = None
 
@@ -155,7 +155,7 @@ def register_source(spark: SparkSession) -> None:
     from pyspark.errors import AnalysisException
 
     try:
-        spark.dataSource.register(TopicSource)
+        spark.dataSource.register(TopicDataSource)
     except AnalysisException as problem:
         if problem.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
@@ -169,17 +169,17 @@ def _read(
             raise InvariantBroken(reason="Spark did not say which columns it wants")
         columns = PayloadColumns(settings, schema)
         return read_range(settings, span, columns.schema, columns.shape)
-    narrowed = _narrowed(settings)
-    return read_range(settings, span, narrowed, partial(selected, schema=narrowed))
+    narrowed = _selected_schema(settings)
+    return read_range(settings, span, narrowed, partial(select_columns, schema=narrowed))
 
 
-def _narrowed(settings: SourceOptions) -> pa.Schema:
+def _selected_schema(settings: SourceOptions) -> pa.Schema:
     return pa.schema([MESSAGE_SCHEMA.field(name) for name in settings.columns])
 
 
-def _worded(check: Callable[[], Checked]) -> Checked:
+def _add_hint_note(check: Callable[[], Checked]) -> Checked:
     """Let the hint of a refused option travel with its error."""
     try:
         return check()
     except TidegateError as problem:
-        raise hinted(problem) from None
+        raise with_hint_note(problem) from None

@@ -28,7 +28,7 @@ FILE_BYTES_MAX = 1 << 20
 MODULE_PREFIX = "tidegate_pipeline_"
 
 
-class Context:
+class PipelineContext:
     """What a pipeline function is given: the Spark session, its checkpoint and the places of the home."""
 
     def __init__(self, spark: SparkSession, home: Home, name: str = "pipeline") -> None:
@@ -51,13 +51,13 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Pipeline:
+class PipelineDefinition:
     """A named function from a Context to a stream that is ready to start."""
 
     name: str
-    function: Callable[[Context], DataStreamWriter]
+    function: Callable[[PipelineContext], DataStreamWriter]
 
-    def __call__(self, context: Context) -> DataStreamWriter:
+    def __call__(self, context: PipelineContext) -> DataStreamWriter:
         return self.function(context)
 
     @property
@@ -71,17 +71,17 @@ class Pipeline:
         return self.function.__code__.co_firstlineno
 
 
-def pipeline(*, name: str) -> Callable[[Callable[[Context], DataStreamWriter]], Pipeline]:
+def pipeline(*, name: str) -> Callable[[Callable[[PipelineContext], DataStreamWriter]], PipelineDefinition]:
     """Mark the function of a file that is the pipeline of this name."""
     check_pipeline_name(name)
 
-    def mark(function: Callable[[Context], DataStreamWriter]) -> Pipeline:
-        return Pipeline(name, function)
+    def mark(function: Callable[[PipelineContext], DataStreamWriter]) -> PipelineDefinition:
+        return PipelineDefinition(name, function)
 
     return mark
 
 
-def load_pipeline(path: Path) -> Pipeline:
+def load_pipeline(path: Path) -> PipelineDefinition:
     """Run a file and give the one pipeline that it defines; raise PipelineInvalid for anything else.
 
     Functions of the file travel to Spark's Python workers by value, so they may be used in UDFs although no
@@ -89,7 +89,9 @@ def load_pipeline(path: Path) -> Pipeline:
     """
     module = _run(path)
     found = {
-        id(one): one for one in vars(module).values() if isinstance(one, Pipeline) and one.file == str(path)
+        id(one): one
+        for one in vars(module).values()
+        if isinstance(one, PipelineDefinition) and one.file == str(path)
     }
     if not found:
         raise _invalid(path, None, "no function in it is under @tide.pipeline(name=…)")
@@ -100,7 +102,7 @@ def load_pipeline(path: Path) -> Pipeline:
     return first
 
 
-def build_writer(one: Pipeline, context: Context) -> DataStreamWriter:
+def build_writer(one: PipelineDefinition, context: PipelineContext) -> DataStreamWriter:
     """Call the function and give its stream, not yet started; raise PipelineInvalid where it gives none.
 
     What the function raises comes out as it is.

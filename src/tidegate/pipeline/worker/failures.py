@@ -26,7 +26,7 @@ CAUSES_MAX = 16
 # What to do about an error of ours: on a line of its own below the reason.
 HINT = "Hint: "
 TRACEBACK = "Traceback (most recent call last)"
-MISMATCH_WAY_OUT = (
+MISMATCH_HINT = (
     "Give the rows the table's columns and types, or add "
     '.option("mergeSchema", "true") to the writeStream to let new columns in, or write to another table.'
 )
@@ -47,7 +47,7 @@ _WRAPPERS = ("[STREAM_FAILED]", "[TASK_WRITE_FAILED]", "[FAILED_EXECUTE_UDF]", "
 
 def short_reason(problem: BaseException) -> str:
     """Return in a sentence or two, on one line, why a query or a file failed."""
-    reason, hint = _told(problem, _texts(problem))
+    reason, hint = _reason_and_hint(problem, _texts(problem))
     return _line(_joined(reason, hint))
 
 
@@ -67,13 +67,13 @@ def full_reason(problem: BaseException, java: Any = None) -> str:
     problem, where it is at hand.
     """
     texts = _texts(problem, java)
-    reason, hint = _told(problem, texts)
+    reason, hint = _reason_and_hint(problem, texts)
     short = _line(reason) if not hint else f"{_line(reason)}\n{_line(HINT + hint)}"
     if isinstance(problem, TidegateError):
         return short
     told = [short]
     if any("DELTA_METADATA_MISMATCH" in text or "DELTA_FAILED_TO_MERGE_FIELDS" in text for text in texts):
-        told.append(MISMATCH_WAY_OUT)
+        told.append(MISMATCH_HINT)
     for text in reversed(texts):
         plain = _without_stacks(text)
         if plain and not any(plain in other for other in told):
@@ -81,7 +81,7 @@ def full_reason(problem: BaseException, java: Any = None) -> str:
     return _cut("\n\n".join(told), FULL_REASON_CHARS_MAX)
 
 
-def _told(problem: BaseException, texts: list[str]) -> tuple[str, str]:
+def _reason_and_hint(problem: BaseException, texts: list[str]) -> tuple[str, str]:
     """Return the reason, and what to do where the error says it."""
     if isinstance(problem, TidegateError):
         return problem.message, problem.hint

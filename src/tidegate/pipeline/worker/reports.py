@@ -22,7 +22,7 @@ from tidegate.checkpoint.inspect import OperatorState, describe
 from tidegate.dedup.describe import DedupState, dedup_state
 from tidegate.errors import StorageCorrupt, TidegateError, TimeRangeInvalid, Unavailable
 from tidegate.model.timeranges import format_time
-from tidegate.pipeline.topic.client import Wire
+from tidegate.pipeline.topic.client import ServerClient
 
 log = logging.getLogger("tidegate.worker")
 
@@ -35,7 +35,7 @@ REPORT_PATH = "worker/report"
 class Reporter:
     """A thread that posts what `body` gives until it is stopped."""
 
-    def __init__(self, wire: Wire, body: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, wire: ServerClient, body: Callable[[], dict[str, Any]]) -> None:
         self._wire = wire
         self._body = body
         self._stopping = threading.Event()

@@ -87,7 +87,7 @@ def build_session(
     scratch = _fresh_scratch(settings.scratch)
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(session_conf(settings, scratch).items()))
-    with _no_orphan():
+    with _kill_jvm_on_error():
         gateway = SparkContext._gateway or _launch(conf, settings, keep_open_fds)
         context = SparkContext(conf=conf, gateway=gateway)
     return _registered(SparkSession(context))
@@ -183,7 +183,7 @@ def _launch(conf: Any, settings: SessionSettings, keep_open_fds: tuple[int, ...]
 
 
 @contextlib.contextmanager
-def _no_orphan() -> Iterator[None]:
+def _kill_jvm_on_error() -> Iterator[None]:
     """Kill the JVM of a start that was broken off: half started, it would wait for us for ever."""
     import psutil
     from pyspark.errors import PySparkRuntimeError

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import PipelineInvalid
 from tidegate.model.clock import Clock
-from tidegate.pipeline.worker.definitions import Context, build_writer, line_in, load_pipeline
+from tidegate.pipeline.worker.definitions import PipelineContext, build_writer, line_in, load_pipeline
 from tidegate.pipeline.worker.failures import full_reason, java_failure, short_reason
 from tidegate.pipeline.worker.progress import ProgressCounter, committed_offsets
 from tidegate.pipeline.worker.reports import StateReports
@@ -40,7 +40,7 @@ NO_STAMP: Stamp = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class SupervisionSettings:
+class RestartSettings:
     """How queries are started and started again."""
 
     trigger_interval_seconds: float = 1.0
@@ -94,10 +94,10 @@ class PipelineRun:
         }
 
 
-class Supervision:
+class PipelineSupervisor:
     """Every pipeline of a home, on one Spark session."""
 
-    def __init__(self, spark: SparkSession, home: Home, settings: SupervisionSettings, clock: Clock) -> None:
+    def __init__(self, spark: SparkSession, home: Home, settings: RestartSettings, clock: Clock) -> None:
         self._spark = spark
         self._home = home
         self._settings = settings
@@ -192,7 +192,7 @@ class Supervision:
                 f"line {pipeline.line}: it defines '{pipeline.name}', so the file must be {pipeline.name}.py."
             )
             raise PipelineInvalid(file=str(run.path), line=pipeline.line, reason=reason)
-        context = Context(own_session(self._spark), self._home, run.name)
+        context = PipelineContext(own_session(self._spark), self._home, run.name)
         writer = build_writer(pipeline, context)
         return writer, topics_of(writer), context.tables
 
@@ -200,7 +200,7 @@ class Supervision:
         run.counter.look(query)
         run.states.look(run.counter.totals().batches)
         if query.isActive:
-            if run.state == "starting" and _has_worked(query):
+            if run.state == "starting" and _has_run_trigger(query):
                 run.state, run.error = "running", None
                 topics = ",".join(run.topics)
                 log.info("pipeline running pipeline=%s topic=%s restarts=%d", run.name, topics, run.restarts)
@@ -255,7 +255,7 @@ def topics_of(writer: DataStreamWriter) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _has_worked(query: StreamingQuery) -> bool:
+def _has_run_trigger(query: StreamingQuery) -> bool:
     """Return whether a query got through a trigger, with rows or without: only then it counts as running."""
     return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
 

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 from tidegate.checkpoint.local.store import ROOT_VARIABLE
 from tidegate.errors import SparkGone
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.topic.client import Place, Wire
+from tidegate.pipeline.topic.client import ServerClient, ServerLocation
 from tidegate.pipeline.worker.reports import REPORT_TIMEOUT_SECONDS, Reporter, state_disk
 from tidegate.pipeline.worker.spark_session import SessionSettings, build_session, end_session, jvm_of
-from tidegate.pipeline.worker.supervisor import Supervision, SupervisionSettings
+from tidegate.pipeline.worker.supervisor import PipelineSupervisor, RestartSettings
 from tidegate.settings import Settings
 from tidegate.storage.home.home import Home
 from tidegate.storage.home.locks import HomeLock
@@ -46,18 +46,18 @@ LOG_FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s"
 LOG_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
 
 
-class StopAsked(BaseException):
+class StartInterrupted(BaseException):
     """Leaves the start of Spark when a signal comes during it."""
 
 
 @dataclass(slots=True)
-class _Standing:
+class _WorkerStatus:
     """What the reports say of the worker; written by the main thread, read by the reporter."""
 
     state_path: Path
     state: str = "starting"
     spark_version: str = field(default_factory=lambda: importlib.metadata.version("pyspark"))
-    supervision: Supervision | None = None
+    supervision: PipelineSupervisor | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def body(self) -> dict[str, Any]:
@@ -85,9 +85,11 @@ def run_worker(
     lock = home.lock("worker")
     if supervisor is not None:
         lock.mark_supervised(supervisor)
-    standing = _Standing(_state_path(home))
+    standing = _WorkerStatus(_state_path(home))
     # The reporter runs before anything can fail, so that a slow start is seen as one.
-    reporter = Reporter(Wire(Place(home=str(home.path)), 0, REPORT_TIMEOUT_SECONDS, clock), standing.body)
+    reporter = Reporter(
+        ServerClient(ServerLocation(home=str(home.path)), 0, REPORT_TIMEOUT_SECONDS, clock), standing.body
+    )
     try:
         _listen(standing, lock)
         reporter.start()
@@ -99,7 +101,7 @@ def run_worker(
         finally:
             standing.state = "stopping"
             _stop_spark(spark, standing)
-    except StopAsked:
+    except StartInterrupted:
         log.info("worker stopped during its start")
     finally:
         standing.state = "stopping"
@@ -150,22 +152,22 @@ def _start_spark(settings: Settings, home: Home, lock_fd: int) -> SparkSession:
 
 
 def _supervise(
-    settings: Settings, home: Home, clock: Clock, spark: SparkSession, standing: _Standing
+    settings: Settings, home: Home, clock: Clock, spark: SparkSession, standing: _WorkerStatus
 ) -> None:
-    how = SupervisionSettings(settings.worker.trigger_interval_seconds, settings.worker.backoff_seconds_max)
-    supervision = Supervision(spark, home, how, clock)
+    how = RestartSettings(settings.worker.trigger_interval_seconds, settings.worker.backoff_seconds_max)
+    supervision = PipelineSupervisor(spark, home, how, clock)
     jvm = jvm_of(spark)
     standing.supervision = supervision
     standing.state = "running"
     log.info("worker running spark=%s jvm=%d", spark.version, jvm.pid)
     while not standing.stop.is_set():
-        with _gone_noticed(jvm):
+        with _spark_gone_on_exit(jvm):
             supervision.tick()
         standing.stop.wait(TICK_SECONDS)
 
 
 @contextlib.contextmanager
-def _gone_noticed(jvm: subprocess.Popen[bytes]) -> Iterator[None]:
+def _spark_gone_on_exit(jvm: subprocess.Popen[bytes]) -> Iterator[None]:
     """Turn whatever a dead JVM makes of a call into SparkGone."""
     from py4j.protocol import Py4JError
 
@@ -181,7 +183,7 @@ def _gone_noticed(jvm: subprocess.Popen[bytes]) -> Iterator[None]:
         raise SparkGone(exit_code=jvm.returncode)
 
 
-def _stop_spark(spark: SparkSession, standing: _Standing) -> None:
+def _stop_spark(spark: SparkSession, standing: _WorkerStatus) -> None:
     jvm = jvm_of(spark)
     guard = threading.Timer(STOP_SECONDS_MAX, jvm.kill)
     guard.start()
@@ -193,7 +195,7 @@ def _stop_spark(spark: SparkSession, standing: _Standing) -> None:
         guard.cancel()
 
 
-def _listen(standing: _Standing, lock: HomeLock) -> None:
+def _listen(standing: _WorkerStatus, lock: HomeLock) -> None:
     """Let SIGTERM and SIGINT ask for a stop; while Spark starts, they leave the start at once."""
 
     def ask(number: int, _frame: FrameType | None) -> None:
@@ -203,7 +205,7 @@ def _listen(standing: _Standing, lock: HomeLock) -> None:
         if first:
             log.info("worker asked to stop signal=%s", signal.Signals(number).name)
         if first and standing.state == "starting":
-            raise StopAsked
+            raise StartInterrupted
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, ask)

@@ -115,7 +115,7 @@ class TopicMessages:
         named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound) if statement.leases else None
         upto = None if leases is not None else _upto(topic, statement.upto, bound)
-        acks = types.Acks(group, named if leases is not None else member, leases, upto)
+        acks = types.AckRequest(group, named if leases is not None else member, leases, upto)
 
         def work() -> Outcome:
             done = self._commit(lambda staging: self._topics.groups.stage_ack(staging, topic, acks))
@@ -139,7 +139,7 @@ class TopicMessages:
         if reason is not None and len(reason) > REASON_CHARS_MAX:
             said = f"REASON has {len(reason)} characters, and {REASON_CHARS_MAX} is the most."
             raise SqlInvalid(reason=said, hint="Say it shorter; the log of the consumer has room.")
-        given_back = types.Nack(group, named, leases, delay_ms, reason, dead=statement.dead)
+        given_back = types.NackRequest(group, named, leases, delay_ms, reason, dead=statement.dead)
 
         def work() -> Outcome:
             done = self._commit(lambda staging: self._topics.groups.stage_nack(staging, topic, given_back))
@@ -153,7 +153,7 @@ class TopicMessages:
         topic, group, _ = self._member(statement, bound, caller)
         named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound)
-        longer = types.Extend(group, named, leases, self._lease_ms(statement, bound))
+        longer = types.ExtendRequest(group, named, leases, self._lease_ms(statement, bound))
 
         def work() -> Outcome:
             done = self._commit(lambda staging: self._topics.groups.stage_extend(staging, topic, longer))

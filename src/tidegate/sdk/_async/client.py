@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import TidegateError
-from tidegate.sdk._async.operations import Audit, Backups, Jobs, Pipelines
-from tidegate.sdk._async.result import Answer, answer_of, arrow_rows
-from tidegate.sdk._async.topics import Topic, Topics
+from tidegate.sdk._async.operations import AuditClient, BackupsClient, JobsClient, PipelinesClient
+from tidegate.sdk._async.result import SqlAnswer, answer_of, arrow_rows
+from tidegate.sdk._async.topics import TopicClient, TopicsClient
 from tidegate.sdk._async.transport import Transport
-from tidegate.sdk._async.users import Tenants, Users
-from tidegate.sdk.live import Feed
+from tidegate.sdk._async.users import TenantsClient, UsersClient
+from tidegate.sdk.live import SubscriptionProtocol
 from tidegate.sdk.requests import get, noted, post
-from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, Retrying
+from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, RetryPolicy
 from tidegate.sdk.statements import arrow_question, bound, insertion, question
 from tidegate.sdk.types import Link, Me
 from tidegate.storage.home.address import find_server
@@ -23,7 +23,7 @@ from tidegate.storage.home.address import find_server
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tidegate.sdk._async.subscription import Subscription
+    from tidegate.sdk._async.subscription import LiveSubscription
 
 
 def connect_async(
@@ -42,7 +42,7 @@ def connect_async(
     """
     find = functools.partial(find_server, url, token, home, ca_file=ca_file)
     try:
-        return AsyncClient(Transport(find, tenant=tenant, retrying=Retrying(retry_seconds)))
+        return AsyncClient(Transport(find, tenant=tenant, retrying=RetryPolicy(retry_seconds)))
     except TidegateError as problem:
         # This is the first call of most programs: its traceback says what to do, too.
         noted(problem)
@@ -54,13 +54,13 @@ class AsyncClient:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self.topics = Topics(transport)
-        self.pipelines = Pipelines(transport)
-        self.tenants = Tenants(transport)
-        self.users = Users(transport)
-        self.audit = Audit(transport)
-        self.jobs = Jobs(transport)
-        self.backups = Backups(transport)
+        self.topics = TopicsClient(transport)
+        self.pipelines = PipelinesClient(transport)
+        self.tenants = TenantsClient(transport)
+        self.users = UsersClient(transport)
+        self.audit = AuditClient(transport)
+        self.jobs = JobsClient(transport)
+        self.backups = BackupsClient(transport)
 
     @property
     def url(self) -> str:
@@ -69,7 +69,7 @@ class AsyncClient:
 
     async def sql(
         self, sql: str, params: Sequence[Any] | None = None, *, idempotency_key: str | None = None
-    ) -> Answer:
+    ) -> SqlAnswer:
         """Run one statement or several, with their parameters bound.
 
         `params` is a list of values; for an INSERT or UPSERT of many rows a list of lists, one for each row.
@@ -112,7 +112,7 @@ class AsyncClient:
         snapshot: bool = True,
         reconnect_seconds: float | None = None,
         on_lost: Callable[[TidegateError], object] | None = None,
-    ) -> Subscription:
+    ) -> LiveSubscription:
         """Follow a SELECT over one table: the rows that are there, then each change of them, once.
 
         It begins with the first change that is asked for, or with an `async with`. A lost connection is
@@ -120,10 +120,10 @@ class AsyncClient:
         says how long; `on_lost` is told of each. `from_seq` goes on behind a change that was seen before,
         without a snapshot; `snapshot=False` leaves out the rows that are there already.
         """
-        from tidegate.sdk._async.subscription import Subscription
+        from tidegate.sdk._async.subscription import LiveSubscription
 
-        feed = Feed(sql, bound(params), from_seq, snapshot=snapshot)
-        return Subscription(self._transport, feed, reconnect_seconds=reconnect_seconds, on_lost=on_lost)
+        feed = SubscriptionProtocol(sql, bound(params), from_seq, snapshot=snapshot)
+        return LiveSubscription(self._transport, feed, reconnect_seconds=reconnect_seconds, on_lost=on_lost)
 
     async def status(self) -> dict[str, Any]:
         """Tell what runs, where, and how fresh it is."""
@@ -139,9 +139,9 @@ class AsyncClient:
         made: Link = await self._transport.call(post("/links", {}))
         return made
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str) -> TopicClient:
         """Return a topic by name; it is looked for at the first call."""
-        return Topic(self._transport, name)
+        return TopicClient(self._transport, name)
 
     async def close(self) -> None:
         """Let the connections go."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from tidegate.errors import RequestInvalid
 
-__all__ = ["Background", "Bell", "Ending", "Lock", "called", "check_function", "sleep"]
+__all__ = ["BackgroundTask", "Lock", "StopEvent", "WakeSignal", "called", "check_function", "sleep"]
 
 NO_WORK = (
     (inspect.isgeneratorfunction, "a generator", "Return one answer instead of yielding."),
@@ -19,7 +19,7 @@ NO_WORK = (
 )
 
 
-class Ending:
+class StopEvent:
     """Whether something is over; whoever pauses meanwhile is woken by it."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Ending:
                 await self._event.wait()
 
 
-class Bell:
+class WakeSignal:
     """Wakes whoever waits for it, at least one; a ring that nobody waits for wakes the next who does.
 
     Threads and signal handlers may ring it as well.
@@ -68,7 +68,7 @@ class Bell:
         self._event.clear()
 
 
-class Background:
+class BackgroundTask:
     """Work that goes on beside its caller."""
 
     def __init__(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:

@@ -7,9 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import RequestInvalid
-from tidegate.sdk._async.prefetch import Intake
+from tidegate.sdk._async.prefetch import Prefetcher
 from tidegate.sdk._async.transport import Transport
-from tidegate.sdk.agent_policy import Asking, reason_of
+from tidegate.sdk.agent_policy import ConsumerOptions, reason_of
 from tidegate.sdk.types import Message
 
 if TYPE_CHECKING:
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 LEFT = "The loop was left before the message was done."
 
 
-class Batch:
+class MessageBatch:
     """Messages as an Arrow table, done when the next batch is asked for, or at `ack`."""
 
-    def __init__(self, intake: Intake, table: pa.Table) -> None:
+    def __init__(self, intake: Prefetcher, table: pa.Table) -> None:
         self._intake = intake
         self.table = table
         self.leases: list[str] = table.column("lease").to_pylist()
@@ -48,15 +48,15 @@ class Consumer:
     Ctrl-C give it back at once. Messages that wait here go back to the group in any case.
     """
 
-    def __init__(self, transport: Transport, path: str, asking: Asking) -> None:
+    def __init__(self, transport: Transport, path: str, asking: ConsumerOptions) -> None:
         self._transport = transport
         self._path = path
         self._asking = asking
-        self._intake: Intake | None = None
+        self._intake: Prefetcher | None = None
         self._is_stopped = False
         self._current: Message | None = None
         self._left: Message | None = None
-        self._batch: Batch | None = None
+        self._batch: MessageBatch | None = None
 
     @property
     def group(self) -> str:
@@ -90,7 +90,7 @@ class Consumer:
         body = {"leases": [message["lease"]], "delayMs": delay_ms, "reason": reason}
         await self._opened().give_back(body)
 
-    async def batches(self) -> AsyncIterator[Batch]:
+    async def batches(self) -> AsyncIterator[MessageBatch]:
         """Iterate over Arrow tables of up to `limit` messages; each is done when the next is asked for."""
         intake = self._opened()
         await intake.release_waiting()
@@ -103,7 +103,7 @@ class Consumer:
             if page is None:
                 intake.check()
                 return
-            self._batch = Batch(intake, page.table)
+            self._batch = MessageBatch(intake, page.table)
             yield self._batch
 
     def __aiter__(self) -> Self:
@@ -127,7 +127,7 @@ class Consumer:
         return self._current
 
     async def __aenter__(self) -> Self:
-        self._intake = Intake(self._transport, self._path, self._asking)
+        self._intake = Prefetcher(self._transport, self._path, self._asking)
         if self._is_stopped:
             self._intake.stop()
         await self._intake.open()
@@ -143,7 +143,7 @@ class Consumer:
         finally:
             await intake.close()
 
-    async def _failed(self, intake: Intake, problem: Exception) -> None:
+    async def _failed(self, intake: Prefetcher, problem: Exception) -> None:
         if self._current is not None:
             await intake.failed(self._current, problem)
         if self._batch is not None:
@@ -156,7 +156,7 @@ class Consumer:
         if self._current is not None and self._current["lease"] == message["lease"]:
             self._current = None
 
-    def _opened(self) -> Intake:
+    def _opened(self) -> Prefetcher:
         if self._intake is None:
             hint = "So that what is not done goes back to the group at the end."
             raise RequestInvalid(reason="A consumer is used in a `with`.", hint=hint)

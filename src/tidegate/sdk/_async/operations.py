@@ -18,7 +18,7 @@ ENTRIES_DEFAULT = 100
 FREEZE_SECONDS_MAX = 600.0
 
 
-class Pipelines:
+class PipelinesClient:
     """All pipelines that the worker runs."""
 
     def __init__(self, transport: Transport) -> None:
@@ -33,7 +33,7 @@ class Pipelines:
         return dict(await self._transport.call(get(f"/pipelines/{quoted(name)}")))
 
 
-class Audit:
+class AuditClient:
     """What was done, by whom, and how it ended."""
 
     def __init__(self, transport: Transport) -> None:
@@ -46,7 +46,7 @@ class Audit:
         return await listed(self._transport, "/audit", "events", {"user": user, "action": action}, limit)
 
 
-class Jobs:
+class JobsClient:
     """What the server does by itself."""
 
     def __init__(self, transport: Transport) -> None:
@@ -64,7 +64,7 @@ class Jobs:
         return shown
 
 
-class Backups:
+class BackupsClient:
     """Backups in the making; `tidegate backup FILE` does all of it."""
 
     def __init__(self, transport: Transport) -> None:

@@ -11,7 +11,7 @@ from tidegate.sdk._async.concurrency import Lock
 from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.arrow import stream_of
 from tidegate.sdk.requests import API, ARROW_STREAM, Request, decoded, encoded, message_list
-from tidegate.sdk.sequence import Numbering
+from tidegate.sdk.sequence import ProducerSequence
 from tidegate.sdk.types import Outgoing, Placed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Producer:
     is in doubt: only the same messages may be published next (see `sequence` and the guide).
     """
 
-    def __init__(self, transport: Transport, path: str, numbering: Numbering) -> None:
+    def __init__(self, transport: Transport, path: str, numbering: ProducerSequence) -> None:
         self._transport = transport
         self._path = path
         self._numbering = numbering

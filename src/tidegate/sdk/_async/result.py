@@ -34,7 +34,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Answer(Result):
+class SqlAnswer(Result):
     """What a call answered: of several statements the last one's rows, and all in `results`."""
 
     took_ms: float
@@ -67,11 +67,11 @@ class Answer(Result):
         return polars.from_arrow(table)
 
 
-def answer_of(said: Mapping[str, Any], transport: Transport, request: Request) -> Answer:
+def answer_of(said: Mapping[str, Any], transport: Transport, request: Request) -> SqlAnswer:
     """Return what a server answered to a call."""
     last = _result(said)
     results = [_result(one) for one in said.get("results") or ()] or [last]
-    return Answer(
+    return SqlAnswer(
         last.columns, last.rows, last.row_count, last.warnings, said["tookMs"], results, transport, request
     )
 

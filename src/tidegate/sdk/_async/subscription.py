@@ -9,17 +9,17 @@ from dataclasses import replace
 from typing import Any, Self
 
 from tidegate.errors import TidegateError
-from tidegate.sdk._async.concurrency import Ending
+from tidegate.sdk._async.concurrency import StopEvent
 from tidegate.sdk._async.sockets import Socket, open_socket
 from tidegate.sdk._async.transport import Transport
-from tidegate.sdk.live import LIVE_PATH, Change, Feed, SocketLost, refused
+from tidegate.sdk.live import LIVE_PATH, RowChange, SocketLost, SubscriptionProtocol, refused
 from tidegate.sdk.requests import Request, noted
-from tidegate.sdk.retries import Course, Fate, Setback
+from tidegate.sdk.retries import FailedAttempt, FailureKind, RetryState
 
 REQUEST = Request("GET", LIVE_PATH)
 
 
-class Subscription:
+class LiveSubscription:
     """The changes of a live query, to be iterated by one task; any task may close it.
 
     A lost connection is opened again, and goes on behind the last change. What cannot be made up for is told
@@ -29,7 +29,7 @@ class Subscription:
     def __init__(
         self,
         transport: Transport,
-        feed: Feed,
+        feed: SubscriptionProtocol,
         *,
         reconnect_seconds: float | None = None,
         on_lost: Callable[[TidegateError], object] | None = None,
@@ -40,9 +40,9 @@ class Subscription:
         self._patience = replace(transport.retrying, seconds=seconds, attempts_max=sys.maxsize)
         self._on_lost = on_lost
         self._socket: Socket | None = None
-        self._course: Course | None = None
+        self._course: RetryState | None = None
         self._established = False
-        self._ended = Ending()
+        self._ended = StopEvent()
         transport.standing.add(self)
 
     @property
@@ -69,7 +69,7 @@ class Subscription:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Change:
+    async def __anext__(self) -> RowChange:
         while not self._ended.is_set():
             change = self._feed.next()
             if change is not None:
@@ -117,14 +117,16 @@ class Subscription:
         self._established = True
         self._course = None
 
-    async def _recover(self, setback: Setback) -> None:
+    async def _recover(self, setback: FailedAttempt) -> None:
         await self._drop()
         if self._ended.is_set():
             return
         if self._course is None:
-            self._course = Course(self._patience if self._established else self._transport.retrying, REQUEST)
+            self._course = RetryState(
+                self._patience if self._established else self._transport.retrying, REQUEST
+            )
             # What the server says for good about the subscription is raised, and no lost connection.
-            is_lost = self._established and setback.fate is not Fate.FINAL
+            is_lost = self._established and setback.fate is not FailureKind.FINAL
             if is_lost and self._on_lost is not None:
                 self._on_lost(setback.error)
         pause_seconds = self._course.next_pause(setback)

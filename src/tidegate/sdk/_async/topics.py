@@ -13,7 +13,7 @@ from tidegate.errors import TopicExists
 from tidegate.sdk._async.operations import listed
 from tidegate.sdk._async.producer import Producer
 from tidegate.sdk._async.transport import Transport
-from tidegate.sdk.agent_policy import LEASE_MS, Asking, Retry, Tuning, member_name
+from tidegate.sdk.agent_policy import LEASE_MS, ConsumerOptions, Retry, Tuning, member_name
 from tidegate.sdk.arrow import ArrowPage, page_of, stream_of
 from tidegate.sdk.requests import (
     API,
@@ -29,7 +29,7 @@ from tidegate.sdk.requests import (
     post,
     quoted,
 )
-from tidegate.sdk.sequence import Numbering, producer_name
+from tidegate.sdk.sequence import ProducerSequence, producer_name
 from tidegate.sdk.types import (
     Acked,
     Extended,
@@ -53,7 +53,7 @@ Start = str | dict[str, Any]
 logger = logging.getLogger("tidegate.topics")
 
 
-class Topics:
+class TopicsClient:
     """All topics of a tenant."""
 
     def __init__(self, transport: Transport) -> None:
@@ -72,7 +72,7 @@ class Topics:
         retention_max_bytes: int | None = None,
         dedup_seconds: int | None = None,
         if_not_exists: bool = False,
-    ) -> Topic:
+    ) -> TopicClient:
         """Make a topic, of 1 partition unless it says else; what is beyond its retention is removed.
 
         With `dedup_seconds` it takes messages with a `dedupKey`, and stores one of each key in that time.
@@ -90,7 +90,7 @@ class Topics:
             differences = _differences(await self.show(name), asked)
             if differences:
                 logger.warning("topic '%s' is there already, and stays as it is: %s", name, differences)
-        return Topic(self._transport, name)
+        return TopicClient(self._transport, name)
 
     async def change(
         self,
@@ -130,7 +130,7 @@ class Topics:
         await self._transport.call(delete(f"/topics/{quoted(name)}"))
 
 
-class Topic:
+class TopicClient:
     """One topic."""
 
     def __init__(self, transport: Transport, name: str) -> None:
@@ -185,7 +185,7 @@ class Topic:
         Without an id it takes a random one. A program that starts again goes on under its id with the number
         that follows its last acknowledged message (`producer.sequence`).
         """
-        numbering = Numbering(producer_id or producer_name(), sequence)
+        numbering = ProducerSequence(producer_id or producer_name(), sequence)
         return Producer(self._transport, self._path("publish"), numbering)
 
     async def consume(
@@ -323,7 +323,7 @@ class Topic:
         """
         from tidegate.sdk._async.consumer import Consumer
 
-        asking = Asking(group, member or member_name(), start, partition, **tuning)
+        asking = ConsumerOptions(group, member or member_name(), start, partition, **tuning)
         return Consumer(self._transport, self._path("").rstrip("/"), asking)
 
     def agent(
@@ -341,16 +341,16 @@ class Topic:
 
         What the function gives is published to the topic `answers`, once for a message.
         """
-        from tidegate.sdk._async.agent import Agent, Duty
+        from tidegate.sdk._async.agent import Agent, AgentOptions
 
-        asking = Asking(
+        asking = ConsumerOptions(
             *(group, member or member_name(), start),
             limit=max(1, workers),
             prefetch=0,
             lease_ms=lease_ms,
             retry=retry or Retry(),
         )
-        return Agent(self._transport, Duty(self._path("").rstrip("/"), asking, workers, answers))
+        return Agent(self._transport, AgentOptions(self._path("").rstrip("/"), asking, workers, answers))
 
     def _path(self, verb: str) -> str:
         return f"/topics/{quoted(self.name)}/{verb}"

@@ -14,7 +14,7 @@ Lifetime = float | Literal["default"] | None
 Tokens = list[TokenShown]
 
 
-class Tenants:
+class TenantsClient:
     """All tenants, for administrators of the instance."""
 
     def __init__(self, transport: Transport) -> None:
@@ -40,7 +40,7 @@ class Tenants:
         return changed
 
 
-class Users:
+class UsersClient:
     """The users of a tenant and their tokens, for its administrators."""
 
     def __init__(self, transport: Transport) -> None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tidegate.errors import Forbidden, IdempotencyKeyReused, NotFound, RequestInvalid, TokenWrong
-from tidegate.sdk._sync.prefetch import Intake
+from tidegate.sdk._sync.prefetch import Prefetcher
 from tidegate.sdk._sync.transport import Transport
-from tidegate.sdk.agent_policy import WORKERS_MAX, Asking, Reject, answer_request, reason_of
-from tidegate.sdk.blocking.concurrency import Background, called, check_function
+from tidegate.sdk.agent_policy import WORKERS_MAX, ConsumerOptions, Reject, answer_request, reason_of
+from tidegate.sdk.blocking.concurrency import BackgroundTask, called, check_function
 from tidegate.sdk.requests import get, quoted
-from tidegate.sdk.retries import Vigil
+from tidegate.sdk.retries import EndlessRetryState
 from tidegate.sdk.signals import stopped_by_signals
 from tidegate.sdk.types import Message
 
@@ -28,11 +28,11 @@ F = TypeVar("F", bound=Work)
 
 
 @dataclass(frozen=True, slots=True)
-class Duty:
+class AgentOptions:
     """What an agent does: how many messages at once, and where its answers go."""
 
     path: str
-    asking: Asking
+    asking: ConsumerOptions
     workers: int
     answers: str | None
 
@@ -61,11 +61,11 @@ def place_of(message: Message) -> str:
 class Agent:
     """Works on the messages of a group, several at once; runs until it is stopped."""
 
-    def __init__(self, transport: Transport, duty: Duty) -> None:
+    def __init__(self, transport: Transport, duty: AgentOptions) -> None:
         self._transport = transport
         self._duty = duty
         self._function: Work | None = None
-        self._intake: Intake | None = None
+        self._intake: Prefetcher | None = None
         self._is_stopped = False
         self._answers_made = ""
 
@@ -97,7 +97,7 @@ class Agent:
         if duty.answers is not None:
             found = self._transport.call(get(f"/topics/{quoted(duty.answers)}"))
             self._answers_made = str(found["createdAt"])
-        intake = self._intake = Intake(self._transport, duty.path, duty.asking)
+        intake = self._intake = Prefetcher(self._transport, duty.path, duty.asking)
         with stopped_by_signals(self.stop):
             if self._is_stopped:
                 intake.stop()
@@ -105,11 +105,11 @@ class Agent:
             self._work_together(intake, function)
         intake.check()
 
-    def _work_together(self, intake: Intake, function: Work) -> None:
+    def _work_together(self, intake: Prefetcher, function: Work) -> None:
         intake.follow()
         work = functools.partial(self._work, intake, function)
         name = f"tidegate-agent-{self._duty.asking.group}"
-        crew = [Background(work, f"{name}-{number}") for number in range(self._duty.workers)]
+        crew = [BackgroundTask(work, f"{name}-{number}") for number in range(self._duty.workers)]
         try:
             for worker in crew:
                 worker.join()
@@ -120,7 +120,7 @@ class Agent:
         finally:
             intake.close()
 
-    def _work(self, intake: Intake, function: Work) -> None:
+    def _work(self, intake: Prefetcher, function: Work) -> None:
         try:
             while (message := intake.next()) is not None:
                 self._work_on(intake, function, message)
@@ -129,7 +129,7 @@ class Agent:
             intake.stop()
             raise
 
-    def _work_on(self, intake: Intake, function: Work, message: Message) -> None:
+    def _work_on(self, intake: Prefetcher, function: Work, message: Message) -> None:
         try:
             answer = called(function, message)
             if answer is not None and self._duty.answers is not None:
@@ -147,11 +147,11 @@ class Agent:
         else:
             intake.done([str(message["lease"])])
 
-    def _publish(self, intake: Intake, message: Message, answer: object) -> None:
+    def _publish(self, intake: Prefetcher, message: Message, answer: object) -> None:
         """Store an answer, and no second one for the same message."""
         path = f"/topics/{quoted(str(self._duty.answers))}/publish"
         request = answer_request(path, (self._duty.asking.group, self._answers_made), message, answer)
-        course = Vigil(self._transport.retrying, request, intake.is_stopped)
+        course = EndlessRetryState(self._transport.retrying, request, intake.is_stopped)
         try:
             self._transport.send(request, course)
         except IdempotencyKeyReused:

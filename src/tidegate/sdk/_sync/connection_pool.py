@@ -11,7 +11,7 @@ from typing import Any
 import httpcore
 import httpx
 
-from tidegate.sdk.connection_groups import GROUP_CONNECTIONS_MAX, Groups
+from tidegate.sdk.connection_groups import GROUP_CONNECTIONS_MAX, ConnectionGroups
 from tidegate.sdk.requests import Request
 
 # Longer than any statement runs by default; a wait that the caller asks for comes on top.
@@ -30,7 +30,7 @@ PROBLEMS = (
 )
 
 
-class Pool:
+class GroupedConnectionPool:
     """Connections in groups; each group is opened when it is first needed.
 
     It stands on httpcore, the part of httpx under its client: that one costs as much again for a call, and
@@ -39,7 +39,7 @@ class Pool:
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
-        self._groups = Groups()
+        self._groups = ConnectionGroups()
         self._opened: dict[int, httpcore.ConnectionPool] = {}
         self._places: dict[str, httpx.URL] = {}
 

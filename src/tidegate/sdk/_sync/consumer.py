@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from tidegate.errors import RequestInvalid
-from tidegate.sdk._sync.prefetch import Intake
+from tidegate.sdk._sync.prefetch import Prefetcher
 from tidegate.sdk._sync.transport import Transport
-from tidegate.sdk.agent_policy import Asking, reason_of
+from tidegate.sdk.agent_policy import ConsumerOptions, reason_of
 from tidegate.sdk.types import Message
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 LEFT = "The loop was left before the message was done."
 
 
-class Batch:
+class MessageBatch:
     """Messages as an Arrow table, done when the next batch is asked for, or at `ack`."""
 
-    def __init__(self, intake: Intake, table: pa.Table) -> None:
+    def __init__(self, intake: Prefetcher, table: pa.Table) -> None:
         self._intake = intake
         self.table = table
         self.leases: list[str] = table.column("lease").to_pylist()
@@ -51,15 +51,15 @@ class Consumer:
     Ctrl-C give it back at once. Messages that wait here go back to the group in any case.
     """
 
-    def __init__(self, transport: Transport, path: str, asking: Asking) -> None:
+    def __init__(self, transport: Transport, path: str, asking: ConsumerOptions) -> None:
         self._transport = transport
         self._path = path
         self._asking = asking
-        self._intake: Intake | None = None
+        self._intake: Prefetcher | None = None
         self._is_stopped = False
         self._current: Message | None = None
         self._left: Message | None = None
-        self._batch: Batch | None = None
+        self._batch: MessageBatch | None = None
 
     @property
     def group(self) -> str:
@@ -93,7 +93,7 @@ class Consumer:
         body = {"leases": [message["lease"]], "delayMs": delay_ms, "reason": reason}
         self._opened().give_back(body)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[MessageBatch]:
         """Iterate over Arrow tables of up to `limit` messages; each is done when the next is asked for."""
         intake = self._opened()
         intake.release_waiting()
@@ -106,7 +106,7 @@ class Consumer:
             if page is None:
                 intake.check()
                 return
-            self._batch = Batch(intake, page.table)
+            self._batch = MessageBatch(intake, page.table)
             yield self._batch
 
     def __iter__(self) -> Self:
@@ -130,7 +130,7 @@ class Consumer:
         return self._current
 
     def __enter__(self) -> Self:
-        self._intake = Intake(self._transport, self._path, self._asking)
+        self._intake = Prefetcher(self._transport, self._path, self._asking)
         if self._is_stopped:
             self._intake.stop()
         self._intake.open()
@@ -146,7 +146,7 @@ class Consumer:
         finally:
             intake.close()
 
-    def _failed(self, intake: Intake, problem: Exception) -> None:
+    def _failed(self, intake: Prefetcher, problem: Exception) -> None:
         if self._current is not None:
             intake.failed(self._current, problem)
         if self._batch is not None:
@@ -159,7 +159,7 @@ class Consumer:
         if self._current is not None and self._current["lease"] == message["lease"]:
             self._current = None
 
-    def _opened(self) -> Intake:
+    def _opened(self) -> Prefetcher:
         if self._intake is None:
             hint = "So that what is not done goes back to the group at the end."
             raise RequestInvalid(reason="A consumer is used in a `with`.", hint=hint)

@@ -11,12 +11,12 @@ from typing import Any
 
 from tidegate.errors import LeaseLost, NotFound, TidegateError
 from tidegate.sdk._sync.transport import Transport
-from tidegate.sdk.agent_policy import Asking, nack_body, what_next
+from tidegate.sdk.agent_policy import ConsumerOptions, nack_body, what_next
 from tidegate.sdk.arrow import ArrowPage, page_of
-from tidegate.sdk.blocking.concurrency import Background, Bell, sleep
-from tidegate.sdk.leases import Leases
+from tidegate.sdk.blocking.concurrency import BackgroundTask, WakeSignal, sleep
+from tidegate.sdk.leases import LeaseTracker
 from tidegate.sdk.requests import API, ARROW_STREAM, JSON, Request, decoded, encoded, noted, post
-from tidegate.sdk.retries import Course, Vigil
+from tidegate.sdk.retries import EndlessRetryState, RetryState
 from tidegate.sdk.types import Message, MessagePage
 
 # A server that stops answers at once and empty: it is not asked again in the same moment.
@@ -29,22 +29,22 @@ LEASES_AT_ONCE = 10_000
 logger = logging.getLogger("tidegate.consumer")
 
 
-class Intake:
+class Prefetcher:
     """Messages of a group for one program; any number of its threads may take them and say they are done.
 
     One background thread fetches, another acknowledges and extends. A server that is away is waited for. What
     cannot be made up for ends it, and is raised by `check`.
     """
 
-    def __init__(self, transport: Transport, path: str, asking: Asking) -> None:
+    def __init__(self, transport: Transport, path: str, asking: ConsumerOptions) -> None:
         self._transport = transport
         self._path = path
         self._asking = asking
         self._clock = transport.retrying.clock
-        self._leases = Leases(asking.lease_ms / 1000, asking.limit, asking.ahead)
-        self._ready, self._room, self._due = Bell(), Bell(), Bell()
-        self._fetcher: Background | None = None
-        self._keeper: Background | None = None
+        self._leases = LeaseTracker(asking.lease_ms / 1000, asking.limit, asking.ahead)
+        self._ready, self._room, self._due = WakeSignal(), WakeSignal(), WakeSignal()
+        self._fetcher: BackgroundTask | None = None
+        self._keeper: BackgroundTask | None = None
         self._failure: Exception | None = None
         self._is_stopped = False
         self._is_closing = False
@@ -57,12 +57,12 @@ class Intake:
         reply = self._transport.send(request)
         self._took(decoded(reply.content, request.path))
         self._transport.standing.add(self)
-        self._keeper = Background(self._keep, f"tidegate-keep-{self._asking.group}")
+        self._keeper = BackgroundTask(self._keep, f"tidegate-keep-{self._asking.group}")
 
     def follow(self) -> None:
         """Begin to fetch ahead."""
         if self._fetcher is None and not self._is_stopped:
-            self._fetcher = Background(self._fetch, f"tidegate-fetch-{self._asking.group}")
+            self._fetcher = BackgroundTask(self._fetch, f"tidegate-fetch-{self._asking.group}")
 
     def is_stopped(self) -> bool:
         """Return whether no more messages are given."""
@@ -218,7 +218,7 @@ class Intake:
         wait_seconds = self._asking.wait_ms / 1000
         path = f"{API}{self._path}/consume"
         request = Request("POST", path, encoded(question), JSON, accept, None, True, wait_seconds)
-        course = Vigil(self._transport.retrying, request, self.is_stopped)
+        course = EndlessRetryState(self._transport.retrying, request, self.is_stopped)
         try:
             reply = self._transport.send(request, course, self._room.wait)
         except TidegateError as problem:
@@ -260,7 +260,7 @@ class Intake:
     def _tell(self, verb: str, body: dict[str, Any], is_over: Callable[[], bool]) -> list[str]:
         """Tell the server however long it takes; give the leases that were not held any more."""
         request = self._post(verb, body)
-        course = Vigil(self._transport.retrying, request, is_over)
+        course = EndlessRetryState(self._transport.retrying, request, is_over)
         try:
             self._transport.send(request, course, self._due.wait)
         except LeaseLost as problem:
@@ -289,7 +289,7 @@ class Intake:
         answer: Mapping[str, Any] = decoded(reply.content, request.path)
         return answer
 
-    def _lost(self, verb: str, problem: LeaseLost, course: Course) -> list[str]:
+    def _lost(self, verb: str, problem: LeaseLost, course: RetryState) -> list[str]:
         leases = [str(lease) for lease in problem.values.get("leases", ())]
         # Where an answer was lost, the first attempt may have done it, and the second finds nothing to do.
         if verb == "ack" and not course.may_have_arrived:

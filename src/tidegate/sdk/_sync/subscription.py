@@ -13,16 +13,16 @@ from typing import Any, Self
 
 from tidegate.errors import TidegateError
 from tidegate.sdk._sync.transport import Transport
-from tidegate.sdk.blocking.concurrency import Ending
+from tidegate.sdk.blocking.concurrency import StopEvent
 from tidegate.sdk.blocking.sockets import Socket, open_socket
-from tidegate.sdk.live import LIVE_PATH, Change, Feed, SocketLost, refused
+from tidegate.sdk.live import LIVE_PATH, RowChange, SocketLost, SubscriptionProtocol, refused
 from tidegate.sdk.requests import Request, noted
-from tidegate.sdk.retries import Course, Fate, Setback
+from tidegate.sdk.retries import FailedAttempt, FailureKind, RetryState
 
 REQUEST = Request("GET", LIVE_PATH)
 
 
-class Subscription:
+class LiveSubscription:
     """The changes of a live query, to be iterated by one task; any task may close it.
 
     A lost connection is opened again, and goes on behind the last change. What cannot be made up for is told
@@ -32,7 +32,7 @@ class Subscription:
     def __init__(
         self,
         transport: Transport,
-        feed: Feed,
+        feed: SubscriptionProtocol,
         *,
         reconnect_seconds: float | None = None,
         on_lost: Callable[[TidegateError], object] | None = None,
@@ -43,9 +43,9 @@ class Subscription:
         self._patience = replace(transport.retrying, seconds=seconds, attempts_max=sys.maxsize)
         self._on_lost = on_lost
         self._socket: Socket | None = None
-        self._course: Course | None = None
+        self._course: RetryState | None = None
         self._established = False
-        self._ended = Ending()
+        self._ended = StopEvent()
         transport.standing.add(self)
 
     @property
@@ -72,7 +72,7 @@ class Subscription:
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Change:
+    def __next__(self) -> RowChange:
         while not self._ended.is_set():
             change = self._feed.next()
             if change is not None:
@@ -120,14 +120,16 @@ class Subscription:
         self._established = True
         self._course = None
 
-    def _recover(self, setback: Setback) -> None:
+    def _recover(self, setback: FailedAttempt) -> None:
         self._drop()
         if self._ended.is_set():
             return
         if self._course is None:
-            self._course = Course(self._patience if self._established else self._transport.retrying, REQUEST)
+            self._course = RetryState(
+                self._patience if self._established else self._transport.retrying, REQUEST
+            )
             # What the server says for good about the subscription is raised, and no lost connection.
-            is_lost = self._established and setback.fate is not Fate.FINAL
+            is_lost = self._established and setback.fate is not FailureKind.FINAL
             if is_lost and self._on_lost is not None:
                 self._on_lost(setback.error)
         pause_seconds = self._course.next_pause(setback)

@@ -16,7 +16,7 @@ from tidegate.errors import TopicExists
 from tidegate.sdk._sync.operations import listed
 from tidegate.sdk._sync.producer import Producer
 from tidegate.sdk._sync.transport import Transport
-from tidegate.sdk.agent_policy import LEASE_MS, Asking, Retry, Tuning, member_name
+from tidegate.sdk.agent_policy import LEASE_MS, ConsumerOptions, Retry, Tuning, member_name
 from tidegate.sdk.arrow import ArrowPage, page_of, stream_of
 from tidegate.sdk.requests import (
     API,
@@ -32,7 +32,7 @@ from tidegate.sdk.requests import (
     post,
     quoted,
 )
-from tidegate.sdk.sequence import Numbering, producer_name
+from tidegate.sdk.sequence import ProducerSequence, producer_name
 from tidegate.sdk.types import (
     Acked,
     Extended,
@@ -56,7 +56,7 @@ Start = str | dict[str, Any]
 logger = logging.getLogger("tidegate.topics")
 
 
-class Topics:
+class TopicsClient:
     """All topics of a tenant."""
 
     def __init__(self, transport: Transport) -> None:
@@ -75,7 +75,7 @@ class Topics:
         retention_max_bytes: int | None = None,
         dedup_seconds: int | None = None,
         if_not_exists: bool = False,
-    ) -> Topic:
+    ) -> TopicClient:
         """Make a topic, of 1 partition unless it says else; what is beyond its retention is removed.
 
         With `dedup_seconds` it takes messages with a `dedupKey`, and stores one of each key in that time.
@@ -93,7 +93,7 @@ class Topics:
             differences = _differences(self.show(name), asked)
             if differences:
                 logger.warning("topic '%s' is there already, and stays as it is: %s", name, differences)
-        return Topic(self._transport, name)
+        return TopicClient(self._transport, name)
 
     def change(
         self,
@@ -133,7 +133,7 @@ class Topics:
         self._transport.call(delete(f"/topics/{quoted(name)}"))
 
 
-class Topic:
+class TopicClient:
     """One topic."""
 
     def __init__(self, transport: Transport, name: str) -> None:
@@ -188,7 +188,7 @@ class Topic:
         Without an id it takes a random one. A program that starts again goes on under its id with the number
         that follows its last acknowledged message (`producer.sequence`).
         """
-        numbering = Numbering(producer_id or producer_name(), sequence)
+        numbering = ProducerSequence(producer_id or producer_name(), sequence)
         return Producer(self._transport, self._path("publish"), numbering)
 
     def consume(
@@ -326,7 +326,7 @@ class Topic:
         """
         from tidegate.sdk._sync.consumer import Consumer
 
-        asking = Asking(group, member or member_name(), start, partition, **tuning)
+        asking = ConsumerOptions(group, member or member_name(), start, partition, **tuning)
         return Consumer(self._transport, self._path("").rstrip("/"), asking)
 
     def agent(
@@ -344,16 +344,16 @@ class Topic:
 
         What the function gives is published to the topic `answers`, once for a message.
         """
-        from tidegate.sdk._sync.agent import Agent, Duty
+        from tidegate.sdk._sync.agent import Agent, AgentOptions
 
-        asking = Asking(
+        asking = ConsumerOptions(
             *(group, member or member_name(), start),
             limit=max(1, workers),
             prefetch=0,
             lease_ms=lease_ms,
             retry=retry or Retry(),
         )
-        return Agent(self._transport, Duty(self._path("").rstrip("/"), asking, workers, answers))
+        return Agent(self._transport, AgentOptions(self._path("").rstrip("/"), asking, workers, answers))
 
     def _path(self, verb: str) -> str:
         return f"/topics/{quoted(self.name)}/{verb}"

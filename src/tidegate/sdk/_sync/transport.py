@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 from tidegate.errors import RequestInvalid, ServerNotRunning
-from tidegate.sdk._sync.connection_pool import Pool
+from tidegate.sdk._sync.connection_pool import GroupedConnectionPool
 from tidegate.sdk.blocking.concurrency import sleep
 from tidegate.sdk.requests import Reply, Request, checked_tenant, decoded, noted
-from tidegate.sdk.retries import Course, Fate, Retrying, Setback, outcome_of, setback_of
+from tidegate.sdk.retries import FailedAttempt, FailureKind, RetryPolicy, RetryState, outcome_of, setback_of
 from tidegate.storage.home.address import Found
 
 if TYPE_CHECKING:
-    from tidegate.sdk._sync.prefetch import Intake
-    from tidegate.sdk._sync.subscription import Subscription
+    from tidegate.sdk._sync.prefetch import Prefetcher
+    from tidegate.sdk._sync.subscription import LiveSubscription
 
 
 class Transport:
@@ -31,16 +31,16 @@ class Transport:
         find: Callable[[], Found],
         *,
         tenant: str | None = None,
-        retrying: Retrying | None = None,
+        retrying: RetryPolicy | None = None,
         pause: Callable[[float], None] = sleep,
     ) -> None:
         self._find = find
         self._tenant = checked_tenant(tenant)
-        self.retrying = retrying or Retrying()
+        self.retrying = retrying or RetryPolicy()
         self._pause = pause
-        self._pools: dict[tuple[bool, str | None], Pool] = {}
+        self._pools: dict[tuple[bool, str | None], GroupedConnectionPool] = {}
         # What goes on until it is closed, and ends with the connections at the latest.
-        self.standing: set[Subscription | Intake] = set()
+        self.standing: set[LiveSubscription | Prefetcher] = set()
         self._use(find())
 
     @property
@@ -56,7 +56,7 @@ class Transport:
     def send(
         self,
         request: Request,
-        course: Course | None = None,
+        course: RetryState | None = None,
         pause: Callable[[float], None] | None = None,
     ) -> Reply:
         """Send a request until it is answered or refused, or trying again is not safe or takes too long."""
@@ -73,12 +73,12 @@ class Transport:
             if pause_seconds is None:
                 raise noted(outcome.error) from outcome.cause
             pause(pause_seconds)
-            if outcome.fate is not Fate.BUSY:
+            if outcome.fate is not FailureKind.BUSY:
                 self.find_again()
 
-    def course_of(self, request: Request) -> Course:
+    def course_of(self, request: Request) -> RetryState:
         """Begin the course of a call, for a caller who asks afterwards what became of it."""
-        return Course(self.retrying, request)
+        return RetryState(self.retrying, request)
 
     def find_again(self) -> None:
         """Look up the address anew: a server that starts again may have another port."""
@@ -98,7 +98,7 @@ class Transport:
         for pool in self._pools.values():
             pool.close()
 
-    def _attempt(self, request: Request, request_id: str) -> Reply | Setback:
+    def _attempt(self, request: Request, request_id: str) -> Reply | FailedAttempt:
         found = self._found
         pool = self._pools[found.is_https, found.ca_file]
         headers = request.headers(found.token, self._tenant, request_id)
@@ -116,5 +116,5 @@ class Transport:
     def _use(self, found: Found) -> None:
         trust = (found.is_https, found.ca_file)
         if trust not in self._pools:
-            self._pools[trust] = Pool(found.tls_context())
+            self._pools[trust] = GroupedConnectionPool(found.tls_context())
         self._found = found

@@ -15,7 +15,7 @@ from tidegate.errors import RequestInvalid
 # Signal handlers run in the main thread, and only when it wakes: a signal may reach another thread.
 WAKE_SECONDS = 1.0
 
-__all__ = ["Background", "Bell", "Ending", "Lock", "called", "check_function", "sleep"]
+__all__ = ["BackgroundTask", "Lock", "StopEvent", "WakeSignal", "called", "check_function", "sleep"]
 
 NO_WORK = (
     (inspect.iscoroutinefunction, "an `async def`", "Take connect_async() for it, or write a plain `def`."),
@@ -24,7 +24,7 @@ NO_WORK = (
 )
 
 
-class Ending:
+class StopEvent:
     """Whether something is over; whoever pauses meanwhile is woken by it."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Ending:
         self._event.wait(seconds)
 
 
-class Bell:
+class WakeSignal:
     """Wakes whoever waits for it, at least one; a ring that nobody waits for wakes the next who does.
 
     Threads and signal handlers may ring it as well. That is why it is a queue: a handler that sets an Event
@@ -64,7 +64,7 @@ class Bell:
             self._rings.get(timeout=WAKE_SECONDS if seconds is None else seconds)
 
 
-class Background:
+class BackgroundTask:
     """Work that goes on beside its caller."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:

@@ -17,7 +17,7 @@ from tidegate.server.http.request import Call
 from tidegate.server.http.responses import json_answer
 from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups.types import Acks, Extend, GroupShape, Nack
+from tidegate.topics.groups.types import AckRequest, ExtendRequest, GroupShape, NackRequest
 
 
 class UptoBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -104,7 +104,7 @@ async def ack(call: Call) -> Response:
     member = _seen(call, topic, body.group, body.member)
     groups = call.running.topic.groups
     # A lease says whose it is; a member that is named has to be its holder.
-    asked = Acks(body.group, body.member if upto is None else member, leases, upto)
+    asked = AckRequest(body.group, body.member if upto is None else member, leases, upto)
     done = await call.running.committer.commit(lambda staging: groups.stage_ack(staging, topic, asked))
     answer = {"acked": done.acked, "position": by_name(done.position)}
     _check_lost(done.lost, answer)
@@ -127,7 +127,7 @@ async def nack(call: Call) -> Response:
     _check_leases(call, body.leases)
     _seen(call, topic, body.group, body.member)
     groups = call.running.topic.groups
-    asked = Nack(body.group, body.member, body.leases, body.delay_ms, reason, body.release, body.dead)
+    asked = NackRequest(body.group, body.member, body.leases, body.delay_ms, reason, body.release, body.dead)
     done = await call.running.committer.commit(lambda staging: groups.stage_nack(staging, topic, asked))
     answer = {"nacked": done.nacked, "dead": done.dead}
     _check_lost(done.lost, answer)
@@ -141,7 +141,7 @@ async def extend(call: Call) -> Response:
     _check_leases(call, body.leases)
     _seen(call, topic, body.group, body.member)
     groups = call.running.topic.groups
-    asked = Extend(body.group, body.member, body.leases, body.lease_ms)
+    asked = ExtendRequest(body.group, body.member, body.leases, body.lease_ms)
     done = await call.running.committer.commit(lambda staging: groups.stage_extend(staging, topic, asked))
     answer = {"extended": done.extended, "expiresAt": format_time(done.expires_us)}
     _check_lost(done.lost, answer)

@@ -23,7 +23,7 @@ from tidegate.server.runtime.waiters import WaitKey
 from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
 from tidegate.topics.groups.leases import lease_prefix
-from tidegate.topics.groups.types import Given, Grant, Ready, Take
+from tidegate.topics.groups.types import FetchRequest, FetchResult, LeasedRange, Ready
 from tidegate.topics.log import reader
 from tidegate.topics.log.record_batch import MESSAGE_SCHEMA
 
@@ -165,7 +165,7 @@ class _Member:
         self._member = ask.member if ask.member is not None else call.principal.full_name
         self._partition = ask.partition
         self._key = WaitKey(ask.topic.id, group, ask.partition)
-        self._take = Take(group, self._member, ask.start, ask.partition, limit, ask.lease_ms)
+        self._take = FetchRequest(group, self._member, ask.start, ask.partition, limit, ask.lease_ms)
 
     async def consumed(self, deadline: float) -> Consumed:
         """Lease messages and give them; what is too much for one answer is given back at once."""
@@ -182,7 +182,7 @@ class _Member:
                 await self._release(given.grants)
         return Consumed([], given.next_offsets, given.missed, is_leased=True)
 
-    async def _given(self, deadline: float) -> Given:
+    async def _given(self, deadline: float) -> FetchResult:
         """Take what there is; wait where there is nothing. The first take also fixes where a group begins."""
         groups = self._running.topic.groups
         groups.seen(self._topic, self._group, self._member, 1)
@@ -196,7 +196,7 @@ class _Member:
             groups.seen(self._topic, self._group, self._member, -1)
             self._pass_on()
 
-    async def _waited(self, given: Given, watch: _Watch, deadline: float) -> Given:
+    async def _waited(self, given: FetchResult, watch: _Watch, deadline: float) -> FetchResult:
         running, waits = self._running, self._running.topic.waits
         while True:
             waiter = waits.arm(self._key)
@@ -216,10 +216,10 @@ class _Member:
             finally:
                 waits.disarm(self._key, waiter)
 
-    async def _taken(self) -> Given:
+    async def _taken(self) -> FetchResult:
         return await self._running.committer.commit(self._stage_take)
 
-    def _stage_take(self, staging: Staging) -> Given:
+    def _stage_take(self, staging: Staging) -> FetchResult:
         # The newest definition: a first take fixes where the group begins in all partitions there are.
         topic = self._running.topics.by_id(self._topic.id) or self._topic
         return self._running.topic.groups.stage_take(staging, topic, self._take)
@@ -245,7 +245,7 @@ class _Member:
     def _seconds_until(self, due_us: int) -> float:
         return max(DUE_SECONDS_MIN, (due_us - self._running.clock.now_us()) / 1_000_000)
 
-    async def _read(self, given: Given) -> Consumed:
+    async def _read(self, given: FetchResult) -> Consumed:
         ranges = [(grant.partition, grant.start, grant.stop) for grant in given.grants]
         log, threads = self._running.log, self._running.threads
         batches, count = await threads.read(
@@ -257,7 +257,7 @@ class _Member:
         leased = _leased(batches, given.grants)
         return Consumed(leased, given.next_offsets, given.missed, is_leased=True)
 
-    async def _release(self, grants: Sequence[Grant]) -> None:
+    async def _release(self, grants: Sequence[LeasedRange]) -> None:
         stage = self._running.topic.groups.stage_release
         with suppress(GroupNotFound):  # deleted since: there is nothing to be given back
             await self._running.committer.commit(
@@ -265,9 +265,9 @@ class _Member:
             )
 
 
-def _behind(grants: Sequence[Grant], count: int) -> list[Grant]:
+def _behind(grants: Sequence[LeasedRange], count: int) -> list[LeasedRange]:
     """Return what of the grants lies behind their first `count` messages."""
-    left: list[Grant] = []
+    left: list[LeasedRange] = []
     for grant in grants:
         done = min(count, grant.stop - grant.start)
         count -= done
@@ -276,7 +276,7 @@ def _behind(grants: Sequence[Grant], count: int) -> list[Grant]:
     return left
 
 
-def _leased(batches: Sequence[pa.RecordBatch], grants: Sequence[Grant]) -> list[pa.RecordBatch]:
+def _leased(batches: Sequence[pa.RecordBatch], grants: Sequence[LeasedRange]) -> list[pa.RecordBatch]:
     """Add to messages their leases and how often they were given; both are in the order of the grants."""
     found: list[pa.RecordBatch] = []
     waiting = iter(grants)

@@ -46,7 +46,7 @@ from tidegate.storage.rocksdb.options import RocksSettings
 from tidegate.telemetry.metrics import Metrics
 from tidegate.topics.definitions import TopicDirectory
 from tidegate.topics.log.log import TopicLog
-from tidegate.upkeep.backup.coordinator import BackupDesk, remove_stale_backups
+from tidegate.upkeep.backup.coordinator import BackupCoordinator, remove_stale_backups
 
 # Rates are taken over this window: long enough to be steady, short enough to show a stop.
 RATE_WINDOW_SECONDS = 5.0
@@ -78,7 +78,7 @@ class Running:
     identities: Identities
     metrics: Metrics
     threads: Threads
-    backups: BackupDesk
+    backups: BackupCoordinator
     tables: TableParts
     ids: SnowflakeSource
     started_seconds: float
@@ -311,7 +311,7 @@ def _build(
         identities=Identities(catalog.tokens, settings.auth, clock, threads.catalog),
         metrics=metrics,
         threads=threads,
-        backups=BackupDesk(home, engine, catalog, clock, counted, tables.streams.flush_all),
+        backups=BackupCoordinator(home, engine, catalog, clock, counted, tables.streams.flush_all),
         tables=tables,
         ids=ids,
         started_seconds=clock.monotonic_seconds(),

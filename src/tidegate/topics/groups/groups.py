@@ -38,19 +38,19 @@ from tidegate.topics.groups.ledger import Draft, Ledger
 from tidegate.topics.groups.members import Members, SteadyTime
 from tidegate.topics.groups.store import Group, GroupBook, GroupMemory
 from tidegate.topics.groups.types import (
-    Acked,
-    Acks,
-    Expired,
-    Extend,
-    Extended,
-    Given,
-    Grant,
+    AckRequest,
+    AckResult,
+    ExpiryResult,
+    ExtendRequest,
+    ExtendResult,
+    FetchRequest,
+    FetchResult,
     GroupLimits,
     GroupShape,
-    Nack,
-    Nacked,
+    LeasedRange,
+    NackRequest,
+    NackResult,
     Ready,
-    Take,
     Tallies,
     check_group_name,
     check_member_name,
@@ -89,7 +89,7 @@ class Groups:
         self._letters = DeadLetters(log, directory)
         self.tallies = Tallies()
 
-    def stage_take(self, staging: Staging, topic: Topic, take: Take) -> Given:
+    def stage_take(self, staging: Staging, topic: Topic, take: FetchRequest) -> FetchResult:
         """Lease messages to a member: what is due again first, then new ones, from all partitions in turn.
 
         The first take fixes where the group begins in the partitions that it names, also when it finds
@@ -113,16 +113,16 @@ class Groups:
             self._members.seen(topic.id, take.group, take.member)
             next_offsets = {partition: draft.position.next for partition, draft in drafts.items()}
         grants = [
-            Grant(partition, entry.start, entry.stop, entry.grant, entry.deliveries)
+            LeasedRange(partition, entry.start, entry.stop, entry.grant, entry.deliveries)
             for partition, one in took.items()
             for entry in one.held
         ]
         expired = sum(one.expired for one in took.values())
         if grants or missed or dead or expired:
             staging.when_durable(lambda: self._count_taken(grants, expired, dead, sum(missed.values())))
-        return Given(grants, missed, next_offsets)
+        return FetchResult(grants, missed, next_offsets)
 
-    def stage_ack(self, staging: Staging, topic: Topic, acks: Acks) -> Acked:
+    def stage_ack(self, staging: Staging, topic: Topic, acks: AckRequest) -> AckResult:
         """Note what a member is done with; it never comes again to the group."""
         _check_acks(acks)
         named, strange = read_leases(acks.leases or ())
@@ -150,9 +150,9 @@ class Groups:
         acked = sum(counts.values())
         if acked:
             staging.when_durable(lambda: self._count_acked(topic, acks.group, acked, was_full))
-        return Acked(acked, position, strange + lost, counts)
+        return AckResult(acked, position, strange + lost, counts)
 
-    def stage_nack(self, staging: Staging, topic: Topic, nack: Nack) -> Nacked:
+    def stage_nack(self, staging: Staging, topic: Topic, nack: NackRequest) -> NackResult:
         """Return messages back: again after a pause, at once and uncounted, or never (a dead letter)."""
         _check_member(nack.member)
         named, strange = read_leases(nack.leases)
@@ -178,9 +178,9 @@ class Groups:
         if nacked:
             failed = 0 if nack.release else nacked
             staging.when_durable(lambda: self._count_failed(topic, nack.group, failed, 0, dead))
-        return Nacked(nacked, dead, lost)
+        return NackResult(nacked, dead, lost)
 
-    def stage_extend(self, staging: Staging, topic: Topic, extend: Extend) -> Extended:
+    def stage_extend(self, staging: Staging, topic: Topic, extend: ExtendRequest) -> ExtendResult:
         """Let leases end later, counted from now; without leases only the group is looked for."""
         _check_member(extend.member)
         named, lost = read_leases(extend.leases)
@@ -202,10 +202,10 @@ class Groups:
                     drafts[one.partition].replace(entry, parts, longer)
             self._book.stage(staging, group, drafts)
             self._heard(topic, extend.group, extend.member)
-        return Extended(count, rules.wall_us + span_us, lost)
+        return ExtendResult(count, rules.wall_us + span_us, lost)
 
     def stage_release(
-        self, staging: Staging, topic: Topic, group: str, member: str, grants: Sequence[Grant]
+        self, staging: Staging, topic: Topic, group: str, member: str, grants: Sequence[LeasedRange]
     ) -> int:
         """Take back leases that a member was never told of, as if they had not been given."""
         named = _named(grants)
@@ -228,7 +228,7 @@ class Groups:
             staging.when_durable(lambda: self._notify(topic, group))
         return count
 
-    def stage_expire(self, staging: Staging, topic: Topic, group: str) -> Expired:
+    def stage_expire(self, staging: Staging, topic: Topic, group: str) -> ExpiryResult:
         """Let messages wait to be given again whose lease ran out; those that failed too often are dead."""
         with self._lock:
             known = self._book.get(staging, topic, group, ())
@@ -250,7 +250,7 @@ class Groups:
         expired = sum(one.expired for one in took.values())
         if any(not draft.is_empty for draft in drafts.values()):
             staging.when_durable(lambda: self._count_failed(topic, group, 0, expired, dead))
-        return Expired(expired, dead)
+        return ExpiryResult(expired, dead)
 
     def stage_reset(
         self, staging: Staging, topic: Topic, group: str, start: Start, partition: int | None
@@ -355,7 +355,9 @@ class Groups:
         self._members.forget(topic.id, group)
         self._notify(topic, group)
 
-    def _begun(self, topic: Topic, group: Group, take: Take, partitions: Sequence[int]) -> dict[int, Draft]:
+    def _begun(
+        self, topic: Topic, group: Group, take: FetchRequest, partitions: Sequence[int]
+    ) -> dict[int, Draft]:
         """Return a draft a partition; where the group has no position yet, it begins where the take says."""
         unknown = [partition for partition in partitions if partition not in group.ledgers]
         if unknown and len(partitions) > 1 and take.start.kind in ("offset", "after"):
@@ -371,7 +373,7 @@ class Groups:
     def _taken(
         self,
         group: Group,
-        take: Take,
+        take: FetchRequest,
         drafts: Mapping[int, Draft],
         windows: Mapping[int, Window],
         rules: Rules,
@@ -442,7 +444,7 @@ class Groups:
                 hint="Acknowledge offsets of messages that you were given: the last is 'latest' - 1.",
             )
 
-    def _count_taken(self, grants: Sequence[Grant], expired: int, dead: int, missed: int) -> None:
+    def _count_taken(self, grants: Sequence[LeasedRange], expired: int, dead: int, missed: int) -> None:
         tallies = self.tallies
         tallies.delivered += sum(grant.count for grant in grants)
         tallies.redelivered += sum(grant.count for grant in grants if grant.deliveries > 1)
@@ -484,7 +486,7 @@ def _check_member(member: str | None) -> None:
         check_member_name(member)
 
 
-def _check_acks(acks: Acks) -> None:
+def _check_acks(acks: AckRequest) -> None:
     _check_member(acks.member)
     if (acks.leases is None) == (acks.upto is None):
         raise RequestInvalid(reason="An ack has either leases or offsets.", hint="Send two requests.")
@@ -498,7 +500,7 @@ def _named_partitions(topic: Topic, named: Sequence[Named]) -> list[int]:
     return sorted({one.partition for one in named if one.partition < topic.partitions})
 
 
-def _named(grants: Sequence[Grant]) -> list[Named]:
+def _named(grants: Sequence[LeasedRange]) -> list[Named]:
     ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for one in grants:
         if one.start < one.stop:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from tidegate.topics.groups.codec import HELD, WAITING, Entry
 from tidegate.topics.groups.ledger import Draft
-from tidegate.topics.groups.types import Nack
+from tidegate.topics.groups.types import NackRequest
 
 REASON_CHARS_MAX = 2_000  # of a nack: a line or two of an exception, not its traceback
 RAN_OUT = "the lease ran out"
@@ -299,7 +299,7 @@ def give_back(
     draft: Draft,
     entry: Entry,
     parts: Sequence[tuple[int, int]],
-    nack: Nack,
+    nack: NackRequest,
     rules: Rules,
     log_start: int,
     doomed_max: int,

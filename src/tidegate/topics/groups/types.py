@@ -39,7 +39,7 @@ class GroupLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class FetchRequest:
     """A member asks for messages; `start` counts only where the group has no position yet."""
 
     group: str
@@ -51,7 +51,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class LeasedRange:
     """Messages of one partition that were leased together: `start` ≤ offset < `stop`."""
 
     partition: int
@@ -67,16 +67,16 @@ class Grant:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class FetchResult:
     """What a take leased, what the group missed since it was last told, and where its new messages go on."""
 
-    grants: list[Grant]
+    grants: list[LeasedRange]
     missed: dict[int, int]
     next_offsets: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Acks:
+class AckRequest:
     """What a member is done with: leases, or all that it was given up to an offset of a partition (in).
 
     Offsets need a member. Leases of another than the one that is named are lost; without a name the lease
@@ -90,7 +90,7 @@ class Acks:
 
 
 @dataclass(frozen=True, slots=True)
-class Acked:
+class AckResult:
     """How many messages were acknowledged, the position after it, and leases that are no longer held.
 
     `by_partition` says how many in each; it has the partitions of `position`.
@@ -103,7 +103,7 @@ class Acked:
 
 
 @dataclass(frozen=True, slots=True)
-class Nack:
+class NackRequest:
     """What a member gives back: it failed, (`release`) was not worked on, or (`dead`) never can succeed.
 
     Leases of another than the member that is named are lost; without a name the lease alone decides.
@@ -119,7 +119,7 @@ class Nack:
 
 
 @dataclass(frozen=True, slots=True)
-class Nacked:
+class NackResult:
     """How many messages were given back, how many of them are dead letters now, and leases no longer held.
 
     Of very many that are to be dead letters, the rest becomes so with the next rounds of expiry.
@@ -131,7 +131,7 @@ class Nacked:
 
 
 @dataclass(frozen=True, slots=True)
-class Extend:
+class ExtendRequest:
     """A member needs its leases for longer, counted from now; those of another than it are lost.
 
     Without a name the lease alone decides.
@@ -144,7 +144,7 @@ class Extend:
 
 
 @dataclass(frozen=True, slots=True)
-class Extended:
+class ExtendResult:
     """How many leases now end when, and those that are no longer held."""
 
     extended: int
@@ -153,7 +153,7 @@ class Extended:
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiryResult:
     """How many leases ran out, and how many of their messages are dead letters now."""
 
     expired: int

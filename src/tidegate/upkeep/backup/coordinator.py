@@ -40,7 +40,7 @@ from tidegate.storage.files import disk_error, is_full
 from tidegate.storage.home.home import Home
 from tidegate.storage.home.locks import is_flocked
 from tidegate.upkeep.backup.home_snapshot import CATALOG_DUMP, CONTENT_FOLDER, freeze
-from tidegate.upkeep.backup.pack import PACKING_LOCK, packed_part
+from tidegate.upkeep.backup.pack import PACKING_LOCK, packed_fraction
 
 JOB_KIND = "backup"
 # A dead desk holds others up for this long; a renewal costs the catalog one small write.
@@ -53,7 +53,7 @@ JOBS_LOOKED_AT_MAX = 100
 log = logging.getLogger(__name__)
 
 
-class Notice(Protocol):
+class BackupObserver(Protocol):
     """Who is told of backups: of each once that it began, and once how it ended. Any thread."""
 
     def began(self) -> None:
@@ -66,7 +66,7 @@ class Notice(Protocol):
         """There will be no file."""
 
 
-class _Nobody:
+class _NoObserver:
     """Who is told where nobody wants to know."""
 
     def began(self) -> None:
@@ -80,7 +80,7 @@ class _Nobody:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class BackupStart:
     """A frozen home that waits for its packer."""
 
     id: str
@@ -89,7 +89,7 @@ class Started:
 
 
 @dataclass(slots=True)
-class _Making:
+class _ActiveBackup:
     """The backup that is being made; the fields below `id` belong to whoever holds the desk's turn."""
 
     id: str
@@ -102,7 +102,7 @@ class _Making:
     ended: threading.Event = field(default_factory=threading.Event)
 
 
-class BackupDesk:
+class BackupCoordinator:
     """Makes the backups of one home, where its engine and its catalog are open."""
 
     def __init__(
@@ -111,7 +111,7 @@ class BackupDesk:
         engine: Engine,
         catalog: Catalog,
         clock: Clock,
-        notice: Notice | None = None,
+        notice: BackupObserver | None = None,
         flush_streams: Callable[[], object] = lambda: None,
     ) -> None:
         """`flush_streams` brings what streams gather in memory to their files; it may block."""
@@ -119,22 +119,22 @@ class BackupDesk:
         self._engine = engine
         self._catalog = catalog
         self._clock = clock
-        self._notice: Notice = notice or _Nobody()
+        self._notice: BackupObserver = notice or _NoObserver()
         self._flush_streams = flush_streams
         self._name = f"{JOB_KIND}/{home.home_id}"
         # One run of one program: process ids come again.
         self._holder = f"{home.home_id}:{os.getpid()}:{clock.now_us()}"
         self._turn = threading.RLock()
-        self._making: _Making | None = None
+        self._making: _ActiveBackup | None = None
         self._closed = False
 
-    def start(self, actor: Actor) -> Started:
+    def start(self, actor: Actor) -> BackupStart:
         """Freeze the home; LeaseHeld while another backup of it is being made."""
         making = self._begin()
         try:
             self._fail_dead_jobs()
             making.folder.mkdir(mode=0o700)
-            self._catalog.dump(_made(making.folder / CONTENT_FOLDER / CATALOG_DUMP))
+            self._catalog.dump(_make_folder(making.folder / CONTENT_FOLDER / CATALOG_DUMP))
             # Made after the dump: a restored catalog knows nothing of a backup that never ends.
             job = self._catalog.jobs.create(
                 actor, DEFAULT_TENANT, JOB_KIND, self._name, {"backup": making.id}
@@ -149,7 +149,7 @@ class BackupDesk:
             )
             with self._turn:
                 making.frozen_seconds = self._clock.monotonic_seconds()
-            return Started(making.id, making.folder, job.id)
+            return BackupStart(making.id, making.folder, job.id)
         except TidegateError as error:
             self._end(making, error)
             raise
@@ -193,7 +193,7 @@ class BackupDesk:
         if making is not None:
             self._end(making, NotReady(reason="it stopped before the file was finished"))
 
-    def _begin(self) -> _Making:
+    def _begin(self) -> _ActiveBackup:
         with self._turn:
             if self._closed:
                 raise NotReady(reason="it is stopping")
@@ -202,21 +202,21 @@ class BackupDesk:
             lease = self._catalog.leases.take(self._name, self._holder, LEASE_SECONDS)
             stamp = datetime.fromtimestamp(self._clock.now_us() / 1_000_000, UTC)
             name = stamp.strftime("%Y%m%dT%H%M%S%fZ")
-            _made(self._home.backups_path)
-            making = _Making(name, self._home.backups_path / name, lease)
+            _make_folder(self._home.backups_path)
+            making = _ActiveBackup(name, self._home.backups_path / name, lease)
             making.began_seconds = self._clock.monotonic_seconds()
             self._making = making
             self._notice.began()
         threading.Thread(target=self._watch, args=(making,), name="tidegate-backup", daemon=True).start()
         return making
 
-    def _find(self, backup: str) -> _Making:
+    def _find(self, backup: str) -> _ActiveBackup:
         with self._turn:
             if self._making is None or self._making.id != backup:
                 raise BackupNotFound(backup=backup[:80])
             return self._making
 
-    def _watch(self, making: _Making) -> None:
+    def _watch(self, making: _ActiveBackup) -> None:
         """Renew the lease and tell the job how far it is, until the backup ends or its packer is gone."""
         while not making.ended.wait(RENEW_SECONDS):
             try:
@@ -231,15 +231,15 @@ class BackupDesk:
             except TidegateError as error:
                 log.warning("backup %s, will try again: %s", making.id, error)
 
-    def _renew(self, making: _Making) -> None:
+    def _renew(self, making: _ActiveBackup) -> None:
         with self._turn:
             if making.ended.is_set():
                 return
             making.lease = self._catalog.leases.renew(making.lease)
             if making.claimed is not None:
-                making.claimed = self._catalog.jobs.progress(making.claimed, packed_part(making.folder))
+                making.claimed = self._catalog.jobs.progress(making.claimed, packed_fraction(making.folder))
 
-    def _packer_gone(self, making: _Making) -> bool:
+    def _packer_gone(self, making: _ActiveBackup) -> bool:
         if making.frozen_seconds is None:
             return False
         if is_flocked(making.folder / PACKING_LOCK):
@@ -248,7 +248,7 @@ class BackupDesk:
         waited_seconds = self._clock.monotonic_seconds() - making.frozen_seconds
         return making.packer_seen or waited_seconds > PACKER_WAIT_SECONDS
 
-    def _end(self, making: _Making, error: TidegateError | None) -> None:
+    def _end(self, making: _ActiveBackup, error: TidegateError | None) -> None:
         """Let go of everything: the job fails with the error, if it has not ended otherwise."""
         with self._turn:
             is_first = self._leave(making)
@@ -264,7 +264,7 @@ class BackupDesk:
         if error is None or not is_flocked(making.folder / PACKING_LOCK):
             remove_frozen(making.folder)
 
-    def _leave(self, making: _Making) -> bool:
+    def _leave(self, making: _ActiveBackup) -> bool:
         """Let the next backup come, and say whether this one had not ended before; in the desk's turn."""
         is_first = not making.ended.is_set()
         making.ended.set()
@@ -312,6 +312,6 @@ def remove_stale_backups(home: Home) -> int:
     return count
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     return folder

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class LakeFreeze:
+class LakeCopy:
     """Copies one folder of tables; called again, it brings the copy up to date and costs little."""
 
     source: Path

@@ -40,16 +40,16 @@ from tidegate.storage.engine import Engine
 from tidegate.storage.files import copy_file
 from tidegate.storage.home.home import ID_FILE, LAYOUT_FILE, LAYOUT_VERSION, TOKEN_FILE, Home
 from tidegate.storage.home.pipeline_files import installed_path, list_pipeline_files, stopped_path
-from tidegate.upkeep.backup.delta_tables import LakeFreeze
+from tidegate.upkeep.backup.delta_tables import LakeCopy
 from tidegate.upkeep.backup.spark_checkpoints import (
-    CheckpointLook,
+    CheckpointPosition,
     batch_to_keep,
+    committed_positions,
     copy_checkpoint,
     is_settled,
-    look_at_commits,
-    look_at_offsets,
+    planned_positions,
 )
-from tidegate.upkeep.backup.stream_logs import take_streams
+from tidegate.upkeep.backup.stream_logs import copy_streams
 
 CONTENT_FOLDER = "content"  # what goes into the file, at the paths that it has in a home
 NOTES_FILE = "freeze.json"
@@ -138,9 +138,9 @@ def freeze(
     FreezeNotes(home.home_id, LAYOUT_VERSION, created_at, lengths_bytes).write(folder)
 
 
-def _lakes(home: Home, content: Path) -> list[LakeFreeze]:
+def _lakes(home: Home, content: Path) -> list[LakeCopy]:
     sources = [home.lake_path, *map(home.tenant_lake_path, _tenants(home))]
-    return [LakeFreeze(source, content / source.relative_to(home.path)) for source in sources]
+    return [LakeCopy(source, content / source.relative_to(home.path)) for source in sources]
 
 
 def _tenants(home: Home) -> list[str]:
@@ -154,12 +154,12 @@ def _take_streams(home: Home, content: Path) -> dict[str, int]:
     """Copy the streams of all tenants; give the length of each file by its path in the content."""
     lengths_bytes: dict[str, int] = {}
     for source in (home.streams_path, *map(home.tenant_streams_path, _tenants(home))):
-        taken = take_streams(source, content / source.relative_to(home.path))
+        taken = copy_streams(source, content / source.relative_to(home.path))
         lengths_bytes |= {str(path.relative_to(content)): length for path, length in taken.items()}
     return lengths_bytes
 
 
-def _take_tables(home: Home, lakes: list[LakeFreeze]) -> dict[str, tuple[int, int]]:
+def _take_tables(home: Home, lakes: list[LakeCopy]) -> dict[str, tuple[int, int]]:
     """Copy the tables, and give for each pipeline the batches to keep that fit them."""
     for _ in range(TRIES_MAX):
         committed, begun = _take_passes(home, lakes)
@@ -176,13 +176,13 @@ def _take_tables(home: Home, lakes: list[LakeFreeze]) -> dict[str, tuple[int, in
 
 
 def _take_passes(
-    home: Home, lakes: Iterable[LakeFreeze]
-) -> tuple[dict[str, CheckpointLook], dict[str, CheckpointLook]]:
+    home: Home, lakes: Iterable[LakeCopy]
+) -> tuple[dict[str, CheckpointPosition], dict[str, CheckpointPosition]]:
     for _ in range(PASSES_MAX):
-        committed = look_at_commits(home.checkpoints_path)
+        committed = committed_positions(home.checkpoints_path)
         for lake in lakes:
             lake.take()
-        begun = look_at_offsets(home.checkpoints_path)
+        begun = planned_positions(home.checkpoints_path)
         moving = [name for name, look in begun.items() if not is_settled(committed.get(name), look)]
         if not moving:
             break
@@ -198,13 +198,13 @@ def _take_small_files(home: Home, content: Path) -> None:
         places = (installed_path(home.pipelines_path, name), stopped_path(home.pipelines_path, name))
         # Whoever stops or starts it now renames its file: it is at one of its two places at every moment.
         for inside in (path.relative_to(home.path) for path in (*places, places[0])):
-            if _taken(home.path / inside, content / inside):
+            if _copied(home.path / inside, content / inside):
                 break
     for inside in map(Path, (SETTINGS_FILE, TOKEN_FILE, ID_FILE, LAYOUT_FILE)):
-        _taken(home.path / inside, content / inside)  # settings are optional
+        _copied(home.path / inside, content / inside)  # settings are optional
 
 
-def _taken(source: Path, target: Path) -> bool:
+def _copied(source: Path, target: Path) -> bool:
     """Copy a small file; say whether it was there."""
     try:
         copy_file(source, target, sync=False)

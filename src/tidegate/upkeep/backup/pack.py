@@ -26,7 +26,7 @@ from tidegate.upkeep.backup.tar_format import (
     END,
     MANIFEST_NAME,
     BackupManifest,
-    FileNote,
+    ManifestEntry,
     encode_manifest,
     header_of,
     padding_of,
@@ -42,7 +42,7 @@ Report = Callable[[int, int], None]  # bytes done, bytes in all
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class BackupFile:
     """A backup that was made."""
 
     file: Path
@@ -72,12 +72,12 @@ def packing(folder: Path) -> Iterator[Callable[[float], None]]:
     fd = os.open(folder / PACKING_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
-        yield lambda done: _tell(fd, done)
+        yield lambda done: _write_progress(fd, done)
     finally:
         os.close(fd)
 
 
-def packed_part(folder: Path) -> float:
+def packed_fraction(folder: Path) -> float:
     """Return how much of a frozen home is packed, from 0 to 1, as its packer told last."""
     try:
         return min(1.0, max(0.0, float((folder / PACKING_LOCK).read_text(encoding="ascii") or 0)))
@@ -93,7 +93,7 @@ def pack(
     force: bool,
     report: Report,
     rest: Callable[[], None] = lambda: None,
-) -> Packed:
+) -> BackupFile:
     """Write a frozen home into a file; StorageFull where there is no room, and nothing is left then.
 
     `rest` is called after every sync, so that a caller who shares the disk may let others go first.
@@ -106,7 +106,7 @@ def pack(
         paths = list(files_below(content))
         total = sum((content / path).stat().st_size for path in paths)
         with _partial(file) as (out, partial):
-            writer = _Writer(out, total, report, rest)
+            writer = _BackupWriter(out, total, report, rest)
             files = tuple(writer.add(content / path, path, notes.lengths_bytes.get(path)) for path in paths)
             manifest = BackupManifest(tidegate_version, notes.layout, notes.home_id, notes.created_at, files)
             writer.end(encode_manifest(manifest))
@@ -114,7 +114,7 @@ def pack(
         sync_folder(file.absolute().parent)
     except OSError as problem:
         raise _packing_failed(file, problem) from problem
-    return Packed(file, writer.written_bytes, len(files), notes.home_id, notes.created_at)
+    return BackupFile(file, writer.written_bytes, len(files), notes.home_id, notes.created_at)
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def _remove_leftovers(file: Path) -> None:
                 left.unlink(missing_ok=True)
 
 
-class _Writer:
+class _BackupWriter:
     """Writes entries one after the other."""
 
     def __init__(self, out: BinaryIO, total_bytes: int, report: Report, rest: Callable[[], None]) -> None:
@@ -167,7 +167,7 @@ class _Writer:
         self._packed_bytes = 0
         self._synced_bytes = 0
 
-    def add(self, source: Path, path: str, length_bytes: int | None) -> FileNote:
+    def add(self, source: Path, path: str, length_bytes: int | None) -> ManifestEntry:
         """Add a file as long as it is now, or as it was at the freeze, if it has grown since.
 
         Without a length, one that is written to still is named by nothing.
@@ -191,7 +191,7 @@ class _Writer:
                 self._packed_bytes += len(chunk)
                 self._report(self._packed_bytes, max(self._total_bytes, self._packed_bytes))
         self._write(padding_of(size_bytes))
-        return FileNote(path, size_bytes, digest.hexdigest())
+        return ManifestEntry(path, size_bytes, digest.hexdigest())
 
     def end(self, manifest: bytes) -> None:
         """Write the manifest and the end, and put all of it on the disk."""
@@ -211,7 +211,7 @@ class _Writer:
             self._rest()
 
 
-def _tell(fd: int, done: float) -> None:
+def _write_progress(fd: int, done: float) -> None:
     os.pwrite(fd, f"{done:.4f}".encode("ascii"), 0)  # always as long, so that no rest of an older one shows
 
 

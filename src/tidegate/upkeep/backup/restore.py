@@ -33,10 +33,10 @@ from tidegate.upkeep.backup.tar_format import (
     CHUNK_BYTES,
     MANIFEST_BYTES_MAX,
     MANIFEST_NAME,
-    ArchiveEntry,
-    ArchiveReader,
     BackupManifest,
-    FileNote,
+    ManifestEntry,
+    TarEntry,
+    TarReader,
     check_path,
     decode_manifest,
     encode_manifest,
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoreResult:
     """A home that was made from a backup."""
 
     home: Path
@@ -75,7 +75,7 @@ def restore(
     catalog: CatalogLoader,
     report: Report,
     before_appearing: Callable[[], None] = lambda: None,
-) -> Restored:
+) -> RestoreResult:
     """Make a home from a backup.
 
     HomeUnusable where the folder holds something, BackupUnusable naming what is wrong with the file.
@@ -115,7 +115,9 @@ def restore(
         _give_up(catalog, spare, home, loaded)
         raise
     _keep(catalog, home, loaded)
-    return Restored(home, manifest.size_bytes, len(manifest.files), manifest.home_id, manifest.created_at)
+    return RestoreResult(
+        home, manifest.size_bytes, len(manifest.files), manifest.home_id, manifest.created_at
+    )
 
 
 def is_mount_point(path: Path) -> bool:
@@ -207,9 +209,9 @@ def _unpack(file: Path, spare: Path, report: Report) -> BackupManifest:
 def _read(file: Path, target: Path | None, report: Report) -> BackupManifest:
     with file.open("rb", buffering=CHUNK_BYTES) as stream:
         total = os.fstat(stream.fileno()).st_size
-        found: dict[str, FileNote] = {}
+        found: dict[str, ManifestEntry] = {}
         manifest: BackupManifest | None = None
-        for entry in ArchiveReader(stream, str(file)).entries():
+        for entry in TarReader(stream, str(file)).entries():
             if manifest is not None:
                 raise BackupUnusable(file=str(file), reason=f"{entry.path} stands behind {MANIFEST_NAME}")
             if entry.path == MANIFEST_NAME:
@@ -235,20 +237,20 @@ def _sync_files(folder: Path) -> None:
             os.close(fd)
 
 
-def _whole(entry: ArchiveEntry, file: str) -> bytes:
+def _whole(entry: TarEntry, file: str) -> bytes:
     if entry.size_bytes > MANIFEST_BYTES_MAX:
         raise BackupUnusable(file=file, reason=f"{MANIFEST_NAME} is larger than can be")
     return b"".join(entry.chunks())
 
 
-def _take(entry: ArchiveEntry, target: Path | None, file: str) -> FileNote:
+def _take(entry: TarEntry, target: Path | None, file: str) -> ManifestEntry:
     """Read one file, and write it where there is a target."""
     inside = check_path(entry.path, file)
     digest = hashlib.sha256()
     if target is None:
         for chunk in entry.chunks():
             digest.update(chunk)
-        return FileNote(entry.path, entry.size_bytes, digest.hexdigest())
+        return ManifestEntry(entry.path, entry.size_bytes, digest.hexdigest())
     place = target / inside
     try:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -260,10 +262,10 @@ def _take(entry: ArchiveEntry, target: Path | None, file: str) -> FileNote:
         for chunk in entry.chunks():
             digest.update(chunk)
             out.write(chunk)
-    return FileNote(entry.path, entry.size_bytes, digest.hexdigest())
+    return ManifestEntry(entry.path, entry.size_bytes, digest.hexdigest())
 
 
-def _compare(manifest: BackupManifest, found: dict[str, FileNote], file: str) -> None:
+def _compare(manifest: BackupManifest, found: dict[str, ManifestEntry], file: str) -> None:
     for note in manifest.files:
         real = found.pop(note.path, None)
         if real is None:

@@ -40,7 +40,7 @@ _STATE_VERSION = re.compile(r"(\d+)(_[\w-]+)?\.(delta|snapshot|changelog|zip)")
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointLook:
+class CheckpointPosition:
     """A checkpoint at one moment: whose it is, and the newest batch of a log (-1: none yet)."""
 
     metadata: bytes
@@ -55,17 +55,17 @@ class CheckpointLook:
             return ""
 
 
-def look_at_commits(checkpoints: Path) -> dict[str, CheckpointLook]:
+def committed_positions(checkpoints: Path) -> dict[str, CheckpointPosition]:
     """Tell for each pipeline which batch it has committed; before the tables are copied."""
-    return _look(checkpoints, "commits")
+    return _positions(checkpoints, "commits")
 
 
-def look_at_offsets(checkpoints: Path) -> dict[str, CheckpointLook]:
+def planned_positions(checkpoints: Path) -> dict[str, CheckpointPosition]:
     """Tell for each pipeline which batch it has begun; after the tables were copied."""
-    return _look(checkpoints, "offsets")
+    return _positions(checkpoints, "offsets")
 
 
-def is_settled(committed: CheckpointLook | None, begun: CheckpointLook) -> bool:
+def is_settled(committed: CheckpointPosition | None, begun: CheckpointPosition) -> bool:
     """Return whether at most one batch began between the two looks, of one and the same query."""
     if committed is None or not committed.metadata:
         return begun.newest <= 0
@@ -73,7 +73,7 @@ def is_settled(committed: CheckpointLook | None, begun: CheckpointLook) -> bool:
 
 
 def batch_to_keep(
-    committed: CheckpointLook | None, begun: CheckpointLook, tables: Iterable[Path]
+    committed: CheckpointPosition | None, begun: CheckpointPosition, tables: Iterable[Path]
 ) -> tuple[int, int] | None:
     """Return the newest batch to keep in `offsets` and in `commits`, None where no cut fits all tables."""
     done = committed.newest if committed and committed.metadata == begun.metadata else NONE_YET
@@ -97,13 +97,13 @@ def copy_checkpoint(source: Path, target: Path, keep: tuple[int, int]) -> None:
         (target / inside).mkdir(parents=True, exist_ok=True, mode=0o700)
         for name in sorted(names):
             # Hidden ones are half written, or Hadoop's sums, which may belong to the file before.
-            if not name.startswith(".") and _wanted(inside, name, offsets, commits):
+            if not name.startswith(".") and _belongs_to_copy(inside, name, offsets, commits):
                 with contextlib.suppress(FileNotFoundError):
                     # Spark renames every file into place: a second name is as good as a copy.
                     link_or_copy(Path(folder) / name, target / inside / name, sync=False)
 
 
-def _wanted(inside: Path, name: str, offsets: int, commits: int) -> bool:
+def _belongs_to_copy(inside: Path, name: str, offsets: int, commits: int) -> bool:
     top = inside.parts[0] if inside.parts else ""
     if top in ("offsets", "commits") and name.isdecimal():
         return int(name) <= (offsets if top == "offsets" else commits)
@@ -115,11 +115,11 @@ def _wanted(inside: Path, name: str, offsets: int, commits: int) -> bool:
     return True
 
 
-def _look(checkpoints: Path, log: str) -> dict[str, CheckpointLook]:
+def _positions(checkpoints: Path, log: str) -> dict[str, CheckpointPosition]:
     looks = {}
     with contextlib.suppress(FileNotFoundError):
         for folder in sorted(path for path in checkpoints.iterdir() if path.is_dir()):
-            looks[folder.name] = CheckpointLook(_read(folder / "metadata"), _newest(folder / log))
+            looks[folder.name] = CheckpointPosition(_read(folder / "metadata"), _newest(folder / log))
     return looks
 
 

@@ -33,7 +33,7 @@ ATTEMPTS_MAX = 5
 log = logging.getLogger(__name__)
 
 
-def take_streams(source: Path, target: Path) -> dict[Path, int]:
+def copy_streams(source: Path, target: Path) -> dict[Path, int]:
     """Copy every stream below a folder; give each copied file with the length up to which it counts."""
     lengths: dict[Path, int] = {}
     for namespace in _folders(source):

@@ -40,7 +40,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 @dataclass(frozen=True, slots=True)
-class FileNote:
+class ManifestEntry:
     """What the manifest says of one file."""
 
     path: str
@@ -56,7 +56,7 @@ class BackupManifest:
     layout: int
     home_id: str
     created_at: str
-    files: tuple[FileNote, ...]
+    files: tuple[ManifestEntry, ...]
 
     @property
     def size_bytes(self) -> int:
@@ -128,7 +128,7 @@ def decode_manifest(content: bytes, file: str) -> BackupManifest:
             reason = f"it has format {version}; this version knows formats up to {FORMAT_VERSION}"
             raise BackupUnusable(file=file, reason=reason, hint="Restore it with a newer Tidegate.")
         inner = msgspec.convert(outer, _Outer).manifest
-        notes = tuple(FileNote(note.path, note.bytes, note.sha256) for note in inner.files)
+        notes = tuple(ManifestEntry(note.path, note.bytes, note.sha256) for note in inner.files)
         found = BackupManifest(inner.tidegate, inner.layout, inner.homeId, inner.createdAt, notes)
         same = encode_manifest(found) == content
     except (ValueError, RecursionError) as problem:
@@ -139,12 +139,12 @@ def decode_manifest(content: bytes, file: str) -> BackupManifest:
 
 
 @dataclass(slots=True)
-class ArchiveEntry:
+class TarEntry:
     """One file in an archive that is read; its contents are read once, before the next entry."""
 
     path: str
     size_bytes: int
-    _reader: ArchiveReader
+    _reader: TarReader
 
     def chunks(self) -> Iterator[bytes]:
         """Yield the contents in chunks, and check the padding behind them."""
@@ -157,14 +157,14 @@ class ArchiveEntry:
             raise _damaged(self._reader.name, f"the padding behind {self.path} is damaged")
 
 
-class ArchiveReader:
+class TarReader:
     """Reads an archive from front to back; tarfile finds the entries, and nothing of it is taken on trust."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.name = name
         self._file = file
 
-    def entries(self) -> Iterator[ArchiveEntry]:
+    def entries(self) -> Iterator[TarEntry]:
         """Yield every entry, the manifest too, in order; then check that nothing follows."""
         last, end = "the beginning", 0
         try:
@@ -178,7 +178,7 @@ class ArchiveReader:
             if self._file.read(found.offset_data - found.offset) != header_of(found.name, found.size):
                 raise _damaged(self.name, f"the header after {last} is damaged")
             last, end = found.name, found.offset_data + found.size + len(padding_of(found.size))
-            yield ArchiveEntry(found.name, found.size, self)
+            yield TarEntry(found.name, found.size, self)
             self._file.seek(end)
             self._check_long_header(last)
         self._file.seek(end)

@@ -19,7 +19,7 @@ from tidegate.cli.output.format import plural
 from tidegate.errors import NamespaceNotFound, RequestInvalid, TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.sdk.client import Answer, Client, Result
+    from tidegate.sdk.client import Client, Result, SqlAnswer
 
 # What became of the rows that a statement counts.
 DEEDS = {"INSERT": "written", "UPSERT": "written", "UPDATE": "changed", "DELETE": "deleted"}
@@ -236,7 +236,7 @@ def pointed(error: TidegateError, statement: Placed, *, as_json: bool) -> Tidega
     return better
 
 
-def wires_of(answer: Answer) -> Iterator[dict[str, Any]]:
+def wires_of(answer: SqlAnswer) -> Iterator[dict[str, Any]]:
     """Yield what each statement answered, as the HTTP endpoint words it; the last one has the time of all."""
     for number, result in enumerate(answer.results, start=1):
         wire: dict[str, Any] = {
@@ -251,7 +251,7 @@ def wires_of(answer: Answer) -> Iterator[dict[str, Any]]:
         yield wire
 
 
-def show(answer: Answer, text: str, *, expanded: bool = False) -> None:
+def show(answer: SqlAnswer, text: str, *, expanded: bool = False) -> None:
     """Print for people what each statement answered, and after the last one how long all took."""
     count = len(answer.results)
     statements = [text] if count == 1 else [one.text for one in placed_statements(text)]

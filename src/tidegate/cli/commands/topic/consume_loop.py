@@ -18,7 +18,7 @@ from tidegate.cli.supervision.child import HeldInterrupts
 from tidegate.errors import LeaseLost, NotReady, ServerNotRunning, TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.sdk.client import Client, Topic
+    from tidegate.sdk.client import Client, TopicClient
 
 PAGE_MESSAGES = 1000  # messages asked for at a time
 FOLLOW_WAIT_MS = 5000  # how long the server holds a question that finds nothing; Ctrl-C ends it at once
@@ -173,7 +173,7 @@ def settle(
         patience.tell(f"{lost.message} {lost.hint}", lost.to_wire())
 
 
-def give_back(topic: Topic, membership: Membership, leases: Sequence[str]) -> None:
+def give_back(topic: TopicClient, membership: Membership, leases: Sequence[str]) -> None:
     """Give back what was not begun; it counts as not delivered."""
     try:
         topic.nack(membership.group, leases, release=True, member=membership.member)

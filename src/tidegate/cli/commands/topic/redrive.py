@@ -18,7 +18,7 @@ from tidegate.cli.supervision.child import HeldInterrupts
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.sdk.client import Client, Topic
+    from tidegate.sdk.client import Client, TopicClient
 
 GROUP = "redrive"
 # Longer than a page takes, also on a slow disk: a letter that comes again is sent once all the same.
@@ -91,7 +91,7 @@ class _Redrive:
                     return
                 self._send_all(letters, messages, stop)
 
-    def _send_all(self, letters: Topic, messages: Page, stop: HeldInterrupts) -> None:
+    def _send_all(self, letters: TopicClient, messages: Page, stop: HeldInterrupts) -> None:
         """Send letters and acknowledge them; give back those that were not begun."""
         leases = [str(message["lease"]) for message in messages]
         done = 0
