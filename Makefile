@@ -15,7 +15,7 @@ KILL_ROUNDS ?= 50
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench crash soak shake
+.PHONY: help setup run test lint check bench crash soak shake wheel sbom
 
 help:  ## this list
 	@sed -nE 's/^([a-z]+):[^#]*## (.*)/make \1\t\2/p' Makefile | expand -t 14
@@ -36,6 +36,9 @@ test: lint  ## everything needed, then style, types and all tests
 	@scripts/browser.sh
 	$(BIN)/python -m pytest -m "not crash" --numprocesses $(TEST_PROCESSES) --dist loadfile
 	$(BIN)/python -m pytest -m crash --numprocesses $(TEST_PROCESSES) --dist loadfile
+
+check: lint  ## style, types and the tests of what changed since origin/main or the last commit
+	@$(BIN)/python scripts/check.py $(BASE)
 
 bench: setup  ## the benchmark table
 	$(BIN)/python -m benchmarks
@@ -63,3 +66,9 @@ soak: setup  ## the same for SOAK_MINUTES (60), then random requests, statements
 
 shake: setup  ## all tests in an order of chance, beside processes that take the processors, with more examples
 	$(BIN)/python -m tests.shake --examples 5 -m "not crash"
+
+wheel: setup  ## a wheel in build/dist, tried in an empty environment: tidegate up --demo
+	@$(BIN)/python scripts/wheel.py --try
+
+sbom: setup  ## build/sbom.cdx.json: what the package is made of, in CycloneDX
+	@$(BIN)/python scripts/sbom.py build/sbom.cdx.json

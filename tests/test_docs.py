@@ -32,6 +32,8 @@ from tidegate.errors import TidegateError, every_error
 
 REFERENCE = ROOT / "docs" / "reference"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# What they tell to type is for a checkout: `tests/test_contributing.py`.
+ROOT_PAGES = [ROOT / name for name in ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
 
 README_PORT = "8787"
 READY_SECONDS_MAX = 300.0
@@ -260,7 +262,7 @@ def test_limitations_are_listed_in_one_place() -> None:
             assert not re.search(r"not (?:in|part of) this version|^Not yet:", text, re.MULTILINE), page
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("path", [*PAGES, *ROOT_PAGES], ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_link_leads_somewhere(path: Path) -> None:
     assert broken_links(path) == []
 

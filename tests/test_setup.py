@@ -17,7 +17,8 @@ import pytest
 
 from tests.paths import ROOT
 
-TARGETS = ["setup", "run", "test", "bench", "crash", "soak", "lint"]
+TARGETS = ["setup", "run", "test", "bench", "crash", "soak", "lint", "check", "wheel", "sbom", "shake"]
+PINNED = ["constraints.txt", "constraints-test.txt"]
 NO_NETWORK = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "", "https_proxy": "http://127.0.0.1:9"}
 SECONDS_MAX = 300.0
 FIRST_STEP = "[1/4] Python environment …"
@@ -27,16 +28,18 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def pins() -> dict[str, str]:
-    """Read constraints.txt: the one version of every package."""
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    return {normal(name): version for name, _, version in (line.partition("==") for line in lines)}
+def pins(*files: str) -> dict[str, str]:
+    """Read constraints files: the one version of every package."""
+    text = "".join((ROOT / file).read_text() for file in files or PINNED)
+    return {
+        normal(name): version for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", text, re.MULTILINE)
+    }
 
 
 def copy_checkout(target: Path) -> Path:
     """Make a checkout with nothing set up in it."""
     target.mkdir()
-    for name in ("Makefile", "constraints.txt", "pyproject.toml"):
+    for name in ("Makefile", *PINNED, "pyproject.toml"):
         shutil.copy(ROOT / name, target / name)
     shutil.copytree(ROOT / "scripts", target / "scripts")
     return target
@@ -163,16 +166,27 @@ def test_ci_runs_make_test_and_nothing_else() -> None:
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
 
 
-def test_every_constraint_is_one_exact_version() -> None:
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        assert re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9][A-Za-z0-9_.+!]*", line), line
+@pytest.mark.parametrize("file", PINNED)
+def test_every_package_is_pinned_to_one_version_with_hashes(file: str) -> None:
+    entries = re.split(r"^(?=\S)", (ROOT / file).read_text(), flags=re.MULTILINE)[1:]
+    assert len(entries) > 40
+    for entry in entries:
+        head, *hashes = entry.removesuffix("\n").split(" \\\n")
+        assert re.fullmatch(r"[a-z0-9-]+==[0-9][a-z0-9.+!]*( ; .+)?", head), head
+        assert hashes, head
+        assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}", line) for line in hashes), head
 
 
-def test_every_dependency_is_pinned() -> None:
+def test_what_runs_is_pinned_apart_from_what_only_tests() -> None:
+    run, test = (set(pins(file)) for file in PINNED)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    names = {normal(re.split(r"[<>=!~\[ ;]", text)[0]) for text in wanted}
-    assert names - pins().keys() == set()
+    named = {
+        kind: {normal(re.split(r"[<>=!~\[ ;]", text)[0]) for text in texts}
+        for kind, texts in {"run": project["dependencies"], **project["optional-dependencies"]}.items()
+    }
+    assert named["run"] - run == set()
+    assert named["dev"] - test - run == set()
+    assert run & test == set()
 
 
 def test_what_is_installed_is_what_is_pinned() -> None:
