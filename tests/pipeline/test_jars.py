@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +15,27 @@ import pytest
 from tidegate.errors import JarsMissing, JavaMissing
 from tidegate.pipeline import jars
 from tidegate.pipeline import jars as ivy
-from tidegate.pipeline.jars import DELTA, MANIFEST_NAME, delta_jars
+from tidegate.pipeline.jars import DELTA, DELTA_JARS, JarHash, delta_jars
 from tidegate.pipeline.java import JavaHome, find_java, parse_settings
 
 FOLDER = f"{DELTA.artifact}-{DELTA.version}"
 OFFLINE = {"https_proxy": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
 
 
-def make_cache(root: Path, names: list[str]) -> Path:
+def jar_hash(name: str) -> JarHash:
+    """Describe a jar that holds its own name."""
+    return JarHash(name, len(name), hashlib.sha256(name.encode()).hexdigest())
+
+
+A_AND_B = [jar_hash("a.jar"), jar_hash("b.jar")]
+
+
+def make_cache(root: Path, names: Sequence[str] = ("a.jar", "b.jar")) -> Path:
     """Make a cache as a fetch leaves it, with jars that hold their own name."""
     folder = root / FOLDER
     folder.mkdir(parents=True)
     for name in names:
         (folder / name).write_bytes(name.encode())
-    jars._write_manifest(folder)
     return folder
 
 
@@ -42,34 +50,50 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ivy, "ATTEMPT_PAUSE_SECONDS", 0.0)
 
 
-def test_a_kept_cache_needs_no_network_and_no_java(tmp_path: Path) -> None:
-    folder = make_cache(tmp_path, ["b.jar", "a.jar"])
-    found = delta_jars(tmp_path, environ={"PATH": ""})
+def test_a_whole_cache_needs_no_network_and_no_java(tmp_path: Path) -> None:
+    folder = make_cache(tmp_path)
+    found = delta_jars(tmp_path, environ={"PATH": ""}, expected=A_AND_B)
     assert found == [folder / "a.jar", folder / "b.jar"]
 
 
-@pytest.mark.parametrize("damage", ["missing", "shorter", "manifest", "newer"])
+@pytest.mark.parametrize("damage", ["missing", "shorter"])
 def test_a_damaged_cache_is_not_used(tmp_path: Path, offline: dict[str, str], damage: str) -> None:
-    folder = make_cache(tmp_path, ["a.jar"])
-    manifest = folder / MANIFEST_NAME
+    folder = make_cache(tmp_path)
     if damage == "missing":
-        (folder / "a.jar").unlink()
-    elif damage == "shorter":
-        (folder / "a.jar").write_bytes(b"")
-    elif damage == "manifest":
-        manifest.write_text(manifest.read_text()[:20])
+        (folder / "b.jar").unlink()
     else:
-        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": 2}))
-    with pytest.raises(JarsMissing, match="nothing was to be fetched"):
-        delta_jars(tmp_path, environ=offline, fetch=False)
+        (folder / "b.jar").write_bytes(b"")
+    with pytest.raises(JarsMissing, match=r"b\.jar is not .* nothing was to be fetched"):
+        delta_jars(tmp_path, environ=offline, fetch=False, expected=A_AND_B)
 
 
-def test_a_flipped_byte_is_found_when_hashes_are_asked_for(tmp_path: Path, offline: dict[str, str]) -> None:
-    folder = make_cache(tmp_path, ["a.jar"])
+def test_a_flipped_byte_is_found_when_hashes_are_checked(tmp_path: Path, offline: dict[str, str]) -> None:
+    folder = make_cache(tmp_path)
     (folder / "a.jar").write_bytes(b"A.jar")
-    assert delta_jars(tmp_path, environ=offline) == [folder / "a.jar"]
-    with pytest.raises(JarsMissing):
-        delta_jars(tmp_path, environ=offline, check_hashes=True, fetch=False)
+    assert delta_jars(tmp_path, environ=offline, expected=A_AND_B) == [folder / "a.jar", folder / "b.jar"]
+    with pytest.raises(JarsMissing, match=r"a\.jar is not the file whose hash Tidegate knows"):
+        delta_jars(tmp_path, environ=offline, check_hashes=True, fetch=False, expected=A_AND_B)
+
+
+def test_a_jar_that_the_repository_changed_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(artifact: object, scratch: Path, target: Path, environ: object) -> None:
+        target.mkdir()
+        for name, content in {"a.jar": b"a.jar", "b.jar": b"B.jar", f"{FOLDER}.jar": b""}.items():
+            (target / name).write_bytes(content)
+
+    monkeypatch.setattr(ivy, "retrieve", send)
+    with pytest.raises(JarsMissing, match=r"b\.jar .* in what the repository sent"):
+        delta_jars(tmp_path, environ={}, expected=A_AND_B)
+    assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+    assert delta_jars(tmp_path, environ={}, expected=A_AND_B[:1]) == [tmp_path / FOLDER / "a.jar"]
+
+
+def test_the_jars_of_this_machine_are_those_of_the_table() -> None:
+    assert [jar.name for jar in delta_jars(check_hashes=True, fetch=False)] == [
+        jar.name for jar in DELTA_JARS
+    ]
 
 
 def test_offline_says_why_and_what_to_do_and_leaves_nothing_half_made(
@@ -83,10 +107,10 @@ def test_offline_says_why_and_what_to_do_and_leaves_nothing_half_made(
 
 
 def test_a_failed_fetch_keeps_a_damaged_folder_as_it_was(tmp_path: Path, offline: dict[str, str]) -> None:
-    folder = make_cache(tmp_path, ["a.jar", "b.jar"])
+    folder = make_cache(tmp_path)
     (folder / "a.jar").unlink()
     with pytest.raises(JarsMissing):
-        delta_jars(tmp_path, environ=offline)
+        delta_jars(tmp_path, environ=offline, expected=A_AND_B)
     assert (folder / "b.jar").read_bytes() == b"b.jar"
 
 
@@ -117,6 +141,15 @@ def test_a_named_folder_is_used_as_it_is(tmp_path: Path) -> None:
     jar = tmp_path / f"{DELTA.artifact}-9.jar"
     jar.write_bytes(b"")
     assert delta_jars(environ={"TIDEGATE_JARS_DIR": str(tmp_path)}) == [jar]
+
+
+def test_a_named_folder_with_another_jar_under_a_known_name_is_refused(tmp_path: Path) -> None:
+    (tmp_path / DELTA_JARS[3].name).write_bytes(b"another")
+    environ = {"TIDEGATE_JARS_DIR": str(tmp_path)}
+    assert DELTA_JARS[3].name.startswith(DELTA.artifact)
+    assert len(delta_jars(environ=environ)) == 1
+    with pytest.raises(JarsMissing, match="which TIDEGATE_JARS_DIR names"):
+        delta_jars(environ=environ, check_hashes=True)
 
 
 def test_a_named_folder_without_delta_is_refused(tmp_path: Path) -> None:
@@ -210,13 +243,15 @@ def test_missing_java_says_what_was_looked_at(tmp_path: Path) -> None:
 
 def test_the_module_prints_one_line(tmp_path: Path) -> None:
     root = tmp_path / "tidegate" / "jars"
-    make_cache(root, ["a.jar"])
+    folder = make_cache(root, [])
+    for jar in delta_jars():
+        (folder / jar.name).symlink_to(jar)
     environ = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     environ.pop("TIDEGATE_JARS_DIR", None)
     command = [sys.executable, "-m", "tidegate.pipeline.jars", "--check"]
     said = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
-    assert said.stdout == f"1 jars of {DELTA} in {root / FOLDER}\n"
-    (root / FOLDER / "a.jar").unlink()
+    assert said.stdout == f"{len(DELTA_JARS)} jars of {DELTA} in {root / FOLDER}\n"
+    (folder / DELTA_JARS[0].name).unlink()
     failed = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)
     assert failed.returncode == 1
     assert "could not be fetched" in failed.stderr

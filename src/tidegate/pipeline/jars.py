@@ -1,22 +1,18 @@
-"""Jars: what Spark needs beyond its own to read and write Delta tables.
+"""The jars that Spark needs beyond its own to read and write Delta tables.
 
-Takes a connection to a Maven repository once; gives the jars as files; keeps them in a cache folder that is
-made beside its place and renamed into it, so that it is whole or not there. Later calls need no network and
-no Java.
+They are fetched once from a Maven repository, with the Apache Ivy that Spark ships, and compared with the
+hashes of `DELTA_JARS` below before they are used. The cache folder is filled beside its place and renamed
+into it, so that it is whole or not there. Later calls need no network and no Java.
 
-    <cache>/<artifact>-<version>/*.jar            the jars, without those that Spark ships itself
-    <cache>/<artifact>-<version>/manifest.json    version, coordinates, and name, bytes and sha256 of each jar
-    <cache>/ivy.log                               what Ivy said when it last failed
+    <cache>/<artifact>-<version>/*.jar    the jars, without those that Spark ships itself
+    <cache>/ivy.log                       what Ivy printed when it last failed
 
 The cache is `tidegate/jars` in XDG_CACHE_HOME, else in ~/.cache. TIDEGATE_JARS_DIR names a folder of jars to
 use instead. `python -m tidegate.pipeline.jars` fetches what is missing, checks every hash and prints a line;
-with `--check` it fetches nothing.
+with `--check` it fetches nothing; with `--hashes` it fetches the jars of `DELTA` into a folder of its own and
+prints their hashes, for whoever raises the version.
 
-Ivy: fetches jars and what they depend on from a Maven repository, with the Apache Ivy that Spark ships.
-
-Takes the coordinates of one artifact; gives its jars and those it needs in a folder, without those that lie
-in Spark's own folder already; keeps nothing: its cache lives in the work folder it is given. Ivy knows the
-public repository by itself. It never looks at the user's ~/.ivy2 or ~/.m2: every machine resolves the same.
+Ivy gets a cache of its own and never looks at the user's ~/.ivy2 or ~/.m2: every machine resolves the same.
 """
 
 from __future__ import annotations
@@ -24,7 +20,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import importlib.util
-import json
 import os
 import re
 import shutil
@@ -32,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,29 +63,29 @@ class Coordinates:
 
 
 class FetchError(Exception):
-    """Ivy gave up; `log` is everything it said."""
+    """Ivy failed; `log` is all that it printed."""
 
     def __init__(self, reason: str, log: str) -> None:
         super().__init__(reason)
         self.log = log
 
 
-def retrieve(wanted: Coordinates, workshop: Path, target: Path, environ: Mapping[str, str]) -> None:
-    """Put the wanted jar and what it needs beyond Spark's own jars into `target`; raise FetchError.
+def retrieve(artifact: Coordinates, scratch: Path, target: Path, environ: Mapping[str, str]) -> None:
+    """Put the artifact and what it needs beyond Spark's own jars into `target`; raise FetchError.
 
     What one attempt has fetched, the next does not fetch again.
     """
     spark_jars = spark_jars_folder()
-    request = workshop / "ivy.xml"
-    request.write_text(write_request(wanted, shipped_artifacts(spark_jars)), encoding="utf-8")
+    request = scratch / "ivy.xml"
+    request.write_text(write_request(artifact, shipped_artifacts(spark_jars)), encoding="utf-8")
     command = [
         str(find_java(environ).executable),
-        f"-Divy.default.ivy.user.dir={workshop / 'ivy'}",
+        f"-Divy.default.ivy.user.dir={scratch / 'ivy'}",
         f"-Dsun.net.client.defaultConnectTimeout={CONNECT_MS_MAX}",
         f"-Dsun.net.client.defaultReadTimeout={READ_MS_MAX}",
         *proxy_options(environ),
         *("-cp", str(next(spark_jars.glob("ivy-*.jar"))), "org.apache.ivy.Main", "-warn"),
-        *("-cache", str(workshop / "ivy" / "cache"), "-ivy", str(request), "-confs", "default"),
+        *("-cache", str(scratch / "ivy" / "cache"), "-ivy", str(request), "-confs", "default"),
         *("-retrieve", f"{target}/[artifact]-[revision].[ext]"),
     ]
     for attempt in range(1, ATTEMPTS_MAX + 1):
@@ -116,15 +111,15 @@ def shipped_artifacts(folder: Path) -> list[str]:
     return sorted({name[1] for name in names if name})
 
 
-def write_request(wanted: Coordinates, left_out: list[str]) -> str:
+def write_request(artifact: Coordinates, left_out: list[str]) -> str:
     """Write the file that tells Ivy what to fetch and which artifacts to leave alone."""
     exclusions = "".join(f"    <exclude module={quoteattr(name)}/>\n" for name in left_out)
     return (
         '<ivy-module version="2.0">\n'
         '  <info organisation="tidegate" module="jars"/>\n'
         "  <dependencies>\n"
-        f"    <dependency org={quoteattr(wanted.group)} name={quoteattr(wanted.artifact)}"
-        f' rev={quoteattr(wanted.version)} conf="default->default"/>\n'
+        f"    <dependency org={quoteattr(artifact.group)} name={quoteattr(artifact.artifact)}"
+        f' rev={quoteattr(artifact.version)} conf="default->default"/>\n'
         f"{exclusions}"
         "  </dependencies>\n"
         "</ivy-module>\n"
@@ -171,8 +166,6 @@ def why_failed(log: str) -> str:
     return next((line for line in reversed(lines) if line), "Ivy failed without a word")
 
 
-MANIFEST_VERSION = 1
-MANIFEST_NAME = "manifest.json"
 MAKING_PREFIX = ".making-"
 
 DELTA = Coordinates("io.delta", "delta-spark_4.2_2.13", "4.4.0")
@@ -185,12 +178,55 @@ OFFLINE_HINT = (
 
 
 @dataclass(frozen=True, slots=True)
-class CachedJar:
-    """One line of the manifest."""
+class JarHash:
+    """What a jar must be, to the byte."""
 
     name: str
     size_bytes: int
     sha256: str
+
+
+DELTA_JARS = (
+    JarHash(
+        "delta-kernel-api-4.4.0.jar",
+        2_838_619,
+        "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
+    ),
+    JarHash(
+        "delta-kernel-defaults-4.4.0.jar",
+        227_185,
+        "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
+    ),
+    JarHash(
+        "delta-kernel-unitycatalog-4.4.0.jar",
+        43_048,
+        "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
+    ),
+    JarHash(
+        "delta-spark_4.2_2.13-4.4.0.jar",
+        9_515_916,
+        "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+    ),
+    JarHash(
+        "delta-storage-4.4.0.jar", 113_863, "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc"
+    ),
+    JarHash(
+        "jackson-datatype-jdk8-2.13.5.jar",
+        34_800,
+        "e58761751fea8a00dc626aae1c5f1be38c5cfd487aeb333d933a4ab5f5a73c55",
+    ),
+    JarHash(
+        "unitycatalog-client-0.6.0.jar",
+        564_136,
+        "48257499a86b801a3e2372cec55ac226ca1c1c7eabe5c118e7302f29a1fdbc19",
+    ),
+    JarHash(
+        "unitycatalog-hadoop-0.6.0.jar",
+        78_389,
+        "c47b63c961c87102b9e1d63809a0915ba4c86b7652f57c8d39ca3a05b441a150",
+    ),
+)
+"""What Ivy fetches for `DELTA` beside the jars of the pinned pyspark; `--hashes` prints this table."""
 
 
 def delta_jars(
@@ -199,31 +235,32 @@ def delta_jars(
     environ: Mapping[str, str] | None = None,
     check_hashes: bool = False,
     fetch: bool = True,
+    expected: Sequence[JarHash] = DELTA_JARS,
 ) -> list[Path]:
     """Return the jars for `spark.jars`, fetched once; raise JarsMissing with why and what to do.
 
-    A second call takes about a millisecond: it compares names and sizes with the manifest, and hashes only
-    when asked. A cache that does not match is made anew, unless `fetch` is off: then it raises. Calls from
+    A second call takes about a millisecond: it compares names and sizes with `expected`, and hashes only when
+    asked. A cache that does not match is fetched again, unless `fetch` is off: then it raises. Calls from
     several processes wait for the one that fetches.
     """
     environ = os.environ if environ is None else environ
     named = environ.get("TIDEGATE_JARS_DIR", "")
     if named:
-        return _jars_of_folder(Path(named))
+        return _jars_of_folder(Path(named), expected if check_hashes else ())
     root = cache if cache is not None else cache_folder(environ)
     folder = root / f"{DELTA.artifact}-{DELTA.version}"
-    jars = _cached_jars(folder, check_hashes=check_hashes)
-    if jars is not None:
-        return jars
-    if not fetch:
-        raise JarsMissing(reason=f"they are not in {folder}, and nothing was to be fetched")
+    wrong = _difference(folder, expected, check_hashes=check_hashes)
+    if wrong and not fetch:
+        raise JarsMissing(reason=f"{wrong} in {folder}, and nothing was to be fetched")
     try:
-        with _only_one(root):
-            jars = _cached_jars(folder, check_hashes=check_hashes)
-            return jars if jars is not None else _make(folder, environ)
+        if wrong:
+            with _only_one(root):
+                if _difference(folder, expected, check_hashes=check_hashes):
+                    _make(folder, environ, expected)
     except OSError as failure:
         hint = "Make room in that folder and make it writable, or choose another with XDG_CACHE_HOME."
         raise JarsMissing(reason=f"the cache in {root} cannot be written ({failure})", hint=hint) from failure
+    return [folder / jar.name for jar in expected]
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
@@ -233,44 +270,29 @@ def cache_folder(environ: Mapping[str, str]) -> Path:
     return top / "tidegate" / "jars"
 
 
-def _jars_of_folder(folder: Path) -> list[Path]:
+def _jars_of_folder(folder: Path, expected: Sequence[JarHash]) -> list[Path]:
+    """Return the jars of a folder that the user made; those named as ours must be ours."""
     jars = sorted(folder.glob("*.jar"))
     if not any(jar.name.startswith(f"{DELTA.artifact}-") for jar in jars):
         reason = f"TIDEGATE_JARS_DIR names {folder}, where no {DELTA.artifact}-….jar lies"
         raise JarsMissing(reason=reason, hint="Put the jars there, or unset TIDEGATE_JARS_DIR to fetch them.")
+    present = {jar.name for jar in jars}
+    wrong = _difference(folder, [jar for jar in expected if jar.name in present], check_hashes=True)
+    if wrong:
+        hint = "Copy the jars again, or unset TIDEGATE_JARS_DIR to fetch them."
+        raise JarsMissing(reason=f"{wrong} in {folder}, which TIDEGATE_JARS_DIR names", hint=hint)
     return jars
 
 
-def _cached_jars(folder: Path, *, check_hashes: bool) -> list[Path] | None:
-    """Return the jars of a whole folder; None where something is missing or of another size."""
-    manifest = _read_manifest(folder)
-    for kept in manifest:
-        jar = folder / kept.name
-        if not jar.is_file() or jar.stat().st_size != kept.size_bytes:
-            return None
-        if check_hashes and _sha256(jar) != kept.sha256:
-            return None
-    return [folder / kept.name for kept in manifest] or None
-
-
-def _read_manifest(folder: Path) -> list[CachedJar]:
-    """Return the lines of a manifest; none where it is not there, damaged or of another version."""
-    try:
-        manifest = json.loads((folder / MANIFEST_NAME).read_bytes())
-        if manifest["version"] != MANIFEST_VERSION or manifest["coordinates"] != str(DELTA):
-            return []
-        return [CachedJar(jar["name"], jar["bytes"], jar["sha256"]) for jar in manifest["jars"]]
-    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
-        return []
-
-
-def _write_manifest(folder: Path) -> None:
-    jars = [
-        {"name": jar.name, "bytes": jar.stat().st_size, "sha256": _sha256(jar)}
-        for jar in sorted(folder.glob("*.jar"))
-    ]
-    manifest = {"version": MANIFEST_VERSION, "coordinates": str(DELTA), "jars": jars}
-    (folder / MANIFEST_NAME).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+def _difference(folder: Path, expected: Sequence[JarHash], *, check_hashes: bool) -> str:
+    """Return what is wrong with the first jar of a folder that is not as expected; nothing where all are."""
+    for jar in expected:
+        file = folder / jar.name
+        if not file.is_file():
+            return f"{jar.name} is not there"
+        if file.stat().st_size != jar.size_bytes or (check_hashes and _sha256(file) != jar.sha256):
+            return f"{jar.name} is not the file whose hash Tidegate knows"
+    return ""
 
 
 def _sha256(file: Path) -> str:
@@ -280,7 +302,7 @@ def _sha256(file: Path) -> str:
 
 @contextmanager
 def _only_one(root: Path) -> Iterator[None]:
-    """Let one process at a time make things in the cache; what a killed one left half made is removed."""
+    """Lock the cache, and remove what a killed process left half made."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -289,25 +311,27 @@ def _only_one(root: Path) -> Iterator[None]:
         yield
 
 
-def _make(folder: Path, environ: Mapping[str, str]) -> list[Path]:
-    """Fetch the jars beside their place, then rename: a kill leaves a whole folder or none."""
-    workshop = Path(tempfile.mkdtemp(prefix=MAKING_PREFIX, dir=folder.parent))
+def _make(folder: Path, environ: Mapping[str, str], expected: Sequence[JarHash]) -> None:
+    """Fetch the jars beside their place, check them, then rename: a kill leaves a whole folder or none."""
+    scratch = Path(tempfile.mkdtemp(prefix=MAKING_PREFIX, dir=folder.parent))
     try:
-        made = workshop / "jars"
-        _fetch(workshop, made, environ)
-        _write_manifest(made)
+        fetched = scratch / "jars"
+        _fetch(scratch, fetched, environ)
+        wrong = _difference(fetched, expected, check_hashes=True)
+        if wrong:
+            hint = "The repository or something on the way to it changed the file: fetch from another one."
+            raise JarsMissing(reason=f"{wrong} in what the repository sent", hint=hint)
         if folder.exists():
-            folder.rename(workshop / "replaced")
-        made.rename(folder)
+            folder.rename(scratch / "replaced")
+        fetched.rename(folder)
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
-    return [folder / kept.name for kept in _read_manifest(folder)]
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _fetch(workshop: Path, target: Path, environ: Mapping[str, str]) -> None:
-    log = workshop.parent / "ivy.log"
+def _fetch(scratch: Path, target: Path, environ: Mapping[str, str]) -> None:
+    log = scratch.parent / "ivy.log"
     try:
-        retrieve(DELTA, workshop, target, environ)
+        retrieve(DELTA, scratch, target, environ)
     except FetchError as failure:
         log.write_text(failure.log, encoding="utf-8")
         raise JarsMissing(reason=f"{failure} (log: {log})", hint=OFFLINE_HINT) from failure
@@ -316,9 +340,20 @@ def _fetch(workshop: Path, target: Path, environ: Mapping[str, str]) -> None:
         raise JarsMissing(reason=f"the repository answered without {DELTA}", hint=OFFLINE_HINT)
 
 
+def hash_rows() -> Iterator[str]:
+    """Fetch the jars of `DELTA` and yield the rows of `DELTA_JARS`, for a new version."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _fetch(Path(scratch), Path(scratch, "jars"), os.environ)
+        for jar in sorted(Path(scratch, "jars").glob("*.jar")):
+            yield f'    JarHash("{jar.name}", {jar.stat().st_size:_}, "{_sha256(jar)}"),'
+
+
 def main() -> int:
     """Fetch what is missing, check every hash and print where the jars are; 1 where they cannot be had."""
     try:
+        if "--hashes" in sys.argv[1:]:
+            print("\n".join(hash_rows()))
+            return 0
         jars = delta_jars(check_hashes=True, fetch="--check" not in sys.argv[1:])
     except TidegateError as failure:
         print(f"{failure}\n{failure.hint}", file=sys.stderr)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from tidegate.cli.checks.programs import (
     installed_version,
     requirements_of_package,
 )
-from tidegate.pipeline.jars import DELTA
+from tidegate.pipeline.jars import DELTA, delta_jars
 
 
 def java_of(folder: Path, version: str) -> Path:
@@ -112,27 +112,22 @@ def test_another_spark_in_the_environment_is_a_warning(spark_folder: Path, tmp_p
     assert check_spark("4.2.0", spark_folder, {"SPARK_HOME": str(spark_folder.parent)}).state == "ok"
 
 
-def kept_jars(cache: Path) -> Path:
-    """Put one jar with its manifest where the cache is."""
-    import hashlib
-
+def copied_jars(cache: Path) -> Path:
+    """Make a cache with copies of this machine's jars, and return the smallest."""
     folder = cache / f"{DELTA.artifact}-{DELTA.version}"
     folder.mkdir(parents=True)
-    jar = folder / f"{DELTA.artifact}-{DELTA.version}.jar"
-    jar.write_bytes(b"jar" * 100)
-    line = {"name": jar.name, "bytes": 300, "sha256": hashlib.sha256(jar.read_bytes()).hexdigest()}
-    manifest = {"version": 1, "coordinates": str(DELTA), "jars": [line]}
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    return jar
+    copies = [Path(shutil.copy(jar, folder)) for jar in delta_jars()]
+    return min(copies, key=lambda jar: jar.stat().st_size)
 
 
 def test_jars_are_checked_to_the_last_byte_and_nothing_is_fetched(tmp_path: Path) -> None:
-    jar = kept_jars(tmp_path)
+    jar = copied_jars(tmp_path)
     assert check_jars({}, tmp_path).state == "ok"
-    jar.write_bytes(b"jaR" * 100)
+    whole = jar.read_bytes()
+    jar.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     flipped = check_jars({}, tmp_path)
-    assert (flipped.state, "checksum" in flipped.found) == ("fail", True)
-    jar.write_bytes(b"jar" * 99)
+    assert (flipped.state, f"{jar.name} is not the file whose hash" in flipped.found) == ("fail", True)
+    jar.write_bytes(whole[:-1])
     assert check_jars({}, tmp_path).state == "fail"
     jar.unlink()
     missing = check_jars({}, tmp_path)
