@@ -10,7 +10,7 @@ from typing import Any
 from tidegate.errors import TidegateError
 from tidegate.live.hub import LiveHub
 from tidegate.live.subscription import Subscription
-from tidegate.live.wire import Teller
+from tidegate.live.wire import ChangeFilter, CompiledSelect
 from tidegate.model.changes import Change
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableColumn, TableKind, Value
@@ -83,7 +83,9 @@ def read_frames(stream: bytes) -> Iterator[dict[str, Any]]:
 class Follower:
     """One socket with one subscription; `is_full` is set by the test."""
 
-    def __init__(self, hub: LiveHub, select: Where, user: str = "", table_id: int = TABLE.id) -> None:
+    def __init__(
+        self, hub: LiveHub, select: CompiledSelect, user: str = "", table_id: int = TABLE.id
+    ) -> None:
         self.is_full = False
         self.messages: list[dict[str, Any]] = []
         self.writes: list[bytes] = []
@@ -94,13 +96,13 @@ class Follower:
         self.hub = hub
         self.select = select
         self.user = user
-        self.live = Subscription("a", self, table_id, user, Teller(select))
+        self.live = Subscription("a", self, table_id, user, ChangeFilter(select))
 
     def begin(self, table: dict[Value, Row]) -> None:
         """Take a snapshot of a table that nobody writes to meanwhile."""
         seq = self.hub.begin(TABLE.id)
         self.rows = {key: list(row) for key, row in table.items() if self.select.matches(row)}
-        self.live = Subscription("a", self, TABLE.id, self.user, Teller(self.select))
+        self.live = Subscription("a", self, TABLE.id, self.user, ChangeFilter(self.select))
         assert self.hub.attach(self.live, seq)
         self.is_lost, self.behind = False, True
 

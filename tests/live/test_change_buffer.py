@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.live.follower import TABLE, inserted
-from tidegate.live.change_buffer import History, estimate_bytes
+from tidegate.live.change_buffer import ChangeBuffer, estimate_bytes
 from tidegate.model.changes import Changes
 
 
-def filled(sizes: list[int], changes_max: int) -> History:
-    history = History(100, changes_max, 1 << 30)
+def filled(sizes: list[int], changes_max: int) -> ChangeBuffer:
+    history = ChangeBuffer(100, changes_max, 1 << 30)
     seq = 101
     for size in sizes:
         rows = [inserted(seq + at, "r", 1) for at in range(size)]
@@ -64,7 +64,7 @@ def test_the_oldest_go_first_and_the_newest_statement_stays() -> None:
 
 
 def test_large_values_count_against_the_size() -> None:
-    history = History(0, 1000, 100_000)
+    history = ChangeBuffer(0, 1000, 100_000)
     for seq in range(1, 51):
         history.append(Changes(TABLE, "", [inserted(seq, "x" * 10_000, 1)]), seq)
     assert 50_000 < history.size_bytes <= 100_000

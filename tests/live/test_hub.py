@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.live.follower import TABLE, Follower, Where, above, in_room, inserted
-from tidegate.errors import SqlInvalid, TableChanged, TableNotFound
+from tests.live.follower import COLUMNS, TABLE, Follower, Where, above, in_room, inserted
+from tidegate.errors import InvariantBroken, TableChanged, TableNotFound
 from tidegate.live import table_feed
 from tidegate.live.hub import LiveHub
 from tidegate.model.changes import Change, Changes
 from tidegate.model.tables import Row, Value
 from tidegate.settings import LiveSettings
+from tidegate.sql.expressions.compile import RowShape, compile_select
 from tidegate.testing.clock import ManualClock
 
 
@@ -252,7 +253,34 @@ def test_a_dropped_table_ends_its_subscriptions_and_an_altered_one_begins_them_a
     with_hub(run)
 
 
-def test_a_filter_that_cannot_compute_ends_its_own_subscriptions_alone() -> None:
+def test_a_row_that_a_filter_cannot_compute_is_left_out_and_counted() -> None:
+    async def run(hub: LiveHub) -> None:
+        select = compile_select(
+            "SELECT id, 10 // n AS q, TIMESTAMP '2000-01-01' + INTERVAL 9000 YEAR AS t FROM app.things"
+            " WHERE 10 // n > 1 OR id > 5",
+            RowShape(COLUMNS),
+            [],
+        )
+        computing, slow, other = Follower(hub, select), Follower(hub, select), Follower(hub, Where())
+        for follower in (computing, slow, other):
+            follower.begin({})
+        computing.catch_up()
+        other.catch_up()
+        for row in ((1, "a", 0), (2, "a", 5), (3, "a", 9)):
+            publish(hub, inserted(*row))
+        await settle()
+        slow.catch_up()
+        for follower in (computing, slow):
+            assert follower.problem is None
+            assert follower.rows == {2: [2, 2, None]}
+        assert other.rows == {1: [1, "a", 0], 2: [2, "a", 5], 3: [3, "a", 9]}
+        assert select.faults >= 4  # the filter of one row and a shown value of another, for both
+        assert "zero" in str(select.first_fault)
+
+    with_hub(run)
+
+
+def test_a_filter_that_breaks_its_promise_ends_its_own_subscriptions_alone() -> None:
     def divide(row: Row) -> bool:
         return 1 // (row[2] if isinstance(row[2], int) else 1) > 0
 
@@ -269,8 +297,8 @@ def test_a_filter_that_cannot_compute_ends_its_own_subscriptions_alone() -> None
         publish(hub, inserted(1, "a", 0))
         await settle()
         slow.catch_up()
-        assert isinstance(broken.problem, SqlInvalid)
-        assert isinstance(slow.problem, SqlInvalid)
+        assert isinstance(broken.problem, InvariantBroken)
+        assert isinstance(slow.problem, InvariantBroken)
         assert sound.rows == {1: [1, "a", 0]}
 
     with_hub(run)

@@ -8,14 +8,14 @@ from decimal import Decimal
 import pytest
 
 from tests.live.follower import COLUMNS, Where, above, read_frames
-from tidegate.live.wire import PAGE_BYTES, RowWriter, Teller, frame, snapshot_messages
+from tidegate.live.wire import PAGE_BYTES, ChangeFilter, RowEncoder, frame, snapshot_messages
 from tidegate.model.changes import Change
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Value
 
 
 def told(change: Change) -> dict[str, object] | None:
-    tail = Teller(above(5)).tell(9, change)
+    tail = ChangeFilter(above(5)).apply(9, change)
     if tail is None:
         return None
     return dict(json.loads(b'{"op":"' + tail))
@@ -60,7 +60,7 @@ def test_one_row_and_a_page_write_values_alike() -> None:
     columns = [(kind, ColumnType(kind)) for kind in kinds] + [("DECIMAL", ColumnType.decimal(10, 2))]
     row: tuple[Value, ...] = (True, 1, 2**62, 1.5, 'ü"', b"\x00\xff", '{"a":1}', "u", 0, 1_500_000)
     row += (Decimal("1.50"),)
-    writer = RowWriter(columns)
+    writer = RowEncoder(columns)
     rows: list[Row] = [row, tuple(None for _ in row), (*row[:3], float("nan"), *row[4:])]
     written = writer.write_many(rows)
     assert written == [writer.write(one) for one in rows]
@@ -74,7 +74,7 @@ def test_one_row_and_a_page_write_values_alike() -> None:
 
 def test_large_rows_are_sent_in_several_messages_and_only_the_last_is_last() -> None:
     rows: list[Row] = [(at, "x" * (PAGE_BYTES // 3), 0) for at in range(10)]
-    parts = snapshot_messages("a", RowWriter(COLUMNS), rows, 5, last=True)
+    parts = snapshot_messages("a", RowEncoder(COLUMNS), rows, 5, last=True)
     found = [message for part in parts for message in read_frames(part)]
     assert len(found) > 3
     assert [message["last"] for message in found] == [False] * (len(found) - 1) + [True]
@@ -83,11 +83,11 @@ def test_large_rows_are_sent_in_several_messages_and_only_the_last_is_last() -> 
 
 
 def test_an_empty_snapshot_is_one_message() -> None:
-    (part,) = snapshot_messages('i"d', RowWriter(COLUMNS), [], 5, last=True)
+    (part,) = snapshot_messages('i"d', RowEncoder(COLUMNS), [], 5, last=True)
     assert list(read_frames(part)) == [{"type": "snapshot", "id": 'i"d', "rows": [], "last": True, "seq": 5}]
 
 
 def test_projections_apply_to_old_and_new() -> None:
-    teller = Teller(Where(columns=COLUMNS[:1], positions=(0,)))
-    tail = teller.tell(1, Change("update", (1, "a", 1), (1, "b", 2)))
+    change_filter = ChangeFilter(Where(columns=COLUMNS[:1], positions=(0,)))
+    tail = change_filter.apply(1, Change("update", (1, "a", 1), (1, "b", 2)))
     assert tail == b'update","row":[1],"old":[1],"seq":1}'

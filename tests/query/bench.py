@@ -17,7 +17,7 @@ from tidegate.query.duckdb.engine import Check, LakeQuery
 from tidegate.query.duckdb.result import QueryAnswer
 from tidegate.query.duckdb.session import QueryLimits
 from tidegate.query.scans.system import table_functions
-from tidegate.query.scans.visible_tables import TableSource
+from tidegate.query.scans.visible_tables import VisibleTables
 from tidegate.settings.sections import StreamSettings
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import GroupCommitter, Staging
@@ -115,10 +115,10 @@ class Bench:
         assert found is not None
         return found
 
-    def source(self, reader: Reader | None = None, **system: Callable[[], pa.Table]) -> TableSource:
+    def source(self, reader: Reader | None = None, **system: Callable[[], pa.Table]) -> VisibleTables:
         who = reader or Reader()
         rows = {**table_functions(self.tables, self.store, self.streams, who.tenant), **system}
-        return TableSource(self.tables, self.store, self.streams, self.engine, who, rows)
+        return VisibleTables(self.tables, self.store, self.streams, self.engine, who, rows)
 
     def ask(
         self,

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tidegate.errors import SqlInvalid, TidegateError
-from tidegate.sql import Fragment, Insert, Statement, parse
-from tidegate.sql.parser.cursor import Cursor
+from tidegate.sql.parser.cursor import TokenCursor
 from tidegate.sql.parser.dml import _read_quickly, _read_slowly
-from tidegate.sql.parser.lexer import END, WORD, Place, Token, scan
+from tidegate.sql.parser.lexer import END, WORD, SourceText, SqlToken, scan
+from tidegate.sql.parser.parse import parse
+from tidegate.sql.statements import Fragment, Insert, Statement
 
 SLOWEST_SECONDS_MAX = 2.0  # for texts of some kilobytes
 
@@ -198,13 +199,13 @@ def plain_values(chance: random.Random) -> str:
 GENERATORS: list[Callable[[random.Random], str]] = [soup, mutant, cut, letters, nested, plain_values]
 
 
-def tokens_of(text: str) -> list[Token]:
+def tokens_of(text: str) -> list[SqlToken]:
     """Return all tokens of a text."""
-    found: list[Token] = []
-    token = scan(Place(text, 1), 0)
+    found: list[SqlToken] = []
+    token = scan(SourceText(text, 1), 0)
     while token.kind != END:
         found.append(token)
-        token = scan(Place(text, 1), token.stop)
+        token = scan(SourceText(text, 1), token.stop)
     return found
 
 
@@ -252,7 +253,7 @@ def check_both_ways(text: str, statement: Insert) -> None:
     start = next(
         t.stop for t in tokens_of(text) if t.start > statement.position and t.key in ("VALUES", "VALUE")
     )
-    quick, slow = Cursor(text), Cursor(text)
+    quick, slow = TokenCursor(text), TokenCursor(text)
     quick.jump(start)
     slow.jump(start)
     rows = _read_quickly(quick, None)

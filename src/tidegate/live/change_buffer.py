@@ -1,8 +1,8 @@
-"""The history of one table: the newest changes, numbered, within a count and a size.
+"""The change buffer of one table: the newest changes, numbered, within a count and a size.
 
-Append from any thread, in the order of the commits; read from the event loop. A change is in the history
-from its publication until newer ones push it out. The newest statement always stays, whatever its size:
-else one large statement would throw everyone back to a snapshot.
+Append from any thread, in the order of the commits; read from the event loop. A change stays from its
+publication until newer ones push it out. The newest statement always stays, whatever its size: otherwise one
+large statement would send every subscriber back to a snapshot.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import NamedTuple
 from tidegate.model.changes import Change, Changes
 from tidegate.model.tables import Row, Table
 
-# What a change costs beside its values of variable size: its tuples and numbers.
+# Memory of a change beside its values of variable size: its tuples and numbers.
 CHANGE_BYTES = 120
 VALUE_BYTES = 32
 _VARIABLE = frozenset({"TEXT", "BYTES", "JSON", "UUID", "DECIMAL"})
 
 
-class Numbered(NamedTuple):
+class NumberedChange(NamedTuple):
     """A change with its number, and whose row it is."""
 
     seq: int
@@ -30,10 +30,10 @@ class Numbered(NamedTuple):
     change: Change
 
 
-class Slice(NamedTuple):
+class ChangeSlice(NamedTuple):
     """Some changes in order; all up to `end_seq` are among them."""
 
-    changes: list[Numbered]
+    changes: list[NumberedChange]
     end_seq: int
 
 
@@ -57,22 +57,22 @@ def _last_seq(chunk: _Chunk) -> int:
     return chunk.last_seq
 
 
-class History:
-    """What became of one table lately; thread-safe."""
+class ChangeBuffer:
+    """The newest changes of one table; thread-safe."""
 
     def __init__(self, first_seq: int, changes_max: int, bytes_max: int) -> None:
-        """Begin: everything behind `first_seq` will be in it."""
+        """Begin empty: it will have every change behind `first_seq`."""
         self._lock = threading.Lock()
         self._changes_max = changes_max
         self._bytes_max = bytes_max
-        # A list from a place on, not a deque: whoever is behind finds its place by bisection.
+        # A list with a start index, not a deque: a reader that is behind finds its position by bisection.
         self._chunks: list[_Chunk] = []
         self._start = 0
         self._count = 0
         self._size_bytes = 0
         # Every change behind this one is here.
         self.floor_seq = first_seq
-        # The newest that is here, or the beginning.
+        # The newest change, or the number at which this began.
         self.last_seq = first_seq
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class History:
         return self._size_bytes
 
     def append(self, changes: Changes, first_seq: int) -> None:
-        """Take the changes of one statement, numbered from `first_seq`; the oldest go where room is short."""
+        """Append the changes of one statement, from `first_seq` on; drop the oldest beyond the limits."""
         chunk = _Chunk(first_seq, changes.user, changes.rows, estimate_bytes(changes.table, changes.rows))
         with self._lock:
             self._chunks.append(chunk)
@@ -105,17 +105,17 @@ class History:
     def _is_over(self) -> bool:
         return self._count > self._changes_max or self._size_bytes > self._bytes_max
 
-    def after(self, seq: int, stop_seq: int, changes_max: int, bytes_max: int) -> Slice | None:
+    def after(self, seq: int, stop_seq: int, changes_max: int, bytes_max: int) -> ChangeSlice | None:
         """Return the next changes behind one, up to and with `stop_seq`; None when some of them are gone.
 
-        At least one change is given where there is one, whatever the limits.
+        At least one change is returned where there is one, whatever the limits.
         """
         with self._lock:
             if seq < self.floor_seq:
                 return None
             first = bisect_right(self._chunks, seq, lo=self._start, key=_last_seq)
             chunks = self._chunks[first : first + changes_max]
-        found: list[Numbered] = []
+        found: list[NumberedChange] = []
         size_bytes = 0
         for chunk in chunks:
             if chunk.first_seq > stop_seq or size_bytes >= bytes_max:
@@ -123,18 +123,19 @@ class History:
             skipped = max(0, seq + 1 - chunk.first_seq)
             end = min(len(chunk.rows), stop_seq - chunk.first_seq + 1)
             room = min(changes_max - len(found), end - skipped)
-            # A statement with large rows is given in parts, too.
+            # A statement with large rows may be returned in parts.
             each_bytes = max(1, chunk.size_bytes // len(chunk.rows))
             room = min(room, max(1, (bytes_max - size_bytes) // each_bytes))
-            given = chunk.rows[skipped : skipped + room]
+            rows = chunk.rows[skipped : skipped + room]
             found += [
-                Numbered(at, chunk.user, change) for at, change in enumerate(given, chunk.first_seq + skipped)
+                NumberedChange(at, chunk.user, change)
+                for at, change in enumerate(rows, chunk.first_seq + skipped)
             ]
             size_bytes += room * each_bytes
             if skipped + room < len(chunk.rows):
                 break
-        # Where nothing is left, numbers up to the end that other tables took count as seen.
-        return Slice(found, found[-1].seq if found else max(seq, stop_seq))
+        # Where nothing is left, the numbers that other tables took count as seen.
+        return ChangeSlice(found, found[-1].seq if found else max(seq, stop_seq))
 
 
 def estimate_bytes(table: Table, rows: Sequence[Change]) -> int:

@@ -1,8 +1,8 @@
-"""Groups: subscriptions that are up to date, together with all others that are told the same.
+"""Filter groups: subscriptions that are up to date and have the same SELECT.
 
-A filter is evaluated once a group and change. Where a filter has a conjunct `column = constant`, its group is
-found by the value in the row: a thousand subscribers, each for a room of their own, cost one change no more
-than two look-ups.
+A filter is evaluated once for a group and change. Where a filter has a conjunct `column = constant`, its
+group is found by the value in the row: a thousand subscribers, each for a room of their own, cost two
+look-ups for each change.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator
 
 from tidegate.live.subscription import Subscription
-from tidegate.live.wire import Teller
+from tidegate.live.wire import ChangeFilter
 from tidegate.model.changes import Change
 from tidegate.model.tables import Row, Value
 
 _Key = tuple[Hashable, Hashable]
 
 
-class Group:
-    """Subscriptions with one filter and one shape, by how their messages begin."""
+class FilterGroup:
+    """Subscriptions with one filter and one projection, by the beginning of their messages."""
 
-    __slots__ = ("key", "members", "teller")
+    __slots__ = ("change_filter", "key", "members")
 
-    def __init__(self, key: _Key, teller: Teller) -> None:
+    def __init__(self, key: _Key, change_filter: ChangeFilter) -> None:
         self.key = key
-        self.teller = teller
+        self.change_filter = change_filter
         self.members: dict[bytes, dict[Subscription, None]] = {}
 
     def add(self, subscription: Subscription) -> None:
-        """Take one in."""
+        """Add a subscription."""
         self.members.setdefault(subscription.front, {})[subscription] = None
 
     def discard(self, subscription: Subscription) -> None:
-        """Let one go, if it is here."""
+        """Remove a subscription, if it is here."""
         members = self.members.get(subscription.front)
         if members is not None and members.pop(subscription, self) is None and not members:
             del self.members[subscription.front]
@@ -46,34 +46,34 @@ class Scope:
     """The groups that follow the rows of one user, or those of a SHARED table."""
 
     def __init__(self) -> None:
-        self._groups: dict[_Key, Group] = {}
-        # By column and value, for filters that ask for one; the others see every change.
-        self._by_value: dict[int, dict[Value, dict[Group, None]]] = {}
-        self._others: dict[Group, None] = {}
+        self._groups: dict[_Key, FilterGroup] = {}
+        # By column and value, for filters with an equality; the others see every change.
+        self._by_value: dict[int, dict[Value, dict[FilterGroup, None]]] = {}
+        self._others: dict[FilterGroup, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._groups)
 
-    def __iter__(self) -> Iterator[Group]:
+    def __iter__(self) -> Iterator[FilterGroup]:
         yield from self._groups.values()
 
     @property
     def open_count(self) -> int:
-        """How many groups see every change."""
+        """How many groups test every change."""
         return len(self._others)
 
     def add(self, subscription: Subscription) -> None:
-        """Take a subscription into its group."""
-        key = _key_of(subscription.teller)
+        """Add a subscription to its group."""
+        key = _key_of(subscription.change_filter)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(key, subscription.teller)
+            group = self._groups[key] = FilterGroup(key, subscription.change_filter)
             self._places(group)[group] = None
         group.add(subscription)
 
     def discard(self, subscription: Subscription) -> None:
-        """Let a subscription go, if it is here."""
-        group = self._groups.get(_key_of(subscription.teller))
+        """Remove a subscription, if it is here."""
+        group = self._groups.get(_key_of(subscription.change_filter))
         if group is None:
             return
         group.discard(subscription)
@@ -84,7 +84,7 @@ class Scope:
             if not places:
                 self._forget_value(group)
 
-    def concerned(self, change: Change) -> Iterable[Group]:
+    def concerned(self, change: Change) -> Iterable[FilterGroup]:
         """Return the groups whose filter may take the old or the new row."""
         if not self._by_value:
             return self._others
@@ -96,30 +96,30 @@ class Scope:
                     found.update(by_value[value])
         return found
 
-    def _places(self, group: Group) -> dict[Group, None]:
-        asked = _asked_value(group.teller)
-        if asked is None:
+    def _places(self, group: FilterGroup) -> dict[FilterGroup, None]:
+        equality = _indexed_value(group.change_filter)
+        if equality is None:
             return self._others
-        position, value = asked
+        position, value = equality
         return self._by_value.setdefault(position, {}).setdefault(value, {})
 
-    def _forget_value(self, group: Group) -> None:
-        asked = _asked_value(group.teller)
-        if asked is not None:
-            position, value = asked
+    def _forget_value(self, group: FilterGroup) -> None:
+        equality = _indexed_value(group.change_filter)
+        if equality is not None:
+            position, value = equality
             del self._by_value[position][value]
             if not self._by_value[position]:
                 del self._by_value[position]
 
 
-def _key_of(teller: Teller) -> _Key:
-    return teller.select.filter_key, teller.select.shape_key
+def _key_of(change_filter: ChangeFilter) -> _Key:
+    return change_filter.select.filter_key, change_filter.select.shape_key
 
 
-def _asked_value(teller: Teller) -> tuple[int, Value] | None:
-    """Return the column and value that a filter asks for; a value that is unequal to itself finds nothing."""
-    asked = teller.select.equality
-    return None if asked is None or asked[1] is None or asked[1] != asked[1] else asked
+def _indexed_value(change_filter: ChangeFilter) -> tuple[int, Value] | None:
+    """Return the column and value of a filter's equality; none for NaN, which no look-up finds."""
+    equality = change_filter.select.equality
+    return None if equality is None or equality[1] is None or equality[1] != equality[1] else equality
 
 
 def _at(row: Row | None, position: int) -> Value:

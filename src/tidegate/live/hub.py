@@ -1,9 +1,10 @@
-"""The hub: takes the changes of every table from any thread, gives them to feeds on the event loop.
+"""The hub of live subscriptions: publishes the changes of every table to their feeds on the event loop.
 
 Nothing is kept for a table that nobody watches, and `watches` lets writers skip making changes for it. A
-table is watched from `begin` on, and for `live.history_seconds` after its last subscription went, so that
-whoever reconnects soon goes on where it was. Numbers rise over all tables together; each hub begins above
-those of the one before it (`first_seq`), so a number from before a restart is never taken for a newer one.
+table is watched from `begin` on, and for `live.history_seconds` after its last subscription went, so that a
+client that reconnects soon continues where it was. Numbers rise over all tables together; each hub begins
+above those of the one before it (`first_seq`), so a number from before a restart is never taken for a newer
+one.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import threading
 from collections.abc import Callable
 
 from tidegate.errors import TableChanged, TidegateError
-from tidegate.live.change_buffer import History
+from tidegate.live.change_buffer import ChangeBuffer
 from tidegate.live.subscription import Subscription
-from tidegate.live.table_feed import Feed
+from tidegate.live.table_feed import TableFeed
 from tidegate.model.changes import Changes
 from tidegate.model.clock import Clock
 from tidegate.settings import LiveSettings
 
 # JSON numbers are whole up to here in every language.
 SEQ_MAX = 2**53 - 1
-# Changes are remembered for this long at least: a snapshot that has begun has its subscriber in a moment.
+# Changes are kept for this long at least: a snapshot that has begun has its subscriber in a moment.
 IDLE_SECONDS_MIN = 5.0
 
 log = logging.getLogger(__name__)
@@ -49,10 +50,10 @@ class LiveHub:
         self._on_sent: Callable[[int], None] = _uncounted
         self._lock = threading.Lock()
         self._seq = first_seq
-        self._feeds: dict[int, Feed] = {}
-        # Since when a table is seen to have no subscriptions.
+        self._feeds: dict[int, TableFeed] = {}
+        # When a table was first seen without subscriptions.
         self._idle_since: dict[int, float] = {}
-        # Tables with changes that the loop has not seen, and whether it is called already.
+        # Tables with changes that the loop has not sent, and whether it is called already.
         self._woken: dict[int, None] = {}
         self._is_called = False
         self._is_closed = False
@@ -70,11 +71,11 @@ class LiveHub:
         return table_id in self._feeds
 
     def begin(self, table_id: int, schema_id: int = 1) -> int:
-        """Keep the changes of a table from now on; give the number behind which they are kept.
+        """Keep the changes of a table from now on; return the number behind which they are kept.
 
         Called where no write of the table can be half done: a snapshot taken there and the changes behind
         the number are together everything, and nothing twice. TableChanged where the table has other columns
-        by now; who follows the columns of before is sent back.
+        by now; subscriptions with the columns of before need a new snapshot.
         """
         known = self._feeds.get(table_id)
         if known is not None and known.schema_id != schema_id:
@@ -84,16 +85,16 @@ class LiveHub:
             self.forget(table_id, problem)
         with self._lock:
             if table_id not in self._feeds:
-                # Nobody counted the changes before this: a number from then must not look like the newest.
+                # Changes before this were not counted: a number from then must not look like the newest.
                 self._seq += 1
                 limits = self._settings
-                history = History(self._seq, limits.history_changes_max, limits.history_bytes_max)
-                self._feeds[table_id] = Feed(history, self._count_changes, schema_id)
+                buffer = ChangeBuffer(self._seq, limits.history_changes_max, limits.history_bytes_max)
+                self._feeds[table_id] = TableFeed(buffer, self._count_changes, schema_id)
             self._idle_since.pop(table_id, None)
             return self._seq
 
     def publish(self, changes: Changes) -> None:
-        """Tell what a statement changed, once it is durable; for one table in the order of the commits."""
+        """Send what a statement changed, once it is durable; for one table in the order of the commits."""
         if not changes.rows:
             return
         feed = self._feeds.get(changes.table.id)
@@ -107,14 +108,14 @@ class LiveHub:
                 return
             first_seq = self._seq + 1
             self._seq += len(changes.rows)
-            feed.history.append(changes, first_seq)
+            feed.buffer.append(changes, first_seq)
             self._woken[changes.table.id] = None
             self._call_loop()
 
     def forget(self, table_id: int, problem: TidegateError) -> None:
-        """Drop what is known of a table that was dropped or altered; called before it can change again.
+        """Drop the feed of a table that was dropped or altered; called before it can change again.
 
-        TableChanged sends its subscriptions back to a new schema and snapshot; any other error ends them.
+        TableChanged makes its subscriptions begin again with a new schema; any other error ends them.
         """
         with self._lock:
             feed = self._feeds.pop(table_id, None)
@@ -124,31 +125,31 @@ class LiveHub:
             self._loop.call_soon_threadsafe(_forget, feed, problem)
 
     def forget_all(self) -> None:
-        """Send every subscription back to a new snapshot: the engine may hold what nobody was told of."""
+        """Make every subscription take a new snapshot: there may be changes that were not published."""
         with self._lock:
             tables = list(self._feeds)
         for table_id in tables:
             self.forget(table_id, TableChanged(table=f"number {table_id}"))
 
-    # From here on: for the loop's thread alone.
+    # The methods below are for the loop's thread alone.
 
     def when_sent(self, count: Callable[[int], None]) -> None:
-        """Have a function called with the number of changes that were sent."""
+        """Set the function that is called with the number of changes that were sent."""
         self._on_sent = count
 
     def attach(self, subscription: Subscription, seq: int) -> bool:
-        """Take a subscription that has seen all up to a number; False when some behind it are not kept."""
+        """Add a subscription that has seen all up to a number; False if some behind it are gone."""
         with self._lock:
             feed = self._feeds.get(subscription.table_id)
             if feed is None or feed.schema_id != subscription.schema_id:
                 return False
-            if not feed.history.floor_seq <= seq <= self._seq:
+            if not feed.buffer.floor_seq <= seq <= self._seq:
                 return False
         feed.attach(subscription, seq)
         return True
 
     def detach(self, subscription: Subscription) -> None:
-        """Let a subscription go, wherever it is."""
+        """Remove a subscription."""
         feed = self._feeds.get(subscription.table_id)
         if feed is not None:
             feed.detach(subscription)
@@ -156,29 +157,29 @@ class LiveHub:
     def catch_up(self, subscription: Subscription) -> bool:
         """Write the next changes to the sink of a subscription that is behind.
 
-        True when there is nothing more to do: it is up to date, or its sink learnt that it lost or failed.
+        True when there is nothing more to do: it is up to date, or its sink was told that it lost or failed.
         """
         feed = self._feeds.get(subscription.table_id)
         return True if feed is None else feed.catch_up(subscription)
 
     def is_lost(self, subscription: Subscription) -> bool:
-        """Return whether a subscription that loads needs another snapshot anyway."""
+        """Return whether a subscription that loads needs another snapshot."""
         feed = self._feeds.get(subscription.table_id)
         return feed is None or feed.is_lost(subscription)
 
     def sweep(self) -> None:
-        """Forget the changes of tables that nobody followed for a while; called about once a second."""
+        """Drop the feeds of tables that nobody followed for a while; called about once a second."""
         now = self._clock.monotonic_seconds()
-        patience = max(self._settings.history_seconds, IDLE_SECONDS_MIN)
+        idle_seconds_max = max(self._settings.history_seconds, IDLE_SECONDS_MIN)
         with self._lock:
             for table_id, feed in list(self._feeds.items()):
                 if feed.subscriptions:
                     self._idle_since.pop(table_id, None)
-                elif now - self._idle_since.setdefault(table_id, now) > patience:
+                elif now - self._idle_since.setdefault(table_id, now) > idle_seconds_max:
                     del self._feeds[table_id], self._idle_since[table_id]
 
     def close(self) -> None:
-        """Take no more changes."""
+        """Drop all feeds, and take no more changes."""
         with self._lock:
             self._is_closed = True
             self._feeds.clear()
@@ -188,37 +189,37 @@ class LiveHub:
         self._on_sent(count)
 
     def _call_loop(self) -> None:
-        """Have the loop send; one call for all that comes until then. Under the lock."""
+        """Call the loop to send, once for all that comes until then; under the lock."""
         if not self._is_called and not self._is_closed:
             self._is_called = True
             self._loop.call_soon_threadsafe(self._send)
 
     def _send(self) -> None:
-        """Give every table with new changes one step."""
+        """Send one step of every table with new changes."""
         with self._lock:
             self._is_called = False
             woken = list(self._woken)
             self._woken.clear()
             feeds = [(table_id, self._feeds.get(table_id)) for table_id in woken]
-        more = [table_id for table_id, feed in feeds if feed is not None and _sent(feed)]
+        more = [table_id for table_id, feed in feeds if feed is not None and _send_step(feed)]
         if more:
             with self._lock:
                 self._woken.update(dict.fromkeys(more))
                 self._call_loop()
 
 
-def _sent(feed: Feed) -> bool:
-    """Return a table's groups one step; say whether there is more."""
+def _send_step(feed: TableFeed) -> bool:
+    """Send one step of a table; return whether there is more."""
     try:
         return feed.send()
     except Exception as problem:
-        # A feed that stood still would keep changes back in silence: everyone begins anew instead.
-        log.error("a feed failed", exc_info=problem)
+        # A feed that stopped would keep changes back in silence: everyone takes a new snapshot instead.
+        log.error("table feed failed", exc_info=problem)
         feed.lose_all()
         return False
 
 
-def _forget(feed: Feed, problem: TidegateError) -> None:
+def _forget(feed: TableFeed, problem: TidegateError) -> None:
     if isinstance(problem, TableChanged):
         feed.lose_all()
     else:

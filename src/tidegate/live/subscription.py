@@ -1,42 +1,42 @@
-"""A subscription: one SELECT that one socket follows, and how far it came."""
+"""One subscription: a SELECT that one socket follows, and its position."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 from tidegate.errors import TidegateError
-from tidegate.live.wire import Teller, change_front
+from tidegate.live.wire import ChangeFilter, change_front
 
 
 class Sink(Protocol):
-    """Whoever takes the messages of subscriptions; belongs to the event loop."""
+    """The receiver of the messages of subscriptions: a socket; belongs to the event loop."""
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more should be written before it took what it has."""
+        """Whether nothing more should be written until it has sent what it has."""
         ...
 
     def write(self, frames: bytes) -> None:
-        """Take messages, whether it is full or not."""
+        """Take messages, full or not."""
         ...
 
     def fell_behind(self, subscription: Subscription) -> None:
-        """Learn that a subscription waits at its place for `LiveHub.catch_up`."""
+        """Called when a subscription waits at its position for `LiveHub.catch_up`."""
         ...
 
     def lost(self, subscription: Subscription) -> None:
-        """Learn that changes it has not seen are gone: it needs a new snapshot."""
+        """Called when changes that it has not seen are gone: it needs a new snapshot."""
         ...
 
     def failed(self, subscription: Subscription, problem: TidegateError) -> None:
-        """Learn that a subscription ended by itself."""
+        """Called when a subscription ended with an error."""
         ...
 
 
 class Subscription:
-    """Belongs to the event loop; `seq` is the last change that its socket was given or need not be."""
+    """A subscription of the event loop; `seq` is the last change that its socket was sent, or need not be."""
 
-    __slots__ = ("front", "id", "schema_id", "seq", "sink", "table_id", "teller", "user")
+    __slots__ = ("change_filter", "front", "id", "schema_id", "seq", "sink", "table_id", "user")
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class Subscription:
         sink: Sink,
         table_id: int,
         user: str,
-        teller: Teller,
+        change_filter: ChangeFilter,
         schema_id: int = 1,
     ) -> None:
         self.id = subscription_id
         self.sink = sink
         self.table_id = table_id
         self.user = user
-        self.teller = teller
-        # The columns that the teller knows: changes of other columns are not for it.
+        self.change_filter = change_filter
+        # The version of the columns that the filter was compiled for.
         self.schema_id = schema_id
         self.front = change_front(subscription_id)
         self.seq = 0

@@ -2,14 +2,11 @@
 
 A server's frames carry no mask, so equal messages are equal bytes: a change is written once for everyone
 whose subscription has the same SELECT and the same id, whatever their number.
-
-Selects: what a feed asks of a compiled SELECT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -18,16 +15,14 @@ from tidegate.errors import TidegateError
 from tidegate.model.changes import Change
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Value
-from tidegate.model.values import json_column, to_json
+from tidegate.model.values import json_column, json_writer
 
-# A snapshot's page is sent in messages of about this size: clients bound what they take at once.
+# A snapshot's page is sent in messages of about this size: clients limit the size of a message.
 PAGE_BYTES = 256 * 1024
 # The whole of a message in one frame of text.
 _TEXT_FRAME = 0x81
 _SHORT_MAX = 125
 _MEDIUM_MAX = 0xFFFF
-# Types whose values are what JSON shows.
-_PLAIN = frozenset({"BOOLEAN", "INT", "BIGINT", "TEXT", "JSON", "UUID"})
 
 _encode = msgspec.json.encode
 
@@ -50,28 +45,28 @@ def frames(front: bytes, tails: Iterable[bytes]) -> bytes:
 
 
 def schema(subscription_id: str, columns: Sequence[tuple[str, ColumnType]]) -> bytes:
-    """Tell what the rows are made of."""
+    """Return the message with the columns of the rows."""
     shown = [{"name": name, "type": str(kind)} for name, kind in columns]
     return frame(_encode({"type": "schema", "id": subscription_id, "columns": shown}))
 
 
 def lagged(subscription_id: str) -> bytes:
-    """Tell that changes were missed, and that a snapshot follows."""
+    """Return the message that changes were missed, and that a snapshot follows."""
     return frame(_encode({"type": "lagged", "id": subscription_id}))
 
 
 def unsubscribed(subscription_id: str) -> bytes:
-    """Tell that nothing more comes under this id."""
+    """Return the message that nothing more comes under this id."""
     return frame(_encode({"type": "unsubscribed", "id": subscription_id}))
 
 
 def plain(kind: str) -> bytes:
-    """Return a message that has nothing but its type."""
+    """Return a message that has only its type."""
     return frame(_encode({"type": kind}))
 
 
 def error(problem: TidegateError, subscription_id: str | None) -> bytes:
-    """Tell what went wrong, with a subscription or with the socket itself."""
+    """Return the message about an error of a subscription, or of the socket itself."""
     message: dict[str, object] = {"type": "error", **problem.to_wire()}
     if subscription_id is not None:
         message["id"] = subscription_id
@@ -79,51 +74,50 @@ def error(problem: TidegateError, subscription_id: str | None) -> bytes:
 
 
 def change_front(subscription_id: str) -> bytes:
-    """Return how every change of a subscription begins; `Teller.tell` gives the rest."""
+    """Return the beginning of every change of a subscription; `ChangeFilter.apply` returns the rest."""
     return b'{"type":"change","id":' + _encode(subscription_id) + b',"op":"'
 
 
-class RowWriter:
-    """Writes the rows of one shape as JSON arrays."""
+class RowEncoder:
+    """Writes the rows of one SELECT as JSON arrays."""
 
     def __init__(self, columns: Sequence[tuple[str, ColumnType]]) -> None:
         self._kinds = [kind for _, kind in columns]
-        self._changed: list[tuple[int, Callable[..., object]]] = [
-            (at, partial(to_json, kind=kind))
-            for at, kind in enumerate(self._kinds)
-            if kind.name not in _PLAIN
-        ]
+        writers = [json_writer(kind) for kind in self._kinds]
+        self._writers = [(at, write) for at, write in enumerate(writers) if write is not None]
 
     def write(self, row: Row) -> bytes:
         """Return one row."""
-        if not self._changed:
+        if not self._writers:
             return _encode(row)
         shown: list[object] = list(row)
-        for at, convert in self._changed:
-            shown[at] = convert(row[at])
+        for at, write in self._writers:
+            value = row[at]
+            if value is not None:
+                shown[at] = write(value)
         return _encode(shown)
 
     def write_many(self, rows: Sequence[Row]) -> list[bytes]:
         """Return many rows; column by column, which is quicker."""
-        if not self._changed or not rows:
+        if not self._writers or not rows:
             return [_encode(row) for row in rows]
         columns = zip(*rows, strict=True)
         shown = [json_column(values, kind) for values, kind in zip(columns, self._kinds, strict=True)]
         return [_encode(row) for row in zip(*shown, strict=True)]
 
 
-class Teller:
-    """Returns what a change of the table means to one SELECT: nothing, or an insert, update or delete."""
+class ChangeFilter:
+    """Turns a change of the table into what one SELECT sees: nothing, or an insert, update or delete."""
 
-    def __init__(self, select: Select) -> None:
+    def __init__(self, select: CompiledSelect) -> None:
         self.select = select
-        self._write = RowWriter(select.columns).write
+        self._write = RowEncoder(select.columns).write
 
-    def tell(self, seq: int, change: Change) -> bytes | None:
+    def apply(self, seq: int, change: Change) -> bytes | None:
         """Return the message behind its front; None where neither the old nor the new row is selected.
 
-        A row that begins to match is an insert, one that matches no more a delete of what it was. A row that
-        goes on matching is an update, also where the columns that are shown stay the same: whoever counts
+        A row that begins to match is an insert, one that no longer matches a delete of what it was. One that
+        goes on matching is an update, also where the shown columns stay the same: a client that counts
         changes sees each.
         """
         select = self.select
@@ -141,7 +135,7 @@ class Teller:
 
 def snapshot_messages(
     subscription_id: str,
-    writer: RowWriter,
+    writer: RowEncoder,
     rows: Sequence[Row],
     seq: int,
     *,
@@ -150,7 +144,7 @@ def snapshot_messages(
 ) -> list[bytes]:
     """Return a page of a snapshot in one message, or in several where its rows are large; blocking.
 
-    `warnings` go into the last message: they say what the snapshot lacks.
+    `warnings` go into the last message: they name what the snapshot lacks.
     """
     written = writer.write_many(rows)
     parts: list[list[bytes]] = [[]]
@@ -171,10 +165,11 @@ def snapshot_messages(
     return [frame(front, b",".join(part), end) for part, end in zip(parts, ends, strict=True)]
 
 
-class Select(Protocol):
+class CompiledSelect(Protocol):
     """A compiled SELECT over one table; equal keys mean equal filters and equal projections.
 
-    `equality` is a column's position and the value that every row that matches has there, or None.
+    `matches` and `project` raise nothing, whatever a row holds. `equality` is a column's position and the
+    value that every matching row has there, or None.
     """
 
     @property

@@ -1,11 +1,11 @@
-"""Access: who may do what. The one place that decides; every door asks `check_allowed`.
+"""Access control: roles and operations. Every door asks `check_allowed`, which alone decides.
 
-    reads what is there (metadata)    every role
-    StreamDataReader                  and reads: SQL, consume, what Spark reads
+    every role                        reads metadata
+    StreamDataReader                  and reads data: SQL, consume, what Spark reads
     StreamDataWriter                  and writes: publish, INSERT, UPDATE, DELETE. It sees its own rows in
                                       USER and STREAM tables, and can query nothing else
-    StreamDataAdmin                   and both of the above, and makes, changes and removes; acts as a user
-    AdminPanelManagement              and all of it, and people, the audit trail and jobs
+    StreamDataAdmin                   both of the above, and creates, changes and deletes; acts as a user
+    AdminPanelManagement              all of it, and accounts, the audit trail and jobs
 
 Some operations are for administrators of the instance alone: those of the tenant `default` with
 AdminPanelManagement. They may act in another tenant, by its name.
@@ -31,7 +31,7 @@ class Role(StrEnum):
     PANEL = "AdminPanelManagement"
 
 
-# What people type for the first three.
+# Short forms of the first three.
 ROLE_SHORTS = {"reader": Role.READER, "writer": Role.WRITER, "admin": Role.ADMIN}
 
 
@@ -153,7 +153,7 @@ INSTANCE_ADMINISTRATOR = f"{Role.PANEL} in the tenant '{DEFAULT_TENANT}'"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Someone who was let in: who, with which token, and in which tenant they act now."""
+    """An authenticated caller: the user, the token, and the tenant in which they act."""
 
     tenant: str
     user: str
@@ -169,18 +169,18 @@ class Principal:
 
     @property
     def is_instance_admin(self) -> bool:
-        """Whether they look after the whole instance, not after one tenant."""
+        """Whether they administer the whole instance, not one tenant."""
         return self.own_tenant == DEFAULT_TENANT and Role.PANEL in self.roles
 
 
 def allowed_operations(roles: frozenset[Role], *, instance: bool) -> frozenset[Operation]:
-    """Return everything that someone with these roles may do."""
+    """Return every operation that these roles allow."""
     mine = frozenset[Operation]().union(*(_ALLOWED[role] for role in roles))
     return mine | _INSTANCE if instance and Role.PANEL in roles else mine
 
 
 def check_allowed(principal: Principal, operation: Operation) -> None:
-    """Refuse what the roles of a principal do not allow, and name the one that would."""
+    """Raise Forbidden, with the role that is needed, where the roles do not allow an operation."""
     hint = None
     if operation in _INSTANCE:
         if principal.is_instance_admin:
@@ -198,14 +198,14 @@ def check_allowed(principal: Principal, operation: Operation) -> None:
 
 
 def needed_role(operation: Operation) -> str:
-    """Name the least role that an operation needs."""
+    """Return the least role that an operation needs."""
     if operation in _INSTANCE:
         return INSTANCE_ADMINISTRATOR
     return str(next(role for role in Role if operation in _ALLOWED[role]))
 
 
 def parse_role(text: str) -> Role:
-    """Read a role by its name or by its short form."""
+    """Return the role of a name or a short form, or raise RequestInvalid."""
     if text in ROLE_SHORTS:
         return ROLE_SHORTS[text]
     try:

@@ -1,4 +1,4 @@
-"""Changes: what one statement did to the rows of one table, for whoever follows the write path."""
+"""The changes of one statement to the rows of one table."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Change(NamedTuple):
     new: Row | None
 
 
-class Inserted(Sequence[Change]):
-    """Rows that were not there before: changes that are made when someone asks for them, which few do."""
+class InsertedRows(Sequence[Change]):
+    """Inserted rows as changes; each change is made only when it is read, because few readers do."""
 
     __slots__ = ("rows",)
 
@@ -39,15 +39,15 @@ class Inserted(Sequence[Change]):
         return (Change("insert", None, row) for row in self.rows)
 
     @overload
-    def __getitem__(self, place: int) -> Change: ...
+    def __getitem__(self, index: int) -> Change: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Change]: ...
+    def __getitem__(self, index: slice) -> list[Change]: ...
 
-    def __getitem__(self, place: int | slice) -> Change | list[Change]:
-        if isinstance(place, slice):
-            return [Change("insert", None, row) for row in self.rows[place]]
-        return Change("insert", None, self.rows[place])
+    def __getitem__(self, index: int | slice) -> Change | list[Change]:
+        if isinstance(index, slice):
+            return [Change("insert", None, row) for row in self.rows[index]]
+        return Change("insert", None, self.rows[index])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Tells the time; may be called from any thread."""
+    """A source of time; may be called from any thread."""
 
     def now_us(self) -> int:
-        """Return microseconds since 1970-01-01 UTC; may jump, also backwards, when someone sets it."""
+        """Return microseconds since 1970-01-01 UTC; may jump, also backwards, when it is set."""
         ...
 
     def monotonic_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""Durations: a length of time in whole microseconds, as people write it.
+"""Durations: lengths of time in whole microseconds, and their text.
 
 A number and a unit (`"100 days"`, `"1.5 h"`, `"250 ms"`) or ISO 8601 (`"PT5S"`, `"P1DT2H"`, `"P2W"`). A day
 is 24 hours. Months and years are refused: they have no fixed length. Parsing is exact; what is not a whole
@@ -14,8 +14,8 @@ from fractions import Fraction
 from tidegate.errors import DurationInvalid, InvariantBroken
 from tidegate.model.names import shorten
 
-US_MAX = 2**63 - 1  # durations are added to 64-bit times at rest
-TEXT_CHARS_MAX = 64  # every duration up to US_MAX fits, and nobody can send a megabyte of digits
+US_MAX = 2**63 - 1  # durations are added to stored 64-bit times
+TEXT_CHARS_MAX = 64  # every duration up to US_MAX fits, and a megabyte of digits is refused
 
 _SECOND_US = 1_000_000
 _DAY_US = 86_400 * _SECOND_US
@@ -61,7 +61,7 @@ class Duration:
 
 
 def parse_duration(text: str) -> Duration:
-    """Return the duration that the text says, exactly, or raise DurationInvalid with the reason."""
+    """Return the duration of a text, exactly, or raise DurationInvalid with the reason."""
     if len(text) > TEXT_CHARS_MAX:
         raise _invalid(text, f"it is longer than {TEXT_CHARS_MAX} characters")
     trimmed = text.strip()

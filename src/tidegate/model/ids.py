@@ -1,15 +1,16 @@
-"""Ids that sort by the time they were made: snowflakes (64-bit numbers) and object ids (24 hex digits).
+"""Ids that sort by their time of creation: snowflakes, object ids and UUIDs of version 7.
 
-Both count in ticks, `moment << sequence_bits | sequence`, that only go up: when the clock goes back, or the
-sequence of a moment is used up, the next tick is borrowed from the future. Sources keep nothing on disk:
-after a restart, `advance_past` the newest id at rest keeps the order even when the clock went back meanwhile.
+Snowflakes (64-bit numbers) and object ids (24 hex digits) count in ticks that only go up, `moment <<
+sequence_bits | sequence`: when the clock goes back, or the sequence of a moment is used up, the next tick is
+one of the future. Sources keep nothing on disk: after a restart, `advance_past` the newest stored id keeps
+the order even when the clock went back meanwhile.
 
 UUIDs of version 7 (RFC 9562): 48 bits of milliseconds, then 74 random bits; they sort by time.
 
     milliseconds 48 | version 4 | random 12 | variant 2 | random 62
 
-A source gives each one greater than the one before, also when the clock stands still or goes back: within a
-millisecond it adds to the random part, and borrows the next one when that is used up.
+A source makes each one greater than the one before, also when the clock stops or goes back: within a
+millisecond it adds to the random part, and goes on to the next millisecond when that is used up.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Ticks:
         self._lock = threading.Lock()
 
     def take(self, moment: int, count: int = 1) -> int:
-        """Claim `count` consecutive ticks, all or none, and give the first."""
+        """Claim `count` consecutive ticks, all or none, and return the first."""
         with self._lock:
             first = max(moment << self._sequence_bits, self._last + 1)
             last = first + count - 1
@@ -74,7 +75,7 @@ class _Ticks:
 
 
 class SnowflakeSource:
-    """Returns ids of one node, each greater than the one before; no two nodes of a system share a number.
+    """A source of ids of one node, each greater than the one before; no two nodes share a number.
 
     An id is 41 bits of milliseconds since 2024, 10 bits of node and 12 bits of sequence. Beyond 4,096 ids a
     millisecond it runs ahead of the clock, and falls back to it when the rate drops. Threads: any.
@@ -111,7 +112,7 @@ class SnowflakeSource:
         _check_snowflake(snowflake)
         moment = snowflake >> (NODE_BITS + SEQUENCE_BITS)
         node = snowflake >> SEQUENCE_BITS & NODE_MAX
-        # Within one millisecond the node decides: ours are all above a smaller node's, all below a greater's.
+        # Within one millisecond the node decides: its ids are above a smaller node's, and below a greater's.
         sequence = snowflake & _SEQUENCE_MASK
         if node != self._node:
             sequence = _SEQUENCE_MASK if node > self._node else -1
@@ -124,12 +125,6 @@ class SnowflakeSource:
 
     def _now_ms(self) -> int:
         return (self._clock.now_us() - SNOWFLAKE_EPOCH_US) // 1_000
-
-
-def snowflake_time_us(snowflake: int) -> int:
-    """Return the moment in a snowflake, in microseconds since 1970, exact to the millisecond."""
-    _check_snowflake(snowflake)
-    return SNOWFLAKE_EPOCH_US + (snowflake >> (NODE_BITS + SEQUENCE_BITS)) * 1_000
 
 
 def tick_time_us(tick: int) -> int:
@@ -166,14 +161,14 @@ class ObjectId:
 
     @property
     def time_us(self) -> int:
-        """The moment it was made, in microseconds since 1970, exact to the second."""
+        """The time of creation, in microseconds since 1970, exact to the second."""
         return int(self.text[:8], 16) * 1_000_000
 
 
 class ObjectIdSource:
-    """Returns object ids, each greater than the one before; distinct sources differ in their random bytes.
+    """A source of object ids, each greater than the one before; sources differ in their random bytes.
 
-    `random_bytes(n)` gives n bytes (`os.urandom` at the doors) and is called once. Threads: any.
+    `random_bytes(n)` returns n bytes (`os.urandom` at the doors) and is called once. Threads: any.
     """
 
     def __init__(self, clock: Clock, random_bytes: Callable[[int], bytes]) -> None:
@@ -197,13 +192,8 @@ _START_MASK = (1 << (RANDOM_BITS - 1)) - 1
 _STEP_BYTES = 4  # the next one of a millisecond cannot be guessed from the one before
 
 
-def uuid_v7(now_us: int, random_bytes: Callable[[int], bytes]) -> str:
-    """Return one UUID of a moment, in small letters."""
-    return _written(now_us // 1_000, _random(random_bytes, 10) & ((1 << RANDOM_BITS) - 1))
-
-
 class UuidSource:
-    """Returns UUIDs, each greater than the one before; safe from any thread."""
+    """A source of UUIDs, each greater than the one before; safe from any thread."""
 
     def __init__(self, clock: Clock, random_bytes: Callable[[int], bytes]) -> None:
         self._clock = clock

@@ -1,7 +1,4 @@
-"""Names of topics, tables and pipelines: checked once at the door, then plain text everywhere.
-
-Names of users and tenants: checked once at the door, then plain text everywhere.
-"""
+"""Names of topics, tables, pipelines, users and tenants: checked once at the door, then plain text."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ import re
 
 from tidegate.errors import NameInvalid
 
-TOPIC_NAME_CHARS_MAX = 200  # leaves room for suffixes within the 255 bytes that file systems allow a name
+TOPIC_NAME_CHARS_MAX = 200  # leaves room for suffixes within the 255 bytes of a file name
 TOPIC_SEGMENTS_MAX = 4  # tenant, namespace, table and one more; deeper trees are paths, not names
-# Ends the name of the topic that keeps what the consumers of another failed on. It comes on top of the limits
-# above, so that every topic can have one.
+# The end of the name of a dead letter topic. It is not counted in the limits above, so that every topic can
+# have one.
 DEAD_SUFFIX = ".dead"
 TABLE_NAME_CHARS_MAX = 63  # what PostgreSQL keeps of an identifier, so names survive a move there
 PIPELINE_NAME_CHARS_MAX = 63  # also the name of a file and of a Spark query
@@ -38,7 +35,7 @@ _PIPELINE_RULE = (
 
 
 def check_topic_name(name: str) -> str:
-    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name, or raise NameInvalid with what is wrong and the rule."""
     is_dead = name.endswith(DEAD_SUFFIX)
     chars_max = TOPIC_NAME_CHARS_MAX + (len(DEAD_SUFFIX) if is_dead else 0)
     _check_length(name, "topic", chars_max, _TOPIC_RULE)
@@ -54,7 +51,7 @@ def check_topic_name(name: str) -> str:
 
 
 def check_table_name(name: str) -> str:
-    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name, or raise NameInvalid with what is wrong and the rule."""
     _check_length(name, "table", TABLE_NAME_CHARS_MAX, _TABLE_RULE)
     if not _TABLE.fullmatch(name):
         raise _invalid(name, "table", _first_fault(name, _TABLE), _TABLE_RULE)
@@ -62,7 +59,7 @@ def check_table_name(name: str) -> str:
 
 
 def check_pipeline_name(name: str) -> str:
-    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name, or raise NameInvalid with what is wrong and the rule."""
     _check_length(name, "pipeline", PIPELINE_NAME_CHARS_MAX, _PIPELINE_RULE)
     if not _PIPELINE.fullmatch(name):
         raise _invalid(name, "pipeline", _first_fault(name, _PIPELINE), _PIPELINE_RULE)
@@ -111,23 +108,23 @@ _TENANT_RULE = (
 
 
 def check_user_name(name: str) -> str:
-    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name, or raise NameInvalid with what is wrong and the rule."""
     if not is_user_name(name):
         raise _invalid_account_name(name, "user", USER_NAME_CHARS_MAX, _USER_RULE)
     return name
 
 
 def check_tenant_name(name: str) -> str:
-    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name, or raise NameInvalid with what is wrong and the rule."""
     if not is_tenant_name(name):
         raise _invalid_account_name(name, "tenant", TENANT_NAME_CHARS_MAX, _TENANT_RULE)
     return name
 
 
 def check_row_owner(name: str) -> str:
-    """Return the name back if rows can belong to it, or raise NameInvalid; every user's name is one.
+    """Return the name if rows can belong to it, or raise NameInvalid; every user's name is one.
 
-    Rows of an application's own users need no account here: their ids are owners, too.
+    The users of an application need no account here: their ids are owners, too.
     """
     if not _OWNER.fullmatch(name) or name in (".", ".."):
         raise _invalid_account_name(name, "user", USER_NAME_CHARS_MAX, _OWNER_RULE)

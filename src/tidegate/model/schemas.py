@@ -1,7 +1,7 @@
 """Column types and schemas, and their Arrow form, both ways without loss.
 
-JSON and UUID are text in Arrow, so that every reader of the files can show them; a mark in the field's
-metadata (`tidegate.type`) tells them from TEXT. A required column is a field that is not nullable.
+JSON and UUID are text in Arrow, so that every reader of the files can show them; the field's metadata
+(`tidegate.type`) distinguishes them from TEXT. A required column is a field that is not nullable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DECIMAL = re.compile(r"DECIMAL\s*\(\s*([0-9]{1,9})\s*(?:,\s*([0-9]{1,9})\s*)?\)
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """What a column holds; `str` writes what `parse_type` reads. Only DECIMAL has a precision and a scale."""
+    """The type of a column; `str` writes what `parse_type` reads. Only DECIMAL has precision and scale."""
 
     name: str
     precision: int = 0
@@ -103,7 +103,7 @@ ColumnType.TIMESTAMP = ColumnType("TIMESTAMP")
 
 
 def parse_type(text: str) -> ColumnType:
-    """Return the type that SQL text names, in any case; INTEGER is INT, DECIMAL(p) is DECIMAL(p,0)."""
+    """Return the type of a name in SQL, in any case; INTEGER is INT, DECIMAL(p) is DECIMAL(p,0)."""
     word = text.strip().upper()
     if word == "INTEGER":
         return ColumnType.INT
@@ -183,7 +183,7 @@ class Schema:
         return tuple(column.name for column in self.columns)
 
     def to_arrow(self) -> pa.Schema:
-        """Return the Arrow schema; `from_arrow` gives an equal schema back."""
+        """Return the Arrow schema; `from_arrow` of it is an equal schema."""
         import pyarrow as pa
 
         return pa.schema([column.to_arrow() for column in self.columns])
@@ -192,9 +192,8 @@ class Schema:
     def from_arrow(cls, schema: pa.Schema) -> Self:
         """Return the schema that holds every value of an Arrow schema, or raise SchemaInvalid.
 
-        Narrower types become ours (int16 is INT, float is DOUBLE, a timestamp without a zone is UTC); one
-        that could lose a value on the way, such as nanoseconds or uint64, is refused. Foreign metadata is
-        ignored.
+        Narrower types are widened (int16 is INT, float is DOUBLE, a timestamp without a zone is UTC); a type
+        that could lose a value, such as nanoseconds or uint64, is refused. Foreign metadata is ignored.
         """
         return cls(tuple(Column.from_arrow(field) for field in schema))
 

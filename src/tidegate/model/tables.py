@@ -1,7 +1,7 @@
-"""Tables: what a USER, SHARED or STREAM table is made of. Frozen, and written to the disk as JSON.
+"""Definitions of USER, SHARED and STREAM tables. They are frozen, and stored as JSON.
 
-A row is a tuple of values in the order of the columns. Columns are only ever added at the end: a row that
-is shorter than its table was written before the last columns came, and reads their `missing` value.
+A row is a tuple of values in the order of the columns. Columns are only ever added at the end: a row that is
+shorter than its table was written before the last columns were added, and reads their `missing` value.
 
     BOOLEAN bool    INT, BIGINT, DATE (days), TIMESTAMP (microseconds) int    DOUBLE float    BYTES bytes
     DECIMAL Decimal, at the column's scale    TEXT, JSON (its text), UUID (small letters) str
@@ -24,29 +24,29 @@ Value: TypeAlias = bool | int | float | str | bytes | Decimal | None
 Row: TypeAlias = tuple[Value, ...]
 
 DEFINITION_VERSION = 1
-# Names that mean something else in a statement.
+# Names that a statement uses for something else.
 NAMESPACES_TAKEN = frozenset({"lake", "system", "information_schema", "pg_catalog", "main", "temp", "memory"})
-# What the rows of a stream carry beside their own columns, behind them.
+# The columns that every stream has behind its own.
 STREAM_COLUMNS = (("_seq", ColumnType.BIGINT), ("_time", ColumnType.TIMESTAMP))
 
 
 class TableKind(StrEnum):
-    """Who sees a row, and how long it lives."""
+    """Who can read a row, and how long it is kept."""
 
     USER = "USER"  # a row belongs to the user who wrote it
     SHARED = "SHARED"  # everyone in the tenant sees it
-    STREAM = "STREAM"  # a row belongs to its user, and goes after its time to live
+    STREAM = "STREAM"  # a row belongs to its user, and expires after its time to live
 
 
 class Durability(StrEnum):
-    """When an append to a stream is answered."""
+    """When an append to a stream is acknowledged."""
 
     BUFFERED = "buffered"  # it reaches the file within the flush interval
     FSYNC = "fsync"  # it is on the disk
 
 
 class DefaultKind(StrEnum):
-    """Where the value of a column comes from when an insert gives none."""
+    """The source of a column's value when an insert has none."""
 
     VALUE = "value"
     NOW = "now"
@@ -55,14 +55,14 @@ class DefaultKind(StrEnum):
 
 
 class Default(msgspec.Struct, frozen=True):
-    """The value of a column that an insert leaves out; `value` is as `model.values` writes it into JSON."""
+    """The value of a column that an insert leaves out; `value` is JSON as `model.values` writes it."""
 
     kind: DefaultKind
     value: bool | int | float | str | None = None
 
 
 class TableColumn(msgspec.Struct, frozen=True):
-    """A column; `missing` is what rows that are older than the column read, as JSON."""
+    """A column; `missing` is the value, as JSON, that rows older than the column have."""
 
     name: str
     type_text: str
@@ -72,7 +72,7 @@ class TableColumn(msgspec.Struct, frozen=True):
 
     @property
     def type(self) -> ColumnType:
-        """What it holds."""
+        """The type of its values."""
         return _type_of(self.type_text)
 
 
@@ -86,7 +86,7 @@ class TableIndex(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """One table, at one moment of its life: an ALTER makes another with the same id."""
+    """The definition of one table at one time: an ALTER makes another with the same id."""
 
     id: int
     tenant: str
@@ -96,12 +96,12 @@ class Table(msgspec.Struct, frozen=True):
     columns: tuple[TableColumn, ...]
     primary_key: tuple[str, ...]
     created_us: int
-    # Rises with every added column; rows and frames carry the one they were written under.
+    # Rises with every added column; rows and frames carry the one that they were written with.
     schema_id: int = 1
     indexes: tuple[TableIndex, ...] = ()
     ttl_seconds: int | None = None
     durability: Durability = Durability.BUFFERED
-    # Rows of a stream before this were over their time when ttl_seconds changed: they stay gone.
+    # Rows of a stream before this had expired when ttl_seconds changed, and do not come back.
     expired_before_us: int = 0
     version: int = DEFINITION_VERSION
 
@@ -122,12 +122,12 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def key_positions(self) -> tuple[int, ...]:
-        """Where in a row the columns of the primary key are."""
+        """The positions of the primary key's columns in a row."""
         return positions_of(self.names, self.primary_key)
 
     @property
     def shown_columns(self) -> tuple[tuple[str, ColumnType], ...]:
-        """What SELECT * gives: its own columns, and those that every row of a stream carries."""
+        """The columns of SELECT *: its own, and those that every stream has."""
         own = tuple((column.name, column.type) for column in self.columns)
         return own + STREAM_COLUMNS if self.kind == TableKind.STREAM else own
 
@@ -139,12 +139,12 @@ def _type_of(text: str) -> ColumnType:
 
 @lru_cache(maxsize=4096)
 def positions_of(names: tuple[str, ...], chosen: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the places of some columns among all."""
+    """Return the positions of some columns among all."""
     return tuple(names.index(name) for name in chosen)
 
 
 def check_namespace(name: str) -> str:
-    """Return the name back, or raise NameInvalid; a namespace is named like a table."""
+    """Return the name, or raise NameInvalid; a namespace is named like a table."""
     try:
         check_table_name(name)
     except NameInvalid as problem:

@@ -1,4 +1,4 @@
-"""Moments and half-open time ranges, in microseconds since 1970-01-01 UTC.
+"""Times and half-open time ranges, in microseconds since 1970-01-01 UTC.
 
 A range is never empty: its start is in, its stop is not, and the stop comes after the start. So two ranges
 that touch share no moment, and an intersection is a range or None.
@@ -15,7 +15,7 @@ from tidegate.errors import InvariantBroken, TimeRangeInvalid
 from tidegate.model.durations import Duration
 from tidegate.model.names import shorten
 
-TIME_US_MIN = -62_135_596_800_000_000  # 0001-01-01T00:00:00Z, the first moment that ISO 8601 text can say
+TIME_US_MIN = -62_135_596_800_000_000  # 0001-01-01T00:00:00Z, the first moment of ISO 8601 text
 TIME_US_MAX = 253_402_300_799_999_999  # 9999-12-31T23:59:59.999999Z, the last one
 
 _EPOCH = datetime(1970, 1, 1)  # without a zone: all arithmetic here is in UTC
@@ -67,13 +67,13 @@ class TimeRange:
         return TimeRange(max(self.start_us, other.start_us), min(self.stop_us, other.stop_us))
 
     def union(self, other: TimeRange) -> TimeRange | None:
-        """Return the moments of both when they overlap or touch, or None when a gap parts them."""
+        """Return the moments of both when they overlap or touch, or None when there is a gap between them."""
         if self.start_us > other.stop_us or other.start_us > self.stop_us:
             return None
         return TimeRange(min(self.start_us, other.start_us), max(self.stop_us, other.stop_us))
 
     def split(self, step: Duration) -> Iterator[TimeRange]:
-        """Return consecutive pieces of one step each, from the start on; the last may be shorter."""
+        """Return consecutive ranges of one step each, from the start on; the last may be shorter."""
         if step.us == 0:
             raise InvariantBroken(reason="a time range is split by a step of no length")
         starts = range(self.start_us, self.stop_us, step.us)
@@ -93,7 +93,7 @@ def merge_ranges(ranges: Iterable[TimeRange]) -> list[TimeRange]:
 
 
 def parse_time(text: str) -> int:
-    """Return the moment that ISO 8601 text says, in microseconds; without a zone it is UTC.
+    """Return the moment of ISO 8601 text, in microseconds; without a zone it is UTC.
 
     Exact: a fraction finer than a microsecond is refused, not rounded.
     """

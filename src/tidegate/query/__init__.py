@@ -1,7 +1,7 @@
 """Queries: takes statements with bound values, gives rows as Arrow or JSON, keeps only an open database.
 
-A SELECT passes through these steps, one module each: `statement` (one SELECT, and nothing that leads out of
-the caller's tables), `sources` (what the caller may see), `pruning`, `table_scan` and `stream_scan` (which
-files and rows can matter), `lake_scan` and `lending` (both as views of DuckDB) and `answer`. `lake_sql` is
-the parent that calls them in turn; `database` is the locked-down DuckDB they run in.
+`runner` plans statements. A SELECT passes through these steps, one module each: `duckdb.analysis` (one
+SELECT, and nothing outside of the caller's tables), `scans.visible_tables` (what the caller may see),
+`duckdb.pushdown` and `scans` (which files and rows can matter), `duckdb.views` (both as views of DuckDB) and
+`duckdb.result`. `duckdb.engine` calls them in turn; `duckdb.session` is the locked-down DuckDB.
 """

@@ -1,7 +1,7 @@
-"""Live queries: takes a SELECT on one table, gives its rows as of one moment, and the number of that moment.
+"""Live queries: a compiled SELECT on one table, and its snapshot as of one change number.
 
-The moment is decided where changes are numbered: for a table of the engine on the committer's thread, at the
-end of a group of writes; for a stream under its lock. Every change before it is in the rows, every change
+The number is decided where changes are numbered: for a table of the engine on the committer's thread, at the
+end of a group commit; for a stream under its lock. Every change before it is in the snapshot, every change
 after it has a greater number.
 """
 
@@ -21,14 +21,14 @@ from tidegate.sql import statements as sql
 from tidegate.storage.engine import Engine, Snapshot
 from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.streams.store import StreamStore
-from tidegate.tables.access_paths import Whole
+from tidegate.tables.access_paths import FullScan
 from tidegate.tables.definitions import TableDirectory
 from tidegate.tables.store import TableStore
 
 if TYPE_CHECKING:
     from tidegate.sql.expressions.compile import LiveSelect
 
-# The key of a filter that every row meets.
+# The key of a filter that every row matches.
 EVERYTHING = "TRUE"
 
 
@@ -47,16 +47,16 @@ class SnapshotReader:
         self._close = close
 
     def __iter__(self) -> Iterator[list[Row]]:
-        """Return pages of projected rows; blocking."""
+        """Yield pages of projected rows; blocking."""
         return self._pages
 
     def close(self) -> None:
-        """Let the engine go on without keeping old files; a second call does nothing."""
+        """Release the snapshot; a second call does nothing."""
         self._close()
 
 
 class LiveQuery:
-    """A SELECT that was checked and compiled."""
+    """A SELECT that is checked and compiled."""
 
     def __init__(self, source: LiveSource, table: Table, user: str, select: LiveSelect) -> None:
         self._source = source
@@ -91,7 +91,7 @@ class LiveSource:
         self._begin = begin
 
     def open(self, principal: Principal, text: str, params: Sequence[Any] = ()) -> LiveQuery:
-        """Check and compile a live query; blocking. SqlUnsupported says what cannot be live."""
+        """Check and compile a live query; blocking. SqlUnsupported names what cannot be live."""
         caller = Caller(principal)
         statements = self._runner.parsed(text)
         if len(statements) > 1:
@@ -122,14 +122,14 @@ class LiveSource:
         if query.table.kind == TableKind.STREAM:
             return self._stream_snapshot(query, page_rows)
         seq, frozen = self._freeze(query.table)
-        chunks = self._store.scan(frozen, query.table, query.user, Whole())
+        chunks = self._store.scan(frozen, query.table, query.user, FullScan())
         return SnapshotReader(seq, _pages(query.select, chunks, page_rows), frozen.close)
 
     def _table(self, statement: sql.Select, caller: Caller, parameter_count: int) -> Table:
         if len(statement.tables) != 1:
             from tidegate.sql.expressions.compile import check_select
 
-            # It says what is wrong with the text, and where; this is for what it does not see.
+            # It names the mistake and its position; the error below is for what it does not see.
             check_select(statement.text, parameter_count)
             raise SqlUnsupported(
                 reason="A subscription reads one table.", hint="SELECT … FROM namespace.table [WHERE …]."
@@ -143,7 +143,7 @@ class LiveSource:
         return self._tables.get(caller.tenant, name.namespace, name.name)
 
     def _freeze(self, table: Table) -> tuple[int, Snapshot]:
-        """Take an engine snapshot and the change number that it belongs to, at the end of a group."""
+        """Return an engine snapshot and its change number, taken at the end of a group commit."""
         taken: list[tuple[int, Snapshot]] = []
         problems: list[TidegateError] = []
 
@@ -154,12 +154,12 @@ class LiveSource:
                     problems.append(TableNotFound(table=table.full_name, hint="It was dropped."))
                     return
                 if now.schema_id != table.schema_id:
-                    # What was compiled knows the columns of before: the subscriber opens it again.
+                    # The query was compiled for the old columns: the subscriber opens it again.
                     problems.append(TableChanged(table=table.full_name))
                     return
                 taken.append((self._begin(table.id, table.schema_id), self._engine.snapshot()))
             except TidegateError as problem:
-                # What others wrote in this group is durable: it must not be told to have failed.
+                # The writes of others in this group are durable: they must not be reported as failed.
                 problems.append(problem)
 
         def stage(staging: Staging) -> None:
@@ -183,7 +183,7 @@ class LiveSource:
         read = self._streams.read(table, query.user, last=alone, barrier=barrier)
         now = self._tables.by_id(table.id)
         if now is None:
-            # Dropped before the changes were kept: nobody would be told of it any more.
+            # Dropped before its changes were kept: no later event would end this subscription.
             raise TableNotFound(table=table.full_name, known="", hint="It was dropped.")
         if now.schema_id != table.schema_id:
             raise TableChanged(table=table.full_name)

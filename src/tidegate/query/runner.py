@@ -1,6 +1,6 @@
-"""Running statements: takes text, parameters and a caller, gives the steps that run it, one a statement.
+"""The planner of statements: a step for each, from a text, its parameters and a caller.
 
-Parsed texts are kept, so that a service that sends the same text again pays for reading it once. Nothing is
+Parsed texts are cached, so that a service that sends the same text again pays for parsing it once. Nothing is
 run here: a step is either a change for the committer or work for a thread, and the door decides where.
 """
 
@@ -17,17 +17,17 @@ from tidegate.model.access import Operation
 from tidegate.model.names import check_row_owner
 from tidegate.query.duckdb.analysis import sql_invalid
 from tidegate.query.duckdb.error_positions import TextRefused, written_span
-from tidegate.query.statements.ddl import Defining
-from tidegate.query.statements.dml import Writing
-from tidegate.query.statements.select import Selecting
-from tidegate.query.statements.show import Showing
+from tidegate.query.statements.ddl import DdlPlanner
+from tidegate.query.statements.dml import WritePlanner
+from tidegate.query.statements.select import SelectPlanner
+from tidegate.query.statements.show import ShowPlanner
 from tidegate.query.statements.topics import TopicStatements, topic_kind
-from tidegate.query.step import Caller, Kind, Outcome, Step, answered
-from tidegate.sql import parse
+from tidegate.query.step import Caller, StatementKind, StatementResult, Step, result_of_answer
 from tidegate.sql import statements as sql
+from tidegate.sql.parser.parse import parse
 from tidegate.sql.statements import TopicStatement
 
-# Texts that are kept parsed: a service sends a few dozen, and long ones are rarely sent twice.
+# Texts that are cached: a service sends a few dozen, and long ones are rarely sent twice.
 PARSED_MAX = 2048
 PARSED_CHARS_MAX = 4096
 
@@ -37,10 +37,10 @@ class StatementRunner:
 
     def __init__(
         self,
-        defining: Defining,
-        showing: Showing,
-        writing: Writing,
-        selecting: Selecting,
+        defining: DdlPlanner,
+        showing: ShowPlanner,
+        writing: WritePlanner,
+        selecting: SelectPlanner,
         topics: TopicStatements | None = None,
     ) -> None:
         self._topics = topics
@@ -76,7 +76,7 @@ class StatementRunner:
         return statements
 
     def params_of(self, statements: Sequence[sql.Statement], params: Sequence[Any]) -> list[Sequence[Any]]:
-        """Return each statement its parameters; several statements may not share them."""
+        """Return the parameters of each statement; several statements may not share them."""
         takers = [number for number, one in enumerate(statements) if one.parameter_count]
         if len(takers) > 1:
             raise SqlInvalid(
@@ -141,12 +141,12 @@ class StatementRunner:
             return Step("show", work=lambda: self._described(text, caller))
         raise SqlUnsupported(reason=f"{type(statement).__name__} is not run here.")
 
-    def _described(self, text: str, caller: Caller) -> Outcome:
-        return answered(self._selecting.run(text, (), caller))
+    def _described(self, text: str, caller: Caller) -> StatementResult:
+        return result_of_answer(self._selecting.run(text, (), caller))
 
 
-def kind_of(statement: sql.Statement) -> Kind:
-    """Return what a statement is counted as."""
+def kind_of(statement: sql.Statement) -> StatementKind:
+    """Return the kind under which a statement is counted."""
     if isinstance(statement, sql.ExecuteAs):
         return kind_of(statement.statement)
     if isinstance(statement, sql.Insert):
@@ -164,14 +164,14 @@ def kind_of(statement: sql.Statement) -> Kind:
 
 
 @contextmanager
-def told_which(text: str, statements: Sequence[sql.Statement], number: int) -> Iterator[None]:
-    """Add to an error which statement of a text it is about, and where in the whole text that is."""
+def statement_errors(text: str, statements: Sequence[sql.Statement], number: int) -> Iterator[None]:
+    """Add to an error the number of its statement, and its position in the whole text."""
     try:
         yield
     except TidegateError as raised:
         refused, problem = raised.__cause__, raised
         if isinstance(refused, TextRefused) and "line" in raised.values:
-            # The place is one in what DuckDB was given.
+            # The position is one in the text that DuckDB had.
             problem = sql_invalid(refused, text, written_span(refused, text, statements[number]))
         if len(statements) > 1:
             problem.values["statement"] = number + 1

@@ -1,30 +1,33 @@
-"""Steps: what running one statement takes, and what comes of it."""
+"""The plan of one statement, and its result."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from tidegate.errors import RequestInvalid, SqlInvalid
+from tidegate.errors import RequestInvalid, SqlInvalid, TidegateError
 from tidegate.model.access import Operation, Principal, check_allowed
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableKind, Value
 from tidegate.model.values import json_column, to_arrow
 from tidegate.query.duckdb.result import QueryAnswer
-from tidegate.storage.group_commit import Staging
+from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log.reader import Start
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Kind = Literal["select", "insert", "upsert", "update", "delete", "ddl", "show", "publish", "consume", "ack"]
+StatementKind = Literal[
+    "select", "insert", "upsert", "update", "delete", "ddl", "show", "publish", "consume", "ack"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who runs a statement, and as whom: an administrator may act as another user."""
+    """The principal of a statement; an administrator may act as another user."""
 
     principal: Principal
     acting_as: str | None = None
@@ -35,11 +38,11 @@ class Caller:
         return self.principal.tenant
 
     def check(self, operation: Operation) -> None:
-        """Refuse what the caller's roles do not allow."""
+        """Raise Forbidden where the caller's roles do not allow an operation."""
         check_allowed(self.principal, operation)
 
     def owner_of(self, table: Table) -> str:
-        """Return whose rows of a table are meant: '' where rows belong to nobody."""
+        """Return the user whose rows of a table are meant; '' for a SHARED table."""
         if table.kind == TableKind.SHARED:
             return ""
         if self.acting_as is not None:
@@ -54,8 +57,8 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a statement gave: rows, or how many rows it wrote. `arrow` is there where it gave rows."""
+class StatementResult:
+    """The rows of a statement, or how many rows it wrote; `arrow` is None where it has no rows."""
 
     columns: Sequence[Mapping[str, str]] = ()
     row_count: int = 0
@@ -64,15 +67,15 @@ class Outcome:
     arrow: Callable[[], pa.Table] | None = None
 
 
-def answered(answer: QueryAnswer) -> Outcome:
-    """Return the outcome of what DuckDB answered."""
-    return Outcome(answer.columns, answer.row_count, answer.warnings, answer.json_rows, answer.arrow)
+def result_of_answer(answer: QueryAnswer) -> StatementResult:
+    """Return the result of a statement that DuckDB ran."""
+    return StatementResult(answer.columns, answer.row_count, answer.warnings, answer.json_rows, answer.arrow)
 
 
-def found(
+def result_of_rows(
     columns: Sequence[tuple[str, ColumnType]], rows: Sequence[Row], warnings: Sequence[str] = ()
-) -> Outcome:
-    """Return the outcome of rows that were read without DuckDB."""
+) -> StatementResult:
+    """Return the result of rows that were read without DuckDB."""
     by_column: list[tuple[Value, ...]] = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
 
     def json_rows() -> Sequence[Sequence[Any]]:
@@ -86,12 +89,12 @@ def found(
         return pa.table(arrays, names=[name for name, _ in columns])
 
     named = [{"name": name, "type": str(kind)} for name, kind in columns]
-    return Outcome(named, len(rows), warnings, json_rows, arrow)
+    return StatementResult(named, len(rows), warnings, json_rows, arrow)
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumeAsk:
-    """Messages that a statement wants, and how long it waits for the first; the door does the waiting."""
+class ConsumeRequest:
+    """The messages that a CONSUME asks for, and how long it waits for the first; the door waits."""
 
     topic: Topic
     group: str | None = None
@@ -105,32 +108,50 @@ class ConsumeAsk:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A `change` for the committer, which gives how many rows it wrote, or blocking `work`.
+    """A `change` for the committer, which returns how many rows it wrote, or blocking `work`.
 
-    Where both are there, the work is for a change that is refused with SqlInvalid: an expression that could
-    not be worked out without DuckDB. `is_short` work reads a few rows or a file; other work may take long.
-    What `audit` names is written into the audit trail around it. `consume` stands alone: messages that the
-    door gets, waits for and gives as rows.
+    Where there are both, the work is for a change that raises SqlInvalid: an expression that could not be
+    computed without DuckDB. `is_short` work reads a few rows or a file; other work may take long. `audit`
+    is written into the audit trail. `consume` stands alone: messages that the door reads, waits for and
+    returns as rows.
     """
 
-    kind: Kind
+    kind: StatementKind
     change: Callable[[Staging], int] | None = None
-    work: Callable[[], Outcome] | None = None
+    work: Callable[[], StatementResult] | None = None
     is_short: bool = False
     audit: tuple[Operation, str] | None = None
     table: Table | None = None
-    consume: ConsumeAsk | None = None
+    consume: ConsumeRequest | None = None
 
 
-def wrote(count: int) -> Outcome:
-    """Return the outcome of a statement that wrote rows."""
-    return Outcome(row_count=count)
+def definition_step(
+    committer: GroupCommitter,
+    change: Callable[[Staging], object],
+    audit: tuple[Operation, str],
+    allowed: type[TidegateError] | None = None,
+    *,
+    is_short: bool = False,
+) -> Step:
+    """Return the step that commits a change of definitions; IF [NOT] EXISTS makes an error an allowed one."""
+
+    def work() -> StatementResult:
+        with suppress(*() if allowed is None else (allowed,)):
+            committer.submit(change).result()
+        return StatementResult()
+
+    return Step("ddl", work=work, is_short=is_short, audit=audit)
 
 
-def check_params(wanted: int, params: Sequence[Any]) -> None:
-    """Refuse more or fewer values than the statement has parameters."""
-    if wanted != len(params):
+def result_of_count(count: int) -> StatementResult:
+    """Return the result of a statement that wrote rows."""
+    return StatementResult(row_count=count)
+
+
+def check_params(count: int, params: Sequence[Any]) -> None:
+    """Raise SqlInvalid for more or fewer values than the statement has parameters."""
+    if count != len(params):
         raise SqlInvalid(
-            reason=f"values for its parameters: {wanted} wanted, {len(params)} given.",
+            reason=f"values for its parameters: {count} wanted, {len(params)} given.",
             hint="Give one value for each ? or $n.",
         )

@@ -1,13 +1,11 @@
-"""Statements, read: what `parse` gives. Frozen, and free of everything that only the text needs.
+"""Parsed statements: what `parse` returns.
 
-Names are folded to small letters unless they are quoted. A position is an offset in the whole text that was
-parsed. Parameters are numbered from 1 within their statement; `?` takes the next number. The sql of a
-fragment is DuckDB's, with its parameters written $n.
+They are frozen, and independent of the text. Names are folded to small letters unless they are quoted. A
+position is an offset in the whole text that was parsed. Parameters are numbered from 1 within their
+statement; `?` takes the next number. The SQL of a fragment is DuckDB's, with its parameters written $n.
 
-Statements about topics, read: what `parse` gives for them. Frozen, as the others.
-
-A value that may be bound beside the text is a Param, or else what it has to be: a text, a whole number, a
-duration, a time in microseconds. What stands in the text was checked where it stands.
+In statements about topics, a value that may be bound beside the text is a Param, or else what it has to be: a
+text, a whole number, a duration, a time in microseconds. What stands in the text is checked by the parser.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from tidegate.model.tables import DefaultKind, TableKind
 Option: TypeAlias = bool | int | float | str
 
 
-# These are structs, not dataclasses: a statement holds thousands, and structs are made several times faster.
+# Structs, not dataclasses: a statement holds thousands, and structs are made several times faster.
 class Literal(msgspec.Struct, frozen=True, gc=False):
     """A constant: 1 is an int, 1.5 a Decimal, 1e3 a float, X'00' bytes; TIMESTAMP '…', DATE '…' are text."""
 
@@ -35,12 +33,12 @@ class Literal(msgspec.Struct, frozen=True, gc=False):
 
 
 class Param(msgspec.Struct, frozen=True, gc=False):
-    """A value that comes beside the text."""
+    """A value that is bound beside the text."""
 
     number: int
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class FunctionCall(msgspec.Struct, frozen=True, gc=False):
     """NOW(), SNOWFLAKE_ID() or UUID_V7()."""
 
     kind: DefaultKind
@@ -52,8 +50,8 @@ class UseDefault(msgspec.Struct, frozen=True, gc=False):
 
 USE_DEFAULT = UseDefault()
 
-Simple: TypeAlias = Literal | Param | Call
-Cell: TypeAlias = Literal | Param | Call | UseDefault
+Simple: TypeAlias = Literal | Param | FunctionCall
+Cell: TypeAlias = Literal | Param | FunctionCall | UseDefault
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """A table as a statement names it; whether the names obey the rule is checked where it is looked up."""
+    """A table as a statement names it; the names are checked where the table is looked up."""
 
     namespace: str
     name: str
@@ -110,7 +108,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """Where a statement stands in the text, its own text without the semicolon, and its parameters' count."""
+    """The base of all statements: position and text (without the semicolon), and the number of parameters."""
 
     position: int = 0
     text: str = ""
@@ -243,10 +241,10 @@ class Delete(Statement):
 
 @dataclass(frozen=True, slots=True)
 class Select(Statement):
-    """Whatever gives rows; `query` is its sql, with LAST n written as ORDER BY and LIMIT.
+    """A query; `query` is its SQL, with LAST n written as ORDER BY and LIMIT.
 
-    `last_alone`: n rows of the one table are all that need be read. `tables` is what the text names behind
-    FROM and JOIN, as far as can be seen without binding it.
+    `last_alone`: only n rows of the one table need be read. `tables` are the names behind FROM and JOIN, as
+    far as they can be seen without binding the query.
     """
 
     query: Fragment
@@ -273,14 +271,14 @@ class ExecuteAs(Statement):
 
 Text: TypeAlias = str | Param
 Number: TypeAlias = int | Param
-Span: TypeAlias = Duration | Param
+DurationValue: TypeAlias = Duration | Param
 
 StartKind = OneOf["earliest", "latest", "offset", "after", "timestamp"]
 
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """A topic as a statement names it; whether the name obeys the rule is checked where it is looked up."""
+    """A topic as a statement names it; the name is checked where the topic is looked up."""
 
     name: str
     position: int = field(default=0, compare=False)
@@ -288,7 +286,7 @@ class TopicName:
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """A place in a log: one of its ends, an offset, the one after it, or a time (microseconds, or bound)."""
+    """A position in a log: one of its ends, an offset, the one after it, or a time in microseconds."""
 
     kind: StartKind
     value: Number = 0
@@ -296,7 +294,7 @@ class StartAt:
 
 @dataclass(frozen=True, slots=True)
 class TopicStatement(Statement):
-    """What all statements about topics are."""
+    """The base of statements about topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +404,7 @@ class ResetGroup(TopicStatement):
 
 @dataclass(frozen=True, slots=True)
 class Consume(TopicStatement):
-    """CONSUME FROM …; what is None was not said."""
+    """CONSUME FROM …; a clause that is not written is None."""
 
     topic: TopicName
     group: Text | None
@@ -414,13 +412,13 @@ class Consume(TopicStatement):
     partition: Number | None
     start: StartAt | None
     limit: Number | None
-    wait: Span | None
-    lease: Span | None
+    wait: DurationValue | None
+    lease: DurationValue | None
 
 
 @dataclass(frozen=True, slots=True)
 class Upto:
-    """The offset up to which a partition is acknowledged; `partition` is None where it is not said."""
+    """The offset up to which a partition is acknowledged; `partition` is None where it is not written."""
 
     partition: Number | None
     offset: Number
@@ -445,7 +443,7 @@ class Nack(TopicStatement):
     group: Text
     member: Text | None
     leases: tuple[Text, ...]
-    delay: Span | None
+    delay: DurationValue | None
     reason: Text | None
     dead: bool = False
 
@@ -458,7 +456,7 @@ class Extend(TopicStatement):
     group: Text
     member: Text | None
     leases: tuple[Text, ...]
-    lease: Span | None
+    lease: DurationValue | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from tidegate.model.access import Principal, Role
 from tidegate.model.ids import SnowflakeSource, UuidSource
 from tidegate.model.tables import Table, TableKind
 from tidegate.query.duckdb.error_positions import COMPARED_CHARS_MAX
-from tidegate.query.runner import StatementRunner, told_which
+from tidegate.query.runner import StatementRunner, statement_errors
 from tidegate.query.scans.system import table_functions
-from tidegate.query.statements.ddl import Defining
-from tidegate.query.statements.dml import Writing
-from tidegate.query.statements.row_builder import Sources
-from tidegate.query.statements.select import Selecting
-from tidegate.query.statements.show import Showing
+from tidegate.query.statements.ddl import DdlPlanner
+from tidegate.query.statements.dml import WritePlanner
+from tidegate.query.statements.row_builder import DefaultSources
+from tidegate.query.statements.select import SelectPlanner
+from tidegate.query.statements.show import ShowPlanner
 from tidegate.query.step import Caller
 
 ADMIN = Caller(Principal("default", "root", frozenset({Role.ADMIN, Role.PANEL}), "t", "default"))
@@ -39,9 +39,9 @@ class Office:
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        sources = Sources(bench.clock, SnowflakeSource(bench.clock), UuidSource(bench.clock, bytes))
+        sources = DefaultSources(bench.clock, SnowflakeSource(bench.clock), UuidSource(bench.clock, bytes))
         tables, store, streams = bench.tables, bench.store, bench.streams
-        selecting = Selecting(
+        selecting = SelectPlanner(
             tables,
             store,
             streams,
@@ -51,16 +51,16 @@ class Office:
             sources,
         )
         rows, appends = RowWriter(store), StreamWriter(streams)
-        writing = Writing(tables, rows, appends, selecting, bench.committer, sources)
-        defining = Defining(tables, streams, bench.committer, sources, _NoWatchers())
-        showing = Showing(tables, lambda _tenant: [])
+        writing = WritePlanner(tables, rows, appends, selecting, bench.committer, sources)
+        defining = DdlPlanner(tables, streams, bench.committer, sources, _NoWatchers())
+        showing = ShowPlanner(tables, lambda _tenant: [])
         self._runner = StatementRunner(defining, showing, writing, selecting)
 
     def run(self, text: str, *params: Any) -> None:
         statements = self._runner.parsed(text)
         shares = self._runner.params_of(statements, params)
         for number, (statement, share) in enumerate(zip(statements, shares, strict=True)):
-            with told_which(text, statements, number):
+            with statement_errors(text, statements, number):
                 step = self._runner.step(statement, share, ADMIN)
                 try:
                     if step.change is not None:

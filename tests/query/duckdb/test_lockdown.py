@@ -13,8 +13,8 @@ from tests.query.bench import Bench
 from tidegate.errors import RequestRefused
 from tidegate.model.tables import TableKind
 from tidegate.query.duckdb.engine import LakeQuery
-from tidegate.query.duckdb.views import Lending
-from tidegate.query.scans.source import Pace, Wanted
+from tidegate.query.duckdb.views import SessionViews
+from tidegate.query.scans.source import ScanBudget, ScanRequest
 
 SECRET = "the-secret-text"
 
@@ -154,13 +154,13 @@ SIDE_DOORS = [
     "WITH b AS (SELECT * FROM a), a AS (SELECT 1) SELECT * FROM b",
     "WITH RECURSIVE pg_views AS (SELECT 1 FROM pg_views UNION ALL SELECT 1) SELECT * FROM pg_views",
     "WITH RECURSIVE pg_tables AS (SELECT * FROM pg_tables) SELECT * FROM pg_tables",
-    "SELECT * FROM tidegate_lent_1",
-    "SELECT * FROM main.tidegate_lent_1",
-    "SELECT * FROM temp.tidegate_lent_1",
-    "SELECT * FROM temp.main.tidegate_lent_1",
-    "WITH tidegate_lent_1 AS (SELECT 1) SELECT * FROM chat.messages, tidegate_lent_1",
-    "SELECT * FROM chat.messages, (WITH tidegate_lent_1 AS (SELECT 1) SELECT 1), Tidegate_Lent_1",
-    "SELECT tidegate_lent_1.id FROM chat.messages",
+    "SELECT * FROM tidegate_rows_1",
+    "SELECT * FROM main.tidegate_rows_1",
+    "SELECT * FROM temp.tidegate_rows_1",
+    "SELECT * FROM temp.main.tidegate_rows_1",
+    "WITH tidegate_rows_1 AS (SELECT 1) SELECT * FROM chat.messages, tidegate_rows_1",
+    "SELECT * FROM chat.messages, (WITH tidegate_rows_1 AS (SELECT 1) SELECT 1), Tidegate_Rows_1",
+    "SELECT tidegate_rows_1.id FROM chat.messages",
     "SELECT * FROM syst$m.tables",
     'SELECT * FROM "syst$m".tables',
     'SELECT * FROM "query 1".chat.messages',
@@ -175,7 +175,7 @@ SIDE_DOORS = [
 
 @pytest.mark.parametrize("attack", SIDE_DOORS)
 def test_no_statement_reaches_behind_its_own_tables(bench: Bench, attack: str) -> None:
-    """Nor views of DuckDB, nor the names under which rows are lent, by whatever name it defines itself."""
+    """Nor views of DuckDB, nor the names of registered rows, by whatever name it defines itself."""
     table = bench.create("chat.messages", TableKind.USER, {"id": "BIGINT", "text": "TEXT"}, ["id"])
     bench.insert(table, [(1, SECRET)], user="bob")
     with pytest.raises(RequestRefused) as caught:
@@ -197,7 +197,7 @@ def test_names_that_a_statement_defines_itself_are_there(bench: Bench) -> None:
     assert bench.rows("SELECT 1 UNION ALL (WITH q AS (SELECT 2) SELECT * FROM q)") == [[1], [2]]
 
 
-def test_what_one_session_lends_no_other_sees(bench: Bench) -> None:
+def test_rows_registered_in_one_session_are_seen_in_no_other(bench: Bench) -> None:
     table = bench.create("chat.messages", TableKind.USER, {"id": "BIGINT", "text": "TEXT"}, ["id"])
     bench.insert(table, [(1, SECRET)])
     database = bench.query._database
@@ -205,10 +205,10 @@ def test_what_one_session_lends_no_other_sees(bench: Bench) -> None:
         source = bench.source()
         found = source.find("chat", "messages")
         assert found is not None
-        rows = found.scan(found.access(Wanted()), Pace(lambda: None, 100)).rows
-        Lending(mine).lend_rows(found, rows)
+        rows = found.scan(found.access(ScanRequest()), ScanBudget(lambda: None, 100)).rows
+        SessionViews(mine).show_rows(found, rows)
         assert mine.execute("SELECT text FROM chat.messages").fetchall() == [(SECRET,)]
-        for name in ("chat.messages", "tidegate_lent_1", "temp.tidegate_lent_1", '"query 1".chat.messages'):
+        for name in ("chat.messages", "tidegate_rows_1", "temp.tidegate_rows_1", '"query 1".chat.messages'):
             with pytest.raises(duckdb.Error):
                 other.execute(f"SELECT * FROM {name}").fetchall()
         source.close()

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tidegate.errors import TidegateError
 from tidegate.query.duckdb.engine import LakeQuery
-from tidegate.query.duckdb.pushdown import find_bounds
 from tidegate.query.duckdb.session import QueryLimits
 from tidegate.query.scans.lake import bound_table, prune
+from tidegate.query.scans.pushdown import find_bounds
 from tidegate.storage.lake.tables import Lake
 
 START = datetime(2026, 1, 1, 0, 0, 0, 999_500, UTC)

@@ -21,17 +21,17 @@ from tidegate.errors import (
     TopicNotFound,
 )
 from tidegate.model.access import Operation
+from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.model.tables import TableKind
 from tidegate.query.runner import kind_of
-from tidegate.query.statements.topics import CONSUMED, consumed_outcome
-from tidegate.query.step import ConsumeAsk
-from tidegate.sql import parse
+from tidegate.query.statements.topics import CONSUMED, consumed_result
+from tidegate.query.step import ConsumeRequest
+from tidegate.sql.parser.parse import parse
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import I64_MAX
 from tidegate.topics.definitions import RETENTION_SECONDS_MAX, Retention
 from tidegate.topics.groups.types import FetchRequest
 from tidegate.topics.log.reader import Start
-from tidegate.topics.log.record_batch import MESSAGE_SCHEMA
 
 
 @pytest.fixture
@@ -46,12 +46,12 @@ def test_consume_asks_for_what_the_statement_says(topics: TopicBench) -> None:
     step = topics.step("CONSUME FROM app.t")
     topic = topics.topics.directory.get("default", "app.t")
     assert (step.kind, step.work, step.change) == ("consume", None, None)
-    assert step.consume == ConsumeAsk(topic)
+    assert step.consume == ConsumeRequest(topic)
     text = "CONSUME FROM app.t GROUP ? PARTITION ? FROM AFTER ? LIMIT ? WAIT ? LEASE '2 min'"
     ask = topics.step(text, "g", 1, 7, 10, "1.5 s").consume
-    assert ask == ConsumeAsk(topic, "g", "root", Start("after", 7), 1, 10, 1_500, 120_000)
+    assert ask == ConsumeRequest(topic, "g", "root", Start("after", 7), 1, 10, 1_500, 120_000)
     ask = topics.step("CONSUME FROM app.t GROUP 'g' MEMBER 'm' FROM TIMESTAMP ?", "1970-01-01").consume
-    assert ask == ConsumeAsk(topic, "g", "m", Start("timestamp", 0))
+    assert ask == ConsumeRequest(topic, "g", "m", Start("timestamp", 0))
 
 
 def test_after_the_offset_before_the_first_is_from_the_first_on(topics: TopicBench) -> None:
@@ -183,8 +183,8 @@ def test_several_partitions_are_acknowledged_in_one_statement(topics: TopicBench
     parts = topics.topics
     topic = parts.directory.get("default", "app.t")
     take = FetchRequest("g", "root")
-    given = topics.bench.commit(lambda staging: parts.groups.stage_take(staging, topic, take))
-    assert sum(grant.count for grant in given.grants) == 5
+    given = topics.bench.commit(lambda staging: parts.groups.stage_fetch(staging, topic, take))
+    assert sum(grant.count for grant in given.ranges) == 5
     ack = "ACK app.t GROUP 'g' UPTO (PARTITION 1 OFFSET 0, PARTITION 0 OFFSET 1)"
     assert topics.rows(ack) == [[0, 2, 2], [1, 1, 1]]
     assert topics.rows(ack) == [[0, 0, 2], [1, 0, 1]]
@@ -207,14 +207,14 @@ def test_a_dropped_source_is_named_as_it_was_added(topics: TopicBench) -> None:
 
 
 def test_the_columns_of_consume_are_there_without_a_group_and_without_messages() -> None:
-    outcome = consumed_outcome(MESSAGE_SCHEMA.empty_table(), {}, "app.t")
+    outcome = consumed_result(MESSAGE_SCHEMA.empty_table(), {}, "app.t")
     assert [column["name"] for column in outcome.columns] == list(CONSUMED)
     assert (outcome.row_count, list(outcome.json_rows()), list(outcome.warnings)) == (0, [], [])
 
 
 def test_what_was_missed_is_told_by_partition() -> None:
     leased = MESSAGE_SCHEMA.append(pa.field("lease", pa.string())).append(pa.field("deliveries", pa.int32()))
-    outcome = consumed_outcome(leased.empty_table(), {1: 7, 0: 2, 2: 0}, "app.t")
+    outcome = consumed_result(leased.empty_table(), {1: 7, 0: 2, 2: 0}, "app.t")
     assert [warning.split(" are ")[0] for warning in outcome.warnings] == [
         "Partition 0: 2 messages",
         "Partition 1: 7 messages",

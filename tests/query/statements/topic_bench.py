@@ -13,13 +13,13 @@ from tidegate.model.tables import Table
 from tidegate.query.runner import StatementRunner
 from tidegate.query.scans.system import table_functions
 from tidegate.query.scans.system_topics import topic_functions
-from tidegate.query.statements.ddl import Defining
-from tidegate.query.statements.dml import Writing
-from tidegate.query.statements.row_builder import Sources
-from tidegate.query.statements.select import Selecting
-from tidegate.query.statements.show import Showing
+from tidegate.query.statements.ddl import DdlPlanner
+from tidegate.query.statements.dml import WritePlanner
+from tidegate.query.statements.row_builder import DefaultSources
+from tidegate.query.statements.select import SelectPlanner
+from tidegate.query.statements.show import ShowPlanner
 from tidegate.query.statements.topics import TopicStatements
-from tidegate.query.step import Caller, Outcome, Step, wrote
+from tidegate.query.step import Caller, StatementResult, Step, result_of_count
 from tidegate.server.runtime.topics import open_topics
 from tidegate.settings import Settings
 
@@ -42,12 +42,12 @@ class TopicBench:
         self.published: list[tuple[str, int]] = []
         self._loop = asyncio.new_event_loop()
         ids, tables, streams = SnowflakeSource(bench.clock), bench.tables, bench.streams
-        sources = Sources(bench.clock, ids, UuidSource(bench.clock, bytes))
+        sources = DefaultSources(bench.clock, ids, UuidSource(bench.clock, bytes))
         self.topics = open_topics(Settings(), bench.engine, bench.committer, ids, bench.clock, self._loop)
         statements = TopicStatements(
             self.topics, tables, lambda tenant, count: self.published.append((tenant, count))
         )
-        selecting = Selecting(
+        selecting = SelectPlanner(
             tables,
             bench.store,
             streams,
@@ -60,11 +60,11 @@ class TopicBench:
             sources,
         )
         rows = RowWriter(bench.store, [self.topics.router])
-        writing = Writing(tables, rows, StreamWriter(streams), selecting, bench.committer, sources)
-        defining = Defining(
+        writing = WritePlanner(tables, rows, StreamWriter(streams), selecting, bench.committer, sources)
+        defining = DdlPlanner(
             tables, streams, bench.committer, sources, _NoWatchers(), statements.stage_drop_routes
         )
-        showing = Showing(tables, lambda _tenant: [])
+        showing = ShowPlanner(tables, lambda _tenant: [])
         self.runner = StatementRunner(defining, showing, writing, selecting, statements)
 
     def close(self) -> None:
@@ -74,10 +74,10 @@ class TopicBench:
         (statement,) = self.runner.parsed(text)
         return self.runner.step(statement, params, caller(tenant))
 
-    def run(self, text: str, *params: Any, tenant: str = "default") -> Outcome:
+    def run(self, text: str, *params: Any, tenant: str = "default") -> StatementResult:
         step = self.step(text, *params, tenant=tenant)
         if step.change is not None:
-            return wrote(self.bench.committer.submit(step.change).result())
+            return result_of_count(self.bench.committer.submit(step.change).result())
         assert step.work is not None
         return step.work()
 

@@ -9,8 +9,10 @@ import pytest
 from tests.sql.fuzz import check
 from tidegate.errors import SqlInvalid
 from tidegate.model.tables import DefaultKind
-from tidegate.sql import USE_DEFAULT, Call, Fragment, Insert, Literal, Param, parse, renumbered
 from tidegate.sql.parser.dml import ROWS_MAX
+from tidegate.sql.parser.fragments import renumbered
+from tidegate.sql.parser.parse import parse
+from tidegate.sql.statements import USE_DEFAULT, Fragment, FunctionCall, Insert, Literal, Param
 
 
 def insert(values: str) -> Insert:
@@ -53,10 +55,10 @@ def insert(values: str) -> Insert:
         ("DATE '2026-01-01'", Literal("2026-01-01")),
         ("?", Param(1)),
         ("$1", Param(1)),
-        ("NOW()", Call(DefaultKind.NOW)),
-        ("now( )", Call(DefaultKind.NOW)),
-        ("SNOWFLAKE_ID()", Call(DefaultKind.SNOWFLAKE_ID)),
-        ("uuid_v7 ()", Call(DefaultKind.UUID_V7)),
+        ("NOW()", FunctionCall(DefaultKind.NOW)),
+        ("now( )", FunctionCall(DefaultKind.NOW)),
+        ("SNOWFLAKE_ID()", FunctionCall(DefaultKind.SNOWFLAKE_ID)),
+        ("uuid_v7 ()", FunctionCall(DefaultKind.UUID_V7)),
         ("/* one */ 1 -- two\n", Literal(1)),
     ],
 )
@@ -134,7 +136,7 @@ def test_columns_of_mixed_kinds_are_read() -> None:
         (Literal(None), Literal(None)),
         (Literal(Decimal("1.5")), USE_DEFAULT),
         (Literal(-3), Literal("b'c")),
-        (Literal("x"), Call(DefaultKind.NOW)),
+        (Literal("x"), FunctionCall(DefaultKind.NOW)),
     )
 
 

@@ -10,16 +10,16 @@ import pytest
 
 from tests.sql.fuzz import tokens_of
 from tidegate.errors import SqlInvalid
-from tidegate.sql import parse
 from tidegate.sql.parser.lexer import (
     NUMBER_CHARS_MAX,
-    Place,
+    SourceText,
     fold,
     line_and_column,
     number_of,
     scan,
     string_of,
 )
+from tidegate.sql.parser.parse import parse
 
 PIECES = [
     "'a'",
@@ -179,5 +179,5 @@ def test_only_ascii_is_folded() -> None:
 
 
 def test_scanning_starts_anywhere() -> None:
-    assert scan(Place("SELECT 1", 1), 6).start == 7
-    assert scan(Place("SELECT 1", 1), 8).kind == "end"
+    assert scan(SourceText("SELECT 1", 1), 6).start == 7
+    assert scan(SourceText("SELECT 1", 1), 8).kind == "end"

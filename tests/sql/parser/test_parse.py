@@ -13,10 +13,11 @@ from tests.sql.fuzz import VALID, bare, tokens_of
 from tidegate.errors import SqlInvalid
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import DefaultKind, TableKind
-from tidegate.sql import (
+from tidegate.sql.parser.lexer import TEXT_CHARS_MAX, WORD
+from tidegate.sql.parser.parse import STATEMENTS_MAX, parse
+from tidegate.sql.statements import (
     AlterAddColumn,
     AlterSet,
-    Call,
     CreateIndex,
     CreateNamespace,
     CreateTable,
@@ -27,6 +28,7 @@ from tidegate.sql import (
     DropTable,
     ExecuteAs,
     Explain,
+    FunctionCall,
     Insert,
     Literal,
     Param,
@@ -35,12 +37,9 @@ from tidegate.sql import (
     ShowTables,
     Statement,
     TableName,
+    TopicStatement,
     Update,
-    parse,
 )
-from tidegate.sql.parser.lexer import TEXT_CHARS_MAX, WORD
-from tidegate.sql.parser.parse import STATEMENTS_MAX
-from tidegate.sql.statements import TopicStatement
 
 T = TableName("chat", "t")
 
@@ -140,9 +139,9 @@ def test_columns_say_whether_they_are_required_and_what_their_default_is() -> No
         "x": (False, "-1.5"),
     }
     assert [c.default and c.default.simple for c in statement.columns] == [
-        Call(DefaultKind.SNOWFLAKE_ID),
+        FunctionCall(DefaultKind.SNOWFLAKE_ID),
         None,
-        Call(DefaultKind.NOW),
+        FunctionCall(DefaultKind.NOW),
         Literal("calm"),
         None,
         Literal(None),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidegate.errors import SqlInvalid, SqlUnsupported
-from tidegate.sql import parse
+from tidegate.sql.parser.parse import parse
 
 # The place of the mistake is marked with ^ in front of it.
 MISTAKES = [

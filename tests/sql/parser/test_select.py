@@ -9,7 +9,8 @@ import duckdb
 import pytest
 
 from tidegate.errors import SqlInvalid
-from tidegate.sql import Literal, Param, Point, Select, Simple, TableName, parse
+from tidegate.sql.parser.parse import parse
+from tidegate.sql.statements import Literal, Param, Point, Select, Simple, TableName
 
 ORDER = 'ORDER BY "_time" DESC, "_seq" DESC LIMIT'
 T = TableName("ns", "t")
@@ -285,7 +286,7 @@ def test_a_column_named_at_is_quoted_for_duckdb() -> None:
 
 def test_statements_of_every_day_load_neither_sqlglot_nor_duckdb() -> None:
     code = (
-        "import sys; from tidegate.sql import parse\n"
+        "import sys; from tidegate.sql.parser.parse import parse\n"
         "parse('INSERT INTO a.b VALUES (?, 1); SELECT * FROM a.b WHERE c = ?; SELECT 1 + 1 LAST 5')\n"
         "print(*[name for name in ('sqlglot', 'duckdb', 'pyarrow', 'numpy') if name in sys.modules])"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from tests.sql.parser.test_parse_errors import place_of
 from tidegate.errors import SqlInvalid, SqlUnsupported
-from tidegate.sql import parse
+from tidegate.sql.parser.parse import parse
 
 # The place of the mistake is marked with ^ in front of it.
 MISTAKES = [

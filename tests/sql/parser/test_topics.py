@@ -8,7 +8,7 @@ import pytest
 
 from tests.sql.fuzz import bare
 from tidegate.model.durations import parse_duration
-from tidegate.sql import Literal, Param, Statement, TableName, parse
+from tidegate.sql.parser.parse import parse
 from tidegate.sql.statements import (
     Ack,
     AddSource,
@@ -20,7 +20,9 @@ from tidegate.sql.statements import (
     DropSource,
     DropTopic,
     Extend,
+    Literal,
     Nack,
+    Param,
     Publish,
     ResetGroup,
     SetPartitions,
@@ -28,6 +30,8 @@ from tidegate.sql.statements import (
     ShowGroups,
     ShowTopics,
     StartAt,
+    Statement,
+    TableName,
     TopicName,
     Upto,
 )

@@ -1,9 +1,7 @@
-"""A statement, checked: one SELECT that reads tables by <schema>.<name> and nothing else.
+"""The analysis of a SELECT before it runs: it reads tables by <schema>.<name>, and nothing else.
 
-DuckDB's own parser decides what the text means; this module only walks the tree that it gives. What is not
-on a list here is refused, so that a new version of DuckDB cannot open a door by itself.
-
-The columns that a statement mentions, and which of its outputs are plain columns.
+DuckDB's own parser decides what the text means; this module only walks its tree. What is not on a list here
+is refused, so that a new version of DuckDB cannot make more available.
 
 A column that is mentioned nowhere need not be read. Names are compared without regard to the table they may
 belong to, and whatever may mean columns without naming them means all: `*`, COLUMNS(…), a table's name used
@@ -41,7 +39,7 @@ def mentioned_names(tree: Any) -> frozenset[str] | None:
         elif node.get("class") == "COLUMN_REF":
             ends.add(str(node["column_names"][-1]).lower())
         found.update(text.lower() for text in _texts(node))
-    # A table's name at the end of a column's may stand for a whole row.
+    # A table's name at the end of a column's may mean a whole row.
     return None if tables & ends else frozenset(found)
 
 
@@ -83,7 +81,7 @@ def _means_any(node: Node) -> bool:
 
 
 def _texts(node: Node) -> Iterator[str]:
-    """Yield the texts that stand directly in a node, in lists too."""
+    """Yield the texts directly in a node, in lists too."""
     for value in node.values():
         if isinstance(value, str):
             yield value
@@ -107,9 +105,9 @@ TABLE_FUNCTIONS = frozenset(
     }
 )
 QUERY_NODES = frozenset({"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"})
-# Names of what a session lends to DuckDB begin so; no statement can name them.
-LENT_PREFIX = "tidegate_lent_"
-# What waits, tells of the server itself, or runs text that nobody has looked at.
+# The beginning of the names of registered rows; no statement can name them.
+ROWS_PREFIX = "tidegate_rows_"
+# Functions that wait, that show the server itself, or that run text which is not checked.
 SCALARS_REFUSED = frozenset(
     {
         *("sleep_ms", "pg_sleep", "write_log", "current_setting", "getvariable", "nextval", "setval"),
@@ -117,31 +115,31 @@ SCALARS_REFUSED = frozenset(
     }
 )
 
-# Names of columns that pipelines like to write and that SQL has for itself.
+# Frequent names of columns that are keywords.
 _KEYWORD_AT_END = re.compile(r'(?<!")\b(offset|user|order|group|end|at)\b(?!")\s*\S*$', re.IGNORECASE)
 _MISSING_COLUMN = re.compile(r'Referenced column "([^"]+)"')
-# DuckDB looks for names like a wrong one in all sessions.
+# DuckDB suggests similar names of all sessions.
 _NEAR_TABLE = re.compile(r'\nDid you mean "[^\n]*')
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """A checked text, as DuckDB gets it, and what it names; all names are in small letters.
+class AnalyzedSelect:
+    """A checked SELECT: its text for DuckDB, and what it names; all names are in small letters.
 
-    `tables` counts how often each (schema, table) is named, `strangers` are tables without a schema,
+    `tables` counts how often each (schema, table) is named, `unqualified` are those without a schema,
     `mentioned` holds every name that may be a column (None: all columns are meant).
     """
 
     sql: str
     tables: Counter[tuple[str, str]]
-    strangers: frozenset[str]
+    unqualified: frozenset[str]
     parameter_count: int
     mentioned: frozenset[str] | None
     outputs: PlainOutputs | None
 
 
-def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> Statement:
-    """Check the text and the number of values; SqlInvalid or SqlUnsupported."""
+def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> AnalyzedSelect:
+    """Return the analysis of a text, or raise SqlInvalid or SqlUnsupported."""
     if len(sql) > SQL_CHARS_MAX:
         raise SqlInvalid(
             reason=f"it is longer than {SQL_CHARS_MAX} characters.", hint="Bind values as parameters."
@@ -162,14 +160,16 @@ def read_statement(cursor: Any, sql: str, params: Sequence[Any]) -> Statement:
         ) from error
     if tree["error"]:
         raise SqlUnsupported(reason=f"This statement is not supported: {tree['error_message']}")
-    tables, strangers = _tables(tree)
+    tables, unqualified = _tables(tree)
     text = rename_system(parsed.query, tree)
-    return Statement(text, tables, frozenset(strangers), count, mentioned_names(tree), plain_outputs(tree))
+    return AnalyzedSelect(
+        text, tables, frozenset(unqualified), count, mentioned_names(tree), plain_outputs(tree)
+    )
 
 
 def sql_invalid(refused: TextRefused, text: str, span: Span | None) -> SqlInvalid:
-    """Return DuckDB's words, and line and column (from 1) of a place in a text, where there is one."""
-    message = refused.words
+    """Return DuckDB's message as an error, with line and column (from 1) where there is a position."""
+    message = refused.message
     if "Table with name" in message:
         message = _NEAR_TABLE.sub("", message)
     message = shown_text(message)
@@ -183,7 +183,7 @@ def sql_invalid(refused: TextRefused, text: str, span: Span | None) -> SqlInvali
 def _hint(message: str, refused: TextRefused) -> str | None:
     """Return advice that fits the message; None leaves the general one."""
     if "syntax error" in message and refused.span is not None:
-        # The word itself, or the one before the place where the parser gave up.
+        # The word itself, or the one before the position where the parser stopped.
         keyword = _KEYWORD_AT_END.search(refused.text[: refused.span[1]])
         if keyword is not None:
             return f'{keyword[1]} is a word of SQL; as the name of a column it is written "{keyword[1]}".'
@@ -219,24 +219,24 @@ def _only_select(cursor: Any, sql: str) -> Any:
 def _count_parameters(names: set[str], params: Sequence[Any]) -> int:
     if not all(name.isdecimal() for name in names):
         raise SqlInvalid(reason="named parameters are not supported.", hint="Write ? or $1, $2, ….")
-    wanted = max((int(name) for name in names), default=0)
-    if len(names) != wanted:
-        missing = next(n for n in range(1, wanted + 1) if str(n) not in names)
+    count = max((int(name) for name in names), default=0)
+    if len(names) != count:
+        missing = next(n for n in range(1, count + 1) if str(n) not in names)
         raise SqlInvalid(
-            reason=f"it uses ${wanted} but not ${missing}.", hint="Number parameters from $1 without gaps."
+            reason=f"it uses ${count} but not ${missing}.", hint="Number parameters from $1 without gaps."
         )
-    if wanted != len(params):
+    if count != len(params):
         raise SqlInvalid(
-            reason=f"values for its parameters: {wanted} wanted, {len(params)} given.",
+            reason=f"values for its parameters: {count} wanted, {len(params)} given.",
             hint="Give one value for each ? or $n.",
         )
-    return wanted
+    return count
 
 
 def _tables(tree: Any) -> tuple[Counter[tuple[str, str]], set[str]]:
-    """Count the tables in the tree, list those without a schema, and refuse what reads anything else."""
+    """Return the tables in the tree, counted, and those without a schema; refuse what reads anything else."""
     tables: Counter[tuple[str, str]] = Counter()
-    strangers: set[str] = set()
+    unqualified: set[str] = set()
     for node, defined in scoped_nodes(tree):
         kind = str(node.get("type", ""))
         if kind.endswith("_NODE") and kind not in QUERY_NODES:
@@ -252,11 +252,11 @@ def _tables(tree: Any) -> tuple[Counter[tuple[str, str]], set[str]]:
             schema, table = _table_of(node)
             if schema:
                 tables[schema, table] += 1
-            elif table not in defined or table.startswith(LENT_PREFIX):
-                strangers.add(table)
+            elif table not in defined or table.startswith(ROWS_PREFIX):
+                unqualified.add(table)
         elif node.get("class") == "FUNCTION" and str(node.get("function_name")).lower() in SCALARS_REFUSED:
             raise SqlUnsupported(reason=f"The function {node['function_name']}() is not available here.")
-    return tables, strangers
+    return tables, unqualified
 
 
 def _table_of(node: Node) -> tuple[str, str]:

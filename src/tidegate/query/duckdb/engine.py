@@ -1,9 +1,9 @@
-"""SELECT over the lake and over tables: rows come from files and holders, the answer from DuckDB.
+"""SELECT in DuckDB, over the lake and over tables.
 
-A statement sees one version of each lake table that it names, the newest when it began, and one moment of
-all tables in the engine. Order of the steps: check the text, check that the caller may, look up the tables,
-find out what of them is needed, bind the statement to their shapes, read, run under a watch, collect the
-answer. No Spark takes part.
+A statement sees one version of each lake table that it names, the newest when it began, and one snapshot of
+all tables in the engine. The steps: check the text, check what the caller may read, look up the tables, find
+out what of them is needed, bind the statement to their columns, read, run under a watch, collect the answer.
+No Spark takes part.
 """
 
 from __future__ import annotations
@@ -19,19 +19,26 @@ import pyarrow as pa
 from tidegate.errors import NotReady, RequestInvalid, SqlInvalid, StorageCorrupt, TableNotFound, TidegateError
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
-from tidegate.query.duckdb.analysis import Statement, read_statement, sql_invalid
+from tidegate.query.duckdb.analysis import AnalyzedSelect, read_statement, sql_invalid
 from tidegate.query.duckdb.error_positions import TextRefused
-from tidegate.query.duckdb.explain import Told, explained, told_files, told_table
-from tidegate.query.duckdb.pushdown import find_comparisons
+from tidegate.query.duckdb.explain import ExplainedTable, explain_answer, explain_files, explain_table
 from tidegate.query.duckdb.result import QueryAnswer
 from tidegate.query.duckdb.session import LakeDatabase, QueryLimits, Watch
-from tidegate.query.duckdb.views import Lending
+from tidegate.query.duckdb.views import SessionViews
 from tidegate.query.scans.lake import prune, scan_sql
-from tidegate.query.scans.source import BYTES_PER_MB, Pace, Plan, Source, SourceTable, Wanted
+from tidegate.query.scans.pushdown import find_comparisons
+from tidegate.query.scans.source import (
+    BYTES_PER_MB,
+    ReadableTables,
+    ScanBudget,
+    ScanPlan,
+    ScanRequest,
+    SourceTable,
+)
 from tidegate.storage.lake.tables import Lake, TableView
 from tidegate.tables.validation import near_names
 
-BATCH_ROWS = 10_000  # rows between two looks at the limits
+BATCH_ROWS = 10_000  # rows between two checks of the limits
 # A writer may replace and remove files while a statement runs; it is run again on the newer version.
 ATTEMPTS_MAX = 3
 LAKE = "lake"
@@ -40,22 +47,22 @@ Check = Callable[[frozenset[tuple[str, str]]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Ask:
-    """One statement, and what its caller allows."""
+class _SelectRequest:
+    """One statement, its parameters and its limits."""
 
     sql: str
     params: list[Any]
-    source: Source | None
+    source: ReadableTables | None
     last: int | None
     check: Check | None
     pruning: bool = True
     rows_max: int = 0
-    # Whether columns that the statement does not seem to use are left out.
+    # Whether columns that the statement does not mention are left out.
     narrow: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class _Scan:
+class _FileScan:
     view: TableView
     chosen: list[int] | None
     select: str
@@ -63,17 +70,17 @@ class _Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reads:
-    """What a statement reads: files of the lake, and tables by their plans."""
+class _ReadPlan:
+    """What a statement reads: files of the lake, and tables by their scan plans."""
 
-    statement: Statement
-    files: list[_Scan]
-    tables: list[tuple[SourceTable, Plan]]
-    lending: Lending
+    statement: AnalyzedSelect
+    files: list[_FileScan]
+    tables: list[tuple[SourceTable, ScanPlan]]
+    views: SessionViews
 
     @property
     def is_small(self) -> bool:
-        """Whether so few rows are read that it is not worth looking at the statement before."""
+        """Whether so few rows are read that it is not worth binding the statement before."""
         return all(plan.is_small for _, plan in self.tables)
 
     @property
@@ -97,7 +104,7 @@ class LakeQuery:
         params: Sequence[Any] = (),
         *,
         pruning: bool = True,
-        source: Source | None = None,
+        source: ReadableTables | None = None,
         last: int | None = None,
         check: Check | None = None,
         rows_max: int | None = None,
@@ -105,19 +112,19 @@ class LakeQuery:
         """Return the rows of one SELECT; blocks until they are all here or a limit is met.
 
         `check` gets every (namespace, table) that is named, before anything is read. `last` says that only
-        the newest n rows of the one table can have a part in the answer. The source stays open.
+        the newest n rows of the one table can be part of the answer. The source stays open.
 
         Raises SqlInvalid, SqlUnsupported, TableNotFound, RequestInvalid (too many rows), QueryTimeout,
-        StorageCorrupt (a file of the table is damaged or missing), and what the context's Stopper says.
+        StorageCorrupt (a file of the table is damaged or missing), and the error of the context's Stopper.
         """
         most = self._settings.rows_max if rows_max is None else rows_max
-        ask = _Ask(sql, list(params), source, last, check, pruning, most)
+        request = _SelectRequest(sql, list(params), source, last, check, pruning, most)
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            scans: list[_Scan] = []
+            scans: list[_FileScan] = []
             try:
-                return self._run_once(ask, scans)
+                return self._run_once(request, scans)
             except _ColumnMissed:
-                return self._run_once(replace(ask, narrow=False), [])
+                return self._run_once(replace(request, narrow=False), [])
             except _FilesFailed as failed:
                 moved = any(self._lake.view(scan.view.name).version != scan.view.version for scan in scans)
                 if not moved or attempt == ATTEMPTS_MAX:
@@ -129,20 +136,22 @@ class LakeQuery:
         sql: str,
         params: Sequence[Any] = (),
         *,
-        source: Source | None = None,
+        source: ReadableTables | None = None,
         last: int | None = None,
         check: Check | None = None,
     ) -> QueryAnswer:
-        """Return a row for each table of a SELECT: how it would be read; reads none. Errors as of `run`."""
-        ask = _Ask(sql, list(params), source, last, check)
-        scans: list[_Scan] = []
+        """Return a row for each table of a SELECT: how it would be read. Reads none. Errors as of `run`."""
+        request = _SelectRequest(sql, list(params), source, last, check)
+        scans: list[_FileScan] = []
         with self._session() as (cursor, watch), self._translated(scans, watch):
-            reads = self._plan(cursor, ask, scans)
-            self._bind_shapes(cursor, reads, ask.params)
+            reads = self._plan(cursor, request, scans)
+            self._bind_columns(cursor, reads, request.params)
             statement = reads.statement
-            told: list[Told] = [told_files(statement, scan.view, scan.chosen) for scan in reads.files]
-            told += [told_table(statement, table, plan) for table, plan in reads.tables]
-            return explained(told)
+            tables: list[ExplainedTable] = [
+                explain_files(statement, scan.view, scan.chosen) for scan in reads.files
+            ]
+            tables += [explain_table(statement, table, plan) for table, plan in reads.tables]
+            return explain_answer(tables)
 
     def interrupt(self) -> None:
         """Stop every statement that runs; their callers get NotReady."""
@@ -163,8 +172,8 @@ class LakeQuery:
                 self._watches.discard(watch)
 
     @contextmanager
-    def _translated(self, scans: list[_Scan], watch: Watch) -> Iterator[None]:
-        """Turn what DuckDB and Arrow raise inside into our errors; their cause is a TextRefused."""
+    def _translated(self, scans: list[_FileScan], watch: Watch) -> Iterator[None]:
+        """Translate errors of DuckDB and Arrow into errors of ours; their cause is a TextRefused."""
         import duckdb
 
         try:
@@ -174,53 +183,55 @@ class LakeQuery:
             raise self._translate(refused, scans) from refused
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             watch.check()
-            # It is about a text of our own, or about none.
-            ours = TextRefused(error, "")
-            ours.__cause__ = error
-            raise self._translate(ours, scans) from ours
+            # It is about a text that we wrote, or about none.
+            text_refused = TextRefused(error, "")
+            text_refused.__cause__ = error
+            raise self._translate(text_refused, scans) from text_refused
 
-    def _run_once(self, ask: _Ask, scans: list[_Scan]) -> QueryAnswer:
+    def _run_once(self, request: _SelectRequest, scans: list[_FileScan]) -> QueryAnswer:
         with self._session() as (cursor, watch):
             with self._translated(scans, watch):
-                reads = self._plan(cursor, ask, scans)
+                reads = self._plan(cursor, request, scans)
                 if not reads.is_small:
-                    self._bind_shapes(cursor, reads, ask.params)  # what cannot run is not read for
+                    self._bind_columns(cursor, reads, request.params)  # so that what cannot run reads nothing
             watch.check()
-            pace = Pace(watch.check, self._settings.memory_mb)
+            budget = ScanBudget(watch.check, self._settings.memory_mb)
             warnings: list[str] = []
             for table, plan in reads.tables:
-                scanned = table.scan(plan, pace)
+                scanned = table.scan(plan, budget)
                 warnings += scanned.warnings
-                reads.lending.lend_rows(table, scanned.rows)
+                reads.views.show_rows(table, scanned.rows)
             with self._translated(scans, watch):
                 watch.check()
-                return self._collect(cursor, reads, ask, watch, warnings)
+                return self._collect(cursor, reads, request, watch, warnings)
 
-    def _plan(self, cursor: Any, ask: _Ask, scans: list[_Scan]) -> _Reads:
-        """Check the statement, look up its tables, lend DuckDB the files, and plan how to read the rest."""
-        statement = read_statement(cursor, ask.sql, ask.params)
-        if ask.check is not None:
-            ask.check(frozenset(statement.tables))
-        found = self._find(statement, ask.source)
-        lending = Lending(cursor)
+    def _plan(self, cursor: Any, request: _SelectRequest, scans: list[_FileScan]) -> _ReadPlan:
+        """Check the statement, look up its tables, create views of files, and plan how to read the rest."""
+        statement = read_statement(cursor, request.sql, request.params)
+        if request.check is not None:
+            request.check(frozenset(statement.tables))
+        found = self._find(statement, request.source)
+        views = SessionViews(cursor)
         for (namespace, name), uses in statement.tables.items():
             if namespace == LAKE:
-                params = ask.params if uses == 1 and ask.pruning else None
+                params = request.params if uses == 1 and request.pruning else None
                 try:
                     scans.append(self._choose_files(cursor, statement, name, params))
                 except TableNotFound as error:
-                    raise self._unknown(f"{LAKE}.{name}", ask.source) from error
-                lending.lend_files(name, scans[-1].select)
+                    raise self._unknown(f"{LAKE}.{name}", request.source) from error
+                views.show_files(name, scans[-1].select)
         tables = [
-            (table, table.access(_wanted(cursor, ask, statement, place, table)))
+            (table, table.access(_scan_request(cursor, request, statement, place, table)))
             for place, table in found.items()
         ]
-        return _Reads(statement, scans, tables, lending)
+        return _ReadPlan(statement, scans, tables, views)
 
-    def _find(self, statement: Statement, source: Source | None) -> dict[tuple[str, str], SourceTable]:
+    def _find(
+        self, statement: AnalyzedSelect, source: ReadableTables | None
+    ) -> dict[tuple[str, str], SourceTable]:
         """Look up every table that is not in the lake; TableNotFound names the nearest ones."""
         found: dict[tuple[str, str], SourceTable] = {}
-        unknown = sorted(statement.strangers)
+        unknown = sorted(statement.unqualified)
         for place in statement.tables:
             table = None if source is None or place[0] == LAKE else source.find(*place)
             if table is not None:
@@ -231,25 +242,27 @@ class LakeQuery:
             raise self._unknown(unknown[0], source)
         return found
 
-    def _unknown(self, full_name: str, source: Source | None) -> TableNotFound:
+    def _unknown(self, full_name: str, source: ReadableTables | None) -> TableNotFound:
         own = [] if source is None else source.known()
         known = [f"{LAKE}.{name}" for name in self._lake.names()] + own
         return TableNotFound(table=shorten(full_name), known=near_names(full_name, known))
 
-    def _choose_files(self, cursor: Any, statement: Statement, name: str, params: list[Any] | None) -> _Scan:
+    def _choose_files(
+        self, cursor: Any, statement: AnalyzedSelect, name: str, params: list[Any] | None
+    ) -> _FileScan:
         """Return the newest version of a table and the files to read: without parameters, all of them."""
         view = self._lake.view(name)
         chosen = None if params is None else prune(cursor, view, statement.sql, params)
-        return _Scan(view, chosen, *scan_sql(view, chosen))
+        return _FileScan(view, chosen, *scan_sql(view, chosen))
 
     def _collect(
-        self, cursor: Any, reads: _Reads, ask: _Ask, watch: Watch, warnings: Sequence[str]
+        self, cursor: Any, reads: _ReadPlan, request: _SelectRequest, watch: Watch, warnings: Sequence[str]
     ) -> QueryAnswer:
         with _of_text(reads.statement):
-            return self._collected(self._bind(cursor, reads, ask.params), reads, ask, watch, warnings)
+            return self._collected(self._bind(cursor, reads, request.params), reads, request, watch, warnings)
 
     def _collected(
-        self, result: Any, reads: _Reads, ask: _Ask, watch: Watch, warnings: Sequence[str]
+        self, result: Any, reads: _ReadPlan, request: _SelectRequest, watch: Watch, warnings: Sequence[str]
     ) -> QueryAnswer:
         type_names = _type_names([str(kind) for kind in result.types], result.columns, reads)
         batches, row_count, size_bytes = [], 0, 0
@@ -258,20 +271,20 @@ class LakeQuery:
                 watch.check()
                 row_count += batch.num_rows
                 size_bytes += batch.nbytes
-                if row_count > ask.rows_max:
-                    raise _too_large(f"{ask.rows_max:,} rows", "query.rows_max")
+                if row_count > request.rows_max:
+                    raise _too_large(f"{request.rows_max:,} rows", "query.rows_max")
                 if size_bytes > self._settings.memory_mb * BYTES_PER_MB:
                     raise _too_large(f"{self._settings.memory_mb:,} MB", "query.memory_mb")
                 batches.append(batch)
             return QueryAnswer(pa.Table.from_batches(batches, schema=reader.schema), type_names, warnings)
 
-    def _bind_shapes(self, cursor: Any, reads: _Reads, params: list[Any]) -> None:
+    def _bind_columns(self, cursor: Any, reads: _ReadPlan, params: list[Any]) -> None:
         for table, _ in reads.tables:
-            reads.lending.lend_shape(table)
+            reads.views.show_columns(table)
         with _of_text(reads.statement):
             _bound(cursor, reads.statement, params)
 
-    def _bind(self, cursor: Any, reads: _Reads, params: list[Any]) -> Any:
+    def _bind(self, cursor: Any, reads: _ReadPlan, params: list[Any]) -> Any:
         import duckdb
 
         try:
@@ -281,11 +294,11 @@ class LakeQuery:
                 raise _ColumnMissed from error
             raise
 
-    def _translate(self, refused: TextRefused, scans: list[_Scan]) -> Exception:
+    def _translate(self, refused: TextRefused, scans: list[_FileScan]) -> Exception:
         """Return our error for one of DuckDB's: about a table's file, about memory, else about the text."""
         import duckdb
 
-        error, message = refused.__cause__, refused.words
+        error, message = refused.__cause__, refused.message
         paths = [path for scan in scans for path in scan.paths]
         lost = [path for path in paths if not Path(path).exists()]
         named = [path for path in paths if path in message]
@@ -302,8 +315,8 @@ class LakeQuery:
 
 
 @contextmanager
-def _of_text(statement: Statement) -> Iterator[None]:
-    """Return of an error inside that it is about the text of a statement."""
+def _of_text(statement: AnalyzedSelect) -> Iterator[None]:
+    """Raise errors inside as TextRefused, with the text of the statement."""
     import duckdb
 
     try:
@@ -312,29 +325,33 @@ def _of_text(statement: Statement) -> Iterator[None]:
         raise TextRefused(error, statement.sql) from error
 
 
-def _wanted(
-    cursor: Any, ask: _Ask, statement: Statement, place: tuple[str, str], table: SourceTable
-) -> Wanted:
-    """Return what of a table the statement uses; a table that is named twice is read whole."""
-    columns = statement.mentioned if ask.narrow else None
-    if statement.tables[place] != 1 or not ask.pruning:
-        return Wanted(columns)
-    comparisons = find_comparisons(cursor, statement.sql, table, ask.params)
-    return Wanted(columns, comparisons, ask.last if statement.tables.total() == 1 else None)
+def _scan_request(
+    cursor: Any,
+    request: _SelectRequest,
+    statement: AnalyzedSelect,
+    place: tuple[str, str],
+    table: SourceTable,
+) -> ScanRequest:
+    """Return what the statement uses of a table; a table that is named twice is read whole."""
+    columns = statement.mentioned if request.narrow else None
+    if statement.tables[place] != 1 or not request.pruning:
+        return ScanRequest(columns)
+    comparisons = find_comparisons(cursor, statement.sql, table, request.params)
+    return ScanRequest(columns, comparisons, request.last if statement.tables.total() == 1 else None)
 
 
-def _bound(cursor: Any, statement: Statement, params: list[Any]) -> Any:
+def _bound(cursor: Any, statement: AnalyzedSelect, params: list[Any]) -> Any:
     """Return the statement, bound and not yet run; its rows are streamed, those of `execute` are copied."""
     import duckdb
 
     try:
         return cursor.sql(statement.sql, params=params)
     except (duckdb.BinderException, duckdb.CatalogException):
-        cursor.execute(statement.sql, params)  # fails in the same way, and says where in the text
+        cursor.execute(statement.sql, params)  # fails in the same way, with the position in the text
         raise
 
 
-def _type_names(types: list[str], columns: Sequence[str], reads: _Reads) -> list[str]:
+def _type_names(types: list[str], columns: Sequence[str], reads: _ReadPlan) -> list[str]:
     """Return DuckDB's names of the outputs' types, but JSON for an output that is a JSON column as it is."""
     outputs = reads.statement.outputs
     table = next(
@@ -359,7 +376,7 @@ class _FilesFailed(Exception):
 
 
 class _ColumnMissed(Exception):
-    """The statement does not bind to the columns that were read: it wants others, or is wrong."""
+    """The statement does not bind to the columns that were read: it needs others, or is wrong."""
 
 
 def _too_large(limit: str, setting: str) -> RequestInvalid:

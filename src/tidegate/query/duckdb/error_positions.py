@@ -1,8 +1,8 @@
-"""Places: takes where DuckDB found a text wrong, gives where that stands in what the caller wrote.
+"""Positions of errors: from where DuckDB found its text wrong to the same position in the caller's text.
 
 DuckDB gets another text than the caller's: parameters are numbered, LAST is an ORDER BY, and an UPDATE is a
-SELECT around its expressions. Both texts are compared word by word. Where it is not certain what a place
-belongs to, there is none: no place is better than a wrong one.
+SELECT around its expressions. Both texts are compared word by word. Where it is not certain what a position
+belongs to, there is none: no position is better than a wrong one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from tidegate.errors import SqlInvalid
 from tidegate.query.duckdb.names import shown_text
 from tidegate.sql import statements as sql
-from tidegate.sql.parser.lexer import END, PARAM, Place, Token, line_and_column, scan
+from tidegate.sql.parser.lexer import END, PARAM, SourceText, SqlToken, line_and_column, scan
 from tidegate.sql.parser.select import LAST_SQL
 
 # Longer rewritten texts are not compared: that would take tenths of a second.
 COMPARED_CHARS_MAX = 64 * 1024
-# What is shown of a long line, on each side of the place.
+# Characters of a long line that are shown on each side of the position.
 SHOWN_CHARS = 40
 
 _JSON_START = '{"exception_type"'
@@ -28,39 +28,42 @@ Span = tuple[int, int]
 
 
 class TextRefused(Exception):
-    """DuckDB's words about a text that it was given; `span` is the place, in characters, if it names one."""
+    """DuckDB's error about a text; `span` is its position, in characters, if it has one."""
 
     def __init__(self, error: Exception, text: str) -> None:
-        self.words, place = read_error(error)
-        super().__init__(self.words)
+        self.message, location = read_error(error)
+        super().__init__(self.message)
         self.text = shown_text(text)
-        self.span = None if place is None else _in_characters(text, place)
+        self.span = None if location is None else _in_characters(text, location)
 
 
 def read_error(error: Exception) -> tuple[str, Span | None]:
-    """Return the words of an error of DuckDB, and the bytes (start and stop) of the text that it is about."""
+    """Return the message of an error of DuckDB, and its position in the text, in bytes (start and stop)."""
     message = str(error)
     head, start, rest = message.partition(_JSON_START)
     if not start:
         return message, None
     try:
-        told, _ = json.JSONDecoder().raw_decode(start + rest)
-        place = json.loads(told["location"]) if "location" in told else None
-        return head + str(told["exception_message"]), None if place is None else (place[0], sum(place))
+        details, _ = json.JSONDecoder().raw_decode(start + rest)
+        location = json.loads(details["location"]) if "location" in details else None
+        return head + str(details["exception_message"]), None if location is None else (
+            location[0],
+            sum(location),
+        )
     except (ValueError, KeyError, TypeError, IndexError):
         return message, None
 
 
-def _in_characters(text: str, place: Span) -> Span | None:
+def _in_characters(text: str, location: Span) -> Span | None:
     content = text.encode()
-    if not content or not 0 <= place[0] <= place[1] <= len(content):
+    if not content or not 0 <= location[0] <= location[1] <= len(content):
         return None
-    start, stop = (len(content[:edge].decode(errors="ignore")) for edge in place)
+    start, stop = (len(content[:edge].decode(errors="ignore")) for edge in location)
     return start, stop
 
 
 def drawn(text: str, span: Span) -> str:
-    """Return the line of a place with marks below it."""
+    """Return the line of a span with marks below it."""
     start, stop = span
     line, column = line_and_column(text, start)
     begin = start - column + 1
@@ -81,39 +84,36 @@ def _width(shown: str) -> int:
 
 
 def written_span(refused: TextRefused, text: str, statement: sql.Statement) -> Span | None:
-    """Return where in the caller's text the place stands that DuckDB names.
-
-    None where that is not certain.
-    """
+    """Return the position in the caller's text that DuckDB's means; None where that is not certain."""
     if refused.span is None:
         return None
-    given, pieces = refused.text, _pieces(statement)
-    if len(pieces) == 1 and _is_verbatim(pieces[0], given, text):
-        shift = pieces[0].position
+    sql_text, fragments = refused.text, _fragments(statement)
+    if len(fragments) == 1 and _is_verbatim(fragments[0], sql_text, text):
+        shift = fragments[0].position
         return refused.span[0] + shift, refused.span[1] + shift
-    if len(given) > COMPARED_CHARS_MAX:
+    if len(sql_text) > COMPARED_CHARS_MAX:
         return None
     try:
-        tokens = _tokens(given)
+        tokens = _tokens(sql_text)
         first, last = _marked(tokens, refused.span)
-        words = _words(given, tokens)
-        found = {span for piece in pieces for span in _spans(words, first, last, piece, text)}
+        words = _words(sql_text, tokens)
+        found = {span for fragment in fragments for span in _spans(words, first, last, fragment, text)}
     except SqlInvalid:
-        return None  # DuckDB reads a word here where we read none
+        return None  # DuckDB has a token where our lexer has none
     return found.pop() if len(found) == 1 else None
 
 
-def _marked(tokens: Sequence[Token], span: Span) -> tuple[int, int]:
-    """Return the first and the last token of a place; the last of all where it is behind them."""
+def _marked(tokens: Sequence[SqlToken], span: Span) -> tuple[int, int]:
+    """Return the first and the last token of a span; the last of all where it is behind them."""
     first = next((at for at, token in enumerate(tokens) if token.stop > span[0]), len(tokens) - 1)
     last = next((at for at in range(first, len(tokens)) if tokens[at].stop >= span[1]), first)
     return first, last
 
 
-def _pieces(statement: sql.Statement) -> Sequence[sql.Fragment]:
-    """Return the parts of a statement that are DuckDB's to read."""
+def _fragments(statement: sql.Statement) -> Sequence[sql.Fragment]:
+    """Return the fragments of a statement that DuckDB parses."""
     if isinstance(statement, (sql.ExecuteAs, sql.Explain)):
-        return _pieces(statement.statement)
+        return _fragments(statement.statement)
     if isinstance(statement, sql.Select):
         return [statement.query]
     if isinstance(statement, sql.Insert):
@@ -128,36 +128,36 @@ def _pieces(statement: sql.Statement) -> Sequence[sql.Fragment]:
     return []
 
 
-def _is_verbatim(piece: sql.Fragment, given: str, text: str) -> bool:
-    """Return whether DuckDB got a piece just as it stands in the caller's text, but for the case of names."""
+def _is_verbatim(fragment: sql.Fragment, sql_text: str, text: str) -> bool:
+    """Return whether DuckDB's text is a fragment of the caller's text, but for the case of names."""
     return (
-        len(given) == len(piece.sql)
-        and given.lower() == shown_text(piece.sql).lower()
-        and text.startswith(piece.sql, piece.position)
+        len(sql_text) == len(fragment.sql)
+        and sql_text.lower() == shown_text(fragment.sql).lower()
+        and text.startswith(fragment.sql, fragment.position)
     )
 
 
-def _spans(words: list[str], first: int, last: int, piece: sql.Fragment, text: str) -> Iterator[Span]:
-    """Yield places in the caller's text that some words of the given one are, if they are of the piece."""
-    own = _words(shown_text(piece.sql), _tokens(shown_text(piece.sql)))
+def _spans(words: list[str], first: int, last: int, fragment: sql.Fragment, text: str) -> Iterator[Span]:
+    """Yield the spans in the caller's text of some words of DuckDB's, if they are of the fragment."""
+    own = _words(shown_text(fragment.sql), _tokens(shown_text(fragment.sql)))
     for place, word in enumerate(own):
         begin = first - place
         end = begin + len(own)
         if word != words[first] or begin < 0 or words[begin:end] != own:
             continue
-        # What is put together has each piece in parentheses; a query is the whole text.
+        # A composed text has each fragment in parentheses; a query is the whole text.
         if (begin and words[begin - 1] != "(") or (end < len(words) and words[end] != ")"):
             continue
-        start = _written(text, piece, own, place)
-        stop = _written(text, piece, own, min(last - begin, len(own) - 1))
+        start = _written(text, fragment, own, place)
+        stop = _written(text, fragment, own, min(last - begin, len(own) - 1))
         if start is not None and stop is not None:
             yield start.start, stop.stop
 
 
-def _written(text: str, piece: sql.Fragment, words: Sequence[str], place: int) -> Token | None:
-    """Return the token of the caller's text that a word of the piece's sql comes from."""
-    source, last = Place(text, 1), _words(LAST_SQL, _tokens(LAST_SQL))
-    token, at = scan(source, piece.position), 0
+def _written(text: str, fragment: sql.Fragment, words: Sequence[str], place: int) -> SqlToken | None:
+    """Return the token of the caller's text that a word of the fragment's SQL comes from."""
+    source, last = SourceText(text, 1), _words(LAST_SQL, _tokens(LAST_SQL))
+    token, at = scan(source, fragment.position), 0
     while token.kind != END:
         is_last = token.key == "LAST" and words[at : at + len(last)] == last
         at += len(last) if is_last else 1
@@ -167,8 +167,8 @@ def _written(text: str, piece: sql.Fragment, words: Sequence[str], place: int) -
     return None
 
 
-def _tokens(text: str) -> list[Token]:
-    source, found = Place(text, 1), []
+def _tokens(text: str) -> list[SqlToken]:
+    source, found = SourceText(text, 1), []
     token = scan(source, 0)
     while token.kind != END:
         found.append(token)
@@ -176,6 +176,6 @@ def _tokens(text: str) -> list[Token]:
     return found
 
 
-def _words(text: str, tokens: Sequence[Token]) -> list[str]:
-    """Return what tokens are compared by: all parameters are alike, as they are numbered anew."""
+def _words(text: str, tokens: Sequence[SqlToken]) -> list[str]:
+    """Return the words by which tokens are compared: all parameters are equal, as their numbers change."""
     return ["$" if token.kind == PARAM else text[token.start : token.stop].upper() for token in tokens]

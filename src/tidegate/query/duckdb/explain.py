@@ -1,4 +1,4 @@
-"""EXPLAIN: how each table of a statement is read, as an answer of one row a table."""
+"""EXPLAIN: how each table of a statement is read, as an answer of one row for each table."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tidegate.query.duckdb.analysis import Statement
-from tidegate.query.duckdb.pushdown import BoundTable, bound_table, find_filter
+from tidegate.query.duckdb.analysis import AnalyzedSelect
 from tidegate.query.duckdb.result import QueryAnswer
 from tidegate.query.scans.lake import bound_table as bound_files
-from tidegate.query.scans.source import Plan, SourceTable, chosen_columns
+from tidegate.query.scans.pushdown import BoundTable, bound_table, find_filter
+from tidegate.query.scans.source import ScanPlan, SourceTable, chosen_columns
 from tidegate.storage.lake.tables import TableView
 
 
-class Told(NamedTuple):
-    """How one table is read: which way, which columns, and what DuckDB tests in each row that came."""
+class ExplainedTable(NamedTuple):
+    """How one table is read: its access path, its columns, and what DuckDB tests in each row."""
 
     table: str
     kind: str
@@ -25,29 +25,29 @@ class Told(NamedTuple):
     filters: str
 
 
-def told_files(statement: Statement, view: TableView, chosen: list[int] | None) -> Told:
-    """Tell which files of a lake table are read: None for all."""
+def explain_files(statement: AnalyzedSelect, view: TableView, chosen: list[int] | None) -> ExplainedTable:
+    """Return how a lake table is read; `chosen` is None for all files."""
     count = view.file_count if chosen is None else len(chosen)
     columns = chosen_columns((column.name for column in view.columns), statement.mentioned)
     access = f"{count} of {view.file_count} files"
-    return Told(
+    return ExplainedTable(
         f"lake.{view.name}", "LAKE", access, ", ".join(columns), _filters(statement, bound_files(view))
     )
 
 
-def told_table(statement: Statement, table: SourceTable, plan: Plan) -> Told:
-    """Tell how a table is read."""
+def explain_table(statement: AnalyzedSelect, table: SourceTable, plan: ScanPlan) -> ExplainedTable:
+    """Return how a table is read."""
     filters = _filters(statement, bound_table(table))
-    return Told(table.full_name, table.kind, plan.words, ", ".join(plan.columns), filters)
+    return ExplainedTable(table.full_name, table.kind, plan.description, ", ".join(plan.columns), filters)
 
 
-def explained(told: Sequence[Told]) -> QueryAnswer:
+def explain_answer(tables: Sequence[ExplainedTable]) -> QueryAnswer:
     """Return the answer of an EXPLAIN."""
-    names = Told._fields
-    columns: Sequence[Sequence[str]] = list(zip(*told, strict=True)) if told else [()] * len(names)
+    names = ExplainedTable._fields
+    columns: Sequence[Sequence[str]] = list(zip(*tables, strict=True)) if tables else [()] * len(names)
     table = pa.table([pa.array(values, pa.string()) for values in columns], names=list(names))
     return QueryAnswer(table, ["VARCHAR"] * len(names))
 
 
-def _filters(statement: Statement, table: BoundTable) -> str:
+def _filters(statement: AnalyzedSelect, table: BoundTable) -> str:
     return find_filter(statement.sql, table, statement.parameter_count)

@@ -1,13 +1,11 @@
-"""Nodes of a statement's tree, each with the names that WITH defines around it.
+"""Names in the tree of a statement: the visible CTEs, and the schema `system`.
 
-DuckDB looks a name without a schema up among the CTEs that are visible at its place, and then among its own
-views. A CTE is visible in the query that it belongs to and in those after it in the same WITH; in itself
+DuckDB looks up a name without a schema among the CTEs that are visible at its position, and then among its
+own views. A CTE is visible in the query that it belongs to and in those after it in the same WITH; in itself
 only where it is recursive, and then not in its first part.
 
-The schema `system` in a statement, written so that DuckDB does not take it for a catalog of its own.
-
-DuckDB has a catalog `system` and refuses a schema of that name as ambiguous. The tables of ours are in a
-schema of another name, of the same length, so that DuckDB's errors still point at the right places. No
+DuckDB has a catalog `system`, and refuses a schema of that name as ambiguous. The system tables are in a
+schema of another name, of the same length, so that DuckDB's errors still have the right positions. No
 namespace can have this name.
 """
 
@@ -29,8 +27,8 @@ def nodes(tree: Any) -> Iterator[Node]:
 
 
 def scoped_nodes(tree: Any) -> Iterator[tuple[Node, frozenset[str]]]:
-    """Yield every node in the order of the text, and the CTEs that are visible there."""
-    # A stack instead of calls: statements nest deeper than Python does.
+    """Yield every node in the order of the text, with the CTEs that are visible there."""
+    # A stack instead of recursion: statements nest deeper than Python does.
     stack: list[tuple[Any, frozenset[str]]] = [(tree, frozenset())]
     while stack:
         node, visible = stack.pop()
@@ -58,13 +56,13 @@ _WRITTEN = re.compile(rb'"?(system)"?\s*\.', re.IGNORECASE)
 
 
 def rename_system(sql: str, tree: Any) -> str:
-    """Return the text with our schema's inner name wherever the tree has the outer one."""
+    """Return the text with SYSTEM_INSIDE wherever the tree has the schema SYSTEM."""
     text = bytearray(sql.encode())
     for node in nodes(tree):
         path = _path_of(node)
         if not path or path[0].lower() != SYSTEM:
             continue
-        # Places are counted in bytes, and are beyond the text where DuckDB does not know them.
+        # Positions are counted in bytes, and are beyond the text where DuckDB does not know them.
         place = min(node.get("query_location", len(text)), len(text))
         matched = _WRITTEN.match(text, place)
         if matched is not None:
@@ -77,7 +75,7 @@ def rename_system(sql: str, tree: Any) -> str:
 
 
 def shown_text(message: str) -> str:
-    """Return a message of DuckDB with the name that people know."""
+    """Return a message of DuckDB with the schema's public name."""
     return message.replace(SYSTEM_INSIDE, SYSTEM)
 
 

@@ -1,15 +1,13 @@
-"""The rows of a statement, as Arrow and as JSON values.
+"""The rows of a statement of DuckDB, as Arrow and as JSON values.
 
-JSON: whole numbers and DOUBLE are numbers (NaN and the infinities are null), DECIMAL is text so that no
-digit is lost, TIMESTAMP is ISO 8601 in UTC with 'Z', DATE is 'YYYY-MM-DD', BYTES is base64, lists are
-arrays, structs and maps are objects. JSON columns are text, as they are stored. Dates and times outside the
-years 1 to 9999 have as many digits as they need ('99999-01-01', '-0043-03-15': the year before 1 is 0), and
-the ends of time are 'infinity' and '-infinity', as DuckDB prints them.
+JSON: as `model.values` has it for our types. Lists are arrays, structs and maps are objects. JSON columns are
+text, as they are stored. Dates and times outside the years 1 to 9999 have as many digits as they need
+('99999-01-01', '-0043-03-15': the year before 1 is 0), and the ends of time are 'infinity' and '-infinity',
+as DuckDB prints them.
 """
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, pairwise
 from typing import Any
@@ -19,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import SqlUnsupported
+from tidegate.model.values import DAY_MAX, DAY_MIN, base64_text, decimal_text, time_texts
 
-# DuckDB's names on the left, the names of our types on the right; others keep DuckDB's name.
+# Our type names for DuckDB's; others keep DuckDB's name.
 TYPE_NAMES = {
     "INTEGER": "INT",
     "VARCHAR": "TEXT",
@@ -29,18 +28,13 @@ TYPE_NAMES = {
     '"NULL"': "NULL",
 }
 
-# As many digits of a second as are exact: 0, 3 or 6.
-_WHOLE_SECOND = r"\.000000Z$"
-_WHOLE_MILLISECOND = r"(\.\d{3})000Z$"
-
 # What Arrow and Python can write: 0001-01-01 to 9999-12-31. DuckDB knows more, and two ends beside.
-_DAY_FIRST, _DAY_LAST = -719_162, 2_932_896
-_SECOND_FIRST, _SECOND_LAST = _DAY_FIRST * 86_400, _DAY_LAST * 86_400 + 86_399
+_SECOND_FIRST, _SECOND_LAST = DAY_MIN * 86_400, DAY_MAX * 86_400 + 86_399
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
 
 class QueryAnswer:
-    """All rows of one statement, and what the reader should know about them; nothing of it changes."""
+    """All rows of one statement, and warnings about them; immutable."""
 
     def __init__(self, table: pa.Table, type_names: list[str], warnings: Sequence[str] = ()) -> None:
         self._table = table
@@ -126,7 +120,7 @@ def _nested(array: pa.Array, whole: bool) -> list[Any] | None:
 
 def _maps(array: pa.Array, whole: bool) -> list[Any]:
     """Return the objects of an array of maps."""
-    # Arrow does not flatten maps: the keys and values of all of them lie side by side, cut at the offsets.
+    # Arrow does not flatten maps: the keys and values of all of them are consecutive, cut at the offsets.
     offsets = array.offsets.to_pylist()
     first, last = offsets[0], offsets[-1]
     keys = [_key(key) for key in _values(array.keys[first:last], whole)]
@@ -140,7 +134,7 @@ def _maps(array: pa.Array, whole: bool) -> list[Any]:
 
 
 def _parts(array: pa.Array, values: Iterator[Any]) -> Iterator[list[Any] | None]:
-    """Divide the values of all lists of an array among its lists again."""
+    """Yield the lists of an array from the values of all of them."""
     for length in pc.list_value_length(array).to_pylist():
         yield None if length is None else list(islice(values, length))
 
@@ -156,24 +150,18 @@ def _times(array: pa.Array) -> list[Any]:
     factor = _PER_SECOND[unit]
     if not _within(array.cast(pa.int64()), _SECOND_FIRST * factor, (_SECOND_LAST + 1) * factor - 1):
         return [_far_time(value, unit) for value in array.cast(pa.int64()).to_pylist()]
-    # Moments without a zone are written out sixty times faster than moments in UTC, which they are here.
-    text = array.cast(pa.timestamp("us"), safe=False).cast(pa.string())
-    marked = pc.binary_join_element_wise(pc.replace_substring(text, " ", "T", max_replacements=1), "Z", "")
-    short = pc.replace_substring_regex(marked, pattern=_WHOLE_SECOND, replacement="Z")
-    return pc.replace_substring_regex(  # type: ignore[no-any-return]
-        short, pattern=_WHOLE_MILLISECOND, replacement=r"\1Z"
-    ).to_pylist()
+    return time_texts(array.cast(pa.timestamp("us"), safe=False))
 
 
 def _dates(array: pa.Array) -> list[Any]:
     days = array.cast(pa.int32())
-    if _within(days, _DAY_FIRST, _DAY_LAST):
+    if _within(days, DAY_MIN, DAY_MAX):
         return array.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
     return [_far_date(value) for value in days.to_pylist()]
 
 
 def _within(numbers: pa.Array, first: int, last: int) -> bool:
-    """Return whether all numbers that are there are between two, both in."""
+    """Return whether all numbers, nulls aside, are between two, both in."""
     ends = pc.min_max(numbers).as_py()
     return ends["min"] is None or (first <= ends["min"] and ends["max"] <= last)
 
@@ -205,7 +193,7 @@ def _written(moment: np.datetime64) -> str:
 
 
 def _end_of_time(value: int, most: int) -> str | None:
-    """Return the name of a value by which DuckDB means an end of time, or None."""
+    """Return the name of an end of time, where the value is DuckDB's for one, or None."""
     if abs(value) < most:
         return None
     return "infinity" if value > 0 else "-infinity"
@@ -214,9 +202,9 @@ def _end_of_time(value: int, most: int) -> str | None:
 def _converter(kind: pa.DataType, whole: bool) -> Callable[[Any], Any] | None:
     """Return the function that turns one value of a type, as Arrow gives it to Python, into JSON."""
     if pa.types.is_decimal(kind):
-        return int if whole and kind.scale == 0 and kind.precision == 38 else "{:f}".format
+        return int if whole and kind.scale == 0 and kind.precision == 38 else decimal_text
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return lambda value: base64.b64encode(value).decode("ascii")
+        return base64_text
     if pa.types.is_date(kind) or pa.types.is_time(kind):
         return lambda value: value.isoformat()
     if pa.types.is_interval(kind):

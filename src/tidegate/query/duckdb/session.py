@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.errors import QueryTimeout, TidegateError
+from tidegate.query.quoting import escape_glob, quote_name, quote_text
 
-# A call that comes while DuckDB is between two steps is lost, so the watch repeats it.
+# An interrupt that comes between two steps of a statement is lost, so the watch repeats it.
 INTERRUPT_REPEAT_SECONDS = 0.1
 
 
@@ -52,11 +53,11 @@ class LakeDatabase:
         }
         self._root = duckdb.connect(":memory:", config=config)
         folder = str(root.absolute())
-        # A path reaches DuckDB with its glob characters escaped, and is opened without.
+        # DuckDB gets paths with their glob characters escaped, and opens them without.
         allowed = sorted({folder + "/", escape_glob(folder) + "/"})
         self._root.execute("SET GLOBAL TimeZone = 'UTC'")
         self._root.execute(f"SET GLOBAL allowed_directories = [{', '.join(map(quote_text, allowed))}]")
-        # Only so is the place of an error told as it is: the drawing of a line is cut and counts columns.
+        # JSON has the exact position of an error: the drawn line is cut, and counts columns.
         self._root.execute("SET GLOBAL errors_as_json = true")
         self._root.execute("SET GLOBAL enable_external_access = false")
         self._root.execute("SET GLOBAL lock_configuration = true")
@@ -64,8 +65,8 @@ class LakeDatabase:
 
     @contextmanager
     def session(self) -> Iterator[Any]:
-        """Lend a cursor whose schema `lake` is empty and is gone afterwards."""
-        # A schema of the session may have any name that a namespace may have, and this is none.
+        """Yield a cursor whose schema `lake` is empty and is gone afterwards."""
+        # A schema of the session may have any name of a namespace, and no namespace has this name.
         name = quote_name(f"query {next(self._numbers)}")
         cursor = self._root.cursor()
         try:
@@ -84,7 +85,7 @@ class LakeDatabase:
 
 
 class Stopper:
-    """Stops what one caller runs, now and from now on; any thread may tell it to.
+    """Stops what one caller runs, now and from now on; any thread may call it.
 
     It belongs to a context (`contextvars`): all statements that are run in it are stopped, however deep they
     are called.
@@ -96,11 +97,11 @@ class Stopper:
         self._error: TidegateError | None = None
 
     def enter(self) -> None:
-        """Belong to this context from now on."""
+        """Set this as the stopper of the current context."""
         _stopper.set(self)
 
     def stop(self, error: TidegateError) -> None:
-        """Break off the statements that run; they, and all that begin later, raise this error."""
+        """Cancel the statements that run; they, and all that begin later, raise this error."""
         with self._lock:
             self._error = self._error or error
             watches = list(self._watches)
@@ -108,7 +109,7 @@ class Stopper:
             watch.stop(error)
 
     def add(self, watch: Watch) -> None:
-        """Stop this one, too; at once where it comes too late."""
+        """Add a statement; it is cancelled at once where the stopper has stopped."""
         with self._lock:
             self._watches.add(watch)
             error = self._error
@@ -116,7 +117,7 @@ class Stopper:
             watch.stop(error)
 
     def discard(self, watch: Watch) -> None:
-        """Forget a statement that ended."""
+        """Remove a statement that ended."""
         with self._lock:
             self._watches.discard(watch)
 
@@ -125,7 +126,7 @@ _stopper: ContextVar[Stopper | None] = ContextVar("stopper", default=None)
 
 
 class Watch:
-    """Stops a cursor's statement when its time is up, or when it or the context's stopper is told to."""
+    """Cancels a cursor's statement at its time limit, on `stop`, or by the context's stopper."""
 
     def __init__(self, cursor: Any, limit_seconds: float) -> None:
         self._cursor = cursor
@@ -150,34 +151,18 @@ class Watch:
         self._thread.join()
 
     def stop(self, error: TidegateError) -> None:
-        """Break the statement off; `check` raises this error."""
+        """Cancel the statement; `check` raises this error."""
         self._error = self._error or error
         self._over.set()
 
     def check(self) -> None:
-        """Raise why the statement was broken off, if it was."""
+        """Raise the error with which the statement was cancelled, if it was."""
         if self._error is not None:
             raise self._error
 
     def _run(self) -> None:
         if not self._over.wait(self._limit_seconds):
             self.stop(QueryTimeout(limit_seconds=self._limit_seconds))
-        # An interrupt that comes between two steps of a statement is lost, so it is repeated.
         while not self._done.is_set():
             self._cursor.interrupt()
             self._done.wait(INTERRUPT_REPEAT_SECONDS)
-
-
-def quote_text(text: str) -> str:
-    """Return a SQL text literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def quote_name(name: str) -> str:
-    """Return a SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def escape_glob(path: str) -> str:
-    """Return the pattern that matches exactly this path."""
-    return "".join(f"[{char}]" if char in "*?[" else char for char in path)

@@ -1,18 +1,14 @@
-"""A lake table as DuckDB sees it: the SQL of a view over chosen files of one version.
+"""Scans of lake tables: the files of one version that can have rows of the answer, as a view of DuckDB.
 
-The Delta schema goes to `read_parquet` whole, so DuckDB opens no file to find the columns; a file that is
-older than a column gives nulls for it. Values of partition columns are not in the files: they come from the
+The Delta schema is passed to `read_parquet` whole, so DuckDB opens no file to find the columns; a file that
+is older than a column has nulls for it. Values of partition columns are not in the files: they come from the
 log, by the number of the file in the list.
 
-Which files of a table can hold rows that a statement asks for.
-
-Takes a statement and a table's file statistics, gives the numbers of the files that must be read, or None
-for all. `bounds` finds the comparisons; DuckDB evaluates them over the statistics, so types and casts are
-those of the statement itself.
-
-What the statistics do not say, and how it is met: null is unknown (the file is kept); cut text is a prefix
-of the true bound (a constant that starts with it is kept); NaN is not counted but is above everything in
-DuckDB (no file is dropped because its numbers are too small).
+Files are chosen by their statistics. `duckdb.pushdown` finds the comparisons of the statement; DuckDB
+evaluates them over the statistics, so types and casts are those of the statement itself. Where statistics say
+nothing, the file is read: null is unknown; cut text is a prefix of the true bound (a constant that starts
+with it is kept); NaN is not counted but is above everything in DuckDB (no file is dropped because its numbers
+are too small).
 """
 
 from __future__ import annotations
@@ -26,16 +22,16 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import SqlUnsupported
-from tidegate.query.duckdb.pushdown import (
+from tidegate.query.quoting import escape_glob, quote_name, quote_text
+from tidegate.query.scans.pushdown import (
     TIME_TYPES,
-    Bound,
     BoundTable,
+    ColumnBound,
     alike,
     constant_types,
     find_bounds,
     used_params,
 )
-from tidegate.query.duckdb.session import escape_glob, quote_name, quote_text
 from tidegate.storage.lake.file_index import LakeColumn
 from tidegate.storage.lake.tables import TableView
 
@@ -119,7 +115,7 @@ _FLOATS = frozenset({"float", "double"})
 _INTEGERS = frozenset({"long", "integer", "short", "byte"})
 _TIMES = frozenset({"date", "timestamp", "timestamp_ntz"})
 _NUMBER_TYPES = re.compile(r"U?(TINYINT|SMALLINT|INTEGER|BIGINT|HUGEINT)|FLOAT|DOUBLE|DECIMAL\(.*\)")
-_REPLACED = "chr(65533)"  # stands where a writer cut text in the middle of a character
+_REPLACED = "chr(65533)"  # what a writer puts where it cuts text in the middle of a character
 
 
 def prune(cursor: Any, view: TableView, sql: str, params: Sequence[Any]) -> list[int] | None:
@@ -137,16 +133,18 @@ def prune(cursor: Any, view: TableView, sql: str, params: Sequence[Any]) -> list
         duckdb.InvalidInputException,
         duckdb.OutOfRangeException,
     ):
-        return None  # a constant that cannot be: the statement itself says so, if it comes to that
+        return None  # an impossible constant: the statement itself fails, if it gets there
 
 
 def bound_table(view: TableView) -> BoundTable:
-    """Name the columns by which the files of a table can be told apart."""
+    """Return the table with the columns whose statistics can exclude files."""
     ordered = frozenset(column.name for column in view.columns if column.ordered_type is not None)
     return BoundTable("lake", view.name, tuple(column.name for column in view.columns), ordered)
 
 
-def _evaluate(cursor: Any, view: TableView, bounds: list[Bound], params: Sequence[Any]) -> list[int] | None:
+def _evaluate(
+    cursor: Any, view: TableView, bounds: list[ColumnBound], params: Sequence[Any]
+) -> list[int] | None:
     kinds = constant_types(cursor, bounds, params)
     columns = {column.name: column for column in view.columns}
     tests = [test for bound in bounds if (test := _test(bound, columns[bound.column], kinds)) is not None]
@@ -164,15 +162,15 @@ def _evaluate(cursor: Any, view: TableView, bounds: list[Bound], params: Sequenc
     return sorted(row[0] for row in rows)
 
 
-def _test(bound: Bound, column: LakeColumn, kinds: dict[str, str]) -> str | None:
-    """Return the SQL that is false for files without a matching row, None when nothing can be said."""
+def _test(bound: ColumnBound, column: LakeColumn, kinds: dict[str, str]) -> str | None:
+    """Return the SQL that is false for files without a matching row; None if it excludes nothing."""
     if not all(_comparable(column, kinds[constant.sql]) for constant in bound.constants):
         return None
     if not alike({kinds[constant.sql] for constant in bound.peers}):
         return None
     parts = []
     for constant in bound.constants:
-        # The clock goes on until the statement runs, so only a lower bound by the clock is safe now.
+        # The clock goes on until the statement runs, so of comparisons with it only lower bounds are safe.
         if constant.rises and bound.operator not in {">", ">="}:
             return None
         sides = []
@@ -196,13 +194,13 @@ def _low_test(column: LakeColumn, operator: str, constant: str) -> str:
     return f"coalesce({test}, true)"
 
 
-def _high_test(column: LakeColumn, asked: str, operator: str, constant: str) -> str:
+def _high_test(column: LakeColumn, comparison: str, operator: str, constant: str) -> str:
     high = quote_name(_statistics(column)[-1])
     test = f"{high} {operator} {constant}"
     if column.is_partition:
         return f"coalesce({test}, true)"
     if column.kind in _FLOATS:
-        if asked != "=":
+        if comparison != "=":
             return "true"
         test += f" OR isnan(({constant})::DOUBLE)"
     if column.kind == "string":
@@ -215,7 +213,7 @@ def _statistics(column: LakeColumn) -> list[str]:
 
 
 def _comparable(column: LakeColumn, constant_type: str) -> bool:
-    """Tell whether the comparison keeps the order of the statistics, whatever DuckDB casts."""
+    """True if the comparison keeps the order of the statistics, whatever DuckDB casts."""
     if column.kind in _INTEGERS or column.kind in _FLOATS or column.decimal_digits is not None:
         return _NUMBER_TYPES.fullmatch(constant_type) is not None
     if column.kind in _TIMES:

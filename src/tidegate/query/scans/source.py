@@ -1,8 +1,8 @@
-"""What a statement wants of a table, and what a table offers to read: the words between the two.
+"""The interface between a statement and the tables that it reads: scan requests and scan plans.
 
-A `Source` is what one statement of one caller may read. Its tables say how they would read what is wanted
-(`access`) and read it (`scan`). A table may give more rows than are wanted, never fewer: DuckDB applies the
-whole WHERE afterwards.
+`ReadableTables` is what one statement of one caller may read. Its tables plan how to read what is requested
+(`access`) and read it (`scan`). A table may return more rows than are requested, never fewer: DuckDB applies
+the whole WHERE afterwards.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a statement uses of a table: every row has to meet all comparisons to have a part in the answer.
+class ScanRequest:
+    """What a statement uses of a table: only rows that meet all comparisons can be part of the answer.
 
     `columns` are names in small letters, None for all; `last` asks for the newest n rows and no others.
     """
@@ -43,34 +43,34 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """How a table reads what is wanted: `words` for people, `way` for its own `scan`."""
+class ScanPlan:
+    """How a table reads what is requested: `description` is for EXPLAIN, `access_path` for its `scan`."""
 
-    words: str
+    description: str
     columns: tuple[str, ...]
-    way: Any = None
-    # So few rows that it is not worth looking at the statement before they are read.
+    access_path: Any = None
+    # So few rows that it is not worth binding the statement before they are read.
     is_small: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Scanned:
-    """The rows of a table, and what the reader should be told about them."""
+class ScanResult:
+    """The rows of a table, and warnings about them."""
 
     rows: pa.Table
     warnings: tuple[str, ...] = ()
 
 
-class Pace:
-    """Counts what one statement gathers from all its tables, and stops it at its limits."""
+class ScanBudget:
+    """The limits of what one statement reads from all its tables: memory, time and cancellation."""
 
     def __init__(self, check: Callable[[], None], memory_mb: int) -> None:
         self._check = check
         self._memory_mb = memory_mb
         self._size_bytes = 0
 
-    def step(self, size_bytes: int) -> None:
-        """Note what came; raises when the statement was broken off or holds more than it may."""
+    def charge(self, size_bytes: int) -> None:
+        """Count what was read; raise when the statement was cancelled or holds more than it may."""
         self._check()
         self._size_bytes += size_bytes
         if self._size_bytes > self._memory_mb * BYTES_PER_MB:
@@ -98,32 +98,32 @@ class SourceTable(Protocol):
         """Columns whose comparisons `access` can use."""
         ...
 
-    def access(self, wanted: Wanted) -> Plan:
-        """Return how to read what is wanted; reads nothing."""
+    def access(self, request: ScanRequest) -> ScanPlan:
+        """Return how to read what is requested; reads nothing."""
         ...
 
-    def scan(self, plan: Plan, pace: Pace) -> Scanned:
-        """Read it: the columns of the plan, all rows that are wanted, and maybe more."""
+    def scan(self, plan: ScanPlan, budget: ScanBudget) -> ScanResult:
+        """Read the columns of a plan, in all rows that were requested, and maybe more."""
         ...
 
 
-class Source(Protocol):
-    """What one statement of one caller may read; all engine tables are of one moment."""
+class ReadableTables(Protocol):
+    """What one statement of one caller may read; all engine tables are of one snapshot."""
 
     def find(self, namespace: str, name: str) -> SourceTable | None:
         """Return a table by its name in small letters; None where there is none."""
         ...
 
     def known(self) -> list[str]:
-        """List the full names of all tables."""
+        """Return the full names of all tables."""
         ...
 
     def close(self) -> None: ...
 
 
-def chosen_columns(columns: Iterable[str], wanted: frozenset[str] | None) -> tuple[str, ...]:
+def chosen_columns(columns: Iterable[str], names: frozenset[str] | None) -> tuple[str, ...]:
     """Return the columns to read, in order: one at least, so that rows can be counted."""
     every = tuple(columns)
-    if wanted is None:
+    if names is None:
         return every
-    return tuple(name for name in every if name.lower() in wanted) or every[:1]
+    return tuple(name for name in every if name.lower() in names) or every[:1]

@@ -1,4 +1,4 @@
-"""STREAM tables in a statement: the times that it needs, or the last rows, and their rows as Arrow."""
+"""Scans of STREAM tables: the range of times or the last rows that are needed, and their rows as Arrow."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from tidegate.model.tables import Table, Value
 from tidegate.model.timeranges import TIME_US_MAX, format_time
-from tidegate.query.scans.source import Pace, Plan, Scanned, Wanted, chosen_columns
-from tidegate.query.scans.tables import NOTHING, Span, cut, gather, span_of
+from tidegate.query.scans.source import ScanBudget, ScanPlan, ScanRequest, ScanResult, chosen_columns
+from tidegate.query.scans.tables import NOTHING, KeyBounds, cut, gather, key_bounds
 from tidegate.streams.store import StreamStore
 
 TIME_COLUMN = "_time"
@@ -33,30 +33,30 @@ class StreamTable:
         self._user = user
         self._streams = streams
 
-    def access(self, wanted: Wanted) -> Plan:
-        columns = chosen_columns((name for name, _ in self.columns), wanted.columns)
+    def access(self, request: ScanRequest) -> ScanPlan:
+        columns = chosen_columns((name for name, _ in self.columns), request.columns)
         # The newest rows of all are not the newest of those that meet a comparison.
-        if wanted.last is not None and not wanted.comparisons:
-            return Plan(f"last {wanted.last}", columns, StreamSpan(last=wanted.last), is_small=True)
-        span = span_of((TIME_COLUMN,), {}, wanted.comparisons)
+        if request.last is not None and not request.comparisons:
+            return ScanPlan(f"last {request.last}", columns, StreamSpan(last=request.last), is_small=True)
+        span = key_bounds((TIME_COLUMN,), {}, request.comparisons)
         if span.is_empty:
-            return Plan(NOTHING, columns, None, is_small=True)
+            return ScanPlan(NOTHING, columns, None, is_small=True)
         times = _times(span)
-        return Plan(_words(times), columns, times)
+        return ScanPlan(_words(times), columns, times)
 
-    def scan(self, plan: Plan, pace: Pace) -> Scanned:
-        span: StreamSpan | None = plan.way
-        pace.step(0)
+    def scan(self, plan: ScanPlan, budget: ScanBudget) -> ScanResult:
+        span: StreamSpan | None = plan.access_path
+        budget.charge(0)
         if span is None:
-            return Scanned(gather((), self.columns, plan.columns, pace))
+            return ScanResult(gather((), self.columns, plan.columns, budget))
         found = self._streams.read(
             self._table, self._user, start_us=span.start_us, stop_us=span.stop_us, last=span.last
         )
-        rows = gather(cut(found.rows), self.columns, plan.columns, pace)
-        return Scanned(rows, tuple(found.warnings))
+        rows = gather(cut(found.rows), self.columns, plan.columns, budget)
+        return ScanResult(rows, tuple(found.warnings))
 
 
-def _times(span: Span) -> StreamSpan:
+def _times(span: KeyBounds) -> StreamSpan:
     return StreamSpan(
         None if span.low is None else _whole(span.low) + (not span.low_in),
         None if span.high is None else _whole(span.high) + span.high_in,

@@ -1,4 +1,4 @@
-"""System tables: takes definitions, windows, events and jobs, gives them as Arrow tables; keeps nothing."""
+"""The system tables about tables, windows, audit events and jobs, as Arrow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.errors import TableChanged, TidegateError
 from tidegate.model.schemas import Column, ColumnType, Schema
 from tidegate.model.tables import Default, DefaultKind, Table, TableKind
 from tidegate.model.values import to_arrow
-from tidegate.query.scans.source import Pace, Plan, Scanned, Wanted, chosen_columns
+from tidegate.query.scans.source import ScanBudget, ScanPlan, ScanRequest, ScanResult, chosen_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tidegate.catalog.audit import AuditEvent
     from tidegate.catalog.jobs import Job
     from tidegate.streams.store import StreamStore
-    from tidegate.streams.table_log import WindowShape
+    from tidegate.streams.table_log import WindowStats
     from tidegate.tables.definitions import TableDirectory
     from tidegate.tables.store import TableStore
 
@@ -58,6 +58,7 @@ SYSTEM_SCHEMAS: Mapping[str, Mapping[str, ColumnType]] = {
     "topic_groups": {
         **{"topic": _TEXT, "group": _TEXT, "lag": _BIGINT, "in_flight": _BIGINT, "waiting": _BIGINT},
         **{"missed": _BIGINT, "members": _INT, "created": _TIME},
+        **{"delivered": _BIGINT, "redelivered": _BIGINT, "acked": _BIGINT, "nacked": _BIGINT},
     },
     "topic_offsets": {
         **{"topic": _TEXT, "group": _TEXT, "partition": _INT, "start": _BIGINT, "end": _BIGINT},
@@ -78,7 +79,7 @@ SYSTEM_SCHEMAS: Mapping[str, Mapping[str, ColumnType]] = {
 
 
 class SystemTable:
-    """A system table; its rows are made when it is first looked at."""
+    """A system table; its rows are made when a statement names it."""
 
     def __init__(self, name: str, rows: Callable[[], pa.Table]) -> None:
         self.full_name = f"{NAMESPACE}.{name}"
@@ -87,29 +88,31 @@ class SystemTable:
         self._rows = rows()
         self.columns = tuple((c.name, c.type) for c in Schema.from_arrow(self._rows.schema).columns)
 
-    def access(self, wanted: Wanted) -> Plan:
-        columns = chosen_columns((name for name, _ in self.columns), wanted.columns)
-        return Plan("whole table", columns, is_small=True)
+    def access(self, request: ScanRequest) -> ScanPlan:
+        columns = chosen_columns((name for name, _ in self.columns), request.columns)
+        return ScanPlan("whole table", columns, is_small=True)
 
-    def scan(self, plan: Plan, pace: Pace) -> Scanned:
+    def scan(self, plan: ScanPlan, budget: ScanBudget) -> ScanResult:
         rows = self._rows.select(list(plan.columns))
-        pace.step(rows.nbytes)
-        return Scanned(rows)
+        budget.charge(rows.nbytes)
+        return ScanResult(rows)
 
 
 def table_functions(
     tables: TableDirectory, store: TableStore, streams: StreamStore, tenant: str
 ) -> dict[str, Callable[[], pa.Table]]:
-    """Return the system tables about the tables of a tenant, each made when it is asked for."""
+    """Return the system tables about the tables of a tenant, each made when it is read."""
 
-    def windows(table: Table) -> Sequence[WindowShape] | None:
-        """Return the windows of a stream; None where its folder is broken, so that the others are seen."""
+    def windows(table: Table) -> Sequence[WindowStats] | None:
+        """Return the windows of a stream; None where its folder is damaged, so that the others are shown."""
         try:
             return streams.describe(table)
         except TableChanged:
             return []  # dropped since the list was made
         except TidegateError as problem:
-            log.error("system tables: '%s': %s: %s", table.full_name, problem.code, problem)
+            log.error(
+                "stream unreadable table=%s error_code=%s error=%s", table.full_name, problem.code, problem
+            )
             return None
 
     def counts(table: Table) -> tuple[int | None, int | None]:
@@ -132,7 +135,7 @@ def table_functions(
 
 
 def tables_arrow(tables: Iterable[tuple[Table, int | None, int | None]]) -> pa.Table:
-    """Return `system.tables` of tables with their numbers of rows and bytes; None where nobody counts."""
+    """Return `system.tables` of tables with their rows and bytes; None where these are not counted."""
     return system_arrow(
         "tables",
         [
@@ -162,10 +165,10 @@ def columns_arrow(tables: Iterable[Table]) -> pa.Table:
     )
 
 
-def streams_arrow(streams: Iterable[tuple[Table, Sequence[WindowShape] | None]]) -> pa.Table:
-    """Return `system.streams`: one row for each window of each stream, as `StreamStore.describe` gives it.
+def streams_arrow(streams: Iterable[tuple[Table, Sequence[WindowStats] | None]]) -> pa.Table:
+    """Return `system.streams`: one row for each window of each stream, as `StreamStore.describe` returns it.
 
-    A stream whose windows cannot be told (None) has one row that names it.
+    A stream whose windows cannot be read (None) has one row with its name.
     """
     rows: list[tuple[Any, ...]] = []
     for table, windows in streams:
@@ -229,12 +232,12 @@ def system_arrow(name: str, rows: Sequence[tuple[Any, ...]]) -> pa.Table:
 
 
 def _indexes(table: Table) -> str | None:
-    """Return the indexes as they are written: by_room (room, at); one that is still filled says so."""
-    told = [
+    """Return the indexes as text, such as `by_room (room, at)`; one that is not ready is marked."""
+    shown = [
         f"{index.name} ({', '.join(index.columns)}){'' if index.ready else ' (being filled)'}"
         for index in table.indexes
     ]
-    return ", ".join(told) or None
+    return ", ".join(shown) or None
 
 
 def _default(default: Default | None) -> str | None:

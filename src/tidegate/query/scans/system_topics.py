@@ -1,4 +1,4 @@
-"""System tables of topics: takes definitions, logs, routes and groups, gives them as Arrow; keeps nothing."""
+"""The system tables about topics, their sources, and consumer groups, as Arrow."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import TopicNotFound
 from tidegate.query.scans.system import system_arrow
-from tidegate.query.statements.show import held_by, source_name
-from tidegate.query.statements.topic_access import TopicParts
+from tidegate.query.topic_access import TopicAccess
 from tidegate.tables.definitions import TableDirectory
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups.types import GroupShape, PartitionShape
+from tidegate.topics.groups.types import GroupDescription, PartitionDescription
+from tidegate.topics.routes import Route
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 def topic_functions(
-    topics: TopicParts, tables: TableDirectory, tenant: str
+    topics: TopicAccess, tables: TableDirectory, tenant: str
 ) -> dict[str, Callable[[], pa.Table]]:
-    """Return the system tables about the topics of a tenant, each made when it is asked for."""
+    """Return the system tables about the topics of a tenant, each made when it is read."""
 
     def mine() -> list[Topic]:
         return topics.directory.of(tenant)
 
-    def shapes() -> Iterator[tuple[Topic, GroupShape]]:
+    def shapes() -> Iterator[tuple[Topic, GroupDescription]]:
         for topic in mine():
             for shape in groups_of(topics, topic):
                 yield topic, shape
@@ -45,7 +45,7 @@ def topic_functions(
     }
 
 
-def groups_of(topics: TopicParts, topic: Topic) -> list[GroupShape]:
+def groups_of(topics: TopicAccess, topic: Topic) -> list[GroupDescription]:
     """Return the groups of a topic; none where it was deleted since the list was made."""
     try:
         return topics.groups.describe(topic)
@@ -53,8 +53,8 @@ def groups_of(topics: TopicParts, topic: Topic) -> list[GroupShape]:
         return []
 
 
-def _topic_row(topics: TopicParts, topic: Topic) -> tuple[Any, ...]:
-    messages, size_bytes = held_by(topics, topic)
+def _topic_row(topics: TopicAccess, topic: Topic) -> tuple[Any, ...]:
+    messages, size_bytes = stored_size(topics, topic)
     return (
         *(topic.name, topic.partitions, messages, size_bytes),
         *(topic.retention_seconds, topic.retention_max_bytes),
@@ -63,16 +63,16 @@ def _topic_row(topics: TopicParts, topic: Topic) -> tuple[Any, ...]:
     )
 
 
-def _dead_letters(topics: TopicParts, topic: Topic) -> int:
-    """Return how many dead letters of a topic are kept."""
+def _dead_letters(topics: TopicAccess, topic: Topic) -> int:
+    """Return how many dead letters of a topic there are."""
     try:
         dead = topics.directory.get(topic.tenant, topic.dead_name)
     except TopicNotFound:
         return 0
-    return held_by(topics, dead)[0]
+    return stored_size(topics, dead)[0]
 
 
-def _source_rows(topics: TopicParts, tables: TableDirectory, topic: Topic) -> list[tuple[Any, ...]]:
+def _source_rows(topics: TopicAccess, tables: TableDirectory, topic: Topic) -> list[tuple[Any, ...]]:
     return [
         (
             *(topic.name, source_name(tables, route), route.op.upper(), route.where),
@@ -82,16 +82,31 @@ def _source_rows(topics: TopicParts, tables: TableDirectory, topic: Topic) -> li
     ]
 
 
-def _group_row(topic: Topic, shape: GroupShape) -> tuple[Any, ...]:
+def _group_row(topic: Topic, shape: GroupDescription) -> tuple[Any, ...]:
     return (
         *(topic.name, shape.group, shape.lag, shape.in_flight, shape.waiting, shape.missed),
         *(len(shape.members), shape.created_us),
+        *(shape.counters.delivered, shape.counters.redelivered, shape.counters.acked, shape.counters.nacked),
     )
 
 
-def _offset_row(topic: Topic, shape: GroupShape, part: PartitionShape) -> tuple[Any, ...]:
+def _offset_row(topic: Topic, shape: GroupDescription, part: PartitionDescription) -> tuple[Any, ...]:
     return (
         *(topic.name, shape.group, part.partition, part.start, part.end, part.position, part.next),
         *(part.lag, part.in_flight, part.waiting),
         *(part.last_delivered_offset, part.last_delivered_us, part.last_acked_offset, part.last_acked_us),
     )
+
+
+def stored_size(topics: TopicAccess, topic: Topic) -> tuple[int, int]:
+    """Return how many messages a topic holds, and their bytes."""
+    counters = [topics.log.counters(topic, number) for number in range(topic.partitions)]
+    return sum(counter.end - counter.start for counter in counters), sum(
+        counter.stored_bytes for counter in counters
+    )
+
+
+def source_name(tables: TableDirectory, route: Route) -> str:
+    """Return the full name of the table that a route is of."""
+    table = tables.by_id(route.table_id)
+    return f"table {route.table_id}" if table is None else table.full_name

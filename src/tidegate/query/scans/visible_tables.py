@@ -1,6 +1,6 @@
-"""What one statement of one caller may read beside the lake: tables, streams and system tables.
+"""The tables that one statement of one caller may read beside the lake: tables, streams and system tables.
 
-All engine tables are of one moment: a snapshot is taken when the first of them is asked for, and their
+All engine tables are of one moment: a snapshot is taken when the first of them is looked up, and their
 definitions are read from it too, so that rows, columns and indexes belong together. Close it soon.
 """
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class Reading(Protocol):
-    """Who reads: the tenant whose tables are meant, and whose rows of a table."""
+class ReadContext(Protocol):
+    """The tenant whose tables are read, and the user whose rows of a table are."""
 
     @property
     def tenant(self) -> str: ...
 
     def owner_of(self, table: Table) -> str:
-        """Return whose rows of a table are meant: '' where rows belong to nobody."""
+        """Return the user whose rows of a table are meant; '' for a SHARED table."""
         ...
 
 
-class TableSource:
+class VisibleTables:
     """The tables of one tenant as one caller sees them, for one statement on one thread."""
 
     def __init__(
@@ -44,7 +44,7 @@ class TableSource:
         store: TableStore,
         streams: StreamStore,
         engine: Engine,
-        caller: Reading,
+        caller: ReadContext,
         system: Mapping[str, Callable[[], pa.Table]],
     ) -> None:
         self._tables = tables

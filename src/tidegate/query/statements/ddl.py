@@ -1,7 +1,7 @@
-"""CREATE, ALTER and DROP: takes a parsed statement, gives the step that runs it.
+"""The planner of CREATE, ALTER and DROP for namespaces, tables and indexes.
 
-Order of the steps of a change: the definition is committed first, what follows from it (stream files, the
-filling of an index, live subscribers) comes after; each of those is begun again after a crash.
+The definition is committed first; what follows from it (stream files, the filling of an index, live
+subscribers) comes after, and is begun again after a crash.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tidegate.errors import (
     SqlUnsupported,
     TableExists,
     TableNotFound,
+    TidegateError,
     ValueInvalid,
 )
 from tidegate.model.access import Operation
@@ -34,12 +35,11 @@ from tidegate.model.tables import (
     check_namespace,
 )
 from tidegate.model.values import coerce, to_json
-from tidegate.query.statements.row_builder import Sources, checked_call, place_of
-from tidegate.query.step import Caller, Outcome, Step
+from tidegate.query.statements.row_builder import DefaultSources, checked_call, place_of
+from tidegate.query.step import Caller, StatementResult, Step, definition_step
 from tidegate.sql.statements import (
     AlterAddColumn,
     AlterSet,
-    Call,
     ColumnSpec,
     CreateIndex,
     CreateNamespace,
@@ -47,6 +47,7 @@ from tidegate.sql.statements import (
     DropIndex,
     DropNamespace,
     DropTable,
+    FunctionCall,
     Literal,
     Option,
     TableName,
@@ -62,14 +63,14 @@ T = TypeVar("T")
 
 
 class Watchers(Protocol):
-    """Whoever has to know that a table is not what it was; called on the committer's thread."""
+    """The observer of altered and dropped tables; called on the committer's thread."""
 
     def dropped(self, table: Table) -> None: ...
 
     def altered(self, table: Table) -> None: ...
 
 
-class Defining:
+class DdlPlanner:
     """Plans statements about tables; any thread may ask."""
 
     def __init__(
@@ -77,7 +78,7 @@ class Defining:
         tables: TableDirectory,
         streams: StreamStore,
         committer: GroupCommitter,
-        sources: Sources,
+        sources: DefaultSources,
         watchers: Watchers,
         drop_routes: Callable[[Staging, Table], Sequence[str]] = lambda _staging, _table: (),
     ) -> None:
@@ -86,42 +87,26 @@ class Defining:
         self._committer = committer
         self._sources = sources
         self._watchers = watchers
-        # Drops what carries a table's changes into topics, in the same write, and gives warnings about it.
+        # Drops the routes of a table, in the same write, and returns warnings about them.
         self._drop_routes = drop_routes
 
     def create_namespace(self, statement: CreateNamespace, caller: Caller) -> Step:
         """Plan CREATE NAMESPACE."""
         caller.check(Operation.TABLE_CREATE)
-
-        def work() -> Outcome:
-            try:
-                self._commit(
-                    lambda staging: self._tables.stage_create_namespace(
-                        staging, caller.tenant, statement.name
-                    )
-                )
-            except NamespaceExists:
-                if not statement.if_not_exists:
-                    raise
-            return Outcome()
-
-        return _ddl(work, Operation.TABLE_CREATE, f"namespace/{statement.name}")
+        return self._change(
+            lambda staging: self._tables.stage_create_namespace(staging, caller.tenant, statement.name),
+            (Operation.TABLE_CREATE, f"namespace/{statement.name}"),
+            NamespaceExists if statement.if_not_exists else None,
+        )
 
     def drop_namespace(self, statement: DropNamespace, caller: Caller) -> Step:
         """Plan DROP NAMESPACE."""
         caller.check(Operation.TABLE_DROP)
-
-        def work() -> Outcome:
-            try:
-                self._commit(
-                    lambda staging: self._tables.stage_drop_namespace(staging, caller.tenant, statement.name)
-                )
-            except NamespaceNotFound:
-                if not statement.if_exists:
-                    raise
-            return Outcome()
-
-        return _ddl(work, Operation.TABLE_DROP, f"namespace/{statement.name}")
+        return self._change(
+            lambda staging: self._tables.stage_drop_namespace(staging, caller.tenant, statement.name),
+            (Operation.TABLE_DROP, f"namespace/{statement.name}"),
+            NamespaceNotFound if statement.if_exists else None,
+        )
 
     def create_table(self, statement: CreateTable, caller: Caller) -> Step:
         """Plan CREATE TABLE."""
@@ -138,7 +123,7 @@ class Defining:
             durability=durability,
         )
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             now_us = self._sources.clock.now_us()
             try:
                 table = self._commit(
@@ -147,10 +132,10 @@ class Defining:
             except TableExists:
                 if not statement.if_not_exists:
                     raise
-                return Outcome()
+                return StatementResult()
             if table.kind == TableKind.STREAM:
                 self._streams.open_table(table)
-            return Outcome()
+            return StatementResult()
 
         return _ddl(work, Operation.TABLE_CREATE, f"table/{statement.table.full_name}")
 
@@ -164,15 +149,8 @@ class Defining:
             staging.when_durable(lambda: self._watchers.altered(altered))
             return altered
 
-        def work() -> Outcome:
-            try:
-                self._commit(change)
-            except ColumnExists:
-                if not statement.if_not_exists:
-                    raise
-            return Outcome()
-
-        return _ddl(work, Operation.TABLE_CHANGE, f"table/{statement.table.full_name}")
+        allowed = ColumnExists if statement.if_not_exists else None
+        return self._change(change, (Operation.TABLE_CHANGE, f"table/{statement.table.full_name}"), allowed)
 
     def set_options(self, statement: AlterSet, caller: Caller) -> Step:
         """Plan ALTER TABLE … SET (…)."""
@@ -185,11 +163,7 @@ class Defining:
             now_us, seconds = self._sources.clock.now_us(), ttl_seconds or table.ttl_seconds or 0
             return self._tables.stage_set_ttl(staging, table, seconds, chosen, now_us)
 
-        def work() -> Outcome:
-            self._commit(change)
-            return Outcome()
-
-        return _ddl(work, Operation.TABLE_CHANGE, f"table/{statement.table.full_name}")
+        return self._change(change, (Operation.TABLE_CHANGE, f"table/{statement.table.full_name}"))
 
     def drop_table(self, statement: DropTable, caller: Caller) -> Step:
         """Plan DROP TABLE."""
@@ -201,16 +175,16 @@ class Defining:
             staging.when_durable(lambda: self._watchers.dropped(table))
             return table, warnings
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             try:
                 table, warnings = self._commit(change)
             except (TableNotFound, NamespaceNotFound):
                 if not statement.if_exists:
                     raise
-                return Outcome()
+                return StatementResult()
             if table.kind == TableKind.STREAM:
                 self._streams.drop(table)
-            return Outcome(warnings=warnings)
+            return StatementResult(warnings=warnings)
 
         return _ddl(work, Operation.TABLE_DROP, f"table/{statement.table.full_name}")
 
@@ -222,22 +196,22 @@ class Defining:
             table = self._get(statement.table, caller)
             return self._tables.stage_add_index(staging, table, statement.name, statement.columns)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             try:
                 table = self._commit(change)
             except IndexExists:
                 if not statement.if_not_exists:
                     raise
-                return Outcome()
+                return StatementResult()
             self.fill_indexes(table)
-            return Outcome()
+            return StatementResult()
 
         return _ddl(work, Operation.TABLE_CHANGE, f"table/{statement.table.full_name}")
 
     def fill_indexes(self, table: Table) -> None:
-        """Bring older rows into indexes that are not ready; blocking, and may be called again.
+        """Add older rows to indexes that are not ready; blocking, and may be called again.
 
-        A row that is too long for an index ends it: it would never be ready.
+        An index is dropped where a row is too long for it: it would never be ready.
         """
         for index in table.indexes:
             if not index.ready:
@@ -271,11 +245,7 @@ class Defining:
                 return
             self._tables.stage_drop_index(staging, table, statement.name)
 
-        def work() -> Outcome:
-            self._commit(change)
-            return Outcome()
-
-        return _ddl(work, Operation.TABLE_CHANGE, f"table/{statement.table.full_name}")
+        return self._change(change, (Operation.TABLE_CHANGE, f"table/{statement.table.full_name}"))
 
     def _get(self, name: TableName, caller: Caller) -> Table:
         if name.namespace in ("lake", "system"):
@@ -285,6 +255,14 @@ class Defining:
             )
         return self._tables.get(caller.tenant, name.namespace, name.name)
 
+    def _change(
+        self,
+        change: Callable[[Staging], object],
+        audit: tuple[Operation, str],
+        allowed: type[TidegateError] | None = None,
+    ) -> Step:
+        return definition_step(self._committer, change, audit, allowed)
+
     def _commit(self, change: Callable[[Staging], T]) -> T:
         return self._committer.submit(change).result()
 
@@ -293,7 +271,7 @@ class Defining:
         if spec.default is None:
             return column
         simple = spec.default.simple
-        if isinstance(simple, Call):
+        if isinstance(simple, FunctionCall):
             checked_call(simple, column, self._sources, 1)
             default = Default(simple.kind)
         elif isinstance(simple, Literal):
@@ -311,7 +289,7 @@ class Defining:
         return TableColumn(spec.name, str(spec.type), spec.required, default)
 
     def _with_missing(self, column: TableColumn) -> TableColumn:
-        """Return what rows that are there already have in a new column: its default, worked out once."""
+        """Return a new column with the value of older rows: its default, computed once."""
         default = column.default
         if default is None:
             return column
@@ -328,7 +306,7 @@ class Defining:
         return TableColumn(column.name, column.type_text, column.required, default, missing)
 
 
-def _ddl(work: Callable[[], Outcome], operation: Operation, subject: str) -> Step:
+def _ddl(work: Callable[[], StatementResult], operation: Operation, subject: str) -> Step:
     return Step("ddl", work=work, audit=(operation, subject))
 
 

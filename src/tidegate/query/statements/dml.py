@@ -1,9 +1,9 @@
-"""INSERT, UPSERT, UPDATE and DELETE: takes a parsed statement, gives the step that runs it.
+"""The planner of INSERT, UPSERT, UPDATE and DELETE.
 
-A write by primary key with plain values is one change of the committer: it reads the row as it is when its
-turn comes. Everything else finds its rows with a SELECT first and then writes only if they are still what
-they were; where they are not, it looks again. Expressions that can be compiled are worked out anew on the
-row as it is, so that many writers of one row all succeed.
+A write by primary key with plain values is one change of the committer, which reads the row when the change
+is staged. Everything else finds its rows with a SELECT first, and then writes only if they are still what
+they were; where they are not, it selects again. Expressions that can be compiled are computed on the row as
+it is when it is written, so that many writers of one row all succeed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tidegate.model.access import Operation
 from tidegate.model.tables import Row, Table, TableKind
 from tidegate.query.statements.row_builder import (
     STATEMENT_ROWS_MAX,
-    Filler,
-    Sources,
+    DefaultSources,
+    RowBuilder,
     check_column,
     check_required,
 )
 from tidegate.query.statements.row_edits import Edits
-from tidegate.query.statements.select import Selecting, key_of
-from tidegate.query.step import Caller, Kind, Outcome, Step, check_params, wrote
-from tidegate.sql import renumbered
+from tidegate.query.statements.select import SelectPlanner, key_of
+from tidegate.query.step import Caller, StatementKind, StatementResult, Step, check_params, result_of_count
+from tidegate.sql.parser.fragments import renumbered
 from tidegate.sql.statements import (
     Cell,
     Delete,
@@ -41,15 +41,15 @@ from tidegate.sql.statements import (
 from tidegate.storage.group_commit import GroupCommitter
 from tidegate.tables.definitions import TableDirectory
 
-# A statement whose rows keep changing under it gives up; compiled ones never come here.
+# A statement whose rows keep changing gives up after these; compiled ones succeed before.
 ATTEMPTS_MAX = 30
-# Statements bound to their table that are kept; a service runs a few dozen different ones.
+# Row builders that are cached; a service runs a few dozen different statements.
 FILLERS_MAX = 1024
 TURNS = 64  # tables share them by their ids
 TURN_SECONDS_MAX = 0.5
 
 
-class Writing:
+class WritePlanner:
     """Plans statements that write; any thread may ask."""
 
     def __init__(
@@ -57,9 +57,9 @@ class Writing:
         tables: TableDirectory,
         rows: RowWriter,
         streams: StreamWriter,
-        selecting: Selecting,
+        selecting: SelectPlanner,
         committer: GroupCommitter,
-        sources: Sources,
+        sources: DefaultSources,
     ) -> None:
         self._tables = tables
         self._rows = rows
@@ -67,8 +67,8 @@ class Writing:
         self._selecting = selecting
         self._committer = committer
         self._sources = sources
-        self._fillers: dict[tuple[int, int, tuple[str, ...] | None], Filler] = {}
-        # Statements that look before they write take turns in a table: they would spoil each other's look.
+        self._fillers: dict[tuple[int, int, tuple[str, ...] | None], RowBuilder] = {}
+        # Statements that select before they write take turns in a table: else they make each other retry.
         self._turns = [threading.Lock() for _ in range(TURNS)]
 
     def insert(self, statement: Insert, params: Sequence[Any], caller: Caller) -> Step:
@@ -90,13 +90,13 @@ class Writing:
             )
         check_params(statement.parameter_count, params)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             sources = self._sources.of_a_statement()
             if statement.query is not None:
                 answer = self._selecting.run(statement.query.sql, params, caller, rows_max=STATEMENT_ROWS_MAX)
                 found = filler.from_table(answer.arrow(), sources)
             else:
-                found = filler.from_cells(self._worked_out(statement, params, caller), params, sources)
+                found = filler.from_cells(self._evaluated_rows(statement, params, caller), params, sources)
             return self._run(self._insert_step(table, found, caller, upsert=statement.upsert))
 
         return Step("upsert" if statement.upsert else "insert", work=work, table=table)
@@ -130,11 +130,11 @@ class Writing:
         is_blind = edits.is_plain and (key is not None or statement.where is None)
         self._check_reads(table, caller, is_blind=is_blind)
 
-        def work() -> Outcome:
-            return wrote(self._edit(edits, caller))
+        def work() -> StatementResult:
+            return result_of_count(self._edit(edits, caller))
 
         if key is not None and not edits.moves_keys:
-            # The key is all that the WHERE asks for; an expression is compiled together with it.
+            # The WHERE compares only the key; an expression is compiled together with it.
             edit = edits.on_a_row(checks_where=not edits.is_plain)
             if edit is not None:
                 change = self._rows.edit_keys(table, user, [key], edit)
@@ -161,7 +161,7 @@ class Writing:
             change = self._rows.delete_keys(table, user, [key], lambda _row: True)
             return Step("delete", change=change, table=table)
         edits = Edits(table, None, statement.where, params, self._sources.of_a_statement())
-        return Step("delete", work=lambda: wrote(self._edit(edits, caller)), table=table)
+        return Step("delete", work=lambda: result_of_count(self._edit(edits, caller)), table=table)
 
     def _target(self, namespace: str, name: str, caller: Caller) -> Table:
         caller.check(Operation.SQL_WRITE)
@@ -173,23 +173,23 @@ class Writing:
         return self._tables.get(caller.tenant, namespace, name)
 
     def _check_reads(self, table: Table, caller: Caller, *, is_blind: bool) -> None:
-        """Ask for the right to read where a statement looks at rows that are not the caller's own.
+        """Require the right to read where a statement depends on rows that are not the caller's own.
 
-        What it changes, how many rows, and what its errors say would tell a writer what it may not read.
+        What it changes, how many rows, and its errors would show a writer what it may not read.
         """
         if not is_blind and not table.is_scoped:
             caller.check(Operation.SQL_QUERY)
 
-    def _filler(self, table: Table, names: tuple[str, ...] | None) -> Filler:
+    def _filler(self, table: Table, names: tuple[str, ...] | None) -> RowBuilder:
         at = (table.id, table.schema_id, names)
         filler = self._fillers.get(at)
         if filler is None or filler.table != table:
             if len(self._fillers) >= FILLERS_MAX:
                 self._fillers.clear()
-            filler = self._fillers[at] = Filler(table, names)
+            filler = self._fillers[at] = RowBuilder(table, names)
         return filler
 
-    def _plain_rows(self, statement: Insert, filler: Filler, params: Sequence[Any]) -> list[Row]:
+    def _plain_rows(self, statement: Insert, filler: RowBuilder, params: Sequence[Any]) -> list[Row]:
         rows = statement.rows or ()
         many = many_of(params, statement.parameter_count, len(rows))
         if many is None:
@@ -202,25 +202,27 @@ class Writing:
         return filler.from_many(rows[0], many, statement.parameter_count, sources)
 
     def _insert_step(self, table: Table, rows: Sequence[Row], caller: Caller, *, upsert: bool) -> Step:
-        kind: Kind = "upsert" if upsert else "insert"
+        kind: StatementKind = "upsert" if upsert else "insert"
         user = caller.owner_of(table)
         if table.kind == TableKind.STREAM:
             check_required(table, rows)
             return Step(
                 kind,
-                work=lambda: wrote(self._streams.append(table, user, rows) if rows else 0),
+                work=lambda: result_of_count(self._streams.append(table, user, rows) if rows else 0),
                 is_short=True,
                 table=table,
             )
         return Step(kind, change=self._rows.insert(table, user, rows, upsert=upsert), table=table)
 
-    def _run(self, step: Step) -> Outcome:
+    def _run(self, step: Step) -> StatementResult:
         if step.change is not None:
-            return wrote(self._committer.submit(step.change).result())
-        return step.work() if step.work is not None else wrote(0)
+            return result_of_count(self._committer.submit(step.change).result())
+        return step.work() if step.work is not None else result_of_count(0)
 
-    def _worked_out(self, statement: Insert, params: Sequence[Any], caller: Caller) -> list[tuple[Cell, ...]]:
-        """Return the rows of a VALUES list with its expressions worked out by DuckDB."""
+    def _evaluated_rows(
+        self, statement: Insert, params: Sequence[Any], caller: Caller
+    ) -> list[tuple[Cell, ...]]:
+        """Return the rows of a VALUES list, with its expressions computed by DuckDB."""
         fragments = statement.fragments or ()
         cells = [cell for row in fragments for cell in row]
         unknown = [cell for cell in cells if isinstance(cell, Fragment) and cell.simple is None]
@@ -252,14 +254,14 @@ class Writing:
                     return 0
                 count = self._committer.submit(self._rows.replace(table, user, rows)).result()
                 if count is None and attempt and not edits.moves_keys:
-                    count = self._edit_as_it_is(edits, user, rows)
+                    count = self._edit_current_rows(edits, user, rows)
                 if count is not None:
                     return count
         raise WriteConflict(table=table.full_name)
 
     @contextmanager
     def _turn(self, table: Table) -> Iterator[None]:
-        """Wait for one's turn, but not long: whoever waits here holds a thread that others need."""
+        """Wait for a turn, but not long: the waiting thread is one that others need."""
         lock = self._turns[table.id % TURNS]
         is_ours = lock.acquire(timeout=TURN_SECONDS_MAX)
         try:
@@ -268,8 +270,8 @@ class Writing:
             if is_ours:
                 lock.release()
 
-    def _edit_as_it_is(self, edits: Edits, user: str, rows: list[tuple[Row, Row | None]]) -> int | None:
-        """Work the statement out on each row as it is when it is written; None where that is not possible."""
+    def _edit_current_rows(self, edits: Edits, user: str, rows: list[tuple[Row, Row | None]]) -> int | None:
+        """Compute the statement on each row as it is when it is written; None where that is not possible."""
         table = edits.table
         keys = [tuple(old[position] for position in table.key_positions) for old, _ in rows]
         if edits.removes:
@@ -282,33 +284,33 @@ class Writing:
             return None
         return self._committer.submit(self._rows.edit_keys(table, user, keys, edit)).result()
 
-    def _delete_stream(self, edits: Edits, caller: Caller) -> Outcome:
+    def _delete_stream(self, edits: Edits, caller: Caller) -> StatementResult:
         table = edits.table
         answer = self._selecting.run(
             edits.find_sql(), edits.params, caller, rows_max=STATEMENT_ROWS_MAX, written=table
         )
         rows = [old for old, _ in edits.edited(answer.arrow())]
-        return wrote(self._streams.delete(table, caller.owner_of(table), rows) if rows else 0)
+        return result_of_count(self._streams.delete(table, caller.owner_of(table), rows) if rows else 0)
 
 
-def many_of(params: Sequence[Any], wanted: int, rows: int) -> Sequence[Sequence[Any]] | None:
-    """Return the rows of parameters where they are arrays, or None where they are the values of one run.
+def many_of(params: Sequence[Any], width: int, rows: int) -> Sequence[Sequence[Any]] | None:
+    """Return the rows of parameters where they are arrays; None where they are the values of one run.
 
     A list of lists is a list of rows. Where that does not fit and there is one list for each parameter, all
     of one length, they are columns.
     """
-    if not wanted or rows != 1 or not params or not all(isinstance(row, (list, tuple)) for row in params):
+    if not width or rows != 1 or not params or not all(isinstance(row, (list, tuple)) for row in params):
         return None
     lengths = {len(row) for row in params}
-    if lengths == {wanted} or len(lengths) > 1 or len(params) != wanted:
+    if lengths == {width} or len(lengths) > 1 or len(params) != width:
         return params
     return list(zip(*params, strict=True))
 
 
 def _assigned(table: Table, assignments: Sequence[tuple[str, Fragment]]) -> dict[str, Fragment]:
     assigned: dict[str, Fragment] = {}
-    for given, fragment in assignments:
-        name = check_column(table, given).name
+    for named, fragment in assignments:
+        name = check_column(table, named).name
         if name in assigned:
             raise SqlInvalid(reason=f"column '{name}' is set twice.", hint="Set each column once.")
         assigned[name] = fragment

@@ -1,4 +1,4 @@
-"""Edits: an UPDATE or DELETE as a SELECT that finds its rows, and as a function of one row."""
+"""The edits of an UPDATE or DELETE: as a SELECT that finds its rows, and as a function of one row."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from tidegate.errors import SqlInvalid, SqlUnsupported
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, Value
 from tidegate.model.values import coerce, from_arrow
-from tidegate.query.duckdb.session import quote_name
-from tidegate.query.statements.row_builder import Sources, check_column, checked_call, place_of, simple_value
-from tidegate.sql import renumbered
-from tidegate.sql.statements import Call, Fragment, Where
+from tidegate.query.quoting import quote_name
+from tidegate.query.statements.row_builder import (
+    DefaultSources,
+    check_column,
+    checked_call,
+    place_of,
+    simple_value,
+)
+from tidegate.sql.parser.fragments import renumbered
+from tidegate.sql.statements import Fragment, FunctionCall, Where
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +36,7 @@ _DUCK_TYPES = {
 }
 
 
-# Nobody can write this name: it ends the names of what an UPDATE sets.
+# A name that no statement can have: the prefix of the computed columns of an UPDATE.
 _SET = "\x01 set "
 _SEVERAL = re.compile(r"unnest|columns", re.IGNORECASE)
 
@@ -48,18 +54,18 @@ class Edits:
         assigned: Mapping[str, Fragment] | None,
         where: Where | None,
         params: Sequence[Any],
-        sources: Sources,
+        sources: DefaultSources,
     ) -> None:
         self.table = table
         self.removes = assigned is None
         self._where = where
         self._sources = sources
         self._values: dict[str, Value] = {}
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, FunctionCall] = {}
         self._expressions: dict[str, Fragment] = {}
         for name, fragment in (assigned or {}).items():
             column = check_column(table, name)
-            if isinstance(fragment.simple, Call):
+            if isinstance(fragment.simple, FunctionCall):
                 checked_call(fragment.simple, column, sources, 1)
                 self._calls[name] = fragment.simple
             elif fragment.simple is not None:
@@ -74,7 +80,7 @@ class Edits:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is nothing to work out from the row itself."""
+        """Whether nothing is computed from the row itself."""
         return not self._expressions
 
     @property
@@ -84,14 +90,14 @@ class Edits:
         return bool(names.intersection(self.table.primary_key))
 
     def find_sql(self) -> str:
-        """Return the SELECT of the rows that are meant, and behind their columns what expressions give."""
+        """Return the SELECT of the rows that match, with the values of expressions behind their columns."""
         outputs = [f"{text} AS {quote_name(f'{_SET}{n}')}" for n, text in enumerate(self._casts())]
         # By their names: the table may get another column before this runs.
         own = [quote_name(name) for name, _ in self.table.shown_columns]
         return self._select([*own, *outputs])
 
     def edited(self, found: pa.Table) -> list[tuple[Row, Row | None]]:
-        """Return each row that was found, and what it becomes: None where it goes."""
+        """Return each row that was found, and what it becomes: None where it is deleted."""
         table, own = self.table, self.table.shown_columns
         if found.num_columns != len(own) + len(self._expressions):
             raise SqlInvalid(reason="an expression in SET gives one value.", hint="Nothing was written.")
@@ -114,7 +120,7 @@ class Edits:
     def on_a_row(self, *, checks_where: bool = True) -> Callable[[Row], Row | None] | None:
         """Return the function that changes one row, or leaves it (None) where it does not match.
 
-        None in its place where an expression cannot be compiled: then DuckDB has to work it out.
+        None instead of a function where an expression cannot be compiled: then DuckDB has to compute it.
         """
         where = self._where if checks_where else None
         select = None
@@ -147,7 +153,7 @@ class Edits:
         return edit
 
     def matches(self) -> Callable[[Row], bool] | None:
-        """Return the function that says whether a row is meant, or None where it cannot be compiled."""
+        """Return the function that is True for a row that matches, or None where it cannot be compiled."""
         if self._where is None:
             return lambda _row: True
         select = self._compiled(["*"])
@@ -176,7 +182,7 @@ class Edits:
 
 
 def _alone(text: str) -> str:
-    """Return an expression that may stand for several rows or columns so that DuckDB refuses it then."""
+    """Return an expression so that DuckDB refuses it where it has several rows or columns."""
     return f"SELECT {text}" if _SEVERAL.search(text) else text
 
 
@@ -187,6 +193,6 @@ def _matches(select: LiveSelect, row: Row) -> bool:
 
 
 def _check_faults(select: LiveSelect) -> None:
-    """Refuse the statement where a value could not be worked out, as DuckDB does; live it is only counted."""
+    """Raise SqlInvalid where a value could not be computed, as DuckDB does; live queries only count it."""
     if select.faults:
         raise SqlInvalid(reason=f"{select.first_fault}.", hint="Nothing was written.")

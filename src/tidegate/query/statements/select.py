@@ -1,10 +1,8 @@
-"""SELECT and EXPLAIN: takes a parsed statement and its caller, gives the step that reads the rows.
+"""The planner of SELECT and EXPLAIN.
 
-A point read by primary key and the last rows of a stream come straight from their holder. Everything else
-runs in DuckDB over what the caller may see: the lake of the tenant, SHARED tables, the caller's own rows of
-USER and STREAM tables, and system tables.
-
-Points: takes the equalities of a WHERE, gives the primary key they ask for, when they are nothing else.
+A point read by primary key and the last rows of a stream are read from their store. Everything else runs in
+DuckDB over what the caller may see: the lake of the tenant, SHARED tables, the caller's own rows of USER and
+STREAM tables, and system tables.
 """
 
 from __future__ import annotations
@@ -20,10 +18,10 @@ from tidegate.model.access import Operation
 from tidegate.model.tables import Row, Table, TableKind
 from tidegate.query.duckdb.engine import LakeQuery
 from tidegate.query.duckdb.result import QueryAnswer
-from tidegate.query.scans.visible_tables import TableSource
-from tidegate.query.statements.row_builder import Sources, check_column, simple_value
+from tidegate.query.scans.visible_tables import VisibleTables
+from tidegate.query.statements.row_builder import DefaultSources, check_column, simple_value
 from tidegate.query.statements.row_edits import Edits
-from tidegate.query.step import Caller, Outcome, Step, answered, check_params, found
+from tidegate.query.step import Caller, StatementResult, Step, check_params, result_of_answer, result_of_rows
 from tidegate.sql.statements import Delete, Explain, Literal, Param, Point, Select, Simple, Update
 from tidegate.storage.engine import Engine
 from tidegate.streams.store import StreamStore
@@ -35,13 +33,13 @@ if TYPE_CHECKING:
 
 # LAST reads no more than an answer may hold.
 LAST_ROWS_MAX = 1_000_000
-# As an alias the word would stand without meaning, and all rows would come.
+# Without a number the word would be an alias, and all rows would be read.
 _LAST_ALONE = re.compile(r"\bFROM\s+[\w\"]+\s*\.\s*[\w\"]+\s+LAST\s*$", re.IGNORECASE)
 _SYSTEM_OPERATIONS = {"audit": Operation.AUDIT_LIST, "jobs": Operation.JOB_LIST}
 SystemRows = Callable[[Caller], Mapping[str, "Callable[[], pa.Table]"]]
 
 
-class Selecting:
+class SelectPlanner:
     """Plans statements that read; any thread may ask."""
 
     def __init__(
@@ -52,7 +50,7 @@ class Selecting:
         engine: Engine,
         lake_of: Callable[[str], LakeQuery],
         system_rows: SystemRows,
-        sources: Sources,
+        sources: DefaultSources,
     ) -> None:
         self._tables = tables
         self._store = store
@@ -76,10 +74,10 @@ class Selecting:
             raise SqlInvalid(reason="LAST takes a number of rows.", hint="Such as LAST 100.")
         only = last if statement.last_alone else None
         sql = statement.query.sql
-        return Step("select", work=lambda: answered(self.run(sql, params, caller, last=only)))
+        return Step("select", work=lambda: result_of_answer(self.run(sql, params, caller, last=only)))
 
     def explain(self, statement: Explain, params: Sequence[Any], caller: Caller) -> Step:
-        """Plan an EXPLAIN of what reads, or of how the rows of an UPDATE or DELETE are found."""
+        """Plan an EXPLAIN of a query, or of how the rows of an UPDATE or DELETE are found."""
         check_params(statement.parameter_count, params)
         inner, last, written = statement.statement, None, None
         if isinstance(inner, Select):
@@ -95,11 +93,11 @@ class Selecting:
         else:
             raise SqlUnsupported(reason="EXPLAIN takes a SELECT, an UPDATE or a DELETE.")
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             with closing(self._source(caller)) as source:
                 lake = self._lake_of(caller.tenant)
                 check = self._checker(caller, written, is_bare=written is not None)
-                return answered(lake.explain(sql, params, source=source, last=last, check=check))
+                return result_of_answer(lake.explain(sql, params, source=source, last=last, check=check))
 
         return Step("select", work=work)
 
@@ -116,7 +114,7 @@ class Selecting:
     ) -> QueryAnswer:
         """Return the rows of a SELECT; blocking.
 
-        The table that is `written` was decided on before; a bare expression need not name a table.
+        The right to read the table that is `written` was checked before; a bare expression names no table.
         """
         check = self._checker(caller, written, is_bare=is_bare or written is not None)
         with closing(self._source(caller)) as source:
@@ -124,7 +122,7 @@ class Selecting:
             return lake.run(sql, params, source=source, last=last, check=check, rows_max=rows_max)
 
     def values(self, expressions: Sequence[str], params: Sequence[Any], caller: Caller) -> list[Any]:
-        """Work out expressions that name no columns; a SELECT inside one is checked like any other."""
+        """Return the values of expressions without columns; a SELECT inside one is checked like any other."""
         if not expressions:
             return []
         sql = f"SELECT {', '.join(f'({expression})' for expression in expressions)}"
@@ -139,14 +137,14 @@ class Selecting:
             reason = f"a value of the list is out of range: {problem}."
             raise SqlInvalid(reason=reason, hint="Times are in the years 1 to 9999.") from problem
 
-    def _source(self, caller: Caller) -> TableSource:
-        return TableSource(
+    def _source(self, caller: Caller) -> VisibleTables:
+        return VisibleTables(
             self._tables, self._store, self._streams, self._engine, caller, self._system_rows(caller)
         )
 
     def _short(
         self, point: Point, last: int | None, params: Sequence[Any], caller: Caller
-    ) -> Callable[[], Outcome] | None:
+    ) -> Callable[[], StatementResult] | None:
         """Return the work of a point read or of the last rows of a stream; None where DuckDB has to do it."""
         table = self._tables.find(caller.tenant, point.table.namespace, point.table.name)
         if table is None:
@@ -166,18 +164,18 @@ class Selecting:
             if point.equals or last is None:
                 return None
 
-            def read_last() -> Outcome:
+            def read_last() -> StatementResult:
                 rows = self._streams.read(table, user, last=last)
-                return found(shown, projected(rows.rows), rows.warnings)
+                return result_of_rows(shown, projected(rows.rows), rows.warnings)
 
             return read_last
         key = None if last is not None else key_of(table, point.equals, params, self._sources)
         if key is None:
             return None
 
-        def read_one() -> Outcome:
+        def read_one() -> StatementResult:
             row = self._store.get(self._engine, table, user, key)
-            return found(shown, projected([] if row is None else [row]))
+            return result_of_rows(shown, projected([] if row is None else [row]))
 
         return read_one
 
@@ -230,7 +228,7 @@ def last_count(simple: Simple, params: Sequence[Any]) -> int:
 
 
 def _chosen(table: Table, names: tuple[str, ...] | None) -> list[int] | None:
-    """Return the places of the columns that are asked for; None where one is not a plain column."""
+    """Return the positions of the named columns; None where one is not a plain column."""
     known = [name.lower() for name, _ in table.shown_columns]
     if names is None:
         return list(range(len(known)))
@@ -256,9 +254,9 @@ _EXACT: dict[str, tuple[type, ...]] = {
 
 
 def key_of(
-    table: Table, equals: Mapping[str, Simple] | None, params: Sequence[Any], sources: Sources
+    table: Table, equals: Mapping[str, Simple] | None, params: Sequence[Any], sources: DefaultSources
 ) -> Row | None:
-    """Return the primary key, or None where the rows have to be looked for."""
+    """Return the primary key that equalities name, or None where they are anything else."""
     if equals is None or not table.primary_key or len(equals) != len(table.primary_key):
         return None
     known = {check_column(table, name).name: simple for name, simple in equals.items()}
@@ -272,7 +270,7 @@ def key_of(
             for name in table.primary_key
         )
     except ValueInvalid:
-        return None  # DuckDB compares what the column itself cannot hold, and says so where it cannot
+        return None  # DuckDB compares values that the column cannot hold, or refuses them
 
 
 def _is_exact(simple: Simple, table: Table, name: str, params: Sequence[Any]) -> bool:

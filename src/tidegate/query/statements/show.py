@@ -1,7 +1,4 @@
-"""SHOW and DESCRIBE: takes a parsed statement, gives the step that tells what tables there are.
-
-SHOW TOPICS, DESCRIBE TOPIC, SHOW CONSUMER GROUPS: gives the steps that tell what topics there are.
-"""
+"""The planner of SHOW and DESCRIBE, for tables and for topics."""
 
 from __future__ import annotations
 
@@ -13,9 +10,10 @@ from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import DefaultKind, Row, Table, TableColumn
 from tidegate.model.timeranges import format_time
 from tidegate.query.scans.system import SYSTEM_SCHEMAS
-from tidegate.query.statements.parameters import Bound
-from tidegate.query.statements.topic_access import TopicParts
-from tidegate.query.step import Caller, Outcome, Step, found
+from tidegate.query.scans.system_topics import source_name, stored_size
+from tidegate.query.statements.parameters import BoundParameters
+from tidegate.query.step import Caller, StatementResult, Step, result_of_rows
+from tidegate.query.topic_access import TopicAccess
 from tidegate.sql.statements import (
     DescribeTable,
     DescribeTopic,
@@ -26,7 +24,7 @@ from tidegate.sql.statements import (
 )
 from tidegate.tables.definitions import TableDirectory
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups.types import GroupShape
+from tidegate.topics.groups.types import GroupDescription
 from tidegate.topics.routes import Route
 
 _TEXT, _BOOLEAN, _INT = ColumnType.TEXT, ColumnType.BOOLEAN, ColumnType.INT
@@ -42,18 +40,18 @@ DESCRIBED = [
 ]
 
 
-class Showing:
-    """Plans statements that tell of tables; any thread may ask."""
+class ShowPlanner:
+    """Plans statements that show tables; any thread may ask."""
 
     def __init__(self, tables: TableDirectory, lake_names: Callable[[str], Sequence[str]]) -> None:
         self._tables = tables
         self._lake_names = lake_names
 
     def show_tables(self, statement: ShowTables, caller: Caller) -> Step:
-        """Plan SHOW TABLES: our own and those of the lake."""
+        """Plan SHOW TABLES: those of namespaces and those of the lake."""
         caller.check(Operation.TABLE_LIST)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             namespace = statement.namespace
             if namespace not in (None, "lake") and namespace not in self._tables.namespaces(caller.tenant):
                 raise NamespaceNotFound(namespace=namespace)
@@ -62,7 +60,7 @@ class Showing:
             ]
             rows += [("lake", name, "LAKE") for name in self._lake_names(caller.tenant)]
             chosen = [row for row in rows if namespace in (None, row[0])]
-            return found([("namespace", _TEXT), ("table", _TEXT), ("kind", _TEXT)], sorted(chosen))
+            return result_of_rows([("namespace", _TEXT), ("table", _TEXT), ("kind", _TEXT)], sorted(chosen))
 
         return Step("show", work=work, is_short=True)
 
@@ -70,32 +68,32 @@ class Showing:
         """Plan SHOW NAMESPACES."""
         caller.check(Operation.TABLE_LIST)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             tables = self._tables.of(caller.tenant)
             rows: list[Row] = [
                 (name, sum(table.namespace == name for table in tables))
                 for name in self._tables.namespaces(caller.tenant)
             ]
-            return found([("namespace", _TEXT), ("tables", ColumnType.BIGINT)], rows)
+            return result_of_rows([("namespace", _TEXT), ("tables", ColumnType.BIGINT)], rows)
 
         return Step("show", work=work, is_short=True)
 
     def describe(self, statement: DescribeTable, caller: Caller) -> Step:
-        """Plan DESCRIBE TABLE of one of our own tables, or of a system table."""
+        """Plan DESCRIBE TABLE of a table in a namespace, or of a system table."""
         caller.check(Operation.TABLE_LIST)
         return Step("show", work=lambda: self._described(statement.table, caller), is_short=True)
 
-    def _described(self, name: TableName, caller: Caller) -> Outcome:
+    def _described(self, name: TableName, caller: Caller) -> StatementResult:
         if name.namespace == "system":
             if name.name not in SYSTEM_SCHEMAS:
                 known = ", ".join(f"system.{known}" for known in SYSTEM_SCHEMAS)
                 raise TableNotFound(table=name.full_name, known=known)
             kinds = SYSTEM_SCHEMAS[name.name]
-            return found(
+            return result_of_rows(
                 DESCRIBED, [(name, str(kind), False, None, False, None) for name, kind in kinds.items()]
             )
         table = self._tables.get(caller.tenant, name.namespace, name.name)
-        return found(DESCRIBED, [_described(table, column) for column in table.columns])
+        return result_of_rows(DESCRIBED, [_described(table, column) for column in table.columns])
 
 
 def _described(table: Table, column: TableColumn) -> Row:
@@ -121,24 +119,26 @@ _GROUPS = [
 ]
 
 
-class TopicShowing:
-    """Plans statements that tell of topics; any thread may ask."""
+class TopicShowPlanner:
+    """Plans statements that show topics; any thread may ask."""
 
-    def __init__(self, topics: TopicParts, tables: TableDirectory) -> None:
+    def __init__(self, topics: TopicAccess, tables: TableDirectory) -> None:
         self._topics = topics
         self._tables = tables
 
-    def show_topics(self, _: ShowTopics, _bound: Bound, caller: Caller) -> Step:
+    def show_topics(self, _: ShowTopics, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan SHOW TOPICS."""
         caller.check(Operation.TOPIC_LIST)
 
-        def work() -> Outcome:
-            return found(_TOPICS, [self._listed(topic) for topic in self._topics.directory.of(caller.tenant)])
+        def work() -> StatementResult:
+            return result_of_rows(
+                _TOPICS, [self._listed(topic) for topic in self._topics.directory.of(caller.tenant)]
+            )
 
         return Step("show", work=work, is_short=True)
 
     def _listed(self, topic: Topic) -> Row:
-        messages, size_bytes = held_by(self._topics, topic)
+        messages, size_bytes = stored_size(self._topics, topic)
         names = dict.fromkeys(
             source_name(self._tables, route) for route in self._topics.routes.of_topic(topic.id)
         )
@@ -148,18 +148,18 @@ class TopicShowing:
             ", ".join(names) or None,
         )
 
-    def describe(self, statement: DescribeTopic, _bound: Bound, caller: Caller) -> Step:
+    def describe(self, statement: DescribeTopic, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan DESCRIBE TOPIC: a row for each fact, partition, source and payload schema."""
         caller.check(Operation.TOPIC_SHOW)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             topic = self._topics.directory.get(caller.tenant, statement.topic.name)
-            return found(_FACTS, self._facts(topic))
+            return result_of_rows(_FACTS, self._facts(topic))
 
         return Step("show", work=work, is_short=True)
 
     def _facts(self, topic: Topic) -> list[Row]:
-        messages, size_bytes = held_by(self._topics, topic)
+        messages, size_bytes = stored_size(self._topics, topic)
         counters = [self._topics.log.counters(topic, number) for number in range(topic.partitions)]
         rows: list[Row] = [
             ("topic", topic.name),
@@ -184,27 +184,17 @@ class TopicShowing:
             rows.append((f"schema {schema.number}", f"{schema.source} ({columns})"))
         return rows
 
-    def show_groups(self, statement: ShowGroups, _bound: Bound, caller: Caller) -> Step:
+    def show_groups(self, statement: ShowGroups, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan SHOW CONSUMER GROUPS."""
         caller.check(Operation.TOPIC_GROUPS)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             topic = self._topics.directory.get(caller.tenant, statement.topic.name)
-            return found(_GROUPS, [_group_row(shape) for shape in self._topics.groups.describe(topic)])
+            return result_of_rows(
+                _GROUPS, [_group_row(shape) for shape in self._topics.groups.describe(topic)]
+            )
 
         return Step("show", work=work, is_short=True)
-
-
-def held_by(topics: TopicParts, topic: Topic) -> tuple[int, int]:
-    """Return how many messages a topic holds, and their bytes."""
-    counters = [topics.log.counters(topic, number) for number in range(topic.partitions)]
-    return sum(held.end - held.start for held in counters), sum(held.stored_bytes for held in counters)
-
-
-def source_name(tables: TableDirectory, route: Route) -> str:
-    """Return the full name of the table that a route is of."""
-    table = tables.by_id(route.table_id)
-    return f"table {route.table_id}" if table is None else table.full_name
 
 
 def route_text(route: Route) -> str:
@@ -223,7 +213,7 @@ def _limit(value: int | None) -> str:
     return "no limit" if value is None else str(value)
 
 
-def _group_row(shape: GroupShape) -> Row:
+def _group_row(shape: GroupDescription) -> Row:
     members = ", ".join(f"{member.member} ({member.holds})" for member in shape.members)
     return (
         *(shape.group, shape.lag, shape.in_flight, shape.waiting, shape.missed, members or None),

@@ -1,4 +1,4 @@
-"""CREATE, ALTER, DROP and CLEAR of topics, and of groups: takes a statement, gives the step that runs it."""
+"""The planner of CREATE, ALTER, DROP, CLEAR and RESET for topics and consumer groups."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tidegate.errors import (
     RouteCycle,
     SqlUnsupported,
     TableNotFound,
+    TidegateError,
     TopicExists,
     TopicNotFound,
 )
@@ -21,9 +22,9 @@ from tidegate.model.changes import Op
 from tidegate.model.names import TOPIC_NAME_CHARS_MAX, check_topic_name
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Table
-from tidegate.query.statements.parameters import Bound
-from tidegate.query.statements.topic_access import TopicParts
-from tidegate.query.step import Caller, Outcome, Step, found
+from tidegate.query.statements.parameters import BoundParameters
+from tidegate.query.step import Caller, StatementResult, Step, definition_step, result_of_rows
+from tidegate.query.topic_access import TopicAccess
 from tidegate.sql.statements import (
     AddSource,
     ClearTopic,
@@ -47,15 +48,15 @@ _INT, _BIGINT = ColumnType.INT, ColumnType.BIGINT
 T = TypeVar("T")
 
 
-class TopicDefining:
+class TopicDdlPlanner:
     """Plans statements that make, change and drop topics; any thread may ask."""
 
-    def __init__(self, topics: TopicParts, tables: TableDirectory, rows_of: Callable[[Table], int]) -> None:
+    def __init__(self, topics: TopicAccess, tables: TableDirectory, rows_of: Callable[[Table], int]) -> None:
         self._topics = topics
         self._tables = tables
         self._rows_of = rows_of
 
-    def create(self, statement: CreateTopic, _bound: Bound, caller: Caller) -> Step:
+    def create(self, statement: CreateTopic, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan CREATE TOPIC."""
         caller.check(Operation.TOPIC_CREATE)
         retention = _changed(Retention(), statement.retention)
@@ -67,7 +68,7 @@ class TopicDefining:
                 staging, caller.tenant, name, partitions, now_us, retention
             )
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             try:
                 self._commit(change)
             except TopicExists as problem:
@@ -75,16 +76,16 @@ class TopicDefining:
                     raise
                 there = self._topics.directory.get(caller.tenant, name)
                 same = there.partitions == partitions and there.retention == retention
-                return Outcome(warnings=() if same else [f"{problem.message} It stays as it is."])
-            return Outcome()
+                return StatementResult(warnings=() if same else [f"{problem.message} It stays as it is."])
+            return StatementResult()
 
         return _ddl(work, Operation.TOPIC_CREATE, statement.topic)
 
-    def add_source(self, statement: AddSource, _bound: Bound, caller: Caller) -> Step:
+    def add_source(self, statement: AddSource, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan ALTER TOPIC … ADD SOURCE."""
         caller.check(Operation.TOPIC_CHANGE)
         where = None if statement.where is None else statement.where.sql
-        # Once before it is staged: what it takes to compile a WHERE must not hold up the writers.
+        # Checked once before it is staged: compiling a WHERE must not delay the committer.
         checked = self._source(statement.table, caller)
         checked_columns = check_route(checked, where, statement.partition_by, statement.payload)
 
@@ -108,19 +109,19 @@ class TopicDefining:
                 )
                 self._topics.routes.stage_add(staging, topic, table, route)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             self._commit(change)
             count, name = self._rows_of(checked), checked.full_name
             if not count:
-                return Outcome()
+                return StatementResult()
             again = f"UPSERT INTO {name} SELECT * FROM {name}"  # noqa: S608 - for people to read
             said = f"The {count} rows that '{name}' has already are not sent. With ON UPDATE and payload "
-            return Outcome(warnings=[f"{said}'full' or 'key', {again} sends them as updates."])
+            return StatementResult(warnings=[f"{said}'full' or 'key', {again} sends them as updates."])
 
         return _ddl(work, Operation.TOPIC_CHANGE, statement.topic)
 
     def _source(self, name: TableName, caller: Caller) -> Table:
-        """Return the table that feeds a topic, or say why there is none."""
+        """Return the table that feeds a topic, or raise why there is none."""
         if name.namespace in ("lake", "system"):
             raise SqlUnsupported(
                 reason=f"Tables of {name.namespace} cannot feed a topic.",
@@ -133,7 +134,7 @@ class TopicDefining:
                 raise RouteCycle(source=name.full_name) from None
             raise
 
-    def drop_source(self, statement: DropSource, _bound: Bound, caller: Caller) -> Step:
+    def drop_source(self, statement: DropSource, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan ALTER TOPIC … DROP SOURCE."""
         caller.check(Operation.TOPIC_CHANGE)
         ops = _ops(statement.operations) or None
@@ -143,9 +144,9 @@ class TopicDefining:
             table = self._source(statement.table, caller)
             self._topics.routes.stage_drop(staging, topic, table, ops)
 
-        return self._changing(change, Operation.TOPIC_CHANGE, statement.topic)
+        return self._change(change, Operation.TOPIC_CHANGE, statement.topic)
 
-    def set_retention(self, statement: SetRetention, _bound: Bound, caller: Caller) -> Step:
+    def set_retention(self, statement: SetRetention, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan ALTER TOPIC … SET RETENTION; limits that are not named stay."""
         caller.check(Operation.TOPIC_CHANGE)
         _changed(Retention(), statement.retention)  # refuses what no topic can have
@@ -156,10 +157,10 @@ class TopicDefining:
             self._topics.stage_change(staging, topic, None, retention)
             staging.close_group()  # the next change has to see this one
 
-        return self._changing(change, Operation.TOPIC_CHANGE, statement.topic)
+        return self._change(change, Operation.TOPIC_CHANGE, statement.topic)
 
-    def set_partitions(self, statement: SetPartitions, _bound: Bound, caller: Caller) -> Step:
-        """Plan ALTER TOPIC … ADD PARTITIONS or SET PARTITIONS; the answer says what it does to order."""
+    def set_partitions(self, statement: SetPartitions, _bound: BoundParameters, caller: Caller) -> Step:
+        """Plan ALTER TOPIC … ADD PARTITIONS or SET PARTITIONS; a warning says what it does to order."""
         caller.check(Operation.TOPIC_CHANGE)
 
         def change(staging: Staging) -> tuple[Topic, Topic]:
@@ -169,43 +170,39 @@ class TopicDefining:
             staging.close_group()  # the next change has to see this one
             return before, after
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             before, after = self._commit(change)
             if after.partitions == before.partitions:
-                return Outcome(warnings=[f"Topic '{after.name}' has {after.partitions} partitions already."])
-            return Outcome(warnings=[order_notice(after.name, before.partitions, after.partitions)])
+                return StatementResult(
+                    warnings=[f"Topic '{after.name}' has {after.partitions} partitions already."]
+                )
+            return StatementResult(warnings=[order_notice(after.name, before.partitions, after.partitions)])
 
         return _ddl(work, Operation.TOPIC_CHANGE, statement.topic)
 
-    def drop(self, statement: DropTopic, _bound: Bound, caller: Caller) -> Step:
+    def drop(self, statement: DropTopic, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan DROP TOPIC."""
         caller.check(Operation.TOPIC_DELETE)
+        return self._change(
+            lambda staging: self._topics.stage_delete(staging, caller.tenant, statement.topic.name),
+            Operation.TOPIC_DELETE,
+            statement.topic,
+            TopicNotFound if statement.if_exists else None,
+        )
 
-        def work() -> Outcome:
-            try:
-                self._commit(
-                    lambda staging: self._topics.stage_delete(staging, caller.tenant, statement.topic.name)
-                )
-            except TopicNotFound:
-                if not statement.if_exists:
-                    raise
-            return Outcome()
-
-        return _ddl(work, Operation.TOPIC_DELETE, statement.topic)
-
-    def clear(self, statement: ClearTopic, _bound: Bound, caller: Caller) -> Step:
+    def clear(self, statement: ClearTopic, _bound: BoundParameters, caller: Caller) -> Step:
         """Plan CLEAR TOPIC."""
         caller.check(Operation.TOPIC_CLEAR)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             cleared = self._commit(
                 lambda staging: self._topics.stage_clear(staging, self._get(statement.topic, caller))
             )
-            return found([("cleared", _BIGINT)], [(cleared,)])
+            return result_of_rows([("cleared", _BIGINT)], [(cleared,)])
 
         return _ddl(work, Operation.TOPIC_CLEAR, statement.topic)
 
-    def reset(self, statement: ResetGroup, bound: Bound, caller: Caller) -> Step:
+    def reset(self, statement: ResetGroup, bound: BoundParameters, caller: Caller) -> Step:
         """Plan RESET CONSUMER GROUP."""
         caller.check(Operation.TOPIC_RESET)
         group = bound.text(statement.group, "GROUP")
@@ -221,33 +218,25 @@ class TopicDefining:
                 )
             return self._topics.groups.stage_reset(staging, topic, group, start, partition)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             positions = self._commit(change)
-            return found([("partition", _INT), ("position", _BIGINT)], sorted(positions.items()))
+            return result_of_rows([("partition", _INT), ("position", _BIGINT)], sorted(positions.items()))
 
         return _ddl(work, Operation.TOPIC_RESET, statement.topic)
 
-    def drop_group(self, statement: DropGroup, bound: Bound, caller: Caller) -> Step:
+    def drop_group(self, statement: DropGroup, bound: BoundParameters, caller: Caller) -> Step:
         """Plan DROP CONSUMER GROUP."""
         caller.check(Operation.TOPIC_RESET)
         group = bound.text(statement.group, "GROUP")
 
-        def work() -> Outcome:
-            try:
-                self._commit(
-                    lambda staging: self._topics.groups.stage_delete(
-                        staging, self._get(statement.topic, caller), group
-                    )
-                )
-            except GroupNotFound:
-                if not statement.if_exists:
-                    raise
-            return Outcome()
+        def change(staging: Staging) -> None:
+            self._topics.groups.stage_delete(staging, self._get(statement.topic, caller), group)
 
-        return _ddl(work, Operation.TOPIC_RESET, statement.topic)
+        allowed = GroupNotFound if statement.if_exists else None
+        return self._change(change, Operation.TOPIC_RESET, statement.topic, allowed)
 
     def stage_drop_routes(self, staging: Staging, table: Table) -> list[str]:
-        """Drop the routes of a table that goes, and give a warning for each topic that it fed."""
+        """Drop the routes of a dropped table, and return a warning for each topic that it fed."""
         dropped = self._topics.routes.stage_drop_table(staging, table)
         ops: dict[int, list[str]] = {}
         for route in dropped:
@@ -265,21 +254,27 @@ class TopicDefining:
     def _get(self, name: TopicName, caller: Caller) -> Topic:
         return self._topics.directory.get(caller.tenant, name.name)
 
-    def _changing(self, change: Callable[[Staging], None], operation: Operation, topic: TopicName) -> Step:
-        def work() -> Outcome:
-            self._commit(change)
-            return Outcome()
-
-        return _ddl(work, operation, topic)
+    def _change(
+        self,
+        change: Callable[[Staging], object],
+        operation: Operation,
+        topic: TopicName,
+        allowed: type[TidegateError] | None = None,
+    ) -> Step:
+        audit = (operation, _subject(topic))
+        return definition_step(self._topics.committer, change, audit, allowed, is_short=True)
 
     def _commit(self, change: Callable[[Staging], T]) -> T:
         return self._topics.committer.submit(change).result()
 
 
-def _ddl(work: Callable[[], Outcome], operation: Operation, topic: TopicName) -> Step:
-    # A name that is too long for any topic is not written down as it is.
-    subject = f"topic/{topic.name[:SUBJECT_CHARS_MAX]}"
-    return Step("ddl", work=work, is_short=True, audit=(operation, subject))
+def _ddl(work: Callable[[], StatementResult], operation: Operation, topic: TopicName) -> Step:
+    return Step("ddl", work=work, is_short=True, audit=(operation, _subject(topic)))
+
+
+def _subject(topic: TopicName) -> str:
+    """Return a topic's name for the audit trail; one that is too long for any topic is shortened."""
+    return f"topic/{topic.name[:SUBJECT_CHARS_MAX]}"
 
 
 def _changed(retention: Retention, named: Mapping[str, int | None]) -> Retention:

@@ -1,4 +1,4 @@
-"""PUBLISH, CONSUME, ACK, NACK and EXTEND: takes a parsed statement, gives the step that runs it."""
+"""The planner of PUBLISH, CONSUME, ACK, NACK and EXTEND."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tidegate.errors import LeaseLost, SqlInvalid
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.model.access import Operation
 from tidegate.model.schemas import ColumnType
-from tidegate.query.statements.parameters import Bound
-from tidegate.query.statements.topic_access import TopicParts
-from tidegate.query.step import Caller, ConsumeAsk, Outcome, Step, found
+from tidegate.query.statements.parameters import BoundParameters
+from tidegate.query.step import Caller, ConsumeRequest, StatementResult, Step, result_of_rows
+from tidegate.query.topic_access import TopicAccess
 from tidegate.sql.statements import Ack, Consume, Extend, Nack, Publish, Text, Upto
 from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
@@ -19,7 +19,7 @@ from tidegate.topics.groups import types
 from tidegate.topics.log.reader import Start
 
 # The same bounds as those of the HTTP endpoints.
-DELAY_MS_MAX = 7 * 24 * 3600 * 1000  # longer pauses are schedules, and belong into a table
+DELAY_MS_MAX = 7 * 24 * 3600 * 1000  # longer pauses are schedules, and belong in a table
 REASON_CHARS_MAX = 2_000  # a line or two of an exception, not its traceback
 PRODUCER_CHARS_MAX = 200
 SEQUENCE_MAX = 2**62 - 1
@@ -32,14 +32,14 @@ _EXTENDED = [("extended", _BIGINT), ("expires_at", ColumnType.TIMESTAMP)]
 T = TypeVar("T")
 
 
-class TopicMessages:
+class TopicMessagePlanner:
     """Plans statements about messages; any thread may ask."""
 
-    def __init__(self, topics: TopicParts, published: Callable[[str, int], None]) -> None:
+    def __init__(self, topics: TopicAccess, published: Callable[[str, int], None]) -> None:
         self._topics = topics
         self._published = published
 
-    def publish(self, statement: Publish, bound: Bound, caller: Caller) -> Step:
+    def publish(self, statement: Publish, bound: BoundParameters, caller: Caller) -> Step:
         """Plan PUBLISH: all messages are stored or none is."""
         caller.check(Operation.TOPIC_PUBLISH)
         topic = self._topics.directory.get(caller.tenant, statement.topic.name)
@@ -56,14 +56,16 @@ class TopicMessages:
         messages = Messages([key] * count, payloads, [partition] * count, dedup_keys)
         sender = _sender(statement, bound)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             receipt: Receipt = self._commit(self._topics.publisher.plan(topic, messages, sender))
             self._published(caller.tenant, receipt.stored_count)
             columns = [receipt.partitions.tolist(), receipt.offsets.tolist(), receipt.ids.tolist()]
             if dedup_keys is None:
-                return found(_PLACES, list(zip(*columns, strict=True)))
+                return result_of_rows(_PLACES, list(zip(*columns, strict=True)))
             columns.append([False] * count if receipt.duplicates is None else receipt.duplicates.tolist())
-            return found([*_PLACES, ("duplicate", ColumnType.BOOLEAN)], list(zip(*columns, strict=True)))
+            return result_of_rows(
+                [*_PLACES, ("duplicate", ColumnType.BOOLEAN)], list(zip(*columns, strict=True))
+            )
 
         return Step("publish", work=work, is_short=True)
 
@@ -79,8 +81,8 @@ class TopicMessages:
                 reason = f"row {row} of VALUES has {size_bytes} bytes of key and payload; the most is {most}."
                 raise SqlInvalid(reason=reason, hint="Send less, or raise topics.message_bytes_max.")
 
-    def consume(self, statement: Consume, bound: Bound, caller: Caller) -> Step:
-        """Plan CONSUME: the door gets the messages, and waits for the first."""
+    def consume(self, statement: Consume, bound: BoundParameters, caller: Caller) -> Step:
+        """Plan CONSUME: the door reads the messages, and waits for the first."""
         caller.check(Operation.TOPIC_CONSUME)
         topic, limits = self._topics.directory.get(caller.tenant, statement.topic.name), self._topics.settings
         partition = bound.optional_number(statement.partition, "PARTITION")
@@ -92,7 +94,7 @@ class TopicMessages:
         group = member = None
         if statement.group is not None:
             group, member = self._who(statement.group, statement.member, bound, caller)
-        ask = ConsumeAsk(
+        ask = ConsumeRequest(
             topic,
             group,
             member,
@@ -108,26 +110,26 @@ class TopicMessages:
         )
         return Step("consume", consume=ask)
 
-    def ack(self, statement: Ack, bound: Bound, caller: Caller) -> Step:
+    def ack(self, statement: Ack, bound: BoundParameters, caller: Caller) -> Step:
         """Plan ACK; leases that are no longer held are an error, once the others are done."""
         topic, group, member = self._member(statement, bound, caller)
-        # A lease says whose it is; a member that is named has to be its holder.
+        # A lease has its member; one that is named has to be the same.
         named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound) if statement.leases else None
         upto = None if leases is not None else _upto(topic, statement.upto, bound)
         acks = types.AckRequest(group, named if leases is not None else member, leases, upto)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             done = self._commit(lambda staging: self._topics.groups.stage_ack(staging, topic, acks))
             _check_lost(done.lost, {"acked": done.acked})
-            return found(
+            return result_of_rows(
                 _ACKED,
                 [(number, done.by_partition[number], at) for number, at in sorted(done.position.items())],
             )
 
         return Step("ack", work=work, is_short=True)
 
-    def nack(self, statement: Nack, bound: Bound, caller: Caller) -> Step:
+    def nack(self, statement: Nack, bound: BoundParameters, caller: Caller) -> Step:
         """Plan NACK."""
         topic, group, _ = self._member(statement, bound, caller)
         named = bound.optional_text(statement.member, "MEMBER")
@@ -141,36 +143,40 @@ class TopicMessages:
             raise SqlInvalid(reason=said, hint="Say it shorter; the log of the consumer has room.")
         given_back = types.NackRequest(group, named, leases, delay_ms, reason, dead=statement.dead)
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             done = self._commit(lambda staging: self._topics.groups.stage_nack(staging, topic, given_back))
             _check_lost(done.lost, {"nacked": done.nacked, "dead": done.dead})
-            return found(_NACKED, [(done.nacked, done.dead)])
+            return result_of_rows(_NACKED, [(done.nacked, done.dead)])
 
         return Step("ack", work=work, is_short=True)
 
-    def extend(self, statement: Extend, bound: Bound, caller: Caller) -> Step:
+    def extend(self, statement: Extend, bound: BoundParameters, caller: Caller) -> Step:
         """Plan EXTEND."""
         topic, group, _ = self._member(statement, bound, caller)
         named = bound.optional_text(statement.member, "MEMBER")
         leases = self._leases(statement.leases, bound)
         longer = types.ExtendRequest(group, named, leases, self._lease_ms(statement, bound))
 
-        def work() -> Outcome:
+        def work() -> StatementResult:
             done = self._commit(lambda staging: self._topics.groups.stage_extend(staging, topic, longer))
             _check_lost(done.lost, {"extended": done.extended})
-            return found(_EXTENDED, [(done.extended, done.expires_us)])
+            return result_of_rows(_EXTENDED, [(done.extended, done.expires_us)])
 
         return Step("ack", work=work, is_short=True)
 
-    def _member(self, statement: Ack | Nack | Extend, bound: Bound, caller: Caller) -> tuple[Topic, str, str]:
-        """Return who acts on which topic, and note that the member is there."""
+    def _member(
+        self, statement: Ack | Nack | Extend, bound: BoundParameters, caller: Caller
+    ) -> tuple[Topic, str, str]:
+        """Return topic, group and member, and mark the member as seen."""
         caller.check(Operation.TOPIC_ACK)
         topic = self._topics.directory.get(caller.tenant, statement.topic.name)
         group, member = self._who(statement.group, statement.member, bound, caller)
-        self._topics.groups.seen(topic, group, member)
+        self._topics.groups.record_activity(topic, group, member)
         return topic, group, member
 
-    def _who(self, group: Text, member: Text | None, bound: Bound, caller: Caller) -> tuple[str, str]:
+    def _who(
+        self, group: Text, member: Text | None, bound: BoundParameters, caller: Caller
+    ) -> tuple[str, str]:
         """Return the group and the member; the token's user where no member is named."""
         name = bound.optional_text(member, "MEMBER")
         return (
@@ -178,10 +184,10 @@ class TopicMessages:
             types.check_member_name(caller.principal.full_name if name is None else name),
         )
 
-    def _leases(self, leases: Sequence[Text], bound: Bound) -> list[str]:
+    def _leases(self, leases: Sequence[Text], bound: BoundParameters) -> list[str]:
         return bound.leases(leases, self._topics.settings.server.messages_max)
 
-    def _lease_ms(self, statement: Consume | Extend, bound: Bound) -> int | None:
+    def _lease_ms(self, statement: Consume | Extend, bound: BoundParameters) -> int | None:
         if statement.lease is None:
             return None
         return bound.ms(statement.lease, "LEASE", least=1, most=self._topics.settings.topics.lease_ms_max)
@@ -201,7 +207,7 @@ def _check_lost(lost: Sequence[str], done: Mapping[str, Any]) -> None:
         raise lost_leases(lost, done)
 
 
-def _sender(statement: Publish, bound: Bound) -> Sender | None:
+def _sender(statement: Publish, bound: BoundParameters) -> Sender | None:
     if statement.producer is None or statement.sequence is None:
         return None
     producer = bound.text(statement.producer, "PRODUCER")
@@ -218,7 +224,7 @@ def _which_partition(topic: Topic, syntax: str) -> SqlInvalid:
     )
 
 
-def _upto(topic: Topic, upto: Sequence[Upto], bound: Bound) -> dict[int, int]:
+def _upto(topic: Topic, upto: Sequence[Upto], bound: BoundParameters) -> dict[int, int]:
     found: dict[int, int] = {}
     for one in upto:
         if one.partition is None and topic.partitions > 1:

@@ -1,4 +1,4 @@
-"""Statements about topics: takes a parsed statement, gives the step that runs it; and rows of messages."""
+"""The planner of statements about topics, and consumed messages as rows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pyarrow as pa
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Table
 from tidegate.query.duckdb.result import QueryAnswer
-from tidegate.query.statements.parameters import Bound
-from tidegate.query.statements.show import TopicShowing
-from tidegate.query.statements.topic_access import TopicParts
-from tidegate.query.statements.topic_ddl import TopicDefining
-from tidegate.query.statements.topic_messages import TopicMessages
-from tidegate.query.step import Caller, Kind, Outcome, Step, answered, check_params
+from tidegate.query.statements.parameters import BoundParameters
+from tidegate.query.statements.show import TopicShowPlanner
+from tidegate.query.statements.topic_ddl import TopicDdlPlanner
+from tidegate.query.statements.topic_messages import TopicMessagePlanner
+from tidegate.query.step import Caller, StatementKind, StatementResult, Step, check_params, result_of_answer
+from tidegate.query.topic_access import TopicAccess
 from tidegate.sql import statements as sql
 from tidegate.storage.group_commit import Staging
 from tidegate.tables.definitions import TableDirectory
 
 _TEXT, _INT, _BIGINT = ColumnType.TEXT, ColumnType.INT, ColumnType.BIGINT
 # What statements are counted as; the others are definitions.
-_KINDS: Mapping[type[sql.TopicStatement], Kind] = {
+_KINDS: Mapping[type[sql.TopicStatement], StatementKind] = {
     **dict.fromkeys((sql.ShowTopics, sql.DescribeTopic, sql.ShowGroups), "show"),
     **dict.fromkeys((sql.Ack, sql.Nack, sql.Extend), "ack"),
     sql.Consume: "consume",
@@ -40,21 +40,21 @@ _ARROW = {_TEXT: pa.string(), _INT: pa.int32(), _BIGINT: pa.int64()}
 class TopicStatements:
     """Plans statements about topics; any thread may ask.
 
-    `published` is told the tenant and how many messages a PUBLISH stored; `rows_of` gives how many rows a
-    table has.
+    `published` is called with the tenant and how many messages a PUBLISH stored; `rows_of` returns how many
+    rows a table has.
     """
 
     def __init__(
         self,
-        topics: TopicParts,
+        topics: TopicAccess,
         tables: TableDirectory,
         published: Callable[[str, int], None] = lambda _tenant, _count: None,
         rows_of: Callable[[Table], int] = lambda _table: 0,
     ) -> None:
-        defining, showing = TopicDefining(topics, tables, rows_of), TopicShowing(topics, tables)
-        messages = TopicMessages(topics, published)
+        defining, showing = TopicDdlPlanner(topics, tables, rows_of), TopicShowPlanner(topics, tables)
+        messages = TopicMessagePlanner(topics, published)
         self._defining = defining
-        self._plans: dict[type[sql.TopicStatement], Callable[[Any, Bound, Caller], Step]] = {
+        self._plans: dict[type[sql.TopicStatement], Callable[[Any, BoundParameters, Caller], Step]] = {
             sql.CreateTopic: defining.create,
             sql.AddSource: defining.add_source,
             sql.DropSource: defining.drop_source,
@@ -75,21 +75,21 @@ class TopicStatements:
         }
 
     def step(self, statement: sql.TopicStatement, params: Sequence[Any], caller: Caller) -> Step:
-        """Plan one statement; what the caller may not do is refused here."""
+        """Plan one statement; Forbidden where the caller may not run it."""
         check_params(statement.parameter_count, params)
-        return self._plans[type(statement)](statement, Bound(params), caller)
+        return self._plans[type(statement)](statement, BoundParameters(params), caller)
 
     def stage_drop_routes(self, staging: Staging, table: Table) -> list[str]:
-        """Drop the routes of a table that goes, and give a warning for each topic that it fed."""
+        """Drop the routes of a dropped table, and return a warning for each topic that it fed."""
         return self._defining.stage_drop_routes(staging, table)
 
 
-def topic_kind(statement: sql.TopicStatement) -> Kind:
-    """Return what a statement about topics is counted as."""
+def topic_kind(statement: sql.TopicStatement) -> StatementKind:
+    """Return the kind under which a statement about topics is counted."""
     return _KINDS.get(type(statement), "ddl")
 
 
-def consumed_outcome(table: pa.Table, missed: Mapping[int, int], topic: str | None = None) -> Outcome:
+def consumed_result(table: pa.Table, missed: Mapping[int, int], topic: str | None = None) -> StatementResult:
     """Return messages as rows; `table` has the columns of MESSAGE_SCHEMA, with a group lease and deliveries.
 
     `topic` is its name, where the table has no column of it. What retention took from a group before it came
@@ -108,4 +108,4 @@ def consumed_outcome(table: pa.Table, missed: Mapping[int, int], topic: str | No
         for partition, count in sorted(missed.items())
         if count
     ]
-    return answered(QueryAnswer(rows, [str(kind) for kind in CONSUMED.values()], warnings))
+    return result_of_answer(QueryAnswer(rows, [str(kind) for kind in CONSUMED.values()], warnings))

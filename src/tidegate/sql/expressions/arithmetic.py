@@ -1,4 +1,4 @@
-"""Arithmetic: the kind of the result as DuckDB infers it, whole numbers and DECIMAL checked for overflow."""
+"""Arithmetic: the type of the result as DuckDB infers it, whole numbers and DECIMAL checked for overflow."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from tidegate.sql.expressions.types import (
     TIMES,
     TIMESTAMP,
     BeyondLive,
-    Kind,
-    Piece,
+    CompiledExpr,
     RowFault,
+    SqlType,
     as_decimal,
     call,
     checker,
     combine,
     constant,
     decimal_checker,
-    decimal_kind,
+    decimal_type,
     in_range,
     refuse,
     scaled,
@@ -39,44 +39,43 @@ from tidegate.sql.expressions.types import (
 Binary = Callable[[Any, Any], Any]
 
 NUMBERS = frozenset({*INTEGER_BITS, "DOUBLE", "DECIMAL"})
-# A product that 18 digits may hold stays in 64 bits; only an overflow tells that they do not.
+# A product that may fit 18 digits stays in 64 bits, and is only then found to overflow.
 _DIGITS_OF_64_BITS = 18
 
 _ACTS = {"+": "addition", "-": "subtraction", "*": "multiplication"}
 
 
-def arithmetic(sign: str, left: Piece, right: Piece) -> Piece:
+def arithmetic(sign: str, left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
     """Return `left sign right`, of numbers, dates and intervals."""
-    names = {left.kind.name, right.kind.name}
+    names = {left.sql_type.name, right.sql_type.name}
     if names & {*TIMES, "INTERVAL"}:
         return _of_times(sign, left, right)
     if not names <= NUMBERS:
-        reason = (
-            f"'{sign}' takes numbers, dates and intervals in a live query, not {left.kind} and {right.kind}."
-        )
+        found = f"{left.sql_type} and {right.sql_type}"
+        reason = f"'{sign}' takes numbers, dates and intervals in a live query, not {found}."
         raise refuse(reason, "Cast to a number first: CAST(x AS DOUBLE).")
     if sign == "/":
         return call(DOUBLE, sign, divide, cast(left, DOUBLE), cast(right, DOUBLE))
     if sign == "//":
         return _whole_division(left, right)
-    kind = combine(left, right) if sign == "%" or "DECIMAL" not in names or "DOUBLE" in names else None
-    if kind is None:
+    sql_type = combine(left, right) if sign == "%" or "DECIMAL" not in names or "DOUBLE" in names else None
+    if sql_type is None:
         return _of_decimals(sign, left, right)
-    if kind == DOUBLE:
+    if sql_type == DOUBLE:
         return call(DOUBLE, sign, _DOUBLES[sign], cast(left, DOUBLE), cast(right, DOUBLE))
-    if kind.name == "DECIMAL":
-        return call(kind, sign, _decimal_rest, cast(left, kind), cast(right, kind))
-    return call(kind, sign, _of_integers(sign, kind), cast(left, kind), cast(right, kind))
+    if sql_type.name == "DECIMAL":
+        return call(sql_type, sign, _decimal_rest, cast(left, sql_type), cast(right, sql_type))
+    return call(sql_type, sign, _of_integers(sign, sql_type), cast(left, sql_type), cast(right, sql_type))
 
 
-def _of_integers(sign: str, kind: Kind) -> Binary:
-    limit = 1 << (INTEGER_BITS[kind.name] - 1)
+def _of_integers(sign: str, sql_type: SqlType) -> Binary:
+    limit = 1 << (INTEGER_BITS[sql_type.name] - 1)
     act = _ACTS.get(sign, "")
 
     def checked(result: int) -> int:
         if -limit <= result < limit:
             return result
-        raise RowFault(f"{act} overflows {kind}")
+        raise RowFault(f"{act} overflows {sql_type}")
 
     made: dict[str, Binary] = {
         "+": lambda a, b: checked(a + b),
@@ -131,11 +130,13 @@ _DOUBLES: dict[str, Binary] = {
 }
 
 
-def _whole_division(left: Piece, right: Piece) -> Piece:
-    kind = combine(left, right)
-    if kind is not None and kind.name in INTEGER_BITS:
-        lowest = -1 << (INTEGER_BITS[kind.name] - 1)
-        return call(kind, "//", lambda a, b: _quotient(a, b, lowest), cast(left, kind), cast(right, kind))
+def _whole_division(left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
+    sql_type = combine(left, right)
+    if sql_type is not None and sql_type.name in INTEGER_BITS:
+        lowest = -1 << (INTEGER_BITS[sql_type.name] - 1)
+        return call(
+            sql_type, "//", lambda a, b: _quotient(a, b, lowest), cast(left, sql_type), cast(right, sql_type)
+        )
 
     def divided(one: float, other: float) -> float:
         if not other:
@@ -145,60 +146,60 @@ def _whole_division(left: Piece, right: Piece) -> Piece:
     return call(DOUBLE, "//", divided, cast(left, DOUBLE), cast(right, DOUBLE))
 
 
-def _of_decimals(sign: str, left: Piece, right: Piece) -> Piece:
-    one, two = as_decimal(left.kind), as_decimal(right.kind)
+def _of_decimals(sign: str, left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
+    one, two = as_decimal(left.sql_type), as_decimal(right.sql_type)
     if sign == "*":
         return _product(left, right, one, two)
     scale = max(one.scale, two.scale)
     whole = max(one.precision - one.scale, two.precision - two.scale)
-    kind = decimal_kind(min(whole + scale + 1, DECIMAL_PRECISION_MAX), scale)
-    check = decimal_checker(kind, _ACTS[sign])
-    # Both are brought to the scale of the result, and must fit it, before they are added.
-    left, right = cast(left, kind), cast(right, kind)
+    sql_type = decimal_type(min(whole + scale + 1, DECIMAL_PRECISION_MAX), scale)
+    check = decimal_checker(sql_type, _ACTS[sign])
+    # Both get the scale of the result, and must fit it, before they are added.
+    left, right = cast(left, sql_type), cast(right, sql_type)
     act = EXACT.add if sign == "+" else EXACT.subtract
-    return call(kind, sign, lambda a, b: check(act(a, b)), left, right)
+    return call(sql_type, sign, lambda a, b: check(act(a, b)), left, right)
 
 
-def _product(left: Piece, right: Piece, one: Kind, two: Kind) -> Piece:
+def _product(left: CompiledExpr, right: CompiledExpr, one: SqlType, two: SqlType) -> CompiledExpr:
     scale, precision = one.scale + two.scale, one.precision + two.precision
     if scale > DECIMAL_PRECISION_MAX:
         raise refuse(
             f"A product of {one} and {two} needs {scale} digits after the point.", "Cast one to DOUBLE."
         )
     is_short = max(one.precision, two.precision) <= _DIGITS_OF_64_BITS and scale < _DIGITS_OF_64_BITS
-    kind = decimal_kind(min(precision, _DIGITS_OF_64_BITS if is_short else DECIMAL_PRECISION_MAX), scale)
-    check, unit = decimal_checker(kind, "multiplication"), Decimal(1).scaleb(-scale)
+    sql_type = decimal_type(min(precision, _DIGITS_OF_64_BITS if is_short else DECIMAL_PRECISION_MAX), scale)
+    check, unit = decimal_checker(sql_type, "multiplication"), Decimal(1).scaleb(-scale)
 
     def multiply(a: Any, b: Any) -> Decimal:
         return scaled(check(EXACT.multiply(a, b)), unit)
 
-    return call(kind, "*", multiply, left, right)
+    return call(sql_type, "*", multiply, left, right)
 
 
-def minus(piece: Piece) -> Piece:
-    """Return `-piece`."""
-    if piece.kind == INTERVAL:
-        return constant(piece.value.negated(), INTERVAL)
-    if piece.literal and piece.kind in (INT, BIGINT):
-        return integer_literal(-piece.value)
-    if piece.kind.name not in NUMBERS:
-        raise refuse(f"'-' takes a number in a live query, not {piece.kind}.")
-    if piece.kind.name in INTEGER_BITS:
-        check = checker(piece.kind, "negation")
-        return call(piece.kind, "-", lambda value: check(-value), piece)
-    return call(piece.kind, "-", EXACT.minus if piece.kind.name == "DECIMAL" else lambda v: -v, piece)
+def minus(expr: CompiledExpr) -> CompiledExpr:
+    """Return `-expression`."""
+    if expr.sql_type == INTERVAL:
+        return constant(expr.value.negated(), INTERVAL)
+    if expr.literal and expr.sql_type in (INT, BIGINT):
+        return integer_literal(-expr.value)
+    if expr.sql_type.name not in NUMBERS:
+        raise refuse(f"'-' takes a number in a live query, not {expr.sql_type}.")
+    if expr.sql_type.name in INTEGER_BITS:
+        check = checker(expr.sql_type, "negation")
+        return call(expr.sql_type, "-", lambda value: check(-value), expr)
+    return call(expr.sql_type, "-", EXACT.minus if expr.sql_type.name == "DECIMAL" else lambda v: -v, expr)
 
 
-def integer_literal(value: int) -> Piece:
+def integer_literal(value: int) -> CompiledExpr:
     """Return a whole number as written."""
     if not in_range(value, BIGINT):
         raise refuse(f"The number {value} does not fit BIGINT.", "Write it as a text and cast it to DECIMAL.")
     return constant(value, INT if in_range(value, INT) else BIGINT, literal=True)
 
 
-def _of_times(sign: str, left: Piece, right: Piece) -> Piece:
-    pair = (left.kind.name, right.kind.name)
-    if sign == "+" and left.kind.name not in TIMES:
+def _of_times(sign: str, left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
+    pair = (left.sql_type.name, right.sql_type.name)
+    if sign == "+" and left.sql_type.name not in TIMES:
         left, right, pair = right, left, pair[::-1]
     if sign in "+-" and pair[0] in TIMES and pair[1] == "INTERVAL":
         return _moved(left, right.value if sign == "+" else right.value.negated())
@@ -207,7 +208,7 @@ def _of_times(sign: str, left: Piece, right: Piece) -> Piece:
         return call(DATE, sign, act, left, right)
     if sign == "-" and pair == ("DATE", "DATE"):
         return call(BIGINT, sign, lambda a, b: a - b, left, right)
-    reason = f"A live query cannot calculate {left.kind} {sign} {right.kind}."
+    reason = f"A live query cannot calculate {left.sql_type} {sign} {right.sql_type}."
     hint = "Times: TIMESTAMP or DATE ± INTERVAL, DATE ± INT, DATE - DATE; epoch(x) gives seconds to subtract."
     raise refuse(reason, hint)
 
@@ -220,8 +221,8 @@ def _day(days: int) -> int:
     raise RowFault("the DATE is out of range")
 
 
-def _moved(piece: Piece, span: Interval) -> Piece:
+def _moved(expr: CompiledExpr, span: Interval) -> CompiledExpr:
     key = f"+{tuple(span)}"
-    if piece.kind == DATE:
-        return call(TIMESTAMP, key, lambda days: add_interval(midnight(days), span), piece)
-    return call(piece.kind, key, lambda moment: add_interval(moment, span), piece)
+    if expr.sql_type == DATE:
+        return call(TIMESTAMP, key, lambda days: add_interval(midnight(days), span), expr)
+    return call(expr.sql_type, key, lambda moment: add_interval(moment, span), expr)

@@ -96,37 +96,36 @@ def parse_date(text: str) -> int:
     matched = _ONLY_DATE.fullmatch(text)
     if matched is None:
         # Midnight at the end of a day, 24:00, still is that day.
-        parse_timestamp(text, zoned=False, kind="DATE")
+        parse_timestamp(text, zoned=False, sql_type="DATE")
         matched = _FIRST_DATE.match(text)
     if matched is None:
         raise InvariantBroken(reason=f"'{text}' was read as a timestamp, and has no date")
     return _day(text, matched, "DATE")
 
 
-def _day(text: str, matched: re.Match[str], kind: str) -> int:
+def _day(text: str, matched: re.Match[str], sql_type: str) -> int:
     year, month, day = int(matched[1]), int(matched[3]), int(matched[4])
     if not 1 <= month <= 12 or not 1 <= day <= month_length(year, month):
-        raise RowFault(f"'{text}' is no {kind}")
+        raise RowFault(f"'{text}' is no {sql_type}")
     return days_of(year, month, day)
 
 
-def parse_timestamp(text: str, *, zoned: bool, kind: str = "TIMESTAMP") -> int:
+def parse_timestamp(text: str, *, zoned: bool, sql_type: str = "TIMESTAMP") -> int:
     """Read a date or 'YYYY-MM-DD HH:MM[:SS[.ffffff]][zone]'; without `zoned` the zone does not count."""
     matched = _MOMENT.fullmatch(text) if len(text) <= 64 else None
     if matched is None:
         if _ELSEWHERE.match(text):
-            raise BeyondLive(f"'{text[:64]}' is a {kind} that live queries do not read")
-        raise RowFault(
-            f"'{text[:64]}' is no {kind} like 'YYYY-MM-DD' or 'YYYY-MM-DD HH:MM[:SS[.ffffff]][Z|+HH[:MM]]'"
-        )
-    moment = _day(text, matched, kind) * MICROSECONDS_PER_DAY
+            raise BeyondLive(f"'{text[:64]}' is a {sql_type} that live queries do not read")
+        forms = "'YYYY-MM-DD' or 'YYYY-MM-DD HH:MM[:SS[.ffffff]][Z|+HH[:MM]]'"
+        raise RowFault(f"'{text[:64]}' is no {sql_type} like {forms}")
+    moment = _day(text, matched, sql_type) * MICROSECONDS_PER_DAY
     if matched[5] is None:
         return moment
     hour, minute, second = int(matched[5]), int(matched[6]), int(matched[7] or 0)
     fraction = int((matched[8] or "0").ljust(6, "0")[:6])
     is_midnight = hour == 24 and not minute and not second and not fraction
     if (hour > 23 and not is_midnight) or minute > 59 or second > 59:
-        raise RowFault(f"'{text}' is no {kind}")
+        raise RowFault(f"'{text}' is no {sql_type}")
     moment += ((hour * 60 + minute) * 60 + second) * MICROSECONDS_PER_SECOND + fraction
     return moment - _zone_microseconds(matched[9]) if zoned else moment
 

@@ -1,4 +1,4 @@
-"""Casts between kinds, as DuckDB makes them: CAST fails on a value that does not fit, TRY_CAST gives NULL."""
+"""Casts as DuckDB does them: CAST fails for a value that does not fit, TRY_CAST is NULL for it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tidegate.sql.expressions.types import (
     INTEGER_BITS,
     TEXT,
     BeyondLive,
-    Kind,
-    Piece,
+    CompiledExpr,
     RowFault,
     Run,
+    SqlType,
     call,
     checker,
     constant,
@@ -52,35 +52,35 @@ _DIGITS_OF_64_BITS = 18
 _EXPONENT_MAX = 400  # beyond any DOUBLE; keeps a text from asking for a number of a million digits
 
 
-def cast(piece: Piece, kind: Kind, *, attempt: bool = False) -> Piece:
-    """Return the piece converted to a kind; `attempt`: NULL in place of a fault."""
-    if piece.kind == kind:
-        return replace(piece, literal=False) if piece.literal else piece
-    if piece.is_null:
-        return constant(None, kind)
-    if piece.kind.name == "NULL":
-        return replace(piece, kind=kind)
-    convert = converter(piece.kind, kind)
+def cast(expr: CompiledExpr, sql_type: SqlType, *, attempt: bool = False) -> CompiledExpr:
+    """Return the expression converted to a type; `attempt`: NULL in place of a fault."""
+    if expr.sql_type == sql_type:
+        return replace(expr, literal=False) if expr.literal else expr
+    if expr.is_null:
+        return constant(None, sql_type)
+    if expr.sql_type.name == "NULL":
+        return replace(expr, sql_type=sql_type)
+    convert = converter(expr.sql_type, sql_type)
     if convert is None:
-        return replace(piece, kind=kind, key=f"{kind.mark}({piece.key})", literal=False, type=None)
-    name = f"{'TRY_' if attempt else ''}CAST AS {kind.mark}"
-    return call(kind, name, _attempted(convert) if attempt else convert, piece)
+        return replace(expr, sql_type=sql_type, key=f"{sql_type.mark}({expr.key})", literal=False, type=None)
+    name = f"{'TRY_' if attempt else ''}CAST AS {sql_type.mark}"
+    return call(sql_type, name, _attempted(convert) if attempt else convert, expr)
 
 
-def truth(piece: Piece, place: str) -> Piece:
-    """Return the piece as a BOOLEAN, where DuckDB does that by itself."""
-    if piece.kind == BOOLEAN:
-        return piece
-    is_text = piece.kind == TEXT and piece.literal
-    if is_text or piece.kind.name in INTEGER_BITS or piece.kind.name == "NULL":
-        return cast(piece, BOOLEAN)
-    raise refuse(f"{place} needs a BOOLEAN, and this is {piece.kind}.", "Write a comparison.")
+def truth(expr: CompiledExpr, place: str) -> CompiledExpr:
+    """Return the expression as a BOOLEAN, where DuckDB casts it implicitly."""
+    if expr.sql_type == BOOLEAN:
+        return expr
+    is_text = expr.sql_type == TEXT and expr.literal
+    if is_text or expr.sql_type.name in INTEGER_BITS or expr.sql_type.name == "NULL":
+        return cast(expr, BOOLEAN)
+    raise refuse(f"{place} needs a BOOLEAN, and this is {expr.sql_type}.", "Write a comparison.")
 
 
-def holds_of(piece: Piece) -> Run:
-    """Return the function that tells whether a BOOLEAN piece is true."""
-    run = piece.run
-    return piece.holds or (lambda row: run(row) is True)
+def holds_of(expr: CompiledExpr) -> Run:
+    """Return the function that is True where a BOOLEAN expression is true."""
+    run = expr.run
+    return expr.holds or (lambda row: run(row) is True)
 
 
 def _attempted(convert: Convert) -> Convert:
@@ -95,8 +95,8 @@ def _attempted(convert: Convert) -> Convert:
     return attempt
 
 
-def converter(source: Kind, target: Kind) -> Convert | None:
-    """Return the function from one kind to another, None where the value stays as it is."""
+def converter(source: SqlType, target: SqlType) -> Convert | None:
+    """Return the function from one type to another, None where the value stays as it is."""
     if source == target or (source.name, target.name) in _SAME:
         return None
     made = _CONVERTERS.get((source.name, target.name))
@@ -109,7 +109,7 @@ _SAME = {("TIMESTAMP", "TIMESTAMPTZ"), ("TIMESTAMPTZ", "TIMESTAMP"), ("UUID", "T
 _SAME |= {("TINYINT", "INT"), ("TINYINT", "BIGINT"), ("INT", "BIGINT")}
 
 
-def _to_integer(source: Kind, target: Kind) -> Convert:
+def _to_integer(source: SqlType, target: SqlType) -> Convert:
     check = checker(target, f"a cast from {source}")
     if source.name == "DOUBLE":
         return lambda value: check(_nearest(value, target))
@@ -120,13 +120,13 @@ def _to_integer(source: Kind, target: Kind) -> Convert:
     return lambda value: check(int(value))
 
 
-def _nearest(value: float, target: Kind) -> int:
+def _nearest(value: float, target: SqlType) -> int:
     if not math.isfinite(value):
         raise RowFault(f"{value} is no {target}")
     return round(value)
 
 
-def _integer_of_text(text: str, target: Kind) -> int:
+def _integer_of_text(text: str, target: SqlType) -> int:
     stripped = text.strip(_WHITE)
     digits = stripped[1:] if stripped[:1] in ("+", "-") else stripped
     if digits.isascii() and digits.isdigit():
@@ -139,7 +139,7 @@ def _integer_of_text(text: str, target: Kind) -> int:
     return int(number.quantize(Decimal(1), ROUND_HALF_UP, EXACT))
 
 
-def _number(text: str, target: Kind) -> Decimal:
+def _number(text: str, target: SqlType) -> Decimal:
     """Read a number exactly."""
     matched = _NUMBER.fullmatch(text.strip(_WHITE))
     if matched is None and _OTHER_RADIX.fullmatch(text.strip(_WHITE)):
@@ -157,12 +157,12 @@ def _number(text: str, target: Kind) -> Decimal:
     return number
 
 
-def _fail(text: str, target: Kind) -> NoReturn:
+def _fail(text: str, target: SqlType) -> NoReturn:
     shown = text if len(text) <= 40 else text[:40] + "…"
     raise RowFault(f"'{shown}' is no {target}")
 
 
-def _to_double(source: Kind, _target: Kind) -> Convert:
+def _to_double(source: SqlType, _target: SqlType) -> Convert:
     if source.name == "DECIMAL" and source.precision > _DIGITS_OF_64_BITS and source.scale == 0:
         return _double_of_halves
     return _double_of_text if source == TEXT else float
@@ -184,11 +184,11 @@ def _double_of_text(text: str) -> float:
         return sign * special
     matched = _NUMBER.fullmatch(stripped)
     if matched is None or not (matched[2] or matched[3]):
-        _fail(text, Kind("DOUBLE"))
+        _fail(text, SqlType("DOUBLE"))
     return float(matched[0].replace("_", ""))
 
 
-def _to_decimal(source: Kind, target: Kind) -> Convert:
+def _to_decimal(source: SqlType, target: SqlType) -> Convert:
     unit = Decimal(1).scaleb(-target.scale)
     check = decimal_checker(target, f"a cast from {source}")
 
@@ -204,14 +204,14 @@ def _to_decimal(source: Kind, target: Kind) -> Convert:
     return lambda value: fit(Decimal(value))
 
 
-def _bounded(number: Decimal, target: Kind) -> Decimal:
-    """Stop at numbers that are too large for the kind before they are written out in digits."""
+def _bounded(number: Decimal, target: SqlType) -> Decimal:
+    """Raise RowFault for numbers that are too large for the type, before they are written out in digits."""
     if number and number.adjusted() > target.precision:
         raise RowFault(f"{number} does not fit {target}")
     return number
 
 
-def _decimal_of_double(target: Kind, check: Callable[[Decimal], Decimal]) -> Convert:
+def _decimal_of_double(target: SqlType, check: Callable[[Decimal], Decimal]) -> Convert:
     power, shift = 10.0**target.scale, -target.scale
 
     def convert(value: float) -> Decimal:
@@ -233,7 +233,7 @@ def round_away(value: float) -> float:
     return math.copysign(float(whole), value)
 
 
-def _to_boolean(source: Kind, _target: Kind) -> Convert:
+def _to_boolean(source: SqlType, _target: SqlType) -> Convert:
     return _boolean_of_text if source == TEXT else bool
 
 
@@ -246,7 +246,7 @@ def _boolean_of_text(text: str) -> bool:
     _fail(text, BOOLEAN)
 
 
-def _to_text(source: Kind, _target: Kind) -> Convert:
+def _to_text(source: SqlType, _target: SqlType) -> Convert:
     if source.name == "DECIMAL":
         return _bare_fraction if source.precision == source.scale else "{:f}".format
     return {
@@ -277,7 +277,7 @@ def _text_of_bytes(value: bytes) -> str:
     )
 
 
-def _to_bytes(_source: Kind, target: Kind) -> Convert:
+def _to_bytes(_source: SqlType, target: SqlType) -> Convert:
     def convert(text: str) -> bytes:
         made = bytearray()
         for matched in _BYTE.finditer(text):
@@ -289,7 +289,7 @@ def _to_bytes(_source: Kind, target: Kind) -> Convert:
     return convert
 
 
-def _to_json(_source: Kind, target: Kind) -> Convert:
+def _to_json(_source: SqlType, target: SqlType) -> Convert:
     def convert(text: str) -> str:
         try:
             json.loads(text)
@@ -300,7 +300,7 @@ def _to_json(_source: Kind, target: Kind) -> Convert:
     return convert
 
 
-def _to_uuid(_source: Kind, target: Kind) -> Convert:
+def _to_uuid(_source: SqlType, target: SqlType) -> Convert:
     def convert(text: str) -> str:
         bare = text[1:-1] if text[:1] == "{" and text[-1:] == "}" else text
         digits = bare.lower().replace("-", "")  # they may stand anywhere
@@ -311,16 +311,16 @@ def _to_uuid(_source: Kind, target: Kind) -> Convert:
     return convert
 
 
-def _date_of_time(_source: Kind, _target: Kind) -> Convert:
+def _date_of_time(_source: SqlType, _target: SqlType) -> Convert:
     return lambda value: value // MICROSECONDS_PER_DAY
 
 
-def _time_of_date(_source: Kind, _target: Kind) -> Convert:
+def _time_of_date(_source: SqlType, _target: SqlType) -> Convert:
     return midnight
 
 
 _NUMBERS = ("TINYINT", "INT", "BIGINT", "DOUBLE", "DECIMAL")
-_CONVERTERS: dict[tuple[str, str], Callable[[Kind, Kind], Convert]] = {
+_CONVERTERS: dict[tuple[str, str], Callable[[SqlType, SqlType], Convert]] = {
     **{(name, to): _to_integer for name in ("BOOLEAN", "TEXT", *_NUMBERS) for to in INTEGER_BITS},
     **{(name, "DOUBLE"): _to_double for name in ("BOOLEAN", "TEXT", *_NUMBERS)},
     **{(name, "DECIMAL"): _to_decimal for name in ("BOOLEAN", "TEXT", *_NUMBERS)},

@@ -19,9 +19,9 @@ from tidegate.sql.expressions.types import (
     BOOLEAN,
     DOUBLE,
     INTERVAL,
-    Kind,
-    Piece,
+    CompiledExpr,
     Run,
+    SqlType,
     call,
     combine,
     constant,
@@ -50,18 +50,18 @@ _DOUBLE_TESTS: dict[str, Test] = {
 _TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def compare(operator_text: str, left: Piece, right: Piece) -> Piece:
+def compare(operator_text: str, left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
     """Return `left operator right`."""
     if left.constant and not right.constant:
         return compare(_TURNED[operator_text], right, left)
-    kind = mixed([left, right], f"'{operator_text}'")
-    left, right = _alike(left, kind), _alike(right, kind)
-    tests = _DOUBLE_TESTS if kind == DOUBLE else _TESTS
+    sql_type = mixed([left, right], f"'{operator_text}'")
+    left, right = _alike(left, sql_type), _alike(right, sql_type)
+    tests = _DOUBLE_TESTS if sql_type == DOUBLE else _TESTS
     made = call(BOOLEAN, operator_text, tests[operator_text], left, right)
     if made.constant or left.column is None or not right.constant or _is_nan(right.value):
         return made
-    holds = _column_holds(operator_text, left.column, right.value, kind == DOUBLE)
-    is_exact = operator_text == "=" and kind != DOUBLE and left.kind == kind
+    holds = _column_holds(operator_text, left.column, right.value, sql_type == DOUBLE)
+    is_exact = operator_text == "=" and sql_type != DOUBLE and left.sql_type == sql_type
     equal = (left.column, right.value) if is_exact else None
     return replace(made, holds=holds, equal=equal)
 
@@ -70,24 +70,24 @@ def _is_nan(value: Any) -> bool:
     return isinstance(value, float) and isnan(value)
 
 
-def mixed(pieces: Sequence[Piece], place: str) -> Kind:
-    """Return the kind in which DuckDB mixes the pieces, or refuse."""
+def mixed(exprs: Sequence[CompiledExpr], place: str) -> SqlType:
+    """Return the type in which DuckDB mixes the expressions, or refuse."""
 
-    def both(left: Piece, right: Piece) -> Piece:
-        kind = combine(left, right)
-        if kind is None or INTERVAL in (left.kind, right.kind):
-            reason = f"{place} cannot mix {left.kind} and {right.kind} in a live query."
+    def both(left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
+        sql_type = combine(left, right)
+        if sql_type is None or INTERVAL in (left.sql_type, right.sql_type):
+            reason = f"{place} cannot mix {left.sql_type} and {right.sql_type} in a live query."
             raise refuse(reason, "Cast one side, for example CAST(x AS TEXT).")
         larger = right if right.literal and not left.literal else left
-        return replace(larger, kind=kind, literal=left.literal and right.literal)
+        return replace(larger, sql_type=sql_type, literal=left.literal and right.literal)
 
-    return reduce(both, pieces).kind
+    return reduce(both, exprs).sql_type
 
 
-def _alike(piece: Piece, kind: Kind) -> Piece:
+def _alike(expr: CompiledExpr, sql_type: SqlType) -> CompiledExpr:
     """Cast for a comparison; numbers of different DECIMALs compare exactly as they are."""
-    is_exact = kind.name == "DECIMAL" and piece.kind.name in ("TINYINT", "INT", "BIGINT", "DECIMAL")
-    return piece if is_exact else cast(piece, kind)
+    is_exact = sql_type.name == "DECIMAL" and expr.sql_type.name in ("TINYINT", "INT", "BIGINT", "DECIMAL")
+    return expr if is_exact else cast(expr, sql_type)
 
 
 def _column_holds(operator_text: str, position: int, value: Any, is_double: bool) -> Run:
@@ -106,12 +106,12 @@ def _column_holds(operator_text: str, position: int, value: Any, is_double: bool
     return made[operator_text]
 
 
-def distinct(left: Piece, right: Piece, *, negated: bool) -> Piece:
+def distinct(left: CompiledExpr, right: CompiledExpr, *, negated: bool) -> CompiledExpr:
     """Return IS DISTINCT FROM, where NULL is a value like others; negated: IS NOT DISTINCT FROM."""
-    kind = mixed([left, right], "IS DISTINCT FROM")
-    left, right = _alike(left, kind), _alike(right, kind)
+    sql_type = mixed([left, right], "IS DISTINCT FROM")
+    left, right = _alike(left, sql_type), _alike(right, sql_type)
     run, other_run = left.run, right.run
-    same = _DOUBLE_TESTS["="] if kind == DOUBLE else operator.eq
+    same = _DOUBLE_TESTS["="] if sql_type == DOUBLE else operator.eq
 
     def differs(row: Row) -> bool:
         value, other = run(row), other_run(row)
@@ -122,37 +122,39 @@ def distinct(left: Piece, right: Piece, *, negated: bool) -> Piece:
     return _made("IS NOT DISTINCT" if negated else "IS DISTINCT", differs, left, right)
 
 
-def _made(name: str, run: Run, *parts: Piece, kind: Kind = BOOLEAN, holds: Run | None = None) -> Piece:
-    """Return a piece that sees the NULLs of its parts itself; of constants it is one, too."""
+def _made(
+    name: str, run: Run, *parts: CompiledExpr, sql_type: SqlType = BOOLEAN, holds: Run | None = None
+) -> CompiledExpr:
+    """Return an expression that handles NULLs itself; of constants it is a constant."""
     if all(part.constant for part in parts):
-        return constant(run(()), kind)
-    return Piece(kind, f"{name}({','.join(part.key for part in parts)})", run, holds=holds)
+        return constant(run(()), sql_type)
+    return CompiledExpr(sql_type, f"{name}({','.join(part.key for part in parts)})", run, holds=holds)
 
 
-def is_null(piece: Piece) -> Piece:
+def is_null(expr: CompiledExpr) -> CompiledExpr:
     """Return IS NULL."""
-    run = piece.run
-    return _made("IS NULL", lambda row: run(row) is None, piece, holds=lambda row: run(row) is None)
+    run = expr.run
+    return _made("IS NULL", lambda row: run(row) is None, expr, holds=lambda row: run(row) is None)
 
 
-def is_truth(piece: Piece, wanted: bool) -> Piece:
+def is_truth(expr: CompiledExpr, target: bool) -> CompiledExpr:
     """Return IS TRUE or IS FALSE."""
-    piece = truth(piece, "IS TRUE")
-    run = piece.run
-    return _made(f"IS {wanted}", lambda row: run(row) is wanted, piece)
+    expr = truth(expr, "IS TRUE")
+    run = expr.run
+    return _made(f"IS {target}", lambda row: run(row) is target, expr)
 
 
-def negate(piece: Piece) -> Piece:
+def negate(expr: CompiledExpr) -> CompiledExpr:
     """Return NOT."""
-    piece = truth(piece, "NOT")
-    run = piece.run
-    made = call(BOOLEAN, "NOT", operator.not_, piece)
+    expr = truth(expr, "NOT")
+    run = expr.run
+    made = call(BOOLEAN, "NOT", operator.not_, expr)
     return made if made.constant else replace(made, holds=lambda row: run(row) is False)
 
 
-def all_of(pieces: Sequence[Piece]) -> Piece:
+def all_of(exprs: Sequence[CompiledExpr]) -> CompiledExpr:
     """Return AND: false if any is false, else NULL if any is NULL; from left to right, as far as needed."""
-    parts = [truth(piece, "AND") for piece in pieces]
+    parts = [truth(expr, "AND") for expr in exprs]
     equal = next((part.equal for part in parts if part.equal), None)
     made = _made("AND", _joined([part.run for part in parts], False), *parts)
     if made.constant:
@@ -164,9 +166,9 @@ def all_of(pieces: Sequence[Piece]) -> Piece:
     return replace(made, equal=equal, holds=lambda row: all(test(row) for test in tests))
 
 
-def any_of(pieces: Sequence[Piece]) -> Piece:
+def any_of(exprs: Sequence[CompiledExpr]) -> CompiledExpr:
     """Return OR: true if any is true, else NULL if any is NULL; from left to right, as far as needed."""
-    parts = [truth(piece, "OR") for piece in pieces]
+    parts = [truth(expr, "OR") for expr in exprs]
     made = _made("OR", _joined([part.run for part in parts], True), *parts)
     if made.constant:
         return made
@@ -190,15 +192,15 @@ def _joined(runs: list[Run], decisive: bool) -> Run:
     return joined
 
 
-def among(piece: Piece, choices: Sequence[Piece]) -> Piece:
+def among(expr: CompiledExpr, choices: Sequence[CompiledExpr]) -> CompiledExpr:
     """Return IN (…): NULL when nothing is equal and something is NULL."""
-    kind = mixed([piece, *choices], "IN")
-    piece, choices = cast(piece, kind), [cast(choice, kind) for choice in choices]
-    if any(not choice.constant for choice in choices) or kind == DOUBLE:
-        return any_of([compare("=", piece, choice) for choice in choices])
+    sql_type = mixed([expr, *choices], "IN")
+    expr, choices = cast(expr, sql_type), [cast(choice, sql_type) for choice in choices]
+    if any(not choice.constant for choice in choices) or sql_type == DOUBLE:
+        return any_of([compare("=", expr, choice) for choice in choices])
     values = frozenset(choice.value for choice in choices if choice.value is not None)
     has_null = any(choice.value is None for choice in choices)
-    run = piece.run
+    run = expr.run
 
     def found(row: Row) -> bool | None:
         value = run(row)
@@ -206,21 +208,23 @@ def among(piece: Piece, choices: Sequence[Piece]) -> Piece:
             return None
         return True if value in values else (None if has_null else False)
 
-    return _made("IN", found, piece, *choices, holds=lambda row: run(row) in values)
+    return _made("IN", found, expr, *choices, holds=lambda row: run(row) in values)
 
 
-def between(piece: Piece, low: Piece, high: Piece) -> Piece:
+def between(expr: CompiledExpr, low: CompiledExpr, high: CompiledExpr) -> CompiledExpr:
     """Return BETWEEN, both ends in."""
-    kind = mixed([piece, low, high], "BETWEEN")
-    piece, low, high = (_alike(part, kind) for part in (piece, low, high))
-    return all_of([compare(">=", piece, low), compare("<=", piece, high)])
+    sql_type = mixed([expr, low, high], "BETWEEN")
+    expr, low, high = (_alike(part, sql_type) for part in (expr, low, high))
+    return all_of([compare(">=", expr, low), compare("<=", expr, high)])
 
 
-def case(conditions: Sequence[Piece], results: Sequence[Piece], otherwise: Piece) -> Piece:
+def case(
+    conditions: Sequence[CompiledExpr], results: Sequence[CompiledExpr], otherwise: CompiledExpr
+) -> CompiledExpr:
     """Return the result of the first condition that is true; later ones are not calculated."""
-    kind = mixed([*results, otherwise], "CASE")
+    sql_type = mixed([*results, otherwise], "CASE")
     conditions = [truth(condition, "CASE WHEN") for condition in conditions]
-    results, otherwise = [cast(result, kind) for result in results], cast(otherwise, kind)
+    results, otherwise = [cast(result, sql_type) for result in results], cast(otherwise, sql_type)
     branches = [
         (holds_of(condition), result.run) for condition, result in zip(conditions, results, strict=True)
     ]
@@ -232,14 +236,14 @@ def case(conditions: Sequence[Piece], results: Sequence[Piece], otherwise: Piece
                 return run(row)
         return last(row)
 
-    return _made("CASE", choose, *conditions, *results, otherwise, kind=kind)
+    return _made("CASE", choose, *conditions, *results, otherwise, sql_type=sql_type)
 
 
-def coalesce(pieces: Sequence[Piece]) -> Piece:
+def coalesce(exprs: Sequence[CompiledExpr]) -> CompiledExpr:
     """Return the first value that is not NULL; later ones are not calculated."""
-    kind = mixed(pieces, "COALESCE")
-    pieces = [cast(piece, kind) for piece in pieces]
-    runs = [piece.run for piece in pieces]
+    sql_type = mixed(exprs, "COALESCE")
+    exprs = [cast(expr, sql_type) for expr in exprs]
+    runs = [expr.run for expr in exprs]
 
     def first(row: Row) -> Any:
         for run in runs:
@@ -248,27 +252,27 @@ def coalesce(pieces: Sequence[Piece]) -> Piece:
                 return value
         return None
 
-    return _made("COALESCE", first, *pieces, kind=kind)
+    return _made("COALESCE", first, *exprs, sql_type=sql_type)
 
 
-def null_if(piece: Piece, other: Piece) -> Piece:
+def null_if(expr: CompiledExpr, other: CompiledExpr) -> CompiledExpr:
     """Return NULLIF: the first value, or NULL where both are equal."""
-    kind = piece.kind
-    equal, run = compare("=", piece, other).run, piece.run
-    return _made("NULLIF", lambda row: None if equal(row) else run(row), piece, other, kind=kind)
+    sql_type = expr.sql_type
+    equal, run = compare("=", expr, other).run, expr.run
+    return _made("NULLIF", lambda row: None if equal(row) else run(row), expr, other, sql_type=sql_type)
 
 
-def extreme(pieces: Sequence[Piece], *, greatest: bool) -> Piece:
+def extreme(exprs: Sequence[CompiledExpr], *, greatest: bool) -> CompiledExpr:
     """Return GREATEST or LEAST of the values that are not NULL; of equal ones, the first."""
     name = "GREATEST" if greatest else "LEAST"
-    kind = mixed(pieces, name)
-    pieces = [cast(piece, kind) for piece in pieces]
-    runs = [piece.run for piece in pieces]
+    sql_type = mixed(exprs, name)
+    exprs = [cast(expr, sql_type) for expr in exprs]
+    runs = [expr.run for expr in exprs]
     pick = max if greatest else min
-    rank: Callable[[Any], Any] | None = (lambda v: (isnan(v), v)) if kind == DOUBLE else None
+    rank: Callable[[Any], Any] | None = (lambda v: (isnan(v), v)) if sql_type == DOUBLE else None
 
     def chosen(row: Row) -> Any:
         values = [value for run in runs if (value := run(row)) is not None]
         return pick(values, key=rank) if values else None
 
-    return _made(name, chosen, *pieces, kind=kind)
+    return _made(name, chosen, *exprs, sql_type=sql_type)

@@ -1,9 +1,9 @@
-"""Live queries: takes a SELECT over one table, gives functions of one row; keeps what was compiled.
+"""The compiler of live queries: a filter and a projection over one row, with DuckDB's results.
 
-A filter and a projection are compiled once and then run on every changed row, without DuckDB, with DuckDB's
-results. What cannot be made equal is refused when the query is compiled. A value that cannot be calculated
-for one row (an overflow, a text that is no number) would break off a DuckDB statement; here the row does not
-match, or the column is NULL, and the fault is counted and kept: the other rows go on.
+They are compiled once and run on every changed row, without DuckDB. What cannot be made equal to DuckDB is
+refused when the query is compiled. A value that cannot be calculated for one row (an overflow, a text that is
+no number) would end a DuckDB statement; here the row does not match, or the column is NULL, and the fault is
+counted and kept: the other rows go on.
 """
 
 from __future__ import annotations
@@ -18,11 +18,22 @@ from tidegate.errors import SqlInvalid
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Value
+from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN
+from tidegate.model.values import DAY_MAX, DAY_MIN
 from tidegate.sql.expressions.casts import holds_of, truth
 from tidegate.sql.expressions.dialect import Last, parse_live
 from tidegate.sql.expressions.functions import PLAIN_HINT
-from tidegate.sql.expressions.tree import TreeCompiler, parameter_piece
-from tidegate.sql.expressions.types import INTERVAL, Piece, RowFault, column, column_type_of, refuse
+from tidegate.sql.expressions.tree import TreeCompiler, parameter_expr
+from tidegate.sql.expressions.types import (
+    INTERVAL,
+    BeyondLive,
+    CompiledExpr,
+    RowFault,
+    Run,
+    column,
+    column_type_of,
+    refuse,
+)
 from tidegate.sql.parser.lexer import fold
 
 LAST_MAX = 1_000_000_000
@@ -31,8 +42,14 @@ LAST_MAX = 1_000_000_000
 _TYPED_THEN_CAST = re.compile(r"\b[a-z_]+\s+'(?:[^']|'')*'\s*::", re.IGNORECASE)
 _FILTER_HEAD = "SELECT * FROM t WHERE "
 
-# What one row may bring up beside RowFault: a number without bounds, a document nested too deep.
+# What a row may raise beside RowFault: a number without bounds, a document nested too deep.
 _FAULTS = (RowFault, ArithmeticError, ValueError, RecursionError)
+# What a column of dates or times can hold, and text of ISO 8601 can say.
+_TIME_LIMITS = {
+    "DATE": (DAY_MIN, DAY_MAX),
+    "TIMESTAMP": (TIME_US_MIN, TIME_US_MAX),
+    "TIMESTAMPTZ": (TIME_US_MIN, TIME_US_MAX),
+}
 _CLAUSES = {
     "distinct": "DISTINCT",
     "group": "GROUP BY",
@@ -71,11 +88,11 @@ class Faults:
 
 
 class LiveFilter(Faults):
-    """A compiled filter: called with a row it tells whether the expression is true (not false, not NULL)."""
+    """A compiled filter: called with a row, True if the expression is true (not false, not NULL)."""
 
-    def __init__(self, piece: Piece | None) -> None:
+    def __init__(self, expr: CompiledExpr | None) -> None:
         super().__init__()
-        made = truth(piece, "WHERE") if piece is not None else None
+        made = truth(expr, "WHERE") if expr is not None else None
         self.key = made.key if made is not None else "TRUE"
         self.equality = made.equal if made is not None else None
         self.holds: Callable[[Row], bool] = holds_of(made) if made is not None else lambda _row: True
@@ -96,22 +113,22 @@ class LiveSelect(Faults):
     """
 
     def __init__(
-        self, name: tuple[str, str], shown: Sequence[tuple[str, Piece]], where: Piece | None
+        self, name: tuple[str, str], shown: Sequence[tuple[str, CompiledExpr]], where: CompiledExpr | None
     ) -> None:
         super().__init__()
         self.namespace, self.table = name
-        self.columns = [(title, column_type_of(piece)) for title, piece in shown]
+        self.columns = [(title, column_type_of(expr)) for title, expr in shown]
         self.last: int | None = None
         self._filter = LiveFilter(where)
         self.filter_key: Hashable = self._filter.key
-        self.shape_key: Hashable = tuple((title, piece.key) for title, piece in shown)
+        self.shape_key: Hashable = tuple((title, expr.key) for title, expr in shown)
         self.equality: tuple[int, Value] | None = self._filter.equality
         self._holds = self._filter.holds
-        self._runs = [piece.run for _, piece in shown]
-        self._whole = _projection([piece for _, piece in shown])
+        self._runs = [_shown_value(expr) for _, expr in shown]
+        self._whole = _projection([expr for _, expr in shown], self._runs)
 
     def matches(self, row: Row) -> bool:
-        """Tell whether the WHERE is true for a row; a row that it cannot judge does not match, and counts."""
+        """True if the WHERE is true for a row; one that it cannot compute does not match, and is counted."""
         try:
             return self._holds(row)
         except _FAULTS as problem:
@@ -119,7 +136,7 @@ class LiveSelect(Faults):
             return False
 
     def project(self, row: Row) -> Row:
-        """Return what the SELECT shows of a row; a value that cannot be calculated is NULL, and counts."""
+        """Return what the SELECT shows of a row; a value that cannot be computed is NULL, and is counted."""
         try:
             return self._whole(row)
         except _FAULTS:
@@ -133,12 +150,27 @@ class LiveSelect(Faults):
             return None
 
 
-def _projection(pieces: Sequence[Piece]) -> Callable[[Row], Row]:
+def _shown_value(expr: CompiledExpr) -> Run:
+    """Return the function that gives a shown value; a time that no column holds is a fault."""
+    run, limits = expr.run, _TIME_LIMITS.get(expr.sql_type.name)
+    if limits is None or expr.column is not None:
+        return run
+    low, high = limits
+
+    def checked(row: Row) -> Any:
+        value = run(row)
+        if value is None or low <= value <= high:
+            return value
+        raise BeyondLive(f"a {expr.sql_type} is outside the years 1 to 9999, which live queries do not show")
+
+    return checked
+
+
+def _projection(exprs: Sequence[CompiledExpr], runs: Sequence[Run]) -> Callable[[Row], Row]:
     """Return the quickest function that makes the row that is shown."""
-    positions = [piece.column for piece in pieces if piece.column is not None]
-    if len(positions) == len(pieces) > 1:
+    positions = [expr.column for expr in exprs if expr.column is not None]
+    if len(positions) == len(exprs) > 1:
         return itemgetter(*positions)
-    runs = [piece.run for piece in pieces]
     if len(runs) == 1:
         only = runs[0]
         return lambda row: (only(row),)
@@ -151,7 +183,7 @@ def _check_typed_texts(sql: str) -> None:
 
 
 def compile_filter(sql_expression: str, shape: RowShape, params: Sequence[object]) -> LiveFilter:
-    """Compile a WHERE expression over the columns of a row; SqlUnsupported says what it cannot have."""
+    """Compile a WHERE expression over the columns of a row; SqlUnsupported names what is not supported."""
     _check_typed_texts(sql_expression)
     tree, last = parse_live(_FILTER_HEAD + sql_expression, len(params), _folded(shape))
     _check_clauses(tree)
@@ -161,13 +193,13 @@ def compile_filter(sql_expression: str, shape: RowShape, params: Sequence[object
     if where is None:
         raise SqlInvalid(reason="the filter is empty.")
     compiler = _compiler(shape, set(), params)
-    piece = _guarded(lambda: compiler.build(where.this))
+    expr = _guarded(lambda: compiler.build(where.this))
     _check_parameters(compiler, params)
-    return LiveFilter(piece)
+    return LiveFilter(expr)
 
 
 def compile_select(sql: str, shape: RowShape, params: Sequence[object]) -> LiveSelect:
-    """Compile SELECT … FROM ns.t [alias] [WHERE …] [LAST n]; SqlUnsupported says what it cannot have."""
+    """Compile SELECT … FROM ns.t [alias] [WHERE …] [LAST n]; SqlUnsupported names what is not supported."""
     _check_typed_texts(sql)
     tree, last = parse_live(sql, len(params), _folded(shape))
     table, qualifiers = _check_clauses(tree)
@@ -194,8 +226,11 @@ def _folded(shape: RowShape) -> frozenset[str]:
 
 
 def _compiler(shape: RowShape, qualifiers: set[str], params: Sequence[object]) -> TreeCompiler:
-    pieces = [(name, column(position, name, kind)) for position, (name, kind) in enumerate(shape.columns)]
-    return TreeCompiler({fold(name): piece for name, piece in pieces}, qualifiers, params)
+    exprs = [
+        (name, column(position, name, column_type))
+        for position, (name, column_type) in enumerate(shape.columns)
+    ]
+    return TreeCompiler({fold(name): expr for name, expr in exprs}, qualifiers, params)
 
 
 def _guarded(build: Callable[[], Any]) -> Any:
@@ -211,7 +246,7 @@ def _last_count(last: Last, compiler: TreeCompiler) -> int:
     count: object = last.number
     if last.is_parameter:
         compiler.parameters_used.add(last.number)
-        count = parameter_piece(_parameter(compiler, last.number), last.number).value
+        count = parameter_expr(_parameter(compiler, last.number), last.number).value
     if isinstance(count, bool) or not isinstance(count, int) or not 0 < count <= LAST_MAX:
         raise SqlInvalid(
             reason=f"LAST takes a whole number from 1 to {LAST_MAX:,}, not {shorten(str(count))}."
@@ -269,9 +304,11 @@ def _folded_name(identifier: Any) -> str:
     return str(identifier.name if identifier.args.get("quoted") else fold(identifier.name))
 
 
-def _shown_columns(nodes: Sequence[Any], shape: RowShape, compiler: TreeCompiler) -> list[tuple[str, Piece]]:
-    """Return names and pieces of what the SELECT shows."""
-    shown: list[tuple[str, Piece]] = []
+def _shown_columns(
+    nodes: Sequence[Any], shape: RowShape, compiler: TreeCompiler
+) -> list[tuple[str, CompiledExpr]]:
+    """Return names and expressions of what the SELECT shows."""
+    shown: list[tuple[str, CompiledExpr]] = []
     for node in nodes:
         star = _star(node)
         if star is not None:
@@ -283,16 +320,16 @@ def _shown_columns(nodes: Sequence[Any], shape: RowShape, compiler: TreeCompiler
             shown += [(name, every[fold(name)]) for name, _ in shape.columns]
             continue
         is_named = type(node).__name__ == "Alias"
-        piece = compiler.build(node.this if is_named else node)
-        if piece.kind == INTERVAL:
+        expr = compiler.build(node.this if is_named else node)
+        if expr.sql_type == INTERVAL:
             raise refuse("An INTERVAL cannot be shown by a live query.", "Add it to a TIMESTAMP or a DATE.")
         if is_named:
             title = node.alias
-        elif piece.column is not None and type(node).__name__ == "Column":
-            title = shape.columns[piece.column][0]
+        elif expr.column is not None and type(node).__name__ == "Column":
+            title = shape.columns[expr.column][0]
         else:
             title = node.sql(dialect="duckdb")
-        shown.append((title, piece))
+        shown.append((title, expr))
     if not shown:
         raise SqlInvalid(reason="it selects no column.")
     return shown

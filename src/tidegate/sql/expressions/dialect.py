@@ -1,8 +1,8 @@
-"""The text of a live query: read by our own tokens, then parsed by sqlglot with DuckDB's grammar.
+"""The text of a live query: read by our lexer, then parsed by sqlglot with DuckDB's grammar.
 
 The tokens are written again for sqlglot: without comments, parameters as calls, texts in single quotes. It
-takes `$1+$2` for the begin of a $-quoted text, and does not tell some forms apart that DuckDB does. Some
-names of columns are words of its own, so they are quoted for it.
+takes `$1+$2` for the beginning of a $-quoted text, and does not distinguish some forms that DuckDB does. Some
+names of columns are keywords to it, so they are quoted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tidegate.sql.parser.lexer import (
     QUOTED,
     SIGN,
     STRING,
-    Place,
-    Token,
+    SourceText,
+    SqlToken,
     fold,
     scan,
     shown,
@@ -33,9 +33,9 @@ from tidegate.sql.parser.lexer import (
 QUERY_CHARS_MAX = 100_000  # a filter with every id of a browser's page fits many times
 
 _PARAMETER_CALL = "tidegate_parameter"
-# What sqlglot parses by a rule of its own and is a function of ours; the others go by their name.
+# Functions that keep sqlglot's own parsing rule; all others are parsed as plain calls.
 _PARSERS_KEPT = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "POSITION", "SUBSTRING")
-# Words that are names to DuckDB where a column has them, and begin something of their own for sqlglot.
+# Words that DuckDB takes as names of columns, and sqlglot as keywords.
 _QUOTED_FOR_IT = frozenset(
     {
         "ALTER",
@@ -57,7 +57,7 @@ _NAMES_HINT = 'A name that is a word of SQL is written in double quotes: "order"
 
 
 class Last(NamedTuple):
-    """What LAST asks for: a count, or the number of the parameter that has it."""
+    """The n of LAST n: a count, or the number of the parameter that has it."""
 
     number: int
     is_parameter: bool
@@ -82,7 +82,7 @@ def live_dialect() -> Any:
 
 
 def parse_live(sql: str, parameter_count: int, columns: Collection[str] = ()) -> tuple[Any, Last | None]:
-    """Parse one statement; gives the tree, with parameters as numbered placeholders, and its LAST.
+    """Parse one statement; return the tree, with parameters as numbered placeholders, and its LAST.
 
     `columns` are the names of the table's columns, folded.
     """
@@ -105,24 +105,24 @@ def parse_live(sql: str, parameter_count: int, columns: Collection[str] = ()) ->
     found = [tree for tree in trees if tree is not None and type(tree).__name__ != "Semicolon"]
     if len(found) != 1:
         raise refuse(f"A live query is one SELECT, not {len(found)} statements.")
-    return _placed(found[0]), last
+    return _with_placeholders(found[0]), last
 
 
-def _tokens(sql: str) -> Iterator[Token]:
+def _tokens(sql: str) -> Iterator[SqlToken]:
     """Yield the tokens, parameters with their numbers."""
-    place, position, marks = Place(sql, 1), 0, 0
-    while (token := scan(place, position)).kind != END:
+    source, position, marks = SourceText(sql, 1), 0, 0
+    while (token := scan(source, position)).kind != END:
         position = token.stop
         if token.kind == PARAM:
             is_mark = sql[token.start] == "?"
             marks += is_mark
             number = marks if is_mark else int(sql[token.start + 1 : token.stop][:9])
-            token = Token(PARAM, "", token.start, token.stop, number)
+            token = SqlToken(PARAM, "", token.start, token.stop, number)
         yield token
 
 
-def _check_forms(sql: str, tokens: Sequence[Token]) -> None:
-    """Refuse what the tree does not tell apart: .5 and 0.5, x ->> 'a'::INT and (x ->> 'a')::INT.
+def _check_forms(sql: str, tokens: Sequence[SqlToken]) -> None:
+    """Refuse what is the same in the tree: .5 and 0.5, x ->> 'a'::INT and (x ->> 'a')::INT.
 
     To DuckDB, .5 is a DECIMAL of one digit less, and :: is for the path alone.
     """
@@ -139,7 +139,9 @@ def _check_forms(sql: str, tokens: Sequence[Token]) -> None:
             )
 
 
-def _without_last(sql: str, tokens: list[Token], parameter_count: int) -> tuple[list[Token], Last | None]:
+def _without_last(
+    sql: str, tokens: list[SqlToken], parameter_count: int
+) -> tuple[list[SqlToken], Last | None]:
     """Cut semicolons and LAST n off the end."""
     marks = sum(sql[token.start] == "?" for token in tokens if token.kind == PARAM)
     if marks > parameter_count:
@@ -157,11 +159,11 @@ def _without_last(sql: str, tokens: list[Token], parameter_count: int) -> tuple[
     return tokens[:-2], Last(int(text), False)
 
 
-def _written(sql: str, tokens: Sequence[Token], columns: Collection[str]) -> list[str]:
+def _written(sql: str, tokens: Sequence[SqlToken], columns: Collection[str]) -> list[str]:
     """Write each token again; those that touch each other still do."""
     parts = []
-    before = Token(END, "", 0, 0)
-    for token, following in pairwise([*tokens, Token(END, "", len(sql) + 1, len(sql) + 1)]):
+    before = SqlToken(END, "", 0, 0)
+    for token, following in pairwise([*tokens, SqlToken(END, "", len(sql) + 1, len(sql) + 1)]):
         text = sql[token.start : token.stop]
         if token.kind == PARAM:
             text = f"{_PARAMETER_CALL}({token.number})"
@@ -170,19 +172,19 @@ def _written(sql: str, tokens: Sequence[Token], columns: Collection[str]) -> lis
         elif _is_column(token, before, following) and fold(text) in columns:
             text = f'"{text}"'
         parts.append(text + " " if following.start > token.stop else text)
-        before = Token(QUOTED, "", token.start, token.stop) if text[0] == '"' else token
+        before = SqlToken(QUOTED, "", token.start, token.stop) if text[0] == '"' else token
     return parts
 
 
-def _is_column(token: Token, before: Token, following: Token) -> bool:
+def _is_column(token: SqlToken, before: SqlToken, following: SqlToken) -> bool:
     """Return whether a word that sqlglot knows is the name of a column, if there is one."""
     if token.key == "BETWEEN":
         return before.key in _BEFORE_NAMES or (before.kind == SIGN and before.key != ")")
     return token.key in _QUOTED_FOR_IT and following.key != "("
 
 
-def _placed(tree: Any) -> Any:
-    """Put placeholders where the calls stand that were written for parameters."""
+def _with_placeholders(tree: Any) -> Any:
+    """Replace the calls that were written for parameters by placeholders."""
     from sqlglot import exp
 
     for call in list(tree.find_all(exp.Anonymous)):
@@ -191,16 +193,16 @@ def _placed(tree: Any) -> Any:
     return tree
 
 
-def _unread(problem: Exception, sql: str, tokens: Sequence[Token], parts: Sequence[str]) -> SqlInvalid:
-    """Return the error for a text that sqlglot does not take, with the place in our text."""
+def _unread(problem: Exception, sql: str, tokens: Sequence[SqlToken], parts: Sequence[str]) -> SqlInvalid:
+    """Return the error for a text that sqlglot does not take, with the position in the caller's text."""
     details = getattr(problem, "errors", None)
     if not details or not tokens:
         return SqlInvalid(reason="it cannot be read.", hint=_NAMES_HINT)
-    found, place = details[0], Place(sql, 1)
+    found, source = details[0], SourceText(sql, 1)
     token = tokens[_at(parts, int(found["line"]), int(found["col"]))]
     said = str(found["description"])
-    wanted = f"expected {said.removeprefix('Expecting ')} near" if said.startswith("Expecting ") else "near"
-    return place.error(f"it cannot be read, {wanted} {shown(place, token)}", token.start, _NAMES_HINT)
+    context = f"expected {said.removeprefix('Expecting ')} near" if said.startswith("Expecting ") else "near"
+    return source.error(f"it cannot be read, {context} {shown(source, token)}", token.start, _NAMES_HINT)
 
 
 def _at(parts: Sequence[str], line: int, column: int) -> int:

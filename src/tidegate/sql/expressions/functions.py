@@ -1,4 +1,4 @@
-"""The functions that may stand in a live query, by name; each takes compiled arguments and gives a piece."""
+"""The functions of live queries by name, with the number of their arguments and their compilers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import lru_cache
 from tidegate.errors import SqlUnsupported
 from tidegate.sql.expressions import functions_json, functions_numbers, functions_text, functions_times
 from tidegate.sql.expressions.comparisons import case, coalesce, extreme, null_if
-from tidegate.sql.expressions.types import NULL, Piece, constant, refuse
+from tidegate.sql.expressions.types import NULL, CompiledExpr, constant, refuse
 
-Build = Callable[[Sequence[Piece]], Piece]
+Build = Callable[[Sequence[CompiledExpr]], CompiledExpr]
 
 PLAIN_HINT = "Ask for it in a plain query (POST /api/v1/sql), or calculate it continuously in a pipeline."
 
@@ -43,7 +43,7 @@ def _choices() -> dict[str, tuple[int, int, Build]]:
 
 @lru_cache(maxsize=1)
 def every_function() -> Mapping[str, tuple[int, int, Build]]:
-    """Return every function: the fewest and the most arguments that it takes, and what builds it."""
+    """Return every function: the fewest and the most arguments that it takes, and its compiler."""
     return {
         **_choices(),
         **functions_text.FUNCTIONS,
@@ -53,8 +53,8 @@ def every_function() -> Mapping[str, tuple[int, int, Build]]:
     }
 
 
-def build_call(name: str, args: Sequence[Piece]) -> Piece:
-    """Return the piece of `name(args)`, or refuse it and say what there is."""
+def build_call(name: str, args: Sequence[CompiledExpr]) -> CompiledExpr:
+    """Return the expression of `name(args)`, or raise SqlUnsupported with the functions that there are."""
     word = name.lower()
     known = every_function().get(word)
     if known is None:
@@ -83,6 +83,6 @@ def unknown_function(word: str) -> SqlUnsupported:
     return refuse(f"A live query has no function {word}().{guess}", listed)
 
 
-def null_piece() -> Piece:
+def null_expr() -> CompiledExpr:
     """Return NULL as written."""
     return constant(None, NULL)

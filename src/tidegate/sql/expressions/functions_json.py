@@ -1,4 +1,4 @@
-"""JSON: one value out of a document, by a key, a place in a list, or a simple path.
+"""JSON: one value out of a document, by a key, a position in a list, or a simple path.
 
 `->` gives JSON, `->>` its text: a string without quotes, NULL for null. A value is written again as DuckDB
 writes it: without spaces, numbers in their shortest form. Of equal keys the first counts.
@@ -17,7 +17,7 @@ from tidegate.sql.expressions.types import (
     INTEGER_BITS,
     JSON,
     TEXT,
-    Piece,
+    CompiledExpr,
     RowFault,
     call,
     constant,
@@ -34,7 +34,7 @@ _SHORT = {"\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", '"': 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-class _Number(str):
+class _JsonNumber(str):
     """A number as DuckDB writes it."""
 
     __slots__ = ()
@@ -46,11 +46,11 @@ class _Members(list[tuple[str, Any]]):
     __slots__ = ()
 
 
-def _float(text: str) -> _Number:
+def _float(text: str) -> _JsonNumber:
     """Write a DOUBLE in its shortest form; one that is too large stays as it was written."""
     number = float(text)
     if not math.isfinite(number):
-        return _Number(text)
+        return _JsonNumber(text)
     mantissa, _, exponent = f"{number!r}".partition("e")
     sign = "-" if mantissa.startswith("-") else ""
     whole, _, fraction = mantissa.removeprefix("-").partition(".")
@@ -60,14 +60,14 @@ def _float(text: str) -> _Number:
     point -= len(whole + fraction) - len(digits)
     digits = digits.rstrip("0")
     if not digits:
-        return _Number(f"{sign}0.0")
+        return _JsonNumber(f"{sign}0.0")
     if 0 < point <= 21:
         padded = digits.ljust(point, "0")
-        return _Number(f"{sign}{padded[:point]}.{padded[point:] or '0'}")
+        return _JsonNumber(f"{sign}{padded[:point]}.{padded[point:] or '0'}")
     if -6 < point <= 0:
-        return _Number(f"{sign}0.{'0' * -point}{digits}")
+        return _JsonNumber(f"{sign}0.{'0' * -point}{digits}")
     tail = f".{digits[1:]}" if len(digits) > 1 else ""
-    return _Number(f"{sign}{digits[0]}{tail}e{point - 1}")
+    return _JsonNumber(f"{sign}{digits[0]}{tail}e{point - 1}")
 
 
 def _refused_word(word: str) -> Any:
@@ -75,7 +75,7 @@ def _refused_word(word: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_Members, parse_float=_float, parse_int=_Number, parse_constant=_refused_word
+    object_pairs_hook=_Members, parse_float=_float, parse_int=_JsonNumber, parse_constant=_refused_word
 )
 
 
@@ -87,7 +87,7 @@ def _parsed(text: str) -> Any:
 
 
 def _found(document: Any, steps: Sequence[Step]) -> Any:
-    """Follow the steps; raise LookupError where they lead nowhere."""
+    """Return the value that the steps lead to, or raise LookupError."""
     for step in steps:
         if isinstance(step, str):
             if not isinstance(document, _Members):
@@ -106,7 +106,7 @@ _NOTHING = object()
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, _Number):
+    if isinstance(value, _JsonNumber):
         return str(value)
     if isinstance(value, str):
         if _SURROGATE.search(value):
@@ -131,14 +131,14 @@ def _extract(text: str, steps: Sequence[Step], as_text: bool) -> str | None:
         return None
     if as_text and value is None:
         return None
-    is_string = isinstance(value, str) and not isinstance(value, _Number)
+    is_string = isinstance(value, str) and not isinstance(value, _JsonNumber)
     written = _written(value)
     return str(value) if as_text and is_string else written
 
 
-def _steps(path: Piece) -> list[Step] | None:
+def _steps(path: CompiledExpr) -> list[Step] | None:
     """Read a constant path."""
-    if not path.constant or path.kind.name not in ("TEXT", "NULL", *INTEGER_BITS):
+    if not path.constant or path.sql_type.name not in ("TEXT", "NULL", *INTEGER_BITS):
         raise refuse("A JSON path must be a constant in a live query.", _PATH_HINT)
     value = path.value
     if value is None or isinstance(value, int):
@@ -158,19 +158,19 @@ def _steps(path: Piece) -> list[Step] | None:
     return steps
 
 
-def extract(document: Piece, path: Piece, *, as_text: bool) -> Piece:
+def extract(document: CompiledExpr, path: CompiledExpr, *, as_text: bool) -> CompiledExpr:
     """Return `document -> path`, or `document ->> path` as text."""
     name = "->>" if as_text else "->"
-    if document.kind.name not in ("JSON", "TEXT", "NULL"):
-        raise refuse(f"{name} takes JSON, not {document.kind}.")
-    kind, steps = TEXT if as_text else JSON, _steps(path)
+    if document.sql_type.name not in ("JSON", "TEXT", "NULL"):
+        raise refuse(f"{name} takes JSON, not {document.sql_type}.")
+    sql_type, steps = TEXT if as_text else JSON, _steps(path)
     if steps is None or document.is_null:
-        return constant(None, kind)
+        return constant(None, sql_type)
     act: Callable[[str], str | None] = partial(_extract, steps=steps, as_text=as_text)
-    return call(kind, f"{name} {steps!r}", act, document)
+    return call(sql_type, f"{name} {steps!r}", act, document)
 
 
-FUNCTIONS: dict[str, tuple[int, int, Callable[[Sequence[Piece]], Piece]]] = {
+FUNCTIONS: dict[str, tuple[int, int, Callable[[Sequence[CompiledExpr]], CompiledExpr]]] = {
     "json_extract": (2, 2, lambda args: extract(args[0], args[1], as_text=False)),
     "json_extract_string": (2, 2, lambda args: extract(args[0], args[1], as_text=True)),
 }

@@ -15,12 +15,12 @@ from tidegate.sql.expressions.types import (
     DOUBLE,
     INTEGER_BITS,
     TINYINT,
-    Kind,
-    Piece,
+    CompiledExpr,
+    SqlType,
     call,
     checker,
     decimal_checker,
-    decimal_kind,
+    decimal_type,
     refuse,
     scaled,
 )
@@ -29,58 +29,60 @@ from tidegate.sql.expressions.types import (
 _ROUND_DIGITS_MAX = 400
 
 
-def number_of(piece: Piece, name: str) -> Piece:
+def number_of(expr: CompiledExpr, name: str) -> CompiledExpr:
     """Return an argument that must be a number, or refuse it."""
-    if piece.kind.name in NUMBERS:
-        return piece
-    raise refuse(f"{name}() takes a number, not {piece.kind}.", "Cast it: CAST(x AS DOUBLE).")
+    if expr.sql_type.name in NUMBERS:
+        return expr
+    raise refuse(f"{name}() takes a number, not {expr.sql_type}.", "Cast it: CAST(x AS DOUBLE).")
 
 
-def _absolute(args: Sequence[Piece]) -> Piece:
-    piece = number_of(args[0], "abs")
-    if piece.kind.name in INTEGER_BITS:
-        check = checker(piece.kind, "abs()")
-        return call(piece.kind, "abs", lambda value: check(abs(value)), piece)
-    return call(piece.kind, "abs", Decimal.copy_abs if piece.kind.name == "DECIMAL" else abs, piece)
+def _absolute(args: Sequence[CompiledExpr]) -> CompiledExpr:
+    expr = number_of(args[0], "abs")
+    if expr.sql_type.name in INTEGER_BITS:
+        check = checker(expr.sql_type, "abs()")
+        return call(expr.sql_type, "abs", lambda value: check(abs(value)), expr)
+    return call(expr.sql_type, "abs", Decimal.copy_abs if expr.sql_type.name == "DECIMAL" else abs, expr)
 
 
-def _sign(args: Sequence[Piece]) -> Piece:
+def _sign(args: Sequence[CompiledExpr]) -> CompiledExpr:
     return call(TINYINT, "sign", lambda value: (value > 0) - (value < 0), number_of(args[0], "sign"))
 
 
-def _stepped(name: str, rounding: str, step: Callable[[float], int]) -> Callable[[Sequence[Piece]], Piece]:
+def _stepped(
+    name: str, rounding: str, step: Callable[[float], int]
+) -> Callable[[Sequence[CompiledExpr]], CompiledExpr]:
     """Return floor() or ceil(): DECIMAL stays DECIMAL, all others become DOUBLE."""
 
     def whole(value: float) -> float:
         return math.copysign(float(step(value)), value) if math.isfinite(value) else value
 
-    def build(args: Sequence[Piece]) -> Piece:
-        piece = number_of(args[0], name)
-        if piece.kind.name != "DECIMAL":
-            return call(DOUBLE, name, whole, cast(piece, DOUBLE))
-        if piece.kind.scale == 0:
-            return piece
-        kind = decimal_kind(piece.kind.precision, 0)
-        return call(kind, name, lambda v: scaled(v, Decimal(1), rounding), piece)
+    def build(args: Sequence[CompiledExpr]) -> CompiledExpr:
+        expr = number_of(args[0], name)
+        if expr.sql_type.name != "DECIMAL":
+            return call(DOUBLE, name, whole, cast(expr, DOUBLE))
+        if expr.sql_type.scale == 0:
+            return expr
+        sql_type = decimal_type(expr.sql_type.precision, 0)
+        return call(sql_type, name, lambda v: scaled(v, Decimal(1), rounding), expr)
 
     return build
 
 
-def _round(args: Sequence[Piece]) -> Piece:
-    piece = number_of(args[0], "round")
+def _round(args: Sequence[CompiledExpr]) -> CompiledExpr:
+    expr = number_of(args[0], "round")
     digits = _round_digits(args[1]) if len(args) == 2 else 0
-    if piece.kind == DOUBLE:
+    if expr.sql_type == DOUBLE:
         act = round_away if len(args) == 1 else _rounded_double(digits)
-        return call(DOUBLE, f"round {digits if len(args) == 2 else ''}", act, piece)
-    if piece.kind.name == "DECIMAL":
-        return _rounded_decimal(piece, digits)
-    return piece if digits >= 0 else _rounded_integer(piece, -digits)
+        return call(DOUBLE, f"round {digits if len(args) == 2 else ''}", act, expr)
+    if expr.sql_type.name == "DECIMAL":
+        return _rounded_decimal(expr, digits)
+    return expr if digits >= 0 else _rounded_integer(expr, -digits)
 
 
-def _round_digits(piece: Piece) -> int:
-    if not piece.constant or piece.kind.name not in INTEGER_BITS:
+def _round_digits(expr: CompiledExpr) -> int:
+    if not expr.constant or expr.sql_type.name not in INTEGER_BITS:
         raise refuse("round() takes a whole number as its second argument in a live query, as a constant.")
-    return max(min(int(piece.value), _ROUND_DIGITS_MAX), -_ROUND_DIGITS_MAX)
+    return max(min(int(expr.value), _ROUND_DIGITS_MAX), -_ROUND_DIGITS_MAX)
 
 
 def _rounded_double(digits: int) -> Callable[[float], float]:
@@ -97,33 +99,33 @@ def _rounded_double(digits: int) -> Callable[[float], float]:
     return after_point if digits >= 0 else before_point
 
 
-def _rounded_decimal(piece: Piece, digits: int) -> Piece:
-    if digits >= piece.kind.scale:
-        return piece
-    whole = piece.kind.precision - piece.kind.scale
+def _rounded_decimal(expr: CompiledExpr, digits: int) -> CompiledExpr:
+    if digits >= expr.sql_type.scale:
+        return expr
+    whole = expr.sql_type.precision - expr.sql_type.scale
     if -digits > whole:
         # DuckDB gives 0 here, for NULL, too.
-        raise refuse(f"round() has nothing to keep of {piece.kind} to {digits} digits.")
+        raise refuse(f"round() has nothing to keep of {expr.sql_type} to {digits} digits.")
     # Without digits after the point there is no room for the one that rounding may add.
-    precision = min(piece.kind.precision + (piece.kind.scale == 0), DECIMAL_PRECISION_MAX)
-    kind = decimal_kind(precision, max(digits, 0))
-    unit, check = Decimal(1).scaleb(-digits), decimal_checker(kind, "round()")
-    target = Decimal(1).scaleb(-kind.scale)
+    precision = min(expr.sql_type.precision + (expr.sql_type.scale == 0), DECIMAL_PRECISION_MAX)
+    sql_type = decimal_type(precision, max(digits, 0))
+    unit, check = Decimal(1).scaleb(-digits), decimal_checker(sql_type, "round()")
+    target = Decimal(1).scaleb(-sql_type.scale)
 
     def rounded(value: Decimal) -> Decimal:
         return check(scaled(scaled(value, unit), target))
 
-    return call(kind, f"round {digits}", rounded, piece)
+    return call(sql_type, f"round {digits}", rounded, expr)
 
 
-def _rounded_integer(piece: Piece, zeros: int) -> Piece:
-    check, power = checker(piece.kind, "round()"), 10 ** min(zeros, 40)
+def _rounded_integer(expr: CompiledExpr, zeros: int) -> CompiledExpr:
+    check, power = checker(expr.sql_type, "round()"), 10 ** min(zeros, 40)
 
     def rounded(value: int) -> int:
         whole = (abs(value) + power // 2) // power * power
         return check(whole if value >= 0 else -whole)
 
-    return call(piece.kind, f"round -{zeros}", rounded, piece)
+    return call(expr.sql_type, f"round -{zeros}", rounded, expr)
 
 
 def power_of(left: float, right: float) -> float:
@@ -145,21 +147,21 @@ def _root(value: float) -> float:
 
 
 def _doubles(
-    name: str, function: Callable[..., Any], kind: Kind = DOUBLE
-) -> Callable[[Sequence[Piece]], Piece]:
-    return lambda args: call(kind, name, function, *(cast(number_of(arg, name), DOUBLE) for arg in args))
+    name: str, function: Callable[..., Any], sql_type: SqlType = DOUBLE
+) -> Callable[[Sequence[CompiledExpr]], CompiledExpr]:
+    return lambda args: call(sql_type, name, function, *(cast(number_of(arg, name), DOUBLE) for arg in args))
 
 
-def power(left: Piece, right: Piece) -> Piece:
+def power(left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
     """Return `left ** right`."""
     return _doubles("power", power_of)([left, right])
 
 
-def _modulo(args: Sequence[Piece]) -> Piece:
+def _modulo(args: Sequence[CompiledExpr]) -> CompiledExpr:
     return arithmetic("%", args[0], args[1])
 
 
-FUNCTIONS: dict[str, tuple[int, int, Callable[[Sequence[Piece]], Piece]]] = {
+FUNCTIONS: dict[str, tuple[int, int, Callable[[Sequence[CompiledExpr]], CompiledExpr]]] = {
     "abs": (1, 1, _absolute),
     "sign": (1, 1, _sign),
     "floor": (1, 1, _stepped("floor", ROUND_FLOOR, math.floor)),

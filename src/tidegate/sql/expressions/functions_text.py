@@ -16,14 +16,14 @@ from tidegate.sql.expressions.types import (
     INTEGER_BITS,
     TEXT,
     BeyondLive,
-    Piece,
+    CompiledExpr,
     RowFault,
     call,
     constant,
     refuse,
 )
 
-SUBSTRING_MAX = 2**32 - 1  # what DuckDB takes as a place or a length
+SUBSTRING_MAX = 2**32 - 1  # what DuckDB takes as a position or a length
 TEXT_CHARS_MAX = 64 * 1024 * 1024  # four times the largest row; protects the memory of the server
 # four times the largest row: a filter must not eat the memory of the server
 PATTERNS_KEPT = 512  # compiled LIKE patterns that come from a column
@@ -34,18 +34,20 @@ _LONE = re.compile(
 )
 
 
-def text_of(piece: Piece, name: str) -> Piece:
+def text_of(expr: CompiledExpr, name: str) -> CompiledExpr:
     """Return an argument that must be TEXT (JSON is text, too), or refuse it."""
-    if piece.kind.name in ("TEXT", "JSON"):
-        return cast(piece, TEXT)
-    raise refuse(f"{name} takes TEXT, not {piece.kind}.", f"Cast it: {name.rstrip('()')}(CAST(x AS TEXT)).")
+    if expr.sql_type.name in ("TEXT", "JSON"):
+        return cast(expr, TEXT)
+    raise refuse(
+        f"{name} takes TEXT, not {expr.sql_type}.", f"Cast it: {name.rstrip('()')}(CAST(x AS TEXT))."
+    )
 
 
-def integer_of(piece: Piece, name: str) -> Piece:
+def integer_of(expr: CompiledExpr, name: str) -> CompiledExpr:
     """Return an argument that must be a whole number, or refuse it."""
-    if piece.kind.name in INTEGER_BITS:
-        return cast(piece, BIGINT)
-    raise refuse(f"{name} takes a whole number here, not {piece.kind}.", "Cast it: CAST(x AS BIGINT).")
+    if expr.sql_type.name in INTEGER_BITS:
+        return cast(expr, BIGINT)
+    raise refuse(f"{name} takes a whole number here, not {expr.sql_type}.", "Cast it: CAST(x AS BIGINT).")
 
 
 def lower(text: str) -> str:
@@ -102,7 +104,7 @@ def right(text: str, count: int) -> str:
 
 
 def reverse(text: str) -> str:
-    """Turn the characters round."""
+    """Return the characters in reverse."""
     if text.isascii():
         return text[::-1]
     if not _LONE.fullmatch(text) or "\r\n" in text:
@@ -110,22 +112,24 @@ def reverse(text: str) -> str:
     return text[::-1]
 
 
-def like(piece: Piece, pattern: Piece, escape: Piece | None, *, fold: bool) -> Piece:
+def like(
+    expr: CompiledExpr, pattern: CompiledExpr, escape: CompiledExpr | None, *, fold: bool
+) -> CompiledExpr:
     """Return LIKE, or ILIKE with `fold`: both sides in small letters."""
     name = "ILIKE" if fold else "LIKE"
-    piece, pattern = text_of(piece, name), text_of(pattern, name)
+    expr, pattern = text_of(expr, name), text_of(pattern, name)
     mark = _escape_mark(escape, fold)
     if mark is None:
         return constant(None, BOOLEAN)
     compiled = lru_cache(PATTERNS_KEPT)(lambda text: compile_like(lower(text) if fold else text, mark))
     if pattern.constant and pattern.value is not None:
         test = _like_constant(pattern.value, mark, fold)
-        return call(BOOLEAN, f"{name} {mark!r} {pattern.value!r}", test, piece)
+        return call(BOOLEAN, f"{name} {mark!r} {pattern.value!r}", test, expr)
 
     def matched(text: str, of: str) -> bool:
         return compiled(of)(lower(text) if fold else text)
 
-    return call(BOOLEAN, f"{name} {mark!r}", matched, piece, pattern)
+    return call(BOOLEAN, f"{name} {mark!r}", matched, expr, pattern)
 
 
 def _like_constant(pattern: str, mark: str, fold: bool) -> Callable[[str], bool]:
@@ -136,10 +140,10 @@ def _like_constant(pattern: str, mark: str, fold: bool) -> Callable[[str], bool]
     return (lambda text: test(lower(text))) if fold else test
 
 
-def _escape_mark(escape: Piece | None, fold: bool) -> str | None:
+def _escape_mark(escape: CompiledExpr | None, fold: bool) -> str | None:
     if escape is None:
         return ""
-    if not escape.constant or escape.kind.name not in ("TEXT", "NULL"):
+    if not escape.constant or escape.sql_type.name not in ("TEXT", "NULL"):
         raise refuse("ESCAPE takes a text constant in a live query.")
     mark = escape.value
     if mark is not None and len(mark) > 1:
@@ -181,7 +185,7 @@ def compile_like(pattern: str, mark: str) -> Callable[[str], bool]:
     return test
 
 
-# A stretch between two '%': plain text, or characters of which None stands for any one.
+# A literal between two '%': plain text, or characters of which None stands for any one.
 _Stretch = str | tuple[str | None, ...]
 
 
@@ -199,8 +203,8 @@ def _like_parts(pattern: str, mark: str) -> list[_Stretch]:
         else:
             parts[-1].append(None if char == "_" else char)
     middle = [part for part in parts[1:-1] if part]
-    kept = parts if len(parts) == 1 else [parts[0], *middle, parts[-1]]
-    return [tuple(part) if None in part else "".join(map(str, part)) for part in kept]
+    chosen = parts if len(parts) == 1 else [parts[0], *middle, parts[-1]]
+    return [tuple(part) if None in part else "".join(map(str, part)) for part in chosen]
 
 
 def _fits(text: str, place: int, part: _Stretch) -> bool:
@@ -210,7 +214,7 @@ def _fits(text: str, place: int, part: _Stretch) -> bool:
 
 
 def _find(text: str, part: _Stretch, start: int, stop: int) -> int:
-    """Return the first place where a stretch fits between start and stop, or -1."""
+    """Return the first position where a literal fits between start and stop, or -1."""
     if isinstance(part, str):
         return text.find(part, start, stop)
     places = range(start, stop - len(part) + 1)
@@ -227,21 +231,21 @@ def _joined(one: Any, other: Any) -> Any:
     return one + other
 
 
-def concatenate(left_piece: Piece, right_piece: Piece) -> Piece:
+def concatenate(left: CompiledExpr, right: CompiledExpr) -> CompiledExpr:
     """Return `||`: the texts of both sides; of BYTES, the bytes."""
-    kinds = (left_piece.kind, right_piece.kind)
-    if kinds == (BYTES, BYTES):
-        return call(BYTES, "||", _joined, left_piece, right_piece)
-    return call(TEXT, "||", _joined, *(_shown(piece, "||") for piece in (left_piece, right_piece)))
+    sql_types = (left.sql_type, right.sql_type)
+    if sql_types == (BYTES, BYTES):
+        return call(BYTES, "||", _joined, left, right)
+    return call(TEXT, "||", _joined, *(_shown(expr, "||") for expr in (left, right)))
 
 
-def _shown(piece: Piece, name: str) -> Piece:
-    if piece.kind.name in ("BYTES", "INTERVAL") or (name == "||" and piece.kind.name == "NULL"):
-        raise refuse(f"{name} takes no {piece.kind} in a live query.", "Cast it to TEXT.")
-    return cast(piece, TEXT)
+def _shown(expr: CompiledExpr, name: str) -> CompiledExpr:
+    if expr.sql_type.name in ("BYTES", "INTERVAL") or (name == "||" and expr.sql_type.name == "NULL"):
+        raise refuse(f"{name} takes no {expr.sql_type} in a live query.", "Cast it to TEXT.")
+    return cast(expr, TEXT)
 
 
-def _concat(args: Sequence[Piece]) -> Piece:
+def _concat(args: Sequence[CompiledExpr]) -> CompiledExpr:
     """Return concat(), which leaves NULLs out."""
     parts = [_shown(arg, "concat()") for arg in args]
     runs = [part.run for part in parts]
@@ -253,17 +257,17 @@ def _concat(args: Sequence[Piece]) -> Piece:
 
     if all(part.constant for part in parts):
         return constant(joined(()), TEXT)
-    return Piece(TEXT, f"concat({','.join(part.key for part in parts)})", joined)
+    return CompiledExpr(TEXT, f"concat({','.join(part.key for part in parts)})", joined)
 
 
-def matches_regex(args: Sequence[Piece]) -> Piece:
+def matches_regex(args: Sequence[CompiledExpr]) -> CompiledExpr:
     """Return regexp_matches(): whether a part of the text fits, by the same RE2 that DuckDB has."""
-    piece, pattern = text_of(args[0], "regexp_matches()"), args[1]
-    if not pattern.constant or pattern.kind.name not in ("TEXT", "NULL"):
+    expr, pattern = text_of(args[0], "regexp_matches()"), args[1]
+    if not pattern.constant or pattern.sql_type.name not in ("TEXT", "NULL"):
         raise refuse("regexp_matches() takes a text constant as its pattern in a live query.")
     if pattern.value is None:
         return constant(None, BOOLEAN)
-    return call(BOOLEAN, f"regexp_matches {pattern.value!r}", _regex_test(pattern.value), piece)
+    return call(BOOLEAN, f"regexp_matches {pattern.value!r}", _regex_test(pattern.value), expr)
 
 
 def _regex_test(pattern: str) -> Callable[[str], bool]:
@@ -280,12 +284,16 @@ def _regex_test(pattern: str) -> Callable[[str], bool]:
     return test
 
 
-def _texts(name: str, kind: Any, function: Callable[..., Any]) -> Callable[[Sequence[Piece]], Piece]:
-    return lambda args: call(kind, name, function, *(text_of(arg, f"{name}()") for arg in args))
+def _texts(
+    name: str, sql_type: Any, function: Callable[..., Any]
+) -> Callable[[Sequence[CompiledExpr]], CompiledExpr]:
+    return lambda args: call(sql_type, name, function, *(text_of(arg, f"{name}()") for arg in args))
 
 
-def _text_and_numbers(name: str, function: Callable[..., Any]) -> Callable[[Sequence[Piece]], Piece]:
-    def build(args: Sequence[Piece]) -> Piece:
+def _text_and_numbers(
+    name: str, function: Callable[..., Any]
+) -> Callable[[Sequence[CompiledExpr]], CompiledExpr]:
+    def build(args: Sequence[CompiledExpr]) -> CompiledExpr:
         numbers = [integer_of(arg, f"{name}()") for arg in args[1:]]
         return call(TEXT, name, function, text_of(args[0], f"{name}()"), *numbers)
 
@@ -334,8 +342,8 @@ _CUTS: dict[str, tuple[int, int, Callable[..., Any]]] = {
     "right": (2, 2, right),
 }
 
-FUNCTIONS: dict[str, tuple[int, int, Callable[[Sequence[Piece]], Piece]]] = {
-    **{name: (low, high, _texts(name, kind, act)) for name, (low, high, kind, act) in _WORDS.items()},
+FUNCTIONS: dict[str, tuple[int, int, Callable[[Sequence[CompiledExpr]], CompiledExpr]]] = {
+    **{name: (low, high, _texts(name, sql_type, act)) for name, (low, high, sql_type, act) in _WORDS.items()},
     **{name: (low, high, _text_and_numbers(name, act)) for name, (low, high, act) in _CUTS.items()},
     "concat": (1, 64, _concat),
     "regexp_matches": (2, 2, matches_regex),

@@ -22,7 +22,7 @@ from tidegate.sql.expressions.types import (
     TIMES,
     TIMESTAMP,
     TIMESTAMPTZ,
-    Piece,
+    CompiledExpr,
     call,
     constant,
     refuse,
@@ -47,7 +47,7 @@ _INTERVAL_PART = re.compile(r"\s*([+-]?\d{1,9})\s*([a-z]+)\s*", re.ASCII)
 _COUNT_MAX = 1_000_000  # of a unit in an interval: longer than any calendar that a row has
 
 
-def interval(text: str, unit: str | None) -> Piece:
+def interval(text: str, unit: str | None) -> CompiledExpr:
     """Return an INTERVAL constant: INTERVAL 3 DAY, INTERVAL '1 day 2 hours'."""
     whole = f"{text} {unit}" if unit else text
     parts, place = [0, 0, 0], 0
@@ -68,15 +68,17 @@ def _singular(word: str) -> str:
     return word.removesuffix("s")
 
 
-def _time_of(piece: Piece, name: str) -> Piece:
-    if piece.kind.name in TIMES:
-        return piece
-    raise refuse(f"{name}() takes a DATE or a TIMESTAMP, not {piece.kind}.", "Cast it: CAST(x AS TIMESTAMP).")
+def _time_of(expr: CompiledExpr, name: str) -> CompiledExpr:
+    if expr.sql_type.name in TIMES:
+        return expr
+    raise refuse(
+        f"{name}() takes a DATE or a TIMESTAMP, not {expr.sql_type}.", "Cast it: CAST(x AS TIMESTAMP)."
+    )
 
 
-def _split(piece: Piece) -> Callable[[Any], tuple[int, int]]:
+def _split(expr: CompiledExpr) -> Callable[[Any], tuple[int, int]]:
     """Return the function that splits a value into its day and the microseconds since midnight."""
-    if piece.kind == DATE:
+    if expr.sql_type == DATE:
         return lambda days: (days, 0)
     return lambda moment: divmod(moment, MICROSECONDS_PER_DAY)
 
@@ -111,32 +113,32 @@ _PARTS: dict[str, Callable[[int, int], int]] = {
 _PART_NAMES = {"dayofweek": "dow", "weekday": "dow", "dayofyear": "doy", "dayofmonth": "day"}
 
 
-def part(name: str, piece: Piece, *, function: str = "date_part") -> Piece:
+def part(name: str, expr: CompiledExpr, *, function: str = "date_part") -> CompiledExpr:
     """Return one part of a date or time, such as its year."""
-    piece = _time_of(piece, function)
+    expr = _time_of(expr, function)
     word = name.lower()
     word = _PART_NAMES.get(word, word if word in _PARTS else _singular(word))
     if word == "epoch":
-        return _epoch([piece])
-    get = _era_year if word == "year" and piece.kind == TIMESTAMPTZ else _PARTS.get(word)
+        return _epoch([expr])
+    get = _era_year if word == "year" and expr.sql_type == TIMESTAMPTZ else _PARTS.get(word)
     if get is None:
         raise refuse(
             f"There is no part '{name}' of a time in a live query.", f"There are: {', '.join(_PARTS)}, epoch."
         )
-    split = _split(piece)
-    if piece.is_null and function in ("date_part", "extract"):
-        return constant(None, DOUBLE)  # a part that is no whole number could have been meant
-    return call(BIGINT, f"part {word}", lambda value: get(*split(value)), piece)
+    split = _split(expr)
+    if expr.is_null and function in ("date_part", "extract"):
+        return constant(None, DOUBLE)  # the user may have meant a fraction
+    return call(BIGINT, f"part {word}", lambda value: get(*split(value)), expr)
 
 
-def _named_part(args: Sequence[Piece]) -> Piece:
+def _named_part(args: Sequence[CompiledExpr]) -> CompiledExpr:
     return part(_constant_name(args[0], "date_part"), args[1])
 
 
-def _constant_name(piece: Piece, function: str) -> str:
-    if not piece.constant or not isinstance(piece.value, str):
+def _constant_name(expr: CompiledExpr, function: str) -> str:
+    if not expr.constant or not isinstance(expr.value, str):
         raise refuse(f"{function}() takes the name of the part as a text constant in a live query.")
-    return piece.value
+    return expr.value
 
 
 def _first_day(unit: str, days: int) -> int:
@@ -147,16 +149,16 @@ def _first_day(unit: str, days: int) -> int:
     return days_of(year, month, 1)
 
 
-def _truncate(args: Sequence[Piece]) -> Piece:
+def _truncate(args: Sequence[CompiledExpr]) -> CompiledExpr:
     """Return date_trunc(): of a DATE, too, it is a TIMESTAMP."""
-    name, piece = _constant_name(args[0], "date_trunc"), _time_of(args[1], "date_trunc")
+    name, expr = _constant_name(args[0], "date_trunc"), _time_of(args[1], "date_trunc")
     unit = name.lower() if name.lower() in _UNITS else _singular(name.lower())
     if unit not in _UNITS:
         raise refuse(
             f"date_trunc() has no unit '{name}' in a live query.", f"There are: {', '.join(_UNITS)}."
         )
-    kind = TIMESTAMP if piece.kind == DATE else piece.kind
-    split, (months, days_long, step) = _split(piece), _UNITS[unit]
+    sql_type = TIMESTAMP if expr.sql_type == DATE else expr.sql_type
+    split, (months, days_long, step) = _split(expr), _UNITS[unit]
 
     def cut(value: int) -> int:
         days, clock = split(value)
@@ -164,15 +166,15 @@ def _truncate(args: Sequence[Piece]) -> Piece:
             return midnight(_first_day(unit, days))
         return midnight(days) + (clock - clock % step if step else 0)
 
-    return call(kind, f"date_trunc {unit}", cut, piece)
+    return call(sql_type, f"date_trunc {unit}", cut, expr)
 
 
-def _epoch(args: Sequence[Piece]) -> Piece:
-    piece = _time_of(args[0], "epoch")
-    if piece.kind == DATE:
-        return call(DOUBLE, "epoch", lambda days: days * 86_400.0, piece)
-    act = _zoned_seconds if piece.kind == TIMESTAMPTZ else lambda moment: float(moment) / 1_000_000.0
-    return call(DOUBLE, "epoch", act, piece)
+def _epoch(args: Sequence[CompiledExpr]) -> CompiledExpr:
+    expr = _time_of(args[0], "epoch")
+    if expr.sql_type == DATE:
+        return call(DOUBLE, "epoch", lambda days: days * 86_400.0, expr)
+    act = _zoned_seconds if expr.sql_type == TIMESTAMPTZ else lambda moment: float(moment) / 1_000_000.0
+    return call(DOUBLE, "epoch", act, expr)
 
 
 def _zoned_seconds(moment: int) -> float:
@@ -180,15 +182,15 @@ def _zoned_seconds(moment: int) -> float:
     return moment // 1_000 / 1_000.0 + moment % 1_000 / 1_000_000.0
 
 
-def _epoch_in(name: str, per_second: int) -> Callable[[Sequence[Piece]], Piece]:
+def _epoch_in(name: str, per_second: int) -> Callable[[Sequence[CompiledExpr]], CompiledExpr]:
     step = MICROSECONDS_PER_SECOND // per_second
 
-    def build(args: Sequence[Piece]) -> Piece:
-        piece = _time_of(args[0], name)
-        if piece.kind == DATE:
+    def build(args: Sequence[CompiledExpr]) -> CompiledExpr:
+        expr = _time_of(args[0], name)
+        if expr.sql_type == DATE:
             act = midnight if step == 1 else (lambda days: days * 86_400 * per_second)
-            return call(BIGINT, name, act, piece)
-        return call(BIGINT, name, lambda moment: _nearest(moment, step), piece)
+            return call(BIGINT, name, act, expr)
+        return call(BIGINT, name, lambda moment: _nearest(moment, step), expr)
 
     return build
 
@@ -199,11 +201,11 @@ def _nearest(moment: int, step: int) -> int:
     return rounded if moment >= 0 else -rounded
 
 
-def _direct(name: str) -> Callable[[Sequence[Piece]], Piece]:
+def _direct(name: str) -> Callable[[Sequence[CompiledExpr]], CompiledExpr]:
     return lambda args: part(name, args[0], function=name)
 
 
-FUNCTIONS: dict[str, tuple[int, int, Callable[[Sequence[Piece]], Piece]]] = {
+FUNCTIONS: dict[str, tuple[int, int, Callable[[Sequence[CompiledExpr]], CompiledExpr]]] = {
     **{name: (1, 1, _direct(name)) for name in (*_PARTS, *_PART_NAMES) if name not in ("dow", "doy")},
     "date_part": (2, 2, _named_part),
     "datepart": (2, 2, _named_part),

@@ -1,4 +1,4 @@
-"""From the parsed tree to pieces: one walk, every node either has its rule here or is refused by name."""
+"""The compiler from the parsed tree to expressions: every node has its rule here, or is refused by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidegate.model.names import shorten
 from tidegate.sql.expressions import comparisons as logic
 from tidegate.sql.expressions.arithmetic import arithmetic, integer_literal, minus
 from tidegate.sql.expressions.casts import cast
-from tidegate.sql.expressions.functions import PLAIN_HINT, build_call, null_piece, unknown_function
+from tidegate.sql.expressions.functions import PLAIN_HINT, build_call, null_expr, unknown_function
 from tidegate.sql.expressions.functions_json import extract
 from tidegate.sql.expressions.functions_numbers import power
 from tidegate.sql.expressions.functions_text import concatenate, like, matches_regex
@@ -31,17 +31,17 @@ from tidegate.sql.expressions.types import (
     TIMESTAMP,
     TIMESTAMPTZ,
     UUID,
-    Kind,
-    Piece,
+    CompiledExpr,
+    SqlType,
     constant,
-    decimal_kind,
+    decimal_type,
     refuse,
 )
 from tidegate.sql.parser.lexer import fold
 
 DECIMAL_DIGITS_MAX = 38
 _DECIMAL_TEXT = re.compile(r"([0-9]*)\.([0-9]*)")
-_CAST_KINDS: dict[str, Kind] = {
+_CAST_KINDS: dict[str, SqlType] = {
     "BOOLEAN": BOOLEAN,
     "INT": INT,
     "BIGINT": BIGINT,
@@ -82,14 +82,16 @@ def shown(node: Any) -> str:
 class TreeCompiler:
     """Compiles expressions over the columns of one row; `values` are the bound parameters, from $1."""
 
-    def __init__(self, columns: Mapping[str, Piece], qualifiers: set[str], values: Sequence[object]) -> None:
+    def __init__(
+        self, columns: Mapping[str, CompiledExpr], qualifiers: set[str], values: Sequence[object]
+    ) -> None:
         self.columns = columns
         self._qualifiers = qualifiers
         self.values = values
         self.parameters_used: set[int] = set()
 
-    def build(self, node: Any) -> Piece:
-        """Return the piece of a node, or raise SqlUnsupported that names it."""
+    def build(self, node: Any) -> CompiledExpr:
+        """Return the expression of a node, or raise SqlUnsupported that names it."""
         name = type(node).__name__
         if name in _BINDING:
             _check_operands(node)
@@ -102,12 +104,12 @@ class TreeCompiler:
             raise _refusal(node, name)
         return rule(self, node)
 
-    def build_all(self, nodes: Sequence[Any]) -> list[Piece]:
-        """Return the pieces of several nodes."""
+    def build_all(self, nodes: Sequence[Any]) -> list[CompiledExpr]:
+        """Return the expressions of several nodes."""
         return [self.build(node) for node in nodes]
 
-    def column_of(self, node: Any) -> Piece:
-        """Return the piece of a column; names do not count case, as in DuckDB."""
+    def column_of(self, node: Any) -> CompiledExpr:
+        """Return the expression of a column; names do not count case, as in DuckDB."""
         qualifier = fold(".".join(part.name for part in node.parts[:-1]))
         if qualifier and qualifier not in self._qualifiers:
             reason = f"'{shorten(qualifier)}' in '{shown(node)}' is not the table of this live query"
@@ -122,22 +124,22 @@ class TreeCompiler:
             )
         return found
 
-    def parameter(self, node: Any) -> Piece:
-        """Return the piece of a bound parameter, by the type of the value that JSON gave."""
+    def parameter(self, node: Any) -> CompiledExpr:
+        """Return the expression of a bound parameter, by the type of the value that JSON gave."""
         number = str(node.this or "")
         if not number.isdigit() or int(number) < 1:
             raise refuse(f"The parameter '${shorten(number)}' has no number.", "Write $1, $2, … or ?.")
         if int(number) > len(self.values):
-            given = len(self.values)
-            raise SqlInvalid(reason=f"parameter ${number} has no value: {given} were given.", hint=None)
+            count = len(self.values)
+            raise SqlInvalid(reason=f"parameter ${number} has no value: {count} were given.", hint=None)
         self.parameters_used.add(int(number))
-        return parameter_piece(self.values[int(number) - 1], int(number))
+        return parameter_expr(self.values[int(number) - 1], int(number))
 
 
-def parameter_piece(value: object, number: int) -> Piece:
+def parameter_expr(value: object, number: int) -> CompiledExpr:
     """Return the constant of a parameter's value."""
     if value is None:
-        return null_piece()
+        return null_expr()
     if isinstance(value, bool):
         return constant(value, BOOLEAN)
     if isinstance(value, int):
@@ -146,8 +148,8 @@ def parameter_piece(value: object, number: int) -> Piece:
         return constant(value, DOUBLE)
     if isinstance(value, str):
         return constant(value, TEXT, literal=True)
-    kinds = "null, true, false, a number or a text"
-    raise refuse(f"Parameter ${number} is a {type(value).__name__}: a live query takes {kinds}.")
+    sql_types = "null, true, false, a number or a text"
+    raise refuse(f"Parameter ${number} is a {type(value).__name__}: a live query takes {sql_types}.")
 
 
 def _refusal(node: Any, name: str) -> Exception:
@@ -173,7 +175,7 @@ def _refusal(node: Any, name: str) -> Exception:
     return refuse(f"'{shown(node)}' cannot stand in a live query.", hint)
 
 
-def _literal(_compiler: TreeCompiler, node: Any) -> Piece:
+def _literal(_compiler: TreeCompiler, node: Any) -> CompiledExpr:
     text = node.name
     if node.is_string:
         return constant(text, TEXT, literal=True)
@@ -181,14 +183,14 @@ def _literal(_compiler: TreeCompiler, node: Any) -> Piece:
         return integer_literal(int(text)) if len(text) < 40 else integer_literal(10**39)
     matched = _DECIMAL_TEXT.fullmatch(text)
     if matched and 0 < len(matched[1] + matched[2]) <= DECIMAL_DIGITS_MAX:
-        return constant(Decimal(text), decimal_kind(len(matched[1] + matched[2]), len(matched[2])))
+        return constant(Decimal(text), decimal_type(len(matched[1] + matched[2]), len(matched[2])))
     try:
         return constant(float(text), DOUBLE)
     except ValueError:
         raise refuse(f"'{shorten(text)}' is no number that a live query takes.") from None
 
 
-def _negative(compiler: TreeCompiler, node: Any) -> Piece:
+def _negative(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     # The smallest BIGINT has no positive twin.
     inner = node.this
     if (
@@ -201,36 +203,36 @@ def _negative(compiler: TreeCompiler, node: Any) -> Piece:
     return minus(compiler.build(inner))
 
 
-def _cast(compiler: TreeCompiler, node: Any) -> Piece:
-    piece = replace(compiler.build(node.this), type=None)
-    return cast(piece, cast_kind(node.args["to"]), attempt=type(node).__name__ == "TryCast")
+def _cast(compiler: TreeCompiler, node: Any) -> CompiledExpr:
+    expr = replace(compiler.build(node.this), type=None)
+    return cast(expr, cast_type(node.args["to"]), attempt=type(node).__name__ == "TryCast")
 
 
-def cast_kind(to: Any) -> Kind:
-    """Return the kind that a cast names."""
+def cast_type(to: Any) -> SqlType:
+    """Return the type that a cast names."""
     name = to.this.name if hasattr(to.this, "name") else str(to.this)
     if name == "DECIMAL" and len(to.expressions) in (1, 2):
         sizes = [int(size.name) for size in to.expressions]
         precision, scale = sizes[0], sizes[1] if len(sizes) == 2 else 0
         if 1 <= precision <= DECIMAL_DIGITS_MAX and 0 <= scale <= precision:
-            return decimal_kind(precision, scale)
-    kind = _CAST_KINDS.get(name)
-    if kind is None or to.args.get("nested"):
+            return decimal_type(precision, scale)
+    sql_type = _CAST_KINDS.get(name)
+    if sql_type is None or to.args.get("nested"):
         hint = "Take BOOLEAN, INT, BIGINT, DOUBLE, DECIMAL(p,s), TEXT, BLOB, JSON, UUID, DATE or TIMESTAMP."
         raise refuse(f"A live query cannot cast to {shown(to)}.", hint)
-    return kind
+    return sql_type
 
 
-def _is(compiler: TreeCompiler, node: Any) -> Piece:
-    wanted, piece = type(node.expression).__name__, compiler.build(node.this)
-    if wanted == "Null":
-        return logic.is_null(piece)
-    if wanted == "Boolean":
-        return logic.is_truth(piece, bool(node.expression.this))
+def _is(compiler: TreeCompiler, node: Any) -> CompiledExpr:
+    target, expr = type(node.expression).__name__, compiler.build(node.this)
+    if target == "Null":
+        return logic.is_null(expr)
+    if target == "Boolean":
+        return logic.is_truth(expr, bool(node.expression.this))
     raise refuse(f"'{shown(node)}' cannot stand in a live query.", "IS takes [NOT] NULL, TRUE, FALSE.")
 
 
-def _like(compiler: TreeCompiler, node: Any, escape: Piece | None = None) -> Piece:
+def _like(compiler: TreeCompiler, node: Any, escape: CompiledExpr | None = None) -> CompiledExpr:
     fold = type(node).__name__ == "ILike"
     if type(node.expression).__name__ in ("Any", "All", "Tuple"):
         raise refuse("LIKE takes one pattern in a live query.", "Join several with OR.")
@@ -238,19 +240,19 @@ def _like(compiler: TreeCompiler, node: Any, escape: Piece | None = None) -> Pie
     return logic.negate(made) if node.args.get("negate") else made
 
 
-def _regex(compiler: TreeCompiler, node: Any) -> Piece:
+def _regex(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     if type(node.expression).__name__ not in ("Literal", "Placeholder", "Paren"):
         raise refuse(f"The pattern in '{shown(node)}' needs parentheses.")
     return matches_regex(compiler.build_all([node.this, node.expression]))
 
 
-def _escape(compiler: TreeCompiler, node: Any) -> Piece:
+def _escape(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     if type(node.this).__name__ not in ("Like", "ILike"):
         raise refuse(f"'{shown(node)}' cannot stand in a live query.")
     return _like(compiler, node.this, compiler.build(node.expression))
 
 
-def _in(compiler: TreeCompiler, node: Any) -> Piece:
+def _in(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     if not node.expressions:
         if node.args.get("query") is not None:
             raise _refusal(node, "Subquery")
@@ -258,39 +260,39 @@ def _in(compiler: TreeCompiler, node: Any) -> Piece:
     return logic.among(compiler.build(node.this), compiler.build_all(node.expressions))
 
 
-def _between(compiler: TreeCompiler, node: Any) -> Piece:
+def _between(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     if node.args.get("symmetric"):
         raise refuse("BETWEEN SYMMETRIC cannot stand in a live query.", "Put the smaller value first.")
     return logic.between(*compiler.build_all([node.this, node.args["low"], node.args["high"]]))
 
 
-def _case(compiler: TreeCompiler, node: Any) -> Piece:
+def _case(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     branches = node.args["ifs"]
     conditions = compiler.build_all([branch.this for branch in branches])
     if node.this is not None:
         subject = compiler.build(node.this)
-        kind = logic.mixed([subject, *conditions], "CASE")
-        conditions = [logic.compare("=", cast(subject, kind), cast(one, kind)) for one in conditions]
+        sql_type = logic.mixed([subject, *conditions], "CASE")
+        conditions = [logic.compare("=", cast(subject, sql_type), cast(one, sql_type)) for one in conditions]
     results = compiler.build_all([branch.args["true"] for branch in branches])
     otherwise = node.args.get("default")
-    return logic.case(conditions, results, null_piece() if otherwise is None else compiler.build(otherwise))
+    return logic.case(conditions, results, null_expr() if otherwise is None else compiler.build(otherwise))
 
 
-def _if(compiler: TreeCompiler, node: Any) -> Piece:
+def _if(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     parts = [node.this, node.args.get("true"), node.args.get("false")]
     return build_call("if", compiler.build_all([each for each in parts if each is not None]))
 
 
 def _chain(node: Any) -> list[Any]:
     """Return the parts of a AND b AND c, which the tree nests to the left."""
-    parts, kind = [], type(node)
-    while type(node) is kind:
+    parts, sql_type = [], type(node)
+    while type(node) is sql_type:
         parts.append(node.expression)
         node = node.this
     return [node, *reversed(parts)]
 
 
-def _call(compiler: TreeCompiler, node: Any) -> Piece:
+def _call(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     name = str(node.this).lower()
     if any(type(each).__name__ == "Lambda" for each in node.expressions):
         raise refuse(f"An arrow in the arguments of {name}() needs parentheses: {name}((x -> 'key')).")
@@ -299,7 +301,7 @@ def _call(compiler: TreeCompiler, node: Any) -> Piece:
     return build_call(name, compiler.build_all(node.expressions))
 
 
-def _trim(compiler: TreeCompiler, node: Any) -> Piece:
+def _trim(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     side = str(node.args.get("position") or "BOTH").upper()
     name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(side, "trim")
     return build_call(
@@ -307,12 +309,12 @@ def _trim(compiler: TreeCompiler, node: Any) -> Piece:
     )
 
 
-def _cut(compiler: TreeCompiler, node: Any) -> Piece:
+def _cut(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     parts = (node.this, node.args.get("start"), node.args.get("length"))
     return build_call("substring", compiler.build_all([each for each in parts if each is not None]))
 
 
-def _interval(_compiler: TreeCompiler, node: Any) -> Piece:
+def _interval(_compiler: TreeCompiler, node: Any) -> CompiledExpr:
     unit = node.args.get("unit")
     if type(node.this).__name__ != "Literal" or (unit is not None and type(unit).__name__ != "Var"):
         raise refuse(
@@ -321,7 +323,7 @@ def _interval(_compiler: TreeCompiler, node: Any) -> Piece:
     return interval(node.this.name, unit.name if unit is not None else None)
 
 
-def _extract(compiler: TreeCompiler, node: Any) -> Piece:
+def _extract(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     return part(node.this.name, compiler.build(node.expression), function="extract")
 
 
@@ -350,18 +352,18 @@ def _check_arrow(node: Any, as_text: bool) -> None:
         raise refuse(f"'{shown(node)}' needs parentheses: (x {arrow} 'key').")
 
 
-def _json(compiler: TreeCompiler, node: Any) -> Piece:
+def _json(compiler: TreeCompiler, node: Any) -> CompiledExpr:
     as_text = type(node).__name__ == "JSONExtractScalar"
     _check_arrow(node, as_text)
     return extract(compiler.build(node.this), compiler.build(node.expression), as_text=as_text)
 
 
-_RULES: dict[str, Callable[[TreeCompiler, Any], Piece]] = {
+_RULES: dict[str, Callable[[TreeCompiler, Any], CompiledExpr]] = {
     "Column": TreeCompiler.column_of,
     "Placeholder": TreeCompiler.parameter,
     "Literal": _literal,
     "Boolean": lambda _c, node: constant(bool(node.this), BOOLEAN),
-    "Null": lambda _c, _node: null_piece(),
+    "Null": lambda _c, _node: null_expr(),
     "Paren": lambda c, node: c.build(node.this),
     "And": lambda c, node: logic.all_of(c.build_all(_chain(node))),
     "Or": lambda c, node: logic.any_of(c.build_all(_chain(node))),

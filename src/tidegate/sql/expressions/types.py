@@ -1,8 +1,8 @@
-"""Kinds and pieces: what a live expression is made of.
+"""The types of expressions, and compiled expressions.
 
-A kind is a type as DuckDB infers it: the column types, and what lies between them (a TIMESTAMP without a
-zone, the TINYINT of sign(), the NULL that has no type yet). A piece is a compiled part of an expression: its
-kind, the function that gives its value of a row, and a key that is equal for equal pieces.
+A type is a type as DuckDB infers it: the column types, and what lies between them (a TIMESTAMP without a
+zone, the TINYINT of sign(), the NULL that has no type yet). A compiled expression has its type, the function
+that gives its value of a row, and a key that is equal for equal expressions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class BeyondLive(RowFault):
     """A value that DuckDB has and live queries do not, such as an infinite date: a fault even in TRY_CAST."""
 
 
-class Kind(NamedTuple):
+class SqlType(NamedTuple):
     """A type as DuckDB infers it; only DECIMAL has a precision and a scale."""
 
     name: str
@@ -45,24 +45,24 @@ class Kind(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """Its name for keys: no two kinds share one."""
+        """Its name in keys: no two types share one."""
         return f"{self.name}({self.precision},{self.scale})" if self.precision else self.name
 
 
-NULL = Kind("NULL")
-BOOLEAN = Kind("BOOLEAN")
-TINYINT = Kind("TINYINT")  # what sign() gives
-INT = Kind("INT")
-BIGINT = Kind("BIGINT")
-DOUBLE = Kind("DOUBLE")
-TEXT = Kind("TEXT")
-BYTES = Kind("BYTES")
-JSON = Kind("JSON")
-UUID = Kind("UUID")
-DATE = Kind("DATE")
-TIMESTAMP = Kind("TIMESTAMP")  # without a zone: what DATE + INTERVAL gives
-TIMESTAMPTZ = Kind("TIMESTAMPTZ")  # what a TIMESTAMP column is in a query
-INTERVAL = Kind("INTERVAL")
+NULL = SqlType("NULL")
+BOOLEAN = SqlType("BOOLEAN")
+TINYINT = SqlType("TINYINT")  # what sign() gives
+INT = SqlType("INT")
+BIGINT = SqlType("BIGINT")
+DOUBLE = SqlType("DOUBLE")
+TEXT = SqlType("TEXT")
+BYTES = SqlType("BYTES")
+JSON = SqlType("JSON")
+UUID = SqlType("UUID")
+DATE = SqlType("DATE")
+TIMESTAMP = SqlType("TIMESTAMP")  # without a zone: what DATE + INTERVAL gives
+TIMESTAMPTZ = SqlType("TIMESTAMPTZ")  # what a TIMESTAMP column is in a query
+INTERVAL = SqlType("INTERVAL")
 
 # A whole number that is combined with a DECIMAL counts as one of this many digits.
 INTEGER_DIGITS = {"TINYINT": 3, "INT": 10, "BIGINT": 19}
@@ -71,10 +71,10 @@ TIMES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMPTZ"})
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class CompiledExpr:
     """A compiled part of an expression; `run` gives its value of a row, None for NULL, or raises RowFault."""
 
-    kind: Kind
+    sql_type: SqlType
     key: str
     run: Run
     constant: bool = False
@@ -92,53 +92,55 @@ class Piece:
 
 
 def refuse(reason: str, hint: str = HINT) -> SqlUnsupported:
-    """Return the error for a piece that cannot stand in a live query."""
+    """Return the error for a expression that cannot stand in a live query."""
     return SqlUnsupported(reason=reason, hint=hint)
 
 
-def kind_of(column_type: ColumnType) -> Kind:
-    """Return the kind that a column has in a query, where JSON columns are text."""
+def sql_type_of(column_type: ColumnType) -> SqlType:
+    """Return the type that a column has in a query, where JSON columns are text."""
     if column_type in (ColumnType.TIMESTAMP, ColumnType.JSON):
         return TIMESTAMPTZ if column_type == ColumnType.TIMESTAMP else TEXT
-    return Kind(column_type.name, column_type.precision, column_type.scale)
+    return SqlType(column_type.name, column_type.precision, column_type.scale)
 
 
-def column_type_of(piece: Piece) -> ColumnType:
+def column_type_of(expr: CompiledExpr) -> ColumnType:
     """Return the column type of a result; a column keeps its own."""
-    kind = piece.kind
-    if piece.type is not None:
-        return piece.type
-    if kind.name == "DECIMAL":
-        return ColumnType.decimal(kind.precision, kind.scale)
+    sql_type = expr.sql_type
+    if expr.type is not None:
+        return expr.type
+    if sql_type.name == "DECIMAL":
+        return ColumnType.decimal(sql_type.precision, sql_type.scale)
     # DuckDB, too, makes an INTEGER column of a NULL without a type.
-    shown = {"TIMESTAMPTZ": "TIMESTAMP", "TINYINT": "INT", "NULL": "INT"}.get(kind.name, kind.name)
+    shown = {"TIMESTAMPTZ": "TIMESTAMP", "TINYINT": "INT", "NULL": "INT"}.get(sql_type.name, sql_type.name)
     return ColumnType(shown)
 
 
-def decimal_kind(precision: int, scale: int) -> Kind:
+def decimal_type(precision: int, scale: int) -> SqlType:
     """Return DECIMAL(precision, scale)."""
-    return Kind("DECIMAL", precision, scale)
+    return SqlType("DECIMAL", precision, scale)
 
 
-def constant(value: Any, kind: Kind, *, literal: bool = False) -> Piece:
-    """Return the piece of a value that is the same for every row."""
-    return Piece(kind, f"{kind.mark}:{value!r}", lambda _row: value, True, value, literal)
+def constant(value: Any, sql_type: SqlType, *, literal: bool = False) -> CompiledExpr:
+    """Return the expression of a value that is the same for every row."""
+    return CompiledExpr(sql_type, f"{sql_type.mark}:{value!r}", lambda _row: value, True, value, literal)
 
 
-def column(position: int, name: str, column_type: ColumnType) -> Piece:
-    """Return the piece that reads a column."""
+def column(position: int, name: str, column_type: ColumnType) -> CompiledExpr:
+    """Return the expression that reads a column."""
     key = f"#{position} {name!r} {column_type}"
-    return Piece(kind_of(column_type), key, itemgetter(position), column=position, type=column_type)
+    return CompiledExpr(
+        sql_type_of(column_type), key, itemgetter(position), column=position, type=column_type
+    )
 
 
-def call(kind: Kind, name: str, function: Callable[..., Any], *args: Piece) -> Piece:
-    """Return the piece that applies a function; it is NULL where an argument is, as most functions are."""
+def call(sql_type: SqlType, name: str, function: Callable[..., Any], *args: CompiledExpr) -> CompiledExpr:
+    """Return the expression that applies a function; NULL where an argument is, as most functions are."""
     key = f"{name}({','.join(arg.key for arg in args)})"
     if any(arg.is_null for arg in args):
-        return constant(None, kind)
+        return constant(None, sql_type)
     if all(arg.constant for arg in args):
-        return constant(folded(lambda: function(*(arg.value for arg in args)), name), kind)
-    return Piece(kind, key, _strict(function, args))
+        return constant(folded(lambda: function(*(arg.value for arg in args)), name), sql_type)
+    return CompiledExpr(sql_type, key, _strict(function, args))
 
 
 def folded(calculate: Callable[[], Any], name: str) -> Any:
@@ -149,7 +151,7 @@ def folded(calculate: Callable[[], Any], name: str) -> Any:
         raise refuse(f"'{name}' of these constants cannot be calculated: {fault}.") from fault
 
 
-def _strict(function: Callable[..., Any], args: tuple[Piece, ...]) -> Run:
+def _strict(function: Callable[..., Any], args: tuple[CompiledExpr, ...]) -> Run:
     if len(args) == 1:
         return _strict_one(function, args[0])
     if len(args) == 2:
@@ -163,21 +165,21 @@ def _strict(function: Callable[..., Any], args: tuple[Piece, ...]) -> Run:
     return many
 
 
-def _strict_one(function: Callable[[Any], Any], arg: Piece) -> Run:
+def _strict_one(function: Callable[[Any], Any], arg: CompiledExpr) -> Run:
     run, position = arg.run, arg.column
 
     def of_column(row: Row) -> Any:
         value = row[position]  # type: ignore[index]
         return None if value is None else function(value)
 
-    def of_piece(row: Row) -> Any:
+    def of_expr(row: Row) -> Any:
         value = run(row)
         return None if value is None else function(value)
 
-    return of_piece if position is None else of_column
+    return of_expr if position is None else of_column
 
 
-def _strict_two(function: Callable[[Any, Any], Any], left: Piece, right: Piece) -> Run:
+def _strict_two(function: Callable[[Any, Any], Any], left: CompiledExpr, right: CompiledExpr) -> Run:
     run, other_run, left_value, right_value = left.run, right.run, left.value, right.value
 
     def right_constant(row: Row) -> Any:
@@ -198,22 +200,22 @@ def _strict_two(function: Callable[[Any, Any], Any], left: Piece, right: Piece) 
     return left_constant if left.constant else both
 
 
-def combine(left: Piece, right: Piece) -> Kind | None:
-    """Return the kind in which DuckDB compares or mixes two pieces; None where it asks for a cast."""
-    if left.kind.name == "NULL" or right.kind.name == "NULL":
-        return right.kind if left.kind.name == "NULL" else left.kind
+def combine(left: CompiledExpr, right: CompiledExpr) -> SqlType | None:
+    """Return the type in which DuckDB compares or mixes two expressions; None where it asks for a cast."""
+    if left.sql_type.name == "NULL" or right.sql_type.name == "NULL":
+        return right.sql_type if left.sql_type.name == "NULL" else left.sql_type
     for one, other in ((left, right), (right, left)):
-        if one.literal and one.kind == TEXT:
-            return other.kind
+        if one.literal and one.sql_type == TEXT:
+            return other.sql_type
     for one, other in ((left, right), (right, left)):
         # A whole number as written takes the type of whole numbers beside it, if it fits.
-        if one.literal and not other.literal and other.kind == TINYINT and in_range(one.value, TINYINT):
+        if one.literal and not other.literal and other.sql_type == TINYINT and in_range(one.value, TINYINT):
             return TINYINT
-    return combine_kinds(left.kind, right.kind)
+    return combine_types(left.sql_type, right.sql_type)
 
 
-def combine_kinds(left: Kind, right: Kind) -> Kind | None:
-    """Return the kind that holds the values of both; None where DuckDB asks for a cast."""
+def combine_types(left: SqlType, right: SqlType) -> SqlType | None:
+    """Return the type that holds the values of both; None where DuckDB asks for a cast."""
     if left == right:
         return left
     names = {left.name, right.name}
@@ -223,18 +225,18 @@ def combine_kinds(left: Kind, right: Kind) -> Kind | None:
         other = left if right == BOOLEAN else right
         return other if other.name in INTEGER_BITS else None
     if names <= INTEGER_BITS.keys():
-        return max(left, right, key=lambda kind: INTEGER_BITS[kind.name])
+        return max(left, right, key=lambda sql_type: INTEGER_BITS[sql_type.name])
     if names <= {"DOUBLE", "DECIMAL", *INTEGER_BITS}:
         return DOUBLE if "DOUBLE" in names else _combine_decimals(as_decimal(left), as_decimal(right))
     return None
 
 
-def as_decimal(kind: Kind) -> Kind:
+def as_decimal(sql_type: SqlType) -> SqlType:
     """Return the DECIMAL that a number counts as beside a DECIMAL."""
-    return kind if kind.name == "DECIMAL" else decimal_kind(INTEGER_DIGITS[kind.name], 0)
+    return sql_type if sql_type.name == "DECIMAL" else decimal_type(INTEGER_DIGITS[sql_type.name], 0)
 
 
-def _combine_decimals(left: Kind, right: Kind) -> Kind:
+def _combine_decimals(left: SqlType, right: SqlType) -> SqlType:
     scale = max(left.scale, right.scale)
     whole = max(left.precision - left.scale, right.precision - right.scale)
     if whole + scale > DECIMAL_PRECISION_MAX:
@@ -242,40 +244,40 @@ def _combine_decimals(left: Kind, right: Kind) -> Kind:
             f"{left} and {right} together need more than {DECIMAL_PRECISION_MAX} digits.",
             "Cast one side to a smaller DECIMAL or to DOUBLE.",
         )
-    return decimal_kind(whole + scale, scale)
+    return decimal_type(whole + scale, scale)
 
 
-def in_range(value: int, kind: Kind) -> bool:
-    """Tell whether a whole number fits."""
-    limit: int = 1 << (INTEGER_BITS[kind.name] - 1)
+def in_range(value: int, sql_type: SqlType) -> bool:
+    """True if a whole number fits."""
+    limit: int = 1 << (INTEGER_BITS[sql_type.name] - 1)
     return -limit <= value < limit
 
 
-def checker(kind: Kind, act: str) -> Callable[[int], int]:
-    """Return the function that lets whole numbers of a kind through; others are a fault."""
-    limit = 1 << (INTEGER_BITS[kind.name] - 1)
+def checker(sql_type: SqlType, act: str) -> Callable[[int], int]:
+    """Return the function that lets whole numbers of a type through; others are a fault."""
+    limit = 1 << (INTEGER_BITS[sql_type.name] - 1)
 
     def check(value: int) -> int:
         if -limit <= value < limit:
             return value
-        raise RowFault(f"{act} overflows {kind}")
+        raise RowFault(f"{act} overflows {sql_type}")
 
     return check
 
 
 def scaled(value: Decimal, unit: Decimal, rounding: str = ROUND_HALF_UP) -> Decimal:
-    """Bring a number to the scale of `unit`; zero has no sign, as in DuckDB."""
+    """Return a number at the scale of `unit`; zero has no sign, as in DuckDB."""
     made = value.quantize(unit, rounding, EXACT)
     return made if made else made.copy_abs()
 
 
-def decimal_checker(kind: Kind, act: str) -> Callable[[Decimal], Decimal]:
-    """Return the function that lets numbers of at most the kind's digits through; others are a fault."""
-    limit = Decimal(10) ** (kind.precision - kind.scale)
+def decimal_checker(sql_type: SqlType, act: str) -> Callable[[Decimal], Decimal]:
+    """Return the function that lets numbers of at most the type's digits through; others are a fault."""
+    limit = Decimal(10) ** (sql_type.precision - sql_type.scale)
 
     def check(value: Decimal) -> Decimal:
         if -limit < value < limit:
             return value
-        raise RowFault(f"{act} overflows {kind}")
+        raise RowFault(f"{act} overflows {sql_type}")
 
     return check

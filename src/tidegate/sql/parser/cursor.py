@@ -1,10 +1,11 @@
-"""A cursor over the tokens of a script: looks one ahead, numbers parameters, says what was expected."""
+"""A cursor over the tokens of a script: one token of lookahead, parameter numbers, and errors."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
+from typing import TypeVar
 
 from tidegate.errors import SqlInvalid, SqlUnsupported
 from tidegate.model.names import shorten
@@ -14,9 +15,9 @@ from tidegate.sql.parser.lexer import (
     QUOTED,
     STRING,
     WORD,
-    Place,
-    Token,
-    describe_place,
+    SourceText,
+    SqlToken,
+    describe_position,
     line_and_column,
     name_of,
     scan,
@@ -42,30 +43,31 @@ UNION UNIQUE UNPACK UNPIVOT USING VARIADIC VERBOSE WHEN WHERE WINDOW WITH
 RESERVED = frozenset(re.findall("[A-Z_]+", _RESERVED_WORDS))
 OPENING = {"(": ")", "[": "]", "{": "}"}
 CLOSING = frozenset(OPENING.values())
+T = TypeVar("T")
 
 
-class Cursor:
-    """Stands before one token of a text; `syntax` is the hint when something else was expected there."""
+class TokenCursor:
+    """Stands before one token of a text; `syntax` is the hint of an error about what stands there."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.syntax = ""
-        self.place = Place(text, 1)
+        self.source = SourceText(text, 1)
         self.last_stop = 0  # where the token before the cursor ends
-        self._params: dict[int, int] = {}  # number: where it stands
+        self._params: dict[int, int] = {}  # number: position of its first use
         self._style = ""
         self._passed = 0
-        self.token = scan(self.place, 0)
+        self.token = scan(self.source, 0)
 
     def begin_statement(self, number: int) -> None:
         """Count parameters from 1 again; errors name this statement from now on."""
-        self.place = Place(self.text, number)
+        self.source = SourceText(self.text, number)
         self.syntax = ""
         self._params = {}
         self._style = ""
 
-    def advance(self) -> Token:
-        """Step over the token and give it; a parameter gets its number."""
+    def advance(self) -> SqlToken:
+        """Consume the token and return it; a parameter gets its number."""
         token = self.token
         self._passed += 1
         if self._passed > TOKENS_MAX:
@@ -73,24 +75,24 @@ class Cursor:
             raise self.error(f"the text has more than {TOKENS_MAX} words and signs", token.start, hint)
         if token.kind == PARAM:
             number = self.note_param(self.text[token.start : token.stop], token.start)
-            token = Token(PARAM, "", token.start, token.stop, number)
+            token = SqlToken(PARAM, "", token.start, token.stop, number)
         self.last_stop = token.stop
-        self.token = scan(self.place, token.stop)
+        self.token = scan(self.source, token.stop)
         return token
 
     def jump(self, position: int) -> None:
-        """Stand before the token at or after a position."""
+        """Move to the token at or after a position."""
         self.last_stop = position
-        self.token = scan(self.place, position)
+        self.token = scan(self.source, position)
 
-    def after(self) -> Token:
-        """Return the token behind the one that stands here."""
-        return scan(self.place, self.token.stop)
+    def after(self) -> SqlToken:
+        """Return the token behind the current one."""
+        return scan(self.source, self.token.stop)
 
     # -- parameters
 
     def note_param(self, text: str, position: int) -> int:
-        """Return the number of the parameter that stands there; ? and $n in one statement are SqlInvalid."""
+        """Return the number of the parameter at a position; ? and $n in one statement are SqlInvalid."""
         style = text[0]
         if self._style not in ("", style):
             raise self.error("? and $1 cannot both be used in a statement", position, "Use one of the two.")
@@ -119,10 +121,10 @@ class Cursor:
             raise self.error(f"${count} is used, but not ${missing}", self._params[count], hint)
         return count
 
-    # -- what may stand here
+    # -- the current token
 
     def is_at(self, *keys: str) -> bool:
-        """Tell whether one of these words (in capitals) or signs stands here."""
+        """True if the current token is one of these words (in capitals) or signs."""
         return self.token.key in keys
 
     @property
@@ -131,7 +133,7 @@ class Cursor:
         return self.token.kind == END or self.token.key == ";"
 
     def take(self, *keys: str) -> str:
-        """Step over one of these words or signs and give it; empty, where none of them stands here."""
+        """Consume one of these words or signs and return it; empty where the token is another."""
         key = self.token.key
         if key not in keys:
             return ""
@@ -139,13 +141,13 @@ class Cursor:
         return key
 
     def expect(self, *keys: str) -> str:
-        """Step over one of these words or signs and give it, or raise SqlInvalid."""
+        """Consume one of these words or signs and return it, or raise SqlInvalid."""
         if self.token.key not in keys:
             raise self.expected(keys)
         return self.advance().key
 
     def name(self, noun: str) -> str:
-        """Step over a name and give it; a word of SQL has to be quoted."""
+        """Consume a name and return it; a word of SQL has to be quoted."""
         token = self.token
         if token.kind not in (WORD, QUOTED):
             raise self.expected(noun)
@@ -159,7 +161,7 @@ class Cursor:
         return name
 
     def names(self, noun: str, *, limit: int) -> tuple[str, ...]:
-        """Step over a list of names in parentheses, all different, and give them."""
+        """Consume a list of names in parentheses, all different, and return them."""
         found: dict[str, None] = {}
         self.expect("(")
         while True:
@@ -174,7 +176,7 @@ class Cursor:
                 return tuple(found)
 
     def table(self) -> TableName:
-        """Step over namespace.table and give it."""
+        """Consume namespace.table and return it."""
         position = self.token.start
         namespace = self.name("a table")
         if not self.is_at("."):
@@ -192,7 +194,7 @@ class Cursor:
         return TableName(namespace, name, position)
 
     def condition(self, *words: str) -> bool:
-        """Step over IF EXISTS or IF NOT EXISTS, where it stands here, and tell so."""
+        """Consume IF EXISTS or IF NOT EXISTS; True if it was there."""
         if not self.take("IF"):
             return False
         for word in words:
@@ -200,7 +202,7 @@ class Cursor:
         return True
 
     def text_value(self, noun: str) -> str:
-        """Step over a string and give its value."""
+        """Consume a string and return its value."""
         token = self.token
         value = string_of(self.text[token.start : token.stop]) if token.kind == STRING else None
         if not isinstance(value, str):
@@ -208,32 +210,50 @@ class Cursor:
         self.advance()
         return value
 
+    def options(self, readers: Mapping[str, Callable[[TokenCursor, str], T]]) -> dict[str, T]:
+        """Consume (name = value, …) and return the values, each read by the reader of its name."""
+        found: dict[str, T] = {}
+        self.expect("(")
+        while True:
+            position = self.token.start
+            name = self.name("an option")
+            if name not in readers:
+                near = get_close_matches(name, readers, n=1, cutoff=0.4)
+                hint = f"{f'Did you mean {near[0]}? ' if near else ''}Options: {', '.join(readers)}."
+                raise self.error(f"there is no option '{shorten(name)}'", position, hint)
+            if name in found:
+                raise self.error(f"option '{name}' is there twice", position)
+            self.expect("=")
+            found[name] = readers[name](self, name)
+            if self.expect(",", ")") == ")":
+                return found
+
     # -- errors
 
     def error(self, reason: str, position: int, hint: str | None = None) -> SqlInvalid:
         """Return the error about what stands at a position."""
-        return self.place.error(reason, position, self.syntax if hint is None else hint)
+        return self.source.error(reason, position, self.syntax if hint is None else hint)
 
-    def expected(self, wanted: str | Iterable[str], *, hint: str | None = None) -> SqlInvalid:
-        """Return the error that something else than what is wanted stands here."""
-        keys = [] if isinstance(wanted, str) else list(wanted)
-        described = wanted if isinstance(wanted, str) else one_of(keys)
+    def expected(self, expectation: str | Iterable[str], *, hint: str | None = None) -> SqlInvalid:
+        """Return the error that the current token is not what was expected."""
+        keys = [] if isinstance(expectation, str) else list(expectation)
+        described = expectation if isinstance(expectation, str) else one_of(keys)
         hint = self.syntax if hint is None else hint
         near = get_close_matches(self.token.key, [key for key in keys if key.isalpha()], n=1)
         if near:
             hint = f"Did you mean {near[0]}? {hint}".rstrip()
         return self.found_at(described, self.token, hint)
 
-    def found_at(self, wanted: str, token: Token, hint: str | None = None) -> SqlInvalid:
-        """Return the error that a token stands where something else is wanted."""
-        found = shown(self.place, token)
-        return self.error(f"expected {wanted} but found {found}", token.start, hint)
+    def found_at(self, expectation: str, token: SqlToken, hint: str | None = None) -> SqlInvalid:
+        """Return the error that a token is not what was expected there."""
+        found = shown(self.source, token)
+        return self.error(f"expected {expectation} but found {found}", token.start, hint)
 
     def unsupported(self, reason: str, hint: str | None = None) -> SqlUnsupported:
-        """Return the error that what stands here is SQL, but not of this server."""
+        """Return the error that the current token begins SQL which this server does not have."""
         line, column = line_and_column(self.text, self.token.start)
-        values = {"line": line, "column": column, "statement": self.place.statement}
-        where = describe_place(**values)
+        values = {"line": line, "column": column, "statement": self.source.statement}
+        where = describe_position(**values)
         return SqlUnsupported(reason=f"{reason.removesuffix('.')} ({where}).", hint=hint, **values)
 
 

@@ -1,7 +1,4 @@
-"""CREATE, ALTER and DROP: takes a cursor behind the first word, gives the definition that is asked for.
-
-Types of columns as statements write them: takes tokens, gives a ColumnType.
-"""
+"""The grammar of CREATE, ALTER and DROP for namespaces, tables and indexes, and of column types."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from tidegate.errors import SchemaInvalid, SqlInvalid
 from tidegate.model.names import shorten
 from tidegate.model.schemas import COLUMNS_MAX, ColumnType
 from tidegate.model.tables import TableKind
-from tidegate.sql.parser.cursor import Cursor
+from tidegate.sql.parser.cursor import TokenCursor
 from tidegate.sql.parser.fragments import expression, fragment_of, simple_of
 from tidegate.sql.parser.lexer import NUMBER, STRING, WORD
 from tidegate.sql.parser.topics import alter_topic, create_topic, drop_group, drop_topic
@@ -66,8 +63,8 @@ _DEFAULT_STOPS = _REFUSED_ON_COLUMNS | {",", "NOT", "NULL", "PRIMARY", "DEFAULT"
 _REFUSED_CHANGES = ("DROP", "RENAME", "ALTER", "MODIFY", "CHANGE")
 
 
-def create(cursor: Cursor) -> Statement:
-    """Read what follows CREATE."""
+def create(cursor: TokenCursor) -> Statement:
+    """Parse what follows CREATE."""
     cursor.syntax = CREATE_SYNTAX
     if cursor.is_at("OR"):
         raise cursor.unsupported("OR REPLACE is not supported.", "DROP TABLE first, or write IF NOT EXISTS.")
@@ -89,13 +86,13 @@ def create(cursor: Cursor) -> Statement:
     return _create_table(cursor, TableKind(word))
 
 
-def _create_namespace(cursor: Cursor) -> CreateNamespace:
+def _create_namespace(cursor: TokenCursor) -> CreateNamespace:
     cursor.syntax = CREATE_NAMESPACE_SYNTAX
     is_soft = cursor.condition("NOT", "EXISTS")
     return CreateNamespace(cursor.name("the name of a namespace"), is_soft)
 
 
-def _create_index(cursor: Cursor) -> CreateIndex:
+def _create_index(cursor: TokenCursor) -> CreateIndex:
     cursor.syntax = CREATE_INDEX_SYNTAX
     is_soft = cursor.condition("NOT", "EXISTS")
     name = cursor.name("the name of an index")
@@ -105,7 +102,7 @@ def _create_index(cursor: Cursor) -> CreateIndex:
     return CreateIndex(name, table, columns, is_soft)
 
 
-def _create_table(cursor: Cursor, kind: TableKind) -> CreateTable:
+def _create_table(cursor: TokenCursor, kind: TableKind) -> CreateTable:
     cursor.syntax = CREATE_TABLE_SYNTAX
     cursor.expect("TABLE")
     is_soft = cursor.condition("NOT", "EXISTS")
@@ -116,12 +113,12 @@ def _create_table(cursor: Cursor, kind: TableKind) -> CreateTable:
     columns, primary_key = _table_body(cursor)
     options: Mapping[str, Option] = {}
     if cursor.take("WITH"):
-        options = _options(cursor)
+        options = cursor.options(_OPTION_READERS)
     return CreateTable(table, kind, is_soft, columns, primary_key, options)
 
 
-def _table_body(cursor: Cursor) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
-    """Step over the columns and constraints in parentheses; give the columns and the primary key."""
+def _table_body(cursor: TokenCursor) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]]:
+    """Consume the columns and constraints in parentheses; return the columns and the primary key."""
     columns: dict[str, ColumnSpec] = {}
     primary_key: tuple[str, ...] = ()
     cursor.expect("(")
@@ -155,7 +152,7 @@ def _table_body(cursor: Cursor) -> tuple[tuple[ColumnSpec, ...], tuple[str, ...]
     return tuple(specs), primary_key
 
 
-def _key_of(cursor: Cursor, columns: Mapping[str, ColumnSpec]) -> tuple[str, ...]:
+def _key_of(cursor: TokenCursor, columns: Mapping[str, ColumnSpec]) -> tuple[str, ...]:
     position = cursor.token.start
     key = cursor.names("a column", limit=COLUMNS_MAX)
     for name in key:
@@ -166,8 +163,8 @@ def _key_of(cursor: Cursor, columns: Mapping[str, ColumnSpec]) -> tuple[str, ...
     return key
 
 
-def _column(cursor: Cursor) -> tuple[ColumnSpec, bool]:
-    """Step over a column's definition; give it, and whether it says PRIMARY KEY."""
+def _column(cursor: TokenCursor) -> tuple[ColumnSpec, bool]:
+    """Consume a column's definition; return it, and whether it says PRIMARY KEY."""
     position = cursor.token.start
     name = cursor.name("a column")
     kind = column_type(cursor)
@@ -193,7 +190,7 @@ def _column(cursor: Cursor) -> tuple[ColumnSpec, bool]:
     return ColumnSpec(name, kind, required, default, position), is_key
 
 
-def _default(cursor: Cursor) -> Fragment:
+def _default(cursor: TokenCursor) -> Fragment:
     if cursor.is_at("NOT", "PRIMARY", "DEFAULT"):
         raise cursor.expected("a value")
     if cursor.is_at("NULL"):
@@ -204,26 +201,7 @@ def _default(cursor: Cursor) -> Fragment:
     return fragment
 
 
-def _options(cursor: Cursor) -> dict[str, Option]:
-    """Step over (name = value, …) and give the options."""
-    options: dict[str, Option] = {}
-    cursor.expect("(")
-    while True:
-        position = cursor.token.start
-        name = cursor.name("an option")
-        if name not in OPTIONS:
-            near = get_close_matches(name, OPTIONS, n=1, cutoff=0.4)
-            hint = f"{f'Did you mean {near[0]}? ' if near else ''}Options: {', '.join(OPTIONS)}."
-            raise cursor.error(f"there is no option '{shorten(name)}'", position, hint)
-        if name in options:
-            raise cursor.error(f"option '{name}' is there twice", position)
-        cursor.expect("=")
-        options[name] = _option_value(cursor)
-        if cursor.expect(",", ")") == ")":
-            return options
-
-
-def _option_value(cursor: Cursor) -> Option:
+def _option_value(cursor: TokenCursor, _name: str) -> Option:
     tokens = [cursor.token]
     if cursor.is_at("+", "-"):
         cursor.advance()
@@ -238,8 +216,11 @@ def _option_value(cursor: Cursor) -> Option:
     raise cursor.expected("a number, a string, TRUE or FALSE", hint=hint)
 
 
-def alter(cursor: Cursor) -> Statement:
-    """Read what follows ALTER."""
+_OPTION_READERS = dict.fromkeys(OPTIONS, _option_value)
+
+
+def alter(cursor: TokenCursor) -> Statement:
+    """Parse what follows ALTER."""
     cursor.syntax = ALTER_SYNTAX
     if cursor.expect("TABLE", "TOPIC") == "TOPIC":
         return alter_topic(cursor)
@@ -249,7 +230,7 @@ def alter(cursor: Cursor) -> Statement:
         raise cursor.unsupported(f"ALTER TABLE … {cursor.token.key} is not supported.", hint)
     if cursor.expect("ADD", "SET") == "SET":
         if cursor.is_at("("):
-            return AlterSet(table, _options(cursor))
+            return AlterSet(table, cursor.options(_OPTION_READERS))
         raise cursor.expected(["("])
     cursor.take("COLUMN")
     is_soft = cursor.condition("NOT", "EXISTS")
@@ -260,8 +241,8 @@ def alter(cursor: Cursor) -> Statement:
     return AlterAddColumn(table, column, is_soft)
 
 
-def drop(cursor: Cursor) -> Statement:
-    """Read what follows DROP."""
+def drop(cursor: TokenCursor) -> Statement:
+    """Parse what follows DROP."""
     cursor.syntax = DROP_SYNTAX
     if cursor.is_at(*_KINDS):
         raise cursor.expected(["TABLE"], hint=f"The kind is not repeated. {DROP_SYNTAX}")
@@ -292,7 +273,7 @@ TYPES = {
     "DATE": ColumnType.DATE,
     "TIMESTAMP": ColumnType.TIMESTAMP,
 }
-# Names of other databases for types that hold no more than ours.
+# Type names of other databases that hold no more values than these types.
 ALIASES = {
     **dict.fromkeys(("BOOL", "LOGICAL"), ColumnType.BOOLEAN),
     **dict.fromkeys(("INTEGER", "INT4", "SIGNED", "SMALLINT", "INT2", "TINYINT", "SHORT"), ColumnType.INT),
@@ -332,8 +313,8 @@ _REFUSED = {
 }
 
 
-def column_type(cursor: Cursor) -> ColumnType:
-    """Step over a type and give it; SqlInvalid or SqlUnsupported says what to write instead."""
+def column_type(cursor: TokenCursor) -> ColumnType:
+    """Consume a type and return it; SqlInvalid or SqlUnsupported says what to write instead."""
     token = cursor.token
     word = token.key
     if token.kind != WORD:
@@ -357,8 +338,8 @@ def column_type(cursor: Cursor) -> ColumnType:
     return kind
 
 
-def _decimal(cursor: Cursor, word: str) -> ColumnType:
-    """Step over (precision, scale)."""
+def _decimal(cursor: TokenCursor, word: str) -> ColumnType:
+    """Consume (precision, scale)."""
     position = cursor.token.start
     if not cursor.take("("):
         raise cursor.expected(f"the digits of {word}", hint="Write them, such as DECIMAL(10,2).")
@@ -373,7 +354,7 @@ def _decimal(cursor: Cursor, word: str) -> ColumnType:
         raise cursor.error(reason, position, "Write it like DECIMAL(10,2).") from problem
 
 
-def _digits(cursor: Cursor) -> int:
+def _digits(cursor: TokenCursor) -> int:
     token = cursor.token
     text = cursor.text[token.start : token.stop]
     if token.kind != NUMBER or not text.isdigit() or len(text) > 4:
@@ -382,6 +363,6 @@ def _digits(cursor: Cursor) -> int:
     return int(text)
 
 
-def _unknown(cursor: Cursor) -> SqlInvalid:
+def _unknown(cursor: TokenCursor) -> SqlInvalid:
     near = get_close_matches(cursor.token.key, [*TYPES, *ALIASES, *DECIMALS], n=1)
     return cursor.expected("a type", hint=f"Did you mean {near[0]}? {_LISTED}" if near else _LISTED)

@@ -1,10 +1,8 @@
-"""INSERT, UPSERT, UPDATE and DELETE: takes a cursor behind the first word, gives what is to be written.
+"""The grammar of INSERT, UPSERT, UPDATE and DELETE, and of their lists of values.
 
-Lists of values: takes the text behind VALUES, gives rows of constants, or of fragments.
-
-Two ways lead to the same rows. The quick one reads plain values with a few calls of a regular expression:
-1,000 rows of 4 values take some 2 ms. Whatever it does not know (a comment, an expression, a mistake) is
-read again token by token, which knows everything and says what is wrong.
+There are two readers of a VALUES list. The quick one takes plain values with a few calls of a regular
+expression: 1,000 rows of 4 values take some 2 ms. Whatever it does not know (a comment, an expression, a
+mistake) is read again token by token, which knows everything and says what is wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from tidegate.errors import SqlInvalid
 from tidegate.model.names import shorten
 from tidegate.model.schemas import COLUMNS_MAX
-from tidegate.sql.parser.cursor import PARAMETERS_MAX, Cursor
+from tidegate.sql.parser.cursor import PARAMETERS_MAX, TokenCursor
 from tidegate.sql.parser.fragments import (
     CALLS,
     CONSTANTS,
@@ -30,7 +28,7 @@ from tidegate.sql.parser.lexer import (
     NUMBER_PATTERN,
     QUOTES_PATTERN,
     SPACE_CLASS,
-    Token,
+    SqlToken,
     number_of,
     string_of,
 )
@@ -57,8 +55,8 @@ DELETE_SYNTAX = "Syntax: DELETE FROM namespace.table [WHERE condition]"
 _NO_RETURNING = "RETURNING is not supported: the answer is the number of rows."
 
 
-def insert(cursor: Cursor, *, upsert: bool) -> Insert:
-    """Read what follows INSERT or UPSERT."""
+def insert(cursor: TokenCursor, *, upsert: bool) -> Insert:
+    """Parse what follows INSERT or UPSERT."""
     cursor.syntax = INSERT_SYNTAX
     if cursor.is_at("OR"):
         raise cursor.unsupported("INSERT OR … is not supported.", "UPSERT INTO … writes a row in any case.")
@@ -85,13 +83,13 @@ def insert(cursor: Cursor, *, upsert: bool) -> Insert:
     return Insert(table, columns, rows, fragments, query, upsert)
 
 
-def _is_query_ahead(cursor: Cursor) -> bool:
-    """Tell whether the parenthesis here holds a query, and not names of columns."""
+def _is_query_ahead(cursor: TokenCursor) -> bool:
+    """True if the parenthesis holds a query, and not names of columns."""
     return cursor.after().key in QUERY_STARTS
 
 
-def update(cursor: Cursor) -> Update:
-    """Read what follows UPDATE."""
+def update(cursor: TokenCursor) -> Update:
+    """Parse what follows UPDATE."""
     cursor.syntax = UPDATE_SYNTAX
     table = cursor.table()
     cursor.expect("SET")
@@ -112,8 +110,8 @@ def update(cursor: Cursor) -> Update:
     return Update(table, tuple(assignments.items()), condition)
 
 
-def delete(cursor: Cursor) -> Delete:
-    """Read what follows DELETE."""
+def delete(cursor: TokenCursor) -> Delete:
+    """Parse what follows DELETE."""
     cursor.syntax = DELETE_SYNTAX
     cursor.expect("FROM")
     table = cursor.table()
@@ -125,7 +123,7 @@ def delete(cursor: Cursor) -> Delete:
     return Delete(table, condition)
 
 
-def _refuse_returning(cursor: Cursor) -> None:
+def _refuse_returning(cursor: TokenCursor) -> None:
     if cursor.is_at("RETURNING"):
         raise cursor.unsupported(_NO_RETURNING, "SELECT the rows afterwards.")
 
@@ -141,13 +139,13 @@ _CELL = (
     rf"|(?i:NOW|SNOWFLAKE_ID|UUID_V7)\(\)|(?i:TIMESTAMP|DATE)[{SPACE_CLASS}]++{QUOTES_PATTERN})"
 )
 _ROW = rf"\({_SPACE}{_CELL}{_SPACE}(?:,{_SPACE}{_CELL}{_SPACE}){{0,{COLUMNS_MAX - 1}}}\)"
-# Rows are matched in blocks, because the matcher keeps a place to come back to for each.
+# Rows are matched in blocks, because the matcher remembers a position for each.
 _BLOCK = re.compile(rf"{_SPACE}{_ROW}{_SPACE}(?:,{_SPACE}{_ROW}{_SPACE}){{0,31}}")
 _SPLIT = re.compile(rf"[{SPACE_CLASS}(,]*+({_CELL}){_SPACE}([,)])")
 
 
-def values(cursor: Cursor, columns: int | None) -> tuple[Rows | None, FragmentRows | None]:
-    """Step over the rows behind VALUES and give them: as cells when all are plain, else as fragments.
+def values(cursor: TokenCursor, columns: int | None) -> tuple[Rows | None, FragmentRows | None]:
+    """Consume the rows behind VALUES and return them: as cells when all are plain, else as fragments.
 
     `columns` is how many each row must have; None: as many as the first has.
     """
@@ -160,8 +158,8 @@ def values(cursor: Cursor, columns: int | None) -> tuple[Rows | None, FragmentRo
     return _read_slowly(cursor, columns)
 
 
-def _read_quickly(cursor: Cursor, columns: int | None) -> Rows | None:
-    """Return the rows when all is plain, and stand behind them; None: read them token by token."""
+def _read_quickly(cursor: TokenCursor, columns: int | None) -> Rows | None:
+    """Return the rows when all is plain, and move behind them; None: read them token by token."""
     text, start = cursor.text, cursor.token.start
     stop = _rows_stop(text, start)
     if stop is None:
@@ -194,7 +192,7 @@ def _rows_stop(text: str, start: int) -> int | None:
         position += 1
 
 
-def _make_cells(cursor: Cursor, cells: Sequence[str], width: int, has_quotes: bool) -> Rows | None:
+def _make_cells(cursor: TokenCursor, cells: Sequence[str], width: int, has_quotes: bool) -> Rows | None:
     """Return the rows of cells' texts: column by column, or in order where there are parameters."""
     params = [cell for cell in cells if cell[0] in "?$"]
     if params:
@@ -213,8 +211,8 @@ def _make_cells(cursor: Cursor, cells: Sequence[str], width: int, has_quotes: bo
     return tuple(zip(*columns, strict=True))
 
 
-def _note_params(cursor: Cursor, texts: Sequence[str]) -> Iterator[Param] | None:
-    """Number parameters in their order; None where they are mixed or have gaps: errors need their places."""
+def _note_params(cursor: TokenCursor, texts: Sequence[str]) -> Iterator[Param] | None:
+    """Number parameters in their order; None where they are mixed or have gaps: errors need positions."""
     position = cursor.token.start
     if len({text[0] for text in texts}) > 1:
         return None
@@ -266,9 +264,9 @@ def _cell(text: str) -> Cell | None:
     return Literal(text[text.index("'") + 1 : -1].replace("''", "'"))
 
 
-def _read_slowly(cursor: Cursor, columns: int | None) -> tuple[Rows | None, FragmentRows | None]:
+def _read_slowly(cursor: TokenCursor, columns: int | None) -> tuple[Rows | None, FragmentRows | None]:
     """Return the rows token by token; SqlInvalid says what is wrong with them."""
-    rows: list[list[list[Token]]] = []
+    rows: list[list[list[SqlToken]]] = []
     while True:
         start = cursor.token.start
         if len(rows) == ROWS_MAX:
@@ -286,15 +284,15 @@ def _read_slowly(cursor: Cursor, columns: int | None) -> tuple[Rows | None, Frag
     return None, tuple(tuple(map(_fragment_maker(cursor), row)) for row in rows)
 
 
-def _fragment_maker(cursor: Cursor) -> Callable[[list[Token]], Fragment | UseDefault]:
+def _fragment_maker(cursor: TokenCursor) -> Callable[[list[SqlToken]], Fragment | UseDefault]:
     return lambda tokens: (
         USE_DEFAULT if cell_of(cursor, tokens) is USE_DEFAULT else fragment_of(cursor, tokens)
     )
 
 
-def _row_tokens(cursor: Cursor) -> list[list[Token]]:
-    """Step over one row in parentheses and give the tokens of each value."""
-    row: list[list[Token]] = []
+def _row_tokens(cursor: TokenCursor) -> list[list[SqlToken]]:
+    """Consume one row in parentheses and return the tokens of each value."""
+    row: list[list[SqlToken]] = []
     cursor.expect("(")
     while True:
         tokens = expression_tokens(cursor, "a value", {","})
@@ -309,6 +307,6 @@ def _counted(count: int) -> str:
     return "1 value" if count == 1 else f"{count} values"
 
 
-def _too_many_rows(cursor: Cursor, position: int) -> SqlInvalid:
+def _too_many_rows(cursor: TokenCursor, position: int) -> SqlInvalid:
     hint = "Send them in several statements, or as Arrow."
     return cursor.error(f"there are more than {ROWS_MAX} rows", position, hint)

@@ -1,7 +1,7 @@
-"""Fragments: takes the tokens of an expression, gives its sql with numbered parameters, and its meaning.
+"""Fragments: expressions as SQL text with numbered parameters, and the constants that some of them are.
 
-An expression is not checked here beyond its parentheses: DuckDB does that. What is recognised are constants,
-parameters, the three calls that give new values, and conditions that are nothing but equalities.
+An expression is not checked beyond its parentheses: DuckDB does that. Constants, parameters, the three calls
+that make new values, and conditions that are nothing but equalities are recognised.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 
 from tidegate.model.tables import DefaultKind
-from tidegate.sql.parser.cursor import CLOSING, NESTING_MAX, OPENING, RESERVED, Cursor
+from tidegate.sql.parser.cursor import CLOSING, NESTING_MAX, OPENING, RESERVED, TokenCursor
 from tidegate.sql.parser.lexer import (
     END,
     NUMBER,
@@ -18,19 +18,19 @@ from tidegate.sql.parser.lexer import (
     QUOTED,
     STRING,
     WORD,
-    Token,
+    SqlToken,
     name_of,
     number_of,
     shown,
     string_of,
 )
-from tidegate.sql.statements import USE_DEFAULT, Call, Cell, Fragment, Literal, Param, Simple, Where
+from tidegate.sql.statements import USE_DEFAULT, Cell, Fragment, FunctionCall, Literal, Param, Simple, Where
 
 CONSTANTS = {"NULL": Literal(None), "TRUE": Literal(True), "FALSE": Literal(False)}
 CALLS = {
-    "NOW": Call(DefaultKind.NOW),
-    "SNOWFLAKE_ID": Call(DefaultKind.SNOWFLAKE_ID),
-    "UUID_V7": Call(DefaultKind.UUID_V7),
+    "NOW": FunctionCall(DefaultKind.NOW),
+    "SNOWFLAKE_ID": FunctionCall(DefaultKind.SNOWFLAKE_ID),
+    "UUID_V7": FunctionCall(DefaultKind.UUID_V7),
 }
 # TIMESTAMP '…' means what the text means once the column's type is known.
 _TYPED_TEXTS = frozenset({"TIMESTAMP", "TIMESTAMPTZ", "DATE"})
@@ -51,13 +51,13 @@ _NOT_COLUMNS = RESERVED | {
 }
 
 
-def collect(cursor: Cursor, stops: Collection[str] = ()) -> list[Token]:
-    """Step over tokens up to the statement's end, or to a stop outside of parentheses, and give them.
+def collect(cursor: TokenCursor, stops: Collection[str] = ()) -> list[SqlToken]:
+    """Consume tokens up to the statement's end, or to a stop outside of parentheses, and return them.
 
     A closing parenthesis that was not opened here stops, too. SqlInvalid where parentheses do not match.
     """
-    found: list[Token] = []
-    opened: list[Token] = []
+    found: list[SqlToken] = []
+    opened: list[SqlToken] = []
     while True:
         token = cursor.token
         key = token.key
@@ -79,18 +79,18 @@ def collect(cursor: Cursor, stops: Collection[str] = ()) -> list[Token]:
         found.append(cursor.advance())
 
 
-def _unclosed(cursor: Cursor, opening: Token) -> Exception:
+def _unclosed(cursor: TokenCursor, opening: SqlToken) -> Exception:
     hint = f"The '{opening.key}' is in {_spot(cursor, opening)}; close it with '{OPENING[opening.key]}'."
     return cursor.expected([OPENING[opening.key]], hint=hint)
 
 
-def _spot(cursor: Cursor, token: Token) -> str:
+def _spot(cursor: TokenCursor, token: SqlToken) -> str:
     error = cursor.error("", token.start)
     return f"line {error.values['line']}, column {error.values['column']}"
 
 
-def expression_tokens(cursor: Cursor, noun: str, stops: Collection[str] = ()) -> list[Token]:
-    """Step over an expression and give its tokens; SqlInvalid where there is none, or a comma is missing."""
+def expression_tokens(cursor: TokenCursor, noun: str, stops: Collection[str] = ()) -> list[SqlToken]:
+    """Consume an expression and return its tokens; SqlInvalid where there is none, or a comma is missing."""
     tokens = collect(cursor, stops)
     if not tokens:
         raise cursor.expected(noun)
@@ -98,7 +98,7 @@ def expression_tokens(cursor: Cursor, noun: str, stops: Collection[str] = ()) ->
     return tokens
 
 
-def _check_neighbours(cursor: Cursor, tokens: Sequence[Token]) -> None:
+def _check_neighbours(cursor: TokenCursor, tokens: Sequence[SqlToken]) -> None:
     """Raise SqlInvalid where two values follow each other, or a clause begins inside an expression."""
     if tokens[0].key == "DEFAULT" and len(tokens) > 1:
         raise cursor.found_at("nothing behind DEFAULT", tokens[1])
@@ -111,23 +111,23 @@ def _check_neighbours(cursor: Cursor, tokens: Sequence[Token]) -> None:
             raise cursor.found_at("an operator or the end of the expression", token)
 
 
-def expression(cursor: Cursor, noun: str, stops: Collection[str] = ()) -> Fragment:
-    """Step over an expression and give it; SqlInvalid where there is none."""
+def expression(cursor: TokenCursor, noun: str, stops: Collection[str] = ()) -> Fragment:
+    """Consume an expression and return it; SqlInvalid where there is none."""
     return fragment_of(cursor, expression_tokens(cursor, noun, stops))
 
 
-def fragment_of(cursor: Cursor, tokens: Sequence[Token]) -> Fragment:
+def fragment_of(cursor: TokenCursor, tokens: Sequence[SqlToken]) -> Fragment:
     """Return the fragment of an expression's tokens."""
     sql, params = sql_of(cursor.text, tokens)
     return Fragment(sql, params, simple_of(cursor, tokens), tokens[0].start)
 
 
 def sql_of(
-    text: str, tokens: Sequence[Token], edits: Mapping[int, str] | None = None
+    text: str, tokens: Sequence[SqlToken], edits: Mapping[int, str] | None = None
 ) -> tuple[str, tuple[int, ...]]:
     """Return the text of tokens with parameters written $n, and their numbers.
 
-    `edits` rewrites some by place.
+    `edits` replaces some, by their position in `tokens`.
 
     DuckDB takes AT without quotes only for AT TIME ZONE and AT (VERSION …), so a column of that name is
     quoted.
@@ -164,7 +164,7 @@ def renumbered(fragments: Sequence[Fragment]) -> tuple[list[str], tuple[int, ...
 def _rewritten(fragment: Fragment, written: Mapping[int, str]) -> str:
     if not fragment.params:
         return fragment.sql
-    cursor, pieces, done = Cursor(fragment.sql), [], 0
+    cursor, pieces, done = TokenCursor(fragment.sql), [], 0
     while cursor.token.kind != END:
         token = cursor.advance()
         if token.kind == PARAM:
@@ -173,7 +173,7 @@ def _rewritten(fragment: Fragment, written: Mapping[int, str]) -> str:
     return "".join([*pieces, fragment.sql[done:]])
 
 
-def simple_of(cursor: Cursor, tokens: Sequence[Token]) -> Simple | None:
+def simple_of(cursor: TokenCursor, tokens: Sequence[SqlToken]) -> Simple | None:
     """Return the constant, parameter or call that the tokens are, or None where they are something else."""
     first = tokens[0]
     if len(tokens) == 1:
@@ -197,35 +197,35 @@ def simple_of(cursor: Cursor, tokens: Sequence[Token]) -> Simple | None:
     return None
 
 
-def cell_of(cursor: Cursor, tokens: Sequence[Token]) -> Cell | None:
-    """Return what `simple_of` gives, and DEFAULT, which stands in a list of values alone."""
+def cell_of(cursor: TokenCursor, tokens: Sequence[SqlToken]) -> Cell | None:
+    """Return what `simple_of` returns, and DEFAULT, which only a list of values can have."""
     if len(tokens) == 1 and tokens[0].key == "DEFAULT":
         return USE_DEFAULT
     return simple_of(cursor, tokens)
 
 
-def _number(cursor: Cursor, first: Token, last: Token) -> Literal:
+def _number(cursor: TokenCursor, first: SqlToken, last: SqlToken) -> Literal:
     value = number_of(cursor.text[first.start : last.stop])
     if value is None:
-        found = shown(cursor.place, last)
+        found = shown(cursor.source, last)
         raise cursor.error(f"the number {found} is too large", first.start, "No column type holds it.")
     return Literal(value)
 
 
-def _text(cursor: Cursor, token: Token) -> Literal | None:
+def _text(cursor: TokenCursor, token: SqlToken) -> Literal | None:
     value = string_of(cursor.text[token.start : token.stop])
     return None if value is None else Literal(value)
 
 
-def where(cursor: Cursor, stops: Collection[str] = ()) -> Where | None:
-    """Step over WHERE and its condition, where it stands here, and give it."""
+def where(cursor: TokenCursor, stops: Collection[str] = ()) -> Where | None:
+    """Consume WHERE and its condition, where it stands here, and return it."""
     if not cursor.take("WHERE"):
         return None
     tokens = expression_tokens(cursor, "a condition", stops)
     return Where(fragment_of(cursor, tokens), equalities(cursor, tokens))
 
 
-def equalities(cursor: Cursor, tokens: Sequence[Token]) -> dict[str, Simple] | None:
+def equalities(cursor: TokenCursor, tokens: Sequence[SqlToken]) -> dict[str, Simple] | None:
     """Return `column = simple AND column = simple …` by column; None where the tokens are anything else.
 
     A comparison with NULL is never true, and a column that is compared twice has two values: both are left
@@ -249,7 +249,7 @@ def equalities(cursor: Cursor, tokens: Sequence[Token]) -> dict[str, Simple] | N
         at = stop + 1
 
 
-def column_of(cursor: Cursor, token: Token) -> str | None:
+def column_of(cursor: TokenCursor, token: SqlToken) -> str | None:
     """Return the column that a token alone names, or None."""
     if token.kind == QUOTED or (token.kind == WORD and token.key not in _NOT_COLUMNS):
         return name_of(cursor.text, token) or None

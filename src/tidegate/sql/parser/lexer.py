@@ -1,18 +1,20 @@
-"""Tokens: takes the text of a script, gives its words, names, strings, numbers, parameters and signs.
+"""The one lexer of SQL text: words, names, strings, numbers, parameters and signs, without comments.
 
 The rules are those of PostgreSQL, which DuckDB shares: comments nest, '' is a quote in a string, E'…' has
-backslashes, $$…$$ is a string, a $ may stand inside a name. A text is scanned on demand, one token at a
-time; lines and columns are only counted for errors.
+backslashes, $$…$$ is a string, a $ may stand inside a name. The parser reads with `scan`, one token at a
+time, and an error has its line and column. Whoever has only to know where statements begin and end reads
+with `tokens_of`, which raises nothing. Both take linear time for any text.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
 import msgspec
 
-from tidegate.errors import SqlInvalid
+from tidegate.errors import InvariantBroken, SqlInvalid
 from tidegate.model.names import shorten
 
 TEXT_CHARS_MAX = 16 * 1024 * 1024  # larger loads are sent as Arrow, which needs no parser
@@ -28,9 +30,13 @@ NUMBER = "number"
 PARAM = "param"
 SIGN = "sign"
 END = "end"
+OPEN = "open"  # a string, a name or a comment that is not closed: everything up to the end of the text
+UNKNOWN = "unknown"  # a character that begins nothing
+_UNREADABLE_KINDS = frozenset({OPEN, UNKNOWN})
 
 # What DuckDB takes for a space: Python's own class is another one.
-SPACE_CLASS = r"\t-\r \xa0\u2000-\u200b\u202f\u205f\u2060\u3000\ufeff"
+SPACES = "\t\n\v\f\r \xa0" + "".join(map(chr, range(0x2000, 0x200C))) + "\u202f\u205f\u2060\u3000\ufeff"
+SPACE_CLASS = re.escape(SPACES)
 # A name begins with a letter, an underscore or anything outside ASCII that is no space.
 _NAME_START = rf"[^\x00-@\[-^`{{-\x7f{SPACE_CLASS}]"
 _NAME_MORE = rf"[^\x00-#%-/:-@\[-^`{{-\x7f{SPACE_CLASS}]"
@@ -55,14 +61,18 @@ _TOKEN = re.compile(
      | (?P<end>\Z))""",
     re.VERBOSE | re.DOTALL,
 )
+_DOLLAR_QUOTE = re.compile(rf"\$(?:{_NAME_START}{_NO_DOLLAR}*+)?\$")
 _COMMENT_EDGE = re.compile(r"/\*|\*/")
 _ESCAPED_EDGE = re.compile(r"\\.|''|'", re.DOTALL)
 
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
 
-class Token(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the text; `key` is a word in capitals, a sign as it is, else empty."""
+class SqlToken(msgspec.Struct, frozen=True, gc=False):
+    """A token by its place in the text; `key` is a word in capitals, a sign as it is, else empty.
+
+    Of an OPEN or UNKNOWN token it names what is wrong.
+    """
 
     kind: str
     key: str
@@ -71,8 +81,8 @@ class Token(msgspec.Struct, frozen=True, gc=False):
     number: int = 0  # of a parameter, once the cursor has passed it
 
 
-class Place(msgspec.Struct, frozen=True):
-    """Where something is: the number of the statement in its script, and the script."""
+class SourceText(msgspec.Struct, frozen=True):
+    """A script, and the number of the statement that is read: what an error needs to name a position."""
 
     text: str
     statement: int
@@ -81,11 +91,11 @@ class Place(msgspec.Struct, frozen=True):
         """Return the error about what stands at a position."""
         line, column = line_and_column(self.text, position)
         values = {"line": line, "column": column, "statement": self.statement}
-        return SqlInvalid(reason=f"{reason} ({describe_place(**values)}).", hint=hint, **values)
+        return SqlInvalid(reason=f"{reason} ({describe_position(**values)}).", hint=hint, **values)
 
 
-def describe_place(line: int, column: int, statement: int) -> str:
-    """Return a place in words; the statement is named from the second on."""
+def describe_position(line: int, column: int, statement: int) -> str:
+    """Return a position in words; the statement is named from the second on."""
     where = f"line {line}, column {column}"
     return f"{where}, statement {statement}" if statement > 1 else where
 
@@ -96,68 +106,104 @@ def line_and_column(text: str, position: int) -> tuple[int, int]:
     return text.count("\n", 0, position) + 1, position - before
 
 
-def scan(place: Place, position: int) -> Token:
-    """Return the token at or after a position, past spaces and comments; at the end of the text an END."""
-    text = place.text
-    for _ in range(COMMENTS_MAX):
+def scan(source: SourceText, position: int) -> SqlToken:
+    """Return the token at or after a position, or raise SqlInvalid; at the end of the text an END."""
+    token = next_token(source.text, position)
+    if token.kind in _UNREADABLE_KINDS:
+        raise _unreadable(source, token)
+    return token
+
+
+def tokens_of(text: str) -> Iterator[SqlToken]:
+    """Yield every token of a text, whatever it is; nothing comes after an OPEN one."""
+    token = next_token(text, 0)
+    while token.kind != END:
+        yield token
+        token = next_token(text, token.stop)
+
+
+def next_token(text: str, position: int) -> SqlToken:
+    """Return the token at or after a position, past spaces and comments: END, OPEN and UNKNOWN among them."""
+    comments = 0
+    while True:
         found = _TOKEN.match(text, position)
-        if found is None or found.lastgroup is None:
-            raise place.error("this cannot be read", position)
-        kind = found.lastgroup
+        if found is None:
+            raise InvariantBroken(reason=f"the lexer has no token at {position}")
+        kind = found.lastgroup or ""
         start, stop = found.span(kind)
         if kind == WORD:
-            return Token(WORD, text[start:stop].upper(), start, stop)
+            return SqlToken(WORD, text[start:stop].upper(), start, stop)
         if kind == SIGN:
             sign = text[start:stop]
             if sign in "'\"$`\\" or not sign.isprintable():
-                raise _unreadable(place, sign, start)
-            return Token(SIGN, sign, start, stop)
+                return _unreadable_token(text, sign, start)
+            return SqlToken(SIGN, sign, start, stop)
         if kind == "escaped":
-            return Token(STRING, "", start, _escaped_stop(place, start))
+            return _escaped_string(text, start)
         if kind not in ("line", "comment"):
-            return Token(kind, "", start, stop)
-        position = stop if kind == "line" else _comment_stop(place, start)
-    raise place.error(f"there are more than {COMMENTS_MAX} comments in a row", position)
+            return SqlToken(kind, "", start, stop)
+        end = stop if kind == "line" else _comment_end(text, start)
+        if isinstance(end, SqlToken):
+            return end
+        position, comments = end, comments + 1
+        if comments == COMMENTS_MAX:
+            return SqlToken(OPEN, "comments", position, len(text))
 
 
-def _escaped_stop(place: Place, start: int) -> int:
-    for edge in _ESCAPED_EDGE.finditer(place.text, start + 2):
+def _unreadable_token(text: str, sign: str, start: int) -> SqlToken:
+    """Return the token of a character that begins nothing, or something that does not end."""
+    if sign in "'\"" or (sign == "$" and _DOLLAR_QUOTE.match(text, start)):
+        return SqlToken(OPEN, sign, start, len(text))
+    return SqlToken(UNKNOWN, sign, start, start + 1)
+
+
+def _escaped_string(text: str, start: int) -> SqlToken:
+    for edge in _ESCAPED_EDGE.finditer(text, start + 2):
         if edge[0] == "'":
-            return edge.end()
-    raise _unreadable(place, "'", start)
+            return SqlToken(STRING, "", start, edge.end())
+    return SqlToken(OPEN, "'", start, len(text))
 
 
-def _comment_stop(place: Place, start: int) -> int:
+def _comment_end(text: str, start: int) -> int | SqlToken:
+    """Return where a comment ends, or the OPEN token of one that does not."""
     depth = 0
-    for edge in _COMMENT_EDGE.finditer(place.text, start):
+    for edge in _COMMENT_EDGE.finditer(text, start):
         depth += 1 if edge[0] == "/*" else -1
         if depth == 0:
             return edge.end()
         if depth > COMMENT_DEPTH_MAX:
-            raise place.error(f"comments nest deeper than {COMMENT_DEPTH_MAX}", edge.start())
-    raise place.error("the comment that begins with /* is not closed", start, "Close it with */.")
+            return SqlToken(OPEN, "depth", edge.start(), len(text))
+    return SqlToken(OPEN, "/*", start, len(text))
 
 
-def _unreadable(place: Place, sign: str, start: int) -> SqlInvalid:
-    """Return the error for a character that begins nothing, or something that does not end."""
-    if sign == "'":
-        hint = "Close it with '. A quote inside a string is written twice: 'it''s'."
-        return place.error("the string that begins here is not closed", start, hint)
-    if sign == '"':
-        return place.error("the name that begins here is not closed", start, 'Close it with ".')
-    if sign == "$":
-        hint = "Parameters are ? or $1, $2, …; a string between $$ and $$ has to be closed."
-        return place.error("this is neither a parameter nor a string between dollar signs", start, hint)
-    if sign == "`":
-        return place.error("` begins nothing here", start, "Names are quoted with \", strings with '.")
-    return place.error(f"the character {sign!a} may not stand here", start)
+# What is wrong with an OPEN or UNKNOWN token, by its key, and what to do about it.
+_UNREADABLE: Mapping[str, tuple[str, str | None]] = {
+    "'": (
+        "the string that begins here is not closed",
+        "Close it with '. A quote inside a string is written twice: 'it''s'.",
+    ),
+    '"': ("the name that begins here is not closed", 'Close it with ".'),
+    "$": (
+        "this is neither a parameter nor a string between dollar signs",
+        "Parameters are ? or $1, $2, …; a string between $$ and $$ has to be closed.",
+    ),
+    "`": ("` begins nothing here", "Names are quoted with \", strings with '."),
+    "/*": ("the comment that begins with /* is not closed", "Close it with */."),
+    "depth": (f"comments nest deeper than {COMMENT_DEPTH_MAX}", None),
+    "comments": (f"there are more than {COMMENTS_MAX} comments in a row", None),
+}
 
 
-def shown(place: Place, token: Token) -> str:
+def _unreadable(source: SourceText, token: SqlToken) -> SqlInvalid:
+    reason, hint = _UNREADABLE.get(token.key, (f"the character {token.key!a} may not stand here", None))
+    return source.error(reason, token.start, hint)
+
+
+def shown(source: SourceText, token: SqlToken) -> str:
     """Return a token as an error names it."""
     if token.kind == END:
         return "the end of the text"
-    text = place.text[token.start : token.stop]
+    text = source.text[token.start : token.stop]
     if token.kind == STRING:
         return f"the string {shorten(text)}"
     if token.kind == QUOTED:
@@ -170,7 +216,7 @@ def fold(name: str) -> str:
     return name.lower() if name.isascii() else name.translate(_ASCII_LOWER)
 
 
-def name_of(text: str, token: Token) -> str:
+def name_of(text: str, token: SqlToken) -> str:
     """Return the name that a word or a quoted token means."""
     if token.kind == QUOTED:
         return text[token.start + 1 : token.stop - 1].replace('""', '"')

@@ -1,11 +1,11 @@
-"""PUBLISH, CONSUME, ACK, NACK and EXTEND: takes a cursor behind the first word, gives what is asked for."""
+"""The grammar of PUBLISH, CONSUME, ACK, NACK and EXTEND."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tidegate.sql.parser.cursor import Cursor
+from tidegate.sql.parser.cursor import TokenCursor
 from tidegate.sql.parser.dml import values
 from tidegate.sql.parser.topics import bound_number, clauses, duration, missing, start_at, text, topic_name
 from tidegate.sql.statements import Ack, Consume, Extend, Literal, Nack, Param, Publish, Text, Upto
@@ -33,20 +33,20 @@ EXTEND_SYNTAX = "Syntax: EXTEND topic GROUP 'group' [MEMBER 'member'] LEASES ('l
 
 _JSON_HINT = "A payload is a text with JSON, such as '{\"a\": 1}', or a parameter."
 
-Readers = Mapping[str, Callable[[Cursor], Any]]
+Readers = Mapping[str, Callable[[TokenCursor], Any]]
 
 
-def _text(clause: str) -> Callable[[Cursor], Text]:
+def _text(clause: str) -> Callable[[TokenCursor], Text]:
     return lambda cursor: text(cursor, clause)
 
 
-def _leases(cursor: Cursor) -> tuple[Text, ...]:
-    """Step over ('lease', …), and give them."""
+def _leases(cursor: TokenCursor) -> tuple[Text, ...]:
+    """Consume ('lease', …), and return them."""
     return _texts(cursor, "LEASES", LEASES_MAX)
 
 
-def _texts(cursor: Cursor, clause: str, count_max: int) -> tuple[Text, ...]:
-    """Step over ('text', …), and give them."""
+def _texts(cursor: TokenCursor, clause: str, count_max: int) -> tuple[Text, ...]:
+    """Consume ('text', …), and return them."""
     found: list[Text] = []
     cursor.expect("(")
     while True:
@@ -69,8 +69,8 @@ _CONSUME: Readers = {
 }
 
 
-def consume(cursor: Cursor) -> Consume:
-    """Read what follows CONSUME."""
+def consume(cursor: TokenCursor) -> Consume:
+    """Parse what follows CONSUME."""
     cursor.syntax = CONSUME_SYNTAX
     cursor.expect("FROM")
     topic = topic_name(cursor)
@@ -86,8 +86,8 @@ def consume(cursor: Cursor) -> Consume:
     )
 
 
-def _upto(cursor: Cursor) -> tuple[Upto, ...]:
-    """Step over OFFSET n or (PARTITION n OFFSET n, …)."""
+def _upto(cursor: TokenCursor) -> tuple[Upto, ...]:
+    """Consume OFFSET n or (PARTITION n OFFSET n, …)."""
     if cursor.expect("OFFSET", "(") == "OFFSET":
         return (Upto(None, bound_number(cursor, "OFFSET")),)
     found: list[Upto] = []
@@ -112,13 +112,13 @@ _ACK: Readers = {
 }
 
 
-def ack(cursor: Cursor) -> Ack:
-    """Read what follows ACK."""
+def ack(cursor: TokenCursor) -> Ack:
+    """Parse what follows ACK."""
     cursor.syntax = ACK_SYNTAX
     topic = topic_name(cursor)
     behind = cursor.token.start
     found = clauses(cursor, _ACK)
-    _check_group(cursor, found)
+    _require(cursor, found, "GROUP")
     upto, leases = found.get("UPTO", ()), found.get("LEASES", ())
     if upto and leases:
         raise cursor.error("UPTO and LEASES do not go together", behind, "Write two statements.")
@@ -143,14 +143,12 @@ _NACK: Readers = {
 }
 
 
-def nack(cursor: Cursor) -> Nack:
-    """Read what follows NACK."""
+def nack(cursor: TokenCursor) -> Nack:
+    """Parse what follows NACK."""
     cursor.syntax = NACK_SYNTAX
     topic = topic_name(cursor)
     found = clauses(cursor, _NACK)
-    _check_group(cursor, found)
-    if "LEASES" not in found:
-        raise missing(cursor, "LEASES")
+    _require(cursor, found, "GROUP", "LEASES")
     if "DEAD" in found and "DELAY" in found:
         hint = "A dead letter is not given again: say DEAD or DELAY."
         raise cursor.error("DEAD and DELAY do not go together", cursor.token.start, hint)
@@ -173,30 +171,29 @@ _EXTEND: Readers = {
 }
 
 
-def extend(cursor: Cursor) -> Extend:
-    """Read what follows EXTEND."""
+def extend(cursor: TokenCursor) -> Extend:
+    """Parse what follows EXTEND."""
     cursor.syntax = EXTEND_SYNTAX
     topic = topic_name(cursor)
     found = clauses(cursor, _EXTEND)
-    _check_group(cursor, found)
-    if "LEASES" not in found:
-        raise missing(cursor, "LEASES")
+    _require(cursor, found, "GROUP", "LEASES")
     return Extend(topic, found["GROUP"], found.get("MEMBER"), found["LEASES"], found.get("LEASE"))
 
 
-def _check_group(cursor: Cursor, found: Mapping[str, Any]) -> None:
-    if "GROUP" not in found:
-        raise missing(cursor, "GROUP")
+def _require(cursor: TokenCursor, found: Mapping[str, Any], *words: str) -> None:
+    for word in words:
+        if word not in found:
+            raise missing(cursor, word)
 
 
-def _sender(cursor: Cursor) -> tuple[Any, Any]:
+def _sender(cursor: TokenCursor) -> tuple[Any, Any]:
     producer = text(cursor, "PRODUCER")
     cursor.expect("SEQUENCE")
     return producer, bound_number(cursor, "SEQUENCE")
 
 
-def _dedup_keys(cursor: Cursor) -> tuple[Text, ...]:
-    """Step over KEY 'key' or KEYS ('key', …), and give them."""
+def _dedup_keys(cursor: TokenCursor) -> tuple[Text, ...]:
+    """Consume KEY 'key' or KEYS ('key', …), and return them."""
     if cursor.expect("KEY", "KEYS") == "KEY":
         return (text(cursor, "DEDUP KEY"),)
     return _texts(cursor, "DEDUP KEYS", DEDUP_KEYS_MAX)
@@ -210,8 +207,8 @@ _PUBLISH: Readers = {
 }
 
 
-def publish(cursor: Cursor) -> Publish:
-    """Read what follows PUBLISH."""
+def publish(cursor: TokenCursor) -> Publish:
+    """Parse what follows PUBLISH."""
     cursor.syntax = PUBLISH_SYNTAX
     cursor.expect("INTO")
     topic = topic_name(cursor)
@@ -226,7 +223,7 @@ def publish(cursor: Cursor) -> Publish:
     return Publish(topic, found.get("KEY"), found.get("PARTITION"), producer, sequence, payloads, dedup_keys)
 
 
-def _payloads(cursor: Cursor) -> tuple[Literal | Param, ...]:
+def _payloads(cursor: TokenCursor) -> tuple[Literal | Param, ...]:
     start = cursor.token.start
     rows, fragments = values(cursor, 1)
     if fragments is not None:

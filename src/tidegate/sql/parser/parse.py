@@ -1,7 +1,7 @@
-"""The grammar: takes the text of a script, gives its statements; by recursive descent, one token ahead.
+"""The parser of SQL scripts: recursive descent with one token of lookahead.
 
-What begins a statement decides who reads it: `definitions` (CREATE, ALTER, DROP), `writes` (INSERT, UPSERT,
-UPDATE, DELETE), `topics`, `messages` (PUBLISH, CONSUME, ACK …) or `select`. Every error says what was
+The first word of a statement decides which module parses it: `ddl` (CREATE, ALTER, DROP), `dml` (INSERT,
+UPSERT, UPDATE, DELETE), `topics`, `messages` (PUBLISH, CONSUME, ACK …) or `select`. Every error says what was
 expected and what was found, in which line, column and statement.
 """
 
@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
-from tidegate.sql.parser.cursor import Cursor, one_of
+from tidegate.sql.parser.cursor import TokenCursor, one_of
 from tidegate.sql.parser.ddl import alter, create, drop
 from tidegate.sql.parser.dml import delete, insert, update
-from tidegate.sql.parser.lexer import END, TEXT_CHARS_MAX, Place
+from tidegate.sql.parser.lexer import END, TEXT_CHARS_MAX, SourceText
 from tidegate.sql.parser.messages import ack, consume, extend, nack, publish
 from tidegate.sql.parser.select import select
 from tidegate.sql.parser.topics import clear_topic, describe_topic, reset_group, show_groups
@@ -75,10 +75,10 @@ def parse(text: str) -> tuple[Statement, ...]:
     """Return the statements of a text, separated by semicolons; nothing for a text of spaces and comments.
 
     SqlInvalid or SqlUnsupported carry `line`, `column` (both from 1) and `statement`. Statements before the
-    wrong one are not given.
+    wrong one are not returned.
     """
     _check_text(text)
-    cursor = Cursor(text)
+    cursor = TokenCursor(text)
     found: list[Statement] = []
     while True:
         cursor.begin_statement(len(found) + 1)
@@ -98,12 +98,12 @@ def parse(text: str) -> tuple[Statement, ...]:
 def _check_text(text: str) -> None:
     if len(text) > TEXT_CHARS_MAX:
         hint = "Bind values as parameters, or send rows as Arrow."
-        raise Place(text, 1).error(f"the text is longer than {TEXT_CHARS_MAX} characters", 0, hint)
+        raise SourceText(text, 1).error(f"the text is longer than {TEXT_CHARS_MAX} characters", 0, hint)
     try:
         text.encode()
     except UnicodeEncodeError as error:
         reason = "the text has a character that is not Unicode text"
-        raise Place(text, 1).error(reason, error.start, "Half a surrogate pair is none.") from error
+        raise SourceText(text, 1).error(reason, error.start, "Half a surrogate pair is none.") from error
 
 
 def _counted(statement: Statement, count: int) -> Statement:
@@ -115,8 +115,8 @@ def _counted(statement: Statement, count: int) -> Statement:
     return replace(statement, parameter_count=count)
 
 
-def _statement(cursor: Cursor) -> Statement:
-    """Read one statement, up to what does not belong to it any more."""
+def _statement(cursor: TokenCursor) -> Statement:
+    """Parse one statement, up to the first token that does not belong to it."""
     token = cursor.token
     read = _READERS.get(token.key)
     if read is None:
@@ -131,7 +131,7 @@ def _statement(cursor: Cursor) -> Statement:
     return replace(statement, position=token.start, text=cursor.text[token.start : cursor.last_stop])
 
 
-def _unknown(cursor: Cursor) -> Exception:
+def _unknown(cursor: TokenCursor) -> Exception:
     """Return the error for a word that begins no statement, the nearest ones first."""
     word = cursor.token.key
     if word in _FOREIGN:
@@ -145,7 +145,7 @@ def _unknown(cursor: Cursor) -> Exception:
     return cursor.expected("a statement", hint=hint)
 
 
-def _show(cursor: Cursor) -> Statement:
+def _show(cursor: TokenCursor) -> Statement:
     cursor.syntax = SHOW_SYNTAX
     word = cursor.expect("TABLES", "NAMESPACES", "TOPICS", "CONSUMER")
     if word == "NAMESPACES":
@@ -159,7 +159,7 @@ def _show(cursor: Cursor) -> Statement:
     return ShowTables(None)
 
 
-def _describe(cursor: Cursor) -> Statement:
+def _describe(cursor: TokenCursor) -> Statement:
     cursor.syntax = DESCRIBE_SYNTAX
     if cursor.is_at("TOPIC") and cursor.after().key != ".":  # a namespace may have the name
         cursor.advance()
@@ -168,7 +168,7 @@ def _describe(cursor: Cursor) -> Statement:
     return DescribeTable(cursor.table())
 
 
-def _explain(cursor: Cursor) -> Statement:
+def _explain(cursor: TokenCursor) -> Statement:
     if cursor.is_at("ANALYZE", "ANALYSE"):
         hint = "EXPLAIN shows what is read from each table; the answer of a query has its time."
         raise cursor.unsupported("EXPLAIN ANALYZE is not supported.", hint)
@@ -177,7 +177,7 @@ def _explain(cursor: Cursor) -> Statement:
     return Explain(_statement(cursor))
 
 
-def _execute(cursor: Cursor) -> Statement:
+def _execute(cursor: TokenCursor) -> Statement:
     cursor.syntax = EXECUTE_SYNTAX
     cursor.expect("AS")
     user = cursor.text_value("a user's name in quotes")
@@ -193,7 +193,7 @@ def _execute(cursor: Cursor) -> Statement:
     return ExecuteAs(user, statement)
 
 
-_READERS: Mapping[str, Callable[[Cursor], Statement]] = {
+_READERS: Mapping[str, Callable[[TokenCursor], Statement]] = {
     "SELECT": select,
     "INSERT": lambda cursor: insert(cursor, upsert=False),
     "UPSERT": lambda cursor: insert(cursor, upsert=True),

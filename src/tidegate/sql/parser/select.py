@@ -1,23 +1,21 @@
-"""The shape of a SELECT: takes its tokens, gives its sql for DuckDB, its LAST, and the point read it is.
+"""The frame of a SELECT: its SQL for DuckDB, its LAST, its point read, and the tables that it names.
 
-What a SELECT means is for DuckDB to say. Seen here is only what Tidegate adds or can do faster: LAST n at the
-end of a query or of one in parentheses, a read of plain columns by equality, and the tables that are named.
-`last` may as well be a column, an alias or a function: only LAST before a number or a parameter, at the end
-of a query, is the word of Tidegate.
+DuckDB decides what a SELECT means. The parser recognises only what Tidegate adds or can do faster: LAST n at
+the end of a query or of one in parentheses, a read of plain columns by equality, and the tables that are
+named. `last` may also be a column, an alias or a function: only LAST before a number or a parameter, at the
+end of a query, is the keyword.
 
-Tables that a query names: takes its tokens, gives namespace.table behind FROM and JOIN, as far as seen.
-
-Without binding the query this is a guess: good enough to find out early what is asked for, not to decide
-what someone may read.
+The tables behind FROM and JOIN are a guess, because nothing is bound here: good enough to find out early what
+is read, not to decide what a caller may read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from tidegate.sql.parser.cursor import RESERVED, Cursor
+from tidegate.sql.parser.cursor import RESERVED, TokenCursor
 from tidegate.sql.parser.fragments import collect, column_of, equalities, simple_of, sql_of
-from tidegate.sql.parser.lexer import NUMBER, PARAM, QUOTED, WORD, Token, name_of
+from tidegate.sql.parser.lexer import NUMBER, PARAM, QUOTED, WORD, SqlToken, name_of
 from tidegate.sql.statements import Fragment, Literal, Point, Select, Simple, TableName
 
 LAST_MAX = 2**63 - 1  # the largest LIMIT of DuckDB
@@ -79,8 +77,8 @@ _SCALARS = frozenset(
 )
 
 
-def select(cursor: Cursor, stops: Collection[str] = ()) -> Select:
-    """Read a query up to the end of the statement, or to a stop outside of parentheses."""
+def select(cursor: TokenCursor, stops: Collection[str] = ()) -> Select:
+    """Parse a query up to the end of the statement, or to a stop outside of parentheses."""
     tokens = collect(cursor, stops)
     if not tokens:
         raise cursor.expected("a SELECT")
@@ -105,8 +103,8 @@ def select(cursor: Cursor, stops: Collection[str] = ()) -> Select:
     )
 
 
-def _levels(tokens: Sequence[Token]) -> list[list[int]]:
-    """Return the places of the tokens of every query by itself, inner ones first, the outermost last.
+def _levels(tokens: Sequence[SqlToken]) -> list[list[int]]:
+    """Return the token positions of every query by itself, inner ones first, the outermost last.
 
     A pair of parentheses belongs to the level around it; what is in it does not.
     """
@@ -123,23 +121,23 @@ def _levels(tokens: Sequence[Token]) -> list[list[int]]:
     return [*found, stack[0]]
 
 
-def _is_last(tokens: Sequence[Token], level: Sequence[int], at: int = -2) -> bool:
-    """Tell whether LAST n stands at a place of a query, and LAST is not a name there."""
+def _is_last(tokens: Sequence[SqlToken], level: Sequence[int], at: int = -2) -> bool:
+    """True if LAST n stands at a position of a query, and LAST is not a name there."""
     if len(level) < 4 or tokens[level[at]].key != "LAST" or tokens[level[0]].key not in QUERY_STARTS:
         return False
     number = tokens[level[at + 1]]
     return number.kind in (NUMBER, PARAM) and tokens[level[at - 1]].key not in ("NULLS", ".", "AS", ",")
 
 
-def _refuse_early_last(cursor: Cursor, tokens: Sequence[Token], level: Sequence[int]) -> None:
+def _refuse_early_last(cursor: TokenCursor, tokens: Sequence[SqlToken], level: Sequence[int]) -> None:
     """Raise SqlInvalid where something follows LAST n."""
     for at in range(2, len(level) - 2):
         if _is_last(tokens, level, at):
             raise cursor.found_at("the end of the query behind LAST", tokens[level[at + 2]], _LAST_HINT)
 
 
-def _check_last(cursor: Cursor, tokens: Sequence[Token], level: Sequence[int]) -> None:
-    """Raise SqlInvalid where LAST stands beside something that gives other rows than those of the table."""
+def _check_last(cursor: TokenCursor, tokens: Sequence[SqlToken], level: Sequence[int]) -> None:
+    """Raise SqlInvalid where LAST is combined with a clause that makes other rows than those of the table."""
     _count_of(cursor, tokens[level[-1]])
     keys = ["", *(tokens[place].key for place in level), "", "", ""]
     for at, key in enumerate(keys):
@@ -153,7 +151,7 @@ def _check_last(cursor: Cursor, tokens: Sequence[Token], level: Sequence[int]) -
         raise cursor.error(reason, tokens[level[-2]].start, _LAST_HINT)
 
 
-def _count_of(cursor: Cursor, token: Token) -> Simple:
+def _count_of(cursor: TokenCursor, token: SqlToken) -> Simple:
     count = simple_of(cursor, [token])
     if isinstance(count, Literal) and not (isinstance(count.value, int) and count.value <= LAST_MAX):
         raise cursor.error("LAST takes a whole number of rows", token.start, "Write it like LAST 100.")
@@ -162,8 +160,8 @@ def _count_of(cursor: Cursor, token: Token) -> Simple:
     return count
 
 
-def _is_alone(tokens: Sequence[Token]) -> bool:
-    """Tell whether a query without its LAST is `[SELECT expressions] FROM namespace.table [alias]`."""
+def _is_alone(tokens: Sequence[SqlToken]) -> bool:
+    """True if a query without its LAST is `[SELECT expressions] FROM namespace.table [alias]`."""
     start = 0
     if tokens[0].key == "SELECT":
         start = next((at for at, token in enumerate(tokens) if token.key == "FROM"), len(tokens))
@@ -180,7 +178,7 @@ def _is_alone(tokens: Sequence[Token]) -> bool:
     return not alias or (len(alias) == 1 and alias[0].kind in (WORD, QUOTED))
 
 
-def _is_scalar(tokens: Sequence[Token], at: int) -> bool:
+def _is_scalar(tokens: Sequence[SqlToken], at: int) -> bool:
     token = tokens[at]
     if token.key in ("SELECT", "OVER"):
         return False
@@ -188,8 +186,8 @@ def _is_scalar(tokens: Sequence[Token], at: int) -> bool:
     return not is_called or token.kind not in (WORD, QUOTED) or token.key in _SCALARS
 
 
-def _point(cursor: Cursor, tokens: Sequence[Token], *, has_last: bool) -> Point | None:
-    """Return what a point read asks for, or None where the query is anything more."""
+def _point(cursor: TokenCursor, tokens: Sequence[SqlToken], *, has_last: bool) -> Point | None:
+    """Return the point read that a query is, or None where it is anything more."""
     if tokens[0].key != "SELECT":
         return None
     start = next((at for at, token in enumerate(tokens) if token.key == "FROM"), 0)
@@ -205,7 +203,7 @@ def _point(cursor: Cursor, tokens: Sequence[Token], *, has_last: bool) -> Point 
     return None if equals is None else Point(name, columns or None, equals)
 
 
-def _plain_columns(cursor: Cursor, tokens: Sequence[Token]) -> tuple[str, ...] | None:
+def _plain_columns(cursor: TokenCursor, tokens: Sequence[SqlToken]) -> tuple[str, ...] | None:
     """Return the columns of `a, b`, nothing for `*`, and None for any other list."""
     if len(tokens) == 1 and tokens[0].key == "*":
         return ()
@@ -236,8 +234,8 @@ _ENDS_FROM = frozenset(
 _NAMES_NEXT = frozenset({"JOIN", "TABLE", "SUMMARIZE", "DESCRIBE"})
 
 
-def table_at(tokens: Sequence[Token], at: int) -> tuple[Token, Token] | None:
-    """Return the two names where namespace.table stands at a place, and is neither longer nor a function."""
+def table_at(tokens: Sequence[SqlToken], at: int) -> tuple[SqlToken, SqlToken] | None:
+    """Return both names where namespace.table stands at a position, neither longer nor a function."""
     if at + 2 >= len(tokens) or tokens[at + 1].key != ".":
         return None
     first, second = tokens[at], tokens[at + 2]
@@ -247,13 +245,13 @@ def table_at(tokens: Sequence[Token], at: int) -> tuple[Token, Token] | None:
     return None if is_more else (first, second)
 
 
-def table_name(cursor: Cursor, found: tuple[Token, Token]) -> TableName:
+def table_name(cursor: TokenCursor, found: tuple[SqlToken, SqlToken]) -> TableName:
     """Return the name that `table_at` has found."""
     first, second = found
     return TableName(name_of(cursor.text, first), name_of(cursor.text, second), first.start)
 
 
-def named_tables(cursor: Cursor, tokens: Sequence[Token]) -> tuple[TableName, ...]:
+def named_tables(cursor: TokenCursor, tokens: Sequence[SqlToken]) -> tuple[TableName, ...]:
     """Return the tables behind FROM, JOIN and the commas of a FROM, each once, in their order."""
     found: dict[TableName, None] = {}
     # For every open parenthesis: whether a query or a part of FROM is in it, and whether FROM is open there.

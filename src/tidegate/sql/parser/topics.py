@@ -1,6 +1,6 @@
-"""CREATE, ALTER, DROP, CLEAR, SHOW and DESCRIBE of topics: takes a cursor, gives what is asked for.
+"""The grammar of CREATE, ALTER, DROP, CLEAR, SHOW and DESCRIBE for topics, and of values in clauses.
 
-Values of clauses: takes a cursor behind a word, gives the value that stands there, checked, or a Param.
+A value in a clause is checked here; a parameter becomes a Param, which is checked when it is bound.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidegate.errors import DurationInvalid, SqlInvalid, TimeRangeInvalid
 from tidegate.model.durations import Duration, parse_duration
 from tidegate.model.names import TOPIC_SEGMENTS_MAX, shorten
 from tidegate.model.timeranges import parse_time
-from tidegate.sql.parser.cursor import Cursor
+from tidegate.sql.parser.cursor import TokenCursor
 from tidegate.sql.parser.fragments import expression
 from tidegate.sql.parser.lexer import (
     NUMBER,
@@ -34,6 +34,7 @@ from tidegate.sql.statements import (
     DropGroup,
     DropSource,
     DropTopic,
+    DurationValue,
     Fragment,
     Number,
     Param,
@@ -41,7 +42,6 @@ from tidegate.sql.statements import (
     SetPartitions,
     SetRetention,
     ShowGroups,
-    Span,
     StartAt,
     Text,
     TopicName,
@@ -49,7 +49,7 @@ from tidegate.sql.statements import (
 )
 
 PAYLOADS = ("key", "full", "diff")
-PREVIEW_CHARS_MAX = 1_000  # a preview is for the eye; more is what payload = 'full' is for
+PREVIEW_CHARS_MAX = 1_000  # a preview is read by people; programs take payload = 'full'
 KEY_COLUMNS_MAX = 16  # as many as a primary key has
 _OPERATIONS = ("INSERT", "UPDATE", "DELETE")
 
@@ -80,7 +80,7 @@ RESET_SYNTAX = (
     "Syntax: RESET CONSUMER GROUP 'group' ON topic [PARTITION n] "
     "TO EARLIEST|LATEST|OFFSET n|AFTER n|TIMESTAMP '2026-01-31 12:00'"
 )
-# Both spellings of a limit: in WITH it says what it is, behind RETENTION that is known.
+# Both spellings of a limit: with the prefix in WITH, without it behind RETENTION.
 _LIMITS = {
     "retention_seconds": "seconds",
     "retention_max_bytes": "max_bytes",
@@ -90,11 +90,11 @@ _LIMITS = {
 # What stands in WITH and in SET (…), but not behind RETENTION: it is not about messages.
 _OPTIONS = {**_LIMITS, "dedup_seconds": "dedup_seconds"}
 
-Reader = Callable[[Cursor, str], Any]
+Reader = Callable[[TokenCursor, str], Any]
 
 
-def create_topic(cursor: Cursor) -> CreateTopic:
-    """Read what follows CREATE TOPIC."""
+def create_topic(cursor: TokenCursor) -> CreateTopic:
+    """Parse what follows CREATE TOPIC."""
     cursor.syntax = CREATE_TOPIC_SYNTAX
     is_soft = cursor.condition("NOT", "EXISTS")
     topic = topic_name(cursor)
@@ -106,8 +106,8 @@ def create_topic(cursor: Cursor) -> CreateTopic:
     return CreateTopic(topic, is_soft, found.get("PARTITIONS", 1), found.get("WITH", {}))
 
 
-def alter_topic(cursor: Cursor) -> TopicStatement:
-    """Read what follows ALTER TOPIC."""
+def alter_topic(cursor: TokenCursor) -> TopicStatement:
+    """Parse what follows ALTER TOPIC."""
     cursor.syntax = ALTER_TOPIC_SYNTAX
     topic = topic_name(cursor)
     if cursor.is_at("RENAME"):
@@ -127,16 +127,16 @@ def alter_topic(cursor: Cursor) -> TopicStatement:
     return DropSource(topic, table, _operations(cursor) if cursor.take("ON") else ())
 
 
-def _is_source(cursor: Cursor) -> bool:
+def _is_source(cursor: TokenCursor) -> bool:
     return cursor.expect("SOURCE", "PARTITIONS") == "SOURCE"
 
 
-def _partitions(cursor: Cursor, topic: TopicName, *, more: bool) -> SetPartitions:
+def _partitions(cursor: TokenCursor, topic: TopicName, *, more: bool) -> SetPartitions:
     cursor.syntax = PARTITIONS_SYNTAX
     return SetPartitions(topic, plain_number(cursor, "PARTITIONS", least=1), more)
 
 
-def _set(cursor: Cursor, topic: TopicName) -> TopicStatement:
+def _set(cursor: TokenCursor, topic: TopicName) -> TopicStatement:
     cursor.syntax = RETENTION_SYNTAX
     if cursor.is_at("("):
         return SetRetention(topic, _topic_options(cursor))
@@ -149,16 +149,16 @@ def _set(cursor: Cursor, topic: TopicName) -> TopicStatement:
         return SetRetention(topic, {"seconds": None, "max_bytes": None})
     if cursor.token.kind == STRING:
         position = cursor.token.start
-        kept = plain_duration(cursor, "RETENTION")
-        if kept.us == 0 or kept.us % 1_000_000:
+        retention = plain_duration(cursor, "RETENTION")
+        if retention.us == 0 or retention.us % 1_000_000:
             raise cursor.error("retention is a whole number of seconds, 1 or more", position)
-        return SetRetention(topic, {"seconds": kept.us // 1_000_000})
+        return SetRetention(topic, {"seconds": retention.us // 1_000_000})
     if cursor.is_at("("):
         return SetRetention(topic, _limits(cursor))
     raise cursor.expected("a duration in quotes, '(' or NONE")
 
 
-def _add_source(cursor: Cursor, topic: TopicName) -> AddSource:
+def _add_source(cursor: TokenCursor, topic: TopicName) -> AddSource:
     cursor.syntax = ADD_SOURCE_SYNTAX
     table = cursor.table()
     cursor.expect("ON")
@@ -176,8 +176,8 @@ def _add_source(cursor: Cursor, topic: TopicName) -> AddSource:
     )
 
 
-def _operations(cursor: Cursor) -> tuple[str, ...]:
-    """Step over INSERT, UPDATE or INSERT OR UPDATE, and give them in small letters."""
+def _operations(cursor: TokenCursor) -> tuple[str, ...]:
+    """Consume INSERT, UPDATE or INSERT OR UPDATE, and return them in small letters."""
     found: dict[str, None] = {}
     while True:
         position = cursor.token.start
@@ -192,7 +192,7 @@ def _operations(cursor: Cursor) -> tuple[str, ...]:
             return tuple(found)
 
 
-def _condition(cursor: Cursor) -> Fragment:
+def _condition(cursor: TokenCursor) -> Fragment:
     fragment = expression(cursor, "a condition", {"PARTITION", "WITH"})
     if fragment.params:
         hint = "It is kept with the topic: write the value."
@@ -200,7 +200,7 @@ def _condition(cursor: Cursor) -> Fragment:
     return fragment
 
 
-def _partition_by(cursor: Cursor) -> tuple[str, ...]:
+def _partition_by(cursor: TokenCursor) -> tuple[str, ...]:
     if not cursor.is_at("BY"):
         hint = f'A column of that name is written "partition". {cursor.syntax}'
         raise cursor.expected(["BY"], hint=hint)
@@ -208,11 +208,11 @@ def _partition_by(cursor: Cursor) -> tuple[str, ...]:
     return cursor.names("a column", limit=KEY_COLUMNS_MAX)
 
 
-def _payload(cursor: Cursor) -> dict[str, Any]:
-    return _options(cursor, {"payload": _payload_value, "preview": _preview_value})
+def _payload(cursor: TokenCursor) -> dict[str, Any]:
+    return cursor.options({"payload": _payload_value, "preview": _preview_value})
 
 
-def _payload_value(cursor: Cursor, _name: str) -> str:
+def _payload_value(cursor: TokenCursor, _name: str) -> str:
     position = cursor.token.start
     value = cursor.text_value("'key', 'full' or 'diff', in quotes,")
     if value not in PAYLOADS:
@@ -225,25 +225,25 @@ def _payload_value(cursor: Cursor, _name: str) -> str:
     return value
 
 
-def _preview_value(cursor: Cursor, _name: str) -> int:
+def _preview_value(cursor: TokenCursor, _name: str) -> int:
     return plain_number(cursor, "preview", most=PREVIEW_CHARS_MAX)
 
 
-def _topic_options(cursor: Cursor) -> dict[str, int | None]:
-    """Step over (retention_seconds = n, dedup_seconds = n, …), and give them by their short names."""
+def _topic_options(cursor: TokenCursor) -> dict[str, int | None]:
+    """Consume (retention_seconds = n, dedup_seconds = n, …), and return them by their short names."""
     return _limits(cursor, _OPTIONS)
 
 
-def _limits(cursor: Cursor, names: Mapping[str, str] = _LIMITS) -> dict[str, int | None]:
-    """Step over (seconds = n, max_bytes = NULL), and give the limits by their short names."""
+def _limits(cursor: TokenCursor, names: Mapping[str, str] = _LIMITS) -> dict[str, int | None]:
+    """Consume (seconds = n, max_bytes = NULL), and return the limits by their short names."""
     position = cursor.token.start
-    found = _options(cursor, dict.fromkeys(names, _limit))
+    found = cursor.options(dict.fromkeys(names, _limit))
     if len({names[name] for name in found}) < len(found):
         raise cursor.error("a limit is there twice, under two names", position, "Say it once.")
     return {names[name]: value for name, value in found.items()}
 
 
-def _limit(cursor: Cursor, name: str) -> int | None:
+def _limit(cursor: TokenCursor, name: str) -> int | None:
     if cursor.take("NULL"):
         return None
     if cursor.token.kind == STRING and name.endswith("seconds"):
@@ -251,59 +251,40 @@ def _limit(cursor: Cursor, name: str) -> int | None:
         if name == "dedup_seconds":
             hint = "Write the number of seconds: 86400 is a day."
         raise cursor.expected(f"a whole number behind {name}", hint=hint)
-    # How large it may be is the topic's to say: HTTP and SQL refuse the same.
+    # The topic checks the limit: HTTP and SQL refuse the same values.
     return plain_number(cursor, name, least=1)
 
 
-def _options(cursor: Cursor, readers: Mapping[str, Reader]) -> dict[str, Any]:
-    """Step over (name = value, …) and give the values."""
-    found: dict[str, Any] = {}
-    cursor.expect("(")
-    while True:
-        position = cursor.token.start
-        name = cursor.name("an option")
-        if name not in readers:
-            near = get_close_matches(name, readers, n=1, cutoff=0.4)
-            hint = f"{f'Did you mean {near[0]}? ' if near else ''}Options: {', '.join(readers)}."
-            raise cursor.error(f"there is no option '{shorten(name)}'", position, hint)
-        if name in found:
-            raise cursor.error(f"option '{name}' is there twice", position)
-        cursor.expect("=")
-        found[name] = readers[name](cursor, name)
-        if cursor.expect(",", ")") == ")":
-            return found
-
-
-def drop_topic(cursor: Cursor) -> DropTopic:
-    """Read what follows DROP TOPIC."""
+def drop_topic(cursor: TokenCursor) -> DropTopic:
+    """Parse what follows DROP TOPIC."""
     cursor.syntax = DROP_TOPIC_SYNTAX
     is_soft = cursor.condition("EXISTS")
     return DropTopic(topic_name(cursor), is_soft)
 
 
-def clear_topic(cursor: Cursor) -> ClearTopic:
-    """Read what follows CLEAR."""
+def clear_topic(cursor: TokenCursor) -> ClearTopic:
+    """Parse what follows CLEAR."""
     cursor.syntax = CLEAR_SYNTAX
     cursor.expect("TOPIC")
     return ClearTopic(topic_name(cursor))
 
 
-def describe_topic(cursor: Cursor) -> DescribeTopic:
-    """Read what follows DESCRIBE TOPIC."""
+def describe_topic(cursor: TokenCursor) -> DescribeTopic:
+    """Parse what follows DESCRIBE TOPIC."""
     cursor.syntax = DESCRIBE_TOPIC_SYNTAX
     return DescribeTopic(topic_name(cursor))
 
 
-def show_groups(cursor: Cursor) -> ShowGroups:
-    """Read what follows SHOW CONSUMER."""
+def show_groups(cursor: TokenCursor) -> ShowGroups:
+    """Parse what follows SHOW CONSUMER."""
     cursor.syntax = SHOW_GROUPS_SYNTAX
     cursor.expect("GROUPS")
     cursor.expect("ON")
     return ShowGroups(topic_name(cursor))
 
 
-def drop_group(cursor: Cursor) -> DropGroup:
-    """Read what follows DROP CONSUMER."""
+def drop_group(cursor: TokenCursor) -> DropGroup:
+    """Parse what follows DROP CONSUMER."""
     cursor.syntax = DROP_GROUP_SYNTAX
     cursor.expect("GROUP")
     is_soft = cursor.condition("EXISTS")
@@ -312,8 +293,8 @@ def drop_group(cursor: Cursor) -> DropGroup:
     return DropGroup(group, topic_name(cursor), is_soft)
 
 
-def reset_group(cursor: Cursor) -> ResetGroup:
-    """Read what follows RESET."""
+def reset_group(cursor: TokenCursor) -> ResetGroup:
+    """Parse what follows RESET."""
     cursor.syntax = RESET_SYNTAX
     cursor.expect("CONSUMER")
     cursor.expect("GROUP")
@@ -327,11 +308,11 @@ def reset_group(cursor: Cursor) -> ResetGroup:
     return ResetGroup(group, topic, partition, start_at(cursor))
 
 
-NUMBER_MAX = 2**63 - 1  # offsets, sequences and sizes are 64-bit numbers at rest
-AFTER_LEAST = -1  # after -1 is from the first offset on: where a reader stands that has seen none
+NUMBER_MAX = 2**63 - 1  # offsets, sequences and sizes are stored as 64-bit numbers
+AFTER_LEAST = -1  # AFTER -1 begins at the first offset: the position of a reader that has seen none
 _STARTS = ("EARLIEST", "LATEST", "OFFSET", "AFTER", "TIMESTAMP")
 _DURATIONS = "'5 s', '250 ms', '15 min'"
-# What to do where there is no text to write.
+# The hint where no text is written.
 _WITHOUT = {
     "KEY": "Leave KEY out. ",
     "DEDUP KEY": "Leave DEDUP KEY out. ",
@@ -339,8 +320,8 @@ _WITHOUT = {
 }
 
 
-def topic_name(cursor: Cursor) -> TopicName:
-    """Step over a topic's name, part by part, and give it."""
+def topic_name(cursor: TokenCursor) -> TopicName:
+    """Consume a topic's name, part by part, and return it."""
     position = cursor.token.start
     if cursor.token.kind == STRING:
         raise cursor.expected("a topic", hint=f"Names are written without quotes. {cursor.syntax}")
@@ -360,8 +341,8 @@ def topic_name(cursor: Cursor) -> TopicName:
     return TopicName(name, position)
 
 
-def text(cursor: Cursor, clause: str) -> Text:
-    """Step over a text in quotes, or a parameter, and give it; an empty text is refused."""
+def text(cursor: TokenCursor, clause: str) -> Text:
+    """Consume a text in quotes, or a parameter, and return it; an empty text is refused."""
     token = cursor.token
     if token.kind == PARAM:
         return Param(cursor.advance().number)
@@ -374,7 +355,7 @@ def text(cursor: Cursor, clause: str) -> Text:
     return value
 
 
-def _quotes_hint(cursor: Cursor, clause: str) -> str:
+def _quotes_hint(cursor: TokenCursor, clause: str) -> str:
     token = cursor.token
     if token.kind not in (WORD, QUOTED, NUMBER):
         return cursor.syntax
@@ -384,15 +365,15 @@ def _quotes_hint(cursor: Cursor, clause: str) -> str:
     return f"Write {clause} '{shorten(written)}'. {cursor.syntax}"
 
 
-def bound_number(cursor: Cursor, clause: str, *, least: int = 0, most: int = NUMBER_MAX) -> Number:
-    """Step over a whole number that is not below the least, or a parameter, and give it."""
+def bound_number(cursor: TokenCursor, clause: str, *, least: int = 0, most: int = NUMBER_MAX) -> Number:
+    """Consume a whole number that is not below the least, or a parameter, and return it."""
     if cursor.token.kind == PARAM:
         return Param(cursor.advance().number)
     return plain_number(cursor, clause, least=least, most=most)
 
 
-def plain_number(cursor: Cursor, clause: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
-    """Step over a whole number that is not below the least, and give it."""
+def plain_number(cursor: TokenCursor, clause: str, *, least: int = 0, most: int = NUMBER_MAX) -> int:
+    """Consume a whole number that is not below the least, and return it."""
     first = cursor.token
     if first.key in ("-", "+") and cursor.after().kind == NUMBER:
         cursor.advance()
@@ -404,28 +385,28 @@ def plain_number(cursor: Cursor, clause: str, *, least: int = 0, most: int = NUM
     written = f"{'-' if first.key == '-' else ''}{digits}"
     value = number_of(written)
     if value is None or not isinstance(value, int) or not least <= value <= most:
-        wanted = number_text(least, most, value)
-        raise cursor.error(f"{clause} is {wanted}, not {shorten(written)}", first.start)
+        expected = number_text(least, most, value)
+        raise cursor.error(f"{clause} is {expected}, not {shorten(written)}", first.start)
     cursor.advance()
     return value
 
 
-def number_text(least: int, most: int, given: object) -> str:
+def number_text(least: int, most: int, actual: object) -> str:
     """Return what a clause takes, in words; the most where something is nearer to it than to the least."""
-    if most == NUMBER_MAX and not (isinstance(given, int) and given > most):
+    if most == NUMBER_MAX and not (isinstance(actual, int) and actual > most):
         return f"a whole number of {least} or more"
     return f"a whole number from {least} to {most}"
 
 
-def duration(cursor: Cursor, clause: str) -> Span:
-    """Step over a duration in quotes, or a parameter, and give it."""
+def duration(cursor: TokenCursor, clause: str) -> DurationValue:
+    """Consume a duration in quotes, or a parameter, and return it."""
     if cursor.token.kind == PARAM:
         return Param(cursor.advance().number)
     return plain_duration(cursor, clause)
 
 
-def plain_duration(cursor: Cursor, clause: str) -> Duration:
-    """Step over a duration in quotes, and give it."""
+def plain_duration(cursor: TokenCursor, clause: str) -> Duration:
+    """Consume a duration in quotes, and return it."""
     token = cursor.token
     value = string_of(cursor.text[token.start : token.stop]) if token.kind == STRING else None
     if not isinstance(value, str):
@@ -439,8 +420,8 @@ def plain_duration(cursor: Cursor, clause: str) -> Duration:
     return found
 
 
-def moment(cursor: Cursor) -> Number:
-    """Step over the time behind TIMESTAMP, or a parameter, and give it in microseconds; no zone is UTC."""
+def moment(cursor: TokenCursor) -> Number:
+    """Consume the time behind TIMESTAMP, or a parameter, and return it in microseconds; no zone is UTC."""
     token = cursor.token
     if token.kind == PARAM:
         return Param(cursor.advance().number)
@@ -455,8 +436,8 @@ def moment(cursor: Cursor) -> Number:
     return found
 
 
-def start_at(cursor: Cursor) -> StartAt:
-    """Step over EARLIEST, LATEST, OFFSET n, AFTER n or TIMESTAMP '…'."""
+def start_at(cursor: TokenCursor) -> StartAt:
+    """Consume EARLIEST, LATEST, OFFSET n, AFTER n or TIMESTAMP '…'."""
     if cursor.token.kind == NUMBER:
         raise cursor.expected(_STARTS, hint=f"An offset is written OFFSET n. {cursor.syntax}")
     word = cursor.expect(*_STARTS)
@@ -469,10 +450,12 @@ def start_at(cursor: Cursor) -> StartAt:
     return StartAt("earliest" if word == "EARLIEST" else "latest")
 
 
-def clauses(cursor: Cursor, readers: Mapping[str, Callable[[Cursor], Any]], *stops: str) -> dict[str, Any]:
-    """Step over clauses, in any order and each at most once, up to a stop or the statement's end.
+def clauses(
+    cursor: TokenCursor, readers: Mapping[str, Callable[[TokenCursor], Any]], *stops: str
+) -> dict[str, Any]:
+    """Consume clauses, in any order and each at most once, up to a stop or the statement's end.
 
-    Gives what the reader of each gave, by its word.
+    Return what the reader of each clause returned, by its word.
     """
     found: dict[str, Any] = {}
     while not (cursor.is_at_end or cursor.is_at(*stops)):
@@ -480,15 +463,15 @@ def clauses(cursor: Cursor, readers: Mapping[str, Callable[[Cursor], Any]], *sto
         if word in found:
             raise cursor.error(f"{word} is there twice", cursor.token.start, "Say it once.")
         if word not in readers:
-            wanted = [*(key for key in readers if key not in found), *stops]
-            raise cursor.expected(wanted or "the end of the statement")
+            expected = [*(key for key in readers if key not in found), *stops]
+            raise cursor.expected(expected or "the end of the statement")
         cursor.advance()
         found[word] = readers[word](cursor)
     return found
 
 
-def missing(cursor: Cursor, *words: str) -> SqlInvalid:
+def missing(cursor: TokenCursor, *words: str) -> SqlInvalid:
     """Return the error that the statement ends before one of these clauses."""
-    found = shown(cursor.place, cursor.token)
-    wanted = " or ".join(words)
-    return cursor.error(f"expected {wanted} but found {found}", cursor.token.start)
+    found = shown(cursor.source, cursor.token)
+    expected = " or ".join(words)
+    return cursor.error(f"expected {expected} but found {found}", cursor.token.start)

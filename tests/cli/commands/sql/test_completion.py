@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tidegate.cli.commands.sql.completion import Known, Schema, completions
+from tidegate.cli.commands.sql.completion import CompletionSchema, KnownNames, completions
 
-SCHEMA = Schema(
+SCHEMA = CompletionSchema(
     {"chat.messages": ["id", "text"], "chat.rooms": ["room", "topic"], "lake.readings": ["volts"]},
     ["app.answers", "app.questions"],
 )
@@ -61,11 +61,11 @@ def test_a_word_is_replaced_from_its_beginning() -> None:
 def test_names_are_asked_for_once_until_forgotten() -> None:
     asked: list[int] = []
 
-    def ask() -> Schema:
+    def ask() -> CompletionSchema:
         asked.append(1)
         return SCHEMA
 
-    known = Known(ask)
+    known = KnownNames(ask)
     assert known.now() is known.now() is SCHEMA
     known.forget()
     known.now()

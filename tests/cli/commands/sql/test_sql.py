@@ -95,6 +95,28 @@ def test_of_a_script_with_a_mistake_at_its_end_nothing_is_run(home: Path) -> Non
     assert "half" not in tidegate_here("sql", "\\dn", home=home).stdout
 
 
+# The comment ends at its second */, as PostgreSQL and DuckDB have it: what is in it is not run.
+COMMENTED_OUT = "/* old /* note */; DROP TABLE chat.messages; */ SELECT 7 AS seven;"
+
+
+def test_a_statement_in_a_comment_is_not_run(home: Path) -> None:
+    as_argument = tidegate_here("sql", COMMENTED_OUT, home=home)
+    piped = [tidegate_here("sql", *words, home=home, stdin=COMMENTED_OUT) for words in ((), ("-",))]
+    in_a_script = tidegate_here("sql", home=home, stdin=f"\\dn\n{COMMENTED_OUT}\nSELECT 8")
+    for answer in (as_argument, *piped, in_a_script):
+        assert (answer.returncode, "seven" in answer.stdout) == (0, True), answer.stderr
+    assert tidegate_here("sql", "DESCRIBE TABLE chat.messages", home=home).returncode == 0
+
+
+def test_a_statement_in_a_comment_is_not_run_in_the_prompt(home: Path) -> None:
+    with terminal("sql", home=home) as screen:
+        assert "seven" in ask(screen, f"{COMMENTED_OUT}\r", "1 row in")
+        screen.wait_for("tidegate>")
+        screen.type("\x04")
+        screen.wait_for_end()
+    assert tidegate_here("sql", "DESCRIBE TABLE chat.messages", home=home).returncode == 0
+
+
 def test_short_forms_in_a_script_leave_the_lines_behind_them_alone(home: Path) -> None:
     script = "\\dn\nSELECT '\n\\d' AS a;\nSELECT 5 AS five;\n  \\d chat.messages\nSELEC 1"
     answer = tidegate_here("sql", home=home, stdin=script)

@@ -1,4 +1,4 @@
-"""Words that complete a statement: takes the text before the cursor and the names there are. Pure."""
+"""Completion of SQL statements at the prompt. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from tidegate.sdk.statements import pieces
+from tidegate.sql.parser.lexer import OPEN, tokens_of
 
 _KEYWORDS = """
     SELECT FROM WHERE GROUP BY ORDER HAVING LIMIT OFFSET LAST DISTINCT AS AND OR NOT IN IS NULL LIKE ILIKE
@@ -28,12 +28,12 @@ BEFORE_TOPICS = (("CONSUME", "FROM"), ("PUBLISH", "INTO"), ("ACK",), ("NACK",), 
 _TYPED = re.compile(r"[\w.]*\Z")
 _SHORT = re.compile(r"\\d\s+[\w.]*\Z")
 
-# What is offered, what it is, and how many typed characters it replaces.
+# A word, what it is, and how many typed characters it replaces.
 Offer = tuple[str, str, int]
 
 
 @dataclass(frozen=True)
-class Schema:
+class CompletionSchema:
     """The columns of every table, by its full name, and the names of the topics."""
 
     tables: Mapping[str, Sequence[str]]
@@ -45,31 +45,31 @@ class Schema:
         return sorted({name.partition(".")[0] for name in self.tables})
 
 
-class Known:
-    """A schema that is asked for when it is first needed, and again once it is forgotten."""
+class KnownNames:
+    """A schema that is fetched when it is first needed, and again after `forget`."""
 
-    def __init__(self, ask: Callable[[], Schema]) -> None:
-        self._ask = ask
-        self._schema: Schema | None = None
+    def __init__(self, fetch: Callable[[], CompletionSchema]) -> None:
+        self._fetch = fetch
+        self._schema: CompletionSchema | None = None
 
-    def now(self) -> Schema:
+    def now(self) -> CompletionSchema:
         """Return the schema."""
         if self._schema is None:
-            self._schema = self._ask()
+            self._schema = self._fetch()
         return self._schema
 
     def forget(self) -> None:
-        """Ask again next time."""
+        """Fetch it again next time."""
         self._schema = None
 
 
-def completions(before: str, whole: str, schema: Schema) -> Iterator[Offer]:
+def completions(before: str, whole: str, schema: CompletionSchema) -> Iterator[Offer]:
     """Yield what may stand in place of the word before the cursor, the likeliest first."""
     typed = match[0] if (match := _TYPED.search(before)) else ""
-    found = list(pieces(before[: len(before) - len(typed)]))
-    if any(kind == "open" for kind, _ in found):
+    tokens = list(tokens_of(before[: len(before) - len(typed)]))
+    if tokens and tokens[-1].kind == OPEN:
         return  # inside a text
-    words = [text for _, text in found]
+    words = [before[token.start : token.stop] for token in tokens]
     offered: set[str] = set()
     for word, kind in _candidates(typed, words, whole, schema, _SHORT.search(before) is not None):
         if word.lower().startswith(typed.lower()) and word.lower() not in offered:
@@ -78,11 +78,11 @@ def completions(before: str, whole: str, schema: Schema) -> Iterator[Offer]:
 
 
 def _candidates(
-    typed: str, words: Sequence[str], whole: str, schema: Schema, short: bool
+    typed: str, words: Sequence[str], whole: str, schema: CompletionSchema, short: bool
 ) -> Iterator[tuple[str, str]]:
     named = _named_tables(whole, schema)
     front, dot, _ = typed.rpartition(".")
-    if _wants_topic(words):
+    if _expects_topic(words):
         yield from ((name, "topic") for name in schema.topics)
         return
     if dot and front.lower() in named:
@@ -103,20 +103,24 @@ def _candidates(
         yield from ((name, "table") for name in schema.tables)
 
 
-def _wants_topic(words: Sequence[str]) -> bool:
-    """Return whether the name of a topic stands behind these words."""
+def _expects_topic(words: Sequence[str]) -> bool:
+    """Return whether the name of a topic follows these words."""
     ends = [index for index, word in enumerate(words) if word == ";"]
-    said = tuple(word.upper() for word in words[ends[-1] + 1 if ends else 0 :])
-    if not said:
+    statement = tuple(word.upper() for word in words[ends[-1] + 1 if ends else 0 :])
+    if not statement:
         return False
-    return said[-1] == "TOPIC" or said in BEFORE_TOPICS or (said[-1] == "ON" and "CONSUMER" in said[:2])
+    return (
+        statement[-1] == "TOPIC"
+        or statement in BEFORE_TOPICS
+        or (statement[-1] == "ON" and "CONSUMER" in statement[:2])
+    )
 
 
-def _named_tables(whole: str, schema: Schema) -> dict[str, str]:
-    """Return the tables that a text names, under their names and under what they are called there."""
+def _named_tables(whole: str, schema: CompletionSchema) -> dict[str, str]:
+    """Return the tables that a text names, by their names and by their aliases."""
     found: dict[str, str] = {}
     small = {name.lower(): name for name in schema.tables}
-    words = [text for _, text in pieces(whole)]
+    words = [whole[token.start : token.stop] for token in tokens_of(whole)]
     for index in range(len(words) - 2):
         name = small.get(f"{words[index]}.{words[index + 2]}".lower()) if words[index + 1] == "." else None
         if name is None:

@@ -1,4 +1,4 @@
-"""The prompt of `tidegate sql`: takes what is typed, runs it, keeps the history in the home folder."""
+"""The interactive prompt of `tidegate sql`; its history is a file in the home."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import create_output
 
-from tidegate.cli.commands.sql.completion import Known, Schema, completions
-from tidegate.cli.commands.sql.splitter import Placed, is_statement, placed_statements, split_statements
+from tidegate.cli.commands.sql.completion import CompletionSchema, KnownNames, completions
+from tidegate.cli.commands.sql.splitter import TextSpan, is_statement, locate_statements, split_statements
 from tidegate.cli.commands.sql.sql import is_short, run_short, run_text
 from tidegate.cli.output.errors import columns_of, report_error, wrapped
 from tidegate.errors import TidegateError
@@ -39,7 +39,7 @@ HISTORY_ENTRIES_MAX = 1000
 PROMPT = "tidegate> "
 PROMPT_MORE = "     ...> "
 LEAVE_WORDS = frozenset({"exit", "quit", "\\q", ".exit", ".quit"})
-# Statements after which there may be other names to complete.
+# Statements that change the names to complete.
 DEFINING_WORDS = frozenset({"CREATE", "DROP", "ALTER"})
 GREETING = (
     r"Statements end with a semicolon. Tab completes, Ctrl-C drops a statement, Ctrl-D leaves, \? helps."
@@ -60,12 +60,12 @@ def prompt(call: Invocation, client: Client) -> None:
 
 
 class Prompt:
-    """One sitting: the session of the terminal, the names to complete, and how rows are shown."""
+    """One session of the prompt: the terminal, the names to complete, and how rows are shown."""
 
     def __init__(self, call: Invocation, client: Client) -> None:
         self._call = call
         self._client = client
-        self._known = Known(lambda: _schema(client))
+        self._known = KnownNames(lambda: _schema(client))
         self._expanded = False
 
     def run(self) -> None:
@@ -91,7 +91,7 @@ class Prompt:
             if is_short(text):
                 self._run_short(text.strip())
                 return
-            for statement in placed_statements(text):
+            for statement in locate_statements(text):
                 self._run_one(statement)
         except TidegateError as error:
             report_error(self._call.advise(error).to_wire()["error"], as_json=self._call.as_json)
@@ -106,7 +106,7 @@ class Prompt:
         else:
             run_short(self._call, self._client, word, expanded=self._expanded, in_prompt=True)
 
-    def _run_one(self, statement: Placed) -> None:
+    def _run_one(self, statement: TextSpan) -> None:
         run_text(self._call, self._client, statement, [], expanded=self._expanded)
         if first_word(statement.text) in DEFINING_WORDS:
             self._known.forget()
@@ -129,7 +129,7 @@ class Prompt:
 class SqlCompleter(Completer):
     """Offers the words that fit where the cursor is."""
 
-    def __init__(self, schema: Callable[[], Schema]) -> None:
+    def __init__(self, schema: Callable[[], CompletionSchema]) -> None:
         self._schema = schema
 
     def get_completions(self, document: Document, _event: CompleteEvent) -> Iterable[Completion]:
@@ -146,9 +146,9 @@ class BoundedHistory(FileHistory):
         super().__init__(str(path))
         self._path = path
         path.touch(mode=0o600)
-        kept = list(super().load_history_strings())  # the newest first
-        if len(kept) > HISTORY_ENTRIES_MAX:
-            self._rewrite(kept[:HISTORY_ENTRIES_MAX])
+        entries = list(super().load_history_strings())  # the newest first
+        if len(entries) > HISTORY_ENTRIES_MAX:
+            self._rewrite(entries[:HISTORY_ENTRIES_MAX])
 
     def _rewrite(self, newest_first: list[str]) -> None:
         beside = self._path.with_name(f"{self._path.name}.new")
@@ -161,7 +161,7 @@ class BoundedHistory(FileHistory):
 
 
 def open_history(home_path: Path) -> History:
-    """Return the history of a home; where no home is that can be written to, one that lasts as long as it."""
+    """Return the history of a home, or one in memory where there is no home that can be written to."""
     if not home_path.is_dir() or not os.access(home_path, os.W_OK):
         return InMemoryHistory()
     return BoundedHistory(home_path / HISTORY_FILE)
@@ -194,15 +194,15 @@ def _lexer() -> PygmentsLexer:
     return PygmentsLexer(importlib.import_module("pygments.lexers.sql").SqlLexer)
 
 
-def _schema(client: Client) -> Schema:
-    """Ask the server for the names that there are; a caller who may not ask completes keywords only."""
+def _schema(client: Client) -> CompletionSchema:
+    """Fetch the names of tables, columns and topics; without the right to, only keywords are completed."""
     try:
         answer = client.sql('SELECT namespace, "table", name FROM system.columns ORDER BY ALL')
         tables = client.sql("SHOW TABLES")
         topics = client.sql("SHOW TOPICS")
     except TidegateError:
-        return Schema({})
+        return CompletionSchema({})
     found: dict[str, list[str]] = {f"{row[0]}.{row[1]}": [] for row in tables.rows}
     for namespace, table, column in answer.rows:
         found.setdefault(f"{namespace}.{table}", []).append(column)
-    return Schema(found, [row[0] for row in topics.rows])
+    return CompletionSchema(found, [row[0] for row in topics.rows])

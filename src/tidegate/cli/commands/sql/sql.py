@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.commands.sql.splitter import Placed, excerpt, placed_statements, stretches
+from tidegate.cli.commands.sql.splitter import TextSpan, excerpt, locate_statements, script_parts
 from tidegate.cli.hints import UsageRefused
 from tidegate.cli.invocation import Invocation, command, console
 from tidegate.cli.output.format import plural
@@ -21,7 +21,7 @@ from tidegate.errors import NamespaceNotFound, RequestInvalid, TidegateError
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client, Result, SqlAnswer
 
-# What became of the rows that a statement counts.
+# The participle of the rows that a statement counts.
 DEEDS = {"INSERT": "written", "UPSERT": "written", "UPDATE": "changed", "DELETE": "deleted"}
 DRAWING = "\n\nLINE "
 ParamOption = Annotated[
@@ -76,7 +76,7 @@ def _is_file(text: str) -> bool:
 
 
 def parse_param(text: str) -> Any:
-    """Read a value from the command line: JSON, else the text itself."""
+    """Return a value of the command line: JSON, else the text itself."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except ValueError:
@@ -84,7 +84,7 @@ def parse_param(text: str) -> Any:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(name)  # NaN and its like are no JSON, whatever Python's reader takes
+    raise ValueError(name)  # NaN and its like are no JSON, though Python's reader takes them
 
 
 def run_script(call: Invocation, client: Client, text: str, values: list[Any]) -> None:
@@ -92,7 +92,7 @@ def run_script(call: Invocation, client: Client, text: str, values: list[Any]) -
 
     Lines such as \d are run by themselves, and so are the statements between two of them.
     """
-    parts = stretches(text)
+    parts = script_parts(text)
     count = sum(not is_short(part.text) for part in parts)
     if values and count == 0:
         raise UsageRefused("--param binds values to a statement, and there is none.")
@@ -106,9 +106,9 @@ def run_script(call: Invocation, client: Client, text: str, values: list[Any]) -
 
 
 def run_text(
-    call: Invocation, client: Client, text: Placed, values: list[Any], *, expanded: bool = False
+    call: Invocation, client: Client, text: TextSpan, values: list[Any], *, expanded: bool = False
 ) -> None:
-    """Run one statement or several and print what each answers; an error shows the place it speaks of."""
+    """Run one statement or several and print their results; an error shows its line."""
     single = [] if values else single_statements(text)
     if len(single) > 1:
         _run_each(call, client, single, expanded=expanded)
@@ -124,15 +124,15 @@ def run_text(
         show(answer, text.text, expanded=expanded)
 
 
-def single_statements(text: Placed) -> list[Placed]:
+def single_statements(text: TextSpan) -> list[TextSpan]:
     """Return the statements of a text that can be sent one by one; none where it has a mistake or parameters.
 
-    Such a text goes to the server whole, which says what is wrong with it before anything of it is run.
+    Such a text is sent whole: the server refuses it before anything of it is run.
     """
-    found = placed_statements(text.text)
+    found = locate_statements(text.text)
     if len(found) < 2:
         return []
-    from tidegate.sql import parse
+    from tidegate.sql.parser.parse import parse
 
     try:
         parsed = parse(text.text)
@@ -141,19 +141,21 @@ def single_statements(text: Placed) -> list[Placed]:
     if len(parsed) != len(found) or any(one.parameter_count for one in parsed):
         return []
     return [
-        Placed(one.text, one.line + text.line - 1, one.column + (text.column - 1 if one.line == 1 else 0))
+        TextSpan(one.text, one.line + text.line - 1, one.column + (text.column - 1 if one.line == 1 else 0))
         for one in found
     ]
 
 
-def _run_each(call: Invocation, client: Client, statements: Sequence[Placed], *, expanded: bool) -> None:
-    """Run statements one after the other; what those before a mistake answered is shown."""
+def _run_each(call: Invocation, client: Client, statements: Sequence[TextSpan], *, expanded: bool) -> None:
+    """Run statements one after the other; the results of those before a mistake are shown."""
     count, took_ms = len(statements), 0.0
     for number, statement in enumerate(statements, start=1):
         try:
             answer = client.sql(statement.text)
         except TidegateError as error:
-            raise told_which(pointed(error, statement, as_json=call.as_json), number, count) from error
+            raise with_statement_number(
+                pointed(error, statement, as_json=call.as_json), number, count
+            ) from error
         took_ms += answer.took_ms
         last = number == count
         if call.as_json:
@@ -169,8 +171,8 @@ def _without_time(wire: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in wire.items() if name != "tookMs"}
 
 
-def told_which(error: TidegateError, number: int, count: int) -> TidegateError:
-    """Add to an error which statement of a text it is about, and what was run before it."""
+def with_statement_number(error: TidegateError, number: int, count: int) -> TidegateError:
+    """Add to an error the number of its statement, and what was run before it."""
     done = {1: "Nothing was run", 2: "Statement 1 was run"}.get(
         number, f"Statements 1 to {number - 1} were run"
     )
@@ -185,7 +187,7 @@ def run_short(
     r"""Run a short form such as \d."""
     statement = statement_of(short, in_prompt=in_prompt)
     try:
-        run_text(call, client, Placed(statement), [], expanded=expanded)
+        run_text(call, client, TextSpan(statement), [], expanded=expanded)
     except NamespaceNotFound as error:
         if statement.startswith("DESCRIBE"):
             raise
@@ -217,16 +219,16 @@ def statement_of(short: str, *, in_prompt: bool = False) -> str:
     raise RequestInvalid(reason=f"'{short.strip()}' is no short form.", hint=hint)
 
 
-def pointed(error: TidegateError, statement: Placed, *, as_json: bool) -> TidegateError:
-    """Return an error with the place in the whole text, and for people with that line before its hint."""
+def pointed(error: TidegateError, statement: TextSpan, *, as_json: bool) -> TidegateError:
+    """Return an error with its position in the whole text, and for people with that line before its hint."""
     line, column = error.values.get("line"), error.values.get("column")
     if not isinstance(line, int) or not isinstance(column, int):
         return error
     values = dict(error.values)
     values["line"] = line + statement.line - 1
     values["column"] = column + (statement.column - 1 if line == 1 else 0)
-    told = f"line {values['line']}, column {values['column']}"
-    reason = str(values.get("reason", "")).replace(f"line {line}, column {column}", told)
+    position = f"line {values['line']}, column {values['column']}"
+    reason = str(values.get("reason", "")).replace(f"line {line}, column {column}", position)
     place = "" if as_json else excerpt(statement, line, column)
     # DuckDB draws the line into its message; one drawing is enough.
     values["reason"] = reason.partition(DRAWING)[0] if place else reason
@@ -237,7 +239,7 @@ def pointed(error: TidegateError, statement: Placed, *, as_json: bool) -> Tidega
 
 
 def wires_of(answer: SqlAnswer) -> Iterator[dict[str, Any]]:
-    """Yield what each statement answered, as the HTTP endpoint words it; the last one has the time of all."""
+    """Yield the result of each statement as the HTTP endpoint writes it; the last one has the total time."""
     for number, result in enumerate(answer.results, start=1):
         wire: dict[str, Any] = {
             "columns": result.columns,
@@ -252,11 +254,11 @@ def wires_of(answer: SqlAnswer) -> Iterator[dict[str, Any]]:
 
 
 def show(answer: SqlAnswer, text: str, *, expanded: bool = False) -> None:
-    """Print for people what each statement answered, and after the last one how long all took."""
+    """Print the result of each statement for people, and after the last one the total time."""
     count = len(answer.results)
-    statements = [text] if count == 1 else [one.text for one in placed_statements(text)]
+    statements = [text] if count == 1 else [one.text for one in locate_statements(text)]
     if len(statements) != count:
-        statements = [""] * count  # the server reads the text better than we do
+        statements = [""] * count  # the server splits the text otherwise
     took = f" in {answer.took_ms:.0f} ms"
     for number, (result, statement) in enumerate(zip(answer.results, statements, strict=True), start=1):
         all_of_them = f"; {count} statements" if count > 1 else ""
@@ -264,15 +266,15 @@ def show(answer: SqlAnswer, text: str, *, expanded: bool = False) -> None:
 
 
 def _show_one(result: Result, statement: str, took: str, *, expanded: bool) -> None:
-    """Print the rows of one statement and how many there are, or what was done; then its warnings."""
+    """Print the rows of one statement and their number, or what was done; then its warnings."""
     from rich.text import Text
 
     out = console()
     if result.columns:
-        from tidegate.cli.output.tables import ROWS_SHOWN_MAX, Rows
+        from tidegate.cli.output.tables import ROWS_SHOWN_MAX, RowGrid
 
         rows_max = ROWS_SHOWN_MAX if out.is_terminal else None
-        Rows(result.columns, result.rows, rows_max=rows_max, expanded=expanded).print(out)
+        RowGrid(result.columns, result.rows, rows_max=rows_max, expanded=expanded).print(out)
         out.print(Text(_count_line(result, took, rows_max), style="dim"))
     else:
         out.print(Text(f"{_done(result, statement)}{took}", style="dim"))
@@ -288,11 +290,11 @@ def _count_line(result: Result, took: str, rows_max: int | None) -> str:
 
 
 def _done(result: Result, statement: str) -> str:
-    """Return what a statement did, by its verb: its own, or that of the one inside EXECUTE AS."""
-    from tidegate.sdk.statements import first_word, pieces
+    """Return what a statement did, by its verb, or the verb inside EXECUTE AS."""
+    from tidegate.sdk.statements import first_word
+    from tidegate.sql.parser.lexer import tokens_of
 
     verb = first_word(statement)
     if verb == "EXECUTE":
-        words = (text.upper() for kind, text in pieces(statement) if kind == "word")
-        verb = next((word for word in words if word in DEEDS), "")
+        verb = next((token.key for token in tokens_of(statement) if token.key in DEEDS), "")
     return f"{plural(result.row_count, 'row')} {DEEDS[verb]}" if verb in DEEDS else "Done"

@@ -1,4 +1,4 @@
-"""What statements about topics stand on."""
+"""The interface of topic statements to topics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.routes import RouteDirectory
 
 
-class TopicParts(Protocol):
+class TopicAccess(Protocol):
     """Everything that statements use of topics; the three stages are for the committer's thread."""
 
     @property
@@ -56,5 +56,5 @@ class TopicParts(Protocol):
         ...
 
     def stage_clear(self, staging: Staging, topic: Topic) -> int:
-        """Remove all messages of a topic, and give their number."""
+        """Remove all messages of a topic, and return their number."""
         ...

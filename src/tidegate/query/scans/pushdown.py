@@ -1,17 +1,12 @@
-"""The comparisons of a statement that decide which files or rows of a table it needs; found with sqlglot.
+"""Pushdown: the comparisons of a statement that decide which files or rows of a table it needs.
 
-Takes the statement's text and a table, gives comparisons of a plain column with a constant that stand,
-joined by AND, in the WHERE of the one SELECT that reads the table. Every row of the table has to meet them
-to have any part in the answer. Whatever is not plainly safe is left out: a missed comparison costs time, a
-wrong one costs rows.
+They compare a plain column with a constant, joined by AND, in the WHERE of the one SELECT that reads the
+table; sqlglot finds them. Every row of the table has to meet them to be part of the answer. Whatever is not
+plainly safe is left out: a missed comparison costs time, a wrong one costs rows.
 
-The comparisons of a statement with a table's columns, as values of those columns.
-
-Takes the statement and a table, gives comparisons that mean the same to the table as to DuckDB. A constant
-is turned into the column's own type exactly, by DuckDB where it has a hand in the meaning (texts that stand
-for times, casts); what cannot be turned exactly is left to DuckDB alone.
-
-The constants of a statement's comparisons: their types as DuckDB sees them.
+A comparison is used where it means the same to the table as to DuckDB. A constant is converted to the
+column's own type exactly, by DuckDB where the meaning depends on it (texts of times, casts); what cannot be
+converted exactly is left to DuckDB alone.
 """
 
 from __future__ import annotations
@@ -27,10 +22,10 @@ from tidegate.model.schemas import DECIMAL_PRECISION_MAX, ColumnType
 from tidegate.model.tables import Value
 from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN
 from tidegate.model.values import BIGINT_MAX, BIGINT_MIN, INT_MAX, INT_MIN
-from tidegate.query.duckdb.session import quote_text
+from tidegate.query.quoting import quote_text
 from tidegate.query.scans.source import Comparison, SourceTable
 
-# More comparisons than this in one WHERE are not looked at: the first ones already drop what can be dropped.
+# More comparisons than this in one WHERE are ignored: the first ones already exclude what can be excluded.
 BOUNDS_MAX = 64
 IN_VALUES_MAX = 256
 
@@ -50,13 +45,13 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 _FLIPPED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-class _Odd(Exception):
-    """This piece of the statement is not looked at."""
+class _NotUsable(Exception):
+    """This part of the statement cannot be pushed down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """SQL text with parameters as $1, $2, … of the statement; `rises` when it grows with the clock."""
+    """SQL text with parameters as $1, $2, … of the statement; `rises` if it grows with the clock."""
 
     sql: str
     rises: bool = False
@@ -64,7 +59,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class BoundTable:
-    """A table whose comparisons are sought: `columns` are all that it has, `ordered` those of interest."""
+    """A table whose comparisons are looked for: `columns` are all of it, `ordered` those that are of use."""
 
     namespace: str
     name: str
@@ -73,7 +68,7 @@ class BoundTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ColumnBound:
     """A column compared with constants, of which one must hold: more than one only for IN.
 
     DuckDB gives one type to the column and to all `peers`: the constants of the same IN or BETWEEN.
@@ -85,33 +80,33 @@ class Bound:
     peers: tuple[Constant, ...] = ()
 
 
-def find_bounds(sql: str, table: BoundTable, parameter_count: int) -> list[Bound]:
+def find_bounds(sql: str, table: BoundTable, parameter_count: int) -> list[ColumnBound]:
     """Return the comparisons that every row of this table must meet to have any part in the answer."""
     found = _plain_use(sql, table, parameter_count)
     return [] if found is None else _bounds_of(*found, table)
 
 
 def find_filter(sql: str, table: BoundTable, parameter_count: int) -> str:
-    """Return the WHERE of the SELECT that reads the table, as text; '' for none or a shape that is odd."""
+    """Return the WHERE of the SELECT that reads the table, as text; '' where there is none."""
     found = _plain_use(sql, table, parameter_count)
     where = None if found is None else found[0].args.get("where")
     return "" if where is None else str(where.this.sql(dialect="duckdb"))
 
 
 def _plain_use(sql: str, table: BoundTable, parameter_count: int) -> tuple[Any, Any] | None:
-    """Find the one SELECT that reads the table, and its place there; None where anything is odd."""
+    """Return the one SELECT that reads the table, and the table in it; None if there is no plain one."""
     import sqlglot
     from sqlglot.errors import SqlglotError
 
     try:
         tree = sqlglot.parse_one(_number_parameters(sql, parameter_count), dialect="duckdb")
         return _only_select_of(tree, table)
-    except (_Odd, SqlglotError, RecursionError):
+    except (_NotUsable, SqlglotError, RecursionError):
         return None
 
 
 def _number_parameters(sql: str, parameter_count: int) -> str:
-    """Write ? as $1, $2, … in the order of the text, which the tree does not keep."""
+    """Return the text with ? written as $1, $2, … in its order, which the tree does not keep."""
     import sqlglot
     from sqlglot.tokens import TokenType
 
@@ -119,40 +114,40 @@ def _number_parameters(sql: str, parameter_count: int) -> str:
     if not marks:
         return sql
     if len(marks) != parameter_count:
-        raise _Odd
+        raise _NotUsable
     for number, token in reversed(list(enumerate(marks, start=1))):
         if sql[token.start : token.end + 1] != "?":
-            raise _Odd
+            raise _NotUsable
         sql = f"{sql[: token.start]}${number}{sql[token.end + 1 :]}"
     return sql
 
 
-def _only_select_of(tree: Any, wanted: BoundTable) -> tuple[Any, Any]:
-    """Find the SELECT that reads the table, when it is a plain one."""
+def _only_select_of(tree: Any, target: BoundTable) -> tuple[Any, Any]:
+    """Return the SELECT that reads the table, and the table in it; _NotUsable unless it is a plain one."""
     from sqlglot import exp
 
-    place = (wanted.namespace.lower(), wanted.name.lower())
+    place = (target.namespace.lower(), target.name.lower())
     found = [table for table in tree.find_all(exp.Table) if (table.db.lower(), table.name.lower()) == place]
     if len(found) != 1 or tree.find(exp.TableSample) is not None or tree.find(exp.Pivot) is not None:
-        raise _Odd
+        raise _NotUsable
     table = found[0]
     alias = table.args.get("alias")
     extras = {key for key, value in table.args.items() if value} - {"this", "db", "alias"}
     if extras or (alias is not None and alias.args.get("columns")):
-        raise _Odd
+        raise _NotUsable
     select = table.parent.parent if isinstance(table.parent, exp.From | exp.Join) else None
     if not isinstance(select, exp.Select) or select.args.get("laterals"):
-        raise _Odd
+        raise _NotUsable
     for join in select.args.get("joins") or ():
-        # Rows that fail the WHERE may go early under these joins, and under no others: those of the first
+        # Rows that fail the WHERE may be left out under these joins, and under no others: those of the first
         # table, and those of a table that is not itself on the side that a LEFT JOIN fills with nulls.
         sides = {""} if join is table.parent else {"", "LEFT"}
         if join.args.get("method") or join.side not in sides or join.kind not in {"", "INNER", "CROSS"}:
-            raise _Odd
+            raise _NotUsable
     return select, table
 
 
-def _bounds_of(select: Any, place: Any, table: BoundTable) -> list[Bound]:
+def _bounds_of(select: Any, place: Any, table: BoundTable) -> list[ColumnBound]:
     from sqlglot import exp
 
     where = select.args.get("where")
@@ -173,18 +168,18 @@ def _bounds_of(select: Any, place: Any, table: BoundTable) -> list[Bound]:
             or node.args.get("db")
             or not isinstance(node.this, exp.Identifier)
         ):
-            raise _Odd
+            raise _NotUsable
         name, qualifier = node.name.lower(), node.table.lower()
         clash = name in aliases if not qualifier else qualifier in every
         if clash or name not in columns or not (qualifier in names or (alone and not qualifier)):
-            raise _Odd
+            raise _NotUsable
         return columns[name]
 
-    bounds: list[Bound] = []
+    bounds: list[ColumnBound] = []
     for part in _conjuncts(where.this):
         try:
             bounds.extend(_bounds_in(part, column_of))
-        except _Odd:
+        except _NotUsable:
             continue
     return bounds[:BOUNDS_MAX]
 
@@ -204,32 +199,35 @@ def _conjuncts(node: Any) -> list[Any]:
     return parts
 
 
-def _bounds_in(node: Any, column_of: Any) -> list[Bound]:
+def _bounds_in(node: Any, column_of: Any) -> list[ColumnBound]:
     from sqlglot import exp
 
     operators = {exp.EQ: "=", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
     operator = operators.get(type(node))
     if operator is not None:
         if isinstance(node.this, exp.Column):
-            return [Bound(column_of(node.this), operator, (_constant(node.expression),))]
-        return [Bound(column_of(node.expression), _FLIPPED[operator], (_constant(node.this),))]
+            return [ColumnBound(column_of(node.this), operator, (_constant(node.expression),))]
+        return [ColumnBound(column_of(node.expression), _FLIPPED[operator], (_constant(node.this),))]
     if isinstance(node, exp.Between) and not node.args.get("symmetric"):
         column = column_of(node.this)
         low, high = _constant(node.args["low"]), _constant(node.args["high"])
-        return [Bound(column, ">=", (low,), (low, high)), Bound(column, "<=", (high,), (low, high))]
+        return [
+            ColumnBound(column, ">=", (low,), (low, high)),
+            ColumnBound(column, "<=", (high,), (low, high)),
+        ]
     if isinstance(node, exp.In) and {key for key, value in node.args.items() if value} == {
         "this",
         "expressions",
     }:
         if len(node.expressions) > IN_VALUES_MAX:
-            raise _Odd
+            raise _NotUsable
         constants = tuple(_constant(value) for value in node.expressions)
-        return [Bound(column_of(node.this), "=", constants, constants)]
-    raise _Odd
+        return [ColumnBound(column_of(node.this), "=", constants, constants)]
+    raise _NotUsable
 
 
 def _constant(node: Any) -> Constant:
-    """Write a constant expression anew, from the few forms whose meaning cannot be mistaken."""
+    """Return a constant of one of the few forms whose meaning is certain; raise _NotUsable for others."""
     from sqlglot import exp
 
     if isinstance(node, exp.Paren):
@@ -257,14 +255,14 @@ def _constant(node: Any) -> Constant:
         left = _constant(node.this)
         sign = "+" if isinstance(node, exp.Add) else "-"
         return Constant(f"({left.sql} {sign} {_interval(node.expression)})", left.rises)
-    raise _Odd
+    raise _NotUsable
 
 
 def _cast(node: Any) -> Constant:
     target = node.args["to"]
     kind = _CASTS.get(target.this.value if hasattr(target.this, "value") else str(target.this))
     if kind is None or target.expressions or {k for k, v in node.args.items() if v} - {"this", "to", "_type"}:
-        raise _Odd
+        raise _NotUsable
     inner = _constant(node.this)
     return Constant(f"CAST({inner.sql} AS {kind})", inner.rises)
 
@@ -274,10 +272,10 @@ def _interval(node: Any) -> str:
 
     amount, unit = node.this, node.args.get("unit")
     if not isinstance(amount, exp.Literal) or not amount.this.isdecimal() or not isinstance(unit, exp.Var):
-        raise _Odd
+        raise _NotUsable
     name = unit.name.upper().removesuffix("S")
     if name not in _UNITS:
-        raise _Odd
+        raise _NotUsable
     return f"INTERVAL {quote_text(f'{amount.this} {name.lower()}')}"
 
 
@@ -289,7 +287,7 @@ _WHOLE_DIGITS = {"TINYINT": 3, "SMALLINT": 5, "INTEGER": 10, "BIGINT": 19}
 
 
 def bound_table(table: SourceTable) -> BoundTable:
-    """Name the columns whose comparisons the table can use."""
+    """Return the table with the columns whose comparisons it can use."""
     namespace, _, name = table.full_name.partition(".")
     return BoundTable(namespace, name, tuple(name for name, _ in table.columns), table.compared)
 
@@ -311,11 +309,11 @@ def find_comparisons(
         duckdb.InvalidInputException,
         duckdb.OutOfRangeException,
     ):
-        return ()  # a constant that cannot be: the statement itself says so, if it comes to that
+        return ()  # an impossible constant: the statement itself fails, if it gets there
 
 
 def _evaluate(
-    cursor: Any, bounds: list[Bound], columns: dict[str, ColumnType], params: Sequence[Any]
+    cursor: Any, bounds: list[ColumnBound], columns: dict[str, ColumnType], params: Sequence[Any]
 ) -> tuple[Comparison, ...]:
     types = constant_types(cursor, bounds, params)
     usable = [
@@ -326,8 +324,10 @@ def _evaluate(
     ]
     if not usable:
         return ()
-    asked = [_asked(constant.sql, columns[bound.column]) for bound in usable for constant in bound.constants]
-    sql = f"SELECT {', '.join(asked)}"
+    exact = [
+        _exact_sql(constant.sql, columns[bound.column]) for bound in usable for constant in bound.constants
+    ]
+    sql = f"SELECT {', '.join(exact)}"
     answers = iter(cursor.execute(sql, used_params(cursor, sql, params)).fetchall()[0])
     found = []
     for bound in usable:
@@ -338,9 +338,9 @@ def _evaluate(
     return tuple(found)
 
 
-def _is_usable(bound: Bound, constant: Constant, kind: ColumnType, types: dict[str, str]) -> bool:
+def _is_usable(bound: ColumnBound, constant: Constant, kind: ColumnType, types: dict[str, str]) -> bool:
     """Return whether DuckDB compares the column, as it is, with the constant turned into its type."""
-    # The clock goes on until the statement runs, so only a lower bound by the clock is safe now.
+    # The clock goes on until the statement runs, so of comparisons with it only lower bounds are safe.
     if constant.rises and bound.operator not in {">", ">="}:
         return False
     found = types[constant.sql]
@@ -381,8 +381,8 @@ def _joined_digits(kind: ColumnType, precision: int, scale: int) -> int:
     return max(kind.precision - kind.scale, precision - scale) + max(kind.scale, scale)
 
 
-def _asked(constant: str, kind: ColumnType) -> str:
-    """Return what DuckDB is asked for, in a type that reaches Python exactly."""
+def _exact_sql(constant: str, kind: ColumnType) -> str:
+    """Return the SQL of a constant in a type that is converted to Python exactly."""
     match kind.name:
         case "TIMESTAMP":
             return f"epoch_us(CAST({constant} AS TIMESTAMPTZ))"
@@ -437,7 +437,7 @@ def _day(text: str) -> int | None:
 
 
 def _uuid(text: str) -> str | None:
-    """Return a UUID that is written as everywhere; other spellings are left to DuckDB."""
+    """Return a UUID in its usual spelling; None for others, which are left to DuckDB."""
     from uuid import UUID
 
     try:
@@ -449,7 +449,7 @@ def _uuid(text: str) -> str | None:
 TIME_TYPES = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "VARCHAR"})
 
 
-def constant_types(cursor: Any, bounds: list[Bound], params: Sequence[Any]) -> dict[str, str]:
+def constant_types(cursor: Any, bounds: list[ColumnBound], params: Sequence[Any]) -> dict[str, str]:
     """Return DuckDB's type of each constant."""
     texts = list(dict.fromkeys(c.sql for bound in bounds for c in (*bound.constants, *bound.peers)))
     sql = f"SELECT {', '.join(f'typeof({text})' for text in texts)}"
@@ -463,10 +463,10 @@ def used_params(cursor: Any, sql: str, params: Sequence[Any]) -> dict[str, Any]:
 
 
 def is_whole(kind: str) -> bool:
-    """Tell whether a type of DuckDB holds whole numbers and nothing else."""
+    """True if a type of DuckDB holds whole numbers and nothing else."""
     return kind.endswith("INT") or kind == "INTEGER"
 
 
 def alike(kinds: set[str]) -> bool:
-    """Tell whether one type for all of them changes none of the comparisons."""
+    """True if one type for all of them changes none of the comparisons."""
     return len(kinds) <= 1 or all(map(is_whole, kinds)) or kinds <= TIME_TYPES - {"VARCHAR"}

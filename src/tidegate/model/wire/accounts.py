@@ -1,0 +1,88 @@
+"""Tenants, users, tokens and links on the wire."""
+
+from __future__ import annotations
+
+from tidegate.model.wire.struct import WireStruct
+
+
+class MeResponse(WireStruct):
+    """The user whom the token belongs to, in the tenant where they act."""
+
+    tenant: str
+    user: str
+    roles: list[str]
+    expires_at: str | None
+    instance_admin: bool
+
+
+class TenantResponse(WireStruct):
+    """A tenant."""
+
+    name: str
+    enabled: bool
+    created_at: str
+
+
+class TenantPage(WireStruct):
+    """Tenants by name, one page."""
+
+    tenants: list[TenantResponse]
+    next: str | None
+
+
+class UserResponse(WireStruct):
+    """A user of a tenant."""
+
+    name: str
+    tenant: str
+    roles: list[str]
+    enabled: bool
+    created_at: str
+
+
+class UserPage(WireStruct):
+    """Users by name, one page."""
+
+    users: list[UserResponse]
+    next: str | None
+
+
+class NewTokenResponse(WireStruct):
+    """A new token; its text is shown this once."""
+
+    id: str
+    token: str
+    label: str
+    expires_at: str | None
+
+
+class TokenResponse(WireStruct):
+    """A token without its secret."""
+
+    id: str
+    kind: str
+    label: str
+    created_at: str
+    expires_at: str | None
+    ended_at: str | None
+    last_used_at: str | None
+
+
+class TokenPage(WireStruct):
+    """Tokens by id, one page."""
+
+    tokens: list[TokenResponse]
+    next: str | None
+
+
+class RevokeResponse(WireStruct):
+    """The id of the token that was revoked."""
+
+    revoked: str
+
+
+class LinkResponse(WireStruct):
+    """A link that signs in a browser, once."""
+
+    url: str
+    expires_at: str
