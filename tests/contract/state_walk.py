@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tests.checkpoint.backends.opening import open_backend
 from tests.checkpoint.bench import Bench
-from tests.checkpoint.opening import open_backend
 from tests.contract.state_model import Entry, Model
 from tests.state.kinds.test_declaration import Average, Mean
 from tidegate.state.kinds.list import ListState
 from tidegate.state.kinds.map import MapState
 from tidegate.state.kinds.reducing import AggregatingState, ReducingState
 from tidegate.state.kinds.value import ValueState
-from tidegate.state.runtime.write_batch import Stage
 from tidegate.state.ttl import Ttl
+from tidegate.state.write_batch import WriteBatch
 
 KEYS = ["", "ann", "bob", "a\x00b", "a"]
 SUBS = [-300, -1, 0, 1, 7, 2**40]
@@ -60,7 +60,7 @@ class Walk:
         """Begin a batch and bind the states."""
         bench = self.bench.batch(self.model.now_ms, self.watermark_ms)
         if self.is_spilling:
-            bench.stage = Stage(bench.backend, stage_bytes_max=SPILLING_BYTES, spill=lambda _: None)
+            bench.stage = WriteBatch(bench.backend, stage_bytes_max=SPILLING_BYTES, spill=lambda _: None)
         self.value = bench.bind(ValueState(int, default=-1, ttl=self.ttl), 1)
         self.elements = bench.bind(ListState(str, ttl=self.ttl), 2)
         self.entries = bench.bind(MapState(int, list[int], ttl=self.ttl), 3)
@@ -103,7 +103,7 @@ class Walk:
         """Long after, cleaning leaves nothing: neither entries nor the index that names them."""
         for _ in range(2):
             for state in self.bench.states:
-                state.cells.accesses = 10_000  # type: ignore[attr-defined]
+                state.cells.accesses = 10_000
             self.bench.clean(now_ms, watermark_ms=now_ms, snapshot=True)
             self.bench.commit()
             self.begin()

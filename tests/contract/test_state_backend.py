@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.checkpoint.opening import open_backend as open_kind
+from tests.checkpoint.backends.opening import open_backend as open_kind
 from tests.contract.under_segments import UnderSegments
-from tidegate.checkpoint.backend import Backend, Changes, Version
+from tidegate.checkpoint.backend import Backend, StateChanges, Version
 from tidegate.checkpoint.keys.layout import META_GROUP, after, entry_prefix
 from tidegate.checkpoint.settings import BACKEND_KINDS
 from tidegate.errors import InvariantBroken, StateInvalid, StorageCorrupt
@@ -23,7 +23,7 @@ KEYS = st.text("\x00\x01ab\x7f", min_size=1, max_size=3).map(lambda text: text.e
 VALUES = st.one_of(st.none(), st.binary(max_size=6), st.just(b"v" * 300))
 RANGES = st.tuples(KEYS, KEYS).map(lambda ends: (min(ends), max(ends)))
 CHANGES = st.builds(
-    Changes,
+    StateChanges,
     ranges=st.lists(RANGES, max_size=2),
     entries=st.dictionaries(KEYS, VALUES, max_size=12),
 )
@@ -47,7 +47,7 @@ class Model:
     entries: dict[bytes, bytes] = field(default_factory=dict)
     version: Version | None = None
 
-    def take(self, changes: Changes, version: Version | None) -> None:
+    def take(self, changes: StateChanges, version: Version | None) -> None:
         for start, stop in changes.ranges:
             for key in [key for key in self.entries if start <= key < stop]:
                 del self.entries[key]
@@ -79,7 +79,7 @@ def backend(kind: str, tmp_path: Path) -> Iterator[Backend]:
 
 
 def version(batch: int) -> Version:
-    return Version(epoch=2, batch=batch, head_id=f"head-{batch}")
+    return Version(epoch=2, batch=batch, commit_id=f"head-{batch}")
 
 
 def everything(backend: Backend) -> list[tuple[bytes, bytes]]:
@@ -114,10 +114,10 @@ def run(kind: str, root: Path, steps: list[tuple[str, object]]) -> None:
     backend = open_backend(kind, here)
     for number, (step, given_) in enumerate(steps):
         match step, given_:
-            case "apply", Changes() as changes:
+            case "apply", StateChanges() as changes:
                 backend.apply(changes, version(number))
                 model.take(changes, version(number))
-            case "partly", Changes() as changes:
+            case "partly", StateChanges() as changes:
                 backend.write_partly(changes)
                 model.take(changes, None)
             case "scan", (bytes() as start, bytes() as stop):
@@ -145,21 +145,21 @@ def test_a_new_copy_has_no_version_and_no_entries(backend: Backend) -> None:
 
 
 def test_ranges_go_before_entries_are_put(backend: Backend) -> None:
-    backend.apply(Changes(entries={b"a1": b"old", b"a2": b"old", b"b": b"old"}), version(1))
-    backend.apply(Changes(ranges=[(b"a", b"b")], entries={b"a2": b"new"}), version(2))
+    backend.apply(StateChanges(entries={b"a1": b"old", b"a2": b"old", b"b": b"old"}), version(1))
+    backend.apply(StateChanges(ranges=[(b"a", b"b")], entries={b"a2": b"new"}), version(2))
     assert everything(backend) == [(b"a2", b"new"), (b"b", b"old")]
 
 
 def test_a_range_of_many_entries_goes_whole(backend: Backend) -> None:
     keys = [b"k%05d" % number for number in range(3000)]
-    backend.apply(Changes(entries=dict.fromkeys(keys, b"v")), version(1))
-    backend.apply(Changes(ranges=[(b"k00010", b"k02990")]), version(2))
+    backend.apply(StateChanges(entries=dict.fromkeys(keys, b"v")), version(1))
+    backend.apply(StateChanges(ranges=[(b"k00010", b"k02990")]), version(2))
     assert [key for key, _ in everything(backend)] == keys[:10] + keys[2990:]
 
 
 def test_the_version_survives_closing(kind: str, tmp_path: Path) -> None:
     backend = open_backend(kind, tmp_path)
-    backend.apply(Changes(entries={b"k": b"v"}), Version(3, 12_345_678_901, "höchst-eigen"))
+    backend.apply(StateChanges(entries={b"k": b"v"}), Version(3, 12_345_678_901, "höchst-eigen"))
     backend.close()
     again = open_backend(kind, tmp_path)
     assert again.version() == Version(3, 12_345_678_901, "höchst-eigen")
@@ -168,13 +168,13 @@ def test_the_version_survives_closing(kind: str, tmp_path: Path) -> None:
 
 def test_a_batch_that_is_not_over_leaves_no_version_behind(kind: str, tmp_path: Path) -> None:
     backend = open_backend(kind, tmp_path)
-    backend.apply(Changes(entries={b"k": b"v"}), version(1))
-    backend.write_partly(Changes(entries={b"k": b"w"}))
+    backend.apply(StateChanges(entries={b"k": b"v"}), version(1))
+    backend.write_partly(StateChanges(entries={b"k": b"w"}))
     assert backend.version() is None
     backend.close()
     again = open_backend(kind, tmp_path)
     assert again.version() is None
-    again.apply(Changes(entries={b"l": b"x"}), version(2))
+    again.apply(StateChanges(entries={b"l": b"x"}), version(2))
     assert again.version() == version(2)
     assert everything(again) == [(b"k", b"w"), (b"l", b"x")]
     again.close()
@@ -183,7 +183,7 @@ def test_a_batch_that_is_not_over_leaves_no_version_behind(kind: str, tmp_path: 
 def test_a_file_of_two_snapshots_has_the_same_bytes(backend: Backend, tmp_path: Path) -> None:
     seen: dict[str, bytes] = {}
     for batch in range(6):
-        backend.apply(Changes(entries={b"k%d" % batch: bytes([batch]) * 50}), version(batch))
+        backend.apply(StateChanges(entries={b"k%d" % batch: bytes([batch]) * 50}), version(batch))
         files = backend.snapshot(tmp_path / f"snapshot-{batch}")
         folder = tmp_path / f"snapshot-{batch}"
         assert sorted(files) == sorted(path for path in folder.rglob("*") if path.is_file())
@@ -194,9 +194,9 @@ def test_a_file_of_two_snapshots_has_the_same_bytes(backend: Backend, tmp_path: 
 
 def test_a_snapshot_stays_as_it_was_taken(kind: str, tmp_path: Path) -> None:
     backend = open_backend(kind, tmp_path / "copy")
-    backend.apply(Changes(entries={b"k": b"then"}), version(1))
+    backend.apply(StateChanges(entries={b"k": b"then"}), version(1))
     backend.snapshot(tmp_path / "snapshot")
-    backend.apply(Changes(entries={b"k": b"now"}), version(2))
+    backend.apply(StateChanges(entries={b"k": b"now"}), version(2))
     then = open_backend(kind, tmp_path / "snapshot")
     assert then.version() == version(1)
     assert everything(then) == [(b"k", b"then")]
@@ -213,7 +213,7 @@ def test_a_snapshot_into_a_folder_that_is_there_is_refused(backend: Backend, tmp
 def test_a_damaged_snapshot_is_noticed(kind: str, tmp_path: Path) -> None:
     backend = open_backend(kind, tmp_path / "copy")
     entries: dict[bytes, bytes | None] = {b"k%05d" % number: b"v" * 50 for number in range(2000)}
-    backend.apply(Changes(entries=entries), version(1))
+    backend.apply(StateChanges(entries=entries), version(1))
     files = backend.snapshot(tmp_path / "snapshot")
     backend.close()
     # A filter that is damaged is made again from the keys, so it is not what is damaged here.
@@ -229,7 +229,7 @@ def test_a_damaged_snapshot_is_noticed(kind: str, tmp_path: Path) -> None:
 
 def test_a_snapshot_with_a_file_cut_short_is_noticed(kind: str, tmp_path: Path) -> None:
     backend = open_backend(kind, tmp_path / "copy")
-    backend.apply(Changes(entries={b"k": b"v" * 5000}), version(1))
+    backend.apply(StateChanges(entries={b"k": b"v" * 5000}), version(1))
     for file in backend.snapshot(tmp_path / "snapshot"):
         file.write_bytes(file.read_bytes()[:-3])
     backend.close()
@@ -248,7 +248,7 @@ def read_whole(kind: str, folder: Path, keys: list[bytes]) -> None:
 
 def test_scans_may_be_read_side_by_side(backend: Backend) -> None:
     entries: dict[bytes, bytes | None] = {b"k%03d" % number: b"%d" % number for number in range(100)}
-    backend.apply(Changes(entries=entries), version(1))
+    backend.apply(StateChanges(entries=entries), version(1))
     one, two = backend.scan(b"k", b"l"), backend.scan(b"k05", b"l")
     pairs = list(zip(one, two, strict=False))
     assert pairs[0] == ((b"k000", b"0"), (b"k050", b"50"))
@@ -259,8 +259,8 @@ def test_scans_may_be_read_side_by_side(backend: Backend) -> None:
 def test_pages_of_many_ranges_end_where_the_ranges_do(backend: Backend) -> None:
     """Also where thousands of deleted keys lie in a range, behind it, and before the first entry of it."""
     keys = [b"k%05d" % number for number in range(6000)]
-    backend.apply(Changes(entries=dict.fromkeys(keys, b"v")), version(1))
-    backend.apply(Changes(entries=dict.fromkeys(keys[100:2900] + keys[3000:5000])), version(2))
+    backend.apply(StateChanges(entries=dict.fromkeys(keys, b"v")), version(1))
+    backend.apply(StateChanges(entries=dict.fromkeys(keys[100:2900] + keys[3000:5000])), version(2))
     left = keys[:100] + keys[2900:3000] + keys[5000:]
     ends = [b"k%05d" % number for number in (0, 50, 90, 100, 500, 2800, 2950, 3000, 4999, 5000, 5990)]
     ranges = [*zip(ends, [*ends[1:], b"\xff\xff\xff"], strict=True), (b"k00010", b"k05500"), (b"k", b"k")]
@@ -272,18 +272,18 @@ def test_pages_of_many_ranges_end_where_the_ranges_do(backend: Backend) -> None:
 
 def test_entries_where_the_store_keeps_its_own_are_refused(backend: Backend) -> None:
     with pytest.raises(InvariantBroken):
-        backend.apply(Changes(entries={META_GROUP + b"version": b"mine"}), version(1))
+        backend.apply(StateChanges(entries={META_GROUP + b"version": b"mine"}), version(1))
     assert backend.version() is None
-    backend.apply(Changes(entries={b"a": b"1"}), version(1))
+    backend.apply(StateChanges(entries={b"a": b"1"}), version(1))
     with pytest.raises(InvariantBroken):
-        backend.apply(Changes(entries={b"a": b"2", META_GROUP + b"x": b"mine"}), version(2))
+        backend.apply(StateChanges(entries={b"a": b"2", META_GROUP + b"x": b"mine"}), version(2))
     assert (backend.get(b"a"), backend.version()) == (b"1", version(1))
 
 
 def test_sizes_follow_what_is_there(backend: Backend) -> None:
     prefix = entry_prefix(1, 1)
     entries: dict[bytes, bytes | None] = {prefix + b"%06d" % number: b"v" * 100 for number in range(1000)}
-    backend.apply(Changes(entries=entries), version(1))
+    backend.apply(StateChanges(entries=entries), version(1))
     assert 900 <= backend.sizes().entry_count <= 1100
     assert backend.sizes().size_bytes > 50_000
     assert after(prefix) > max(entries)
@@ -292,7 +292,7 @@ def test_sizes_follow_what_is_there(backend: Backend) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_closing_twice_is_harmless(kind: str, tmp_path: Path) -> None:
     backend = open_backend(kind, tmp_path / "copy")
-    backend.apply(Changes(entries={b"a": b"1"}), version(3))
+    backend.apply(StateChanges(entries={b"a": b"1"}), version(3))
     backend.close()
     backend.close()
     again = open_backend(kind, tmp_path / "copy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tidegate.checkpoint.backend import Backend, Changes, Sizes, Version
+from tidegate.checkpoint.backend import Backend, Sizes, StateChanges, Version
 from tidegate.checkpoint.keys.layout import META_GROUP, SEGMENT_PREFIX_BYTES, segment_prefix
 from tidegate.dedup.settings import SegmentSettings
 from tidegate.dedup.store.store import SegmentStore
@@ -33,10 +33,10 @@ class UnderSegments(Backend):
     def version(self) -> Version | None:
         return self.store.version()
 
-    def apply(self, changes: Changes, version: Version) -> None:
+    def apply(self, changes: StateChanges, version: Version) -> None:
         self.store.apply(_moved(changes), version)
 
-    def write_partly(self, changes: Changes) -> None:
+    def write_partly(self, changes: StateChanges) -> None:
         self.store.write_partly(_moved(changes))
 
     def snapshot(self, folder: Path) -> list[Path]:
@@ -57,6 +57,6 @@ def _outer(key: bytes) -> bytes:
     return segment_prefix(7, (first > 0x40) + (first > 0x61) - 1) + key
 
 
-def _moved(changes: Changes) -> Changes:
+def _moved(changes: StateChanges) -> StateChanges:
     ranges = [(_outer(start), _outer(stop)) for start, stop in changes.ranges]
-    return Changes(ranges, {_outer(key): value for key, value in changes.entries.items()})
+    return StateChanges(ranges, {_outer(key): value for key, value in changes.entries.items()})

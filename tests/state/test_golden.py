@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
 from tidegate.state.kinds.map_keys import SubKeyCodec
 from tidegate.state.schema.schema import (
     OperatorSchema,
+    SchemaRequest,
     StateSpec,
-    Wanted,
     dump_schema,
     load_schema,
     plan_schema,
 )
-from tidegate.state.schema.signatures import signature_of
 from tidegate.state.serializers.registry import JsonSerializer, plain_decode, serializer_for
+from tidegate.state.serializers.signatures import signature_of
 
 FOLDER = Path(__file__).parent / "golden"
 AT = dt.datetime(2024, 2, 29, 12, 30, 0, 123456, tzinfo=dt.UTC)
@@ -120,13 +120,13 @@ SUB_KEYS: dict[str, tuple[Any, Any]] = {
 }
 
 
-def wanted() -> Wanted:
+def wanted() -> SchemaRequest:
     specs = (
         StateSpec("session", "value", (Session,), serializer="msgpack", ttl={"ttl_ms": 86_400_000}),
         StateSpec("features", "map", (str, int), serializer="int64", version=2),
         StateSpec("offsets", "operator-list", (str,), serializer="utf8", redistribute="union"),
     )
-    return Wanted("sessions", KeyType.from_json([["user_id", "string"]]), 128, specs)
+    return SchemaRequest("sessions", KeyType.from_json([["user_id", "string"]]), 128, specs)
 
 
 def schema() -> OperatorSchema:
@@ -164,7 +164,7 @@ def test_a_record_of_version_1_is_read_without_its_class() -> None:
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_of_version_1_are_read_and_stay_in_their_group(name: str) -> None:
     columns, key = KEYS[name]
-    codec = KeyCodec(KeyType.from_json(columns))
+    codec = StateKeyCodec(KeyType.from_json(columns))
     stored = golden("keys.v1.json")[name]
     content = bytes.fromhex(stored["bytes"])
     assert codec.decode(content) == (key, len(content))
@@ -195,7 +195,7 @@ def write_golden() -> None:
     values["json record"] = JsonSerializer(Session).encode(SESSION).hex()
     keys: dict[str, Any] = {}
     for name, (columns, key) in KEYS.items():
-        codec = KeyCodec(KeyType.from_json(columns))
+        codec = StateKeyCodec(KeyType.from_json(columns))
         known = {"hash": codec.hash_of(key), "group of 128": codec.group_of(key, 128)}
         keys[name] = {"bytes": codec.encode(key).hex(), **known}
     sub_keys = {name: SubKeyCodec(kind).encode(value).hex() for name, (kind, value) in SUB_KEYS.items()}

@@ -14,7 +14,7 @@ from tidegate.errors import StateInvalid
 from tidegate.state.context import BatchContext, Context, OpenContext, Timer
 from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.operator_plan import checked
+from tidegate.state.operator_plan import plan_operator
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Vectorised(KeyedOperator):
 
 
 def test_types_come_from_the_brackets() -> None:
-    plan = checked(Typed(), "totals")
+    plan = plan_operator(Typed(), "totals")
     assert (plan.in_type, plan.out_type, plan.form, plan.has_timers) == (Click, Total, "rows", False)
     pairs = pa.list_(
         pa.field(
@@ -75,10 +75,10 @@ def test_types_come_from_the_brackets() -> None:
 
 
 def test_without_brackets_ddl_says_what_comes_out() -> None:
-    plan = checked(Plain(), "totals")
+    plan = plan_operator(Plain(), "totals")
     assert (plan.in_type, plan.out_type) == (None, None)
     assert plan.out_schema == pa.schema([("user_id", pa.string()), ("n", pa.int64())])
-    assert checked(Vectorised(), "totals").form == "batches"
+    assert plan_operator(Vectorised(), "totals").form == "batches"
 
 
 def test_an_arrow_schema_or_a_dataclass_may_stand_as_output() -> None:
@@ -94,8 +94,8 @@ def test_an_arrow_schema_or_a_dataclass_may_stand_as_output() -> None:
         def process(self, event: Any, ctx: Context) -> Any:
             return None
 
-    assert checked(BySchema(), "x").out_schema == pa.schema([("n", pa.int8())])
-    assert checked(ByClass(), "x").out_schema.names == ["user_id", "feature"]
+    assert plan_operator(BySchema(), "x").out_schema == pa.schema([("n", pa.int8())])
+    assert plan_operator(ByClass(), "x").out_schema.names == ["user_id", "feature"]
 
 
 Made = TypeVar("Made")
@@ -116,7 +116,7 @@ class Last(Middle[Total]):
 
 
 def test_parents_pass_on_types_and_states() -> None:
-    plan = checked(Last(), "x")
+    plan = plan_operator(Last(), "x")
     assert (plan.in_type, plan.out_type, plan.has_timers) == (Click, Total, True)
     assert list(plan.states) == ["shared", "own"]
 
@@ -125,7 +125,7 @@ def test_a_state_that_a_child_removed_is_gone() -> None:
     class Less(Plain):
         n = None  # type: ignore[assignment]
 
-    assert checked(Less(), "x").states == {}
+    assert plan_operator(Less(), "x").states == {}
 
 
 class _Neither(KeyedOperator):
@@ -194,4 +194,4 @@ class _OpenYields(Plain):
 def test_what_cannot_run_is_refused_with_what_to_do(operator: Any, words: str) -> None:
     """Case 3: two states with one name and the like are refused before any row is touched."""
     with pytest.raises(StateInvalid, match=words):
-        checked(operator, "totals")
+        plan_operator(operator, "totals")

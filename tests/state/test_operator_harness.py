@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -17,6 +18,7 @@ from tidegate.state.kinds.map import MapState
 from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.ttl import Ttl
+from tidegate.testing import operators
 from tidegate.testing.operators import OperatorHarness
 
 GAP = timedelta(minutes=30)
@@ -206,3 +208,11 @@ def test_what_cannot_be_asked_yet_is_said() -> None:
         pass
     with pytest.raises(StateInvalid, match="the key 'nobody' is no column"):
         OperatorHarness(SessionTracker(), key="nobody").feed([visit("ann", "search", 0)])
+
+
+def test_the_example_in_the_docstring_runs() -> None:
+    runner = doctest.DocTestRunner()
+    finder = doctest.DocTestFinder(recurse=False)
+    for example in finder.find(OperatorHarness, "OperatorHarness", globs=vars(operators).copy()):
+        runner.run(example)
+    assert runner.summarize(verbose=False) == (0, 6)

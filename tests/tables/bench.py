@@ -14,9 +14,9 @@ from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.keys import prefix_range
 from tidegate.tables import keys
-from tidegate.tables.access_paths import Access, Whole
+from tidegate.tables.access_paths import Access, FullScan
 from tidegate.tables.definitions import TableDirectory
-from tidegate.tables.store import TableStore, Written
+from tidegate.tables.store import TableStore, WriteResult
 from tidegate.tables.validation import NewTable
 
 T = TypeVar("T")
@@ -65,28 +65,32 @@ class Bench:
         new = NewTable("app", name, kind, columns or ID_AND_TEXT, key)
         return self.run(lambda staging: self.directory.stage_create(staging, "default", new, NOW_US))
 
-    def insert(self, table: Table, rows: Sequence[Row], user: str = "", *, upsert: bool = False) -> Written:
+    def insert(
+        self, table: Table, rows: Sequence[Row], user: str = "", *, upsert: bool = False
+    ) -> WriteResult:
         return self.run(self.inserting(table, rows, user, upsert=upsert))
 
     def inserting(
         self, table: Table, rows: Sequence[Row], user: str = "", *, upsert: bool = False
-    ) -> Callable[[Staging], Written]:
+    ) -> Callable[[Staging], WriteResult]:
         return lambda staging: self.store.stage_insert(
             staging, table, user, rows, upsert=upsert, wants_changes=True
         )
 
-    def edit(self, table: Table, edits: Sequence[tuple[Row, Row | None]], user: str = "") -> Written | None:
+    def edit(
+        self, table: Table, edits: Sequence[tuple[Row, Row | None]], user: str = ""
+    ) -> WriteResult | None:
         return self.run(
             lambda staging: self.store.stage_edits(staging, table, user, edits, wants_changes=True)
         )
 
-    def delete(self, table: Table, key: Row, user: str = "") -> Written:
+    def delete(self, table: Table, key: Row, user: str = "") -> WriteResult:
         return self.run(
             lambda staging: self.store.stage_delete_key(staging, table, user, key, wants_changes=True)
         )
 
     def rows(self, table: Table, user: str = "", access: Access | None = None) -> list[Row]:
-        chunks = self.store.scan(self.engine, table, user, access or Whole(), 3)
+        chunks = self.store.scan(self.engine, table, user, access or FullScan(), 3)
         return [row for chunk in chunks for row in chunk]
 
     def index(self, table: Table, *columns: str, name: str = "by") -> Table:

@@ -19,7 +19,7 @@ from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.tables import keys
 from tidegate.tables.access_paths import IndexSpan, KeySpan
-from tidegate.tables.store import Written
+from tidegate.tables.store import WriteResult
 
 USERS = {"mine": ("alice", "al"), "ours": ("",)}
 TEXTS = ["", "a", "a\x00", "b", None]
@@ -149,12 +149,12 @@ def run_group(world: World, statements: list[Any]) -> None:
         elif expected == "stale":
             assert answer is None, what
         else:
-            assert isinstance(answer, Written), (what, answer)
+            assert isinstance(answer, WriteResult), (what, answer)
             assert answer.count == expected, what
             check_changes(answer, befores[-2].get(what[1], {}), befores[-1][what[1]])
 
 
-def check_changes(answer: Written, before: Held, after: Held) -> None:
+def check_changes(answer: WriteResult, before: Held, after: Held) -> None:
     """Make the changes one by one: they lead from what was there to what is there."""
     now = dict(before)
     for op, old, new in answer.changes:

@@ -17,7 +17,7 @@ from tidegate.model.schemas import ColumnType, parse_type
 from tidegate.model.tables import Value
 from tidegate.tables import keys
 from tidegate.tables.access_paths import KeySpan
-from tidegate.tables.key_codec import KeyCodec
+from tidegate.tables.key_codec import TableKeyCodec
 from tidegate.tables.scan import span_of
 
 kinds = st.sampled_from([str(kind) for kind in KEY_KINDS])
@@ -56,7 +56,7 @@ def sort_key(row: list[Any]) -> list[tuple[bool, Any]]:
 
 def check_order(case: tuple[list[str], list[Value], list[Value]], *, nullable: bool) -> None:
     chosen, first, second = case
-    codec = KeyCodec([parse_type(kind) for kind in chosen], nullable=nullable)
+    codec = TableKeyCodec([parse_type(kind) for kind in chosen], nullable=nullable)
     one, two = codec.encode(first), codec.encode(second)
     if first == second:
         assert one == two
@@ -92,7 +92,7 @@ def test_a_span_holds_exactly_the_values_between_its_bounds(
     case: tuple[list[str], list[Value], list[Value]], low_in: bool, high_in: bool
 ) -> None:
     chosen, low, high = case[0][:1], case[1][0], case[2][0]
-    codec = KeyCodec([parse_type(kind) for kind in chosen], nullable=False)
+    codec = TableKeyCodec([parse_type(kind) for kind in chosen], nullable=False)
     span = span_of(b"p", codec, KeySpan((), low, low_in, high, high_in), nullable=False)
     for value in (low, high):
         above = value >= low if low_in else value > low  # type: ignore[operator]
@@ -117,10 +117,10 @@ def test_the_layout_stays_what_is_on_disks() -> None:
         ("UUID", "019d2c3e-7f00-7abc-8def-0123456789ab", "019d2c3e7f007abc8def0123456789ab"),
     ]
     for kind, value, written in cases:
-        assert KeyCodec([parse_type(kind)], nullable=False).encode([value]).hex() == written
-        assert KeyCodec([parse_type(kind)], nullable=True).encode([value]).hex() == "01" + written
+        assert TableKeyCodec([parse_type(kind)], nullable=False).encode([value]).hex() == written
+        assert TableKeyCodec([parse_type(kind)], nullable=True).encode([value]).hex() == "01" + written
     decimal = ColumnType.decimal(38, 2)
-    assert KeyCodec([decimal], nullable=False).encode([Decimal("-0.01")]).hex() == "7f" + "ff" * 15
+    assert TableKeyCodec([decimal], nullable=False).encode([Decimal("-0.01")]).hex() == "7f" + "ff" * 15
     assert keys.row_prefix(7).hex() == "2100000007"
     assert keys.index_prefix(7, 9).hex() == "220000000700000009"
     assert keys.scope_of("alice", is_scoped=True) == b"alice\x00"
@@ -128,14 +128,14 @@ def test_the_layout_stays_what_is_on_disks() -> None:
 
 
 def test_nan_comes_last_in_an_index() -> None:
-    codec = KeyCodec([ColumnType.DOUBLE], nullable=True)
+    codec = TableKeyCodec([ColumnType.DOUBLE], nullable=True)
     ordered: list[Value] = [None, -math.inf, 0.0, math.inf, math.nan]
     assert sorted(codec.encode([value]) for value in ordered) == [codec.encode([value]) for value in ordered]
 
 
 def test_json_is_no_part_of_a_key() -> None:
     with pytest.raises(InvariantBroken, match="JSON"):
-        KeyCodec([ColumnType.JSON], nullable=True)
+        TableKeyCodec([ColumnType.JSON], nullable=True)
 
 
 def test_rows_have_an_owner_exactly_where_the_table_has_users() -> None:

@@ -11,7 +11,7 @@ from tests.tables.bench import Bench, column
 from tidegate.errors import IndexNotFound, StorageCorrupt
 from tidegate.model.tables import Row, Table, TableKind
 from tidegate.tables import keys
-from tidegate.tables.access_paths import IndexSpan, Keys, KeySpan, Whole
+from tidegate.tables.access_paths import FullScan, IndexSpan, KeyLookup, KeySpan
 
 COLUMNS = column("a", "TEXT"), column("n", "INT"), column("color", "TEXT"), column("size", "DOUBLE")
 
@@ -77,15 +77,15 @@ def test_a_span_of_the_key_gives_what_a_filter_gives(filled: tuple[Bench, Table,
     spans += [KeySpan(("b", 3)), KeySpan(("zz",)), KeySpan((None,))]
     for span in spans:
         assert bench.rows(table, user, span) == expected(rows, (0, 1), span), span
-    assert bench.rows(table, user, Whole()) == sorted(rows, key=lambda row: row[:2])
+    assert bench.rows(table, user, FullScan()) == sorted(rows, key=lambda row: row[:2])
 
 
 def test_wanted_keys_come_once_and_in_order(filled: tuple[Bench, Table, str, list[Row]]) -> None:
     bench, table, user, rows = filled
     wanted = [row[:2] for row in rows[::3]]
-    given = Keys((*wanted, ("zz", 1), wanted[0], ("a", None)))
+    given = KeyLookup((*wanted, ("zz", 1), wanted[0], ("a", None)))
     assert bench.rows(table, user, given) == sorted(rows[::3], key=lambda row: row[:2])
-    assert bench.rows(table, user, Keys(())) == []
+    assert bench.rows(table, user, KeyLookup(())) == []
 
 
 def test_a_span_of_an_index_gives_what_a_filter_gives_ready_or_not(
@@ -134,16 +134,16 @@ def test_a_snapshot_from_before_an_alter_reads_with_the_newer_table(bench: Bench
     with bench.engine.snapshot() as snapshot:
         more = column("more", "INT", missing=7)
         wider = bench.run(lambda staging: bench.directory.stage_add_column(staging, table, more))
-        assert list(bench.store.scan(snapshot, wider, "", Whole())) == [[(1, "a", 7)]]
+        assert list(bench.store.scan(snapshot, wider, "", FullScan())) == [[(1, "a", 7)]]
         bench.insert(wider, [(2, "b", 8)])
-        assert list(bench.store.scan(snapshot, table, "", Whole())) == [[(1, "a")]]
+        assert list(bench.store.scan(snapshot, table, "", FullScan())) == [[(1, "a")]]
     assert bench.rows(table) == [(1, "a"), (2, "b")]
 
 
 def test_a_scan_shows_one_moment_whatever_is_written_meanwhile(bench: Bench) -> None:
     table = bench.create()
     bench.insert(table, [(number, "x") for number in range(2000)])
-    chunks = bench.store.scan(bench.engine, table, "", Whole(), 10)
+    chunks = bench.store.scan(bench.engine, table, "", FullScan(), 10)
     first = next(chunks)
     bench.insert(table, [(number, "y") for number in range(1000, 3000)], upsert=True)
     rest = [row for chunk in chunks for row in chunk]

@@ -22,7 +22,7 @@ from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
 from tidegate.tables import keys
 from tidegate.tables.layout import KEY_BYTES_MAX, ROW_BYTES_MAX
-from tidegate.tables.store import Written
+from tidegate.tables.store import WriteResult
 
 
 def check_counts(bench: Bench, table: Table) -> None:
@@ -31,7 +31,7 @@ def check_counts(bench: Bench, table: Table) -> None:
 
 def test_case_9_an_insert_of_a_key_that_is_there_is_refused_and_names_it(bench: Bench) -> None:
     table = bench.create()
-    assert bench.insert(table, [(1, "a"), (2, None)]) == Written(
+    assert bench.insert(table, [(1, "a"), (2, None)]) == WriteResult(
         2, [Change("insert", None, (1, "a")), Change("insert", None, (2, None))]
     )
     with pytest.raises(RowExists, match=r"'app\.things' has a row with id = 2 already"):
@@ -39,7 +39,7 @@ def test_case_9_an_insert_of_a_key_that_is_there_is_refused_and_names_it(bench: 
     with pytest.raises(RowExists, match="id = 4"):
         bench.insert(table, [(4, "c"), (4, "b")])
     assert bench.rows(table) == [(1, "a"), (2, None)]
-    assert bench.insert(table, []) == Written(0)
+    assert bench.insert(table, []) == WriteResult(0)
     check_counts(bench, table)
 
 
@@ -80,7 +80,7 @@ def test_case_9_rows_of_a_user_table_are_seen_by_their_user_alone(bench: Bench) 
     assert (bench.rows(table, "alice"), bench.rows(table, "al")) == ([(1, "hers")], [(1, "his")])
     assert bench.rows(table, "alic") == []
     assert bench.delete(table, (1,), "al").changes == [Change("delete", (1, "his"), None)]
-    assert bench.delete(table, (1,), "bob") == Written(0)
+    assert bench.delete(table, (1,), "bob") == WriteResult(0)
     assert bench.rows(table, "alice") == [(1, "hers")]
     for user in ("", "a\x00"):
         with pytest.raises(InvariantBroken):
@@ -92,7 +92,7 @@ def test_a_row_is_changed_by_its_key(bench: Bench) -> None:
     table = bench.create()
     bench.insert(table, [(1, "a"), (2, "b")])
 
-    def update(key: Row, new: Row) -> Written:
+    def update(key: Row, new: Row) -> WriteResult:
         return bench.run(
             lambda staging: bench.store.stage_update_key(
                 staging, table, "", key, lambda _: new, wants_changes=True
@@ -100,7 +100,7 @@ def test_a_row_is_changed_by_its_key(bench: Bench) -> None:
         )
 
     assert update((1,), (1, "longer")).changes == [Change("update", (1, "a"), (1, "longer"))]
-    assert update((9,), (9, "x")) == Written(0)
+    assert update((9,), (9, "x")) == WriteResult(0)
     with pytest.raises(RowExists, match="id = 2"):
         update((1,), (2, "x"))
     assert update((1,), (3, "moved")).changes == [
@@ -124,7 +124,7 @@ def test_edits_are_made_only_while_the_rows_are_as_they_were_read(bench: Bench) 
     assert bench.edit(table, [((3, "c"), None), ((1, "a"), (1, "B"))]) is None
     assert bench.edit(table, [((3, "c"), (3, "C")), ((2, "b"), None)]) is None
     assert bench.rows(table) == [(1, "A"), (3, "c")]
-    assert bench.edit(table, []) == Written(0)
+    assert bench.edit(table, []) == WriteResult(0)
     with pytest.raises(InvariantBroken, match="twice"):
         bench.edit(table, [((3, "c"), None), ((3, "c"), None)])
     check_counts(bench, table)
@@ -217,7 +217,7 @@ def test_statements_of_one_group_see_each_other_and_count_once(bench: Bench) -> 
         bench.inserting(table, [(2, "B")]),
     )
     assert isinstance(answers[1], RowExists)
-    assert answers[2] == Written(1, [Change("update", (1, "a"), (1, "A" * 50))])
+    assert answers[2] == WriteResult(1, [Change("update", (1, "a"), (1, "A" * 50))])
     assert bench.rows(table) == [(1, "A" * 50), (2, "B")]
     check_counts(bench, table)
 
@@ -278,7 +278,7 @@ def test_case_10_a_failed_write_leaves_rows_entries_and_counts_as_they_were() ->
     bench.close()
 
 
-def changes_without(bench: Bench, table: Table, rows: Sequence[Row]) -> Written:
+def changes_without(bench: Bench, table: Table, rows: Sequence[Row]) -> WriteResult:
     return bench.run(
         lambda staging: bench.store.stage_insert(staging, table, "", rows, upsert=True, wants_changes=False)
     )
@@ -286,6 +286,6 @@ def changes_without(bench: Bench, table: Table, rows: Sequence[Row]) -> Written:
 
 def test_changes_are_made_only_where_someone_wants_them(bench: Bench) -> None:
     table = bench.create()
-    assert changes_without(bench, table, [(1, "a")]) == Written(1, [])
-    assert changes_without(bench, table, [(1, "bb"), (2, "c")]) == Written(2, [])
+    assert changes_without(bench, table, [(1, "a")]) == WriteResult(1, [])
+    assert changes_without(bench, table, [(1, "bb"), (2, "c")]) == WriteResult(2, [])
     check_counts(bench, table)

@@ -1,4 +1,4 @@
-"""The contexts: take where the work stands, give operators key, times and timers."""
+"""The contexts of operators: batch, key and event time, and the methods by which timers are set."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tidegate.state.instant import Moment, time_ms
 from tidegate.state.timers import CLOCKS, TimerClock, Timers
 
 if TYPE_CHECKING:
-    from tidegate.state.runtime.cursor import Cursor, KeyBatch
+    from tidegate.state.cursor import KeyBatch, KeyCursor
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer whose time has come: when it was set for, and on which clock."""
+    """A timer that fires: the time for which it was set, and its clock."""
 
     at: Moment
     clock: TimerClock
@@ -28,31 +28,33 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class OpenContext:
-    """What every context knows: the instance and the batch. `open` knows no more; there is no key yet."""
+    """The instance and the batch, which every context has; `open` has no more, as there is no key yet."""
 
     batch: int
     partition: int
     parallelism: int
-    # the batch's time, the same for a batch that is done again
+    # the batch's time, the same when a batch is repeated
     now: Moment
-    # no event before it is expected any more; None before any is known
+    # events older than it are late; None before any is known
     watermark: Moment | None
 
 
 class Context:
-    """What `process` and `on_timer` may know of the event and its key, and the door to timers."""
+    """The context of `process` and `on_timer`: the event's key and times, and the key's timers."""
 
     __slots__ = ("_clock", "_cursor", "_timers", "batch", "firing", "key", "now", "partition", "watermark")
 
-    def __init__(self, known: OpenContext, cursor: Cursor, timers: Timers | None, clock: TimerClock) -> None:
-        """`timers` is None for an operator without `on_timer`; `clock` is the one that counts unless told."""
+    def __init__(
+        self, known: OpenContext, cursor: KeyCursor, timers: Timers | None, clock: TimerClock
+    ) -> None:
+        """`timers` is None for an operator without `on_timer`; `clock` is the default of timers."""
         self.batch = known.batch
         self.partition = known.partition
         self.now = known.now
         self.watermark = known.watermark
-        # The key being worked on: a value, or a tuple of several columns' values.
+        # The current key: a value, or a tuple of several columns' values.
         self.key: Any = None
-        # The timer being worked on; None in `process`.
+        # The timer that fires; None in `process`.
         self.firing: Timer | None = None
         self._cursor = cursor
         self._timers = timers
@@ -67,14 +69,14 @@ class Context:
         return self.now if event_ms is None else Moment(event_ms)
 
     def timer(self, at: int | datetime, clock: TimerClock | None = None) -> None:
-        """Ask for `on_timer` of this key at a time; asking twice for one time is asking once.
+        """Set a timer of this key, which calls `on_timer`; a second one for the same time adds nothing.
 
-        The clock is "event" where the operator has an event time, else "processing", unless said otherwise.
-        A time that has come already fires in this batch, after the rows. In `on_timer` only a time after the
-        timer's own can be asked for on the same clock: anything else would go on for ever.
+        The clock is "event" where the operator has an event time, else "processing", by default. A timer that
+        is due already fires in this batch, after the rows. `on_timer` can set timers of the same clock only
+        for times after its own: others would fire without end.
         """
         at_ms = time_ms(at)
-        clock = self._clock if clock is None else _known(clock)
+        clock = self._clock if clock is None else _check_clock(clock)
         firing = self.firing
         if firing is not None and clock == firing.clock and at_ms <= firing.at:
             reason = f"{Moment(at_ms)} is not after {firing.at}, the time of the timer that asks for it"
@@ -82,13 +84,13 @@ class Context:
         self._set_timers().set(self._cursor.group, self._stored(), clock, at_ms)
 
     def cancel_timer(self, at: int | datetime, clock: TimerClock | None = None) -> None:
-        """Take back a timer of this key; nothing happens where there is none."""
-        clock = self._clock if clock is None else _known(clock)
+        """Cancel a timer of this key; nothing happens where there is none."""
+        clock = self._clock if clock is None else _check_clock(clock)
         self._set_timers().cancel(self._cursor.group, self._stored(), clock, time_ms(at))
 
     def _set_timers(self) -> Timers:
         if self._timers is None:
-            raise without_on_timer(self._cursor.operator)
+            raise on_timer_missing(self._cursor.operator)
         return self._timers
 
     def _stored(self) -> bytes:
@@ -98,7 +100,7 @@ class Context:
 
 
 class BatchContext:
-    """What `process_batch` may know: the batch's distinct keys, which row has which, times and timers."""
+    """The context of `process_batch`: the distinct keys of the batch, the key of each row, times, timers."""
 
     __slots__ = (
         "_clock",
@@ -113,14 +115,16 @@ class BatchContext:
         "watermark",
     )
 
-    def __init__(self, known: OpenContext, cursor: Cursor, timers: Timers | None, clock: TimerClock) -> None:
+    def __init__(
+        self, known: OpenContext, cursor: KeyCursor, timers: Timers | None, clock: TimerClock
+    ) -> None:
         self.batch = known.batch
         self.partition = known.partition
         self.now = known.now
         self.watermark = known.watermark
         # The distinct keys: an array of the key column, or of structs for several.
         self.keys: pa.Array = pa.nulls(0)
-        # For each row the place of its key in `keys`.
+        # For each row the position of its key in `keys`.
         self.key_index: npt.NDArray[np.int64] = np.empty(0, np.int64)
         # For each row its event time in ms since 1970; None without an event time.
         self.timestamps: npt.NDArray[np.int64] | None = None
@@ -143,41 +147,41 @@ class BatchContext:
         if many is None:
             raise StateOutsideKey(state="timers")
         if self._timers is None:
-            raise without_on_timer(self._cursor.operator)
-        places = range(len(many.stored)) if keys is self.keys else _places(many, keys)
-        times = _times_ms(ats, len(places))
-        groups = [many.groups[place] for place in places]
-        stored = [many.stored[place] for place in places]
-        self._timers.set_many(groups, stored, self._clock if clock is None else _known(clock), times)
+            raise on_timer_missing(self._cursor.operator)
+        positions = range(len(many.stored)) if keys is self.keys else _key_positions(many, keys)
+        times = _times_ms(ats, len(positions))
+        groups = [many.groups[position] for position in positions]
+        stored = [many.stored[position] for position in positions]
+        self._timers.set_many(groups, stored, self._clock if clock is None else _check_clock(clock), times)
 
-    def stand_on(
+    def enter_keys(
         self, many: KeyBatch, key_index: npt.NDArray[np.int64], timestamps: npt.NDArray[np.int64] | None
     ) -> None:
-        """Move to the next batch; called by who feeds the operator."""
+        """Move to the next batch of keys; the runner of the operator calls it."""
         self.keys = many.keys
         self.key_index = key_index
         self.timestamps = timestamps
 
 
-def without_on_timer(operator: str) -> StateInvalid:
-    """Return the error for a timer that nobody would be told of."""
+def on_timer_missing(operator: str) -> StateInvalid:
+    """Return the error for a timer of an operator that has no method for it."""
     return StateInvalid(operator=operator, reason="it sets a timer and has no on_timer; write one.")
 
 
-def _known(clock: TimerClock) -> TimerClock:
+def _check_clock(clock: TimerClock) -> TimerClock:
     if clock not in CLOCKS:
         raise ValueInvalid(place="clock of a timer", reason=f"'{clock}' is none of {', '.join(CLOCKS)}")
     return clock
 
 
-def _places(many: KeyBatch, keys: Any) -> list[int]:
-    """Return the place of each key among the batch's keys."""
-    known = {_plain(key): place for place, key in enumerate(many.keys.to_pylist())}
-    wanted = (
+def _key_positions(many: KeyBatch, keys: Any) -> list[int]:
+    """Return the position of each key among the batch's keys."""
+    positions = {_plain(key): position for position, key in enumerate(many.keys.to_pylist())}
+    listed = (
         keys.to_pylist() if hasattr(keys, "to_pylist") else keys.tolist() if hasattr(keys, "tolist") else keys
     )
     try:
-        return [known[_plain(key)] for key in wanted]
+        return [positions[_plain(key)] for key in listed]
     except KeyError as error:
         reason = f"{error.args[0]!r} is not among the keys of this batch"
         raise ValueInvalid(place="keys given to timer_many", reason=reason) from error

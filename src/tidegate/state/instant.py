@@ -1,4 +1,4 @@
-"""The moment: takes milliseconds since 1970 or a datetime, gives an int that reckons with both."""
+"""A time in milliseconds since 1970: an int with the arithmetic of datetime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 
 
 class Moment(int):
-    """A time in milliseconds since 1970-01-01 UTC: an int that also reckons with timedelta and datetime.
+    """A time in milliseconds since 1970-01-01 UTC: an int that adds and compares with timedelta and datetime.
 
     A datetime without a zone is taken as UTC. `moment - moment` is a number of milliseconds, as with ints.
     """
@@ -41,8 +41,8 @@ class Moment(int):
             return self.datetime() - _aware(other)
         if isinstance(other, Moment):
             return int(self) - int(other)
-        taken = _length_ms(other)
-        return NotImplemented if taken is None else Moment(int(self) - taken)
+        removed = _length_ms(other)
+        return NotImplemented if removed is None else Moment(int(self) - removed)
 
     def __rsub__(self, other: Any) -> Any:
         if isinstance(other, dt.datetime):

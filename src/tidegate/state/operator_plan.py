@@ -1,10 +1,6 @@
-"""Plans of operators: take an operator as its user wrote it, give what was found out about it.
+"""The plan of an operator: its states, its form and its types, checked before any row is touched.
 
-Everything that can be known before a row is touched is known here.
-
-Declared states: takes an operator as its user wrote it, gives a refusal of states that cannot be kept.
-
-Everything here is found out before a row is touched, and told with the names of the operator and the state.
+Errors name the operator, and the state where one is wrong.
 """
 
 from __future__ import annotations
@@ -28,7 +24,7 @@ from tidegate.state.kinds.map import MapState
 from tidegate.state.kinds.map_keys import SubKeyCodec
 from tidegate.state.operator import KeyedOperator
 from tidegate.state.schema.migrations import Migration
-from tidegate.state.schema.schema import StateSpec, Wanted
+from tidegate.state.schema.schema import SchemaRequest, StateSpec
 from tidegate.state.ttl import Ttl
 
 Form = Literal["rows", "batches"]
@@ -36,11 +32,11 @@ Form = Literal["rows", "batches"]
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlan:
-    """What was found out about an operator: its states, its form, what goes in and comes out."""
+    """An operator with its states, its form and the types of its input and output."""
 
     operator: KeyedOperator[Any, Any]
     name: str
-    # attribute of the class -> the state as it stands there, unbound
+    # attribute of the class -> the state as declared there
     states: dict[str, State]
     specs: tuple[StateSpec, ...]
     # a dataclass, dict, or None: a record with the columns as attributes
@@ -51,18 +47,18 @@ class OperatorPlan:
     form: Form
     has_timers: bool
 
-    def wanted(self, key: KeyType, max_parallelism: int) -> Wanted:
-        """Return what the operator asks of a checkpoint."""
+    def schema_request(self, key: KeyType, max_parallelism: int) -> SchemaRequest:
+        """Return the schema that the operator requests of a checkpoint."""
         migrations = {
             state.name: tuple(state.options.migrations)
             for state in self.states.values()
             if state.options.migrations
         }
-        return Wanted(self.name, key, max_parallelism, self.specs, migrations)
+        return SchemaRequest(self.name, key, max_parallelism, self.specs, migrations)
 
 
-def checked(operator: KeyedOperator[Any, Any], name: str) -> OperatorPlan:
-    """Look at an operator and give its plan; StateInvalid with what to do where it cannot run."""
+def plan_operator(operator: KeyedOperator[Any, Any], name: str) -> OperatorPlan:
+    """Return the plan of an operator; StateInvalid says what to change where it cannot run."""
     if isinstance(operator, type):
         raise StateInvalid(
             operator=name, reason=f"{operator.__name__} is a class; give {operator.__name__}()."
@@ -136,22 +132,22 @@ def _checked_in(in_type: Any, form: Form, name: str) -> type | None:
 
 
 def _out_schema(operator: KeyedOperator[Any, Any], out_type: Any, name: str) -> pa.Schema:
-    wanted = operator.output if operator.output is not None else out_type
-    if isinstance(wanted, str):
+    output = operator.output if operator.output is not None else out_type
+    if isinstance(output, str):
         try:
-            wanted = schema_of_ddl(wanted)
+            output = schema_of_ddl(output)
         except SchemaInvalid as error:
             raise StateInvalid(operator=name, reason=f"its output {error.values['reason']}.") from error
-    elif dataclasses.is_dataclass(wanted) and isinstance(wanted, type):
-        wanted = arrow_schema_of(wanted, operator=name)
-    if not isinstance(wanted, pa.Schema):
+    elif dataclasses.is_dataclass(output) and isinstance(output, type):
+        output = arrow_schema_of(output, operator=name)
+    if not isinstance(output, pa.Schema):
         reason = 'it does not say what comes out; write output = "user_id string, n long" in the class, '
         reason += "or an output dataclass as the second generic argument."
         raise StateInvalid(operator=name, reason=reason)
-    if not len(wanted):
+    if not len(output):
         raise StateInvalid(operator=name, reason="its output has no column; give it one.")
-    _check_fields(wanted, operator, out_type, name)
-    return wanted
+    _check_fields(output, operator, out_type, name)
+    return output
 
 
 def _check_fields(schema: pa.Schema, operator: KeyedOperator[Any, Any], out_type: Any, name: str) -> None:
@@ -165,15 +161,15 @@ def _check_fields(schema: pa.Schema, operator: KeyedOperator[Any, Any], out_type
 
 
 def _generic_types(kind: type) -> tuple[Any, Any]:
-    """Return what stands in the brackets of KeyedOperator[…], also when a parent of the class has them."""
+    """Return the generic arguments of KeyedOperator[…], also when a parent of the class has them."""
     for parent in getattr(kind, "__orig_bases__", ()):
         origin, arguments = typing.get_origin(parent), typing.get_args(parent)
         if origin is KeyedOperator:
             return arguments[0], arguments[1]
         if isinstance(origin, type) and issubclass(origin, KeyedOperator):
-            given = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
+            values = dict(zip(getattr(origin, "__parameters__", ()), arguments, strict=False))
             found = _generic_types(origin)
-            return given.get(found[0], found[0]), given.get(found[1], found[1])
+            return values.get(found[0], found[0]), values.get(found[1], found[1])
     for parent in kind.__bases__:
         if issubclass(parent, KeyedOperator) and parent is not KeyedOperator:
             return _generic_types(parent)
@@ -196,11 +192,11 @@ def _states_of(kind: type) -> Iterator[tuple[str, State]]:
 
 
 def _wrong_option(state: State) -> str | None:
-    """Return which option is of another type than it must have."""
+    """Return what is wrong with the type of an option; None where all are right."""
     options = state.options
-    given: object = options.name
-    if given is not None and (not isinstance(given, str) or not given.strip()):
-        return f"the name is {given!r}; it is a text, or None for the name of the attribute"
+    name: object = options.name
+    if name is not None and (not isinstance(name, str) or not name.strip()):
+        return f"the name is {name!r}; it is a text, or None for the name of the attribute"
     ttl: object = options.ttl
     if ttl is not None and not isinstance(ttl, Ttl):
         return f"the ttl is {ttl!r}; write tide.Ttl('24 h')"
@@ -211,7 +207,7 @@ def _wrong_option(state: State) -> str | None:
 
 
 def _wrong_type(state: State) -> str | None:
-    """Return which type cannot be kept."""
+    """Return what is wrong with the type of the values; None where they can be stored."""
     try:
         state.spec()
         if isinstance(state, MapState):

@@ -1,7 +1,7 @@
-"""Timers: take a key and a time, give the keys whose time has come, in order of time.
+"""Timers of keys: set and cancelled by operators, fired in order of time.
 
-A timer lies at `key group | 0x02 | clock | time | key` (layout.py), one for each key, clock and time. Times
-of both clocks are ms since 1970. Used by one thread, for one batch.
+A timer is the entry `key group | 0x02 | clock | time | key` (checkpoint/keys/layout.py), one for each key,
+clock and time. Times of both clocks are ms since 1970. Used by one thread, for one batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidegate.checkpoint.keys.layout import SPACE_TIMER, TIMER_PREFIX_BYTES, tim
 from tidegate.errors import ValueInvalid
 
 if TYPE_CHECKING:
-    from tidegate.state.runtime.write_batch import Stage
+    from tidegate.state.write_batch import WriteBatch
 
 TimerClock = Literal["event", "processing"]
 CLOCKS: tuple[TimerClock, ...] = ("event", "processing")
@@ -24,26 +24,26 @@ CLOCKS: tuple[TimerClock, ...] = ("event", "processing")
 # How the clocks are written in the key of a timer.
 _NUMBERS: dict[TimerClock, int] = {"event": 0, "processing": 1}
 
-# The value of a timer says nothing but its own version.
+# The value of a timer is its format version and nothing else.
 TIMER_VALUE = b"\x01"
 
 # Due timers of a key group that are read at once: memory stays small when millions are due, and a read is
 # shared by many.
 CHUNK_TIMERS = 512
 
-# Of each key group so many are looked at first: mostly few are due, or none.
+# So many of each key group are read at first: mostly few are due, or none.
 FIRST_TIMERS = 16
 
 TIME_MS_MIN = -(2**63)
 TIME_MS_MAX = 2**63 - 1
 
-# Behind the key group stand the space and the clock: the prefix by which one clock's timers are scanned.
+# Key group, space and clock: the prefix by which the timers of one clock are scanned.
 _SCANNED_BYTES = 4
 _SCANNED = {clock: bytes((SPACE_TIMER, _NUMBERS[clock])) for clock in CLOCKS}
 
 
 class DueTimer(NamedTuple):
-    """A timer whose time has come; ordered by time, then by the stored key."""
+    """A timer that is due; ordered by time, then by the stored key."""
 
     at_ms: int
     stored: bytes
@@ -59,8 +59,8 @@ class NextTimers:
     processing_ms: int | None
 
 
-class _Lane:
-    """The timers of one clock: up to when they are due, what was read of each key group, what comes next."""
+class _ClockTimers:
+    """The timers of one clock: the limit up to which they are due, the next one, how far groups are read."""
 
     __slots__ = ("known_ms", "limit_ms", "next_ms", "read_to")
 
@@ -73,7 +73,7 @@ class _Lane:
         self.read_to: dict[bytes, bytes] = {}
 
     def note(self, at_ms: int) -> None:
-        """Remember a timer that is not due."""
+        """Take note of a timer that is not due."""
         if self.next_ms is None or at_ms < self.next_ms:
             self.next_ms = at_ms
 
@@ -81,8 +81,8 @@ class _Lane:
 class Timers:
     """The timers of the key groups of one instance, during one batch.
 
-    Order of a batch: rows set and cancel timers, then `due` is read to its end, then the next times are
-    asked.
+    The order of a batch: rows set and cancel timers, `due` is read to its end, then come `next_event_ms` and
+    `next_processing_ms`.
     """
 
     __slots__ = (
@@ -92,35 +92,34 @@ class Timers:
         "_is_firing",
         "_known",
         "_lanes",
-        "_stage",
         "_touched",
         "_waiting",
+        "_write_batch",
     )
 
-    def __init__(self, stage: Stage, groups: range, known: NextTimers | None = None) -> None:
-        """`known`, what the batch before left behind, spares looking where nothing stored can be due."""
-        self._stage = stage
+    def __init__(self, write_batch: WriteBatch, groups: range, known: NextTimers | None = None) -> None:
+        """`known` are the next timers after the last batch: nothing is read where none of them can be due."""
+        self._write_batch = write_batch
         self._groups = groups
         self._known = known
-        self._lanes: dict[TimerClock, _Lane] = {
-            "event": _Lane(known.event_ms if known else None),
-            "processing": _Lane(known.processing_ms if known else None),
+        self._lanes: dict[TimerClock, _ClockTimers] = {
+            "event": _ClockTimers(known.event_ms if known else None),
+            "processing": _ClockTimers(known.processing_ms if known else None),
         }
         # The earliest timer of each clock that was set in this batch.
         self._fresh_ms: dict[TimerClock, int | None] = {"event": None, "processing": None}
         self._heap: list[DueTimer] = []
-        # Entries in the heap, and those that were set or cancelled while timers fire: the stage has the
-        # truth.
+        # Entries in the heap, and those set or cancelled while timers fire: these are read again.
         self._waiting: set[bytes] = set()
         self._touched: set[bytes] = set()
         self._is_firing = False
 
     def set(self, group: bytes, stored: bytes, clock: TimerClock, at_ms: int) -> None:
-        """Set a timer for a key; one that is there already stays as it is."""
+        """Set a timer for a key; one that is there already stays."""
         if not TIME_MS_MIN <= at_ms <= TIME_MS_MAX:
             raise ValueInvalid(place="time of a timer", reason=f"{at_ms} ms is beyond 64 bits")
         entry = _entry(group, clock, at_ms, stored)
-        self._stage.put_sub(entry[:_SCANNED_BYTES], entry, TIMER_VALUE)
+        self._write_batch.put_sub(entry[:_SCANNED_BYTES], entry, TIMER_VALUE)
         if self._is_firing:
             self._set_while_firing(DueTimer(at_ms, stored, clock, group), entry)
             return
@@ -136,19 +135,19 @@ class Timers:
             self.set(group.to_bytes(2, "big"), key, clock, at_ms)
 
     def cancel(self, group: bytes, stored: bytes, clock: TimerClock, at_ms: int) -> None:
-        """Take a timer of a key back; nothing happens where there is none."""
+        """Cancel a timer of a key; nothing happens where there is none."""
         if not TIME_MS_MIN <= at_ms <= TIME_MS_MAX:
             return
         entry = _entry(group, clock, at_ms, stored)
-        self._stage.delete_sub(entry[:_SCANNED_BYTES], entry)
+        self._write_batch.delete_sub(entry[:_SCANNED_BYTES], entry)
         if self._is_firing:
             self._touched.add(entry)
 
     def due(self, watermark_ms: int | None, processing_ms: int | None) -> Iterator[DueTimer]:
-        """Yield the timers whose time has come, by time and then by key, and forget each as it is given.
+        """Yield the timers that are due, by time and then by key, and delete each.
 
-        Timers that are set meanwhile and are due come too, those that are cancelled do not. A timer is
-        forgotten before it is given, so undoing what is done for it leaves it forgotten.
+        Due timers that are set meanwhile come too, those that are cancelled do not. A timer is deleted before
+        it is yielded, so a rollback of what is done for it leaves it deleted.
         """
         for clock, limit_ms in zip(CLOCKS, (watermark_ms, processing_ms), strict=True):
             lane = self._lanes[clock]
@@ -163,27 +162,27 @@ class Timers:
             timer = heapq.heappop(self._heap)
             entry = _entry(timer.group, timer.clock, timer.at_ms, timer.stored)
             self._waiting.discard(entry)
-            if entry not in self._touched or self._stage.get(entry) is not None:
-                self._stage.delete_sub(entry[:_SCANNED_BYTES], entry)
+            if entry not in self._touched or self._write_batch.get(entry) is not None:
+                self._write_batch.delete_sub(entry[:_SCANNED_BYTES], entry)
                 yield timer
             self._read_on(timer, entry)
         self._is_firing = False
 
     def last_ms(self, clock: TimerClock) -> int | None:
-        """Return the latest timer of a clock; reads all of them, so it is for last batches alone."""
+        """Return the time of the latest timer of a clock; reads all of them, so only for last batches."""
         found = None
         for group in self._groups:
-            for entry, _ in self._stage.scan_sub(group.to_bytes(2, "big") + _SCANNED[clock], None):
+            for entry, _ in self._write_batch.scan_sub(group.to_bytes(2, "big") + _SCANNED[clock], None):
                 at_ms = timer_time(entry)
                 found = at_ms if found is None else max(found, at_ms)
         return found
 
     def next_event_ms(self) -> int | None:
-        """Return the earliest event-time timer that is left, or an earlier time; after `due`."""
+        """Return the time of the earliest event-time timer left, or an earlier one; call it after `due`."""
         return self._next("event")
 
     def next_processing_ms(self) -> int | None:
-        """Return the earliest processing-time timer that is left, or an earlier time; after `due`."""
+        """Return the time of the earliest processing-time timer left, or an earlier one; after `due`."""
         return self._next("processing")
 
     def _next(self, clock: TimerClock) -> int | None:
@@ -205,7 +204,7 @@ class Timers:
         if entry in self._waiting:
             return
         read_to = lane.read_to.get(timer.group)
-        # Behind what was read of a key group it is found by the next read.
+        # Beyond what was read of its key group the next read finds it.
         if read_to is None or entry <= read_to:
             self._waiting.add(entry)
             heapq.heappush(self._heap, timer)
@@ -213,7 +212,8 @@ class Timers:
     def _read(self, clock: TimerClock, groups: Iterable[bytes]) -> None:
         """Read the next due timers of key groups, and note the first of each that is not due.
 
-        Those that have more are read on together, so that calls follow what is due and not the key groups.
+        Key groups with more of them are read together, so the number of calls follows that of due timers and
+        not of key groups.
         """
         lane, scanned = self._lanes[clock], _SCANNED[clock]
         places: dict[bytes, bytes] = {}
@@ -224,7 +224,7 @@ class Timers:
         size_max = FIRST_TIMERS if len(places) > 1 else CHUNK_TIMERS
         while places:
             size = page_size(len(places), min(size_max, CHUNK_TIMERS))
-            pages = self._stage.pages_sub([(group + scanned, at) for group, at in places.items()], size)
+            pages = self._write_batch.pages_sub([(group + scanned, at) for group, at in places.items()], size)
             further: dict[bytes, bytes] = {}
             for group, (entries, go_on) in zip(places, pages, strict=True):
                 taken = [entry for entry, _ in entries[: CHUNK_TIMERS - counts[group]]]
@@ -239,7 +239,7 @@ class Timers:
             places, size_max = further, CHUNK_TIMERS
 
     def _take_due(self, clock: TimerClock, group: bytes, entries: list[bytes]) -> int:
-        """Let the due ones of a key group's next timers wait for their turn; give how many there are."""
+        """Put the due ones among a key group's next timers into the heap; return how many are due."""
         lane = self._lanes[clock]
         for count, entry in enumerate(entries):
             at_ms = timer_time(entry)
@@ -252,7 +252,7 @@ class Timers:
         return len(entries)
 
     def _read_on(self, timer: DueTimer, entry: bytes) -> None:
-        """Read more of a key group once the last timer that was read of it has come."""
+        """Read more of a key group once the last timer that was read of it fires."""
         if self._lanes[timer.clock].read_to.get(timer.group) == entry:
             self._read(timer.clock, [timer.group])
 

@@ -1,10 +1,9 @@
-"""TTL: how long an entry is remembered, what keeps it alive, who still sees it, and how it is cleaned up.
+"""The TTL of a state: how long entries live, what refreshes them, who sees expired ones, when they go.
 
 An entry is expired when more than the TTL has passed since its time: at exactly the TTL it is still there.
-Its time is that of its last write, or of its last read too with `OnReadAndWrite`. With `clock="processing"`
-it is now what the batch's time says, so that a batch done again gives the same; with `clock="event"` what
-the row's time says, and the watermark for cleaning. Elements of a list and entries of a map expire one by
-one.
+Its time is that of its last write, or of its last read too with `OnReadAndWrite`. The current time is the
+batch's with `clock="processing"`, so that a repeated batch gives the same; with `clock="event"` it is the
+row's, and for cleanup the watermark. Elements of a list and entries of a map expire one by one.
 """
 
 from __future__ import annotations
@@ -21,22 +20,22 @@ Visibility = Literal["NeverReturnExpired", "ReturnExpiredIfNotCleanedUp"]
 Cleanup = Literal["FullSnapshot", "IncrementalCleanup", "RocksdbCompaction"]
 TtlClock = Literal["processing", "event"]
 
-# What an access looks at with IncrementalCleanup; Flink takes the same number unless told.
+# Entries that an access checks with IncrementalCleanup; Flink has the same default.
 ENTRIES_PER_ACCESS = 5
 ENTRIES_PER_ACCESS_MAX = 10_000
 
-# The index by which entries are cleaned is coarse: a sixteenth of the TTL is kept longer at most, and an
-# entry that is written all the time costs an index entry only that often.
+# The index of expiry times is coarse: an entry stays at most a sixteenth of the TTL longer, and one that is
+# written all the time costs an index entry only that often.
 BUCKETS_PER_TTL = 16
 BUCKET_MS_MIN = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Ttl:
-    """How long entries of a state live: `Ttl("24 h")`, with the words of the state's configuration.
+    """How long entries of a state live: `Ttl("24 h")`; the options have Flink's names.
 
     `duration` is text such as "24 h", a timedelta or a Duration; whole milliseconds, at least one.
-    `entries_per_access` counts for `IncrementalCleanup` alone.
+    `entries_per_access` is for `IncrementalCleanup` only.
     """
 
     duration: str | timedelta | Duration
@@ -72,7 +71,7 @@ class Ttl:
         return _as_duration(self.duration).us // 1_000
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as plain values; `from_json` takes them."""
+        """Return the options as JSON values."""
         return {
             "duration": str(self.duration),
             "update": self.update,
@@ -84,12 +83,12 @@ class Ttl:
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> Ttl:
-        """Return back what `to_json` gave."""
+        """Return the TTL of what `to_json` returned."""
         return Ttl(**stored)
 
 
 class TtlRule:
-    """A TTL as the states work with it: plain numbers and answers."""
+    """A TTL as states apply it: in milliseconds, with the decisions that follow from it."""
 
     __slots__ = ("bucket_ms", "is_event", "is_indexed", "per_access", "refreshes", "shows_expired", "ttl_ms")
 
@@ -103,28 +102,28 @@ class TtlRule:
         self.per_access = ttl.entries_per_access
 
     def is_expired(self, time_ms: int, now_ms: int) -> bool:
-        """Return whether an entry of a time is expired: not yet when exactly the TTL has passed."""
+        """Return whether an entry with this time is expired; at exactly the TTL it is not."""
         return now_ms - time_ms > self.ttl_ms
 
     def bucket_of(self, time_ms: int) -> int:
-        """Return the bucket in which the entry expires: the time at which the bucket begins."""
+        """Return the start of the bucket of the index in which an entry with this time expires."""
         expires_ms = time_ms + self.ttl_ms
         return expires_ms - expires_ms % self.bucket_ms
 
     def due_stop(self, now_ms: int) -> int:
-        """Return the first bucket that is not over: everything in those before is expired, or was touched."""
+        """Return the first bucket that has not ended; entries of those before are expired or refreshed."""
         return now_ms - self.bucket_ms + 1
 
 
-def _as_duration(given: str | timedelta | Duration) -> Duration:
-    if isinstance(given, Duration):
-        return given
-    if isinstance(given, timedelta):
-        us = given // timedelta(microseconds=1)
+def _as_duration(length: str | timedelta | Duration) -> Duration:
+    if isinstance(length, Duration):
+        return length
+    if isinstance(length, timedelta):
+        us = length // timedelta(microseconds=1)
         if us < 0:
-            raise ValueInvalid(place="Ttl duration", reason=f"{given} is negative")
+            raise ValueInvalid(place="Ttl duration", reason=f"{length} is negative")
         return Duration(us)
-    other: object = given
+    other: object = length
     if not isinstance(other, str):
         reason = f"{other!r} is no duration; write it as '24 h' or 'PT5S', or give a timedelta"
         raise ValueInvalid(place="Ttl duration", reason=reason)

@@ -1,6 +1,6 @@
-"""Ways to the rows of a table: takes what a statement asks for, gives which keys are read, keeps nothing.
+"""Access paths: the rows of a table that a scan reads.
 
-Rows come in key order, whichever way is taken; an index gives them in its own order.
+Rows come in key order, by an index in the order of the index.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from tidegate.model.tables import Row, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class FullScan:
     """Every row (of the user, where rows belong to users)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """The rows with these whole primary keys, where they are there; each at most once, in key order."""
+class KeyLookup:
+    """The rows with these whole primary keys, if they exist; each at most once, in key order."""
 
     keys: tuple[Row, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class KeySpan:
-    """Values of the leading columns of the primary key, then bounds of the column that comes next.
+    """Values of the leading columns of the primary key, then bounds of the next column.
 
     `prefix` may have fewer columns than the key, and may be empty. None is no bound; `low_in` and `high_in`
-    say whether a bound itself is in.
+    include the bounds themselves.
     """
 
     prefix: Row = ()
@@ -40,9 +40,9 @@ class KeySpan:
 
 @dataclass(frozen=True, slots=True)
 class IndexSpan:
-    """The same in a secondary index, by its name.
+    """The same for a secondary index, by its name.
 
-    NULL equals nothing and is in no bounds, as in SQL: a None in `prefix` gives no rows.
+    NULL equals nothing and is within no bounds, as in SQL: with None in `prefix` there are no rows.
     """
 
     index: str
@@ -53,4 +53,4 @@ class IndexSpan:
     high_in: bool = True
 
 
-Access: TypeAlias = Whole | Keys | KeySpan | IndexSpan
+Access: TypeAlias = FullScan | KeyLookup | KeySpan | IndexSpan

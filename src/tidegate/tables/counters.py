@@ -1,7 +1,7 @@
-"""How much a table holds: rows, and bytes of their keys and values as stored, without indexes.
+"""The counters of a table: its rows, and the bytes of their keys and values as stored, without indexes.
 
-Every statement adds what it changed; a group of writes stores one value for each table, in the same batch as
-the rows, so that the numbers are exact after a crash.
+Every statement adds its change; a group commit stores one value for each table, in the write batch of the
+rows, so the numbers are exact after a crash.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _COUNTERS = struct.Struct(">BQQ")
 
 
 class Counts(NamedTuple):
-    """What a table holds."""
+    """The numbers of rows and bytes of a table."""
 
     rows: int = 0
     bytes: int = 0
 
 
 def read_counts(reader: Reader | Staging, table_id: int) -> Counts:
-    """Return what a table holds; a table that nobody has written to holds nothing."""
+    """Return the counters of a table; zeros for a table that was never written to."""
     stored = reader.get(keys.counter_key(table_id))
     if stored is None:
         return Counts()
@@ -39,7 +39,7 @@ def read_counts(reader: Reader | Staging, table_id: int) -> Counts:
 
 
 def stage_count(staging: Staging, table_id: int, rows: int, size_bytes: int) -> None:
-    """Add to what a table holds; changes after this one in the group go on from there."""
+    """Add to the counters of a table; later changes of the same group commit see the sums."""
     before = read_counts(staging, table_id)
     stored = _COUNTERS.pack(COUNTERS_VERSION, before.rows + rows, before.bytes + size_bytes)
     key = keys.counter_key(table_id)
@@ -48,9 +48,9 @@ def stage_count(staging: Staging, table_id: int, rows: int, size_bytes: int) -> 
 
 
 def _finish(parts: list[tuple[bytes, bytes]]) -> tuple[list[tuple[bytes, bytes]], Callable[[], None]]:
-    """Store the last of the values: each one goes on from the one before."""
-    return parts[-1:], _nothing
+    """Store the last of the values: each one contains the ones before."""
+    return parts[-1:], _no_callback
 
 
-def _nothing() -> None:
-    """Counters are read from the engine: there is nothing to tell anyone."""
+def _no_callback() -> None:
+    """Do nothing when the counters are durable: they are read from the engine."""

@@ -1,8 +1,8 @@
-"""Table definitions: takes names and columns, gives tables of all three kinds, keeps each under its own id.
+"""The directory of table definitions, of all three kinds of tables, each under its own id.
 
-An id is never given out twice, so a table that is dropped and made again shares nothing with the old one.
-Names belong to tenants. Reads are from memory; a change is seen once it is durable, and ends its group of
-writes: on the committer's thread memory is therefore always what the disk holds.
+An id is never used twice, so a table that is dropped and created again shares nothing with the old one. Names
+belong to tenants. Reads are from memory; a change is visible once it is durable, and ends its group commit:
+on the committer's thread the memory is therefore always equal to the disk.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tidegate.storage.group_commit import Staging
 from tidegate.storage.row_codec import SCHEMA_ID_MAX
 from tidegate.tables import keys
 from tidegate.tables.index_build import fill_chunk
-from tidegate.tables.layout import Shapes
+from tidegate.tables.layout import TableLayouts
 from tidegate.tables.validation import (
     INDEXES_MAX,
     NAMESPACES_MAX,
@@ -50,8 +50,8 @@ from tidegate.tables.validation import (
     NewTable,
     check_column,
     check_key,
+    check_table,
     check_ttl,
-    checked,
     near_names,
 )
 
@@ -59,7 +59,7 @@ _ID = struct.Struct(">Q")
 
 
 class _Namespace(msgspec.Struct, frozen=True):
-    """That a namespace is there."""
+    """The stored definition of a namespace."""
 
     tenant: str
     name: str
@@ -67,18 +67,18 @@ class _Namespace(msgspec.Struct, frozen=True):
 
 
 class TableDirectory:
-    """All tables by tenant and name. Changes are staged on the committer's thread; reads are for any."""
+    """All tables by tenant and name. Changes are staged on the committer's thread; any thread may read."""
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._shapes = Shapes()
+        self._layouts = TableLayouts()
         self._by_name: dict[tuple[str, str, str], Table] = {}
         self._by_id: dict[int, Table] = {}
         self._namespaces: set[tuple[str, str]] = set()
         self.reload()
 
     def reload(self) -> None:
-        """Read every definition again: the engine was opened anew, and the disk is right."""
+        """Read all definitions again, after the engine was reopened: the disk decides."""
         found = [decode_table(key, value) for key, value in self._reader.scan(keys.definition_range())]
         self._by_name = {(table.tenant, table.namespace, table.name): table for table in found}
         self._by_id = {table.id: table for table in found}
@@ -86,8 +86,8 @@ class TableDirectory:
         self._namespaces = {(space.tenant, space.name) for space in spaces}
 
     def __iter__(self) -> Iterator[Table]:
-        """Return every table of every tenant."""
-        return iter(sorted(self._by_id.values(), key=_place_of))
+        """Return an iterator over the tables of all tenants, by tenant, namespace and name."""
+        return iter(sorted(self._by_id.values(), key=_name_order))
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -101,7 +101,7 @@ class TableDirectory:
         return sorted(name for owner, name in list(self._namespaces) if owner == tenant)
 
     def by_id(self, table_id: int) -> Table | None:
-        """Return a table as it is now."""
+        """Return the current definition of a table; None where it was dropped."""
         return self._by_id.get(table_id)
 
     def find(self, tenant: str, namespace: str, name: str) -> Table | None:
@@ -109,7 +109,7 @@ class TableDirectory:
         return self._by_name.get((tenant, namespace, name))
 
     def get(self, tenant: str, namespace: str, name: str) -> Table:
-        """Return a table by name; the error names those that are nearest."""
+        """Return a table by name; TableNotFound lists the names that are most similar."""
         table = self._by_name.get((tenant, namespace, name))
         if table is not None:
             return table
@@ -119,7 +119,7 @@ class TableDirectory:
         raise TableNotFound(table=full_name, known=known)
 
     def stage_create_namespace(self, staging: Staging, tenant: str, name: str) -> None:
-        """Make a namespace; a name that is taken is refused."""
+        """Create a namespace; NamespaceExists for a name that is taken."""
         check_namespace(name)
         if (tenant, name) in self._namespaces:
             raise NamespaceExists(namespace=name)
@@ -141,8 +141,8 @@ class TableDirectory:
         staging.close_group()
 
     def stage_create(self, staging: Staging, tenant: str, new: NewTable, now_us: int) -> Table:
-        """Make a table; a name that is taken is refused, and so is a namespace that is not there."""
-        columns, primary_key = checked(new)
+        """Create a table; TableExists for a name that is taken, NamespaceNotFound without the namespace."""
+        columns, primary_key = check_table(new)
         self._check_namespace_known(tenant, new.namespace)
         if self.find(tenant, new.namespace, new.name) is not None:
             raise TableExists(table=f"{new.namespace}.{new.name}")
@@ -172,7 +172,7 @@ class TableDirectory:
         return now
 
     def stage_add_column(self, staging: Staging, table: Table, column: TableColumn) -> Table:
-        """Add a column behind the others; rows that are there read its `missing` value."""
+        """Add a column after the others; in existing rows it has its `missing` value."""
         now = self._current(table)
         check_column(column, now.kind)
         if column.name.lower() in {name.lower() for name in now.names}:
@@ -195,9 +195,9 @@ class TableDirectory:
         durability: Durability | None = None,
         now_us: int = 0,
     ) -> Table:
-        """Change how long the rows of a stream live, and when an append to it is answered.
+        """Change the time to live of a stream's rows, and the durability of appends.
 
-        What is over its time now stays so, however long rows live from now on.
+        Rows that are expired now stay expired, even if the new time to live is longer.
         """
         now = self._current(table)
         if now.kind != TableKind.STREAM:
@@ -215,7 +215,7 @@ class TableDirectory:
         return self._stage_definition(staging, changed)
 
     def stage_add_index(self, staging: Staging, table: Table, name: str, columns: tuple[str, ...]) -> Table:
-        """Add an index; writes keep it from now on, and `stage_fill_index` brings in what is there."""
+        """Add an index; writes maintain it from now on, and `stage_fill_index` adds the existing rows."""
         now = self._current(table)
         check_table_name(name)
         if now.kind == TableKind.STREAM:
@@ -246,10 +246,10 @@ class TableDirectory:
         return self._stage_definition(staging, msgspec.structs.replace(now, indexes=kept))
 
     def stage_fill_index(self, staging: Staging, table: Table, index_id: int, after: bytes) -> bytes | None:
-        """Bring the next rows into an index, from the beginning when `after` is empty.
+        """Add the next rows to an index, from the first one when `after` is empty.
 
-        Gives where to go on; None when all rows are in, and the index is ready then. Writers may write in
-        between. After a crash, start again from the beginning: an entry that is there is written once more.
+        Return the `after` of the next call; None when all rows are in and the index is ready. Writers may
+        write in between. After a crash, start from the beginning: existing entries are written once more.
         """
         now = self._current(table)
         index = next((index for index in now.indexes if index.id == index_id), None)
@@ -257,7 +257,7 @@ class TableDirectory:
             raise IndexNotFound(table=now.full_name, index=f"number {index_id}")
         if index.ready:
             return None
-        reached = fill_chunk(staging, self._reader, self._shapes.of(now), index_id, after)
+        reached = fill_chunk(staging, self._reader, self._layouts.of(now), index_id, after)
         if reached is not None:
             return reached
         ready = msgspec.structs.replace(index, ready=True)
@@ -316,15 +316,15 @@ def _decode_namespace(value: bytes) -> _Namespace:
     return space
 
 
-def _place_of(table: Table) -> tuple[str, str, str]:
+def _name_order(table: Table) -> tuple[str, str, str]:
     return table.tenant, table.namespace, table.name
 
 
 def _take_id(staging: Staging) -> int:
-    """Return the next id of a table or an index; no two of either ever have the same."""
+    """Return the next id for a table or an index; both share the numbers, and none is used twice."""
     stored = staging.get(keys.NEXT_ID)
-    taken: int = _ID.unpack(stored)[0] if stored else 1
-    if taken > keys.ID_MAX:
+    number: int = _ID.unpack(stored)[0] if stored else 1
+    if number > keys.ID_MAX:
         raise RequestInvalid(reason=f"All {keys.ID_MAX} ids of tables and indexes were used.")
-    staging.put(keys.NEXT_ID, _ID.pack(taken + 1))
-    return taken
+    staging.put(keys.NEXT_ID, _ID.pack(number + 1))
+    return number

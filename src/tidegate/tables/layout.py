@@ -1,7 +1,7 @@
-"""What is worked out once for a table and used for every row: keys, index entries, checks, reading.
+"""The layout of a table: what is derived once from its definition and used for every row.
 
-Takes a table, gives its `Shape`, keeps the last one of each table. A shape belongs to one definition: an
-ALTER makes another.
+These are the keys, the index entries, the checks and the reader of its rows. After an ALTER a table has
+another definition, and so another layout.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from tidegate.model.tables import Row, Table, TableIndex, TableKind, Value, posi
 from tidegate.model.values import from_json, to_json
 from tidegate.storage.row_codec import RowReader, encode_row, encode_values
 from tidegate.tables import keys
-from tidegate.tables.key_codec import KeyCodec
+from tidegate.tables.key_codec import TableKeyCodec
 
-KEY_BYTES_MAX = 1024  # of a primary key: it stands in every index entry too, and keys are kept in memory
+KEY_BYTES_MAX = 1024  # of a primary key: it is part of every index entry too, and keys are held in memory
 INDEX_KEY_BYTES_MAX = 4096  # of the columns of an index entry; longer texts are not looked up by value
 ROW_BYTES_MAX = 16 * 1024 * 1024  # as stored; larger things are files
 
 
 @dataclass(frozen=True, slots=True)
-class IndexShape:
-    """Where the entries of one index lie."""
+class IndexLayout:
+    """The prefix, columns and codec of the entries of one index."""
 
     id: int
     name: str
     positions: tuple[int, ...]
     prefix: bytes
-    codec: KeyCodec
+    codec: TableKeyCodec
 
 
-class Shape:
-    """A table as its rows need it; nothing of it changes."""
+class TableLayout:
+    """The keys, index entries, checks and reader of a table's rows; immutable."""
 
     def __init__(self, table: Table) -> None:
         if table.kind == TableKind.STREAM:
@@ -43,20 +43,20 @@ class Shape:
         self.table = table
         self.key_positions = table.key_positions
         self.prefix = keys.row_prefix(table.id)
-        self.codec = KeyCodec([kinds[position] for position in self.key_positions], nullable=False)
-        self.indexes = tuple(_index_shape(table, index) for index in table.indexes)
+        self.codec = TableKeyCodec([kinds[position] for position in self.key_positions], nullable=False)
+        self.indexes = tuple(_index_layout(table, index) for index in table.indexes)
         self._kinds = kinds
-        self._required = tuple(place for place, column in enumerate(table.columns) if column.required)
+        self._required = tuple(position for position, column in enumerate(table.columns) if column.required)
         missing = tuple(from_json(column.missing, column.type) for column in table.columns)
-        decimals = [place for place, kind in enumerate(kinds) if kind.name == "DECIMAL"]
+        decimals = [position for position, kind in enumerate(kinds) if kind.name == "DECIMAL"]
         self._reader = RowReader(table.schema_id, missing, decimals)
 
     def scope(self, user: str) -> bytes:
-        """Return what stands before the columns in keys of this user's rows."""
+        """Return the scope of this user's rows, before the columns of their keys."""
         return keys.scope_of(user, is_scoped=self.table.is_scoped)
 
     def row_key(self, user: str, key: Row) -> bytes:
-        """Return where the row with this primary key lies."""
+        """Return the key of the row with this primary key."""
         if len(key) != len(self.key_positions):
             raise InvariantBroken(
                 reason=f"a key of {self.table.full_name} has {len(self.key_positions)} values"
@@ -64,26 +64,26 @@ class Shape:
         return self.prefix + self.scope(user) + self.codec.encode(key)
 
     def row_keys(self, user: str, rows: Sequence[Row]) -> list[bytes]:
-        """Return where rows lie that are there."""
-        columns = [[row[place] for row in rows] for place in self.key_positions]
+        """Return the keys of rows that are stored already, without checks."""
+        columns = [[row[position] for row in rows] for position in self.key_positions]
         return self.codec.encode_columns(self.prefix + self.scope(user), columns)
 
     def is_stored(self, stored: bytes, key: bytes, row: Row) -> bool:
-        """Return whether stored bytes are this row; NaN is the same as NaN here, and 0 is not -0."""
+        """Return whether stored bytes are this row; here NaN equals NaN, and 0 differs from -0."""
         if encode_row(self.table.schema_id, row) == stored:
             return True
         # A row that is older than the last columns has other bytes.
         return encode_values(self.row(stored, key)) == encode_values(row)
 
     def checked_keys(self, user: str, rows: Sequence[Row]) -> list[bytes]:
-        """Return where rows lie that are to be written, or say which of them may not be."""
+        """Return the keys of rows that are to be written; ValueInvalid names a row that may not be."""
         if set(map(len, rows)) != {len(self._kinds)}:
             raise InvariantBroken(reason=f"a row of {self.table.full_name} has {len(self._kinds)} values")
         columns: list[Sequence[Value]] = list(zip(*rows, strict=True))
-        for place in self._required:
-            if None in columns[place]:
-                self._refuse(columns[place].index(None), place, "a value is required, and it is NULL")
-        key_columns = [columns[place] for place in self.key_positions]
+        for position in self._required:
+            if None in columns[position]:
+                self._refuse(columns[position].index(None), position, "a value is required, and it is NULL")
+        key_columns = [columns[position] for position in self.key_positions]
         nan = self.codec.find_nan(key_columns)
         if nan is not None:
             self._refuse(nan[1], self.key_positions[nan[0]], "NaN cannot be part of a primary key")
@@ -100,7 +100,7 @@ class Shape:
             raise ValueInvalid(place=self._row_place(lengths.index(longest)), reason=reason)
 
     def encoded(self, rows: Sequence[Row]) -> list[bytes]:
-        """Return rows as they are stored."""
+        """Return the stored form of rows; ValueInvalid for one that is too large."""
         schema_id = self.table.schema_id
         found = [encode_row(schema_id, row) for row in rows]
         longest = max(map(len, found))
@@ -111,7 +111,7 @@ class Shape:
         return found
 
     def row(self, stored: bytes, key: bytes) -> Row:
-        """Return the row of stored bytes, with columns that came later filled in."""
+        """Return the row of stored bytes; columns that were added later have their `missing` values."""
         return self._reader.row(stored, lambda: f"a row of {self.table.full_name}, key {key.hex()}")
 
     def rows(self, pairs: Iterable[tuple[bytes, bytes]]) -> list[Row]:
@@ -122,7 +122,7 @@ class Shape:
         def place() -> str:
             return f"a row of {self.table.full_name}, key {key.hex()}"
 
-        for key, stored in pairs:  # noqa: B007 - `place` tells it
+        for key, stored in pairs:  # noqa: B007 - `place` reads it
             found.append(read(stored, place))
         return found
 
@@ -131,30 +131,30 @@ class Shape:
         suffix = row_key[len(self.prefix) + len(scope) :]
         return [self.entry(index, scope, suffix, row) for index in self.indexes]
 
-    def entry(self, index: IndexShape, scope: bytes, suffix: bytes, row: Row) -> bytes:
+    def entry(self, index: IndexLayout, scope: bytes, suffix: bytes, row: Row) -> bytes:
         """Return the key of a row's entry in one index."""
-        columns = index.codec.encode([row[place] for place in index.positions])
+        columns = index.codec.encode([row[position] for position in index.positions])
         if len(columns) > INDEX_KEY_BYTES_MAX:
             reason = f"its columns have {len(columns)} bytes in a row, and {INDEX_KEY_BYTES_MAX} is the most"
             raise ValueInvalid(place=f"Index '{index.name}'", reason=reason)
         return b"".join((index.prefix, scope, columns, suffix))
 
-    def taken(self, row: Row) -> RowExists:
-        """Return the error for a key that is there already."""
+    def row_exists(self, row: Row) -> RowExists:
+        """Return the error for a key that exists already."""
         parts = []
-        for place in self.key_positions:
-            shown = to_json(row[place], self._kinds[place])
-            parts.append(f"{self.table.columns[place].name} = {shorten(str(shown))}")
+        for position in self.key_positions:
+            shown = to_json(row[position], self._kinds[position])
+            parts.append(f"{self.table.columns[position].name} = {shorten(str(shown))}")
         return RowExists(table=self.table.full_name, key=", ".join(parts))
 
-    def twice(self, row: Row) -> RowExists:
-        """Return the error for a key that two rows of one statement have."""
-        problem = self.taken(row)
+    def duplicate_key(self, row: Row) -> RowExists:
+        """Return the error for a key that occurs twice in one statement."""
+        problem = self.row_exists(row)
         hint = "Two rows of the statement have this key; UPSERT takes the last of them. Nothing was written."
         return RowExists(**problem.values, hint=hint)
 
-    def _refuse(self, number: int, place: int, reason: str) -> None:
-        column = self.table.columns[place]
+    def _refuse(self, number: int, position: int, reason: str) -> None:
+        column = self.table.columns[position]
         where = f"Column '{shorten(column.name)}' ({column.type}), row {number + 1}"
         raise ValueInvalid(place=where, reason=reason)
 
@@ -162,25 +162,21 @@ class Shape:
         return f"Table '{self.table.full_name}', row {number + 1}"
 
 
-def _index_shape(table: Table, index: TableIndex) -> IndexShape:
+def _index_layout(table: Table, index: TableIndex) -> IndexLayout:
     positions = positions_of(table.names, index.columns)
-    codec = KeyCodec([table.columns[place].type for place in positions], nullable=True)
-    return IndexShape(index.id, index.name, positions, keys.index_prefix(table.id, index.id), codec)
+    codec = TableKeyCodec([table.columns[position].type for position in positions], nullable=True)
+    return IndexLayout(index.id, index.name, positions, keys.index_prefix(table.id, index.id), codec)
 
 
-class Shapes:
-    """The shapes of the tables that are in use; for any thread."""
+class TableLayouts:
+    """A cache of the newest layout of each table; for any thread."""
 
     def __init__(self) -> None:
-        self._last: dict[int, Shape] = {}
+        self._last: dict[int, TableLayout] = {}
 
-    def of(self, table: Table) -> Shape:
-        """Return the shape of a table."""
-        shape = self._last.get(table.id)
-        if shape is None or shape.table is not table:
-            shape = self._last[table.id] = Shape(table)
-        return shape
-
-    def forget(self, table_id: int) -> None:
-        """Drop what is kept of a table that is gone."""
-        self._last.pop(table_id, None)
+    def of(self, table: Table) -> TableLayout:
+        """Return the layout of a table."""
+        layout = self._last.get(table.id)
+        if layout is None or layout.table is not table:
+            layout = self._last[table.id] = TableLayout(table)
+        return layout

@@ -1,10 +1,10 @@
-"""The rows of USER and SHARED tables: stages statements, gives rows by key, range and index.
+"""The store of the rows of USER and SHARED tables: stages statements, reads by key, range and index.
 
-Staging belongs to the committer's thread: a statement reads through what the changes before it in its group
-have put, and is refused alone when it may not be, with nothing of it written. Reads are for any thread, from
-the engine or from a snapshot of it.
+Staging belongs to the committer's thread: a statement reads through the staged changes before it in its group
+commit. One that raises is refused alone, with nothing of it written. Any thread may read, from the engine or
+from a snapshot of it.
 
-Rows, index entries and counters of a statement are in one batch, so they always agree.
+Rows, index entries and counters of a statement are in one write batch, so they always agree.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tidegate.errors import InvariantBroken, TableChanged
-from tidegate.model.changes import Change, Inserted
+from tidegate.model.changes import Change, InsertedRows
 from tidegate.model.tables import Row, Table
 from tidegate.storage.engine import Engine, Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.tables.access_paths import Access
 from tidegate.tables.counters import Counts, read_counts, stage_count
 from tidegate.tables.definitions import TableDirectory
-from tidegate.tables.layout import Shape, Shapes
+from tidegate.tables.layout import TableLayout, TableLayouts
 from tidegate.tables.scan import Scanner
 
 CHUNK_ROWS = 4096  # of a scan: a few hundred KiB of usual rows
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What a statement did; `changes` only where someone wants them."""
+class WriteResult:
+    """The result of a statement; `changes` only where they are requested."""
 
     count: int
     changes: Sequence[Change] = field(default_factory=list)
@@ -41,7 +41,7 @@ class TableStore:
     def __init__(self, engine: Engine, directory: TableDirectory) -> None:
         self._engine = engine
         self._directory = directory
-        self._shapes = Shapes()
+        self._layouts = TableLayouts()
         self._scanner = Scanner(engine)
 
     def stage_insert(
@@ -53,23 +53,25 @@ class TableStore:
         *,
         upsert: bool,
         wants_changes: bool,
-    ) -> Written:
-        """Write rows: a key that is taken, or twice among them, is refused; an `upsert` takes the last."""
-        shape = self._writable(table)
+    ) -> WriteResult:
+        """Write rows; RowExists for a key that exists or occurs twice, unless `upsert`: the last row wins."""
+        layout = self._writable(table)
         if not rows:
-            return Written(0)
-        row_keys = shape.checked_keys(user, rows)
+            return WriteResult(0)
+        row_keys = layout.checked_keys(user, rows)
         if len(row_keys) > 1:
             by_key = dict(zip(row_keys, rows, strict=True))
             if len(by_key) < len(rows):
                 if not upsert:
-                    raise shape.twice(_first_repeated(row_keys, rows))
+                    raise layout.duplicate_key(_first_repeated(row_keys, rows))
                 row_keys, rows = list(by_key), list(by_key.values())
         before = staging.get_many(row_keys)
         replaces = before.count(None) < len(before)
         if replaces and not upsert:
-            raise shape.taken(next(row for row, old in zip(rows, before, strict=True) if old is not None))
-        return _put_rows(staging, shape, user, _Rows(row_keys, rows, before), wants_changes=wants_changes)
+            raise layout.row_exists(
+                next(row for row, old in zip(rows, before, strict=True) if old is not None)
+            )
+        return _put_rows(staging, layout, user, _Rows(row_keys, rows, before), wants_changes=wants_changes)
 
     def stage_update_key(
         self,
@@ -80,22 +82,22 @@ class TableStore:
         edit: Callable[[Row], Row | None],
         *,
         wants_changes: bool,
-    ) -> Written:
-        """Change the row with a primary key, where it is there; `edit` gives the whole new row.
+    ) -> WriteResult:
+        """Change the row with a primary key, if it exists; `edit` returns the whole new row.
 
-        Where `edit` gives None, the row stays as it is and is not counted.
+        Where `edit` returns None, the row stays as it is and is not counted.
         """
-        shape = self._writable(table)
-        row_key = shape.row_key(user, key)
+        layout = self._writable(table)
+        row_key = layout.row_key(user, key)
         stored = staging.get(row_key)
         if stored is None:
-            return Written(0)
-        old = shape.row(stored, row_key)
+            return WriteResult(0)
+        old = layout.row(stored, row_key)
         new = edit(old)
         if new is None:
-            return Written(0)
+            return WriteResult(0)
         edits = [_Edit(row_key, stored, old, new)]
-        return _put_edits(staging, shape, user, edits, wants_changes=wants_changes)
+        return _put_edits(staging, layout, user, edits, wants_changes=wants_changes)
 
     def stage_delete_key(
         self,
@@ -106,18 +108,18 @@ class TableStore:
         *,
         wants_changes: bool,
         matches: Callable[[Row], bool] | None = None,
-    ) -> Written:
-        """Remove the row with a primary key, where it is there and matches."""
-        shape = self._writable(table)
-        row_key = shape.row_key(user, key)
+    ) -> WriteResult:
+        """Remove the row with a primary key, if it exists and matches."""
+        layout = self._writable(table)
+        row_key = layout.row_key(user, key)
         stored = staging.get(row_key)
         if stored is None:
-            return Written(0)
-        old = shape.row(stored, row_key)
+            return WriteResult(0)
+        old = layout.row(stored, row_key)
         if matches is not None and not matches(old):
-            return Written(0)
+            return WriteResult(0)
         edits = [_Edit(row_key, stored, old, None)]
-        return _put_edits(staging, shape, user, edits, wants_changes=wants_changes)
+        return _put_edits(staging, layout, user, edits, wants_changes=wants_changes)
 
     def stage_edits(
         self,
@@ -127,36 +129,38 @@ class TableStore:
         edits: Sequence[tuple[Row, Row | None]],
         *,
         wants_changes: bool,
-    ) -> Written | None:
-        """Change or remove rows that were read before; None, with nothing staged, when one is not as it was.
+    ) -> WriteResult | None:
+        """Change or delete rows that were read before; None, with nothing staged, when one has changed since.
 
-        All old rows leave before the new ones come, so keys may be exchanged among them.
+        All old rows are deleted before the new ones are put, so they may exchange their keys.
         """
-        shape = self._writable(table)
+        layout = self._writable(table)
         if not edits:
-            return Written(0)
-        row_keys = shape.row_keys(user, [old for old, _ in edits])
+            return WriteResult(0)
+        row_keys = layout.row_keys(user, [old for old, _ in edits])
         if len(set(row_keys)) < len(row_keys):
             raise InvariantBroken(reason=f"a row of {table.full_name} is edited twice by one statement")
         found: list[_Edit] = []
         for row_key, stored, (old, new) in zip(row_keys, staging.get_many(row_keys), edits, strict=True):
-            if stored is None or not shape.is_stored(stored, row_key, old):
+            if stored is None or not layout.is_stored(stored, row_key, old):
                 return None
             found.append(_Edit(row_key, stored, old, new))
-        return _put_edits(staging, shape, user, found, wants_changes=wants_changes)
+        return _put_edits(staging, layout, user, found, wants_changes=wants_changes)
 
     def get(self, reader: Reader, table: Table, user: str, key: Row) -> Row | None:
         """Return the row with a primary key, or None."""
         if None in key:
             return None
-        row_key = self._shapes.of(table).row_key(user, key)
+        row_key = self._layouts.of(table).row_key(user, key)
         stored = reader.get(row_key)
         return None if stored is None else self._decoded(table, [(row_key, stored)])[0]
 
-    def get_many(self, reader: Reader, table: Table, user: str, wanted: Sequence[Row]) -> list[Row | None]:
-        """Return the rows with these primary keys, in the order asked."""
-        shape = self._shapes.of(table)
-        row_keys = [shape.row_key(user, key) for key in wanted]
+    def get_many(
+        self, reader: Reader, table: Table, user: str, primary_keys: Sequence[Row]
+    ) -> list[Row | None]:
+        """Return the rows with these primary keys, in their order; None for those that do not exist."""
+        layout = self._layouts.of(table)
+        row_keys = [layout.row_key(user, key) for key in primary_keys]
         pairs = list(zip(row_keys, reader.get_many(row_keys), strict=True))
         rows = iter(self._decoded(table, [(key, stored) for key, stored in pairs if stored is not None]))
         return [None if stored is None else next(rows) for _, stored in pairs]
@@ -164,9 +168,9 @@ class TableStore:
     def scan(
         self, reader: Reader, table: Table, user: str, access: Access, chunk_rows: int = CHUNK_ROWS
     ) -> Iterator[list[Row]]:
-        """Yield rows in chunks, as they were at one moment: the snapshot's, or now.
+        """Yield rows in chunks, all as of one moment: that of the snapshot, or now.
 
-        TableChanged when the table is not there (any more). An index that is not ready at that moment costs
+        TableChanged when the table does not exist (any more). An index that is not ready at that moment costs
         a read of the whole table, never a row.
         """
         rows = self._scanner.rows(reader, table, user, access)
@@ -174,25 +178,25 @@ class TableStore:
             yield chunk
 
     def counts(self, table: Table) -> Counts:
-        """Return how many rows the table holds, of all users, and their bytes."""
+        """Return the numbers of rows and bytes of the table, of all users."""
         return read_counts(self._engine, table.id)
 
-    def _writable(self, table: Table) -> Shape:
-        """Return the shape of the table as it is now; its indexes may be newer than the statement knows."""
+    def _writable(self, table: Table) -> TableLayout:
+        """Return the current layout of the table; its indexes may be newer than those of the statement."""
         now = self._directory.by_id(table.id)
         if now is None or now.schema_id != table.schema_id:
             raise TableChanged(table=table.full_name)
-        return self._shapes.of(now)
+        return self._layouts.of(now)
 
     def _decoded(self, table: Table, pairs: list[tuple[bytes, bytes]]) -> list[Row]:
-        """Return rows that were read just now, cut to the columns that the table has.
+        """Return rows that were just read, cut to the columns of the definition that is passed.
 
-        A column is in the directory before any row has it, so what the directory says now reads them all.
+        A column is in the directory before any row has it, so the current definition reads all rows.
         """
         now = self._directory.by_id(table.id)
         if now is None:
             raise TableChanged(table=table.full_name)
-        rows = self._shapes.of(now).rows(pairs)
+        rows = self._layouts.of(now).rows(pairs)
         if now.schema_id == table.schema_id:
             return rows
         width = len(table.columns)
@@ -201,7 +205,7 @@ class TableStore:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows to be written, where they go, and what is stored there."""
+    """Rows to be written, their keys, and what is stored under these."""
 
     keys: list[bytes]
     rows: Sequence[Row]
@@ -210,7 +214,7 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Edit:
-    """A row that is there, and what becomes of it."""
+    """An existing row and its new form; None deletes it."""
 
     key: bytes
     stored: bytes
@@ -218,79 +222,81 @@ class _Edit:
     new: Row | None
 
 
-def _put_rows(staging: Staging, shape: Shape, user: str, given: _Rows, *, wants_changes: bool) -> Written:
-    values = shape.encoded(given.rows)
+def _put_rows(
+    staging: Staging, layout: TableLayout, user: str, write: _Rows, *, wants_changes: bool
+) -> WriteResult:
+    values = layout.encoded(write.rows)
     old_bytes, old_count = 0, 0
     replaced: list[Row | None] = []
-    if given.before.count(None) < len(given.before):
-        there = [(key, old) for key, old in zip(given.keys, given.before, strict=True) if old is not None]
+    if write.before.count(None) < len(write.before):
+        there = [(key, old) for key, old in zip(write.keys, write.before, strict=True) if old is not None]
         old_bytes, old_count = sum(len(key) + len(old) for key, old in there), len(there)
-        if wants_changes or shape.indexes:
+        if wants_changes or layout.indexes:
             replaced = [
-                None if old is None else shape.row(old, key)
-                for key, old in zip(given.keys, given.before, strict=True)
+                None if old is None else layout.row(old, key)
+                for key, old in zip(write.keys, write.before, strict=True)
             ]
-    comes_anew = not replaced
-    replaced = replaced or [None] * len(given.rows)
-    if shape.indexes:
-        pairs = zip(given.keys, replaced, given.rows, strict=True)
-        _move_entries(staging, shape, user, [(key, old, key, new) for key, old, new in pairs])
-    staging.put_many(given.keys, values)
-    new_bytes = sum(map(len, given.keys)) + sum(map(len, values))
-    stage_count(staging, shape.table.id, len(values) - old_count, new_bytes - old_bytes)
+    is_insert_only = not replaced
+    replaced = replaced or [None] * len(write.rows)
+    if layout.indexes:
+        pairs = zip(write.keys, replaced, write.rows, strict=True)
+        _move_entries(staging, layout, user, [(key, old, key, new) for key, old, new in pairs])
+    staging.put_many(write.keys, values)
+    new_bytes = sum(map(len, write.keys)) + sum(map(len, values))
+    stage_count(staging, layout.table.id, len(values) - old_count, new_bytes - old_bytes)
     if not wants_changes:
-        return Written(len(values))
-    if comes_anew:
-        return Written(len(values), Inserted(given.rows))
-    pairs_of_rows = zip(replaced, given.rows, strict=True)
+        return WriteResult(len(values))
+    if is_insert_only:
+        return WriteResult(len(values), InsertedRows(write.rows))
+    pairs_of_rows = zip(replaced, write.rows, strict=True)
     changes = [Change("insert" if old is None else "update", old, new) for old, new in pairs_of_rows]
-    return Written(len(values), changes)
+    return WriteResult(len(values), changes)
 
 
 def _put_edits(
-    staging: Staging, shape: Shape, user: str, edits: list[_Edit], *, wants_changes: bool
-) -> Written:
-    # 1. where the new rows go, and whether there is room
+    staging: Staging, layout: TableLayout, user: str, edits: list[_Edit], *, wants_changes: bool
+) -> WriteResult:
+    # 1. the keys of the new rows, and whether they are free
     kept = [(edit, edit.new) for edit in edits if edit.new is not None]
     news = [new for _, new in kept]
-    new_keys = shape.checked_keys(user, news) if news else []
-    _check_room(staging, shape, edits, new_keys, news)
-    values = shape.encoded(news) if news else []
-    # 2. all old rows leave, then the new ones come
+    new_keys = layout.checked_keys(user, news) if news else []
+    _check_room(staging, layout, edits, new_keys, news)
+    values = layout.encoded(news) if news else []
+    # 2. all old rows are deleted, then the new ones put
     going = {edit.key for edit in edits}.difference(new_keys)
     for key in going:
         staging.delete(key)
-    if shape.indexes:
+    if layout.indexes:
         moves: list[tuple[bytes, Row | None, bytes, Row | None]] = [
             (edit.key, edit.old, b"", None) for edit in edits if edit.new is None
         ]
         moves += [(edit.key, edit.old, key, new) for (edit, new), key in zip(kept, new_keys, strict=True)]
-        _move_entries(staging, shape, user, moves)
+        _move_entries(staging, layout, user, moves)
     staging.put_many(new_keys, values)
     # 3. count
     old_bytes = sum(len(edit.key) + len(edit.stored) for edit in edits)
     new_bytes = sum(map(len, new_keys)) + sum(map(len, values))
-    stage_count(staging, shape.table.id, len(values) - len(edits), new_bytes - old_bytes)
+    stage_count(staging, layout.table.id, len(values) - len(edits), new_bytes - old_bytes)
     if not wants_changes:
-        return Written(len(edits))
-    return Written(len(edits), _changes_of(edits, kept, new_keys))
+        return WriteResult(len(edits))
+    return WriteResult(len(edits), _changes_of(edits, kept, new_keys))
 
 
 def _check_room(
-    staging: Staging, shape: Shape, edits: list[_Edit], new_keys: list[bytes], news: list[Row]
+    staging: Staging, layout: TableLayout, edits: list[_Edit], new_keys: list[bytes], news: list[Row]
 ) -> None:
-    """Refuse new keys that are twice among the new rows, or that a row has which stays as it is."""
+    """Raise RowExists for a new key that occurs twice, or that a row has which is not edited."""
     if len(set(new_keys)) < len(new_keys):
-        raise shape.twice(_first_repeated(new_keys, news))
+        raise layout.duplicate_key(_first_repeated(new_keys, news))
     leaving = {edit.key for edit in edits}
     entering = [(key, row) for key, row in zip(new_keys, news, strict=True) if key not in leaving]
     for stored, (_, row) in zip(staging.get_many([key for key, _ in entering]), entering, strict=True):
         if stored is not None:
-            raise shape.taken(row)
+            raise layout.row_exists(row)
 
 
 def _changes_of(edits: list[_Edit], kept: list[tuple[_Edit, Row]], new_keys: list[bytes]) -> list[Change]:
-    """Return the changes of edits; a row whose key changes is one that goes and one that comes."""
+    """Return the changes of edits; a row whose key changes is a delete and an insert."""
     placed = {edit.key: key for (edit, _), key in zip(kept, new_keys, strict=True)}
     gone = [Change("delete", edit.old, None) for edit in edits if placed.get(edit.key) != edit.key]
     return gone + [
@@ -301,19 +307,19 @@ def _changes_of(edits: list[_Edit], kept: list[tuple[_Edit, Row]], new_keys: lis
 
 def _move_entries(
     staging: Staging,
-    shape: Shape,
+    layout: TableLayout,
     user: str,
     moves: list[tuple[bytes, Row | None, bytes, Row | None]],
 ) -> None:
-    """Rewrite the index entries of rows; an entry that stays the same is left alone."""
-    scope = shape.scope(user)
+    """Rewrite the index entries of rows; entries that stay the same are not touched."""
+    scope = layout.scope(user)
     before: list[bytes] = []
     after: list[bytes] = []
     for old_key, old, new_key, new in moves:
         if old is not None:
-            before += shape.entries(old_key, old, scope)
+            before += layout.entries(old_key, old, scope)
         if new is not None:
-            after += shape.entries(new_key, new, scope)
+            after += layout.entries(new_key, new, scope)
     for entry in set(before).difference(after):
         staging.delete(entry)
     for entry in set(after).difference(before):

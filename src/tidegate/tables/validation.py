@@ -1,4 +1,4 @@
-"""What a table may look like: takes what a statement asks for, gives what is right, keeps nothing."""
+"""The checks of table definitions: columns, keys, times to live, options."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tidegate.tables.key_codec import KEY_TYPES
 TABLES_MAX = 10_000  # per tenant: every definition is kept in memory
 NAMESPACES_MAX = 1_000  # per tenant, for the same reason
 INDEXES_MAX = 16  # per table: each one makes every write dearer
-KEY_COLUMNS_MAX = 16  # of a primary key or an index; what more columns tell apart, a hash does as well
+KEY_COLUMNS_MAX = 16  # of a primary key or an index; a hash distinguishes as well as more columns do
 TTL_SECONDS_MAX = 100 * 366 * 86_400  # a hundred years; times beyond are mistakes in the unit
-NEAR_NAMES_MAX = 10  # an error lists no more names than one reads
+NEAR_NAMES_MAX = 10  # an error lists no more names than people read
 
 _FITS = {
     DefaultKind.NOW: ("TIMESTAMP", "DATE"),
@@ -39,7 +39,7 @@ _STREAM_NAMES = frozenset(name for name, _ in STREAM_COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class NewTable:
-    """What CREATE TABLE asks for."""
+    """The request of a CREATE TABLE."""
 
     namespace: str
     name: str
@@ -50,8 +50,8 @@ class NewTable:
     durability: Durability = Durability.BUFFERED
 
 
-def checked(new: NewTable) -> tuple[tuple[TableColumn, ...], tuple[str, ...]]:
-    """Return the columns and the primary key of a new table, or say what is wrong with it."""
+def check_table(new: NewTable) -> tuple[tuple[TableColumn, ...], tuple[str, ...]]:
+    """Return the columns and the primary key of a new table; SchemaInvalid and others say what is wrong."""
     check_table_name(new.name)
     Schema(tuple(check_column(column, new.kind) for column in new.columns))
     key = check_key(new.columns, new.primary_key, "the primary key")
@@ -72,7 +72,7 @@ def checked(new: NewTable) -> tuple[tuple[TableColumn, ...], tuple[str, ...]]:
 
 
 def check_column(column: TableColumn, kind: TableKind) -> Column:
-    """Return the column as a schema knows it, or say what is wrong with its name or its default."""
+    """Return the column of a schema; NameInvalid or SchemaInvalid for a wrong name or default."""
     plain = Column(column.name, column.type, column.required)
     if kind == TableKind.STREAM and column.name.lower() in _STREAM_NAMES:
         rule = f"Every row of a stream carries {' and '.join(sorted(_STREAM_NAMES))} already."
@@ -97,7 +97,7 @@ def check_column(column: TableColumn, kind: TableKind) -> Column:
 
 
 def check_key(columns: Iterable[TableColumn], named: tuple[str, ...], noun: str) -> tuple[str, ...]:
-    """Return the names of the columns of a key as the table spells them, or say what is wrong with it."""
+    """Return the names of a key's columns as the table spells them; SchemaInvalid says what is wrong."""
     by_name = {column.name.lower(): column for column in columns}
     found: list[TableColumn] = []
     for name in named:
@@ -118,7 +118,7 @@ def check_key(columns: Iterable[TableColumn], named: tuple[str, ...], noun: str)
 
 
 def check_ttl(ttl_seconds: int | None) -> int:
-    """Return the time to live of a stream's rows back, or say what it may be."""
+    """Return the time to live of a stream's rows; RequestInvalid where it is missing or out of range."""
     if ttl_seconds is None:
         raise RequestInvalid(
             reason="A STREAM table needs a time to live.",
@@ -148,11 +148,10 @@ def _check_no_stream_options(new: NewTable) -> None:
 
 
 def column_position(table: Table, name: str) -> int:
-    """Return where in a row of the table a column is.
+    """Return the position of a column in a row of the table.
 
-    Case does not count, for no two names differ in it alone.
-
-    The columns that every row of a stream carries come behind its own.
+    Case is ignored, as no two names differ by it alone. The columns that every row of a stream has come after
+    its own.
     """
     names = [shown for shown, _ in table.shown_columns]
     if name in names:
@@ -164,10 +163,7 @@ def column_position(table: Table, name: str) -> int:
 
 
 def near_names(name: str, known: Iterable[str]) -> str:
-    """Return the names that are most like one that is not there, nearest first.
-
-    (none) where there are none.
-    """
+    """Return the known names that are most similar to one, nearest first; (none) where there are none."""
     listed = sorted(known)
     near = difflib.get_close_matches(name.lower(), listed, n=NEAR_NAMES_MAX, cutoff=0.6)
     shown = (near or listed)[:NEAR_NAMES_MAX]

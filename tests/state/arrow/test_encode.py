@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tidegate.state.arrow.ddl import schema_of_ddl
-from tidegate.state.arrow.encode import OutputWrong, RowsOut, cast_batches
+from tidegate.state.arrow.encode import OutputCollector, OutputWrong, cast_batches
 from tidegate.state.arrow.types import arrow_schema_of
 from tidegate.state.instant import Moment
 
@@ -48,7 +48,7 @@ class Visit:
 
 
 def rows(made: Any, schema: pa.Schema = COUNTS, out_type: type | None = None) -> list[dict[str, Any]]:
-    out = RowsOut(schema, out_type)
+    out = OutputCollector(schema, out_type)
     out.take(made)
     return out.batch().to_pylist()  # type: ignore[no-any-return]
 
@@ -138,7 +138,7 @@ def test_an_int_is_no_time_because_its_unit_is_not_known() -> None:
 
 
 def test_rows_taken_before_a_wrong_one_stay_until_dropped() -> None:
-    out = RowsOut(COUNTS, None)
+    out = OutputCollector(COUNTS, None)
     with pytest.raises(OutputWrong):
         out.take([("a", 1), ("b", "x")])
     assert len(out.rows) == 1

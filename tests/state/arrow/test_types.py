@@ -12,14 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tidegate.errors import StateInvalid, ValueInvalid
-from tidegate.state.arrow.types import (
-    arrow_schema_of,
-    arrow_type_of,
-    record_builder,
-    same_shape,
-    signature_of,
-)
-from tidegate.state.schema.signatures import signature_text, type_of
+from tidegate.state.arrow.types import RecordBuilder, arrow_schema_of, arrow_type_of
+from tidegate.state.serializers.signatures import same_shape, signature_of, signature_text, type_of
 
 UserId = NewType("UserId", str)
 UTC = dt.UTC
@@ -200,7 +194,7 @@ def as_row(visit: Visit) -> dict[str, Any]:
 
 def test_rows_become_records_with_all_their_parts() -> None:
     batch = pa.RecordBatch.from_pylist(list(map(as_row, VISITS)), schema=arrow_schema_of(Visit))
-    build = record_builder(Visit, batch.schema)
+    build = RecordBuilder(Visit, batch.schema)
     assert build(batch) == VISITS
     assert build(batch.slice(2, 3)) == VISITS[2:5]
     assert build(batch.slice(0, 0)) == []
@@ -219,12 +213,12 @@ class Plain:
 
 def test_columns_that_are_not_there_take_the_default() -> None:
     batch = pa.record_batch({"b": ["x", "y"], "a": pa.array([1, 2], pa.int16()), "extra": [0, 0]})
-    built = record_builder(Plain, batch.schema)(batch)
+    built = RecordBuilder(Plain, batch.schema)(batch)
     assert built == [Plain(1, "x"), Plain(2, "y")]
     built[0].d.append(1)
     assert built[1].d == []
     full = pa.record_batch({"a": [1], "b": ["x"], "c": [2], "d": [[3]], "e": ["any"], "f": [False]})
-    assert record_builder(Plain, full.schema)(full) == [Plain(1, "x", 2.0, [3], "any", f=False)]
+    assert RecordBuilder(Plain, full.schema)(full) == [Plain(1, "x", 2.0, [3], "any", f=False)]
 
 
 @dataclass
@@ -251,7 +245,7 @@ def test_every_column_type_gives_its_python_value_and_null_gives_none() -> None:
     }
     batch = pa.record_batch(columns)
     expected = Times(at, at.replace(tzinfo=None), dt.date(1, 1, 1), -1, Decimal(5), b"\x00", "w")
-    assert record_builder(Times, batch.schema)(batch) == [expected, Times(*[None] * 7)]
+    assert RecordBuilder(Times, batch.schema)(batch) == [expected, Times(*[None] * 7)]
 
 
 @pytest.mark.parametrize(
@@ -265,7 +259,7 @@ def test_every_column_type_gives_its_python_value_and_null_gives_none() -> None:
 def test_columns_of_another_type_are_refused_before_any_row(column: pa.Array | None, words: str) -> None:
     columns = {"b": ["x"]} if column is None else {"b": ["x"], "a": column}
     with pytest.raises(StateInvalid, match=words):
-        record_builder(Plain, pa.record_batch(columns).schema, operator="count")
+        RecordBuilder(Plain, pa.record_batch(columns).schema, operator="count")
 
 
 @dataclass
@@ -290,7 +284,7 @@ def test_rows_that_do_not_fit_are_named_with_their_field_and_the_others_are_buil
     rows[6]["place"] = None
     schema = pa.schema([("place", place), ("tags", pa.list_(pa.int64())), ("n", pa.int64())])
     batch = pa.RecordBatch.from_pylist(rows, schema=schema)
-    build = record_builder(Strict, schema)
+    build = RecordBuilder(Strict, schema)
     faults: dict[int, ValueInvalid] = {}
     built = build(batch, faults)
     assert [None if one is None else one.n for one in built] == [0, None, None, 3, None, None, None, 7]
@@ -327,7 +321,7 @@ def test_a_null_deep_inside_is_the_fault_of_its_row() -> None:
         {"rows": [[7]], "places": [good]},
     ]
     faults: dict[int, ValueInvalid] = {}
-    built = record_builder(Deep, schema)(pa.RecordBatch.from_pylist(rows, schema=schema), faults)
+    built = RecordBuilder(Deep, schema)(pa.RecordBatch.from_pylist(rows, schema=schema), faults)
     assert {row: fault.values["field"] for row, fault in faults.items()} == {2: "rows[][]", 3: "places[].x"}
     assert built[0] == Deep([[1, 2], [3]], [None, Place(1.0, None)])
     assert built[4] == Deep([[7]], [Place(1.0, None)])
@@ -341,6 +335,6 @@ def test_times_beyond_the_year_9999_are_faults_of_their_rows() -> None:
         at: dt.datetime
 
     faults: dict[int, ValueInvalid] = {}
-    built = record_builder(At, batch.schema)(batch, faults)
+    built = RecordBuilder(At, batch.schema)(batch, faults)
     assert [one is None for one in built] == [False, True, False]
     assert "outside the years 1 to 9999" in str(faults[1])

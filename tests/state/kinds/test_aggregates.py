@@ -9,7 +9,7 @@ import pytest
 
 from tidegate.errors import ValueInvalid
 from tidegate.state.context import Context
-from tidegate.state.kinds.aggregates import AggregateFunction, adapted
+from tidegate.state.kinds.aggregates import AggregateFunction, adapt_function
 from tidegate.state.kinds.reducing import AggregatingState
 from tidegate.state.operator import KeyedOperator
 from tidegate.testing.operators import OperatorHarness
@@ -77,7 +77,7 @@ class Empty:
     ("function", "accumulator"), [(Named(), Mean), (Plain(), tuple[float, int]), (Flinks(), Mean)]
 )
 def test_any_function_that_can_do_it_gives_the_same_mean(function: Any, accumulator: Any) -> None:
-    assert adapted(function)[1] == accumulator
+    assert adapt_function(function)[1] == accumulator
 
     class Averages(KeyedOperator):
         output = "k string, mean double"

@@ -14,11 +14,11 @@ import pytest
 from tests.checkpoint.bench import Bench
 from tests.state.kinds.test_declaration import Average
 from tidegate.errors import ValueInvalid
+from tidegate.state.cursor import KeyBatch
 from tidegate.state.kinds.list import ListState
 from tidegate.state.kinds.map import MapState
 from tidegate.state.kinds.reducing import AggregatingState, ReducingState
 from tidegate.state.kinds.value import ValueState
-from tidegate.state.runtime.cursor import KeyBatch
 from tidegate.state.ttl import Ttl
 
 KEYS = ["ann", "bob", "cid"]

@@ -13,20 +13,20 @@ import pytest
 
 from tests.checkpoint.bench import Bench
 from tests.state.kinds.test_declaration import Average
-from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backend import StateChanges
 from tidegate.errors import StateCorrupt
+from tidegate.state.cursor import KeyBatch
 from tidegate.state.kinds import entry as cells_module
-from tidegate.state.kinds.declaration import Binding
+from tidegate.state.kinds.declaration import StateBinding
 from tidegate.state.kinds.list import ListState
 from tidegate.state.kinds.map import MapState
 from tidegate.state.kinds.reducing import AggregatingState, ReducingState
 from tidegate.state.kinds.value import ValueState
-from tidegate.state.runtime.cursor import KeyBatch
-from tidegate.state.runtime.write_batch import Stage
-from tidegate.state.schema.migrations import Migration, Named, StoredForm, Upgrader
-from tidegate.state.schema.signatures import signature_of
+from tidegate.state.schema.migrations import Migration, StateRef, StoredForm, Upgrader
 from tidegate.state.serializers.registry import serializer_for
+from tidegate.state.serializers.signatures import signature_of
 from tidegate.state.ttl import Ttl
+from tidegate.state.write_batch import WriteBatch
 
 KEYS = ["", "ann", "bob", "a\x00b", "a", "cid"]
 SUBS = ["", "x", "y\x00"]
@@ -55,7 +55,7 @@ class Side:
         """Begin a batch whose keys have event times."""
         bench, ttl = self.bench.batch(now_ms, now_ms), self.ttl
         if self.is_spilling:
-            bench.stage = Stage(bench.backend, stage_bytes_max=SPILLING_BYTES, spill=lambda _: None)
+            bench.stage = WriteBatch(bench.backend, stage_bytes_max=SPILLING_BYTES, spill=lambda _: None)
         self.times_ms = dict(zip(KEYS, times_ms, strict=True))
         self.states: dict[str, Any] = {
             "number": bench.bind(ValueState(int, default=-1, ttl=ttl), 1),
@@ -95,7 +95,7 @@ class Side:
     def end(self, now_ms: int, *, snapshot: bool) -> list[tuple[bytes, bytes]]:
         """Clean and commit; give everything that is stored."""
         for state in self.bench.states:
-            state.cells.accesses = 10_000  # type: ignore[attr-defined]
+            state.cells.accesses = 10_000
         self.bench.clean(now_ms, watermark_ms=now_ms, snapshot=snapshot)
         self.bench.commit()
         return [*self.bench.backend.scan(b"", b"\xff\xfe")]
@@ -222,11 +222,15 @@ def test_values_of_older_versions_are_read_and_live_longer_as_they_are(bench: Be
         for version, kind in ((1, str), (2, int))
     }
     upgrader = Upgrader(
-        int, forms, declared.options.migrations, serializer=declared.serializer, named=Named("sessions", "n")
+        int,
+        forms,
+        declared.options.migrations,
+        serializer=declared.serializer,
+        ref=StateRef("sessions", "n"),
     )
 
     def bound() -> Any:
-        return declared.bind(Binding(1, bench.stage, bench.cursor, upgrader))
+        return declared.bind(StateBinding(1, bench.stage, bench.cursor, upgrader))
 
     bench.batch(1_008)
     keys, state = bench.on_all(["ann", "bob"]), bound()
@@ -248,9 +252,9 @@ def test_damaged_bytes_name_their_key(bench: Bench, kind: Any, damaged: bytes) -
     keys = bench.on_all(["ann", "bob", "cid"])
     state = bench.bind(declared)
     state.put_many(keys.slice(0, 2), [kind(1), kind(2)])
-    entry = state.cells.many_entries[1]  # type: ignore[attr-defined]
+    entry = state.cells.many_entries[1]
     bench.commit()
-    bench.backend.write_partly(Changes(entries={entry: damaged}))
+    bench.backend.write_partly(StateChanges(entries={entry: damaged}))
     state = bench.batch(2_000).bind(declared)
     keys = bench.on_all(["ann", "bob", "cid"])
     with pytest.raises(StateCorrupt, match="bob"):
@@ -262,7 +266,7 @@ def test_damaged_bytes_name_their_key(bench: Bench, kind: Any, damaged: bytes) -
 def test_elements_beyond_those_that_are_remembered_are_found_too(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells_module, "LOOSE_MAX", 4)
+    monkeypatch.setattr(cells_module, "UNGROUPED_MAX", 4)
     state = bench.bind(ListState(int, ttl=Ttl("1 h")))
     for number in range(4):
         keys = bench.on_all(["ann", "bob", "cid"])

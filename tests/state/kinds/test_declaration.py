@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import date
@@ -14,6 +15,7 @@ import pytest
 
 from tests.checkpoint.bench import Bench
 from tidegate.errors import StateCorrupt, StateOutsideKey, ValueInvalid
+from tidegate.state.kinds.declaration import State
 from tidegate.state.kinds.list import ListState
 from tidegate.state.kinds.map import MapState
 from tidegate.state.kinds.operator_list import OperatorListState
@@ -120,6 +122,46 @@ def test_state_outside_a_key_is_an_error(bench: Bench, use: Any) -> None:
     """Case 1: reading it outside a key is an error."""
     with pytest.raises(StateOutsideKey):
         use(bench)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda state: state.value.update(1),
+        lambda state: state.value.clear(),
+        lambda state: state.value.put_many([], []),
+        lambda state: state.elements.add_all([]),
+        lambda state: state.elements.update([]),
+        lambda state: state.elements.add_many([], []),
+        lambda state: state.entries.put_all({}),
+        lambda state: state.entries.clear(),
+        lambda state: state.entries.entries(),
+        lambda state: state.entries.get_many([], []),
+        lambda state: state.most.get_many([]),
+        lambda state: state.mean.add_many([], []),
+        lambda state: state.instance.update([]),
+        lambda state: state.instance.clear(),
+    ],
+)
+def test_a_declared_state_names_itself_in_the_error_also_after_a_copy(bench: Bench, use: Any) -> None:
+    class Operator:
+        value = ValueState(int)
+        elements = ListState(int)
+        entries = MapState(str, int)
+        most = ReducingState(int, max)
+        mean = AggregatingState(Average())
+        instance = OperatorListState(int)
+
+    for number, state in enumerate(list(vars(Operator).values())):
+        if isinstance(state, State):
+            bench.bind(state, number)  # what is bound is a copy
+    with pytest.raises(StateOutsideKey, match=r"'(value|elements|entries|most|mean|instance)'"):
+        use(Operator)
+    with pytest.raises(StateOutsideKey, match=r"'(value|elements|entries|most|mean|instance)'"):
+        use(copy.deepcopy(Operator()))
+    copied = copy.deepcopy(Operator.value)
+    assert copied.spec() == Operator.value.spec()
+    assert bench.bind(copied).get_many(bench.on_all(["ann"])).to_pylist() == [None]
 
 
 def test_leaving_a_key_ends_its_state(bench: Bench) -> None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from tests.checkpoint.bench import Bench
 from tidegate.errors import StorageCorrupt
-from tidegate.state.kinds.declaration import Binding, State
+from tidegate.state.kinds.declaration import State, StateBinding
 from tidegate.state.kinds.entry_format import plain_header, split_value, time_of, timed_header
 from tidegate.state.kinds.list import ListState
 from tidegate.state.kinds.map import MapState
 from tidegate.state.kinds.value import ValueState
-from tidegate.state.schema.migrations import Migration, Named, StoredForm, Upgrader
+from tidegate.state.schema.migrations import Migration, StateRef, StoredForm, Upgrader
 from tidegate.state.ttl import Ttl
 
 
@@ -73,9 +73,9 @@ def test_older_values_are_brought_up_when_read_and_written_new(ttl: Ttl | None, 
     def bind(state: State, number: int) -> State:
         signature = {"record": "First", "fields": [["count", "int"]]}
         forms = {1: StoredForm(signature, "msgpack"), 2: StoredForm(signature, "msgpack")}
-        named = Named("sessions", state.name)
-        upgrader = Upgrader(Second, forms, STEPS, serializer=state.serializer, named=named)
-        return state.bind(Binding(number, bench.stage, bench.cursor, upgrader))
+        ref = StateRef("sessions", state.name)
+        upgrader = Upgrader(Second, forms, STEPS, serializer=state.serializer, ref=ref)
+        return state.bind(StateBinding(number, bench.stage, bench.cursor, upgrader))
 
     newer = bind(ValueState(Second, ttl=ttl, version=2), 1)
     assert isinstance(newer, ValueState)

@@ -1,4 +1,4 @@
-"""Reads of maps: small ones are read whole, and never say other than the stage does."""
+"""Reads of maps: small ones are read whole, and return what the write batch returns."""
 
 from __future__ import annotations
 

@@ -12,14 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
-from tidegate.state.runtime.chunks import GROUP_COLUMN, Chunk, KeyFinder, joined, part_of
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
+from tidegate.state.runtime.chunks import GROUP_COLUMN, Chunk, KeyFinder, rechunk, take_rows
 
 
 def batch_of(**columns: pa.Array) -> pa.RecordBatch:
     batch = pa.record_batch(columns)
     key = [column for name, column in columns.items() if name.startswith("k")]
-    codec = KeyCodec(KeyType.from_arrow([name for name in columns if name.startswith("k")], batch.schema))
+    codec = StateKeyCodec(
+        KeyType.from_arrow([name for name in columns if name.startswith("k")], batch.schema)
+    )
     return batch.append_column(GROUP_COLUMN, pa.array(codec.groups_of(key, 8)))
 
 
@@ -38,7 +40,7 @@ def test_joining_and_cutting_keeps_every_row_in_order(sizes: list[int], rows_max
         else pa.record_batch({"n": pa.array([], pa.int64())})
         for size in sizes
     ]
-    pieces = list(joined(batches, rows_max))
+    pieces = list(rechunk(batches, rows_max))
     assert [row for piece in pieces for row in piece["n"].to_pylist()] == list(range(sum(sizes)))
     assert all(0 < piece.num_rows <= rows_max for piece in pieces)
 
@@ -114,7 +116,7 @@ def test_rows_without_a_time_are_known_and_count_for_nothing() -> None:
 
 def test_a_part_has_the_keys_of_its_rows_alone() -> None:
     chunk = found(batch_of(k=pa.array(["c", "a", "b", "a"]), ts=pa.array([1, None, 3, 4])), "ts")
-    part = part_of(chunk, np.array([1, 3]))
+    part = take_rows(chunk, np.array([1, 3]))
     assert (part.key_values(), part.key_index.tolist(), part.timeless.tolist()) == (["a"], [0, 0], [0])
     assert part.batch["ts"].to_pylist() == [None, 4]
     assert part.times_ms is not None

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from tests.checkpoint.opening import open_backend
+from tests.checkpoint.backends.opening import open_backend
 from tidegate.checkpoint.backend import Version
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
 from tidegate.checkpoint.commit_record import RunFacts
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
 from tidegate.checkpoint.keys.layout import instance_of
 from tidegate.errors import InvariantBroken, RowFailed, StateInvalid, ValueInvalid
 from tidegate.state.context import Context, OpenContext, Timer
@@ -31,12 +31,12 @@ from tidegate.state.kinds.map import MapState
 from tidegate.state.kinds.operator_list import OperatorListState
 from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.operator_plan import checked
+from tidegate.state.operator_plan import plan_operator
 from tidegate.state.runtime.chunks import GROUP_COLUMN
-from tidegate.state.runtime.instance import BatchTimes, OperatorInstance, Place
-from tidegate.state.runtime.write_batch import Stage
+from tidegate.state.runtime.instance import BatchTimes, InstanceSettings, OperatorInstance
 from tidegate.state.schema.migrations import Migration
 from tidegate.state.schema.schema import OperatorSchema, plan_schema
+from tidegate.state.write_batch import WriteBatch
 from tidegate.testing.operators import MAX_PARALLELISM, OperatorHarness
 
 MINUTE_MS = 60_000
@@ -46,7 +46,7 @@ GROUPS = 16
 class Partition:
     """One partition with a backend of its own, fed batch by batch as a task does."""
 
-    def __init__(self, backend: str, folder: Path, place: Place) -> None:
+    def __init__(self, backend: str, folder: Path, place: InstanceSettings) -> None:
         self.backend = open_backend(backend, folder, RocksSettings())
         self.place = place
         self.number = -1
@@ -55,16 +55,16 @@ class Partition:
         self, operator: KeyedOperator[Any, Any], table: pa.Table, step: int
     ) -> tuple[list[Any], RunFacts]:
         """Feed the rows of this partition, cut into pieces of `step` rows."""
-        plan = checked(operator, "op")
+        plan = plan_operator(operator, "op")
         key = KeyType.from_arrow(["user_id"], table.schema)
-        groups = KeyCodec(key).groups_of([table["user_id"].combine_chunks()], GROUPS)
+        groups = StateKeyCodec(key).groups_of([table["user_id"].combine_chunks()], GROUPS)
         rows = table.append_column(GROUP_COLUMN, pa.array(groups))
         mine = [instance_of(int(g), self.place.parallelism, GROUPS) == self.place.partition for g in groups]
         batches = rows.filter(pa.array(mine, pa.bool_())).to_batches(max_chunksize=step)
         self.number += 1
-        schema: OperatorSchema = plan_schema(None, plan.wanted(key, GROUPS))
+        schema: OperatorSchema = plan_schema(None, plan.schema_request(key, GROUPS))
         instance = OperatorInstance(plan, schema, self.place)
-        stage = Stage(self.backend)
+        stage = WriteBatch(self.backend)
         times = BatchTimes(self.number, None, 1_000 * self.number)
         made = [row for batch in instance.run(stage, batches, times) for row in batch.to_pylist()]
         self.backend.apply(stage.take(), Version(0, self.number, "test"))
@@ -120,7 +120,9 @@ def test_output_is_that_of_plain_dicts_whatever_the_pieces_and_the_partitions(
     backend: str, batches: list[list[tuple[int, str]]], step: int, parallelism: int, tmp_path_factory: Any
 ) -> None:
     folder = tmp_path_factory.mktemp("state")
-    partitions = [Partition(backend, folder / str(n), Place(n, parallelism)) for n in range(parallelism)]
+    partitions = [
+        Partition(backend, folder / str(n), InstanceSettings(n, parallelism)) for n in range(parallelism)
+    ]
     known: dict[int, list[str]] = {}
     for rows in batches:
         table = pa.table(
@@ -206,12 +208,12 @@ def test_keyed_state_in_open_is_refused() -> None:
 
 def test_output_that_is_not_read_to_its_end_closes_the_operator_and_has_no_facts() -> None:
     operator = Traced()
-    plan = checked(operator, "op")
+    plan = plan_operator(operator, "op")
     batch = pa.record_batch({"user_id": ["a"], GROUP_COLUMN: pa.array([0], pa.int32())})
-    schema = plan_schema(None, plan.wanted(KeyType.from_arrow(["user_id"], batch.schema), GROUPS))
-    instance = OperatorInstance(plan, schema, Place(0, 1))
+    schema = plan_schema(None, plan.schema_request(KeyType.from_arrow(["user_id"], batch.schema), GROUPS))
+    instance = OperatorInstance(plan, schema, InstanceSettings(0, 1))
     harness = OperatorHarness(operator, key="user_id")
-    made = instance.run(Stage(harness._backend), [batch], BatchTimes(0, None, 0))
+    made = instance.run(WriteBatch(harness._backend), [batch], BatchTimes(0, None, 0))
     next(made)
     made.close()  # type: ignore[attr-defined]
     assert operator.calls[-1] == "close"
@@ -369,7 +371,7 @@ def test_values_of_an_older_version_are_brought_up_when_they_are_read() -> None:
     first, second = OperatorHarness(First(), key="user_id"), OperatorHarness(Second(), key="user_id")
     first.feed([{"user_id": "a"}])
     key = KeyType.from_arrow(["user_id"], pa.schema([("user_id", pa.string())]))
-    wanted = replace(second.plan.wanted(key, MAX_PARALLELISM), operator="First")
+    wanted = replace(second.plan.schema_request(key, MAX_PARALLELISM), operator="First")
     second._backend = first._backend
     second._schema = plan_schema(first._schema, wanted)
     assert second.feed([{"user_id": "a"}, {"user_id": "b"}]) == [{"n": 5, "name": "?"}]
@@ -379,7 +381,7 @@ def test_an_operator_travels_to_a_process_that_does_not_have_its_module(tmp_path
     module = sys.modules[__name__]
     cloudpickle.register_pickle_by_value(module)
     try:
-        (tmp_path / "operator").write_bytes(cloudpickle.dumps((Words(), checked(Words(), "words"))))
+        (tmp_path / "operator").write_bytes(cloudpickle.dumps((Words(), plan_operator(Words(), "words"))))
     finally:
         cloudpickle.unregister_pickle_by_value(module)
     code = """

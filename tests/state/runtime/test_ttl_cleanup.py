@@ -58,7 +58,7 @@ def test_each_strategy_removes_what_is_expired_and_nothing_else(bench: Bench, st
         bench.on(f"k{number}")
         assert value.value() is None
     for state in bench.states:
-        state.cells.accesses += 1  # type: ignore[attr-defined]
+        state.cells.accesses += 1
     cleaned = bench.clean(13_000, snapshot=True)
     bench.commit()
     # 20 keys wholly, and of those that were written again the two older elements of the list.
@@ -69,7 +69,7 @@ def test_each_strategy_removes_what_is_expired_and_nothing_else(bench: Bench, st
         bench.on(f"k{number}")
         assert (value.value(), elements.get(), entries.keys()) == (number, [number] * 2, ["a", "b"])
     for state in bench.states:
-        state.cells.accesses += 1  # type: ignore[attr-defined]
+        state.cells.accesses += 1
     assert bench.clean(18_001 + BUCKET_MS, snapshot=True).removed_count == 20 * 5
     bench.commit()
     assert bench.entry_count() == 0

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt, ValueInvalid
-from tidegate.state.schema.migrations import Migration, Named, StoredForm, Upgrader, chain
-from tidegate.state.schema.signatures import signature_of
+from tidegate.state.schema.migrations import Migration, StateRef, StoredForm, Upgrader, migration_paths
 from tidegate.state.serializers.registry import JsonSerializer, Serializer, serializer_for
+from tidegate.state.serializers.signatures import signature_of
 
-NAMED = Named("logins", "user")
+NAMED = StateRef("logins", "user")
 
 
 @dataclass
@@ -62,7 +62,7 @@ def upgrader(
         for version, kind in enumerate(kinds, 1)
     }
     return Upgrader(
-        kinds[-1], forms, migrations, serializer=serializer or serializer_for(kinds[-1]), named=NAMED
+        kinds[-1], forms, migrations, serializer=serializer or serializer_for(kinds[-1]), ref=NAMED
     )
 
 
@@ -112,7 +112,7 @@ def test_plain_values_are_migrated_as_they_are() -> None:
 
 def test_another_serializer_is_a_version_like_any_other() -> None:
     forms = {1: StoredForm(signature_of(UserV2), "json"), 2: StoredForm(signature_of(UserV2), "msgpack")}
-    reader = Upgrader(UserV2, forms, (Migration(1, 2),), serializer=serializer_for(UserV2), named=NAMED)
+    reader = Upgrader(UserV2, forms, (Migration(1, 2),), serializer=serializer_for(UserV2), ref=NAMED)
     payload = JsonSerializer(UserV2).encode(UserV2("bob", 1))
     assert reader.decode(1, payload) == UserV2("bob", 1)
 
@@ -120,7 +120,7 @@ def test_another_serializer_is_a_version_like_any_other() -> None:
 def test_bytes_of_an_unknown_serializer_are_refused_at_the_start() -> None:
     forms = {1: StoredForm({"other": "Thing"}, "theirs"), 2: StoredForm("int", "int64")}
     with pytest.raises(StateMismatch, match="serializer 'theirs', which only its own version can read"):
-        Upgrader(int, forms, (Migration(1, 2),), serializer=serializer_for(int), named=NAMED)
+        Upgrader(int, forms, (Migration(1, 2),), serializer=serializer_for(int), ref=NAMED)
 
 
 def test_a_missing_step_is_refused() -> None:
@@ -128,29 +128,29 @@ def test_a_missing_step_is_refused() -> None:
     with pytest.raises(
         StateMismatch, match=r"no migration leads from version 2 towards 3. Add Migration\(2, 3"
     ):
-        chain(STEPS[:1], [1, 2], 3, NAMED)
+        migration_paths(STEPS[:1], [1, 2], 3, NAMED)
     with pytest.raises(
         StateMismatch, match="holds values of version 1, and no migration leads from version 1"
     ):
-        chain(STEPS[1:], [1, 2], 3, NAMED)
-    assert chain(STEPS[1:], [2, 3], 3, NAMED) == {2: (STEPS[1],), 3: ()}
+        migration_paths(STEPS[1:], [1, 2], 3, NAMED)
+    assert migration_paths(STEPS[1:], [2, 3], 3, NAMED) == {2: (STEPS[1],), 3: ()}
 
 
 def test_a_version_newer_than_the_code_is_refused() -> None:
     """Case 14: refused at start."""
     with pytest.raises(StateMismatch, match="written in version 3, and this code knows version 2"):
-        chain(STEPS[:1], [1, 2, 3], 2, NAMED)
+        migration_paths(STEPS[:1], [1, 2, 3], 2, NAMED)
 
 
 @pytest.mark.parametrize("step", [Migration(2, 1), Migration(2, 2), Migration(0, 1), Migration(3, 4)])
 def test_a_step_that_leads_nowhere_is_refused(step: Migration) -> None:
     with pytest.raises(StateInvalid, match="does not lead up to its version 3"):
-        chain([step], [1], 3, NAMED)
+        migration_paths([step], [1], 3, NAMED)
 
 
 def test_two_steps_from_one_version_are_refused() -> None:
     with pytest.raises(StateInvalid, match="not the only one from version 1"):
-        chain([Migration(1, 2), Migration(1, 3)], [1], 3, NAMED)
+        migration_paths([Migration(1, 2), Migration(1, 3)], [1], 3, NAMED)
 
 
 def test_what_a_migration_makes_is_checked() -> None:

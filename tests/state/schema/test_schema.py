@@ -11,11 +11,11 @@ import pytest
 
 from tidegate.checkpoint.keys.codec import KeyType
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt
-from tidegate.state.schema.migrations import Migration, Named, Upgrader
+from tidegate.state.schema.migrations import Migration, StateRef, Upgrader
 from tidegate.state.schema.schema import (
     OperatorSchema,
+    SchemaRequest,
     StateSpec,
-    Wanted,
     check_schema,
     load_schema,
     newest_schema,
@@ -77,8 +77,8 @@ FEATURES = spec("features", "map", str, int)
 OFFSETS = spec("offsets", "operator-list", str, redistribute="split")
 
 
-def wanted(*specs: StateSpec, **rest: Any) -> Wanted:
-    return dataclasses.replace(Wanted("sessions", KEY, 128, specs), **rest)
+def wanted(*specs: StateSpec, **rest: Any) -> SchemaRequest:
+    return dataclasses.replace(SchemaRequest("sessions", KEY, 128, specs), **rest)
 
 
 FIRST = wanted(COUNT, SESSION, FEATURES, OFFSETS)
@@ -91,7 +91,7 @@ def files() -> Files:
     return files
 
 
-def refused(files: Files, asked: Wanted, kind: type[Exception] = StateMismatch) -> str:
+def refused(files: Files, asked: SchemaRequest, kind: type[Exception] = StateMismatch) -> str:
     """Return the sentence with which both checks refuse; nothing is written."""
     before = dict(files)
     with pytest.raises(kind) as checked:
@@ -206,7 +206,7 @@ def test_a_new_version_needs_its_migration_and_keeps_the_old_type(files: Files) 
         stored.forms(),
         (Migration(1, 2),),
         serializer=serializer_for(SessionV2),
-        named=Named("sessions", "session"),
+        ref=StateRef("sessions", "session"),
     )
     assert reader.decode(1, serializer_for(Session).encode(Session(1, 2))) == SessionV2(1, 2, 0)
 
@@ -267,7 +267,9 @@ def test_another_max_parallelism_is_refused(files: Files) -> None:
         ),
     ],
 )
-def test_what_contradicts_itself_is_refused_in_an_empty_checkpoint_too(asked: Wanted, words: str) -> None:
+def test_what_contradicts_itself_is_refused_in_an_empty_checkpoint_too(
+    asked: SchemaRequest, words: str
+) -> None:
     assert words in refused(Files(), asked, StateInvalid)
 
 

@@ -1,1 +1,1 @@
-"""Arrow in and out of operators: takes record batches, returns events and rows, and back."""
+"""Arrow and operators: takes record batches, gives events; takes rows of output, gives record batches."""

@@ -1,7 +1,7 @@
-"""Columns as Python values: takes Arrow arrays, gives lists of what a typed field holds, all at once.
+"""The conversion of Arrow columns to Python values of a type, a whole column at once.
 
-A null where the type has no None is a fault of its row: it is noted under the row's number, and the list has
-None in its place.
+A null where the type has no None is a fault of its row: the error is stored under the row's number, and the
+list has None there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from tidegate.errors import ValueInvalid
-from tidegate.state.schema.signatures import hints_of, optional_inner, shown, unwrapped
+from tidegate.state.serializers.signatures import hints_of, optional_inner, type_text, unwrapped
 
 Faults: TypeAlias = dict[int, ValueInvalid]
 Rows: TypeAlias = "npt.NDArray[np.int64] | None"  # the row of each value; None: value n is of row n
@@ -36,10 +36,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def converter(python_type: Any, arrow_type: pa.DataType, path: str) -> Convert | None:
-    """Return what turns an array of an Arrow type into values of a Python type.
-
-    None where they do not fit.
-    """
+    """Return the function that converts an Arrow type to a Python type; None where they do not fit."""
     python_type = unwrapped(python_type)
     if python_type is Any:
         return lambda array, _rows, _faults: typing.cast("list[Any]", array.to_pylist())
@@ -58,11 +55,11 @@ def converter(python_type: Any, arrow_type: pa.DataType, path: str) -> Convert |
         convert = _where_valid(nested)
     if kind is dt.datetime:
         convert = _in_range(convert, arrow_type, path)
-    return convert if optional is not None else _required(convert, shown(kind), path)
+    return convert if optional is not None else _required(convert, type_text(kind), path)
 
 
 def fault(row: int, path: str, reason: str) -> ValueInvalid:
-    """Return the error of one row: its number and field are in the sentence and in its values."""
+    """Return the error of one row, with its number and field in the message and in the values."""
     return ValueInvalid(place=f"row {row}, field '{path}'", reason=reason, row=row, field=path)
 
 
@@ -90,7 +87,7 @@ def _of_leaf(plain: Plain) -> Convert:
 
 
 def _where_valid(convert: Convert) -> Convert:
-    """Convert what is there, and give None for what is not: children of a null are no faults."""
+    """Return a converter for valid values only, with None for nulls: children of a null are no faults."""
 
     def valid(array: pa.Array, rows: Rows, faults: Faults) -> list[Any]:
         if not array.null_count:
@@ -109,7 +106,7 @@ def _where_valid(convert: Convert) -> Convert:
 
 
 def _leaf(kind: Any, arrow_type: pa.DataType) -> Plain | None:
-    """Return what turns an array into values of a type without parts; None becomes None."""
+    """Return the function that converts arrays to a type without parts; null becomes None."""
     if kind is int:
         return (
             _pylist if at.is_integer(arrow_type) else _milliseconds if at.is_timestamp(arrow_type) else None
@@ -189,7 +186,7 @@ def _dates(array: pa.Array) -> list[Any]:
 
 
 def _in_range(convert: Convert, arrow_type: pa.DataType, path: str) -> Convert:
-    """Make times that Python has no datetime for a fault of their rows."""
+    """Return a converter for which times outside the range of datetime are faults of their rows."""
 
     def within(array: pa.Array, rows: Rows, faults: Faults) -> list[Any]:
         micros = _microseconds(array)
@@ -229,7 +226,7 @@ def _nested(kind: Any, arrow_type: pa.DataType, path: str) -> Convert | None:
 def _struct(
     record: type | None, members: list[tuple[str, Any]], arrow_type: pa.DataType, path: str
 ) -> Convert | None:
-    """Convert structs: into records by the names of their fields, into tuples by their places."""
+    """Return a converter of structs: to records by the names of fields, to tuples by their order."""
     parts: list[tuple[int, Convert]] = []
     for number, (name, kind) in enumerate(members):
         index = number if record is None else arrow_type.get_field_index(name)
@@ -247,7 +244,7 @@ def _struct(
             return list(zip(*columns, strict=True))
         if len(faults) == known:
             return list(map(record, *columns)) if _is_positional(record) else _by_name(record, names, columns)
-        # The batch is built again without the rows that do not fit; no record sees their values.
+        # The batch is converted again without the rows that do not fit; no constructor sees their values.
         return [None] * len(array)
 
     return structs
@@ -262,7 +259,7 @@ def _by_name(record: type, names: list[str], columns: list[list[Any]]) -> list[A
 
 
 def _parted(array: pa.Array, rows: Rows) -> tuple[list[int], Rows]:
-    """Return where each list ends among the flat values, and the row of each flat value."""
+    """Return the ends of the lists among the flat values, and the row of each flat value."""
     lengths = pc.list_value_length(array).to_numpy(zero_copy_only=False).astype(np.int64)
     own = np.arange(len(array)) if rows is None else rows
     return np.concatenate(([0], np.cumsum(lengths))).tolist(), np.repeat(own, lengths)

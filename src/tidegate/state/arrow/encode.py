@@ -1,8 +1,6 @@
-"""Columns that come out: take the fields of an output schema, give what judges and converts values.
+"""The conversion of what operators yield to record batches of the output schema.
 
-Rows that come out: takes what operators yield, gives record batches of the output schema.
-
-Every value is judged when it is yielded, so that the row that made a wrong one is the row that fails.
+Every value is checked when it is yielded, so that the row that yields a wrong one is the row that fails.
 """
 
 from __future__ import annotations
@@ -37,8 +35,8 @@ _WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column: `fits` is quick, and sure when it says yes; `convert` gives what Arrow takes or raises."""
+class OutputColumn:
+    """One column: `fits` is quick and True only for what Arrow takes; `convert` returns that or raises."""
 
     name: str
     kind: str
@@ -46,14 +44,14 @@ class Column:
     convert: Convert
 
 
-def column_of(field: pa.Field) -> Column:
-    """Return what judges the values of a field."""
+def output_column(field: pa.Field) -> OutputColumn:
+    """Return the check and the conversion of a field's values."""
     kind = _WORDS.get(field.type, str(field.type))
-    return Column(field.name, kind, _fits(field.type, field.nullable), _convert(field))
+    return OutputColumn(field.name, kind, _fits(field.type, field.nullable), _convert(field))
 
 
 def _fits(kind: pa.DataType, is_nullable: bool) -> Fits:
-    """Return a quick check that says yes only to values that Arrow takes as they are."""
+    """Return a quick check that is True only for values that Arrow takes as they are."""
     if kinds.is_signed_integer(kind):
         stop = 1 << (kind.bit_width - 1)
         return lambda v: (type(v) is int and -stop <= v < stop) or (v is None and is_nullable)
@@ -76,7 +74,7 @@ def _fits(kind: pa.DataType, is_nullable: bool) -> Fits:
 
 
 def _is_text(value: str) -> bool:
-    """Return whether a str is text that UTF-8 can hold: half of a surrogate pair is not."""
+    """Return whether a str can be encoded as UTF-8: half of a surrogate pair cannot."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -85,7 +83,7 @@ def _is_text(value: str) -> bool:
 
 
 def _convert(field: pa.Field) -> Convert:
-    """Return the exact way: the value in the shape that Arrow takes, after Arrow has tried it."""
+    """Return the exact conversion: to the form that Arrow takes, and checked by Arrow."""
     plain = _plain(field.type)
 
     def convert(value: Any) -> Any:
@@ -101,7 +99,7 @@ def _convert(field: pa.Field) -> Convert:
 
 
 def _plain(kind: pa.DataType) -> Convert:
-    """Return what takes dataclasses and moments apart inside a value of a type."""
+    """Return the conversion of dataclasses and moments inside values of a type."""
     if kinds.is_timestamp(kind):
         return _time
     if kinds.is_integer(kind):
@@ -110,13 +108,13 @@ def _plain(kind: pa.DataType) -> Convert:
         return _struct(kind)
     if kinds.is_map(kind):
         key, value = _plain(kind.key_type), _plain(kind.item_type)
-        return lambda made: [
+        return lambda output: [
             (_inner(key, k), _inner(value, v))
-            for k, v in (made.items() if isinstance(made, Mapping) else made)
+            for k, v in (output.items() if isinstance(output, Mapping) else output)
         ]
     if kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind):
         element = _plain(kind.value_type)
-        return lambda made: [_inner(element, one) for one in made]
+        return lambda output: [_inner(element, one) for one in output]
     return lambda value: value
 
 
@@ -125,18 +123,18 @@ def _struct(kind: pa.StructType) -> Convert:
     names = [field.name for field in fields]
     inner = [_plain(field.type) for field in fields]
 
-    def convert(made: Any) -> dict[str, Any]:
-        if isinstance(made, Mapping):
-            unknown = [str(name) for name in made if name not in names]
+    def convert(output: Any) -> dict[str, Any]:
+        if isinstance(output, Mapping):
+            unknown = [str(name) for name in output if name not in names]
             if unknown:
                 raise ValueError(f"unknown: {', '.join(unknown)}")
-            values = [made.get(name) for name in names]
-        elif isinstance(made, tuple):
-            if len(made) != len(names):
-                raise ValueError(f"{len(made)} values for {', '.join(names)}")
-            values = list(made)
-        elif dataclasses.is_dataclass(made):
-            values = [getattr(made, name) for name in names]
+            values = [output.get(name) for name in names]
+        elif isinstance(output, tuple):
+            if len(output) != len(names):
+                raise ValueError(f"{len(output)} values for {', '.join(names)}")
+            values = list(output)
+        elif dataclasses.is_dataclass(output):
+            values = [getattr(output, name) for name in names]
         else:
             raise TypeError("a record is a dataclass, a dict or a tuple")
         return {name: _inner(one, value) for name, one, value in zip(names, inner, values, strict=True)}
@@ -149,7 +147,7 @@ def _inner(convert: Convert, value: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """Return a whole number as a plain int; Arrow itself would cut off what follows the point."""
+    """Return a whole number as a plain int; Arrow itself would truncate fractions."""
     if isinstance(value, float | np.floating) and not float(value).is_integer():
         raise ValueError("it is no whole number")
     return int(value) if isinstance(value, int | float | np.number) else value
@@ -168,46 +166,46 @@ Getter = Callable[[Any], Row]
 
 
 class OutputWrong(Exception):
-    """What an operator gave is no row of its output; says why."""
+    """Raised for output of an operator that does not fit its output schema; dead letters show the name."""
 
 
-class RowsOut:
-    """Collects rows, judged one by one, and makes record batches of them."""
+class OutputCollector:
+    """Collects rows of output, checked one by one, and makes record batches of them."""
 
     def __init__(self, schema: pa.Schema, out_type: type | None) -> None:
         self._schema = schema
         self._names = tuple(schema.names)
-        self._columns: tuple[Column, ...] = tuple(column_of(field) for field in schema)
+        self._columns: tuple[OutputColumn, ...] = tuple(output_column(field) for field in schema)
         self._fits = tuple(column.fits for column in self._columns)
         self._out_type = out_type
         self._by_attribute = _getter(attrgetter, self._names)
         self._by_name = _getter(itemgetter, self._names)
         self.rows: list[Row] = []
 
-    def take(self, made: Any) -> None:
-        """Take what `process` or `on_timer` returned: None, one row, or several in anything that iterates."""
-        if type(made) is GeneratorType:
-            for row in made:
+    def take(self, output: Any) -> None:
+        """Add what `process` or `on_timer` returned: None, one row, or an iterable of rows."""
+        if type(output) is GeneratorType:
+            for row in output:
                 self.add(row)
-        elif made is None:
+        elif output is None:
             return
-        elif isinstance(made, tuple | dict) or (self._out_type and isinstance(made, self._out_type)):
-            self.add(made)
-        elif isinstance(made, Iterable) and not isinstance(made, str | bytes | Mapping):
-            for row in made:
+        elif isinstance(output, tuple | dict) or (self._out_type and isinstance(output, self._out_type)):
+            self.add(output)
+        elif isinstance(output, Iterable) and not isinstance(output, str | bytes | Mapping):
+            for row in output:
                 self.add(row)
         else:
-            self.add(made)
+            self.add(output)
 
-    def add(self, made: Any) -> None:
-        """Take one row; OutputWrong where it does not fit the output."""
-        row = self._by_attribute(made) if type(made) is self._out_type else self._row_of(made)
+    def add(self, output: Any) -> None:
+        """Add one row; OutputWrong where it does not fit the output."""
+        row = self._by_attribute(output) if type(output) is self._out_type else self._row_of(output)
         if not all(map(call, self._fits, row)):
             row = self._converted(row)
         self.rows.append(row)
 
     def batch(self) -> pa.RecordBatch:
-        """Return the rows collected so far as one batch, and begin anew."""
+        """Return the collected rows as one batch, and clear them."""
         columns = zip(*self.rows, strict=True) if self.rows else [()] * len(self._names)
         arrays = [
             pa.array(values, type=field.type) for values, field in zip(columns, self._schema, strict=True)
@@ -215,22 +213,28 @@ class RowsOut:
         self.rows = []
         return pa.record_batch(arrays, schema=self._schema)
 
-    def _row_of(self, made: Any) -> Row:
-        if isinstance(made, tuple):
-            if len(made) != len(self._names):
-                raise OutputWrong(f"a tuple of {len(made)} values, where the output has {self._wanted()}")
-            return made
-        if isinstance(made, Mapping):
-            if made.keys() != set(self._names):
-                raise OutputWrong(f"{_difference(made, self._names)}; the output has {self._wanted()}")
-            return self._by_name(made)
-        if self._out_type is not None and isinstance(made, self._out_type):
-            return self._by_attribute(made)
-        wanted = f"{self._out_type.__name__}, " if self._out_type else ""
-        raise OutputWrong(f"{_shown(made)} is no row; give {wanted}a dict or a tuple of {self._wanted()}")
+    def _row_of(self, output: Any) -> Row:
+        if isinstance(output, tuple):
+            if len(output) != len(self._names):
+                raise OutputWrong(
+                    f"a tuple of {len(output)} values, where the output has {self._columns_text()}"
+                )
+            return output
+        if isinstance(output, Mapping):
+            if output.keys() != set(self._names):
+                raise OutputWrong(
+                    f"{_difference(output, self._names)}; the output has {self._columns_text()}"
+                )
+            return self._by_name(output)
+        if self._out_type is not None and isinstance(output, self._out_type):
+            return self._by_attribute(output)
+        expected = f"{self._out_type.__name__}, " if self._out_type else ""
+        raise OutputWrong(
+            f"{_shown(output)} is no row; give {expected}a dict or a tuple of {self._columns_text()}"
+        )
 
     def _converted(self, row: Row) -> Row:
-        """Turn each value into what Arrow takes; OutputWrong names the column that cannot."""
+        """Return the row converted for Arrow; OutputWrong names a column that does not fit."""
         values = []
         for column, value in zip(self._columns, row, strict=True):
             try:
@@ -240,20 +244,20 @@ class RowsOut:
                 raise OutputWrong(reason) from error
         return tuple(values)
 
-    def _wanted(self) -> str:
+    def _columns_text(self) -> str:
         return ", ".join(f"{column.name} {column.kind}" for column in self._columns)
 
 
-def cast_batches(made: Any, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Return what `process_batch` returned or yielded as batches of the schema; OutputWrong says why not."""
-    if made is None:
+def cast_batches(output: Any, schema: pa.Schema) -> list[pa.RecordBatch]:
+    """Return the output of `process_batch` as batches of the schema; OutputWrong where it does not fit."""
+    if output is None:
         return []
-    if isinstance(made, list):
-        return [batch for part in made for batch in cast_batches(part, schema)]
-    table = _as_table(made)
+    if isinstance(output, list):
+        return [batch for part in output for batch in cast_batches(part, schema)]
+    table = _as_table(output)
     if set(table.column_names) != set(schema.names) or len(table.column_names) != len(schema.names):
-        wanted = ", ".join(f"{field.name} {field.type}" for field in schema)
-        raise OutputWrong(f"{_difference(table.column_names, schema.names)}; the output has {wanted}")
+        expected = ", ".join(f"{field.name} {field.type}" for field in schema)
+        raise OutputWrong(f"{_difference(table.column_names, schema.names)}; the output has {expected}")
     columns = []
     for field in schema:
         column = table.column(field.name)
@@ -268,34 +272,34 @@ def cast_batches(made: Any, schema: pa.Schema) -> list[pa.RecordBatch]:
     return batches
 
 
-def _as_table(made: Any) -> pa.Table:
-    """Return any of the shapes that hold columns as a table."""
-    if isinstance(made, pa.Table):
-        return made
-    if isinstance(made, pa.RecordBatch):
-        return pa.Table.from_batches([made])
+def _as_table(output: Any) -> pa.Table:
+    """Return a Table, a RecordBatch, a dict of arrays or an Arrow stream as a table."""
+    if isinstance(output, pa.Table):
+        return output
+    if isinstance(output, pa.RecordBatch):
+        return pa.Table.from_batches([output])
     try:
-        if isinstance(made, Mapping):
-            return pa.table(dict(made))
-        if hasattr(made, "__arrow_c_stream__"):
-            return pa.table(made)
+        if isinstance(output, Mapping):
+            return pa.table(dict(output))
+        if hasattr(output, "__arrow_c_stream__"):
+            return pa.table(output)
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise OutputWrong(f"the columns cannot be read: {error}") from error
-    raise OutputWrong(f"{_shown(made)} holds no columns; give a RecordBatch, a Table or a dict of arrays")
+    raise OutputWrong(f"{_shown(output)} holds no columns; give a RecordBatch, a Table or a dict of arrays")
 
 
 def _getter(kind: Callable[..., Any], names: tuple[str, ...]) -> Getter:
     if len(names) == 1:
         one = kind(*names)
-        return lambda made: (one(made),)
+        return lambda output: (one(output),)
     getter: Getter = kind(*names)
     return getter
 
 
-def _difference(found: Iterable[str], wanted: Iterable[str]) -> str:
-    found, wanted = list(found), list(wanted)
-    missing = [name for name in wanted if name not in found]
-    unknown = [str(name) for name in found if name not in wanted]
+def _difference(found: Iterable[str], expected: Iterable[str]) -> str:
+    found, expected = list(found), list(expected)
+    missing = [name for name in expected if name not in found]
+    unknown = [str(name) for name in found if name not in expected]
     parts = [f"{', '.join(missing)} missing"] if missing else []
     parts += [f"{', '.join(unknown)} unknown"] if unknown else []
     return " and ".join(parts) or "a column is there twice"

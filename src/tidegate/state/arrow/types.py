@@ -1,13 +1,11 @@
-"""Types between Python and Arrow: takes dataclasses, gives Arrow schemas and the rows of a batch as records.
+"""The Arrow types of Python types, and the events of a batch: records of a dataclass, dicts or named tuples.
 
     int           int64               str    string      list[X]         list<X>
     float         double              bytes  binary      dict[K, V]      map<K, V>
     bool          bool                date   date32      tuple[X, Y]     struct<_1: X, _2: Y>
     datetime      timestamp[us, UTC]  Decimal decimal(38, 18)  dataclass  struct of its fields
 
-Optional[X] is a nullable X. How a row becomes a record is in `columns.py`.
-
-Events: take a batch's rows, give them as the operator wants them: its dataclass, dicts or records.
+Optional[X] is a nullable X. `decode.py` converts the columns of a batch to the fields of a record.
 """
 
 from __future__ import annotations
@@ -25,30 +23,17 @@ import pyarrow as pa
 
 from tidegate.errors import StateInvalid, ValueInvalid
 from tidegate.state.arrow.decode import Convert, Faults, converter
-from tidegate.state.schema.signatures import (
+from tidegate.state.serializers.signatures import (
     Signature,
     hints_of,
-    same_shape,
-    shown,
     signature_of,
-    signature_text,
+    type_text,
     unwrapped,
 )
 
-__all__ = [
-    "RecordBuilder",
-    "Signature",
-    "arrow_schema_of",
-    "arrow_type_of",
-    "record_builder",
-    "same_shape",
-    "signature_of",
-    "signature_text",
-]
-
 Record = TypeVar("Record")
 
-# What Spark takes as its widest decimal, with as many digits before the point as after it, nearly.
+# Spark's widest decimal, with about as many digits before the point as after it.
 DECIMAL_TYPE = pa.decimal128(38, 18)
 
 _LEAVES: dict[Any, pa.DataType] = {
@@ -64,7 +49,7 @@ _LEAVES: dict[Any, pa.DataType] = {
 
 
 def arrow_type_of(python_type: Any, *, operator: str = "(not named yet)") -> pa.DataType:
-    """Return the Arrow type in which values of a Python type travel; StateInvalid where there is none."""
+    """Return the Arrow type of a Python type; StateInvalid where there is none."""
     return _arrow_type(signature_of(python_type, operator=operator), python_type, operator)
 
 
@@ -72,7 +57,7 @@ def _arrow_type(signature: Signature, python_type: Any, operator: str) -> pa.Dat
     if isinstance(signature, str):
         leaf = _LEAVES.get(unwrapped(python_type)) or _BY_NAME.get(signature)
         if leaf is None:
-            reason = f"{shown(python_type)} is no type of a column; use list[float] or bytes."
+            reason = f"{type_text(python_type)} is no type of a column; use list[float] or bytes."
             raise StateInvalid(operator=operator, reason=reason)
         return leaf
     if "record" in signature:
@@ -111,17 +96,20 @@ _BY_NAME: dict[str, pa.DataType] = {
 def arrow_schema_of(record: type, *, operator: str = "(not named yet)") -> pa.Schema:
     """Return the Arrow schema of a dataclass: its fields in order, nullable where they are Optional."""
     if not dataclasses.is_dataclass(record):
-        reason = f"{shown(record)} is not a dataclass; rows are described by one."
+        reason = f"{type_text(record)} is not a dataclass; rows are described by one."
         raise StateInvalid(operator=operator, reason=reason)
     return pa.schema(list(arrow_type_of(record, operator=operator)))
 
 
 class RecordBuilder(Generic[Record]):
-    """Turns the rows of Arrow batches of one schema into instances of a dataclass, columns at a time."""
+    """Converts Arrow batches of one schema to instances of a dataclass, columns at a time.
+
+    StateInvalid when a column does not fit its field.
+    """
 
     def __init__(self, record: type[Record], schema: pa.Schema, *, operator: str = "(not named yet)") -> None:
         if not dataclasses.is_dataclass(record):
-            reason = f"{shown(record)} is not a dataclass; rows are described by one."
+            reason = f"{type_text(record)} is not a dataclass; rows are described by one."
             raise StateInvalid(operator=operator, reason=reason)
         self.record: type[Any] = record
         self._inputs: list[_Input] = []
@@ -134,8 +122,8 @@ class RecordBuilder(Generic[Record]):
     def __call__(self, batch: pa.RecordBatch, faults: Faults | None = None) -> list[Record]:
         """Return one record a row.
 
-        A row that does not fit raises ValueInvalid with its number and field. When `faults` is given, the
-        error is put there under the row's number instead, and the list has None in its place.
+        A row that does not fit raises ValueInvalid with its number and field. With `faults`, the error is
+        stored there under the row's number instead, and the list has None for the row.
         """
         found: Faults = {}
         records = self._built(batch, np.arange(batch.num_rows), found)
@@ -146,13 +134,13 @@ class RecordBuilder(Generic[Record]):
         return records
 
     def _built(self, batch: pa.RecordBatch, rows: npt.NDArray[np.int64], faults: Faults) -> list[Any]:
-        """Return the records of a batch; rows that do not fit are left out, and the others built again."""
+        """Return the records of a batch; without the rows that do not fit, the others are built again."""
         found: Faults = {}
         try:
             columns = [one.column(batch, rows, found) for one in self._inputs]
             if not found:
                 return list(map(self._make, *columns)) if columns else [self._make() for _ in rows]
-        except Exception as error:  # noqa: BLE001 - constructors raise anything; it is kept with its row
+        except Exception as error:  # noqa: BLE001 - constructors raise anything; it is stored with its row
             if not found and len(rows) == 1:
                 faults[int(rows[0])] = self._refused(int(rows[0]), error)
                 return [None]
@@ -179,19 +167,9 @@ class RecordBuilder(Generic[Record]):
         return lambda *values: record(**dict(zip(named, values, strict=True)))
 
 
-def record_builder(
-    record: type[Record], schema: pa.Schema, *, operator: str = "(not named yet)"
-) -> RecordBuilder[Record]:
-    """Return what turns batches of a schema into lists of records.
-
-    StateInvalid when a column does not fit.
-    """
-    return RecordBuilder(record, schema, operator=operator)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Input:
-    """Where a field of a record comes from: a column, or its default when the batch has no such column."""
+    """The source of a field: a column, or the field's default where the batch has no such column."""
 
     name: str
     index: int | None
@@ -221,7 +199,7 @@ def _input(
         convert = converter(kind, schema.field(places[0]).type, field.name)
         if convert is None:
             column = schema.field(places[0]).type
-            reason = f"{place} is {shown(kind)}, but the column is {column}; cast one of them."
+            reason = f"{place} is {type_text(kind)}, but the column is {column}; cast one of them."
             raise StateInvalid(operator=operator, reason=reason)
         return _Input(field.name, places[0], convert, _no_default, bool(field.kw_only))
     if field.default_factory is not dataclasses.MISSING:
@@ -242,7 +220,7 @@ Build = Callable[[pa.RecordBatch, Faults], list[Any]]
 
 
 def event_builder(in_type: type | None, schema: pa.Schema, operator: str) -> Build:
-    """Return what builds the events of batches with this schema; StateInvalid where a column does not fit."""
+    """Return the builder of events of batches with this schema; StateInvalid where a column does not fit."""
     if in_type is dict:
         return _as_dicts
     if in_type is not None:
@@ -257,7 +235,7 @@ def _as_dicts(batch: pa.RecordBatch, _faults: Faults) -> list[Any]:
 
 
 def _as_records(schema: pa.Schema) -> Build:
-    """Return a builder of named tuples, which cost the least; odd names of columns go by `event["…"]`."""
+    """Return a builder of named tuples, the cheapest form; `event["…"]` reads columns with odd names."""
     plain = namedtuple("Event", schema.names, rename=True)  # type: ignore[misc]
     places = {name: place for place, name in enumerate(schema.names)}
 
@@ -270,7 +248,7 @@ def _as_records(schema: pa.Schema) -> Build:
             return tuple.__getitem__(self, places[name] if isinstance(name, str) else name)
 
         def __getattr__(self, name: str) -> Any:
-            # Only names that a tuple cannot have as its own come here, such as `_id`.
+            # Reached only for names that a named tuple cannot have, such as `_id`.
             if name in places:
                 return tuple.__getitem__(self, places[name])
             raise AttributeError(f"the row has no column '{name}'; it has {', '.join(places)}")

@@ -1,8 +1,8 @@
-"""Aggregate functions: take values into an accumulator, give a result; known by what they can do.
+"""Aggregate functions: an accumulator into which values are folded, and the result of it.
 
-A user's function need not derive from `AggregateFunction`: whatever has `create`, `add(accumulator, value)`
-and `result(accumulator)` is one, and so is whatever has the names that Flink's users know:
-`create_accumulator`, `add(value, accumulator)` and `get_result(accumulator)`.
+A user's function need not derive from `AggregateFunction`: any object with `create`,
+`add(accumulator, value)` and `result(accumulator)` is one, and so is any with the methods of Flink's
+AggregateFunction: `create_accumulator`, `add(value, accumulator)` and `get_result(accumulator)`.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ ACC = TypeVar("ACC")
 OUT = TypeVar("OUT")
 
 PLACE = "function of an AggregatingState"
-_OURS = ("create", "add", "result")
-_FLINKS = ("create_accumulator", "add", "get_result")
+_METHODS = ("create", "add", "result")
+_FLINK_METHODS = ("create_accumulator", "add", "get_result")
 _PLAIN_TYPES = (bool, int, float, str, bytes)
+_NO_METHOD = object()
 
 
 class AggregateFunction(Generic[IN, ACC, OUT]):
-    """How an AggregatingState folds: values go into an accumulator, from which the result is made.
+    """The function of an AggregatingState: values are folded into an accumulator, which has a result.
 
     `accumulator` is the accumulator's type, by which it is stored; where it is not set, it is the second
-    generic argument, else what `create` says that it returns, else the type of what it returns. `add` may
-    change the accumulator that it is given, or make another.
+    generic argument, else the return annotation of `create`, else the type of what `create` returns. `add`
+    may change the accumulator in place, or return another.
     """
 
     accumulator: ClassVar[Any] = None
 
     def create(self) -> ACC:
-        """Return an accumulator in which nothing is yet."""
+        """Return an empty accumulator."""
         raise NotImplementedError
 
     def add(self, accumulator: ACC, value: IN) -> ACC:
-        """Fold a value in and give the accumulator."""
+        """Fold a value in and return the accumulator."""
         raise NotImplementedError
 
     def result(self, accumulator: ACC) -> OUT:
@@ -45,12 +46,12 @@ class AggregateFunction(Generic[IN, ACC, OUT]):
         raise NotImplementedError
 
     def merge(self, first: ACC, second: ACC) -> ACC:
-        """Return the accumulator of what was added to either."""
+        """Return the accumulator of the values of both."""
         raise NotImplementedError
 
 
-class _Renamed(AggregateFunction[Any, Any, Any]):
-    """A function with Flink's names and their order."""
+class _FlinkAdapter(AggregateFunction[Any, Any, Any]):
+    """A function with Flink's names and order of arguments."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -68,25 +69,24 @@ class _Renamed(AggregateFunction[Any, Any, Any]):
         return self.function.merge(first, second)
 
 
-def adapted(function: Any) -> tuple[AggregateFunction[Any, Any, Any], Any]:
-    """Return a function under our names, and the type of its accumulator; ValueInvalid where it is none."""
-    if _has(function, _OURS):
+def adapt_function(function: Any) -> tuple[AggregateFunction[Any, Any, Any], Any]:
+    """Return an aggregate function and the type of its accumulator; ValueInvalid for any other object."""
+    if _has(function, _METHODS):
         return function, _accumulator_of(function, "create")
-    if _has(function, _FLINKS):
-        return _Renamed(function), _accumulator_of(function, "create_accumulator")
-    reason = f"{type(function).__name__} has not {', '.join(_OURS)}; derive it from tide.AggregateFunction"
+    if _has(function, _FLINK_METHODS):
+        return _FlinkAdapter(function), _accumulator_of(function, "create_accumulator")
+    reason = f"{type(function).__name__} has not {', '.join(_METHODS)}; derive it from tide.AggregateFunction"
     raise ValueInvalid(place=PLACE, reason=reason)
 
 
 def _has(function: Any, names: tuple[str, ...]) -> bool:
-    """Return whether the methods are there; those that AggregateFunction only names do not count."""
+    """Return whether the methods are there; the abstract ones of AggregateFunction do not count."""
     if isinstance(function, type):
         return False
-    written = (getattr(type(function), name, None) for name in names)
-    unwritten = (getattr(AggregateFunction, name, None) for name in names)
     return all(
-        callable(getattr(function, name, None)) and (method is None or method is not bare)
-        for name, method, bare in zip(names, written, unwritten, strict=True)
+        callable(getattr(function, name, None))
+        and getattr(type(function), name, None) is not getattr(AggregateFunction, name, _NO_METHOD)
+        for name in names
     )
 
 
@@ -112,7 +112,7 @@ def _accumulator_of(function: Any, maker: str) -> Any:
 
 
 def _type_of(value: Any) -> Any:
-    """Return the type by which a value is stored; None where the value alone does not say."""
+    """Return the type by which a value is stored; None where the value does not determine it."""
     if isinstance(value, _PLAIN_TYPES) or is_dataclass(value):
         return type(value)
     if isinstance(value, tuple) and value:

@@ -1,7 +1,7 @@
-"""Vectors: read and write one entry for each of many keys at once, as numpy or Arrow where the type allows.
+"""Vectorised access: one entry for each of many keys, as numpy or Arrow where the type allows.
 
-The keys of a call are the batch's distinct keys themselves (nothing has to be looked up), or any array of
-keys that occur in the batch.
+The keys of a call are the batch's distinct keys themselves (no lookup is needed), or any array of keys that
+occur in the batch.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from tidegate.errors import StateOutsideKey, StorageCorrupt, ValueInvalid
 from tidegate.model.names import shorten
+from tidegate.state.cursor import KeyBatch
 from tidegate.state.kinds.entry import Cells
 from tidegate.state.kinds.entry_format import (
     FLAG_TIME,
@@ -32,7 +33,6 @@ from tidegate.state.kinds.entry_format import (
     split_value,
     timed_values,
 )
-from tidegate.state.runtime.cursor import KeyBatch
 from tidegate.state.ttl import TtlRule
 
 Numbers: TypeAlias = npt.NDArray[Any]
@@ -41,177 +41,177 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The keys that a call means: their places among the batch's keys (None: all of them), their entries."""
+class Selection:
+    """The keys of a call: their positions among the batch's keys (None: all of them), their entries."""
 
     many: KeyBatch
-    places: npt.NDArray[np.int64] | None
+    positions: npt.NDArray[np.int64] | None
     entries: list[bytes]
-    # What the entries lie under where they are scanned; None for one entry a key.
+    # The prefixes under which the entries are scanned; None for one entry a key.
     prefixes: list[bytes] | None = None
 
-    def at(self, places: npt.NDArray[np.int64]) -> Chosen:
-        """Return some of the entries, by their places; all of them cost nothing."""
-        if len(places) == len(self.entries):
+    def at(self, indices: npt.NDArray[np.int64]) -> Selection:
+        """Return some of the entries, by their indices; itself for all of them."""
+        if len(indices) == len(self.entries):
             return self
-        prefixes = None if self.prefixes is None else _some(self.prefixes, places)
-        chosen = places if self.places is None else self.places[places]
-        return Chosen(self.many, chosen, _some(self.entries, places), prefixes)
+        prefixes = None if self.prefixes is None else _pick(self.prefixes, indices)
+        positions = indices if self.positions is None else self.positions[indices]
+        return Selection(self.many, positions, _pick(self.entries, indices), prefixes)
 
     def key_at(self, index: int) -> Any:
         """Return the key of an entry as users see it."""
-        place = index if self.places is None else int(self.places[index])
-        return self.many.keys[place].as_py()
+        position = index if self.positions is None else int(self.positions[index])
+        return self.many.keys[position].as_py()
 
 
-def chosen_of(cells: Cells[Any], keys: Any) -> Chosen:
-    """Return the entries of the keys of a call; refuses keys that do not occur in the batch."""
+def select_keys(cells: Cells[Any], keys: Any) -> Selection:
+    """Return the entries of the keys of a call; ValueInvalid for keys that do not occur in the batch."""
     many = cells.cursor.many
     if many is None:
         raise StateOutsideKey(state=cells.name)
     if cells.many is not many:
         cells.many, cells.many_entries = many, cells.entry_keys(many.groups, many.stored)
-        cells.many_chosen = None
+        cells.last_selection = None
     if keys is many.keys:
-        return Chosen(many, None, cells.many_entries)
-    last = cells.many_chosen
+        return Selection(many, None, cells.many_entries)
+    last = cells.last_selection
     if last is not None and last[0] is keys:
-        found: Chosen = last[1]
+        found: Selection = last[1]
         return found
-    places = places_of(cells, many, keys)
-    chosen = Chosen(many, places, _some(cells.many_entries, places))
+    positions = key_positions(cells, many, keys)
+    selection = Selection(many, positions, _pick(cells.many_entries, positions))
     if isinstance(keys, pa.Array | pa.ChunkedArray):  # others may be changed in place
-        cells.many_chosen = keys, chosen
-    return chosen
+        cells.last_selection = keys, selection
+    return selection
 
 
-def places_of(cells: Cells[Any], many: KeyBatch, keys: Any) -> npt.NDArray[np.int64]:
-    """Return the place of each key among the batch's keys."""
+def key_positions(cells: Cells[Any], many: KeyBatch, keys: Any) -> npt.NDArray[np.int64]:
+    """Return the position of each key among the batch's keys."""
     try:
-        wanted = keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys)
-        wanted = wanted.cast(many.keys.type)
+        column = keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys)
+        column = column.cast(many.keys.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         reason = f"they are not of the key's type {many.keys.type} ({error})"
         raise ValueInvalid(place=f"keys given to state '{cells.name}'", reason=reason) from error
     if pa.types.is_nested(many.keys.type):
-        known = {_frozen(key): place for place, key in enumerate(many.keys.to_pylist())}
-        found = pa.array([known.get(_frozen(key)) for key in wanted.to_pylist()], pa.int64())
+        known = {_hashable(key): position for position, key in enumerate(many.keys.to_pylist())}
+        found = pa.array([known.get(_hashable(key)) for key in column.to_pylist()], pa.int64())
     else:
-        found = pc.index_in(wanted, value_set=many.keys)
+        found = pc.index_in(column, value_set=many.keys)
     if found.null_count:
-        foreign = wanted.filter(found.is_null())[0].as_py()
+        foreign = column.filter(found.is_null())[0].as_py()
         reason = f"{shorten(repr(foreign))} is not among the keys of this batch"
         raise ValueInvalid(place=f"keys given to state '{cells.name}'", reason=reason)
     return np.asarray(found).astype(np.int64, copy=False)
 
 
-def read_values(cells: Cells[Any], chosen: Chosen, default: Any) -> Any:
-    """Return what is seen of each entry, as numpy, Arrow or a list; the default where nothing is."""
+def read_values(cells: Cells[Any], selection: Selection, default: Any) -> Any:
+    """Return the visible value of each entry, as numpy, Arrow or a list; the default where there is none."""
     dtype = cells.serializer.dtype
     if dtype is None:
-        return _as_arrow(cells, open_all(cells, chosen, seen_of(cells, chosen), default))
-    stored = cells.stage.get_many(chosen.entries)
+        return _as_arrow(cells, decode_values(cells, selection, read_visible(cells, selection), default))
+    stored = cells.write_batch.get_many(selection.entries)
     fill = default if default is not None else 0
     rows = number_rows(stored, cells.version, np.dtype(dtype), cells.encode(fill))
     if rows is None:
-        _hide(cells, chosen, stored)
-        numbers = np.array(open_all(cells, chosen, stored, fill), dtype=dtype)
+        _hide(cells, selection, stored)
+        numbers = np.array(decode_values(cells, selection, stored, fill), dtype=dtype)
         is_absent = np.fromiter((one is None for one in stored), np.bool_, len(stored))
     else:
         numbers, is_absent = rows["number"].copy(), rows["version"] == 0
         is_timed = "time" in (rows.dtype.names or ())
         times_ms = rows["time"].astype(np.int64) if is_timed else np.full(len(rows), NO_TIME)
-        hidden = _hidden(cells, chosen, stored, times_ms)
+        hidden = _hidden(cells, selection, stored, times_ms)
         if len(hidden):
             numbers[hidden], is_absent[hidden] = fill, True
     return numbers if default is not None else pa.array(numbers, mask=is_absent)
 
 
-def seen_of(cells: Cells[Any], chosen: Chosen) -> list[bytes | None]:
-    """Return the stored values of entries, None where nothing is seen; a read may make them live longer."""
-    stored = cells.stage.get_many(chosen.entries)
-    _hide(cells, chosen, stored)
+def read_visible(cells: Cells[Any], selection: Selection) -> list[bytes | None]:
+    """Return the stored values of entries, None where none is visible; a read may refresh their TTL."""
+    stored = cells.write_batch.get_many(selection.entries)
+    _hide(cells, selection, stored)
     return stored
 
 
-def _hide(cells: Cells[Any], chosen: Chosen, stored: list[bytes | None]) -> None:
+def _hide(cells: Cells[Any], selection: Selection, stored: list[bytes | None]) -> None:
     if cells.rule is not None:
-        for at in _hidden(cells, chosen, stored, _times(cells, chosen, stored)).tolist():
+        for at in _hidden(cells, selection, stored, _times(cells, selection, stored)).tolist():
             stored[at] = None
 
 
 def _hidden(
-    cells: Cells[Any], chosen: Chosen, stored: list[bytes | None], times_ms: TimesMs
+    cells: Cells[Any], selection: Selection, stored: list[bytes | None], times_ms: TimesMs
 ) -> npt.NDArray[np.int64]:
-    """Return the places of what a read does not see, and let the read count as one."""
+    """Return the indices of the entries that a read does not see; refresh the TTL of the others."""
     rule = cells.rule
     if rule is None:
-        return _NOWHERE
+        return _NO_POSITIONS
     cells.accesses += len(stored)
-    # What is written next needs the old times again.
-    cells.known_times = chosen.entries, times_ms
+    # A write that follows needs the old times again.
+    cells.known_times = selection.entries, times_ms
     has_time = times_ms != NO_TIME
     if not has_time.any():
-        return _NOWHERE
-    now_ms = _now_ms(cells, rule, chosen)
+        return _NO_POSITIONS
+    now_ms = _now_ms(cells, rule, selection)
     is_expired = (now_ms - times_ms > rule.ttl_ms) & has_time
     if rule.refreshes:
         older = np.flatnonzero(~is_expired & (now_ms > times_ms) & has_time)
         if len(older):
-            fresh = retimed([one for one in _some(stored, older) if one is not None], now_ms[older])
+            fresh = retimed([one for one in _pick(stored, older) if one is not None], now_ms[older])
             known_ms = times_ms.copy()
             known_ms[older] = now_ms[older]
-            _put_timed(cells, rule, chosen.at(older), fresh, (times_ms[older], now_ms[older]))
-            cells.known_times = chosen.entries, known_ms
-    return _NOWHERE if rule.shows_expired else np.flatnonzero(is_expired)
+            _put_timed(cells, rule, selection.at(older), fresh, (times_ms[older], now_ms[older]))
+            cells.known_times = selection.entries, known_ms
+    return _NO_POSITIONS if rule.shows_expired else np.flatnonzero(is_expired)
 
 
-def write_values(cells: Cells[Any], chosen: Chosen, values: Any) -> None:
-    """Keep a value for each entry; a null forgets."""
-    given = _given(cells, values)
-    if len(given) != len(chosen.entries):
-        reason = f"{len(given)} values for {len(chosen.entries)} keys"
+def write_values(cells: Cells[Any], selection: Selection, values: Any) -> None:
+    """Store a value for each entry; a null removes it."""
+    encoded = _encode_values(cells, values)
+    if len(encoded) != len(selection.entries):
+        reason = f"{len(encoded)} values for {len(selection.entries)} keys"
         raise ValueInvalid(place=f"values given to state '{cells.name}'", reason=reason)
     rule = cells.rule
     if rule is None:
-        cells.put_many(chosen.entries, _stored(cells, given, None), chosen.prefixes)
+        cells.put_many(selection.entries, _stored(cells, encoded, None), selection.prefixes)
         return
-    cells.accesses += len(given)
-    now_ms = _now_ms(cells, rule, chosen)
-    old_ms = _old_times(cells, rule, chosen)
+    cells.accesses += len(encoded)
+    now_ms = _now_ms(cells, rule, selection)
+    old_ms = _old_times(cells, rule, selection)
     if rule.is_event:
         now_ms = np.maximum(now_ms, old_ms)
-    stored = _stored(cells, given, now_ms)
-    _put_timed(cells, rule, chosen, stored, (old_ms, now_ms))
-    # A key that is there twice, or a null, has not the time that stands at its place.
-    is_known = chosen.places is None and chosen.prefixes is None and None not in stored
-    cells.known_times = (chosen.entries, now_ms) if is_known else None
+    stored = _stored(cells, encoded, now_ms)
+    _put_timed(cells, rule, selection, stored, (old_ms, now_ms))
+    # The times are not those of keys that occur twice, nor of nulls.
+    is_known = selection.positions is None and selection.prefixes is None and None not in stored
+    cells.known_times = (selection.entries, now_ms) if is_known else None
 
 
 def append_values(
-    cells: Cells[Any], chosen: Chosen, values: Any, take_ends: Callable[[int], list[bytes]]
+    cells: Cells[Any], selection: Selection, values: Any, take_ends: Callable[[int], list[bytes]]
 ) -> None:
-    """Add a value under each key, behind what is there; `take_ends` gives the ends of new entries."""
+    """Add a value under each key, after those that are there; `take_ends` returns the ends of new entries."""
     rule = cells.rule
-    given = _given(cells, values)
-    prefixes = chosen.entries
-    has_nulls = isinstance(given, list) and None in given
-    if len(given) != len(prefixes) or has_nulls:
-        nulls = sum(payload is None for payload in given)
-        reason = f"{len(given)} values, {nulls} of them null, for {len(prefixes)} keys"
+    encoded = _encode_values(cells, values)
+    prefixes = selection.entries
+    has_nulls = isinstance(encoded, list) and None in encoded
+    if len(encoded) != len(prefixes) or has_nulls:
+        nulls = sum(payload is None for payload in encoded)
+        reason = f"{len(encoded)} values, {nulls} of them null, for {len(prefixes)} keys"
         raise ValueInvalid(place=f"values given to state '{cells.name}'", reason=reason)
     entries = list(map(operator.add, prefixes, take_ends(len(prefixes))))
-    added = Chosen(chosen.many, chosen.places, entries, prefixes)
+    added = Selection(selection.many, selection.positions, entries, prefixes)
     if rule is None:
-        cells.put_many(entries, _stored(cells, given, None), prefixes)
+        cells.put_many(entries, _stored(cells, encoded, None), prefixes)
         return
-    cells.accesses += len(given)
+    cells.accesses += len(encoded)
     now_ms = _now_ms(cells, rule, added)
-    _put_timed(cells, rule, added, _stored(cells, given, now_ms), (np.full(len(given), NO_TIME), now_ms))
+    _put_timed(cells, rule, added, _stored(cells, encoded, now_ms), (np.full(len(encoded), NO_TIME), now_ms))
 
 
-def _given(cells: Cells[Any], values: Any) -> Numbers | list[bytes | None]:
-    """Return numbers in the state's own type, or what the serializer makes of values; None where null."""
+def _encode_values(cells: Cells[Any], values: Any) -> Numbers | list[bytes | None]:
+    """Return numbers in the state's own type, or the payloads of values; None where null."""
     dtype = cells.serializer.dtype
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -229,29 +229,29 @@ def _given(cells: Cells[Any], values: Any) -> Numbers | list[bytes | None]:
 
 
 def _stored(
-    cells: Cells[Any], given: Numbers | list[bytes | None], times_ms: TimesMs | None
+    cells: Cells[Any], encoded: Numbers | list[bytes | None], times_ms: TimesMs | None
 ) -> Sequence[bytes | None]:
-    """Return stored values of numbers or payloads, with times where there are any."""
-    if isinstance(given, np.ndarray):
-        return packed_numbers(given, cells.version, times_ms)
+    """Return the stored values of numbers or payloads, with times where there are any."""
+    if isinstance(encoded, np.ndarray):
+        return packed_numbers(encoded, cells.version, times_ms)
     if times_ms is not None:
-        return timed_values(cells.version, times_ms, given)
+        return timed_values(cells.version, times_ms, encoded)
     head = cells.head
-    return [None if payload is None else head + payload for payload in given]
+    return [None if payload is None else head + payload for payload in encoded]
 
 
-def _old_times(cells: Cells[Any], rule: TtlRule, chosen: Chosen) -> TimesMs:
-    """Return times of entries that are written next, NO_TIME where there are none or nobody needs them."""
+def _old_times(cells: Cells[Any], rule: TtlRule, selection: Selection) -> TimesMs:
+    """Return the times of entries before a write, NO_TIME where there are none or they are not needed."""
     known = cells.known_times
-    if known is not None and known[0] is chosen.entries:
+    if known is not None and known[0] is selection.entries:
         return known[1]
     if not rule.is_event and not rule.is_indexed:
-        return np.full(len(chosen.entries), NO_TIME)
-    return _times(cells, chosen, cells.stage.get_many(chosen.entries))
+        return np.full(len(selection.entries), NO_TIME)
+    return _times(cells, selection, cells.write_batch.get_many(selection.entries))
 
 
 def as_dtype(cells: Cells[Any], values: Numbers, dtype: np.dtype[Any]) -> Numbers:
-    """Return numbers in the state's own type, in one piece; refuses what would lose a part of them."""
+    """Return contiguous numbers in the state's own type; ValueInvalid where the cast would lose digits."""
     fits = {"i": "iu", "f": "fiu"}.get(dtype.kind, dtype.kind)
     if values.ndim != 1 or values.dtype.kind not in fits:
         reason = f"{values.dtype} of {values.ndim} dimensions is not a column of {dtype}"
@@ -261,18 +261,20 @@ def as_dtype(cells: Cells[Any], values: Numbers, dtype: np.dtype[Any]) -> Number
     return np.ascontiguousarray(values, dtype=dtype)
 
 
-def open_all(cells: Cells[Any], chosen: Chosen, stored: Sequence[bytes | None], default: Any) -> list[Any]:
-    """Decode stored values that are seen; the default, never shared, where there is none."""
-    found = _opened(cells, stored)
+def decode_values(
+    cells: Cells[Any], selection: Selection, stored: Sequence[bytes | None], default: Any
+) -> list[Any]:
+    """Decode visible stored values; a copy of the default where there is none."""
+    found = _decode_uniform(cells, stored)
     if found is None:
-        found = [_open(cells, chosen, index, one) for index, one in enumerate(stored)]
+        found = [_decode_one(cells, selection, index, one) for index, one in enumerate(stored)]
     if default is None:
         return found
     decode, spare = cells.decode, cells.encode(default)
     return [decode(spare) if one is None else value for one, value in zip(stored, found, strict=True)]
 
 
-def _opened(cells: Cells[Any], stored: Sequence[bytes | None]) -> list[Any] | None:
+def _decode_uniform(cells: Cells[Any], stored: Sequence[bytes | None]) -> list[Any] | None:
     """Decode stored values of one version, all with a time or all without; None where they are not."""
     there = [one for one in stored if one is not None]
     skip = TIMED_BYTES if there and there[0][1:2] == _FLAGGED else PLAIN_BYTES
@@ -286,30 +288,30 @@ def _opened(cells: Cells[Any], stored: Sequence[bytes | None]) -> list[Any] | No
     try:
         decoded: Any = cells.serializer.decode_many([one[skip:] for one in there])
     except StorageCorrupt:
-        return None  # the one that is damaged says so when they are decoded one by one
-    opened: list[Any] = decoded.tolist() if isinstance(decoded, np.ndarray) else list(decoded)
+        return None  # decoded one by one, the damaged one is named
+    listed: list[Any] = decoded.tolist() if isinstance(decoded, np.ndarray) else list(decoded)
     if len(there) == len(stored):
-        return opened
-    values = iter(opened)
+        return listed
+    values = iter(listed)
     return [None if one is None else next(values) for one in stored]
 
 
-def _open(cells: Cells[Any], chosen: Chosen, index: int, one: bytes | None) -> Any:
+def _decode_one(cells: Cells[Any], selection: Selection, index: int, one: bytes | None) -> Any:
     if one is None:
         return None
     try:
         version, _, payload = split_value(one)
         return cells.decoded(version, payload)
     except StorageCorrupt as error:
-        raise cells.corrupt(error, chosen.key_at(index)) from error
+        raise cells.corrupt(error, selection.key_at(index)) from error
 
 
-_NOWHERE = np.empty(0, np.int64)
+_NO_POSITIONS = np.empty(0, np.int64)
 _FLAGGED = bytes([FLAG_TIME])
 
 
-def _some(many: Sequence[_T], places: npt.NDArray[np.int64]) -> list[_T]:
-    return list(map(many.__getitem__, places.tolist()))
+def _pick(many: Sequence[_T], indices: npt.NDArray[np.int64]) -> list[_T]:
+    return list(map(many.__getitem__, indices.tolist()))
 
 
 def _as_arrow(cells: Cells[Any], values: list[Any]) -> Any:
@@ -317,8 +319,8 @@ def _as_arrow(cells: Cells[Any], values: list[Any]) -> Any:
     return values if arrow_type is None else pa.array(values, arrow_type)
 
 
-def _times(cells: Cells[Any], chosen: Chosen, stored: Sequence[bytes | None]) -> TimesMs:
-    """Return the times of stored values; NO_TIME where nothing is stored, or something without a time."""
+def _times(cells: Cells[Any], selection: Selection, stored: Sequence[bytes | None]) -> TimesMs:
+    """Return the times of stored values; NO_TIME where there is no value, or one without a time."""
     there = [one for one in stored if one is not None]
     times = np.full(len(stored), NO_TIME)
     heads = heads_of(there)
@@ -334,32 +336,32 @@ def _times(cells: Cells[Any], chosen: Chosen, stored: Sequence[bytes | None]) ->
         try:
             time_ms = split_value(one)[1]
         except StorageCorrupt as error:
-            raise cells.corrupt(error, chosen.key_at(at)) from error
+            raise cells.corrupt(error, selection.key_at(at)) from error
         if time_ms is not None:
             times[at] = time_ms
     return times
 
 
-def _now_ms(cells: Cells[Any], rule: TtlRule, chosen: Chosen) -> TimesMs:
-    """Return what time it is for each key: by event time that of the key's newest row."""
-    count = len(chosen.entries)
+def _now_ms(cells: Cells[Any], rule: TtlRule, selection: Selection) -> TimesMs:
+    """Return the current time of each key: by event time that of the key's newest row."""
+    count = len(selection.entries)
     if not rule.is_event:
         return np.full(count, cells.cursor.batch_ms, np.int64)
-    if chosen.many.newest_event_ms is None:
+    if selection.many.newest_event_ms is None:
         return np.full(count, cells.now_ms(rule), np.int64)
-    newest = chosen.many.newest_event_ms()
-    return newest if chosen.places is None else newest[chosen.places]
+    newest = selection.many.newest_event_ms()
+    return newest if selection.positions is None else newest[selection.positions]
 
 
 def _put_timed(
     cells: Cells[Any],
     rule: TtlRule,
-    chosen: Chosen,
+    selection: Selection,
     stored: Sequence[bytes | None],
     times: tuple[TimesMs, TimesMs],
 ) -> None:
-    """Stage stored values, and name them in the buckets of their new times unless the old ones have these."""
-    cells.put_many(chosen.entries, stored, chosen.prefixes)
+    """Stage stored values, and index them under the buckets of their new times where these changed."""
+    cells.put_many(selection.entries, stored, selection.prefixes)
     if not rule.is_indexed:
         return
     old_ms, now_ms = times
@@ -375,9 +377,9 @@ def _put_timed(
         return
     ordered = moved[np.argsort(buckets[moved], kind="stable")]
     starts = np.flatnonzero(np.diff(buckets[ordered], prepend=buckets[ordered[0]] - 1))
-    for places in np.split(ordered, starts[1:]):
-        cells.index_many(chosen.at(places).entries, int(buckets[places[0]]))
+    for indices in np.split(ordered, starts[1:]):
+        cells.index_many(selection.at(indices).entries, int(buckets[indices[0]]))
 
 
-def _frozen(key: Any) -> Any:
+def _hashable(key: Any) -> Any:
     return tuple(key.values()) if isinstance(key, dict) else key

@@ -1,35 +1,36 @@
-"""States as an operator declares them: take a type and options, give a description, then a bound state.
+"""States as an operator declares them, and what all kinds of state share.
 
-A state is a class attribute of an operator. The class attribute only describes; while an operator runs, a
-bound state of the same class lies in its place on the instance and works on the key that the cursor stands
-on.
+A state is a class attribute of an operator. There it is only declared: methods that read or write entries
+raise StateOutsideKey. While an operator runs, its instance has a bound copy under the same name, whose
+methods read and write the entries of the current key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
 from tidegate.errors import StateOutsideKey, ValueInvalid
+from tidegate.state.cursor import KeyCursor
+from tidegate.state.kinds.entry import Cells
 from tidegate.state.kinds.entry_format import SCHEMA_VERSION_MAX
-from tidegate.state.runtime.cursor import Cursor
 from tidegate.state.ttl import Ttl
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from tidegate.state.runtime.write_batch import Stage
     from tidegate.state.schema.migrations import Migration, Upgrader
     from tidegate.state.schema.schema import StateSpec
     from tidegate.state.serializers.registry import Serializer
+    from tidegate.state.write_batch import WriteBatch
 
 StateKind = Literal["value", "list", "map", "reducing", "aggregating", "operator-list"]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """What every state may be told beside its types."""
+class StateOptions:
+    """The options of every state, beside its types."""
 
     ttl: Ttl | None = None
     name: str | None = None
@@ -39,16 +40,32 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
-    """What a state needs to run: its number in the schema, the stage, the cursor, and how old bytes are read.
+class StateBinding:
+    """What a state needs to run: its number in the schema, the write batch, the cursor, the upgrader.
 
     `upgrader` reads values of older versions; None where there are none.
     """
 
     number: int
-    stage: Stage
-    cursor: Cursor
+    write_batch: WriteBatch
+    cursor: KeyCursor
     upgrader: Upgrader | None = None
+
+
+class _Unbound:
+    """The cells and the cursor of a declared state: any use of them raises StateOutsideKey.
+
+    A bound state has the same class, so a hook of the class (`__getattr__`, a descriptor) would slow down the
+    attributes of bound states too; a value of the instance does not.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_"):  # pickle and copy look for optional methods
+            raise AttributeError(name)
+        raise StateOutsideKey(state=self._state.name)
 
 
 class State:
@@ -56,7 +73,7 @@ class State:
 
     kind: ClassVar[StateKind]
 
-    def __init__(self, types: tuple[Any, ...], options: Options) -> None:
+    def __init__(self, types: tuple[Any, ...], options: StateOptions) -> None:
         is_number = isinstance(options.version, int) and not isinstance(options.version, bool)
         if not is_number or not 1 <= options.version <= SCHEMA_VERSION_MAX:
             reason = f"{options.version!r} is no whole number between 1 and {SCHEMA_VERSION_MAX}"
@@ -64,6 +81,10 @@ class State:
         self.types = types
         self.options = options
         self._name = options.name
+        unbound: Any = _Unbound(self)
+        self.cells: Cells[Any] = unbound
+        # That of the cells: value states read it for every row, without a step through the cells.
+        self._cursor: KeyCursor = unbound
 
     def __set_name__(self, owner: type, name: str) -> None:
         if self._name is None:
@@ -71,7 +92,7 @@ class State:
 
     @property
     def name(self) -> str:
-        """Return the name under which the state is kept: as it was told, else that of the class attribute."""
+        """Return the name under which the state is stored: that of the options, else of the attribute."""
         return self._name or "(without a name)"
 
     @property
@@ -80,7 +101,7 @@ class State:
 
     @property
     def redistribute(self) -> str | None:
-        """Return how elements are shared out when the parallelism changes; None for keyed state."""
+        """Return how rescaling distributes the elements; None for keyed state."""
         return None
 
     @property
@@ -90,15 +111,15 @@ class State:
 
     @property
     def serializer(self) -> Serializer[Any]:
-        """Return the serializer of one entry's value: as it was told, else that of its type."""
+        """Return the serializer of one entry's value: that of the options, else of its type."""
         from tidegate.state.serializers.registry import serializer_for
 
         return self.options.serializer or serializer_for(self.value_type)
 
     def spec(self) -> StateSpec:
-        """Return the description that is compared with what the checkpoint knows."""
+        """Return the description that is compared with the schema in the checkpoint."""
         from tidegate.state.schema.schema import StateSpec, signature_for
-        from tidegate.state.schema.signatures import signature_of
+        from tidegate.state.serializers.signatures import signature_of
 
         serializer = self.serializer.name
         keys = tuple(signature_of(one) for one in self.types[:-1])
@@ -112,15 +133,20 @@ class State:
             redistribute=self.redistribute,
         )
 
-    def bind(self, binding: Binding) -> Self:
-        """Return the state that works on entries; the operator's attribute while it runs."""
-        raise NotImplementedError
+    def bind(self, binding: StateBinding) -> Self:
+        """Return a copy that works on entries: the operator's attribute while it runs."""
+        bound = object.__new__(type(self))
+        # Not by `copy`, which creates a dict for the attributes: they are slower to read from it.
+        for name, value in vars(self).items():
+            setattr(bound, name, value)
+        bound._attach(binding)
+        return bound
 
-    def unbound(self) -> StateOutsideKey:
-        """Return the error for a state that is used while no operator runs."""
-        return StateOutsideKey(state=self.name)
+    def _attach(self, binding: StateBinding) -> None:
+        """Make this copy the bound state; kinds add what their methods read for every row."""
+        self.cells = Cells(self, binding)
+        self._cursor = binding.cursor
 
-
-def bind(state: State, binding: Binding) -> State:
-    """Return the bound state of a declared one."""
-    return state.bind(binding)
+    def entry_keys(self, groups: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
+        """Return the entries of keys, for a prefetch; only for kinds with one entry for each key."""
+        return self.cells.entry_keys(groups, stored)

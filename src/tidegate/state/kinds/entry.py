@@ -1,7 +1,7 @@
-"""Cells: the entries of one bound state. Takes values, gives what is seen of them, keeps times and index.
+"""The entries of one bound state: reads and writes of single values, with what TTL means for each.
 
-A cell is one stored value (values.py) under one entry of the layout. Everything that TTL means for a single
-entry happens here: whether it is seen, when a read makes it live longer, which bucket of the index names it.
+A cell is one stored value (entry_format.py) under one entry of the layout (checkpoint/keys/layout.py). Here
+is decided whether it is visible, when a read refreshes it, and under which bucket of the index it lies.
 """
 
 from __future__ import annotations
@@ -10,46 +10,48 @@ import enum
 import operator
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from tidegate.checkpoint.keys.layout import SPACE_ENTRY, SPACE_EXPIRY
 from tidegate.errors import StateCorrupt, StateInvalid, StateOutsideKey, StorageCorrupt
 from tidegate.model.names import shorten
-from tidegate.state.kinds.declaration import Binding, State
+from tidegate.state.cursor import KeyBatch
 from tidegate.state.kinds.entry_format import TimesMs, plain_header, split_value, time_of, timed_header
-from tidegate.state.runtime.cursor import KeyBatch
 from tidegate.state.ttl import TtlRule
+
+if TYPE_CHECKING:
+    from tidegate.state.kinds.declaration import State, StateBinding
 
 T = TypeVar("T")
 
-# The value of an index entry says nothing but its own version.
+# The value of an index entry is its format version and nothing else.
 INDEX_VALUE = b"\x01"
 
-# Where the state's number ends in the key of an entry: behind the key group, the space and the number.
+# Where the key begins in an entry: behind the key group, the space and the state's number.
 KEY_AT = 5
 
-# Entries under prefixes that one batch stages many at once. They are remembered until the batch is over, also
-# when the stage has spilled them; beyond it they are staged one by one.
-LOOSE_MAX = 500_000
+# Entries under prefixes that one batch stages by vectorised calls. They stay in memory until the batch ends,
+# also after a spill; beyond this number they are staged one by one.
+UNGROUPED_MAX = 500_000
 
 _MIDDLE = struct.Struct(">BH")
 _BUCKET = struct.Struct(">Q")
 _SIGN = 1 << 63
 
 
-class Gone(enum.Enum):
-    """Nothing to be seen: no entry, or one that is expired."""
+class Absent(enum.Enum):
+    """The result of a read where no entry is visible: there is none, or it is expired."""
 
-    GONE = 0
-
-
-GONE: Final = Gone.GONE
+    ABSENT = 0
 
 
-class Loose:
-    """Entries that were staged many at once: which of them lie under a prefix is found when somebody asks.
+ABSENT: Final = Absent.ABSENT
 
-    The stage does not know them by their prefix; that costs more than to stage them, and is seldom asked for.
+
+class UngroupedEntries:
+    """Entries staged by vectorised calls, grouped by their prefixes only when a prefix is scanned.
+
+    The write batch does not index them by prefix: that costs more than staging them, and is seldom needed.
     """
 
     __slots__ = ("_batches", "_under", "count")
@@ -60,12 +62,12 @@ class Loose:
         self.count = 0
 
     def add(self, prefixes: Sequence[bytes], entries: Sequence[bytes]) -> None:
-        """Remember entries, each under its prefix."""
+        """Add entries, each under its prefix."""
         self._batches.append((prefixes, entries))
         self.count += len(entries)
 
     def under(self, prefix: bytes) -> Sequence[bytes]:
-        """Return the entries under a prefix, in the order in which they came; one may be there again."""
+        """Return the entries under a prefix in the order in which they came; one may occur again."""
         for prefixes, entries in self._batches:
             for one, entry in zip(prefixes, entries, strict=True):
                 self._under.setdefault(one, []).append(entry)
@@ -87,24 +89,24 @@ class Cells(Generic[T]):
         "indexed",
         "indexed_count",
         "known_times",
-        "loose",
+        "last_selection",
         "many",
-        "many_chosen",
         "many_entries",
         "middle",
         "name",
         "number",
         "rule",
         "serializer",
-        "stage",
+        "ungrouped",
         "upgrader",
         "version",
+        "write_batch",
     )
 
-    def __init__(self, state: State, binding: Binding) -> None:
+    def __init__(self, state: State, binding: StateBinding) -> None:
         self.name = state.name
         self.number = binding.number
-        self.stage = binding.stage
+        self.write_batch = binding.write_batch
         self.cursor = binding.cursor
         self.upgrader = binding.upgrader
         self.version = state.options.version
@@ -115,24 +117,24 @@ class Cells(Generic[T]):
         self.middle = _MIDDLE.pack(SPACE_ENTRY, self.number)
         self.index_middle = _MIDDLE.pack(SPACE_EXPIRY, self.number)
         self.rule = TtlRule(state.ttl) if state.ttl else None
-        # What cleaning goes by: accesses with IncrementalCleanup, entries that were put into the index else.
         self.arrow_type = _arrow_type_of(state.value_type)
-        # The batch of keys whose entries were made last, so that put_many after get_many does not make them.
+        # The newest batch of keys and its entries: put_many after get_many does not encode them again.
         self.many: KeyBatch | None = None
         self.many_entries: list[bytes] = []
-        # Keys that were looked up last among those of the batch, and what was found.
-        self.many_chosen: tuple[Any, Any] | None = None
-        # Entries of a vectorised call and their times as of now, for the write after a read. Whatever changes
-        # an entry without saying so here comes with another batch of keys, and so with other lists.
+        # The newest lookup of keys among those of the batch, and its selection.
+        self.last_selection: tuple[Any, Any] | None = None
+        # Entries of a vectorised call and their current times, for the write after a read. Whatever changes
+        # an entry without an update here comes with another batch of keys, and so with other lists.
         self.known_times: tuple[list[bytes], TimesMs] | None = None
-        self.loose = Loose()
+        self.ungrouped = UngroupedEntries()
+        # The measure of cleanup: accesses with IncrementalCleanup, else entries that were added to the index.
         self.accesses = 0
         self.indexed_count = 0
-        # Buckets that this batch put entries into.
+        # Buckets to which this batch added entries.
         self.indexed: set[bytes] = set()
 
     def entry(self) -> bytes:
-        """Return the entry of the key that the cursor stands on; StateOutsideKey where it stands on none."""
+        """Return the entry of the current key; StateOutsideKey where there is none."""
         cursor = self.cursor
         stored = cursor.stored
         if stored is None:
@@ -140,29 +142,29 @@ class Cells(Generic[T]):
         return cursor.group + self.middle + stored
 
     def entry_keys(self, groups: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
-        """Return the entries of keys, from their key groups and their encoded form."""
+        """Return the entries of keys, given their key groups and their encoded form."""
         heads = {group: group.to_bytes(2, "big") + self.middle for group in set(groups)}
         return list(map(operator.add, map(heads.__getitem__, groups), stored))
 
-    def read(self, entry: bytes, prefix: bytes | None = None) -> T | Gone:
-        """Return what is seen of an entry; a read may make it live longer."""
-        stored = self.stage.get(entry)
-        return GONE if stored is None else self.open(entry, stored, prefix)
+    def read(self, entry: bytes, prefix: bytes | None = None) -> T | Absent:
+        """Return the visible value of an entry; a read may refresh its TTL."""
+        stored = self.write_batch.get(entry)
+        return ABSENT if stored is None else self.open(entry, stored, prefix)
 
-    def open(self, entry: bytes, stored: bytes, prefix: bytes | None = None) -> T | Gone:
-        """Return what is seen of a stored value that was read from an entry."""
+    def open(self, entry: bytes, stored: bytes, prefix: bytes | None = None) -> T | Absent:
+        """Return the visible value of bytes that were read from an entry."""
         try:
             if stored[:2] == self.head:
                 return self.decode(stored[2:])  # type: ignore[no-any-return]
             version, time_ms, payload = split_value(stored)
             if time_ms is not None and self.rule and not self._touch(entry, stored, time_ms, prefix):
-                return GONE
+                return ABSENT
             return self.decoded(version, payload)
         except StorageCorrupt as error:
             raise self.corrupt(error) from error
 
-    def sees(self, entry: bytes, stored: bytes, prefix: bytes | None, *, touch: bool = True) -> bool:
-        """Return whether a stored value is seen, without decoding it; with `touch` it counts as a read."""
+    def is_visible(self, entry: bytes, stored: bytes, prefix: bytes | None, *, touch: bool = True) -> bool:
+        """Return whether a stored value is visible, without decoding it; with `touch` as a read of it."""
         if self.rule is None:
             return True
         time_ms = self._time_of(stored)
@@ -173,7 +175,7 @@ class Cells(Generic[T]):
         return self.rule.shows_expired or not self.rule.is_expired(time_ms, self.now_ms(self.rule))
 
     def write(self, entry: bytes, value: T, prefix: bytes | None = None) -> None:
-        """Keep a value; its time is now, and never goes back by event time."""
+        """Store a value with the current time; by event time an entry's time never goes back."""
         payload = self.encode(value)
         rule = self.rule
         if rule is None:
@@ -181,7 +183,7 @@ class Cells(Generic[T]):
             return
         now_ms = self.now_ms(rule)
         self.accesses += 1
-        old = self.stage.get(entry)
+        old = self.write_batch.get(entry)
         old_ms = None if old is None else self._time_of(old)
         if rule.is_event and old_ms is not None and old_ms > now_ms:
             now_ms = old_ms
@@ -189,19 +191,19 @@ class Cells(Generic[T]):
         self.index(rule, entry, old_ms, now_ms)
 
     def append(self, entry: bytes, value: T, prefix: bytes) -> None:
-        """Keep a value under an entry that is new: nothing is read."""
+        """Store a value under a new entry; nothing is read."""
         payload = self.encode(value)
         rule = self.rule
         if rule is None:
-            self.stage.put_sub(prefix, entry, self.head + payload)
+            self.write_batch.put_sub(prefix, entry, self.head + payload)
             return
         now_ms = self.now_ms(rule)
         self.accesses += 1
-        self.stage.put_sub(prefix, entry, timed_header(self.version, now_ms) + payload)
+        self.write_batch.put_sub(prefix, entry, timed_header(self.version, now_ms) + payload)
         self.index(rule, entry, None, now_ms)
 
     def now_ms(self, rule: TtlRule) -> int:
-        """Return what time it is for the row being worked on, by the clock of the TTL."""
+        """Return the current time of the row by the clock of the TTL."""
         if not rule.is_event:
             return self.cursor.batch_ms
         now_ms = self.cursor.event_ms
@@ -215,63 +217,63 @@ class Cells(Generic[T]):
         return now_ms
 
     def index_many(self, entries: Sequence[bytes], bucket: int) -> None:
-        """Name entries in a bucket of the index.
+        """Index entries under a bucket.
 
-        Nobody scans a bucket that its own batch has written to, so the stage need not know what is in it.
+        No bucket is scanned in the batch that writes to it, so the write batch need not know its prefix.
         """
         tail = self.index_middle + _BUCKET.pack(bucket + _SIGN)
         groups = [entry[:2] for entry in entries]
         prefixes = {group: group + tail for group in set(groups)}
         keys = [entry[KEY_AT:] for entry in entries]
         keys = list(map(operator.add, map(prefixes.__getitem__, groups), keys))
-        self.stage.put_many(keys, [INDEX_VALUE] * len(keys))
+        self.write_batch.put_many(keys, [INDEX_VALUE] * len(keys))
         self.indexed_count += len(keys)
         self.indexed.update(prefixes.values())
 
     def put_many(
         self, entries: Sequence[bytes], stored: Sequence[bytes | None], prefixes: Sequence[bytes] | None
     ) -> None:
-        """Stage stored values, None to delete, under their prefixes where entries are scanned."""
-        stage = self.stage
+        """Stage stored values, None to delete, with their prefixes where entries are scanned."""
+        write_batch = self.write_batch
         if prefixes is None:
-            stage.put_many(entries, stored)
-        elif self.loose.count + len(entries) <= LOOSE_MAX:
-            self.loose.add(prefixes, entries)
-            stage.put_many(entries, stored)
+            write_batch.put_many(entries, stored)
+        elif self.ungrouped.count + len(entries) <= UNGROUPED_MAX:
+            self.ungrouped.add(prefixes, entries)
+            write_batch.put_many(entries, stored)
         else:
             for prefix, entry, one in zip(prefixes, entries, stored, strict=True):
                 if one is None:
-                    stage.delete_sub(prefix, entry)
+                    write_batch.delete_sub(prefix, entry)
                 else:
-                    stage.put_sub(prefix, entry, one)
+                    write_batch.put_sub(prefix, entry, one)
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Return the entries under a prefix in key order."""
-        loose = self.loose.under(prefix)
-        if not loose:
-            return self.stage.scan_sub(prefix)
-        found: dict[bytes, bytes | None] = dict(self.stage.scan_sub(prefix))
-        found.update(zip(loose, self.stage.get_many(loose), strict=True))
+        ungrouped = self.ungrouped.under(prefix)
+        if not ungrouped:
+            return self.write_batch.scan_sub(prefix)
+        found: dict[bytes, bytes | None] = dict(self.write_batch.scan_sub(prefix))
+        found.update(zip(ungrouped, self.write_batch.get_many(ungrouped), strict=True))
         return ((entry, stored) for entry, stored in sorted(found.items()) if stored is not None)
 
     def clear(self, prefix: bytes) -> None:
-        """Stage that everything under a prefix goes."""
+        """Stage the deletion of everything under a prefix."""
         self.known_times = None
-        self.stage.clear_sub(prefix)
-        for entry in self.loose.under(prefix):
-            self.stage.delete_sub(prefix, entry)
+        self.write_batch.clear_sub(prefix)
+        for entry in self.ungrouped.under(prefix):
+            self.write_batch.delete_sub(prefix, entry)
 
     def remove(self, entry: bytes, prefix: bytes | None = None) -> None:
-        """Stage that an entry goes."""
+        """Stage the deletion of an entry."""
         self.known_times = None
         if prefix is None:
-            self.stage.delete(entry)
+            self.write_batch.delete(entry)
         else:
-            self.stage.delete_sub(prefix, entry)
+            self.write_batch.delete_sub(prefix, entry)
 
-    def corrupt(self, error: StorageCorrupt, key: Any = GONE) -> StateCorrupt:
+    def corrupt(self, error: StorageCorrupt, key: Any = ABSENT) -> StateCorrupt:
         """Return the error for damaged bytes, with operator, state and key."""
-        shown = self.cursor.key if key is GONE else key
+        shown = self.cursor.key if key is ABSENT else key
         reason = str(error.values.get("reason", error))
         return StateCorrupt(
             operator=self.cursor.operator, state=self.name, key=shorten(repr(shown)), reason=reason
@@ -284,7 +286,7 @@ class Cells(Generic[T]):
             raise self.corrupt(error) from error
 
     def _touch(self, entry: bytes, stored: bytes, time_ms: int, prefix: bytes | None) -> bool:
-        """Return whether an entry is seen, and let the read count as one."""
+        """Return whether an entry is visible to a read; the read may refresh its TTL."""
         rule = self.rule
         if rule is None:
             return True
@@ -298,20 +300,20 @@ class Cells(Generic[T]):
         return True
 
     def put(self, entry: bytes, stored: bytes, prefix: bytes | None) -> None:
-        """Stage a stored value under an entry, and under its prefix where entries are scanned."""
+        """Stage a stored value under an entry, with its prefix where entries are scanned."""
         self.known_times = None
         if prefix is None:
-            self.stage.put(entry, stored)
+            self.write_batch.put(entry, stored)
         else:
-            self.stage.put_sub(prefix, entry, stored)
+            self.write_batch.put_sub(prefix, entry, stored)
 
     def index(self, rule: TtlRule, entry: bytes, old_ms: int | None, now_ms: int) -> None:
-        """Name an entry in the bucket of its new time, unless its old time has the same."""
+        """Index an entry under the bucket of its new time, unless its old time has the same bucket."""
         if rule.is_indexed:
             bucket = rule.bucket_of(now_ms)
             if old_ms is None or rule.bucket_of(old_ms) != bucket:
                 prefix = entry[:2] + self.index_middle + _BUCKET.pack(bucket + _SIGN)
-                self.stage.put(prefix + entry[KEY_AT:], INDEX_VALUE)
+                self.write_batch.put(prefix + entry[KEY_AT:], INDEX_VALUE)
                 self.indexed_count += 1
                 self.indexed.add(prefix)
 
@@ -326,13 +328,12 @@ class Cells(Generic[T]):
 
 
 def _arrow_type_of(python_type: Any) -> Any:
-    """Return the Arrow type of a column of values; None where they are better kept as Python has them.
+    """Return the Arrow type of a column of values; None where they stay Python values.
 
-    Records stay what they are: an Arrow struct could not be put back. A Decimal may have more digits than
-    Arrow takes.
+    Records stay records: `put_many` takes no Arrow struct. A Decimal may have more digits than Arrow takes.
     """
     from tidegate.state.arrow.types import arrow_type_of
-    from tidegate.state.schema.signatures import signature_of
+    from tidegate.state.serializers.signatures import signature_of
 
     try:
         if any(word in str(signature_of(python_type)) for word in ("record", "decimal", "arrow", "ndarray")):

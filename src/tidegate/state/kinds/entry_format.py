@@ -1,4 +1,4 @@
-"""Stored values: take the bytes of a serializer, give what lies in the backend. The format, version 1:
+"""The format of a stored value, version 1:
 
     version u8 | flags u8 | [time i64 big-endian, ms since 1970, when flags & 1] | payload
 
@@ -28,28 +28,25 @@ PLAIN_BYTES = 2
 TIMED_BYTES = 10
 
 _TIMED = struct.Struct(">BBq")
-_TIME = struct.Struct(">q")
 
-pack_time = _TIME.pack
-
-# Stands for "carries no time" among times: there is no entry, or one that does not expire.
+# Among times: there is no entry, or one that carries no time and does not expire.
 NO_TIME = np.int64(-(2**63))
 
 _HEAD = np.dtype([("version", "u1"), ("flags", "u1"), ("time", ">i8")])
 
 
 def plain_header(version: int) -> bytes:
-    """Return what stands before the payload of a value without a time."""
+    """Return the header of a value without a time."""
     return bytes((version, 0))
 
 
 def timed_header(version: int, time_ms: int) -> bytes:
-    """Return what stands before the payload of a value with a time."""
+    """Return the header of a value with a time."""
     return _TIMED.pack(version, FLAG_TIME, time_ms)
 
 
 def split_value(stored: bytes) -> tuple[int, int | None, bytes]:
-    """Return schema version, time and payload of a stored value; StorageCorrupt where it is none."""
+    """Return schema version, time and payload of a stored value; StorageCorrupt for other bytes."""
     if len(stored) < PLAIN_BYTES or stored[0] == 0:
         raise StorageCorrupt(
             place="a stored value", reason=f"its header is {stored[:PLAIN_BYTES].hex() or 'missing'}"
@@ -92,7 +89,7 @@ def timed_values(version: int, times_ms: TimesMs, payloads: Sequence[bytes | Non
 
 
 def retimed(stored: Sequence[bytes], times_ms: TimesMs) -> list[bytes]:
-    """Return stored values that carry times with others in their place; versions and payloads stay."""
+    """Return stored values with other times; versions and payloads stay."""
     if len(set(map(len, stored))) == 1:
         width = len(stored[0])
         members: Any = [
@@ -133,7 +130,7 @@ def number_rows(
     if len(raw) != len(stored) * layout.itemsize:
         return None
     rows = np.frombuffer(raw, layout)
-    # The first value of another width begins at its place: its version or its flags tell.
+    # Where the sum of lengths fits by chance, a value of another width shifts versions or flags behind it.
     is_known = (rows["version"] == version) & (rows["flags"] == int(is_timed))
     return rows if np.count_nonzero(is_known) + absent_count == len(rows) else None
 

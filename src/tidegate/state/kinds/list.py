@@ -1,10 +1,8 @@
 """ListState: the elements of each key, in the order in which they were added.
 
-An element is an entry of its own, `… | key | batch i64 | counter u32`, so that adding one costs one put and
-reads nothing, however long the list is.
+An element is an entry of its own, `… | key | batch i64 | counter u32`, so adding one costs one put and no
+read, however long the list is.
 """
-
-# ruff: noqa: ARG002 - a declared state only refuses; its bound form has the work
 
 from __future__ import annotations
 
@@ -15,14 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 
 from tidegate.errors import InvariantBroken
-from tidegate.state.kinds.bulk import append_values, chosen_of
-from tidegate.state.kinds.declaration import Binding, Options, State, StateKind
-from tidegate.state.kinds.entry import GONE, Cells
+from tidegate.state.kinds.bulk import append_values, select_keys
+from tidegate.state.kinds.declaration import State, StateBinding, StateKind, StateOptions
+from tidegate.state.kinds.entry import ABSENT
 from tidegate.state.ttl import Ttl
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from tidegate.state.schema.migrations import Migration
     from tidegate.state.serializers.registry import Serializer
 
@@ -30,7 +26,7 @@ T = TypeVar("T")
 
 # batch i64 | counter u32
 ELEMENT_BYTES = 12
-# The counter is a u32: so many elements may be added to the lists of one state in one batch and partition.
+# Elements that one batch of one partition may add to the lists of a state: the counter is a u32.
 ADDED_MAX = 2**32
 
 _BATCH = struct.Struct(">Q")
@@ -39,7 +35,7 @@ _END = np.dtype([("batch", "V8"), ("count", ">u4")])
 
 
 class ListState(State, Generic[T]):
-    """Keeps a list for each key: `get`, `add`, `add_all`, `update`, `clear`; with `add_many` for batches."""
+    """A list for each key: `get`, `add`, `add_all`, `update`, `clear`; with `add_many` for batches."""
 
     kind: ClassVar[StateKind] = "list"
 
@@ -53,39 +49,52 @@ class ListState(State, Generic[T]):
         serializer: Serializer[T] | None = None,
         migrations: Sequence[Migration] = (),
     ) -> None:
-        super().__init__((type,), Options(ttl, name, version, serializer, migrations))
+        super().__init__((type,), StateOptions(ttl, name, version, serializer, migrations))
 
     def get(self) -> list[T]:
         """Return the key's elements in the order in which they were added; reads them all."""
-        raise self.unbound()
+        prefix = self.cells.entry()
+        seen: list[T] = []
+        for entry, stored in list(self.cells.scan(prefix)):
+            value = self.cells.open(entry, stored, prefix)
+            if value is not ABSENT:
+                seen.append(value)
+        return seen
 
     def add(self, value: T) -> None:
         """Add an element at the end; costs one put."""
-        raise self.unbound()
+        cells = self.cells
+        prefix = cells.entry()
+        cells.append(prefix + self._ends.take(), value, prefix)
 
     def add_all(self, values: Iterable[T]) -> None:
         """Add elements at the end, in their order."""
-        raise self.unbound()
+        cells = self.cells
+        prefix = cells.entry()
+        for value in values:
+            cells.append(prefix + self._ends.take(), value, prefix)
 
     def update(self, values: Iterable[T]) -> None:
-        """Keep these elements instead of those that are there."""
-        raise self.unbound()
+        """Replace the key's elements by these."""
+        elements = list(values)
+        self.clear()
+        self.add_all(elements)
 
     def clear(self) -> None:
-        """Forget the key's elements."""
-        raise self.unbound()
+        """Remove the key's elements."""
+        self.cells.clear(self.cells.entry())
 
     def add_many(self, keys: Any, values: Any) -> None:
         """Add an element to the list of each key, in order; a key may be there several times."""
-        raise self.unbound()
+        append_values(self.cells, select_keys(self.cells, keys), values, self._ends.take_many)
 
-    def bind(self, binding: Binding) -> Self:
-        bound: Any = BoundList(self, binding)
-        return bound  # type: ignore[no-any-return]
+    def _attach(self, binding: StateBinding) -> None:
+        super()._attach(binding)
+        self._ends = ElementKeys(binding.cursor.number)
 
 
 class ElementKeys:
-    """Returns out the ends of entries for elements that are added, each once and in order."""
+    """The ends of the entries of new elements, each returned once and in order."""
 
     __slots__ = ("_batch", "_count")
 
@@ -101,52 +110,13 @@ class ElementKeys:
             raise InvariantBroken(reason=f"more than {ADDED_MAX} elements were added in one batch")
         return self._batch + count.to_bytes(4, "big")
 
-    def take_many(self, wanted: int) -> list[bytes]:
+    def take_many(self, count: int) -> list[bytes]:
         """Return the next ones."""
         first = self._count
-        self._count = first + wanted
+        self._count = first + count
         if self._count > ADDED_MAX:
             raise InvariantBroken(reason=f"more than {ADDED_MAX} elements were added in one batch")
-        ends = np.empty(wanted, _END)
+        ends = np.empty(count, _END)
         ends["batch"], ends["count"] = np.void(self._batch), np.arange(first, self._count)
         taken: list[bytes] = ends.view(f"V{ELEMENT_BYTES}").tolist()
         return taken
-
-
-class BoundList(ListState[T]):
-    """A list state while a batch runs."""
-
-    def __init__(self, state: ListState[T], binding: Binding) -> None:
-        State.__init__(self, state.types, state.options)
-        self._name = state.name
-        self.cells: Cells[T] = Cells(state, binding)
-        self._ends = ElementKeys(binding.cursor.number)
-
-    def get(self) -> list[T]:
-        prefix = self.cells.entry()
-        seen: list[T] = []
-        for entry, stored in list(self.cells.scan(prefix)):
-            value = self.cells.open(entry, stored, prefix)
-            if value is not GONE:
-                seen.append(value)
-        return seen
-
-    def add(self, value: T) -> None:
-        cells = self.cells
-        prefix = cells.entry()
-        cells.append(prefix + self._ends.take(), value, prefix)
-
-    def add_all(self, values: Iterable[T]) -> None:
-        for value in values:
-            self.add(value)
-
-    def update(self, values: Iterable[T]) -> None:
-        kept = list(values)
-        self.clear()
-        self.add_all(kept)
-
-    def clear(self) -> None:
-        self.cells.clear(self.cells.entry())
-
-    def add_many(self, keys: Any, values: Any) -> None:
-        append_values(self.cells, chosen_of(self.cells, keys), values, self._ends.take_many)

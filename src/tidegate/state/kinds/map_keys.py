@@ -1,18 +1,17 @@
-"""Sub-keys: takes the keys of a map state, gives bytes that sort as they do and say where they end.
+"""The encoding of the keys of a map state: bytes that sort as the keys do and are self-delimiting.
 
-    int    8 bytes            bool  1 byte        str, bytes  as `ordered.py` has byte strings
+    int    8 bytes            bool  1 byte        str, bytes  byte strings of `storage/ordered_bytes.py`
     float  8 bytes            date  4 bytes       datetime    u8 (0: naive, 1: with UTC) | 8 bytes: µs
     tuple  its members        X | None  u8 (0: None, 1: X follows)
     Decimal  u8 (1 below, 2 at, 3 above zero) | exponent of its first digit, 4 bytes | digits + 1 | 0x00;
-             below zero every byte after the first is turned
+             below zero every byte after the first is inverted
 
-Keys that Python takes for one are one: 0.0 and -0.0, Decimal 1.0 and 1.00.
+Keys that are equal in Python are equal here: 0.0 and -0.0, Decimal 1.0 and 1.00.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import math
 import struct
 import typing
 from collections.abc import Callable, Sequence
@@ -23,16 +22,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tidegate.errors import StateInvalid, ValueInvalid
-from tidegate.state.schema.signatures import optional_inner, shown, signature_of, unwrapped
-from tidegate.storage.ordered_bytes import put_number, put_text, short, take_number, take_text
+from tidegate.state.serializers.signatures import optional_inner, signature_of, type_text, unwrapped
+from tidegate.storage.ordered_bytes import (
+    put_double,
+    put_long,
+    put_number,
+    put_text,
+    short,
+    take_double,
+    take_long,
+    take_number,
+    take_text,
+)
 
 Put = Callable[[Any], bytes]
 Take = Callable[[bytes, int], tuple[Any, int]]
-
-_U64 = struct.Struct(">Q")
-_FLOAT = struct.Struct(">d")
-_SIGN = 1 << 63
-_ALL = (1 << 64) - 1
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NAIVE_EPOCH = dt.datetime(1970, 1, 1)
@@ -55,11 +59,11 @@ class SubKeyCodec:
         try:
             return self._put(value)
         except (TypeError, ValueError, OverflowError, struct.error, AttributeError) as error:
-            text = f"{value!r:.100} as a key of type {shown(self.python_type)}"
+            text = f"{value!r:.100} as a key of type {type_text(self.python_type)}"
             raise ValueInvalid(place=text, reason=str(error)) from error
 
     def decode(self, stored: bytes, at: int = 0) -> Any:
-        """Return the key that fills the bytes from a place on; StorageCorrupt for other bytes."""
+        """Return the key whose bytes begin at a place and end with the bytes; StorageCorrupt for others."""
         try:
             value, end = self._take(stored, at)
         except (IndexError, ValueError, OverflowError, struct.error) as error:
@@ -81,7 +85,7 @@ class SubKeyCodec:
         try:
             return list(map(self._put, found))
         except (TypeError, ValueError, OverflowError, struct.error, AttributeError):
-            return list(map(self.encode, found))  # the one that does not fit says so
+            return list(map(self.encode, found))  # one by one, so that the error names the key
 
 
 def _codec(python_type: Any, operator: str) -> tuple[Put, Take]:
@@ -94,18 +98,13 @@ def _codec(python_type: Any, operator: str) -> tuple[Put, Take]:
     if typing.get_origin(python_type) is tuple:
         signature_of(python_type, operator=operator)
         return _tuple([_codec(member, operator) for member in typing.get_args(python_type)])
-    reason = (
-        f"{shown(python_type)} is no key of a map state; use str, int, bool, bytes, float, date, datetime, "
-    )
-    raise StateInvalid(operator=operator, reason=f"{reason}Decimal or a tuple of them.")
-
-
-def _put_int(value: Any) -> bytes:
-    return _U64.pack(value + _SIGN)
+    reason = f"{type_text(python_type)} is no key of a map state; use "
+    reason += "str, int, bool, bytes, float, date, datetime, Decimal or a tuple of them."
+    raise StateInvalid(operator=operator, reason=reason)
 
 
 def _take_int(stored: bytes, at: int) -> tuple[int, int]:
-    return _U64.unpack_from(stored, at)[0] - _SIGN, at + 8
+    return take_long(stored, at), at + 8
 
 
 def _put_bool(value: Any) -> bytes:
@@ -135,15 +134,8 @@ def _put_bytes(value: Any) -> bytes:
     return put_text(value)
 
 
-def _put_float(value: Any) -> bytes:
-    number = math.nan if value != value else value + 0.0  # noqa: PLR0124 - one NaN, and no -0.0
-    bits = _U64.unpack(_FLOAT.pack(number))[0]
-    return _U64.pack(bits ^ _ALL if bits & _SIGN else bits | _SIGN)
-
-
 def _take_float(stored: bytes, at: int) -> tuple[float, int]:
-    bits = _U64.unpack_from(stored, at)[0]
-    return _FLOAT.unpack(_U64.pack(bits ^ _SIGN if bits & _SIGN else bits ^ _ALL))[0], at + 8
+    return take_double(stored, at), at + 8
 
 
 def _put_date(value: Any) -> bytes:
@@ -158,13 +150,13 @@ def _take_date(stored: bytes, at: int) -> tuple[dt.date, int]:
 
 def _put_datetime(value: Any) -> bytes:
     if value.tzinfo is None:
-        return b"\x00" + put_number((value - _NAIVE_EPOCH) // _MICROSECOND, 8)
-    return b"\x01" + put_number((value - _EPOCH) // _MICROSECOND, 8)
+        return b"\x00" + put_long((value - _NAIVE_EPOCH) // _MICROSECOND)
+    return b"\x01" + put_long((value - _EPOCH) // _MICROSECOND)
 
 
 def _take_datetime(stored: bytes, at: int) -> tuple[dt.datetime, int]:
     epoch = (_NAIVE_EPOCH, _EPOCH)[stored[at]]
-    return epoch + dt.timedelta(microseconds=take_number(stored, at + 1, 8)), at + 9
+    return epoch + dt.timedelta(microseconds=take_long(stored, at + 1)), at + 9
 
 
 def _put_decimal(value: Any) -> bytes:
@@ -192,11 +184,11 @@ def _take_decimal(stored: bytes, at: int) -> tuple[Decimal, int]:
 
 
 _LEAVES: dict[Any, tuple[Put, Take]] = {
-    int: (_put_int, _take_int),
+    int: (put_long, _take_int),
     bool: (_put_bool, _take_bool),
     str: (_put_str, _take_str),
     bytes: (_put_bytes, take_text),
-    float: (_put_float, _take_float),
+    float: (put_double, _take_float),
     dt.date: (_put_date, _take_date),
     dt.datetime: (_put_datetime, _take_datetime),
     Decimal: (_put_decimal, _take_decimal),

@@ -1,9 +1,4 @@
-"""ReducingState and AggregatingState: one folded value for each key; what is added is folded in at once.
-
-Folding: takes values for many keys, gives each key what it keeps with its values folded in, in order.
-"""
-
-# ruff: noqa: ARG002 - a declared state only refuses; its bound form has the work
+"""ReducingState and AggregatingState: one folded value for each key; what is added is folded in at once."""
 
 from __future__ import annotations
 
@@ -16,23 +11,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import ValueInvalid
-from tidegate.state.kinds.aggregates import IN, OUT, AggregateFunction, adapted
+from tidegate.state.kinds.aggregates import IN, OUT, AggregateFunction, adapt_function
 from tidegate.state.kinds.bulk import (
-    Chosen,
+    Selection,
     as_dtype,
-    chosen_of,
-    open_all,
+    decode_values,
     read_values,
-    seen_of,
+    read_visible,
+    select_keys,
     write_values,
 )
-from tidegate.state.kinds.declaration import Binding, Options, State, StateKind
-from tidegate.state.kinds.entry import GONE, Cells
+from tidegate.state.kinds.declaration import State, StateBinding, StateKind, StateOptions
+from tidegate.state.kinds.entry import ABSENT, Cells
 from tidegate.state.ttl import Ttl
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from tidegate.state.schema.migrations import Migration
     from tidegate.state.serializers.registry import Serializer
 
@@ -50,11 +43,11 @@ _PLAIN_REDUCERS: dict[Any, Callable[[Any, Any], Any]] = {
 
 
 class ReducingState(State, Generic[T]):
-    """Keeps one value for each key, made of all that were added: `get`, `add`, `clear`; with `get_many` and
+    """One value for each key, reduced from all that were added: `get`, `add`, `clear`; with `get_many` and
     `add_many` for batches.
 
-    `reducer` takes what is kept and what is added and gives what is kept then. A numpy ufunc such as
-    `np.add` is applied to whole batches at once.
+    `reducer` takes the stored value and the added one and returns the new one. A numpy ufunc such as `np.add`
+    is applied to whole batches at once.
     """
 
     kind: ClassVar[StateKind] = "reducing"
@@ -72,36 +65,47 @@ class ReducingState(State, Generic[T]):
     ) -> None:
         if not callable(reducer):
             raise ValueInvalid(place="reducer of a state", reason=f"{reducer!r} cannot be called")
-        super().__init__((type,), Options(ttl, name, version, serializer, migrations))
+        super().__init__((type,), StateOptions(ttl, name, version, serializer, migrations))
         self.reducer = reducer
 
     def get(self) -> T | None:
-        """Return what the added values make; None where none was added, or it is expired."""
-        raise self.unbound()
+        """Return the reduced value; None where none was added, or it is expired."""
+        found = self.cells.read(self.cells.entry())
+        return None if found is ABSENT else found
 
     def add(self, value: T) -> None:
         """Fold a value in."""
-        raise self.unbound()
+        cells = self.cells
+        entry = cells.entry()
+        found = cells.read(entry)
+        cells.write(entry, value if found is ABSENT else self._reduce(found, value))
 
     def clear(self) -> None:
-        """Forget what was added for the key."""
-        raise self.unbound()
+        """Remove what was added for the key."""
+        self.cells.remove(self.cells.entry())
 
     def get_many(self, keys: Any) -> Any:
-        """Return what many keys of the batch have, in their order: as Arrow with nulls, else as a list."""
-        raise self.unbound()
+        """Return the values of many keys of the batch, in order: as Arrow with nulls, else as a list."""
+        return read_values(self.cells, select_keys(self.cells, keys), None)
 
     def add_many(self, keys: Any, values: Any) -> None:
         """Fold a value in for each key, in order; a key may be there several times."""
-        raise self.unbound()
+        selection = select_keys(self.cells, keys)
+        ufunc: Any = self.reducer
+        is_vectorised = isinstance(ufunc, np.ufunc) and self.cells.serializer.dtype is not None
+        if not is_vectorised or not reduce_numbers(self.cells, selection, values, ufunc):
+            fold_many(self.cells, selection, values, self._fold)
 
-    def bind(self, binding: Binding) -> Self:
-        bound: Any = BoundReducing(self, binding)
-        return bound  # type: ignore[no-any-return]
+    def _attach(self, binding: StateBinding) -> None:
+        super()._attach(binding)
+        self._reduce = _plain_reducer(self.reducer)
+
+    def _fold(self, stored: Any, value: T) -> T:
+        return value if stored is ABSENT else self._reduce(stored, value)
 
 
 class AggregatingState(State, Generic[IN, OUT]):
-    """Keeps an accumulator for each key: `get` gives its result, `add` folds a value in, `clear` forgets."""
+    """An accumulator for each key: `get` returns its result, `add` folds a value in, `clear` removes it."""
 
     kind: ClassVar[StateKind] = "aggregating"
 
@@ -115,174 +119,102 @@ class AggregatingState(State, Generic[IN, OUT]):
         serializer: Serializer[Any] | None = None,
         migrations: Sequence[Migration] = (),
     ) -> None:
-        self.function, accumulator = adapted(function)
-        super().__init__((accumulator,), Options(ttl, name, version, serializer, migrations))
+        self.function, accumulator = adapt_function(function)
+        super().__init__((accumulator,), StateOptions(ttl, name, version, serializer, migrations))
 
     def get(self) -> OUT | None:
-        """Return the result of what was added; None where nothing was, or it is expired."""
-        raise self.unbound()
+        """Return the result of the accumulator; None where nothing was added, or it is expired."""
+        found = self.cells.read(self.cells.entry())
+        return None if found is ABSENT else self.function.result(found)
 
     def add(self, value: IN) -> None:
         """Fold a value in."""
-        raise self.unbound()
-
-    def clear(self) -> None:
-        """Forget what was added for the key."""
-        raise self.unbound()
-
-    def get_many(self, keys: Any) -> list[OUT | None]:
-        """Return the results of many keys of the batch, in their order."""
-        raise self.unbound()
-
-    def add_many(self, keys: Any, values: Any) -> None:
-        """Fold a value in for each key, in order; a key may be there several times."""
-        raise self.unbound()
-
-    def bind(self, binding: Binding) -> Self:
-        bound: Any = BoundAggregating(self, binding)
-        return bound  # type: ignore[no-any-return]
-
-
-class BoundReducing(ReducingState[T]):
-    """A reducing state while a batch runs."""
-
-    def __init__(self, state: ReducingState[T], binding: Binding) -> None:
-        State.__init__(self, state.types, state.options)
-        self._name = state.name
-        self.reducer = state.reducer
-        self.cells: Cells[T] = Cells(state, binding)
-        self._reduce = _plain_reducer(state.reducer)
-
-    def get(self) -> T | None:
-        found = self.cells.read(self.cells.entry())
-        return None if found is GONE else found
-
-    def add(self, value: T) -> None:
-        cells = self.cells
-        entry = cells.entry()
-        found = cells.read(entry)
-        cells.write(entry, value if found is GONE else self._reduce(found, value))
-
-    def clear(self) -> None:
-        self.cells.remove(self.cells.entry())
-
-    def get_many(self, keys: Any) -> Any:
-        return read_values(self.cells, chosen_of(self.cells, keys), None)
-
-    def add_many(self, keys: Any, values: Any) -> None:
-        chosen = chosen_of(self.cells, keys)
-        ufunc: Any = self.reducer
-        is_vectorised = isinstance(ufunc, np.ufunc) and self.cells.serializer.dtype is not None
-        if not is_vectorised or not reduce_numbers(self.cells, chosen, values, ufunc):
-            fold_many(self.cells, chosen, values, self._fold)
-
-    def entry_keys(self, groups: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
-        """Return the entries of keys, for a prefetch."""
-        return self.cells.entry_keys(groups, stored)
-
-    def _fold(self, kept: Any, value: T) -> T:
-        return value if kept is GONE else self._reduce(kept, value)
-
-
-class BoundAggregating(AggregatingState[IN, OUT]):
-    """An aggregating state while a batch runs."""
-
-    def __init__(self, state: AggregatingState[IN, OUT], binding: Binding) -> None:
-        State.__init__(self, state.types, state.options)
-        self._name = state.name
-        self.function = state.function
-        self.cells: Cells[Any] = Cells(state, binding)
-
-    def get(self) -> OUT | None:
-        found = self.cells.read(self.cells.entry())
-        return None if found is GONE else self.function.result(found)
-
-    def add(self, value: IN) -> None:
         entry = self.cells.entry()
         self.cells.write(entry, self._add(self.cells.read(entry), value))
 
     def clear(self) -> None:
+        """Remove what was added for the key."""
         self.cells.remove(self.cells.entry())
 
     def get_many(self, keys: Any) -> list[OUT | None]:
-        chosen = chosen_of(self.cells, keys)
-        found = open_all(self.cells, chosen, seen_of(self.cells, chosen), None)
+        """Return the results of many keys of the batch, in their order."""
+        selection = select_keys(self.cells, keys)
+        found = decode_values(self.cells, selection, read_visible(self.cells, selection), None)
         return [None if one is None else self.function.result(one) for one in found]
 
     def add_many(self, keys: Any, values: Any) -> None:
-        fold_many(self.cells, chosen_of(self.cells, keys), values, self._add)
+        """Fold a value in for each key, in order; a key may be there several times."""
+        fold_many(self.cells, select_keys(self.cells, keys), values, self._add)
 
-    def entry_keys(self, groups: Sequence[int], stored: Sequence[bytes]) -> list[bytes]:
-        """Return the entries of keys, for a prefetch."""
-        return self.cells.entry_keys(groups, stored)
-
-    def _add(self, kept: Any, value: IN) -> Any:
+    def _add(self, stored: Any, value: IN) -> Any:
         function = self.function
-        return function.add(function.create() if kept is GONE else kept, value)
+        return function.add(function.create() if stored is ABSENT else stored, value)
 
 
 def _plain_reducer(reducer: Callable[[T, T], T]) -> Callable[[T, T], T]:
-    """Return the reducer for single values: a ufunc gives Python's own numbers, as every reducer does."""
+    """Return the reducer for single values; a ufunc is wrapped so that it returns Python's own numbers."""
     if not isinstance(reducer, np.ufunc):
         return reducer
     plain = _PLAIN_REDUCERS.get(reducer)
     if plain is not None:
         return plain
     ufunc: Any = reducer
-    return lambda kept, value: ufunc(kept, value).item()
+    return lambda stored, value: ufunc(stored, value).item()
 
 
-# Sums and products at or above this may have gone round the end of 64 bits; the float beside them tells.
+# Sums and products at or above this may have overflowed 64 bits; the same in floats shows it.
 _BEYOND = 2.0**63
 
 
-def fold_many(cells: Cells[Any], chosen: Chosen, values: Any, fold: Callable[[Any, Any], Any]) -> None:
-    """Fold values in one by one; `fold` takes what is kept, or GONE, and a value."""
+def fold_many(cells: Cells[Any], selection: Selection, values: Any, fold: Callable[[Any, Any], Any]) -> None:
+    """Fold values in one by one; `fold` takes the stored value, or ABSENT, and the added one."""
     listed = values.to_pylist() if isinstance(values, pa.Array | pa.ChunkedArray) else list(values)
     if isinstance(values, np.ndarray):
         listed = values.tolist()
-    _check_count(cells, chosen, len(listed))
-    once, places = _distinct(cells, chosen)
-    kept = [GONE if one is None else one for one in open_all(cells, once, seen_of(cells, once), None)]
-    for place, value in zip(places.tolist(), listed, strict=True):
-        kept[place] = fold(kept[place], value)
-    write_values(cells, once, kept)
+    _check_count(cells, selection, len(listed))
+    once, positions = _distinct(cells, selection)
+    folded = [
+        ABSENT if one is None else one for one in decode_values(cells, once, read_visible(cells, once), None)
+    ]
+    for position, value in zip(positions.tolist(), listed, strict=True):
+        folded[position] = fold(folded[position], value)
+    write_values(cells, once, folded)
 
 
-def reduce_numbers(cells: Cells[Any], chosen: Chosen, values: Any, ufunc: np.ufunc) -> bool:
-    """Fold numbers in with a ufunc, all keys at once; False, and nothing done, where 64 bits may not do."""
-    given = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else np.asarray(values)
-    numbers = as_dtype(cells, given, np.dtype(cells.serializer.dtype))
-    _check_count(cells, chosen, len(numbers))
+def reduce_numbers(cells: Cells[Any], selection: Selection, values: Any, ufunc: np.ufunc) -> bool:
+    """Fold numbers in with a ufunc, all keys at once; False, and nothing done, where 64 bits may overflow."""
+    column = values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else np.asarray(values)
+    numbers = as_dtype(cells, column, np.dtype(cells.serializer.dtype))
+    _check_count(cells, selection, len(numbers))
     if not len(numbers):
         return True
-    once, places = _distinct(cells, chosen)
-    order = np.argsort(places, kind="stable")
-    starts = np.flatnonzero(np.diff(places[order], prepend=-1))
+    once, positions = _distinct(cells, selection)
+    order = np.argsort(positions, kind="stable")
+    starts = np.flatnonzero(np.diff(positions[order], prepend=-1))
     folded = ufunc.reduceat(numbers[order], starts)
     found = read_values(cells, once, None)
-    kept = found.fill_null(0).to_numpy(zero_copy_only=False)
+    stored = found.fill_null(0).to_numpy(zero_copy_only=False)
     is_there = found.is_valid().to_numpy(zero_copy_only=False)
-    total = np.where(is_there, ufunc(kept, folded), folded)
+    total = np.where(is_there, ufunc(stored, folded), folded)
     if numbers.dtype.kind == "i" and ufunc in (np.add, np.multiply):
         rough = ufunc.reduceat(numbers[order].astype(np.float64), starts)
-        rough = np.where(is_there, ufunc(kept.astype(np.float64), rough), rough)
+        rough = np.where(is_there, ufunc(stored.astype(np.float64), rough), rough)
         if np.abs(rough).max() >= _BEYOND:
             return False
     write_values(cells, once, total)
     return True
 
 
-def _distinct(cells: Cells[Any], chosen: Chosen) -> tuple[Chosen, npt.NDArray[np.int64]]:
-    """Return each key of a call once, and for each value the place of its key among them."""
-    if chosen.places is None:
-        return chosen, np.arange(len(chosen.entries))
-    unique, places = np.unique(chosen.places, return_inverse=True)
-    entries = chosen_of(cells, chosen.many.keys).entries
-    return Chosen(chosen.many, unique, [entries[at] for at in unique.tolist()]), places
+def _distinct(cells: Cells[Any], selection: Selection) -> tuple[Selection, npt.NDArray[np.int64]]:
+    """Return each key of a call once, and for each value the position of its key among them."""
+    if selection.positions is None:
+        return selection, np.arange(len(selection.entries))
+    unique, positions = np.unique(selection.positions, return_inverse=True)
+    entries = select_keys(cells, selection.many.keys).entries
+    return Selection(selection.many, unique, [entries[at] for at in unique.tolist()]), positions
 
 
-def _check_count(cells: Cells[Any], chosen: Chosen, count: int) -> None:
-    if count != len(chosen.entries):
-        reason = f"{count} values for {len(chosen.entries)} keys"
+def _check_count(cells: Cells[Any], selection: Selection, count: int) -> None:
+    if count != len(selection.entries):
+        reason = f"{count} values for {len(selection.entries)} keys"
         raise ValueInvalid(place=f"values given to state '{cells.name}'", reason=reason)

@@ -1,1 +1,1 @@
-"""A running operator: takes the rows of one batch of one partition, returns output, stages changes."""
+"""The execution of operators: takes the rows of one batch of one partition, gives output, keeps nothing."""

@@ -1,4 +1,4 @@
-"""Chunks: takes the record batches of a partition, gives larger pieces with their distinct keys and times."""
+"""Chunks of rows: the record batches of a partition joined to a useful size, with distinct keys and times."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as kinds
 
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyColumn, KeyType, whole_column
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec, StateKeyColumn, whole_column
 from tidegate.state.arrow.decode import Faults, converter
-from tidegate.state.schema.signatures import PLAIN
+from tidegate.state.serializers.signatures import PLAIN
 
-# The column with the key group that is added to every row: int32, never null.
+# The column with the key group, which is added to every row: int32, never null.
 GROUP_COLUMN = "__tidegate_group"
 
-# Rows that are worked on at once: enough that one read serves many keys, few enough for the memory. A key
-# that comes in two chunks is read and written twice, so a batch of usual size is one chunk.
+# Rows of a chunk: enough that one read serves many keys, few enough for the memory. A key in two chunks is
+# read and written twice, so a batch of usual size is one chunk.
 CHUNK_ROWS_MAX = 131_072
 CHUNK_BYTES_MAX = 64 * 1024 * 1024
 
@@ -31,13 +31,13 @@ Numbers = npt.NDArray[np.int64]
 
 @dataclass(slots=True)
 class Chunk:
-    """Rows with their distinct keys, which lie in the order in which they are stored."""
+    """Rows with their distinct keys, in the order of storage."""
 
     batch: pa.RecordBatch
-    codec: KeyCodec
+    codec: StateKeyCodec
     # the distinct keys: an array of one column, or of structs
     keys: pa.Array
-    # the same keys as they are stored, and their key groups
+    # the same keys in encoded form, and their key groups
     stored: list[bytes]
     groups: list[int]
     # row -> its key
@@ -67,41 +67,41 @@ class Chunk:
         return keys_of(self.codec.key_type, self.keys.flatten() if is_struct else [self.keys])
 
 
-def part_of(chunk: Chunk, rows: Numbers) -> Chunk:
-    """Return some rows of a chunk, in their order, with the keys that they have."""
-    places, key_index = np.unique(chunk.key_index[rows], return_inverse=True)
-    numbers = {number: place for place, number in enumerate(rows.tolist())}
+def take_rows(chunk: Chunk, rows: Numbers) -> Chunk:
+    """Return some rows of a chunk, in their order, with their keys."""
+    positions, key_index = np.unique(chunk.key_index[rows], return_inverse=True)
+    numbers = {number: position for position, number in enumerate(rows.tolist())}
     timeless = [numbers[number] for number in chunk.timeless.tolist() if number in numbers]
     return Chunk(
         batch=chunk.batch.take(pa.array(rows)),
         codec=chunk.codec,
-        keys=chunk.keys.take(pa.array(places)),
-        stored=[chunk.stored[place] for place in places.tolist()],
-        groups=[chunk.groups[place] for place in places.tolist()],
+        keys=chunk.keys.take(pa.array(positions)),
+        stored=[chunk.stored[position] for position in positions.tolist()],
+        groups=[chunk.groups[position] for position in positions.tolist()],
         key_index=key_index.astype(np.int64),
         times_ms=None if chunk.times_ms is None else chunk.times_ms[rows],
         timeless=np.array(timeless, np.int64),
     )
 
 
-def joined(batches: Iterable[pa.RecordBatch], rows_max: int = CHUNK_ROWS_MAX) -> Iterator[pa.RecordBatch]:
-    """Join and cut batches so that each piece has up to `rows_max` rows and about CHUNK_BYTES_MAX."""
-    held: list[pa.RecordBatch] = []
+def rechunk(batches: Iterable[pa.RecordBatch], rows_max: int = CHUNK_ROWS_MAX) -> Iterator[pa.RecordBatch]:
+    """Yield the rows in batches of up to `rows_max` rows and about CHUNK_BYTES_MAX."""
+    pending: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
         for piece in _cut(batch, rows_max):
-            if held and (rows + piece.num_rows > rows_max or size_bytes + piece.nbytes > CHUNK_BYTES_MAX):
-                yield _one(held)
-                held, rows, size_bytes = [], 0, 0
-            held.append(piece)
+            if pending and (rows + piece.num_rows > rows_max or size_bytes + piece.nbytes > CHUNK_BYTES_MAX):
+                yield _concat(pending)
+                pending, rows, size_bytes = [], 0, 0
+            pending.append(piece)
             rows += piece.num_rows
             size_bytes += piece.nbytes
-    if held:
-        yield _one(held)
+    if pending:
+        yield _concat(pending)
 
 
 def _cut(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch that is too large; rows are taken as equally large."""
+    """Yield slices of a batch that is too large; its rows are assumed to be equally large."""
     if not batch.num_rows:
         return
     row_bytes = max(1, batch.nbytes // batch.num_rows)
@@ -110,7 +110,7 @@ def _cut(batch: pa.RecordBatch, rows_max: int) -> Iterator[pa.RecordBatch]:
         yield batch.slice(start, step)
 
 
-def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -118,20 +118,20 @@ class KeyFinder:
     """Finds the distinct keys and the event times of batches."""
 
     def __init__(self, key_type: KeyType, event_time: str | None) -> None:
-        self._codec = KeyCodec(key_type)
+        self._codec = StateKeyCodec(key_type)
         self._names = [column.name for column in key_type.columns]
         self._event_time = event_time
 
     def find(self, batch: pa.RecordBatch) -> Chunk:
-        """Return a batch's rows as a chunk; the column with the key group is taken off."""
+        """Return a batch's rows as a chunk, without the column of key groups."""
         columns = [_flat(batch.column(name)) for name in self._names]
         codes, first = _distinct(columns)
         groups = np.asarray(batch.column(GROUP_COLUMN))[first]
         distinct = [column.take(pa.array(first)) for column in columns]
         stored = self._codec.encode_array(distinct)
         order = _stored_order(groups, distinct, stored)
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
+        positions = np.empty_like(order)
+        positions[order] = np.arange(len(order))
         keys = distinct[0] if len(distinct) == 1 else pa.StructArray.from_arrays(distinct, names=self._names)
         times, timeless = self._times(batch)
         return Chunk(
@@ -140,7 +140,7 @@ class KeyFinder:
             keys=keys.take(pa.array(order)),
             stored=stored.take(pa.array(order)).to_pylist(),
             groups=groups[order].tolist(),
-            key_index=places[codes],
+            key_index=positions[codes],
             times_ms=times,
             timeless=timeless,
         )
@@ -156,7 +156,7 @@ class KeyFinder:
             column = column.cast(pa.timestamp("ms"))
         times = column.cast(pa.int64()).fill_null(0).to_numpy()
         if kinds.is_timestamp(column.type) and column.type.unit != "ms":
-            # Rounded down, before 1970 too: an event never lies after its own time.
+            # Rounded down, before 1970 too: the result is never later than the event.
             times = times * 1_000 if column.type.unit == "s" else times // _PER_MS[column.type.unit]
         return times, timeless
 
@@ -166,9 +166,9 @@ def _flat(column: pa.Array) -> pa.Array:
 
 
 def _stored_order(groups: npt.NDArray[np.int32], keys: Sequence[pa.Array], stored: pa.Array) -> Numbers:
-    """Return the order in which keys lie in the backend: by key group, then by their bytes."""
+    """Return the order of keys in the backend: by key group, then by their bytes."""
     if len(keys) == 1 and kinds.is_signed_integer(keys[0].type) and not keys[0].null_count:
-        # Whole numbers lie in their own order, and are compared several times as fast as their bytes.
+        # The bytes of integers sort as the integers do, which are compared several times as fast.
         return np.lexsort((keys[0].to_numpy(), groups)).astype(np.int64, copy=False)
     table = pa.table({"group": groups, "key": stored})
     order = pc.sort_indices(table, sort_keys=[("group", "ascending"), ("key", "ascending")])
@@ -184,7 +184,7 @@ def _distinct(columns: Sequence[pa.Array]) -> tuple[Numbers, Numbers]:
         found = encoded.indices.to_numpy().astype(np.int64)
         codes = codes * len(encoded.dictionary) + found
         if len(columns) > 1:
-            # Numbered anew after each column, so that the product never grows beyond 64 bits.
+            # Renumbered after each column, so that the product never exceeds 64 bits.
             codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
     count = int(codes.max()) + 1 if len(codes) else 0
     first = np.empty(count, np.int64)
@@ -201,7 +201,7 @@ def keys_of(key_type: KeyType, arrays: Sequence[pa.Array]) -> list[Any]:
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
-def _python_values(array: pa.Array, column: KeyColumn) -> list[Any]:
+def _python_values(array: pa.Array, column: StateKeyColumn) -> list[Any]:
     if not (kinds.is_timestamp(array.type) or kinds.is_date(array.type)):
         return array.to_pylist()  # type: ignore[no-any-return]
     name = "date" if kinds.is_date(array.type) else "datetime"

@@ -1,4 +1,4 @@
-"""Dead rows: take a row or a timer that failed, give the record of it, or the error that ends a run."""
+"""Failed rows and timers: their records, which become dead letters, or the error that ends the run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import pyarrow as pa
 
 from tidegate.errors import InvariantBroken, RowFailed, StorageCorrupt, Unavailable
 
-# What is nobody's row's fault: such an error ends the batch, and its next attempt may go well.
-NOT_THE_ROWS_FAULT = (Unavailable, StorageCorrupt, InvariantBroken, MemoryError)
+# Errors that no row causes: they end the batch, and its next attempt may succeed.
+INFRASTRUCTURE_ERRORS = (Unavailable, StorageCorrupt, InvariantBroken, MemoryError)
 
-# A message of an error is read by people; the record of a dead row must hold the row.
+# People read the message of an error; the record of a failed row must have the whole row.
 SHOWN_CHARS_MAX = 500
 ROW_CHARS_MAX = 1_000_000
-# Each holds its row and its error; a thousand are a few megabytes.
+# Each has its row and its error; a thousand are a few megabytes.
 HELD_ROWS_MAX = 1_000
 
-# A row, or a timer, that was set aside. `row` is the row's columns as JSON; a timer has none.
-DEAD_SCHEMA = pa.schema(
+# `row` has the row's columns as JSON; it is null for a timer.
+FAILED_ROWS_SCHEMA = pa.schema(
     [
         pa.field("key", pa.string()),
         pa.field("event_time", pa.timestamp("us", tz="UTC")),
@@ -41,8 +41,8 @@ _OURS = (str(_PACKAGE / "state"), str(_PACKAGE / "checkpoint"))
 
 
 @dataclass(frozen=True, slots=True)
-class DeadRow:
-    """A row or a timer that failed: on which key, why, and where in the user's code."""
+class FailedRow:
+    """A row or a timer that failed: its key, the error, and the line of the user's code."""
 
     key: Any
     event_time_ms: int | None
@@ -52,42 +52,42 @@ class DeadRow:
     row: dict[str, Any] | None
 
     def reason(self) -> str:
-        """Return why in one line."""
+        """Return the message of the error."""
         return _shortened(str(self.error) or type(self.error).__name__, ROW_CHARS_MAX)
 
 
-class DeadRows:
-    """Where failed rows go: to whoever takes them, in batches; where nobody does, the first ends the run."""
+class FailedRows:
+    """Collects failed rows and passes them to a sink in batches; without a sink the first ends the run."""
 
-    def __init__(self, operator: str, give: Callable[[pa.RecordBatch], None] | None) -> None:
+    def __init__(self, operator: str, sink: Callable[[pa.RecordBatch], None] | None) -> None:
         self._operator = operator
-        self._give = give
-        self._held: list[DeadRow] = []
+        self._sink = sink
+        self._pending: list[FailedRow] = []
         self.count = 0
 
     @property
-    def is_taken(self) -> bool:
-        """Return whether failed rows are set aside, so that what they wrote must be undone."""
-        return self._give is not None
+    def is_collected(self) -> bool:
+        """Return whether there is a sink, so that what failed rows wrote must be rolled back."""
+        return self._sink is not None
 
-    def add(self, row: DeadRow) -> None:
-        """Set a row aside; RowFailed where nobody takes them."""
-        if self._give is None:
+    def add(self, row: FailedRow) -> None:
+        """Add a row; RowFailed without a sink."""
+        if self._sink is None:
             raise row_failed(self._operator, row) from row.error
         self.count += 1
-        self._held.append(row)
-        if len(self._held) >= HELD_ROWS_MAX:
+        self._pending.append(row)
+        if len(self._pending) >= HELD_ROWS_MAX:
             self.flush()
 
     def flush(self) -> None:
-        """Hand over what is held."""
-        if self._held and self._give is not None:
-            held, self._held = self._held, []
-            self._give(dead_batch(held))
+        """Pass the pending rows to the sink."""
+        if self._pending and self._sink is not None:
+            pending, self._pending = self._pending, []
+            self._sink(failed_rows_batch(pending))
 
 
-def dead_batch(rows: Sequence[DeadRow]) -> pa.RecordBatch:
-    """Return the records of dead rows, of DEAD_SCHEMA."""
+def failed_rows_batch(rows: Sequence[FailedRow]) -> pa.RecordBatch:
+    """Return the records of failed rows, of FAILED_ROWS_SCHEMA."""
     columns = zip(
         *(
             (
@@ -103,15 +103,17 @@ def dead_batch(rows: Sequence[DeadRow]) -> pa.RecordBatch:
         ),
         strict=True,
     )
-    arrays = [pa.array(values, type=field.type) for values, field in zip(columns, DEAD_SCHEMA, strict=True)]
-    return pa.record_batch(arrays, schema=DEAD_SCHEMA)
+    arrays = [
+        pa.array(values, type=field.type) for values, field in zip(columns, FAILED_ROWS_SCHEMA, strict=True)
+    ]
+    return pa.record_batch(arrays, schema=FAILED_ROWS_SCHEMA)
 
 
-def row_failed(operator: str, row: DeadRow) -> RowFailed:
+def row_failed(operator: str, row: FailedRow) -> RowFailed:
     """Return the error that ends a run: it names the key, the reason, the user's line and the row."""
-    # On one line: what is told of a failed query is its first.
-    told = " ".join(row.reason().split())
-    reason = f"{type(row.error).__name__}: {_shortened(told, SHOWN_CHARS_MAX)}"
+    # On one line: of the message of a failed query only the first is shown.
+    line = " ".join(row.reason().split())
+    reason = f"{type(row.error).__name__}: {_shortened(line, SHOWN_CHARS_MAX)}"
     if row.place:
         reason += f" ({row.place})"
     if row.row is not None:
@@ -122,9 +124,9 @@ def row_failed(operator: str, row: DeadRow) -> RowFailed:
 
 
 def place_of(error: BaseException, code: CodeType | None) -> str | None:
-    """Return where in the user's code an error came from: the innermost line of the operator's own file.
+    """Return where in the user's code an error was raised: the innermost line of the operator's own file.
 
-    Where no line of that file took part, the innermost that is not of this package; else where `code` begins.
+    Where the traceback has no line of that file, the innermost of other packages; else where `code` begins.
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
@@ -142,12 +144,12 @@ def code_of(function: Callable[..., Any]) -> CodeType | None:
 
 
 def row_json(row: dict[str, Any]) -> str:
-    """Return a row as JSON; what JSON does not know stands there as text."""
+    """Return a row as JSON, with the repr of values that JSON has no form for."""
     return msgspec.json.encode(row, enc_hook=repr).decode()
 
 
 def shown_key(key: Any) -> str | None:
-    """Return a key as text, as people know it: a single text as it is, several columns as JSON."""
+    """Return a key as text for people: a single text as it is, several columns as JSON."""
     if key is None or isinstance(key, str):
         return key
     if isinstance(key, bytes):

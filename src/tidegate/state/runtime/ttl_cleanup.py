@@ -1,12 +1,12 @@
-"""Cleanup: takes the states that have a TTL, removes what is expired, at the end of a batch.
+"""The cleanup of expired entries at the end of a batch.
 
-`RocksdbCompaction` goes by the index: a bucket that is over names all entries that may be expired, so that
-cost follows what expires and not what is kept. `FullSnapshot` does the same without a limit, when a snapshot
-is due. `IncrementalCleanup` has no index: it looks at some entries for each access, all round the state.
-What is removed frees its disk when RocksDB compacts.
+`RocksdbCompaction` reads the index: the buckets that have ended name all entries that may be expired, so the
+cost follows what expires and not what is stored. `FullSnapshot` does the same without a limit, when a
+snapshot is due. `IncrementalCleanup` has no index: it checks some entries for each access, round and round
+the state. The disk space is freed when RocksDB compacts.
 
-Entries that were written under `IncrementalCleanup` are in no index: a state that leaves it has them cleaned
-once they are written again.
+Entries that were written under `IncrementalCleanup` are in no index: when the strategy of their state
+changes, they are cleaned up only after they are written again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tidegate.state.kinds.list import ELEMENT_BYTES
 from tidegate.state.ttl import TtlRule
 
 if TYPE_CHECKING:
-    from tidegate.state.runtime.write_batch import Stage
+    from tidegate.state.write_batch import WriteBatch
 
-# What one batch removes by the index at least, if so much is expired: about a tenth of a second's work. Where
-# a batch writes more, twice as many as it wrote, so that cleaning never falls behind.
+# Index entries that one batch cleans up, if so many are due: about a tenth of a second. A batch that adds
+# more to the index cleans up twice as many as it adds, so that cleanup never falls behind.
 CLEANED_PER_BATCH = 20_000
-# What one batch looks at with IncrementalCleanup at most: as much work again.
+# Entries that one batch checks with IncrementalCleanup at most: about as much work.
 SWEPT_PER_BATCH_MAX = 50_000
 # Key groups that one batch visits: each costs a seek. With more of them, batches take turns.
 GROUPS_PER_BATCH = 256
-# Entries of one key group that are read at once: few at first, since mostly little is expired.
+# Entries of one key group that are read at once: few at first, as mostly little is expired.
 FIRST_ENTRIES = 16
 CHUNK_ENTRIES = 4_096
 # Key groups that a sweep reads side by side at first, and how their number grows and shrinks.
@@ -45,13 +45,13 @@ SWEPT_GROUPS_STEP = 4
 RANGE_FROM_ENTRIES = 64
 
 _SIGN = 1 << 63
-# Behind the key group, the space and the number of the state stands the bucket.
+# Where the bucket ends in an index entry: behind the key group, the space and the number of the state.
 _BUCKET_END = 13
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """What cleaning goes by: the batch's number and time, the watermark, and whether a snapshot is due."""
+class CleanupTimes:
+    """The batch's number and time, the watermark, and whether a snapshot is due."""
 
     number: int
     batch_ms: int
@@ -60,54 +60,60 @@ class Moments:
 
 
 @dataclass(slots=True)
-class Cleaned:
-    """How many entries were looked at, and how many of them were expired and removed."""
+class CleanupStats:
+    """How many entries were checked, and how many of them were expired and removed."""
 
     looked_count: int = 0
     removed_count: int = 0
 
 
-class Cleaner:
+class TtlCleaner:
     """Removes expired entries of an instance's bound states."""
 
     def __init__(
-        self, stage: Stage, groups: range, states: Sequence[State], key_end: Callable[[bytes, int], int]
+        self,
+        write_batch: WriteBatch,
+        groups: range,
+        states: Sequence[State],
+        key_end: Callable[[bytes, int], int],
     ) -> None:
-        """`key_end` gives where the encoded key ends that begins at a place of an entry."""
-        self._stage = stage
+        """`key_end` returns where the encoded key ends that begins at a byte of an entry."""
+        self._write_batch = write_batch
         self._groups = groups
-        self._states = [(state, cells) for state in states if (cells := _cells_of(state)) and cells.rule]
+        self._states = [(state, state.cells) for state in states if state.cells.rule]
         self._key_end = key_end
 
-    def clean(self, moments: Moments) -> Cleaned:
-        """Remove what is expired, as much as the strategy of each state says for one batch."""
-        cleaned = Cleaned()
+    def clean(self, times: CleanupTimes) -> CleanupStats:
+        """Remove expired entries, as many as the strategy of each state allows for one batch."""
+        stats = CleanupStats()
         for state, cells in self._states:
             rule, ttl = cells.rule, state.ttl
-            now_ms = moments.watermark_ms if rule and rule.is_event else moments.batch_ms
+            now_ms = times.watermark_ms if rule and rule.is_event else times.batch_ms
             if rule is None or ttl is None or now_ms is None:
                 continue
             if ttl.cleanup == "IncrementalCleanup":
-                self._sweep(_Work(state, cells, rule, now_ms, cleaned))
+                self._sweep(_StateCleanup(state, cells, rule, now_ms, stats))
             elif ttl.cleanup == "RocksdbCompaction":
                 budget = max(CLEANED_PER_BATCH, 2 * cells.indexed_count)
-                self._walk(_Work(state, cells, rule, now_ms, cleaned), self._in_turn(moments.number), budget)
-            elif moments.is_snapshot_due:
-                self._walk(_Work(state, cells, rule, now_ms, cleaned), list(self._groups), None)
+                self._walk(
+                    _StateCleanup(state, cells, rule, now_ms, stats), self._in_turn(times.number), budget
+                )
+            elif times.is_snapshot_due:
+                self._walk(_StateCleanup(state, cells, rule, now_ms, stats), list(self._groups), None)
             cells.accesses = cells.indexed_count = 0
-        return cleaned
+        return stats
 
     def _in_turn(self, number: int) -> list[int]:
-        """Return the key groups of this batch, another one first each time."""
+        """Return the key groups that this batch visits, beginning with another one each time."""
         count = len(self._groups)
         width = min(count, GROUPS_PER_BATCH)
         start = number * (width if count > width else 1)
         return [self._groups[(start + step) % count] for step in range(width)]
 
-    def _walk(self, work: _Work, groups: Sequence[int], budget: int | None) -> None:
-        """Go through the buckets that are over; stops when the budget is used up.
+    def _walk(self, work: _StateCleanup, groups: Sequence[int], budget: int | None) -> None:
+        """Clean up the buckets that have ended, until the budget is used up.
 
-        All key groups are read side by side, so that calls follow what is expired and not the key groups.
+        All key groups are read together: the number of calls follows what is expired, not the key groups.
         """
         number, due_stop = work.cells.number, work.rule.due_stop(work.now_ms)
         ranges = [
@@ -119,7 +125,7 @@ class Cleaner:
             found: list[bytes] = []
             cut: set[bytes] = set()
             further: list[tuple[bytes, bytes]] = []
-            for (_, stop), page in zip(ranges, self._stage.backend.pages(ranges, size), strict=True):
+            for (_, stop), page in zip(ranges, self._write_batch.backend.pages(ranges, size), strict=True):
                 keys = [key for key, _ in page[: None if budget is None else budget - len(found)]]
                 found += keys
                 if keys and (len(page) == size or len(keys) < len(page)):
@@ -129,8 +135,8 @@ class Cleaner:
             budget = None if budget is None else budget - len(found)
             ranges, size_max = further, CHUNK_ENTRIES
 
-    def _clean_indexed(self, work: _Work, index: list[bytes], cut: set[bytes]) -> None:
-        """Remove the expired entries that index entries name, then the index entries.
+    def _clean_indexed(self, work: _StateCleanup, index: list[bytes], cut: set[bytes]) -> None:
+        """Remove the expired entries that index entries name, and the index entries.
 
         `cut` are the buckets that may have more index entries than these.
         """
@@ -144,48 +150,48 @@ class Cleaner:
                 int.from_bytes(entry[:2], "big"), work.cells.number, work.rule.bucket_of(time_ms)
             )
             moved.append((prefix, prefix + entry[KEY_AT:]))
-        # An entry that was touched since is named by its new bucket, unless the TTL was another one then.
-        named = self._stage.get_many([key for _, key in moved]) if moved else []
+        # An entry that was refreshed since is in its new bucket, unless the TTL was another one then.
+        named = self._write_batch.get_many([key for _, key in moved]) if moved else []
         for (prefix, key), one in zip(moved, named, strict=True):
             if one is None:
-                self._stage.put_sub(prefix, key, INDEX_VALUE)
+                self._write_batch.put_sub(prefix, key, INDEX_VALUE)
         for prefix, keys in groupby(index, key=lambda key: key[:_BUCKET_END]):
             gone = list(keys)
-            # A late row may have put an entry into a bucket that is over; the next batch finds it there.
+            # A late row may have added an entry to a bucket that has ended; the next batch finds it there.
             is_touched = prefix in work.cells.indexed
             if len(gone) >= RANGE_FROM_ENTRIES and not is_touched and prefix not in cut:
-                self._stage.clear_sub(prefix)
+                self._write_batch.clear_sub(prefix)
             else:
                 for key in gone:
-                    self._stage.delete_sub(prefix, key)
+                    self._write_batch.delete_sub(prefix, key)
 
-    def _sweep(self, work: _Work) -> None:
-        """Look at the next entries of the state, behind where the last batch stopped.
+    def _sweep(self, work: _StateCleanup) -> None:
+        """Check the next entries of the state, from where the last batch stopped.
 
-        It goes on in order, so of key groups that are read side by side those behind a long one are read in
-        vain: fewer are read at once where they are long, more where they are short.
+        The order is that of the keys, so of key groups that are read together those after a long one are read
+        in vain: fewer are read at once where they are long, more where they are short.
         """
-        wanted = min(work.cells.accesses * work.rule.per_access, SWEPT_PER_BATCH_MAX)
-        # In a bucket of the index that is never over, so that it stays with the key groups.
-        place = expiry_prefix(self._groups.start, work.cells.number, _SIGN - 1) + b"sweep"
-        position = self._stage.get(place) or b""
+        budget = min(work.cells.accesses * work.rule.per_access, SWEPT_PER_BATCH_MAX)
+        # In a bucket of the index that never ends, so that a rescale moves it with its key group.
+        sweep_key = expiry_prefix(self._groups.start, work.cells.number, _SIGN - 1) + b"sweep"
+        position = self._write_batch.get(sweep_key) or b""
         groups, width = self._groups_from(position), SWEPT_GROUPS_MIN
-        while wanted > 0 and groups:
-            ranges = [self._swept(group, work, position) for group in groups[: min(width, wanted)]]
-            size = page_size(len(ranges), max(FIRST_ENTRIES, wanted // len(ranges)))
+        while budget > 0 and groups:
+            ranges = [self._swept(group, work, position) for group in groups[: min(width, budget)]]
+            size = page_size(len(ranges), max(FIRST_ENTRIES, budget // len(ranges)))
             found: list[bytes] = []
             is_cut = False
-            for page in self._stage.backend.pages(ranges, size):
-                keys = [key for key, _ in page[:wanted]]
+            for page in self._write_batch.backend.pages(ranges, size):
+                keys = [key for key, _ in page[:budget]]
                 found += keys
-                wanted -= max(len(keys), 1)
+                budget -= max(len(keys), 1)
                 is_cut = bool(keys) and (len(page) == size or len(keys) < len(page))
                 if is_cut:
                     position = keys[-1] + b"\x00"
                     break
-                # An empty one counts, too, so that no batch visits all of very many.
+                # Empty ones count, too: a batch must not visit all of a great many.
                 position = entry_prefix(groups.pop(0) + 1, work.cells.number)
-                if wanted <= 0:
+                if budget <= 0:
                     break
             for _ in self._remove_expired(work, found):
                 pass
@@ -195,26 +201,26 @@ class Cleaner:
                 else min(width * SWEPT_GROUPS_STEP, GROUPS_PER_BATCH)
             )
         if position:
-            self._stage.put(place, position)
+            self._write_batch.put(sweep_key, position)
 
-    def _swept(self, group: int, work: _Work, position: bytes) -> tuple[bytes, bytes]:
-        """Return the entries of a key group that are to be looked at: those behind the position, else all."""
+    def _swept(self, group: int, work: _StateCleanup, position: bytes) -> tuple[bytes, bytes]:
+        """Return the range of a key group's entries to check: those from the position on, else all."""
         prefix = entry_prefix(group, work.cells.number)
         return max(position, prefix) if position.startswith(prefix) else prefix, after(prefix)
 
     def _groups_from(self, position: bytes) -> list[int]:
-        """Return the key groups once round, beginning where a sweep stopped."""
+        """Return all key groups, beginning where a sweep stopped."""
         at = int.from_bytes(position[:2], "big") if position else self._groups.start
         if at not in self._groups:
             at = self._groups.start
         return [*range(at, self._groups.stop), *range(self._groups.start, at)]
 
-    def _remove_expired(self, work: _Work, entries: list[bytes]) -> Iterator[tuple[bytes, int]]:
-        """Remove those of the entries that are expired; give those that stay, with their time."""
+    def _remove_expired(self, work: _StateCleanup, entries: list[bytes]) -> Iterator[tuple[bytes, int]]:
+        """Remove those of the entries that are expired; yield those that stay, with their time."""
         if not entries:
             return
-        work.cleaned.looked_count += len(entries)
-        for entry, stored in zip(entries, self._stage.get_many(entries), strict=True):
+        work.stats.looked_count += len(entries)
+        for entry, stored in zip(entries, self._write_batch.get_many(entries), strict=True):
             if stored is None:
                 continue
             try:
@@ -226,26 +232,21 @@ class Cleaner:
             if not work.rule.is_expired(time_ms, work.now_ms):
                 yield entry, time_ms
                 continue
-            work.cleaned.removed_count += 1
+            work.stats.removed_count += 1
             if work.state.kind == "list":
-                self._stage.delete_sub(entry[:-ELEMENT_BYTES], entry)
+                self._write_batch.delete_sub(entry[:-ELEMENT_BYTES], entry)
             elif work.state.kind == "map":
-                self._stage.delete_sub(entry[: self._key_end(entry, KEY_AT)], entry)
+                self._write_batch.delete_sub(entry[: self._key_end(entry, KEY_AT)], entry)
             else:
-                self._stage.delete(entry)
+                self._write_batch.delete(entry)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """One state's cleaning in one batch."""
+class _StateCleanup:
+    """The cleanup of one state in one batch."""
 
     state: State
     cells: Cells[Any]
     rule: TtlRule
     now_ms: int
-    cleaned: Cleaned
-
-
-def _cells_of(state: State) -> Cells[Any] | None:
-    cells: Cells[Any] | None = getattr(state, "cells", None)
-    return cells
+    stats: CleanupStats

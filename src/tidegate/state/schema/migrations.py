@@ -1,7 +1,7 @@
-"""Evolution: takes values that older versions of a state wrote, gives them as the code of today has them.
+"""The evolution of a state's values: migrations from older versions to the one of the code.
 
-An entry keeps the version it was written with. It is brought up when it is read, step by step, and written in
-the new form when it is next updated; nothing is rewritten at the start.
+An entry keeps the version it was written with. It is migrated when it is read, step by step, and written in
+the new version when it is next updated; nothing is rewritten at the start.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt, ValueInvalid
-from tidegate.state.schema.signatures import Signature, shown
 from tidegate.state.serializers.registry import Serializer, stored_serializer
+from tidegate.state.serializers.signatures import Signature, type_text
 
 VERSION_MIN, VERSION_MAX = 1, 255  # one byte of every entry
 
@@ -24,9 +24,9 @@ VERSION_MIN, VERSION_MAX = 1, 255  # one byte of every entry
 class Migration:
     """One step: how a value of `from_version` becomes one of `to_version`.
 
-    The function takes and gives a dict for a record, or takes the old dataclass when `source` names it; other
-    values are as they are. Without a function the value is taken over by itself: added fields with a default,
-    dropped fields and an int that became a float need none.
+    The function takes and returns a record as a dict, or takes the old dataclass when `source` names it;
+    other values are passed as they are. Added fields with a default, dropped fields and an int that became a
+    float need no function.
     """
 
     from_version: int
@@ -37,67 +37,67 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class StoredForm:
-    """How one version of a state lies in the checkpoint: its values' signature, and their serializer."""
+    """The stored form of one version of a state: its values' signature, and their serializer."""
 
     signature: Signature
     serializer: str
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """Whose versions they are, for the sentences of errors."""
+class StateRef:
+    """The operator and the state, for messages of errors."""
 
     operator: str
     state: str
 
 
-def chain(
-    migrations: Sequence[Migration], stored: Iterable[int], version: int, named: Named
+def migration_paths(
+    migrations: Sequence[Migration], stored: Iterable[int], version: int, ref: StateRef
 ) -> dict[int, tuple[Migration, ...]]:
-    """Return the steps from every stored version to the one the code has.
+    """Return the steps from every stored version to that of the code.
 
     StateMismatch for a version that is newer than the code, and for a step that is missing; StateInvalid for
     steps that contradict each other.
     """
-    steps = _steps(migrations, version, named)
+    steps = _steps(migrations, version, ref)
     newest = max(stored := list(stored), default=version)
     if newest > version:
         reason = (
-            f"state '{named.state}' was written in version {newest}, and this code knows version {version}. "
+            f"state '{ref.state}' was written in version {newest}, and this code knows version {version}. "
         )
-        raise StateMismatch(operator=named.operator, reason=f"{reason}Run the newer code.")
-    return {old: _path(steps, old, version, named) for old in stored}
+        raise StateMismatch(operator=ref.operator, reason=f"{reason}Run the newer code.")
+    return {old: _path(steps, old, version, ref) for old in stored}
 
 
-def _steps(migrations: Sequence[Migration], version: int, named: Named) -> dict[int, Migration]:
+def _steps(migrations: Sequence[Migration], version: int, ref: StateRef) -> dict[int, Migration]:
     steps: dict[int, Migration] = {}
     for step in migrations:
-        arrow = f"the migration {step.from_version} → {step.to_version} of state '{named.state}'"
+        arrow = f"the migration {step.from_version} → {step.to_version} of state '{ref.state}'"
         if not VERSION_MIN <= step.from_version < step.to_version <= version:
             reason = f"{arrow} does not lead up to its version {version}."
-            raise StateInvalid(operator=named.operator, reason=reason)
+            raise StateInvalid(operator=ref.operator, reason=reason)
         if step.from_version in steps:
             reason = f"{arrow} is not the only one from version {step.from_version}."
-            raise StateInvalid(operator=named.operator, reason=reason)
+            raise StateInvalid(operator=ref.operator, reason=reason)
         steps[step.from_version] = step
     return steps
 
 
-def _path(steps: Mapping[int, Migration], old: int, version: int, named: Named) -> tuple[Migration, ...]:
+def _path(steps: Mapping[int, Migration], old: int, version: int, ref: StateRef) -> tuple[Migration, ...]:
     path: list[Migration] = []
     at = old
     while at < version:
         if at not in steps:
-            reason = f"state '{named.state}' holds values of version {old}, and no migration leads from "
+            reason = f"state '{ref.state}' holds values of version {old}, and no migration leads from "
             reason += f"version {at} towards {version}. Add Migration({at}, {at + 1}, …)."
-            raise StateMismatch(operator=named.operator, reason=reason)
+            raise StateMismatch(operator=ref.operator, reason=reason)
         path.append(steps[at])
         at = steps[at].to_version
     return tuple(path)
 
 
 class Upgrader:
-    """Reads the values of one state, whichever version wrote them; the newest one is that of the code."""
+    """Reads the values of one state in all stored versions; the newest is that of the code."""
 
     def __init__(
         self,
@@ -106,24 +106,24 @@ class Upgrader:
         migrations: Sequence[Migration],
         *,
         serializer: Serializer[Any],
-        named: Named,
+        ref: StateRef,
     ) -> None:
         self.version = version = max(forms)
         self._type = python_type
-        self._named = named
+        self._ref = ref
         self._serializer = serializer
-        self._paths = chain(migrations, forms, version, named)
+        self._paths = migration_paths(migrations, forms, version, ref)
         self._readers = {
-            old: _reader(forms[old], path, named) for old, path in self._paths.items() if old != version
+            old: _reader(forms[old], path, ref) for old, path in self._paths.items() if old != version
         }
 
     def decode(self, version: int, payload: bytes) -> Any:
-        """Return the value that a version wrote, as a value of today's type."""
+        """Return a value of any stored version as a value of the code's type."""
         if version == self.version:
             return self._serializer.decode(payload)
         reader = self._readers.get(version)
         if reader is None:
-            place = f"state '{self._named.state}' of operator '{self._named.operator}'"
+            place = f"state '{self._ref.state}' of operator '{self._ref.operator}'"
             raise StorageCorrupt(place=place, reason=f"version {version} was never written")
         value = reader.decode(payload)
         for step in self._paths[version]:
@@ -143,27 +143,27 @@ class Upgrader:
         try:
             return msgspec.convert(_undressed(value), python_type)
         except msgspec.ValidationError as error:
-            named = self._named
-            place = f"a value of version {version} of state '{named.state}' of operator '{named.operator}'"
+            ref = self._ref
+            place = f"a value of version {version} of state '{ref.state}' of operator '{ref.operator}'"
             raise ValueInvalid(
                 place=place,
-                reason=f"it became {value!r:.200}, which is no {shown(python_type)}: {error}",
+                reason=f"it became {value!r:.200}, which is no {type_text(python_type)}: {error}",
                 hint="Correct the migration; nothing was written.",
             ) from error
 
 
 def _undressed(value: Any) -> Any:
-    """Return records as dicts, to the bottom."""
+    """Return records as dicts, nested ones too."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.asdict(value)
     return value
 
 
-def _reader(form: StoredForm, path: Sequence[Migration], named: Named) -> Serializer[Any]:
+def _reader(form: StoredForm, path: Sequence[Migration], ref: StateRef) -> Serializer[Any]:
     source = path[0].source if path else None
     reader = stored_serializer(form.signature, form.serializer, source)
     if reader is None:
-        reason = f"state '{named.state}' holds values of version {path[0].from_version}, written by the "
+        reason = f"state '{ref.state}' holds values of version {path[0].from_version}, written by the "
         reason += f"serializer '{form.serializer}', which only its own version can read."
-        raise StateMismatch(operator=named.operator, reason=reason)
+        raise StateMismatch(operator=ref.operator, reason=reason)
     return reader

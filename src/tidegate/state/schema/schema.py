@@ -1,9 +1,9 @@
-"""Schemas: takes the states that code declares, gives the schema under which a checkpoint holds them.
+"""The schema of an operator's states in a checkpoint.
 
-An operator's schema is the file `schema.<n>.json` in its folder of the checkpoint, put there once and never
-changed; the one with the highest number counts. It holds the key's type, max_parallelism, and of each state
-its number, its kind, and the signature and serializer of every version that ever wrote. A state keeps its
-number for ever, also when the code has dropped it. Format version 1: JSON, with a checksum over the rest.
+It is the file `schema.<n>.json` in the operator's folder, written once and never changed; the one with the
+highest number is current. It holds the key's type, max_parallelism, and of each state its number, its kind,
+and the signature and serializer of every version that ever wrote. A state keeps its number for ever, also
+when the code has dropped it. Format version 1: JSON, with a checksum over the rest.
 """
 
 from __future__ import annotations
@@ -18,31 +18,37 @@ import xxhash
 
 from tidegate.checkpoint.keys.codec import KeyType
 from tidegate.checkpoint.keys.layout import PARALLELISM_MAX, STATES_MAX
-from tidegate.checkpoint.rescale import Redistribute
-from tidegate.checkpoint.store import Depot, schema_name
+from tidegate.checkpoint.rescale import RedistributionMode
+from tidegate.checkpoint.store import CheckpointStore, schema_name
 from tidegate.errors import StateInvalid, StateMismatch, StorageCorrupt
 from tidegate.state.schema.migrations import (
     VERSION_MAX,
     VERSION_MIN,
     Migration,
-    Named,
+    StateRef,
     StoredForm,
-    chain,
+    migration_paths,
 )
-from tidegate.state.schema.signatures import Signature, same_shape, shown, signature_of, signature_text
 from tidegate.state.serializers.registry import SERIALIZER_NAMES
+from tidegate.state.serializers.signatures import (
+    Signature,
+    same_shape,
+    signature_of,
+    signature_text,
+    type_text,
+)
 
 FORMAT_VERSION = 1
 MAGIC = "tidegate state schema"
 
 KINDS = ("value", "list", "map", "reducing", "aggregating", "operator-list")
 
-# Tasks that start together write the same schema; one that loses so often meets something else.
+# Tasks that start together write the same schema; a task that loses this often has another problem.
 WRITES_MAX = 100
 
 
-class SchemaDepot(Protocol):
-    """The folder of one operator in a checkpoint, as far as schemas need it."""
+class SchemaStore(Protocol):
+    """The files of one operator in a checkpoint: the methods that schemas need."""
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write a file that is not there; False when it is."""
@@ -57,8 +63,8 @@ class SchemaDepot(Protocol):
 class StateSpec:
     """A state as code declares it.
 
-    `types` are the types of its parts, given as Python types or as signatures, kept as signatures: the
-    value's; for a map the sub-key's before it. `ttl` is whatever describes it for tools, as JSON has it.
+    `types` are the types of its parts: the value's, for a map the sub-key's before it. Python types become
+    signatures. `ttl` describes the TTL for tools, as JSON values.
     """
 
     name: str
@@ -78,18 +84,18 @@ def _signature(declared: Any, serializer: str) -> Signature:
 
 
 def signature_for(python_type: Any, serializer: str) -> Signature:
-    """Return the signature of a type; one that only a serializer of its own knows is called by its name."""
+    """Return the signature of a type; of one that only the user's serializer knows it is the name."""
     try:
         return signature_of(python_type)
     except StateInvalid:
         if serializer in SERIALIZER_NAMES or not serializer:
             raise
-        return {"other": shown(python_type)}
+        return {"other": type_text(python_type)}
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """A state as the checkpoint holds it: `versions` are all that ever wrote."""
+    """A state in the checkpoint; `versions` are all that ever wrote."""
 
     number: int
     kind: str
@@ -105,14 +111,14 @@ class StoredState:
         return max(self.versions)
 
     def forms(self) -> dict[int, StoredForm]:
-        """Return how the values of each version lie there."""
+        """Return the stored form of each version."""
         return {
             version: StoredForm(types[-1], self.serializers[version])
             for version, types in self.versions.items()
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state as JSON has it."""
+        """Return the state as JSON values."""
         versions = {
             str(version): {"types": list(self.versions[version]), "serializer": self.serializers[version]}
             for version in sorted(self.versions)
@@ -122,7 +128,7 @@ class StoredState:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> StoredState:
-        """Return the state that `to_json` gave."""
+        """Return the state of what `to_json` returned."""
         versions = {int(version): form for version, form in stored["versions"].items()}
         return cls(
             number=stored["number"],
@@ -137,7 +143,7 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class OperatorSchema:
-    """What a checkpoint holds of one operator; `number` is that of its file."""
+    """The key, max_parallelism and states of one operator in a checkpoint; `number` is that of its file."""
 
     operator: str
     key: KeyType
@@ -146,7 +152,7 @@ class OperatorSchema:
     number: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as JSON has it, without the checksum."""
+        """Return the schema as JSON values, without the checksum."""
         return {
             "magic": MAGIC,
             "format": FORMAT_VERSION,
@@ -159,7 +165,7 @@ class OperatorSchema:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> OperatorSchema:
-        """Return the schema that `to_json` gave."""
+        """Return the schema of what `to_json` returned."""
         return cls(
             operator=stored["operator"],
             key=KeyType.from_json(stored["key"]),
@@ -170,8 +176,8 @@ class OperatorSchema:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What code asks of a checkpoint."""
+class SchemaRequest:
+    """The key, max_parallelism and states that the code requests of a checkpoint."""
 
     operator: str
     key: KeyType
@@ -182,7 +188,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChanges:
-    """What a new schema changes: names of states."""
+    """The names of the states that a new schema changes."""
 
     added: tuple[str, ...]
     dropped: tuple[str, ...]
@@ -190,29 +196,29 @@ class SchemaChanges:
     returned: tuple[str, ...]
 
 
-def resolve_schema(depot: SchemaDepot, wanted: Wanted) -> OperatorSchema:
-    """Return the schema under which the code runs; the next file is written when something changed.
+def resolve_schema(store: SchemaStore, request: SchemaRequest) -> OperatorSchema:
+    """Return the schema with which the code runs; write the next file when something changed.
 
     StateMismatch or StateInvalid when the code does not fit the checkpoint; nothing was written then.
     """
     for _ in range(WRITES_MAX):
-        stored = newest_schema(depot, wanted.operator)
-        planned = plan_schema(stored, wanted)
-        if planned is stored or depot.put_new(schema_name(planned.number), dump_schema(planned)):
+        stored = newest_schema(store, request.operator)
+        planned = plan_schema(stored, request)
+        if planned is stored or store.put_new(schema_name(planned.number), dump_schema(planned)):
             return planned
     reason = f"its schema was changed by others {WRITES_MAX} times while this one started."
-    raise StateMismatch(operator=wanted.operator, reason=reason)
+    raise StateMismatch(operator=request.operator, reason=reason)
 
 
-def check_schema(depot: SchemaDepot, wanted: Wanted) -> OperatorSchema:
-    """Return what `resolve_schema` would give, and write nothing."""
-    return plan_schema(newest_schema(depot, wanted.operator), wanted)
+def check_schema(store: SchemaStore, request: SchemaRequest) -> OperatorSchema:
+    """Return what `resolve_schema` would return, and write nothing."""
+    return plan_schema(newest_schema(store, request.operator), request)
 
 
-def newest_schema(depot: SchemaDepot, operator: str) -> OperatorSchema | None:
-    """Return the schema that counts; None when there is none yet."""
+def newest_schema(store: SchemaStore, operator: str) -> OperatorSchema | None:
+    """Return the current schema; None when there is none yet."""
     newest, number = None, 1
-    while (content := depot.read(schema_name(number))) is not None:
+    while (content := store.read(schema_name(number))) is not None:
         newest, number = content, number + 1
     return None if newest is None else load_schema(newest, f"{operator}/{schema_name(number - 1)}")
 
@@ -224,10 +230,7 @@ def dump_schema(schema: OperatorSchema) -> bytes:
 
 
 def load_schema(content: bytes, place: str) -> OperatorSchema:
-    """Return the schema of a file's bytes.
-
-    StorageCorrupt for damaged ones and for a format we do not know.
-    """
+    """Return the schema of a file's bytes; StorageCorrupt for damaged ones and for an unknown format."""
     try:
         stored = json.loads(content)
         checksum = stored.pop("checksum")
@@ -260,28 +263,28 @@ def schema_changes(old: OperatorSchema | None, new: OperatorSchema) -> SchemaCha
     )
 
 
-def plan_schema(stored: OperatorSchema | None, wanted: Wanted) -> OperatorSchema:
-    """Return schema that follows from the stored and the wanted one: the stored one if nothing changes."""
-    _check_wanted(wanted)
+def plan_schema(stored: OperatorSchema | None, request: SchemaRequest) -> OperatorSchema:
+    """Return the schema that follows from a stored one and a request: the stored one if nothing changes."""
+    _check_request(request)
     if stored is None:
-        states = {spec.name: _stored(spec, number) for number, spec in enumerate(wanted.specs, 1)}
-        return OperatorSchema(wanted.operator, wanted.key, wanted.max_parallelism, states, 1)
-    _check_same(stored, wanted)
+        states = {spec.name: _stored(spec, number) for number, spec in enumerate(request.specs, 1)}
+        return OperatorSchema(request.operator, request.key, request.max_parallelism, states, 1)
+    _check_same(stored, request)
     states = dict(stored.states)
     following = max((state.number for state in states.values()), default=0) + 1
-    for spec in wanted.specs:
+    for spec in request.specs:
         if spec.name in states:
-            states[spec.name] = _continued(states[spec.name], spec, wanted)
+            states[spec.name] = _continued(states[spec.name], spec, request)
         else:
             states[spec.name] = _stored(spec, following)
             following += 1
-    names = {spec.name for spec in wanted.specs}
+    names = {spec.name for spec in request.specs}
     for name, state in states.items():
         if name not in names and not state.dropped:
             states[name] = replace(state, dropped=True)
     if following > STATES_MAX + 1:
         reason = f"it has had {following - 1} states; {STATES_MAX} is the most."
-        raise StateInvalid(operator=wanted.operator, reason=reason)
+        raise StateInvalid(operator=request.operator, reason=reason)
     return stored if states == stored.states else replace(stored, states=states, number=stored.number + 1)
 
 
@@ -290,16 +293,16 @@ def _stored(spec: StateSpec, number: int) -> StoredState:
     return StoredState(number, spec.kind, versions, serializers, spec.ttl, spec.redistribute)
 
 
-def _check_wanted(wanted: Wanted) -> None:
-    """Refuse what contradicts itself, whatever the checkpoint holds."""
-    operator = wanted.operator
-    repeated = [name for name, count in Counter(spec.name for spec in wanted.specs).items() if count > 1]
+def _check_request(request: SchemaRequest) -> None:
+    """Raise StateInvalid for a request that contradicts itself, whatever the checkpoint holds."""
+    operator = request.operator
+    repeated = [name for name, count in Counter(spec.name for spec in request.specs).items() if count > 1]
     if repeated:
         raise StateInvalid(operator=operator, reason=f"two of its states are named '{repeated[0]}'.")
-    if not 1 <= wanted.max_parallelism <= PARALLELISM_MAX:
-        reason = f"max_parallelism is {wanted.max_parallelism}; it must be 1 to {PARALLELISM_MAX}."
+    if not 1 <= request.max_parallelism <= PARALLELISM_MAX:
+        reason = f"max_parallelism is {request.max_parallelism}; it must be 1 to {PARALLELISM_MAX}."
         raise StateInvalid(operator=operator, reason=reason)
-    for spec in wanted.specs:
+    for spec in request.specs:
         if spec.kind not in KINDS:
             raise StateInvalid(
                 operator=operator, reason=f"state '{spec.name}' is of no known kind '{spec.kind}'."
@@ -307,44 +310,46 @@ def _check_wanted(wanted: Wanted) -> None:
         if not VERSION_MIN <= spec.version <= VERSION_MAX:
             reason = f"state '{spec.name}' has version {spec.version}, not {VERSION_MIN} to {VERSION_MAX}."
             raise StateInvalid(operator=operator, reason=reason)
-        chain(wanted.migrations.get(spec.name, ()), (), spec.version, Named(operator, spec.name))
-    unknown = sorted(set(wanted.migrations) - {spec.name for spec in wanted.specs})
+        migration_paths(
+            request.migrations.get(spec.name, ()), (), spec.version, StateRef(operator, spec.name)
+        )
+    unknown = sorted(set(request.migrations) - {spec.name for spec in request.specs})
     if unknown:
         raise StateInvalid(
             operator=operator, reason=f"there are migrations for '{unknown[0]}', which is no state."
         )
 
 
-def _check_same(stored: OperatorSchema, wanted: Wanted) -> None:
-    """Refuse another key and another max_parallelism: every entry's place follows from them."""
-    if stored.key != wanted.key:
-        reason = f"its key is ({stored.key}), and the code has ({wanted.key}). Entries lie under their keys."
-        raise StateMismatch(operator=wanted.operator, reason=reason)
-    if stored.max_parallelism != wanted.max_parallelism:
+def _check_same(stored: OperatorSchema, request: SchemaRequest) -> None:
+    """Raise StateMismatch for another key or max_parallelism: the keys of all entries depend on them."""
+    if stored.key != request.key:
+        reason = f"its key is ({stored.key}), and the code has ({request.key}). Entries lie under their keys."
+        raise StateMismatch(operator=request.operator, reason=reason)
+    if stored.max_parallelism != request.max_parallelism:
         reason = (
             f"max_parallelism was fixed at {stored.max_parallelism} when it first started, and the code has "
         )
-        reason += f"{wanted.max_parallelism}. Change `partitions` instead, up to that number."
-        raise StateMismatch(operator=wanted.operator, reason=reason)
+        reason += f"{request.max_parallelism}. Change `partitions` instead, up to that number."
+        raise StateMismatch(operator=request.operator, reason=reason)
 
 
-def _continued(state: StoredState, spec: StateSpec, wanted: Wanted) -> StoredState:
-    """Return a stored state as the code goes on with it, or say why it cannot."""
-    named = Named(wanted.operator, spec.name)
+def _continued(state: StoredState, spec: StateSpec, request: SchemaRequest) -> StoredState:
+    """Return a stored state as the code continues it; StateMismatch where it cannot."""
+    ref = StateRef(request.operator, spec.name)
     if state.kind != spec.kind:
         reason = f"state '{spec.name}' is a {state.kind} state there and a {spec.kind} state in the code. "
-        raise StateMismatch(operator=wanted.operator, reason=f"{reason}Give the new one another name.")
+        raise StateMismatch(operator=request.operator, reason=f"{reason}Give the new one another name.")
     old_keys = state.versions[state.version][:-1]
     if not _same(old_keys, spec.types[:-1]):
         reason = f"the keys of map '{spec.name}' are {_texts(old_keys)} there and {_texts(spec.types[:-1])} "
         reason += "in the code, and keys cannot be migrated. Give the new map another name."
-        raise StateMismatch(operator=wanted.operator, reason=reason)
-    chain(wanted.migrations.get(spec.name, ()), state.versions, spec.version, named)
+        raise StateMismatch(operator=request.operator, reason=reason)
+    migration_paths(request.migrations.get(spec.name, ()), state.versions, spec.version, ref)
     if spec.version not in state.versions:
         versions = {**state.versions, spec.version: spec.types}
         serializers = {**state.serializers, spec.version: spec.serializer}
     else:
-        _check_version(state, spec, wanted.operator)
+        _check_version(state, spec, request.operator)
         versions, serializers = dict(state.versions), dict(state.serializers)
     return StoredState(
         state.number, state.kind, versions, serializers, spec.ttl, spec.redistribute, dropped=False
@@ -352,7 +357,7 @@ def _continued(state: StoredState, spec: StateSpec, wanted: Wanted) -> StoredSta
 
 
 def _check_version(state: StoredState, spec: StateSpec, operator: str) -> None:
-    """Refuse a type or a serializer that changed while the version did not."""
+    """Raise StateMismatch for a type or a serializer that changed while the version did not."""
     was = state.versions[spec.version]
     advice = f"Raise its version to {spec.version + 1} and add a Migration."
     if not _same(was, spec.types):
@@ -374,8 +379,8 @@ def _texts(types: tuple[Signature, ...]) -> str:
     return " → ".join(map(signature_text, types))
 
 
-def redistribution_of(depot: Depot) -> dict[int, Redistribute]:
-    """Return how the elements of each operator list are shared out by rescaling, by the state's number."""
-    schema = newest_schema(depot, depot.root.name)
+def redistribution_of(store: CheckpointStore) -> dict[int, RedistributionMode]:
+    """Return how a rescale distributes the elements of each operator list, by the state's number."""
+    schema = newest_schema(store, store.root.name)
     lists = [state for state in (schema.states.values() if schema else ()) if state.kind == "operator-list"]
     return {state.number: "union" if state.redistribute == "union" else "split" for state in lists}

@@ -1,4 +1,4 @@
-"""Serializers of arrays: takes numpy arrays and Arrow batches, gives their bytes, and back.
+"""Serializers of numpy arrays and Arrow batches.
 
 A numpy array, format version 1: length of the type's name u8 | its name | dimensions u8 | lengths u64 … |
 numbers in C order. Arrow batches and tables are IPC streams.
@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidegate.state.serializers.scalars import Scalar, corrupt, refused
+from tidegate.state.serializers.scalars import ScalarSerializer, payload_corrupt, value_invalid
 
 # Numbers, truth values, times and fixed texts; never Python values inside an array.
 _KINDS = "biufcSUMm"
 _DIMENSIONS_MAX = 32
 
 
-class NdarraySerializer(Scalar["npt.NDArray[Any]"]):
+class NdarraySerializer(ScalarSerializer["npt.NDArray[Any]"]):
     """numpy arrays of any shape whose elements have a fixed size."""
 
     name = "ndarray"
@@ -29,15 +29,15 @@ class NdarraySerializer(Scalar["npt.NDArray[Any]"]):
     def encode(self, value: npt.NDArray[Any]) -> bytes:
         """Return the type, the shape and the numbers."""
         if not isinstance(value, np.ndarray):
-            raise refused("ndarray", value, "it is no numpy array")
+            raise value_invalid("ndarray", value, "it is no numpy array")
         if value.dtype.kind not in _KINDS or value.dtype.names or value.ndim > _DIMENSIONS_MAX:
-            raise refused("ndarray", value.dtype, "its elements have no fixed size")
+            raise value_invalid("ndarray", value.dtype, "its elements have no fixed size")
         kind = value.dtype.str.encode()
         shape = struct.pack(f"<B{value.ndim}Q", value.ndim, *value.shape)
         return bytes([len(kind)]) + kind + shape + value.tobytes()
 
     def decode(self, payload: bytes) -> npt.NDArray[Any]:
-        """Return an array of one's own."""
+        """Return a new array, which may be changed."""
         try:
             after = 1 + payload[0]
             dtype = np.dtype(payload[1:after].decode("ascii"))
@@ -48,10 +48,10 @@ class NdarraySerializer(Scalar["npt.NDArray[Any]"]):
             numbers = np.frombuffer(payload, dtype, offset=after + 1 + 8 * dimensions)
             return numbers.reshape(shape).copy()
         except (ValueError, TypeError, IndexError, struct.error, SyntaxError, OverflowError) as error:
-            raise corrupt("ndarray", payload, str(error)) from error
+            raise payload_corrupt("ndarray", payload, str(error)) from error
 
 
-class ArrowSerializer(Scalar[Any]):
+class ArrowSerializer(ScalarSerializer[Any]):
     """Arrow record batches and tables."""
 
     name = "arrow"
@@ -62,7 +62,7 @@ class ArrowSerializer(Scalar[Any]):
     def encode(self, value: Any) -> bytes:
         """Return an IPC stream."""
         if not isinstance(value, self._type):
-            raise refused(self._type.__name__, type(value), "it is another type")
+            raise value_invalid(self._type.__name__, type(value), "it is another type")
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, value.schema) as writer:
             writer.write(value)
@@ -75,7 +75,7 @@ class ArrowSerializer(Scalar[Any]):
                 found = reader.read_all()
             found.validate()
         except (pa.ArrowInvalid, OSError, pa.ArrowException) as error:
-            raise corrupt("Arrow", payload, str(error)) from error
+            raise payload_corrupt("Arrow", payload, str(error)) from error
         if self._type is pa.Table:
             return found
         batches: Sequence[Any] = found.combine_chunks().to_batches()

@@ -1,8 +1,8 @@
-"""Serializers of values with parts: takes records, lists, dicts, tuples, gives MessagePack or JSON, and back.
+"""Serializers of values with parts (records, lists, dicts, tuples): MessagePack or JSON.
 
-What is written is checked against the type: a record whose fields have just the types it names is accepted at
-once, everything else is read back before it counts as written. So a wrong value is the error of the row that
-wrote it, never of those that read it.
+Values are checked against the type: a record whose fields have exactly the annotated types is accepted at
+once, the bytes of everything else are decoded before they are written. So a wrong value is the error of the
+row that wrote it, never of those that read it.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import TidegateError
-from tidegate.state.schema.signatures import Signature, hints_of, shown, signature_of, unwrapped
 from tidegate.state.serializers.arrays import ArrowSerializer, NdarraySerializer
-from tidegate.state.serializers.scalars import corrupt, refused
+from tidegate.state.serializers.scalars import payload_corrupt, value_invalid
+from tidegate.state.serializers.signatures import Signature, hints_of, signature_of, type_text, unwrapped
 
 T = TypeVar("T")
 
-# Fields of these types hold what their exact Python type holds: no need to look inside.
+# A value of exactly one of these types is right without a look inside.
 _SIMPLE = (int, float, bool, str, bytes, dt.date, Decimal)
 
 _NDARRAY = NdarraySerializer()
 
 
-class _Packed(Generic[T]):
-    """What MessagePack and JSON share."""
+class _PackedSerializer(Generic[T]):
+    """The common part of MessagePack and JSON."""
 
     name = ""
     dtype: np.dtype[Any] | None = None
@@ -53,14 +53,14 @@ class _Packed(Generic[T]):
                 return self._encode(value)
             return self._checked(value)
         except (TypeError, ValueError, OverflowError, AttributeError, RecursionError) as error:
-            raise refused(shown(self._type), value, str(error)) from error
+            raise value_invalid(type_text(self._type), value, str(error)) from error
 
     def decode(self, payload: bytes) -> T:
         """Return the value of bytes; StorageCorrupt for bytes that are not of the type."""
         try:
             return self._decode(payload)  # type: ignore[no-any-return]
         except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, TidegateError) as error:
-            raise corrupt(shown(self._type), payload, str(error)) from error
+            raise payload_corrupt(type_text(self._type), payload, str(error)) from error
 
     def encode_many(self, values: Sequence[T]) -> list[bytes]:
         """Return the bytes of values, in order."""
@@ -71,7 +71,7 @@ class _Packed(Generic[T]):
         try:
             return list(map(self._decode, payloads))
         except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, TidegateError):
-            return list(map(self.decode, payloads))  # the one that is damaged says so
+            return list(map(self.decode, payloads))  # one by one, so that the error shows the payload
 
     def _checked(self, value: T) -> bytes:
         if self._is_record and not isinstance(value, self._type):
@@ -81,53 +81,53 @@ class _Packed(Generic[T]):
         return payload
 
 
-class MsgpackSerializer(_Packed[T]):
+class MsgpackSerializer(_PackedSerializer[T]):
     """MessagePack: the format of all values with parts."""
 
     name = "msgpack"
 
     def __init__(self, python_type: type[T], signature: Signature | None = None) -> None:
         encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-        decoder = msgspec.msgpack.Decoder(_known(python_type, signature), dec_hook=_typed)
+        decoder = msgspec.msgpack.Decoder(_check_type(python_type, signature), dec_hook=_typed)
         super().__init__(python_type, encoder.encode, decoder.decode)
 
 
-class JsonSerializer(_Packed[T]):
-    """JSON, for states that people read as they lie there; larger and slower than MessagePack."""
+class JsonSerializer(_PackedSerializer[T]):
+    """JSON, for states that people read without tools; larger and slower than MessagePack."""
 
     name = "json"
 
     def __init__(self, python_type: type[T], signature: Signature | None = None) -> None:
         encoder = msgspec.json.Encoder(enc_hook=_plain)
-        decoder = msgspec.json.Decoder(_known(python_type, signature), dec_hook=_typed)
+        decoder = msgspec.json.Decoder(_check_type(python_type, signature), dec_hook=_typed)
         super().__init__(python_type, encoder.encode, decoder.decode)
-        self._fields, self._kinds = _never, []  # JSON has no NaN: what is written is always read back
+        self._fields, self._kinds = _no_fields, []  # JSON has no NaN: all values are decoded before the write
 
 
-def _never(_value: Any) -> tuple[Any, ...]:
+def _no_fields(_value: Any) -> tuple[Any, ...]:
     return (None,)
 
 
 def _simple_fields(record: Any) -> tuple[Callable[[Any], Any], list[type]]:
-    """Return what reads the fields of a record, and their types when all of them are simple."""
+    """Return a getter of the fields of a record, and their types, when all of them are simple."""
     if not (isinstance(record, type) and dataclasses.is_dataclass(record)):
-        return _never, []
+        return _no_fields, []
     fields = [(name, unwrapped(kind)) for name, kind in hints_of(record).items()]
     if not fields or any(kind not in _SIMPLE for _, kind in fields):
-        return _never, []
-    fields = fields if len(fields) > 1 else fields * 2  # of two names a tuple is read, of one the value
+        return _no_fields, []
+    fields = fields if len(fields) > 1 else fields * 2  # attrgetter of one name returns no tuple
     return attrgetter(*(name for name, _ in fields)), [kind for _, kind in fields]
 
 
-def _known(python_type: Any, signature: Signature | None) -> Any:
-    """Return the type, when it can be kept; annotations that are text have become types then."""
+def _check_type(python_type: Any, signature: Signature | None) -> Any:
+    """Return the type, after a check that it can be stored; annotations that are text become types."""
     if signature is None:
         signature_of(python_type)
     return python_type
 
 
 def _plain(value: Any) -> Any:
-    """Return what MessagePack has for a value that msgspec does not know."""
+    """Return the MessagePack form of a value that msgspec does not know."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, int | float | str | bytes):
@@ -146,4 +146,4 @@ def _typed(python_type: Any, stored: Any) -> Any:
         return _NDARRAY.decode(stored)
     if python_type in (pa.RecordBatch, pa.Table) and isinstance(stored, bytes):
         return ArrowSerializer(python_type).decode(stored)
-    raise TypeError(f"there is no {shown(python_type)} in a {type(stored).__name__}")
+    raise TypeError(f"there is no {type_text(python_type)} in a {type(stored).__name__}")

@@ -1,4 +1,4 @@
-"""Serializers: takes values of a type, gives the bytes under which a state keeps them, and back.
+"""The serializer of each type of state.
 
 Format version 1, by type; never pickle:
 
@@ -9,22 +9,20 @@ Format version 1, by type; never pickle:
     bytes   as they are                          Arrow     an IPC stream
 
 Dataclasses, lists, dicts, tuples and Optional are MessagePack; a record is a map with the names of its
-fields, so that it can be read without the class. A value that its type does not take is refused when it is
-written (ValueInvalid); bytes that are not of the type are StorageCorrupt.
+fields, so that it can be read without the class. A value of another type raises ValueInvalid when it is
+written; bytes that are not of the type raise StorageCorrupt.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidegate.errors import InvariantBroken
-from tidegate.state.schema.signatures import Signature, signature_of, type_of, unwrapped
 from tidegate.state.serializers.arrays import ArrowSerializer, NdarraySerializer
 from tidegate.state.serializers.msgpack import JsonSerializer, MsgpackSerializer
 from tidegate.state.serializers.scalars import (
@@ -36,16 +34,13 @@ from tidegate.state.serializers.scalars import (
     FloatSerializer,
     IntSerializer,
     TextSerializer,
-    number_payloads,
-    numbers_of,
 )
+from tidegate.state.serializers.signatures import Signature, signature_of, type_of, unwrapped
 
 __all__ = [
     "JsonSerializer",
     "MsgpackSerializer",
     "Serializer",
-    "decode_all",
-    "encode_all",
     "plain_decode",
     "serializer_for",
     "stored_serializer",
@@ -57,11 +52,11 @@ T = TypeVar("T")
 
 
 class Serializer(Protocol[T]):
-    """What turns the values of one type into bytes and back; a state may be given one of one's own."""
+    """Encodes and decodes the values of one type; users may pass their own to a state."""
 
     @property
     def name(self) -> str:
-        """The name that a checkpoint keeps: another one needs a new version of the state."""
+        """The name that a checkpoint stores; with another name the state needs a new version."""
         ...
 
     @property
@@ -107,7 +102,7 @@ SERIALIZER_NAMES = frozenset(
 def serializer_for(python_type: Any, *, operator: str = "(not named yet)") -> Serializer[Any]:
     """Return the serializer of a type.
 
-    StateInvalid says what to use instead of a type that cannot be kept.
+    StateInvalid says what to use instead of a type that cannot be stored.
     """
     signature = signature_of(python_type, operator=operator)
     if not isinstance(signature, str):
@@ -118,9 +113,9 @@ def serializer_for(python_type: Any, *, operator: str = "(not named yet)") -> Se
 
 
 def stored_serializer(signature: Signature, name: str, python_type: Any = None) -> Serializer[Any] | None:
-    """Return the serializer that reads what one of this name wrote; None when the name is not ours.
+    """Return the serializer of stored values by its name; None for the name of a user's serializer.
 
-    Without a `python_type` records come back as dicts.
+    Without a `python_type` records are decoded to dicts.
     """
     if name not in SERIALIZER_NAMES:
         return None
@@ -133,25 +128,8 @@ def stored_serializer(signature: Signature, name: str, python_type: Any = None) 
     return serializer if serializer.name == name else None
 
 
-def encode_all(
-    serializer: Serializer[Any], values: Sequence[Any] | npt.NDArray[Any], prefix: bytes = b""
-) -> list[bytes]:
-    """Return the bytes of values, each behind the same prefix; numbers all at once."""
-    if serializer.dtype is not None:
-        return number_payloads(serializer, values, prefix)
-    payloads = serializer.encode_many(cast("Sequence[Any]", values))
-    return [prefix + payload for payload in payloads] if prefix else payloads
-
-
-def decode_all(serializer: Serializer[Any], payloads: Sequence[bytes], skip: int = 0) -> Any:
-    """Return the values of payloads that each begin with `skip` other bytes: numbers as a numpy array."""
-    if serializer.dtype is not None:
-        return numbers_of(serializer, payloads, skip)
-    return serializer.decode_many([payload[skip:] for payload in payloads] if skip else payloads)
-
-
 def plain_decode(signature: Signature, payload: bytes, *, serializer: str = "") -> Any:
-    """Return a value as JSON has it, by its signature alone: for tools that do not have the class.
+    """Return a value as JSON values, by its signature alone: for tools that do not have the class.
 
     Bytes become base64, times ISO 8601, Decimals text, tuples lists; a dict whose keys are no text becomes
     a list of pairs.

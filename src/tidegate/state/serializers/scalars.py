@@ -1,4 +1,4 @@
-"""Serializers of single values: takes numbers, texts and times, gives fixed or plain bytes, and back."""
+"""Serializers of numbers, booleans, texts, bytes and times."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ _TIME = struct.Struct("<Bq")
 _DAY = struct.Struct("<i")
 
 
-def refused(name: str, value: object, reason: str) -> ValueInvalid:
-    """Return the error for a value that a type does not take."""
+def value_invalid(name: str, value: object, reason: str) -> ValueInvalid:
+    """Return the error for a value that is not of the type."""
     text = repr(value)
     text = text if len(text) <= 100 else f"{text[:100]}…"
     return ValueInvalid(place=f"{text} as {name}", reason=reason)
 
 
-def corrupt(name: str, payload: bytes, reason: str) -> StorageCorrupt:
+def payload_corrupt(name: str, payload: bytes, reason: str) -> StorageCorrupt:
     """Return the error for bytes that are not of a type."""
     shown = payload[:32].hex() + ("…" if len(payload) > 32 else "")
     return StorageCorrupt(place=f"a value of type {name}", reason=f"{reason} ({len(payload)} bytes: {shown})")
 
 
-class Scalar(Generic[T]):
-    """What the serializers of single values share: one value at a time, and no numpy type."""
+class ScalarSerializer(Generic[T]):
+    """The common part of these serializers: one value at a time, and no numpy type."""
 
     name = ""
     dtype: np.dtype[Any] | None = None
@@ -62,21 +62,29 @@ class Scalar(Generic[T]):
         return list(map(self.decode, payloads))
 
 
-class _Number(Scalar[T]):
+class _NumberSerializer(ScalarSerializer[T]):
     """One number of 8 bytes: many of them are a numpy array."""
 
     dtype: np.dtype[Any]
 
     def encode_many(self, values: Sequence[T] | npt.NDArray[Any]) -> list[bytes]:
         """Return the bytes of values, in order; whole numpy arrays at once."""
-        return number_payloads(self, values, b"")
+        found = np.asarray(values) if len(values) else np.empty(0, self.dtype)
+        fits = found.dtype.kind in ("iub" if self.dtype.kind == "i" else "iubf") and found.ndim == 1
+        if not fits or (found.dtype == np.uint64 and self.dtype.kind == "i"):
+            return list(map(self.encode, values))  # one by one, so that the error names the value
+        payloads: list[bytes] = np.ascontiguousarray(found, self.dtype).view("V8").tolist()
+        return payloads
 
     def decode_many(self, payloads: Sequence[bytes]) -> Any:
         """Return the values of bytes as a numpy array."""
-        return numbers_of(self, payloads, 0)
+        if set(map(len, payloads)) - {8}:
+            wrong = next(payload for payload in payloads if len(payload) != 8)
+            raise payload_corrupt(self.name, wrong, "8 bytes are expected")
+        return np.frombuffer(b"".join(payloads), self.dtype).copy()
 
 
-class IntSerializer(_Number[int]):
+class IntSerializer(_NumberSerializer[int]):
     """64-bit integers."""
 
     name = "int64"
@@ -88,17 +96,19 @@ class IntSerializer(_Number[int]):
             return _INT.pack(value)
         except struct.error:
             fits = isinstance(value, int)
-            raise refused("int", value, "it is beyond 64 bits" if fits else "it is no integer") from None
+            raise value_invalid(
+                "int", value, "it is beyond 64 bits" if fits else "it is no integer"
+            ) from None
 
     def decode(self, payload: bytes) -> int:
         """Return the number."""
         try:
             return _INT.unpack(payload)[0]  # type: ignore[no-any-return]
         except struct.error as error:
-            raise corrupt("int", payload, str(error)) from error
+            raise payload_corrupt("int", payload, str(error)) from error
 
 
-class FloatSerializer(_Number[float]):
+class FloatSerializer(_NumberSerializer[float]):
     """64-bit floating point numbers."""
 
     name = "float64"
@@ -109,17 +119,17 @@ class FloatSerializer(_Number[float]):
         try:
             return _FLOAT.pack(value)
         except (struct.error, TypeError, OverflowError):
-            raise refused("float", value, "it is no number that a float holds") from None
+            raise value_invalid("float", value, "it is no number that a float holds") from None
 
     def decode(self, payload: bytes) -> float:
         """Return the number."""
         try:
             return _FLOAT.unpack(payload)[0]  # type: ignore[no-any-return]
         except struct.error as error:
-            raise corrupt("float", payload, str(error)) from error
+            raise payload_corrupt("float", payload, str(error)) from error
 
 
-class BoolSerializer(Scalar[bool]):
+class BoolSerializer(ScalarSerializer[bool]):
     """True and False."""
 
     name = "bool"
@@ -128,16 +138,16 @@ class BoolSerializer(Scalar[bool]):
         """Return one byte."""
         if type(value) in (bool, np.bool_):
             return b"\x01" if value else b"\x00"
-        raise refused("bool", value, "it is neither True nor False")
+        raise value_invalid("bool", value, "it is neither True nor False")
 
     def decode(self, payload: bytes) -> bool:
         """Return True or False."""
         if payload not in (b"\x00", b"\x01"):
-            raise corrupt("bool", payload, "one byte 0 or 1 is expected")
+            raise payload_corrupt("bool", payload, "one byte 0 or 1 is expected")
         return payload == b"\x01"
 
 
-class TextSerializer(Scalar[str]):
+class TextSerializer(ScalarSerializer[str]):
     """Text as UTF-8."""
 
     name = "utf8"
@@ -147,41 +157,41 @@ class TextSerializer(Scalar[str]):
         try:
             return str.encode(value)
         except (TypeError, UnicodeEncodeError) as error:
-            raise refused("str", value, f"it is no text that UTF-8 has ({error})") from None
+            raise value_invalid("str", value, f"it is no text that UTF-8 has ({error})") from None
 
     def decode(self, payload: bytes) -> str:
         """Return the text."""
         try:
             return payload.decode()
         except UnicodeDecodeError as error:
-            raise corrupt("str", payload, str(error)) from error
+            raise payload_corrupt("str", payload, str(error)) from error
 
 
-class BytesSerializer(Scalar[bytes]):
+class BytesSerializer(ScalarSerializer[bytes]):
     """Bytes as they are."""
 
     name = "bytes"
 
     def encode(self, value: bytes) -> bytes:
-        """Return them back, as bytes of their own."""
+        """Return the same bytes; a copy of a bytearray or memoryview."""
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise refused("bytes", value, "it is no bytes")
+            raise value_invalid("bytes", value, "it is no bytes")
         return bytes(value)
 
     def decode(self, payload: bytes) -> bytes:
-        """Return them back."""
+        """Return the same bytes."""
         return payload
 
 
-class DatetimeSerializer(Scalar[dt.datetime]):
-    """Times to the microsecond: with a time zone they come back in UTC, without one as they were."""
+class DatetimeSerializer(ScalarSerializer[dt.datetime]):
+    """Times to the microsecond; those with a time zone are decoded in UTC."""
 
     name = "datetime"
 
     def encode(self, value: dt.datetime) -> bytes:
         """Return 9 bytes."""
         if not isinstance(value, dt.datetime):
-            raise refused("datetime", value, "it is no datetime")
+            raise value_invalid("datetime", value, "it is no datetime")
         aware = value.tzinfo is not None
         return _TIME.pack(aware, (value - (_EPOCH if aware else _NAIVE_EPOCH)) // _MICROSECOND)
 
@@ -191,10 +201,10 @@ class DatetimeSerializer(Scalar[dt.datetime]):
             aware, micros = _TIME.unpack(payload)
             return (_EPOCH if aware else _NAIVE_EPOCH) + dt.timedelta(microseconds=micros)
         except (struct.error, OverflowError) as error:
-            raise corrupt("datetime", payload, str(error)) from error
+            raise payload_corrupt("datetime", payload, str(error)) from error
 
 
-class DateSerializer(Scalar[dt.date]):
+class DateSerializer(ScalarSerializer[dt.date]):
     """Days."""
 
     name = "date"
@@ -202,7 +212,7 @@ class DateSerializer(Scalar[dt.date]):
     def encode(self, value: dt.date) -> bytes:
         """Return 4 bytes."""
         if not isinstance(value, dt.date) or isinstance(value, dt.datetime):
-            raise refused("date", value, "it is no date")
+            raise value_invalid("date", value, "it is no date")
         return _DAY.pack(value.toordinal() - _DAY_OF_EPOCH)
 
     def decode(self, payload: bytes) -> dt.date:
@@ -210,10 +220,10 @@ class DateSerializer(Scalar[dt.date]):
         try:
             return dt.date.fromordinal(_DAY.unpack(payload)[0] + _DAY_OF_EPOCH)
         except (struct.error, OverflowError, ValueError) as error:
-            raise corrupt("date", payload, str(error)) from error
+            raise payload_corrupt("date", payload, str(error)) from error
 
 
-class DecimalSerializer(Scalar[Decimal]):
+class DecimalSerializer(ScalarSerializer[Decimal]):
     """Decimal numbers with all their digits, as text."""
 
     name = "decimal"
@@ -221,7 +231,7 @@ class DecimalSerializer(Scalar[Decimal]):
     def encode(self, value: Decimal) -> bytes:
         """Return the text."""
         if not isinstance(value, Decimal):
-            raise refused("Decimal", value, "it is no Decimal")
+            raise value_invalid("Decimal", value, "it is no Decimal")
         return str(value).encode()
 
     def decode(self, payload: bytes) -> Decimal:
@@ -229,39 +239,4 @@ class DecimalSerializer(Scalar[Decimal]):
         try:
             return Decimal(payload.decode())
         except (InvalidOperation, UnicodeDecodeError) as error:
-            raise corrupt("Decimal", payload, "it is no decimal number") from error
-
-
-def number_payloads(serializer: Any, values: Sequence[Any] | npt.NDArray[Any], prefix: bytes) -> list[bytes]:
-    """Return the bytes of numbers, each behind the same prefix."""
-    numbers = _as_numbers(serializer, values)
-    width = len(prefix) + 8
-    table = np.empty((len(numbers), width), np.uint8)
-    table[:, : len(prefix)] = np.frombuffer(prefix, np.uint8)
-    table[:, len(prefix) :] = numbers.view(np.uint8).reshape(-1, 8)
-    return table.view(f"V{width}").ravel().tolist()
-
-
-def _as_numbers(serializer: Any, values: Sequence[Any] | npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return numbers as an array of the serializer's type; a value that does not fit is refused by name."""
-    dtype: np.dtype[Any] = serializer.dtype
-    found = np.asarray(values) if len(values) else np.empty(0, dtype)
-    fits = found.dtype.kind in ("iub" if dtype.kind == "i" else "iubf") and found.ndim == 1
-    if fits and not (found.dtype == np.uint64 and dtype.kind == "i"):
-        return np.ascontiguousarray(found, dtype)
-    payloads = b"".join(map(serializer.encode, values))
-    numbers: npt.NDArray[Any] = np.frombuffer(payloads, dtype)
-    return numbers
-
-
-def numbers_of(serializer: Any, payloads: Sequence[bytes], skip: int) -> npt.NDArray[Any]:
-    """Return the numbers of payloads that each begin with `skip` other bytes, as an array of one's own."""
-    width = skip + 8
-    if set(map(len, payloads)) - {width}:
-        wrong = next(payload for payload in payloads if len(payload) != width)
-        raise corrupt(serializer.name, wrong[skip:], "8 bytes are expected")
-    if not skip:
-        return np.frombuffer(b"".join(payloads), serializer.dtype).copy()
-    table = np.frombuffer(b"".join(payloads), np.uint8).reshape(-1, width)
-    numbers: npt.NDArray[Any] = np.ascontiguousarray(table[:, skip:]).view(serializer.dtype).ravel()
-    return numbers
+            raise payload_corrupt("Decimal", payload, "it is no decimal number") from error

@@ -1,4 +1,4 @@
-"""The stage: reads see what the batch wrote, rows are undone exactly, large batches spill (cases 1, 5, 8)."""
+"""The write batch: reads see what is written, rows roll back exactly, large batches spill (cases 1, 5, 8)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.checkpoint.opening import open_backend
-from tidegate.checkpoint.backend import Backend, Changes, Version
+from tests.checkpoint.backends.opening import open_backend
+from tidegate.checkpoint.backend import Backend, StateChanges, Version
 from tidegate.checkpoint.backends.heap import HeapBackend
 from tidegate.checkpoint.keys.layout import META_GROUP, after
 from tidegate.errors import InvariantBroken
-from tidegate.state.runtime import write_batch as stage_module
-from tidegate.state.runtime.write_batch import Stage
+from tidegate.state import write_batch as stage_module
+from tidegate.state.write_batch import WriteBatch
 
 PREFIXES = [b"a", b"ab", b"b\xff", b"c"]
 SCANNED = [b"s1", b"s2\xff"]
@@ -62,7 +62,7 @@ class Model:
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[Backend]:
     opened = open_backend("heap", tmp_path)
-    opened.apply(Changes(entries={b"k1": b"1", b"k2": b"2", b"m1": b"old", b"m3": b"old"}), FIRST)
+    opened.apply(StateChanges(entries={b"k1": b"1", b"k2": b"2", b"m1": b"old", b"m3": b"old"}), FIRST)
     yield opened
     opened.close()
 
@@ -78,9 +78,9 @@ def test_a_batch_sees_what_it_wrote(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         backend = HeapBackend(Path(folder))
-        backend.apply(Changes(entries=dict(stored)), FIRST)
-        model, spilled = Model(stored), list[Changes]()
-        stage = Stage(
+        backend.apply(StateChanges(entries=dict(stored)), FIRST)
+        model, spilled = Model(stored), list[StateChanges]()
+        stage = WriteBatch(
             backend, stage_bytes_max=400 if spills else 1 << 20, spill=spilled.append if spills else None
         )
         for step in steps:
@@ -94,7 +94,7 @@ def test_a_batch_sees_what_it_wrote(
         assert replayed(stored, [*spilled, last]) == model.entries
 
 
-def replayed(stored: dict[bytes, bytes], parts: list[Changes]) -> dict[bytes, bytes]:
+def replayed(stored: dict[bytes, bytes], parts: list[StateChanges]) -> dict[bytes, bytes]:
     """Do again, from the changes alone, what the batch did."""
     model = Model(stored)
     for part in parts:
@@ -107,7 +107,7 @@ def replayed(stored: dict[bytes, bytes], parts: list[Changes]) -> dict[bytes, by
     return model.entries
 
 
-def act(stage: Stage, model: Model, step: tuple[str, object, object]) -> None:
+def act(stage: WriteBatch, model: Model, step: tuple[str, object, object]) -> None:
     match step:
         case ("put", bytes() as key, bytes() as value):
             stage.put(key, value)
@@ -138,7 +138,7 @@ def act(stage: Stage, model: Model, step: tuple[str, object, object]) -> None:
             turn_row(stage, model, name)
 
 
-def turn_row(stage: Stage, model: Model, name: str) -> None:
+def turn_row(stage: WriteBatch, model: Model, name: str) -> None:
     if name == "begin_row":
         stage.begin_row()
         model.before = dict(model.entries)
@@ -150,7 +150,7 @@ def turn_row(stage: Stage, model: Model, name: str) -> None:
         model.entries, model.before = model.before, None
 
 
-def check(stage: Stage, model: Model, span: tuple[bytes, bytes]) -> None:
+def check(stage: WriteBatch, model: Model, span: tuple[bytes, bytes]) -> None:
     asked = sorted({*model.entries, b"a", b"s1", b"zz"}, reverse=True)
     wanted = [model.entries.get(key) for key in asked]
     assert stage.get_many(asked) == wanted
@@ -165,7 +165,7 @@ def check(stage: Stage, model: Model, span: tuple[bytes, bytes]) -> None:
         assert by_pages(stage, count) == [model.between(prefix, after(prefix)) for prefix in SCANNED]
 
 
-def by_pages(stage: Stage, count: int) -> list[list[tuple[bytes, bytes]]]:
+def by_pages(stage: WriteBatch, count: int) -> list[list[tuple[bytes, bytes]]]:
     """Read all prefixes side by side to their ends, so many stored entries at a time."""
     found: dict[bytes, list[tuple[bytes, bytes]]] = {prefix: [] for prefix in SCANNED}
     places = [(prefix, prefix) for prefix in SCANNED]
@@ -178,7 +178,7 @@ def by_pages(stage: Stage, count: int) -> list[list[tuple[bytes, bytes]]]:
 
 
 def test_nothing_reaches_the_backend_before_the_batch_is_over(backend: Backend) -> None:
-    stage = Stage(backend)
+    stage = WriteBatch(backend)
     stage.put(b"k1", b"new")
     stage.delete(b"k2")
     stage.clear_sub(b"m")
@@ -187,9 +187,9 @@ def test_nothing_reaches_the_backend_before_the_batch_is_over(backend: Backend) 
 
 
 def test_prefetched_keys_are_not_read_again(backend: Backend) -> None:
-    stage = Stage(backend)
+    stage = WriteBatch(backend)
     stage.prefetch([b"k2", b"k1", b"k9", b"k1"])
-    backend.apply(Changes(entries={b"k1": b"behind its back", b"k9": b"too"}), Version(0, 1, "second"))
+    backend.apply(StateChanges(entries={b"k1": b"behind its back", b"k9": b"too"}), Version(0, 1, "second"))
     assert [stage.get(key) for key in (b"k1", b"k2", b"k9")] == [b"1", b"2", None]
     stage.forget_cache()
     assert stage.get(b"k1") == b"behind its back"
@@ -197,7 +197,7 @@ def test_prefetched_keys_are_not_read_again(backend: Backend) -> None:
 
 def test_what_is_prefetched_stays_bounded(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stage_module, "CACHE_BYTES_MAX", 10_000)
-    stage = Stage(backend)
+    stage = WriteBatch(backend)
     for number in range(500):
         stage.prefetch([b"p%d" % number])
         stage.get(b"g%d" % number)
@@ -206,7 +206,7 @@ def test_what_is_prefetched_stays_bounded(backend: Backend, monkeypatch: pytest.
 
 
 def test_a_key_that_was_cleared_is_gone_though_it_was_prefetched(backend: Backend) -> None:
-    stage = Stage(backend)
+    stage = WriteBatch(backend)
     stage.prefetch([b"m1", b"k1"])
     stage.clear_sub(b"m")
     stage.delete_range(b"k", b"l")
@@ -215,7 +215,7 @@ def test_a_key_that_was_cleared_is_gone_though_it_was_prefetched(backend: Backen
 
 
 def test_a_scan_gives_what_was_there_when_it_was_asked_for(backend: Backend) -> None:
-    stage = Stage(backend)
+    stage = WriteBatch(backend)
     stage.put_sub(b"m", b"m2", b"staged")
     seen = []
     for key, value in stage.scan_sub(b"m"):
@@ -227,7 +227,7 @@ def test_a_scan_gives_what_was_there_when_it_was_asked_for(backend: Backend) -> 
 
 
 def test_undoing_a_row_brings_back_what_the_row_before_had_written(backend: Backend) -> None:
-    stage = Stage(backend)
+    stage = WriteBatch(backend)
     stage.begin_row()
     stage.put(b"k1", b"first row")
     stage.put_sub(b"m", b"m2", b"first row")
@@ -247,15 +247,15 @@ def test_undoing_a_row_brings_back_what_the_row_before_had_written(backend: Back
 
 def test_undoing_what_has_not_begun_is_refused(backend: Backend) -> None:
     with pytest.raises(InvariantBroken):
-        Stage(backend).undo_row()
+        WriteBatch(backend).undo_row()
 
 
 def test_a_range_that_ends_before_it_starts_is_refused(backend: Backend) -> None:
     with pytest.raises(InvariantBroken):
-        Stage(backend).delete_range(b"b", b"a")
+        WriteBatch(backend).delete_range(b"b", b"a")
 
 
-WRITES: dict[str, Callable[[Stage, int], None]] = {
+WRITES: dict[str, Callable[[WriteBatch, int], None]] = {
     "put": lambda stage, number: stage.put(b"n%d" % number, b"v" * 100),
     "delete": lambda stage, number: stage.delete(b"n%d" % number),
     "put_many": lambda stage, number: stage.put_many([b"n%d" % number], [b"v" * 100]),
@@ -265,11 +265,11 @@ WRITES: dict[str, Callable[[Stage, int], None]] = {
 
 @pytest.mark.parametrize("way", WRITES)
 def test_a_large_batch_spills_and_memory_stays_bounded(backend: Backend, way: str) -> None:
-    spilled: list[Changes] = []
-    stage = Stage(backend, stage_bytes_max=20_000, spill=spilled.append)
+    spilled: list[StateChanges] = []
+    stage = WriteBatch(backend, stage_bytes_max=20_000, spill=spilled.append)
     for number in range(1000):
         WRITES[way](stage, number)
-        assert stage.staged_bytes <= 20_000
+        assert stage._bytes <= 20_000
     assert len(spilled) > 3
     assert backend.version() is None
     keys = [key for part in [*spilled, stage.take()] for key in part.entries]
@@ -277,8 +277,8 @@ def test_a_large_batch_spills_and_memory_stays_bounded(backend: Backend, way: st
 
 
 def test_a_key_written_again_and_again_does_not_spill(backend: Backend) -> None:
-    spilled: list[Changes] = []
-    stage = Stage(backend, stage_bytes_max=20_000, spill=spilled.append)
+    spilled: list[StateChanges] = []
+    stage = WriteBatch(backend, stage_bytes_max=20_000, spill=spilled.append)
     for number in range(5000):
         stage.put(b"hot", b"%d" % number)
     assert spilled == []
@@ -286,8 +286,8 @@ def test_a_key_written_again_and_again_does_not_spill(backend: Backend) -> None:
 
 
 def test_a_row_never_spills_before_it_is_kept(backend: Backend) -> None:
-    spilled: list[Changes] = []
-    stage = Stage(backend, stage_bytes_max=20_000, spill=spilled.append)
+    spilled: list[StateChanges] = []
+    stage = WriteBatch(backend, stage_bytes_max=20_000, spill=spilled.append)
     stage.put(b"before", b"1")
     stage.begin_row()
     for number in range(1000):
@@ -304,7 +304,7 @@ def test_a_row_never_spills_before_it_is_kept(backend: Backend) -> None:
 
 
 def test_what_was_spilled_is_read_back(backend: Backend) -> None:
-    stage = Stage(backend, stage_bytes_max=2000, spill=list[Changes]().append)
+    stage = WriteBatch(backend, stage_bytes_max=2000, spill=list[StateChanges]().append)
     stage.prefetch([b"k1"])
     stage.put(b"k1", b"new")
     stage.clear_sub(b"m")

@@ -1,13 +1,11 @@
-"""The stage: takes what a batch writes, gives it back to its reads, keeps it in memory until it is published.
+"""The write batch of one batch of one partition: its changes in memory, through which it reads the backend.
 
-Nothing reaches the backend before the batch is over, unless the stage grows beyond its limit and spills.
+Nothing reaches the backend before the batch is committed, unless the changes exceed the limit and spill.
 
-Keys that are scanned again within a batch (elements of a list, entries of a map, timers) are
-written with `put_sub` under a prefix of the caller's choice, and read with `scan_sub` of that same prefix:
-the stage then knows the staged keys of the prefix without looking at the others. `scan` sees everything as
-well, but puts all staged keys in order first.
-
-The overlay: takes stored entries and what a batch has staged, gives both as one, keeps nothing.
+Keys that are scanned again within a batch (elements of a list, entries of a map, timers) are written with
+`put_sub` under a prefix of the caller's choice, and read with `scan_sub` of that same prefix: the staged keys
+of the prefix are then found without sorting the others. `scan` sees everything as well, but sorts all staged
+keys first.
 """
 
 from __future__ import annotations
@@ -18,19 +16,19 @@ from functools import partial
 from itertools import islice, repeat
 from typing import Any, Final, NamedTuple
 
-from tidegate.checkpoint.backend import Backend, Changes
+from tidegate.checkpoint.backend import Backend, StateChanges
 from tidegate.checkpoint.keys.layout import after
 from tidegate.errors import InvariantBroken
 
 MIB = 1024 * 1024
 
 # A batch that changes more than this is rare, and the worker has other uses for its memory.
-STAGE_BYTES_MAX = 256 * MIB
+WRITE_BATCH_BYTES_MAX = 256 * MIB
 
-# What is read ahead for a chunk of 131,072 rows fits; beyond it, reading again is cheaper.
+# The prefetch of a chunk of 131,072 rows fits; beyond it, reading again is cheaper.
 CACHE_BYTES_MAX = 64 * MIB
 
-# Python's own cost of an entry: two bytes objects and a place in a dict.
+# Python's own cost of an entry: two bytes objects and a slot of a dict.
 ENTRY_OVERHEAD_BYTES = 160
 
 _MISSING: Final[Any] = object()
@@ -39,19 +37,19 @@ _Pair = tuple[bytes, bytes]
 _Step = tuple[bytes | None, Any]
 
 
-class Stage:
-    """What one batch has written so far, over a backend; used by one thread.
+class WriteBatch:
+    """The staged changes of one batch over a backend; used by one thread.
 
-    `spill` is given the changes so far when they exceed `stage_bytes_max`, before the backend takes them;
-    without it the stage grows as it must.
+    When the changes exceed `stage_bytes_max`, they go to `spill` and then to the backend; without `spill`
+    there is no limit.
     """
 
     def __init__(
         self,
         backend: Backend,
         *,
-        stage_bytes_max: int = STAGE_BYTES_MAX,
-        spill: Callable[[Changes], None] | None = None,
+        stage_bytes_max: int = WRITE_BATCH_BYTES_MAX,
+        spill: Callable[[StateChanges], None] | None = None,
     ) -> None:
         self.backend = backend
         self._spill = spill
@@ -67,8 +65,8 @@ class Stage:
         self._gone = False  # whether anything was cleared or deleted by range
         self._row: list[_Step] | None = None
         self._bytes = 0
-        # The staged keys in order, as of so many removals: they are the first ones of `_writes`, so that the
-        # others are those which came since.
+        # The staged keys in order, as of that number of removals: they are the first of `_writes`, so the
+        # others came after them.
         self._ordered: list[bytes] = []
         self._removals = self._removals_ordered = 0
 
@@ -91,15 +89,15 @@ class Stage:
         if not self._writes and not self._gone and not self._cache:
             return self._read(keys)
         values = list(map(self._writes.get, keys, repeat(_MISSING)))
-        places = [place for place, value in enumerate(values) if value is _MISSING]
-        if not places:
+        indices = [index for index, value in enumerate(values) if value is _MISSING]
+        if not indices:
             return values
-        wanted = keys if len(places) == len(values) else [keys[place] for place in places]
-        found = self._below(wanted)
-        if len(places) == len(values):
+        missing = keys if len(indices) == len(values) else [keys[index] for index in indices]
+        found = self._read_unstaged(missing)
+        if len(indices) == len(values):
             return found
-        for place, value in zip(places, found, strict=True):
-            values[place] = value
+        for index, value in zip(indices, found, strict=True):
+            values[index] = value
         return values
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -113,7 +111,7 @@ class Stage:
         self._writes[key] = value
         self._bytes += len(key) + len(value) + ENTRY_OVERHEAD_BYTES
         if self._bytes > self._bytes_max:
-            self._shed()
+            self._spill_if_large()
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         """Stage values; None deletes."""
@@ -125,17 +123,17 @@ class Stage:
         sizes = sum(map(len, keys)) + sum(map(len, filter(None, values)))
         self._bytes += sizes + len(keys) * ENTRY_OVERHEAD_BYTES
         if self._bytes > self._bytes_max and row is None:
-            self._shed()
+            self._spill_if_large()
 
     def delete(self, key: bytes) -> None:
-        """Stage that a key goes."""
+        """Stage the deletion of a key."""
         row = self._row
         if row is not None:
             row.append((key, self._writes.get(key, _MISSING)))
         self._writes[key] = None
         self._bytes += len(key) + ENTRY_OVERHEAD_BYTES
         if row is None and self._bytes > self._bytes_max:
-            self._shed()
+            self._spill_if_large()
 
     def put_sub(self, prefix: bytes, key: bytes, value: bytes) -> None:
         """Stage a value under a prefix that is scanned; the key begins with the prefix."""
@@ -148,13 +146,13 @@ class Stage:
         self.put(key, value)
 
     def delete_sub(self, prefix: bytes, key: bytes) -> None:
-        """Stage that a key under a prefix that is scanned goes."""
+        """Stage the deletion of a key under a prefix that is scanned."""
         if key not in self._writes:
             self._subs.setdefault(prefix, []).append(key)
         self.delete(key)
 
     def clear_sub(self, prefix: bytes) -> None:
-        """Stage that everything under a prefix that is scanned goes."""
+        """Stage the deletion of everything under a prefix that is scanned."""
         writes = self._writes
         keys = self._subs.pop(prefix, None)
         self._subs_ordered.pop(prefix, None)
@@ -175,35 +173,35 @@ class Stage:
     ) -> Iterator[_Pair]:
         """Return the entries under a prefix in key order, all or those of a half-open range of whole keys.
 
-        Right only where every key under the prefix is written with `put_sub` and `delete_sub` of that prefix
-        (or cleared by `clear_sub` or `delete_range`). The staged part of the answer is as of the call.
+        Correct only where every key under the prefix is written with `put_sub` and `delete_sub` of that
+        prefix (or cleared by `clear_sub` or `delete_range`). The staged entries are those at the call.
         """
         first = prefix if start is None else start
         last = after(prefix) if stop is None else stop
         stored = iter(()) if prefix in self._cleared else self._stored(first, last)
-        return merged(stored, self._staged_sub(prefix, first, last)) if prefix in self._subs else stored
+        return merge_staged(stored, self._staged_sub(prefix, first, last)) if prefix in self._subs else stored
 
-    def pages_sub(self, places: Sequence[tuple[bytes, bytes]], count_max: int) -> list[SubPage]:
+    def pages_sub(self, indices: Sequence[tuple[bytes, bytes]], count_max: int) -> list[SubPage]:
         """Return some entries under each of many prefixes, from a key on; one call to the backend.
 
-        Up to so many stored entries of each are looked at: a page may have more, or none and yet go on. Right
-        where `scan_sub` is.
+        `count_max` limits the stored entries that are read of each: with staged ones a page may have more,
+        and with deleted ones none and yet a next page. Correct where `scan_sub` is.
         """
-        ranges = [(first, after(prefix)) for prefix, first in places if prefix not in self._cleared]
+        ranges = [(first, after(prefix)) for prefix, first in indices if prefix not in self._cleared]
         found = iter(self.backend.pages(ranges, count_max) if ranges else ())
         pages = []
-        for prefix, first in places:
+        for prefix, first in indices:
             stored = [] if prefix in self._cleared else next(found)
             go_on = stored[-1][0] + b"\x00" if len(stored) == count_max else None
             if self._gone:
                 stored = [pair for pair in stored if not self._is_gone(pair[0])]
             if prefix in self._subs:
-                stored = list(merged(stored, self._staged_sub(prefix, first, go_on or after(prefix))))
+                stored = list(merge_staged(stored, self._staged_sub(prefix, first, go_on or after(prefix))))
             pages.append(SubPage(stored, go_on))
         return pages
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Stage that every key of a half-open range goes; puts all staged keys in order first."""
+        """Stage the deletion of a half-open range of keys; sorts all staged keys first."""
         if stop < start:
             raise InvariantBroken(reason=f"range delete ends before it starts: {start!r} to {stop!r}")
         if start == stop:
@@ -219,44 +217,44 @@ class Stage:
             self._row.append((None, partial(self._unrange, dropped)))
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[_Pair]:
-        """Return the entries of a half-open range in key order; puts all staged keys in order first."""
+        """Return the entries of a half-open range in key order; sorts all staged keys first."""
         if not self._writes:
             return self._stored(start, stop)
         ordered = self._in_order()
         writes = self._writes
         inside = ordered[bisect_left(ordered, start) : bisect_left(ordered, stop)]
-        return merged(self._stored(start, stop), [(key, writes[key]) for key in inside])
+        return merge_staged(self._stored(start, stop), [(key, writes[key]) for key in inside])
 
     def prefetch(self, keys: Sequence[bytes]) -> None:
-        """Read keys into memory with one call to the backend; later `get`s of them cost no read.
+        """Read keys into the cache with one call to the backend; a later `get` of them costs no read.
 
-        What is staged or known already is not read again. Beyond the cache's limit it begins anew.
+        Keys that are staged or cached are not read again. Beyond the cache's limit its content is dropped.
         """
         writes, cache = self._writes, self._cache
-        wanted = sorted({key for key in keys if key not in cache and key not in writes})
-        if not wanted:
+        missing = sorted({key for key in keys if key not in cache and key not in writes})
+        if not missing:
             return
-        values = self.backend.get_many(wanted)
-        size_bytes = len(wanted) * ENTRY_OVERHEAD_BYTES
-        size_bytes += sum(map(len, wanted)) + sum(map(len, filter(None, values)))
+        values = self.backend.get_many(missing)
+        size_bytes = len(missing) * ENTRY_OVERHEAD_BYTES
+        size_bytes += sum(map(len, missing)) + sum(map(len, filter(None, values)))
         if self._cache_bytes + size_bytes > CACHE_BYTES_MAX:
             self.forget_cache()
-        self._cache.update(zip(wanted, values, strict=True))
+        self._cache.update(zip(missing, values, strict=True))
         self._cache_bytes += size_bytes
 
     def forget_cache(self) -> None:
-        """Drop what was prefetched; what is staged stays."""
+        """Drop what was read; staged changes stay."""
         self._cache.clear()
         self._cache_bytes = 0
 
     def begin_row(self) -> None:
-        """Keep what was written before, and remember from here on how to undo."""
+        """Begin a row: from here on changes can be rolled back, and those before no longer."""
         if self._bytes > self._bytes_max:
-            self._shed()
+            self._spill_if_large()
         self._row = []
 
     def undo_row(self) -> None:
-        """Take back exactly what was written since `begin_row`."""
+        """Roll back exactly what was written since `begin_row`."""
         row = self._row
         if row is None:
             raise InvariantBroken(reason="a row was undone that had not begun")
@@ -272,23 +270,18 @@ class Stage:
         self._row = None
 
     def keep_row(self) -> None:
-        """Keep what was written since `begin_row`; spills when the stage is too large."""
+        """End the row without a rollback; spills when the changes exceed the limit."""
         self._row = None
         if self._bytes > self._bytes_max:
-            self._shed()
+            self._spill_if_large()
 
-    def take(self) -> Changes:
-        """Return what is staged and not yet spilled, and start anew."""
-        changes = Changes(ranges=[*self._cleared.items(), *self._ranges], entries=self._writes)
-        self._start_anew()
+    def take(self) -> StateChanges:
+        """Return the changes that are staged and not spilled, and clear them."""
+        changes = StateChanges(ranges=[*self._cleared.items(), *self._ranges], entries=self._writes)
+        self._reset()
         return changes
 
-    @property
-    def staged_bytes(self) -> int:
-        """Return about how many bytes are staged in memory, at most; a key written twice counts twice."""
-        return self._bytes
-
-    def _start_anew(self) -> None:
+    def _reset(self) -> None:
         self._writes = {}
         self._subs = {}
         self._subs_ordered = {}
@@ -303,7 +296,7 @@ class Stage:
         self.forget_cache()
 
     def _read(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Read from the backend in key order, which is quicker even with the sorting."""
+        """Read from the backend in key order, which is faster even with the cost of sorting."""
         ordered = sorted(keys)
         values = self.backend.get_many(ordered)
         if ordered == keys:
@@ -311,8 +304,8 @@ class Stage:
         found = dict(zip(ordered, values, strict=True))
         return [found[key] for key in keys]
 
-    def _below(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values that keys have beneath what is written: none where deleted, cached, or stored."""
+    def _read_unstaged(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Return the values of keys that are not staged: None where deleted, else from cache or backend."""
         known: dict[bytes, bytes | None] = {}
         if self._gone:
             known = {key: None for key in keys if self._is_gone(key)}
@@ -321,9 +314,9 @@ class Stage:
             known = {key: cache[key] for key in keys if key in cache} | known
         if not known:
             return self._read(keys)
-        wanted = sorted({key for key in keys if key not in known})
-        if wanted:
-            known.update(zip(wanted, self.backend.get_many(wanted), strict=True))
+        missing = sorted({key for key in keys if key not in known})
+        if missing:
+            known.update(zip(missing, self.backend.get_many(missing), strict=True))
         return [known[key] for key in keys]
 
     def _remember(self, key: bytes, value: bytes | None) -> None:
@@ -342,7 +335,7 @@ class Stage:
         return any(start <= key < stop for start, stop in self._ranges)
 
     def _stored(self, start: bytes, stop: bytes) -> Iterator[_Pair]:
-        """Scan the backend, without what was cleared or deleted by range."""
+        """Return a scan of the backend without what was cleared or deleted by range."""
         stored = self.backend.scan(start, stop)
         if not self._gone:
             return stored
@@ -352,7 +345,7 @@ class Stage:
         """Return what is staged under a prefix in a half-open range, in order."""
         keys, writes = self._subs[prefix], self._writes
         if self._subs_ordered.get(prefix) != len(keys):
-            # Kept in order, so that the next scan sorts only what came since, if anything did.
+            # Sorted in place, so that the next scan sorts only if keys were added.
             keys[:] = dict.fromkeys(keys)
             keys.sort()
             self._subs_ordered[prefix] = len(keys)
@@ -360,7 +353,7 @@ class Stage:
         return [(key, writes[key]) for key in inside if key in writes]
 
     def _in_order(self) -> list[bytes]:
-        """Return all staged keys in order; costs little when few came since the last time."""
+        """Return all staged keys in order; costs little when few were added since the last call."""
         ordered = self._ordered
         if self._removals != self._removals_ordered:
             ordered.clear()
@@ -384,14 +377,14 @@ class Stage:
         self._ranges.pop()
         self._writes.update(dropped)
 
-    def _shed(self) -> None:
-        """Hand over what is staged when it is too large; never within a row, which could not be undone."""
+    def _spill_if_large(self) -> None:
+        """Spill the changes when they exceed the limit; not within a row, which could not be rolled back."""
         self._row = None
-        # What was written over was counted each time, so the true size is found before anything is done.
+        # Overwritten values were counted each time, so the true size is computed first.
         entries = self._writes
         count_bytes = (len(entries) + len(self._cleared) + len(self._ranges)) * ENTRY_OVERHEAD_BYTES
         self._bytes = count_bytes + sum(map(len, entries)) + sum(map(len, filter(None, entries.values())))
-        # From half of the limit on, so that the true size is not looked for again and again just below it.
+        # From half of the limit on, so that the true size is not computed again and again just below it.
         if self._spill is None or self._bytes * 2 <= self._bytes_max:
             return
         changes = self.take()
@@ -400,27 +393,27 @@ class Stage:
 
 
 class SubPage(NamedTuple):
-    """Some entries under a prefix, in order, and the key from which to read on; None: these were the last."""
+    """Some entries under a prefix, in order, and the key at which the next page begins; None: the last."""
 
     entries: list[tuple[bytes, bytes]]
     go_on: bytes | None
 
 
-def merged(
+def merge_staged(
     stored: Iterable[tuple[bytes, bytes]], staged: Sequence[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield stored entries with the staged ones over them, in key order; None is an entry that goes."""
-    place, count = 0, len(staged)
+    """Yield stored entries merged with staged ones, which hide them, in key order; None is a deletion."""
+    index, count = 0, len(staged)
     for pair in stored:
         key = pair[0]
-        while place < count and staged[place][0] < key:
-            value = staged[place][1]
+        while index < count and staged[index][0] < key:
+            value = staged[index][1]
             if value is not None:
-                yield staged[place][0], value
-            place += 1
-        if place < count and staged[place][0] == key:
+                yield staged[index][0], value
+            index += 1
+        if index < count and staged[index][0] == key:
             continue
         yield pair
-    for key, value in staged[place:]:
+    for key, value in staged[index:]:
         if value is not None:
             yield key, value

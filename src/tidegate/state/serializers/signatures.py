@@ -1,12 +1,12 @@
-"""Signatures: takes the Python type of a state, gives its shape as JSON, which a checkpoint keeps.
+"""Signatures: the types of states as JSON values, which a checkpoint stores.
 
-A signature says what the bytes hold without the class that made them, so that a changed type is noticed and
-tools can read a state whose code they do not have:
+A signature describes the bytes without the class that wrote them, so that a changed type is noticed and tools
+can read a state whose code they do not have:
 
     "int" "float" "bool" "str" "bytes" "datetime" "date" "decimal" "arrow" "ndarray"
     {"list": x}  {"map": [key, value]}  {"tuple": [x, …]}  {"optional": x}
     {"record": name, "fields": [[name, x], …]}
-    {"other": name}    a type that only a serializer of its own knows
+    {"other": name}    a type that only the user's serializer knows
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidegate.errors import InvariantBroken, StateInvalid
 
 Signature: TypeAlias = Any  # a JSON value of the forms above
 
-# A record in a record in a record …: deeper ones are taken for a type that contains itself.
+# Records nested deeper than this count as a type that contains itself.
 DEPTH_MAX = 32
 
 PLAIN: dict[Any, str] = {
@@ -47,13 +47,13 @@ _KNOWN = "int, float, bool, str, bytes, datetime, date, Decimal, list, dict, tup
 
 
 def signature_of(python_type: Any, *, operator: str = "(not named yet)") -> Signature:
-    """Return the signature of a type; StateInvalid says what to use instead of one that cannot be kept."""
+    """Return the signature of a type; StateInvalid says what to use instead of one that cannot be stored."""
     return _signature(python_type, operator, 0)
 
 
 def _signature(python_type: Any, operator: str, depth: int) -> Signature:
     if depth > DEPTH_MAX:
-        raise StateInvalid(operator=operator, reason=f"the type {shown(python_type)} contains itself.")
+        raise StateInvalid(operator=operator, reason=f"the type {type_text(python_type)} contains itself.")
     python_type = unwrapped(python_type)
     if isinstance(python_type, type) and python_type in PLAIN:
         return PLAIN[python_type]
@@ -77,7 +77,7 @@ def _signature(python_type: Any, operator: str, depth: int) -> Signature:
 
 
 def _why_not(python_type: Any) -> str:
-    name = shown(python_type)
+    name = type_text(python_type)
     if python_type in (list, dict, tuple):
         return f"{name} does not say what it holds; write list[int], dict[str, int] or tuple[str, int]."
     if typing.get_origin(python_type) is tuple:
@@ -109,8 +109,8 @@ def optional_inner(python_type: Any) -> Any:
 def hints_of(record: type, *, operator: str = "(not named yet)") -> dict[str, Any]:
     """Return the fields of a dataclass with their types, in order.
 
-    Annotations that are text are replaced in the class by the types they name: a class that is sent to
-    another process without its module takes its types along.
+    Annotations that are text are replaced in the class by the types they name, so that a class that is
+    pickled without its module has its types with it.
     """
     try:
         hints = typing.get_type_hints(record, localns={record.__name__: record}, include_extras=True)
@@ -126,7 +126,7 @@ def hints_of(record: type, *, operator: str = "(not named yet)") -> dict[str, An
     return {field.name: hints[field.name] for field in dataclasses.fields(record)}
 
 
-def shown(python_type: Any) -> str:
+def type_text(python_type: Any) -> str:
     """Return a type as its user wrote it."""
     if isinstance(python_type, type) and not typing.get_args(python_type):
         return python_type.__name__
@@ -134,8 +134,9 @@ def shown(python_type: Any) -> str:
 
 
 def same_shape(one: Signature, other: Signature) -> bool:
-    """Tell whether bytes of one signature can be read as the other: names of records and the order of their
-    fields do not matter.
+    """Return whether bytes of one signature can be read as the other.
+
+    Names of records and the order of their fields do not matter.
     """
     return bool(_shape(one) == _shape(other))
 
@@ -150,7 +151,7 @@ def _shape(signature: Signature) -> Any:
 
 
 def signature_text(signature: Signature) -> str:
-    """Return a signature as a person writes it: `Session(start: int, name: str | None)`."""
+    """Return a signature as text for people: `Session(start: int, name: str | None)`."""
     if isinstance(signature, str):
         return signature
     if "record" in signature:

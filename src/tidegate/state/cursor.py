@@ -1,7 +1,7 @@
-"""The cursor: says which key is being worked on and what time it is; the states of an operator share one.
+"""The current key and time of an operator, shared by its states.
 
-In the row form it stands on one key at a time (`enter`, `leave`), in the vectorised form on the keys of a
-batch (`enter_keys`, `leave`). While it stands nowhere, keyed state cannot be used.
+Row operators have one current key at a time (`enter`, `leave`), vectorised ones the keys of a batch
+(`enter_keys`, `leave`). While there is none, keyed state cannot be used.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class KeyBatch:
     groups: Sequence[int]
     # encoded key of each key
     stored: list[bytes]
-    # gives the newest event time of each key's rows; called only by states whose TTL goes by event time
+    # returns the newest event time of each key's rows; called only by states whose TTL is by event time
     newest_event_ms: Callable[[], npt.NDArray[np.int64]] | None = None
 
 
-class Cursor:
-    """Where an operator instance stands; moved by who feeds it rows, read by its states."""
+class KeyCursor:
+    """The current key of an operator instance; set by the runner, read by the states."""
 
     __slots__ = (
         "batch_ms",
@@ -45,9 +45,9 @@ class Cursor:
     )
 
     def __init__(self, operator: str, number: int, batch_ms: int, *, partition: int = 0) -> None:
-        """`number` rises with every batch in the whole life of the state, also across savepoints.
+        """`number` is the batch's, and rises during the whole life of the state, also across savepoints.
 
-        Elements of lists lie in its order, and two of one number may not exist twice.
+        Elements of lists are stored in its order, and their entries are unique by it.
         """
         self.operator = operator
         self.number = number
@@ -62,18 +62,18 @@ class Cursor:
         self.many: KeyBatch | None = None
 
     def enter(self, group: bytes, stored: bytes, key: Any, event_ms: int | None = None) -> None:
-        """Stand on one key; `group` is its key group as two bytes, `stored` the encoded key."""
+        """Make one key the current one; `group` is its key group as two bytes, `stored` the encoded key."""
         self.group = group
         self.stored = stored
         self.key = key
         self.event_ms = event_ms
 
     def enter_keys(self, many: KeyBatch) -> None:
-        """Stand on the keys of a batch."""
+        """Make the keys of a batch the current ones."""
         self.many = many
 
     def leave(self) -> None:
-        """Stand nowhere."""
+        """Have no current key."""
         self.stored = None
         self.key = None
         self.event_ms = None
