@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -12,18 +14,18 @@ from typing import cast
 
 import pyarrow as pa
 
-from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backend import StateChanges
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
 from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.commit import Opened
+from tidegate.checkpoint.commit import OpenBatch, StateBatch
 from tidegate.checkpoint.commit_record import RunFacts
 from tidegate.checkpoint.crash_points import ONCE_VARIABLE, POINT_VARIABLE
 from tidegate.checkpoint.keys import layout
 from tidegate.checkpoint.local.pool import pool
-from tidegate.checkpoint.settings import Asked, StateSettings, backend_factory
+from tidegate.checkpoint.settings import BatchRequest, StateSettings, backend_factory
 from tidegate.checkpoint.store import CheckpointDisk
 from tidegate.errors import BatchTaken
-from tidegate.model.clock import SystemClock
+from tidegate.model.clock import Clock, SystemClock
 
 PARALLELISM = 2
 MAX_PARALLELISM = 8
@@ -78,6 +80,16 @@ def settings(root: Path, **changed: object) -> StateSettings:
     return StateSettings(**(usual | changed))  # type: ignore[arg-type]
 
 
+@contextmanager
+def open_new(
+    request: BatchRequest, settings: StateSettings, clock: Clock, disk: CheckpointDisk | None = None
+) -> Iterator[OpenBatch]:
+    """Open a batch that no attempt has published."""
+    with open_batch(request, settings, clock, disk) as opened:
+        assert not opened.replayed
+        yield opened
+
+
 @dataclass
 class Job:
     """The job on a checkpoint: `do` runs one task, `drive` all batches with a sink, as a driver does."""
@@ -88,7 +100,7 @@ class Job:
     spills: bool = False
     attempts: int = field(default=0)
 
-    def asked(self, batch: int, partition: int = 0, **changed: object) -> Asked:
+    def request(self, batch: int, partition: int = 0, **changed: object) -> BatchRequest:
         self.attempts += 1
         usual: dict[str, object] = {
             "checkpoint": str(self.root / "checkpoint"),
@@ -100,16 +112,16 @@ class Job:
             "plan_id": f"plan {batch}",
             "attempt": f"{os.getpid()}.{id(self)}.{self.attempts}",
         }
-        return Asked(**(usual | changed))  # type: ignore[arg-type]
+        return BatchRequest(**(usual | changed))  # type: ignore[arg-type]
 
     def do(self, batch: int, partition: int = 0) -> Rows:
         """Run one task: count, publish, give out; or give out again."""
-        with open_batch(self.asked(batch, partition), self.settings, SystemClock(), self.disk) as opened:
+        with open_batch(self.request(batch, partition), self.settings, SystemClock(), self.disk) as opened:
             if not opened.replayed:
                 self.work(opened, batch, partition)
             return given_out(opened)
 
-    def work(self, opened: Opened, batch: int, partition: int) -> None:
+    def work(self, opened: OpenBatch, batch: int, partition: int) -> None:
         keys = keys_of(batch, partition)
         distinct = sorted(set(keys))
         stored = opened.backend.get_many([stored_key(key) for key in distinct])
@@ -117,13 +129,13 @@ class Job:
         opened.write_out(pa.record_batch({"key": list(counts), "count": list(counts.values())}))
         entries: dict[bytes, bytes | None] = {stored_key(key): b"%d" % counts[key] for key in distinct}
         if self.spills:
-            part = Changes(entries=dict(entries))
+            part = StateChanges(entries=dict(entries))
             opened.spill(part)
             opened.backend.write_partly(part)
             entries.clear()
         if batch % 3 == 2:
             entries |= dict.fromkeys(map(stored_key, distinct[:3]))
-        opened.publish(Changes(entries=entries), RunFacts(rows_in=len(keys), newest_event_ms=batch))
+        opened.publish(StateChanges(entries=entries), RunFacts(rows_in=len(keys), newest_event_ms=batch))
 
     def drive(self, batches: int) -> None:
         """Run the batches that the sink has not got yet; a task whose batch is taken is tried again."""
@@ -154,13 +166,13 @@ class Job:
         """The counts of all partitions as they are before a batch, which is opened and left."""
         found = {}
         for partition in range(PARALLELISM):
-            with open_batch(self.asked(batch, partition), self.settings, SystemClock()) as opened:
+            with open_new(self.request(batch, partition), self.settings, SystemClock()) as opened:
                 for key, value in opened.backend.scan(b"", layout.META_GROUP):
                     found[int.from_bytes(key[layout.ENTRY_PREFIX_BYTES :], "big")] = int(value)
         return found
 
 
-def given_out(opened: Opened) -> Rows:
+def given_out(opened: StateBatch) -> Rows:
     return [(row["key"], row["count"]) for batch in opened.outputs() for row in batch.to_pylist()]
 
 

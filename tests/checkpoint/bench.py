@@ -8,14 +8,14 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from tests.checkpoint.opening import open_backend
+from tests.checkpoint.backends.opening import open_backend
 from tidegate.checkpoint.backend import Backend, Version
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyColumn, KeyType
-from tidegate.state.kinds.declaration import Binding, State
-from tidegate.state.runtime.cursor import Cursor, KeyBatch
-from tidegate.state.runtime.ttl_cleanup import Cleaned, Cleaner, Moments
-from tidegate.state.runtime.write_batch import Stage
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec, StateKeyColumn
+from tidegate.state.cursor import KeyBatch, KeyCursor
+from tidegate.state.kinds.declaration import State, StateBinding
+from tidegate.state.runtime.ttl_cleanup import CleanupStats, CleanupTimes, TtlCleaner
 from tidegate.state.timers import NextTimers, Timers
+from tidegate.state.write_batch import WriteBatch
 
 S = TypeVar("S", bound=State)
 
@@ -27,15 +27,15 @@ class Bench:
 
     def __init__(self, kind: str, folder: Path, key: str = "string") -> None:
         self.backend: Backend = open_backend(kind, folder)
-        self.codec = KeyCodec(KeyType((KeyColumn("k", key),)))
+        self.codec = StateKeyCodec(KeyType((StateKeyColumn("k", key),)))
         self.number = -1
         self.states: list[State] = []
 
     def batch(self, now_ms: int = 0, watermark_ms: int | None = None) -> Bench:
         """Begin a batch at a time."""
         self.number += 1
-        self.stage = Stage(self.backend)
-        self.cursor = Cursor("sessions", self.number, now_ms)
+        self.stage = WriteBatch(self.backend)
+        self.cursor = KeyCursor("sessions", self.number, now_ms)
         self.cursor.watermark_ms = watermark_ms
         self.states = []
         return self
@@ -44,7 +44,7 @@ class Bench:
         """Bind a state to the batch that is open."""
         if state._name is None:
             state._name = f"s{number}"
-        bound = state.bind(Binding(number, self.stage, self.cursor, None))
+        bound = state.bind(StateBinding(number, self.stage, self.cursor, None))
         self.states.append(bound)
         return bound
 
@@ -64,10 +64,10 @@ class Bench:
         """Return the timers of the batch."""
         return Timers(self.stage, range(GROUPS), known)
 
-    def clean(self, now_ms: int, *, watermark_ms: int | None = None, snapshot: bool = False) -> Cleaned:
+    def clean(self, now_ms: int, *, watermark_ms: int | None = None, snapshot: bool = False) -> CleanupStats:
         """Clean the states that are bound."""
-        cleaner = Cleaner(self.stage, range(GROUPS), self.states, self.codec.end_of)
-        return cleaner.clean(Moments(self.number, now_ms, watermark_ms, snapshot))
+        cleaner = TtlCleaner(self.stage, range(GROUPS), self.states, self.codec.end_of)
+        return cleaner.clean(CleanupTimes(self.number, now_ms, watermark_ms, snapshot))
 
     def commit(self) -> None:
         """End the batch: its changes reach the backend."""

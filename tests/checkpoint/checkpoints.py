@@ -13,12 +13,18 @@ import pyarrow as pa
 
 from tidegate.checkpoint import batch as state_batch
 from tidegate.checkpoint import commit, settings
-from tidegate.checkpoint.backend import Changes
-from tidegate.checkpoint.commit_record import Head, RunFacts, StoredFile, encode_head, head_name
+from tidegate.checkpoint.backend import StateChanges
+from tidegate.checkpoint.commit_record import (
+    CommitRecord,
+    RunFacts,
+    StoredFile,
+    commit_record_name,
+    encode_commit_record,
+)
 from tidegate.checkpoint.keys.layout import ENTRY_PREFIX_BYTES, META_GROUP, entry_prefix, instance_of
 from tidegate.checkpoint.savepoints.source_offsets import PLAN_ID_BYTES
 from tidegate.checkpoint.settings import StateSettings, backend_factory
-from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.checkpoint.store import CheckpointStore, operator_store
 from tidegate.state.schema.schema import redistribution_of
 from tidegate.testing.clock import ManualClock
 
@@ -26,7 +32,7 @@ NO_FILE = StoredFile(file="none", size_bytes=0, digest="", rows=0)
 
 
 @dataclass(frozen=True)
-class Asked:
+class TaskRequest:
     """What a task says of itself."""
 
     partition: int
@@ -37,13 +43,15 @@ class Asked:
     savepoint: str | None = None
 
 
-def put_head(depot: Depot, epoch: int, partition: int, batch: int, **facts: object) -> Head:
-    """Publish a head that changes nothing."""
-    head = Head(
+def put_commit(
+    store: CheckpointStore, epoch: int, partition: int, batch: int, **facts: object
+) -> CommitRecord:
+    """Publish a commit record that changes nothing."""
+    commit = CommitRecord(
         epoch=epoch,
         partition=partition,
         batch=batch,
-        head_id=f"{epoch}-{partition}-{batch}",
+        commit_id=f"{epoch}-{partition}-{batch}",
         plan_id=f"plan-{batch}",
         attempt="a",
         changes=NO_FILE,
@@ -64,15 +72,15 @@ def put_head(depot: Depot, epoch: int, partition: int, batch: int, **facts: obje
         published_at_ms=0,
         took_ms=0,
     )
-    head = replace(head, **facts)  # type: ignore[arg-type]
-    assert depot.put_new(head_name(epoch, partition, batch), encode_head(head))
-    return head
+    commit = replace(commit, **facts)  # type: ignore[arg-type]
+    assert store.put_new(commit_record_name(epoch, partition, batch), encode_commit_record(commit))
+    return commit
 
 
-def put_heads(depot: Depot, epoch: int, parallelism: int, batch: int) -> None:
+def put_commits(store: CheckpointStore, epoch: int, parallelism: int, batch: int) -> None:
     """Publish a batch in every partition of an epoch."""
     for partition in range(parallelism):
-        put_head(depot, epoch, partition, batch)
+        put_commit(store, epoch, partition, batch)
 
 
 OPERATOR = "counts"
@@ -98,12 +106,14 @@ class Job:
         self.attempts = 0
 
     @property
-    def depot(self) -> Depot:
-        return operator_depot(str(self.checkpoint), OPERATOR)
+    def store(self) -> CheckpointStore:
+        return operator_store(str(self.checkpoint), OPERATOR)
 
-    def ask(self, partition: int, parallelism: int, batch: int, seen: int | None = None) -> settings.Asked:
+    def ask(
+        self, partition: int, parallelism: int, batch: int, seen: int | None = None
+    ) -> settings.BatchRequest:
         self.attempts += 1
-        return settings.Asked(
+        return settings.BatchRequest(
             checkpoint=str(self.checkpoint),
             operator=OPERATOR,
             partition=partition,
@@ -116,7 +126,7 @@ class Job:
             seen_epoch=seen,
         )
 
-    def task(self, asked: settings.Asked, words: list[str]) -> list[tuple[str, int]]:
+    def task(self, asked: settings.BatchRequest, words: list[str]) -> list[tuple[str, int]]:
         """Do one partition of a batch, or give out what it gave before."""
         with state_batch.open_batch(asked, self.settings, self.clock) as opened:
             if not opened.replayed:
@@ -148,9 +158,9 @@ class Job:
                     found[key[ENTRY_PREFIX_BYTES:].decode()] = int(value)
         return found
 
-    def count(self, asked: settings.Asked, opened: commit.Opened, words: list[str]) -> None:
+    def count(self, asked: settings.BatchRequest, opened: commit.OpenBatch, words: list[str]) -> None:
         """Count the words of an instance and publish."""
-        changes = Changes()
+        changes = StateChanges()
         for word in words:
             group = zlib.crc32(word.encode()) % MAX
             if instance_of(group, asked.parallelism, MAX) == asked.partition:
@@ -177,7 +187,9 @@ class Streaming(Job):
         (folder / str(batch)).write_text(text)
         return text
 
-    def ask(self, partition: int, parallelism: int, batch: int, seen: int | None = None) -> settings.Asked:
+    def ask(
+        self, partition: int, parallelism: int, batch: int, seen: int | None = None
+    ) -> settings.BatchRequest:
         asked = super().ask(partition, parallelism, batch, seen)
         path = self.checkpoint / "offsets" / str(batch)
         if not path.exists():

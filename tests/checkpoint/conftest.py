@@ -12,15 +12,15 @@ from tests.checkpoint.local.ipc_peers import KINDS
 from tests.checkpoint.local.ipc_walk import Worker
 from tidegate.checkpoint.local import ipc_client
 from tidegate.checkpoint.local.pool import pool
-from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.checkpoint.store import CheckpointStore, operator_store
 
 
 @pytest.fixture
 def closed_pool() -> Iterator[None]:
-    ipc_client._TALKATIVE.clear()
+    ipc_client._TOO_MANY_CALLS.clear()
     yield
     pool().close()
-    ipc_client._TALKATIVE.clear()
+    ipc_client._TOO_MANY_CALLS.clear()
 
 
 @pytest.fixture(params=KINDS)
@@ -31,14 +31,14 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Job, 
         "snapshot_every_batches": 100,
         "lock_wait_ms_max": 5_000,
     }
-    lender = Worker(tmp_path, kind)
+    server = Worker(tmp_path, kind)
     for partition in range(2):
-        lender.do(0, partition)
-    yield Job(tmp_path, settings(tmp_path, **kind)), lender
-    lender.end()
+        server.do(0, partition)
+    yield Job(tmp_path, settings(tmp_path, **kind)), server
+    server.end()
 
 
 @pytest.fixture
-def depot(tmp_path: Path) -> Depot:
+def store(tmp_path: Path) -> CheckpointStore:
     """The checkpoint of the one operator of a job."""
-    return operator_depot(str(tmp_path / "checkpoint"), OPERATOR)
+    return operator_store(str(tmp_path / "checkpoint"), OPERATOR)

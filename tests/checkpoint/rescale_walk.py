@@ -17,7 +17,7 @@ from tests.checkpoint.checkpoints import OPERATOR, Job
 from tidegate.checkpoint import epochs
 from tidegate.checkpoint.batch import open_batch
 from tidegate.checkpoint.savepoints import savepoint
-from tidegate.checkpoint.settings import Asked
+from tidegate.checkpoint.settings import BatchRequest
 from tidegate.errors import BatchTaken, StateMismatch
 
 WORDS = [f"word-{number}" for number in range(60)]
@@ -47,14 +47,14 @@ class Walk:
         self.root = root
         self.job = Job(root)
         self.batch = 0
-        self.old_tasks: list[Asked] = []
+        self.old_tasks: list[BatchRequest] = []
         self.seen = epochs.NONE_SEEN
         self.parallelism = 1
         self.restarts = 0
 
     def restart(self) -> None:
         """Start the query again, mostly with another number of instances."""
-        known = epochs.listed(self.job.depot)
+        known = epochs.list_epochs(self.job.store)
         self.seen = known[-1].number if known else epochs.NONE_SEEN
         self.parallelism = self.rng.randint(1, 5)
         self.restarts += 1
@@ -100,7 +100,7 @@ class Walk:
         assert second.counts(self.rng.randint(1, 5), 0) == model(self.batch)
         assert self.job.counts(self.parallelism, self.batch) == model(self.batch)
 
-    def _task(self, asked: Asked) -> list[tuple[str, int]]:
+    def _task(self, asked: BatchRequest) -> list[tuple[str, int]]:
         """Run a task as Spark does: one that lost to another attempt is tried again."""
         try:
             return self.job.task(asked, words_of(asked.number))

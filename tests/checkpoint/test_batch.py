@@ -16,13 +16,13 @@ import pyarrow as pa
 import pytest
 
 from tests.checkpoint import batches
-from tests.checkpoint.batches import PARALLELISM, Job, Rows, expected, given_out, settings
-from tidegate.checkpoint.backend import Changes
+from tests.checkpoint.batches import PARALLELISM, Job, Rows, expected, given_out, open_new, settings
+from tidegate.checkpoint.backend import StateChanges
 from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.commit import Opened
-from tidegate.checkpoint.commit_record import RunFacts, read_head
+from tidegate.checkpoint.commit import StateBatch
+from tidegate.checkpoint.commit_record import RunFacts, read_commit_record
 from tidegate.checkpoint.local.pool import pool
-from tidegate.checkpoint.store import CheckpointDisk, Depot, operator_depot
+from tidegate.checkpoint.store import CheckpointDisk, CheckpointStore, operator_store
 from tidegate.errors import (
     BatchTaken,
     InvariantBroken,
@@ -73,11 +73,9 @@ def test_a_batch_done_again_gives_the_same_rows_and_touches_nothing(job: Job) ->
 
 def test_a_replayed_batch_has_no_state_to_write_to(job: Job) -> None:
     job.do(0)
-    with open_batch(job.asked(0), job.settings, SystemClock()) as opened:
+    with open_batch(job.request(0), job.settings, SystemClock()) as opened:
         assert opened.replayed
-        for use in (lambda: opened.backend, lambda: opened.publish(Changes(), RunFacts())):
-            with pytest.raises(InvariantBroken):
-                use()
+        assert not any(hasattr(opened, name) for name in ("backend", "publish", "write_out", "spill"))
 
 
 def test_left_without_publishing_nothing_has_happened(job: Job) -> None:
@@ -88,11 +86,11 @@ def test_left_without_publishing_nothing_has_happened(job: Job) -> None:
         before = files_of(job)
         with (
             pytest.raises(ValueError, match="poison"),
-            open_batch(job.asked(3), job.settings, SystemClock()) as opened,
+            open_new(job.request(3), job.settings, SystemClock()) as opened,
         ):
             opened.write_out(pa.record_batch({"key": [1], "count": [99]}))
             if spills:
-                part = Changes(entries={batches.stored_key(1): b"99"})
+                part = StateChanges(entries={batches.stored_key(1): b"99"})
                 opened.spill(part)
                 opened.backend.write_partly(part)
             raise ValueError("poison")
@@ -115,14 +113,15 @@ def test_another_plan_is_refused(job: Job) -> None:
 
 def test_one_task_with_two_partitions_is_refused(job: Job) -> None:
     job.do(0)
-    head = read_head(operator_depot(str(job.root / "checkpoint"), batches.OPERATOR), 0, 0, 0)
-    assert head is not None
-    with pytest.raises(StateInvalid, match="coalesce"), opened_with(job, attempt=head.attempt):
+    commit = read_commit_record(operator_store(str(job.root / "checkpoint"), batches.OPERATOR), 0, 0, 0)
+    assert commit is not None
+    with pytest.raises(StateInvalid, match="coalesce"), opened_with(job, attempt=commit.attempt):
         pass
 
 
 def test_another_operator_in_the_same_run_is_refused_and_after_a_restart_it_is_the_same(job: Job) -> None:
     with opened_with(job, run="run 1", call="call 1") as opened:
+        assert not opened.replayed
         job.work(opened, 0, 0)
         won = given_out(opened)
     with (
@@ -136,8 +135,8 @@ def test_another_operator_in_the_same_run_is_refused_and_after_a_restart_it_is_t
             assert given_out(opened) == won
 
 
-def opened_with(job: Job, **changed: object) -> AbstractContextManager[Opened]:
-    return open_batch(job.asked(0, **changed), job.settings, SystemClock())  # type: ignore[arg-type]
+def opened_with(job: Job, **changed: object) -> AbstractContextManager[StateBatch]:
+    return open_batch(job.request(0, **changed), job.settings, SystemClock())  # type: ignore[arg-type]
 
 
 def test_a_batch_that_was_never_run_is_missed(job: Job) -> None:
@@ -152,8 +151,8 @@ def test_two_attempts_at_once_leave_one_winner(job: Job) -> None:
     job.settings = settings(job.root, backend=job.settings.backend, lock_wait_ms_max=4)
     job.drive(3)
     with (
-        open_batch(job.asked(3), job.settings, SystemClock()) as first,
-        open_batch(job.asked(3), job.settings, SystemClock()) as second,
+        open_new(job.request(3), job.settings, SystemClock()) as first,
+        open_new(job.request(3), job.settings, SystemClock()) as second,
     ):
         job.work(second, 3, 0)
         won = given_out(second)
@@ -279,10 +278,12 @@ def limited(root: str) -> None:
     job = Job(Path(root), settings(Path(root)))
     job.do(0)
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, resource.RLIM_INFINITY))
-    big = Changes(entries={batches.stored_key(2 * n): bytes(job.root) + b"%d" % n * 9 for n in range(30_000)})
+    big = StateChanges(
+        entries={batches.stored_key(2 * n): bytes(job.root) + b"%d" % n * 9 for n in range(30_000)}
+    )
     said = ""
     try:
-        with open_batch(job.asked(1), job.settings, SystemClock()) as opened:
+        with open_new(job.request(1), job.settings, SystemClock()) as opened:
             opened.publish(big, RunFacts())
     except TidegateError as problem:
         said = type(problem).__name__
@@ -300,17 +301,17 @@ def test_a_limit_on_file_size_counts_as_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_output_is_given_out_after_publishing_and_dead_rows_stay_apart(job: Job) -> None:
-    with open_batch(job.asked(0), job.settings, SystemClock()) as opened:
+    with open_new(job.request(0), job.settings, SystemClock()) as opened:
         with pytest.raises(InvariantBroken):
             next(opened.outputs())
         for number in range(3):
             opened.write_out(pa.record_batch({"n": [number]}))
         opened.write_dead(pa.record_batch({"why": ["bad"]}))
-        opened.publish(Changes(), RunFacts(dead_rows=1))
+        opened.publish(StateChanges(), RunFacts(dead_rows=1))
         assert [batch.to_pydict() for batch in opened.outputs()] == [{"n": [0]}, {"n": [1]}, {"n": [2]}]
-    with open_batch(job.asked(0), job.settings, SystemClock()) as again:
+    with open_batch(job.request(0), job.settings, SystemClock()) as again:
         assert [batch.to_pydict() for batch in again.dead()] == [{"why": ["bad"]}]
-        assert again.head == opened.head
+        assert again.commit == opened.commit
 
 
 def test_a_batch_that_was_given_out_long_ago_says_so(job: Job) -> None:
@@ -323,23 +324,23 @@ def test_output_goes_when_the_next_batch_is_published_and_event_times_are_shared
     job.drive(2)
     outs = {name for name in files_of(job) if name.endswith(".out")}
     assert {name.split("/v")[1].split(".")[0] for name in outs} == {"1"}
-    with open_batch(job.asked(2), job.settings, SystemClock()) as opened:
+    with open_new(job.request(2), job.settings, SystemClock()) as opened:
         assert opened.newest_event_ms == 1
         assert not opened.replayed
 
 
 @pytest.mark.parametrize("slow", [0, 4])
 def test_a_slow_attempt_at_a_batch_that_was_pruned_meanwhile_is_refused(tmp_path: Path, slow: int) -> None:
-    """Its head's name is free again: what it would publish is another run of a batch that Spark has."""
+    """Its commit record's name is free again: it would publish another run of a batch that Spark has."""
     job = Job(tmp_path, settings(tmp_path))
     late = Job(tmp_path, settings(tmp_path, local_root=str(tmp_path / "another host")))
     job.drive(slow)
-    depot = operator_depot(str(tmp_path / "checkpoint"), batches.OPERATOR)
-    with pytest.raises(BatchTaken), open_batch(late.asked(slow), late.settings, SystemClock()) as opened:
+    store = operator_store(str(tmp_path / "checkpoint"), batches.OPERATOR)
+    with pytest.raises(BatchTaken), open_new(late.request(slow), late.settings, SystemClock()) as opened:
         job.drive(slow + 4)
-        assert read_head(depot, 0, 0, slow) is None
+        assert read_commit_record(store, 0, 0, slow) is None
         late.work(opened, slow, 0)
-    assert read_head(depot, 0, 0, slow) is None
+    assert read_commit_record(store, 0, 0, slow) is None
     with pytest.raises(StateMismatch, match="committed long ago"):
         late.do(slow)
 
@@ -353,16 +354,16 @@ def test_a_folder_for_copies_that_cannot_be_used_is_named(tmp_path: Path) -> Non
 
 
 def test_heads_are_pruned_oldest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That a head is gone says that all before it are: by this an attempt that is late finds out."""
+    """Commit records are removed oldest first: by a missing one a late attempt is recognised."""
     gone: list[int] = []
-    remove = Depot.remove
+    remove = CheckpointStore.remove
 
-    def noted(depot: Depot, name: str) -> None:
+    def noted(store: CheckpointStore, name: str) -> None:
         if name.startswith("e0/0/v") and name.endswith(".head"):
             gone.append(int(name.removeprefix("e0/0/v").removesuffix(".head")))
-        remove(depot, name)
+        remove(store, name)
 
-    monkeypatch.setattr(Depot, "remove", noted)
+    monkeypatch.setattr(CheckpointStore, "remove", noted)
     job = Job(tmp_path, settings(tmp_path, snapshot_every_batches=3))
     for batch in range(12):
         job.do(batch)

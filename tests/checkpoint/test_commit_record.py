@@ -1,4 +1,4 @@
-"""Heads: small files that notice every changed byte."""
+"""Commit records: small files in which every changed byte is noticed."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from pathlib import Path
 import pytest
 
 from tidegate.checkpoint.commit_record import (
-    Head,
+    CommitRecord,
     StoredFile,
-    decode_head,
-    encode_head,
-    head_batches,
-    head_name,
-    read_head,
+    commit_record_name,
+    committed_batches,
+    decode_commit_record,
+    encode_commit_record,
+    read_commit_record,
 )
-from tidegate.checkpoint.store import Depot
+from tidegate.checkpoint.store import CheckpointStore
 from tidegate.errors import StorageCorrupt
 from tidegate.storage.sealed_json import seal, unseal
 
-HEAD = Head(
+HEAD = CommitRecord(
     epoch=1,
     partition=2,
     batch=30,
-    head_id="abc",
+    commit_id="abc",
     plan_id="plan",
     attempt="attempt ü",
     changes=StoredFile("v30.abc.changes", 100, "00ff", 7),
@@ -48,36 +48,36 @@ HEAD = Head(
 
 
 def test_a_head_is_read_as_it_was_written() -> None:
-    assert decode_head(encode_head(HEAD), "here") == HEAD
+    assert decode_commit_record(encode_commit_record(HEAD), "here") == HEAD
     other = replace(HEAD, out=None, dead=HEAD.out)
-    assert decode_head(encode_head(other), "here") == other
+    assert decode_commit_record(encode_commit_record(other), "here") == other
 
 
 def test_every_changed_cut_or_added_byte_is_noticed() -> None:
-    content = encode_head(HEAD)
+    content = encode_commit_record(HEAD)
     for at in range(len(content)):
         changed = bytearray(content)
         changed[at] ^= 0x01
         for damaged in (bytes(changed), content[:at]):
             with pytest.raises(StorageCorrupt, match="here"):
-                decode_head(damaged, "here")
+                decode_commit_record(damaged, "here")
     with pytest.raises(StorageCorrupt):
-        decode_head(content + b"\n", "here")
+        decode_commit_record(content + b"\n", "here")
 
 
 def test_a_newer_format_and_foreign_fields_are_refused() -> None:
     with pytest.raises(StorageCorrupt, match="format is 2"):
-        decode_head(seal({"format": 2}), "here")
-    with pytest.raises(StorageCorrupt, match="no head"):
-        decode_head(seal({"format": 1, "epoch": 1}), "here")
+        decode_commit_record(seal({"format": 2}), "here")
+    with pytest.raises(StorageCorrupt, match="no commit record"):
+        decode_commit_record(seal({"format": 1, "epoch": 1}), "here")
     assert unseal(seal({"format": 1, "text": 'a,"checksum":"b'}), "here", 1)["text"] == 'a,"checksum":"b'
 
 
 def test_the_batches_that_have_heads_are_listed_in_order(tmp_path: Path) -> None:
-    depot = Depot(tmp_path)
+    store = CheckpointStore(tmp_path)
     for batch in (10, 9, 100):
-        depot.put_new(head_name(1, 2, batch), encode_head(replace(HEAD, batch=batch)))
-    depot.put_new("e1/2/v7.abc.changes", b"")
-    assert head_batches(depot, 1, 2) == [9, 10, 100]
-    assert read_head(depot, 1, 2, 9) == replace(HEAD, batch=9)
-    assert read_head(depot, 1, 2, 8) is None
+        store.put_new(commit_record_name(1, 2, batch), encode_commit_record(replace(HEAD, batch=batch)))
+    store.put_new("e1/2/v7.abc.changes", b"")
+    assert committed_batches(store, 1, 2) == [9, 10, 100]
+    assert read_commit_record(store, 1, 2, 9) == replace(HEAD, batch=9)
+    assert read_commit_record(store, 1, 2, 8) is None

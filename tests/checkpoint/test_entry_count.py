@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoint.batches import Job, settings
+from tests.checkpoint.batches import Job, open_new, settings
 from tests.checkpoint.local.ipc_peers import KINDS
-from tidegate.checkpoint.backend import Backend, Changes, Version
+from tidegate.checkpoint.backend import Backend, StateChanges, Version
 from tidegate.checkpoint.backends.heap import HeapBackend
 from tidegate.checkpoint.backends.rocksdb import RocksBackend
-from tidegate.checkpoint.batch import open_batch
 from tidegate.checkpoint.commit_record import RunFacts
-from tidegate.checkpoint.entry_count import SAMPLE_KEYS, moved_by
+from tidegate.checkpoint.entry_count import SAMPLE_KEYS, count_change
 from tidegate.model.clock import SystemClock
 
 GROUP = b"\x00\x00"
@@ -34,33 +33,33 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
 
 
 def test_small_changes_are_counted_to_the_entry(backend: Backend) -> None:
-    rng, held, count = random.Random(3), set[int](), 0
+    rng, lock, count = random.Random(3), set[int](), 0
     for batch in range(40):
         ranges = []
         for _ in range(rng.randrange(6)):
             start = rng.randrange(500)
             ranges.append((key(start), key(start + rng.randrange(90))))
-            held -= set(range(start, int(ranges[-1][1][len(GROUP) :])))
+            lock -= set(range(start, int(ranges[-1][1][len(GROUP) :])))
         entries: dict[bytes, bytes | None] = {}
         for number in rng.sample(range(500), 60):
             is_put = rng.random() < 0.7
             entries[key(number)] = b"v" if is_put else None
-            (held.add if is_put else held.discard)(number)
-        changes = Changes(ranges=ranges, entries=entries)  # what lies in two ranges goes once
-        count += moved_by(backend, changes)
+            (lock.add if is_put else lock.discard)(number)
+        changes = StateChanges(ranges=ranges, entries=entries)  # what lies in two ranges goes once
+        count += count_change(backend, changes)
         backend.apply(changes, Version(0, batch, "head"))
-        assert count == len(list(backend.scan(GROUP, b"\x00\x01"))) == len(held), batch
+        assert count == len(list(backend.scan(GROUP, b"\x00\x01"))) == len(lock), batch
 
 
 def test_of_a_large_batch_some_keys_speak_for_all(backend: Backend) -> None:
     many = 20 * SAMPLE_KEYS
-    loaded = Changes(entries=puts(range(many)))
-    assert moved_by(backend, loaded) == many
+    loaded = StateChanges(entries=puts(range(many)))
+    assert count_change(backend, loaded) == many
     backend.apply(loaded, Version(0, 0, "head"))
-    assert moved_by(backend, loaded) == 0
-    assert moved_by(backend, Changes(entries=dict.fromkeys(puts(range(many))))) == -many
-    half = Changes(entries=puts(range(many // 2, many + many // 2)))
-    assert moved_by(backend, half) == pytest.approx(many // 2, rel=0.1)
+    assert count_change(backend, loaded) == 0
+    assert count_change(backend, StateChanges(entries=dict.fromkeys(puts(range(many))))) == -many
+    half = StateChanges(entries=puts(range(many // 2, many + many // 2)))
+    assert count_change(backend, half) == pytest.approx(many // 2, rel=0.1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -68,19 +67,19 @@ def test_a_head_has_the_count_and_the_size_with_its_batch_in_it(tmp_path: Path, 
     """Keys that are written in every batch count once, and a small state is no megabytes."""
     job = Job(tmp_path, settings(tmp_path, backend=kind))
     for batch in range(12):
-        with open_batch(job.asked(batch), job.settings, SystemClock()) as opened:
-            changes = Changes(entries=puts(range(100)))
-            head = opened.publish(changes, RunFacts(rows_in=1))
-        assert head.entry_count == 100
-        assert 100 <= head.size_bytes <= 100_000
+        with open_new(job.request(batch), job.settings, SystemClock()) as opened:
+            changes = StateChanges(entries=puts(range(100)))
+            commit = opened.publish(changes, RunFacts(rows_in=1))
+        assert commit.entry_count == 100
+        assert 100 <= commit.size_bytes <= 100_000
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_that_spills_counts_its_parts(tmp_path: Path, kind: str) -> None:
     job = Job(tmp_path, settings(tmp_path, backend=kind))
-    with open_batch(job.asked(0), job.settings, SystemClock()) as opened:
-        part = Changes(entries=puts(range(60)))
+    with open_new(job.request(0), job.settings, SystemClock()) as opened:
+        part = StateChanges(entries=puts(range(60)))
         opened.spill(part)
         opened.backend.write_partly(part)
-        head = opened.publish(Changes(entries=puts(range(40, 100))), RunFacts(rows_in=1))
-    assert head.entry_count == 100
+        commit = opened.publish(StateChanges(entries=puts(range(40, 100))), RunFacts(rows_in=1))
+    assert commit.entry_count == 100

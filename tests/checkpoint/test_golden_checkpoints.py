@@ -1,4 +1,4 @@
-"""Checkpoints of every released format are read: heads, change files, output, snapshots, epochs.
+"""Checkpoints of every released format are read: commit records, changelog files, output, snapshots, epochs.
 
 `python -m tests.checkpoint.test_golden_checkpoints` writes those of the present format, once, when it is new.
 """

@@ -29,11 +29,11 @@ def test_operator_is_described_as_of_its_last_complete_batch(tmp_path: Path) -> 
     (found,) = inspect.describe(f"file:{job.checkpoint}")
     assert (found.operator, found.last_batch, found.savepoints) == (OPERATOR, 2, ("v1",))
     assert (found.epoch.parallelism, found.epoch.max_parallelism) == (2, MAX)
-    assert [one.head.batch for one in found.partitions if one.head] == [2, 2]
+    assert [one.commit.batch for one in found.partitions if one.commit] == [2, 2]
     assert [one.snapshot_batch for one in found.partitions] == [3, 1]
     assert all(one.snapshot_made_at_ms == job.clock.now_us() // 1_000 for one in found.partitions)
     assert found.entry_count > 0
-    files = [path for path in job.depot.root.glob("[!s]*/**/*") if path.is_file()]
+    files = [path for path in job.store.root.glob("[!s]*/**/*") if path.is_file()]
     assert found.checkpoint_bytes == sum(path.stat().st_size for path in files)
     assert sum(one.checkpoint_bytes for one in found.partitions) < found.checkpoint_bytes
 
@@ -41,9 +41,9 @@ def test_operator_is_described_as_of_its_last_complete_batch(tmp_path: Path) -> 
 def test_new_epoch_without_a_batch_is_described_by_its_beginning(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.run(0, words_of(0), 2)
-    epochs.resolve(job.depot, job.ask(0, 3, 1))
+    epochs.resolve(job.store, job.ask(0, 3, 1))
     (found,) = inspect.describe(job.checkpoint)
-    assert (found.last_batch, [one.head for one in found.partitions]) == (0, [None] * 3)
+    assert (found.last_batch, [one.commit for one in found.partitions]) == (0, [None] * 3)
 
 
 def test_start_of_a_new_checkpoint_is_planned_without_writing(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_start_goes_on_after_the_last_complete_batch(tmp_path: Path) -> None:
     job = Job(tmp_path)
     for batch in range(2):
         job.run(batch, words_of(batch), 2)
-    resolve_schema(job.depot, wanted(COUNT))
+    resolve_schema(job.store, wanted(COUNT))
     plan = check_start(job.checkpoint, wanted(COUNT), None)
     assert (plan.parallelism, plan.next_batch, plan.seen_epoch) == (2, 2, 0)
     assert (plan.torn, plan.is_rescale, plan.changes) == (False, False, ())

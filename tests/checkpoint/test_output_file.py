@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from tidegate.checkpoint.commit_record import StoredFile
-from tidegate.checkpoint.output_file import TOGETHER_BYTES, OutputWriter, read_output
-from tidegate.checkpoint.store import Depot
+from tidegate.checkpoint.output_file import BUFFER_BYTES, OutputWriter, read_output
+from tidegate.checkpoint.store import CheckpointStore
 from tidegate.errors import StorageCorrupt
 
 FIRST = pa.record_batch({"key": ["a", None], "n": [1, 2]})
@@ -17,32 +17,32 @@ SECOND = pa.record_batch({"key": ["b"], "n": [3]})
 
 
 @pytest.fixture
-def depot(tmp_path: Path) -> Depot:
-    return Depot(tmp_path)
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path)
 
 
-def written(depot: Depot, *batches: pa.RecordBatch) -> StoredFile:
-    writer = OutputWriter(depot.writer("p/v1.a.out"), batches[0].schema)
+def written(store: CheckpointStore, *batches: pa.RecordBatch) -> StoredFile:
+    writer = OutputWriter(store.writer("p/v1.a.out"), batches[0].schema)
     for batch in batches:
         writer.write(batch)
     return writer.close()
 
 
-def test_rows_come_back_batch_by_batch(depot: Depot) -> None:
-    stored = written(depot, FIRST, SECOND)
+def test_rows_come_back_batch_by_batch(store: CheckpointStore) -> None:
+    stored = written(store, FIRST, SECOND)
     assert (stored.file, stored.rows) == ("v1.a.out", 3)
-    assert list(read_output(depot, "p", stored)) == [FIRST, SECOND]
-    assert list(read_output(depot, "p", None)) == []
+    assert list(read_output(store, "p", stored)) == [FIRST, SECOND]
+    assert list(read_output(store, "p", None)) == []
 
 
-def test_rows_beyond_what_is_written_together_come_back_too(depot: Depot) -> None:
-    large = pa.record_batch({"n": pa.array([n * 7_919 % 104_729 for n in range(TOGETHER_BYTES)])})
-    assert list(read_output(depot, "p", written(depot, large, large))) == [large, large]
+def test_rows_beyond_what_is_written_together_come_back_too(store: CheckpointStore) -> None:
+    large = pa.record_batch({"n": pa.array([n * 7_919 % 104_729 for n in range(BUFFER_BYTES)])})
+    assert list(read_output(store, "p", written(store, large, large))) == [large, large]
 
 
-def test_every_changed_or_cut_byte_is_noticed_and_the_file_named(depot: Depot) -> None:
-    stored = written(depot, FIRST)
-    path = depot.path("p/v1.a.out")
+def test_every_changed_or_cut_byte_is_noticed_and_the_file_named(store: CheckpointStore) -> None:
+    stored = written(store, FIRST)
+    path = store.path("p/v1.a.out")
     content = path.read_bytes()
     for at in [*range(0, len(content), 17), len(content) - 1]:
         changed = bytearray(content)
@@ -50,7 +50,7 @@ def test_every_changed_or_cut_byte_is_noticed_and_the_file_named(depot: Depot) -
         for damaged in (bytes(changed), content[:at], content + b"x"):
             path.write_bytes(damaged)
             with pytest.raises(StorageCorrupt, match=r"v1\.a\.out"):
-                read_output(depot, "p", stored)
+                read_output(store, "p", stored)
     path.unlink()
     with pytest.raises(StorageCorrupt, match="missing"):
-        read_output(depot, "p", stored)
+        read_output(store, "p", stored)

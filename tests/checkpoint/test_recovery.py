@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoint.batches import OPERATOR, Job, expected, settings
-from tidegate.checkpoint.backend import Changes, Version
+from tests.checkpoint.batches import OPERATOR, Job, expected, open_new, settings
+from tidegate.checkpoint.backend import StateChanges, Version
 from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.commit_record import read_head
-from tidegate.checkpoint.epochs import GROUND_HEAD_ID
+from tidegate.checkpoint.commit_record import read_commit_record
+from tidegate.checkpoint.epochs import INITIAL_COMMIT_ID
 from tidegate.checkpoint.local.pool import pool
 from tidegate.checkpoint.recovery import RestoreReport, apply_parts
-from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.checkpoint.store import CheckpointStore, operator_store
 from tidegate.errors import StateMismatch, StorageCorrupt
 from tidegate.model.clock import SystemClock
 
@@ -63,25 +63,25 @@ def job(stopped: Job, tmp_path: Path) -> Job:
     """That job at another place, with all its files; its copies lie where that place has them."""
     shutil.copytree(stopped.root, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("wanted"))
     job = Job(tmp_path, settings(tmp_path, backend=stopped.settings.backend))
-    place, old = job.settings.place(SystemClock()), next((tmp_path / "local").glob("*"))
-    old.rename(place.folder(folder_depot(job), 0, 0).parents[2])
+    place, old = job.settings.local_directory(SystemClock()), next((tmp_path / "local").glob("*"))
+    old.rename(place.folder(store_of(job), 0, 0).parents[2])
     return job
 
 
-def folder_depot(job: Job) -> Depot:
-    return operator_depot(str(job.root / "checkpoint"), OPERATOR)
+def store_of(job: Job) -> CheckpointStore:
+    return operator_store(str(job.root / "checkpoint"), OPERATOR)
 
 
 def folder(job: Job) -> Path:
     return job.root / "checkpoint" / "state" / OPERATOR / "e0" / "0"
 
 
-def copy_folder(job: Job) -> Path:
+def local_folder(job: Job) -> Path:
     return next((job.root / "local").glob("*/*/e0/0"))
 
 
 def copy_files(job: Job) -> Path:
-    (found,) = copy_folder(job).glob(f"db-{job.settings.backend.kind}.*")
+    (found,) = local_folder(job).glob(f"db-{job.settings.backend.kind}.*")
     return found
 
 
@@ -96,7 +96,7 @@ def lose_copies(job: Job) -> None:
 
 
 def report(job: Job, batch: int = BATCHES) -> RestoreReport:
-    with open_batch(job.asked(batch), job.settings, SystemClock()) as opened:
+    with open_new(job.request(batch), job.settings, SystemClock()) as opened:
         assert opened.report is not None
         return opened.report
 
@@ -108,28 +108,33 @@ def goes_on(job: Job) -> None:
     assert (job.sunk(), job.counts(BATCHES + 3)) == expected(BATCHES + 3)
     lose_copies(job)
     cold = report(job, BATCHES + 3)
-    assert (cold.way, cold.damaged) == ("snapshot", ())
+    assert (cold.source, cold.damaged) == ("snapshot", ())
     assert cold.from_batch >= BATCHES
 
 
 def test_a_current_copy_is_used_as_it_is(job: Job) -> None:
     """Case 13: warm where the local copy is current."""
     found = report(job)
-    assert (found.way, found.from_batch, found.change_files, found.damaged) == ("local", BATCHES - 1, 0, ())
+    assert (found.source, found.from_batch, found.change_files, found.damaged) == (
+        "local",
+        BATCHES - 1,
+        0,
+        (),
+    )
     goes_on(job)
 
 
 def test_a_copy_that_is_behind_reads_only_what_is_missing(job: Job) -> None:
     """Case 13: the copy of a host that saw two batches less."""
     pool().close()
-    shutil.copytree(copy_folder(job), job.root / "old", ignore=shutil.ignore_patterns("wanted"))
+    shutil.copytree(local_folder(job), job.root / "old", ignore=shutil.ignore_patterns("wanted"))
     job.drive(BATCHES + 2)
     pool().close()
-    kept = copy_folder(job)
+    kept = local_folder(job)
     shutil.rmtree(kept)
     (job.root / "old").rename(kept)
     found = report(job, BATCHES + 2)
-    assert (found.way, found.from_batch, found.change_files) == ("local", BATCHES - 1, 2)
+    assert (found.source, found.from_batch, found.change_files) == ("local", BATCHES - 1, 2)
     assert job.counts(BATCHES + 2) == expected(BATCHES + 2)[1]
 
 
@@ -138,21 +143,21 @@ def test_a_copy_older_than_the_log_is_made_anew_without_an_alarm(job: Job) -> No
         path.unlink()
     only(job, "3.snapshot").unlink()
     lose_copies(job)
-    assert report(job).way == "snapshot"
+    assert report(job).source == "snapshot"
     pool().close()
-    backend = job.settings.place(SystemClock()).open_backend(copy_files(job))
-    head = read_head(folder_depot(job), 0, 0, 3)
-    assert head is not None
-    backend.apply(Changes(), Version(0, 3, head.head_id))
+    backend = job.settings.local_directory(SystemClock()).open_backend(copy_files(job))
+    commit = read_commit_record(store_of(job), 0, 0, 3)
+    assert commit is not None
+    backend.apply(StateChanges(), Version(0, 3, commit.commit_id))
     backend.close()
     found = report(job)
-    assert (found.way, found.damaged) == ("snapshot", ())
+    assert (found.source, found.damaged) == ("snapshot", ())
 
 
 def test_without_a_copy_the_newest_snapshot_and_the_change_files_since_are_read(job: Job) -> None:
     lose_copies(job)
     found = report(job)
-    assert (found.way, found.from_batch, found.change_files) == ("snapshot", 5, 1)
+    assert (found.source, found.from_batch, found.change_files) == ("snapshot", 5, 1)
     assert found.snapshot_bytes > 0
     goes_on(job)
 
@@ -162,18 +167,18 @@ def test_without_a_copy_the_newest_snapshot_and_the_change_files_since_are_read(
 )
 def test_a_copy_of_another_run_is_made_anew(job: Job, version: Version) -> None:
     """Case 8: ahead, of another epoch or with another head's id: not to be trusted."""
-    backend = job.settings.place(SystemClock()).open_backend(copy_files(job))
-    backend.apply(Changes(entries={b"\x00\x00": b"99"}), version)
+    backend = job.settings.local_directory(SystemClock()).open_backend(copy_files(job))
+    backend.apply(StateChanges(entries={b"\x00\x00": b"99"}), version)
     backend.close()
-    assert report(job).way == "snapshot"
+    assert report(job).source == "snapshot"
     goes_on(job)
 
 
 def test_a_copy_that_took_part_of_a_batch_is_made_anew(job: Job) -> None:
-    backend = job.settings.place(SystemClock()).open_backend(copy_files(job))
-    backend.write_partly(Changes(entries={b"\x00\x00": b"99"}))
+    backend = job.settings.local_directory(SystemClock()).open_backend(copy_files(job))
+    backend.write_partly(StateChanges(entries={b"\x00\x00": b"99"}))
     backend.close()
-    assert report(job).way == "snapshot"
+    assert report(job).source == "snapshot"
     goes_on(job)
 
 
@@ -182,7 +187,7 @@ def test_a_damaged_copy_is_made_anew(job: Job) -> None:
     for path in files.iterdir():
         if path.is_file() and path.stat().st_size > 10 and path.name != "LOCK":
             cut(path)
-    assert report(job).way == "snapshot"
+    assert report(job).source == "snapshot"
     goes_on(job)
 
 
@@ -195,7 +200,7 @@ def test_a_damaged_manifest_is_gone_round_and_named(
     damage(only(job, "5.snapshot"))
     with caplog.at_level(logging.WARNING):
         found = report(job)
-    assert (found.way, found.from_batch, found.change_files) == ("snapshot", 3, 3)
+    assert (found.source, found.from_batch, found.change_files) == ("snapshot", 3, 3)
     if damage is not lose:
         assert "5.snapshot" in found.damaged[0]
         assert "5.snapshot" in "\n".join(caplog.messages)
@@ -212,7 +217,7 @@ def test_a_damaged_file_of_the_newest_snapshot_is_gone_round_and_named(
     damage(largest)
     with caplog.at_level(logging.WARNING):
         found = report(job)
-    assert (found.way, found.from_batch, found.change_files) == ("snapshot", 3, 3)
+    assert (found.source, found.from_batch, found.change_files) == ("snapshot", 3, 3)
     assert largest.name in found.damaged[0]
     assert largest.name in "\n".join(caplog.messages)
     goes_on(job)
@@ -222,9 +227,9 @@ def test_the_next_head_says_what_the_restore_before_it_went_round(job: Job) -> N
     lose_copies(job)
     cut(only(job, "5.snapshot"))
     job.do(BATCHES)
-    head = read_head(folder_depot(job), 0, 0, BATCHES)
-    assert head is not None
-    assert "5.snapshot" in head.damaged[0]
+    commit = read_commit_record(store_of(job), 0, 0, BATCHES)
+    assert commit is not None
+    assert "5.snapshot" in commit.damaged[0]
 
 
 @damages
@@ -232,14 +237,14 @@ def test_a_damaged_change_file_before_a_snapshot_is_not_needed(job: Job, damage:
     lose_copies(job)
     damage(only(job, "v5.*.changes"))
     found = report(job)
-    assert (found.way, found.from_batch, found.damaged) == ("snapshot", 5, ())
+    assert (found.source, found.from_batch, found.damaged) == ("snapshot", 5, ())
     goes_on(job)
 
 
 @damages
 def test_a_damaged_change_file_that_the_copy_has_taken_is_not_needed(job: Job, damage: Damage) -> None:
     damage(only(job, "v6.*.changes"))
-    assert report(job).way == "local"
+    assert report(job).source == "local"
     goes_on(job)
 
 
@@ -267,7 +272,7 @@ def test_a_copy_that_is_behind_a_damaged_change_file_goes_by_a_later_snapshot(
     damaged = only(job, "v5.*.changes")
     damage(damaged)
     found = report(job)
-    assert (found.way, found.from_batch) == ("snapshot", 5)
+    assert (found.source, found.from_batch) == ("snapshot", 5)
     assert damaged.name in found.damaged[0]
     goes_on(job)
 
@@ -301,36 +306,36 @@ def test_another_backend_than_that_of_the_snapshots_is_refused(job: Job) -> None
 def test_a_copy_found_damaged_while_it_is_read_is_made_anew_by_the_next_attempt(job: Job) -> None:
     with (
         pytest.raises(StorageCorrupt),
-        open_batch(job.asked(BATCHES), job.settings, SystemClock()),
+        open_batch(job.request(BATCHES), job.settings, SystemClock()),
     ):
         raise StorageCorrupt(place="a block", reason="as a read finds it")
-    assert report(job).way == "snapshot"
+    assert report(job).source == "snapshot"
     goes_on(job)
 
 
 def test_a_copy_at_the_beginning_of_another_checkpoint_is_made_anew(tmp_path: Path) -> None:
     """A checkpoint that was removed and begun anew under the same path begins with nothing."""
     job = Job(tmp_path, settings(tmp_path))
-    with open_batch(job.asked(0), job.settings, SystemClock()) as opened:
-        opened.backend.apply(Changes(entries={b"\x00\x00": b"99"}), Version(0, -1, GROUND_HEAD_ID))
+    with open_new(job.request(0), job.settings, SystemClock()) as opened:
+        opened.backend.apply(StateChanges(entries={b"\x00\x00": b"99"}), Version(0, -1, INITIAL_COMMIT_ID))
     pool().close()
-    assert report(job, 0).way == "local"
+    assert report(job, 0).source == "local"
     pool().close()
     shutil.rmtree(job.root / "checkpoint")
-    with open_batch(job.asked(0), job.settings, SystemClock()) as opened:
+    with open_new(job.request(0), job.settings, SystemClock()) as opened:
         assert opened.backend.get(b"\x00\x00") is None
         assert opened.report is not None
-        assert opened.report.way == "ground"
+        assert opened.report.source == "initial"
 
 
 def test_a_copy_has_a_version_after_the_last_part_of_a_batch_alone(tmp_path: Path) -> None:
-    backend = settings(tmp_path).place(SystemClock()).open_backend(tmp_path / "copy")
-    backend.apply(Changes(), Version(0, 0, "first"))
+    backend = settings(tmp_path).local_directory(SystemClock()).open_backend(tmp_path / "copy")
+    backend.apply(StateChanges(), Version(0, 0, "first"))
     seen = []
 
-    def parts() -> Iterator[Changes]:
+    def parts() -> Iterator[StateChanges]:
         for number in range(3):
-            yield Changes(entries={b"\x00\x00%d" % number: b"1"})
+            yield StateChanges(entries={b"\x00\x00%d" % number: b"1"})
             seen.append(backend.version())
 
     apply_parts(backend, parts(), Version(0, 1, "second"))

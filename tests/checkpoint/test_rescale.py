@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.checkpoint.checkpoints import Asked, put_head, put_heads
-from tests.checkpoint.opening import open_backend
+from tests.checkpoint.backends.opening import open_backend
+from tests.checkpoint.checkpoints import TaskRequest, put_commit, put_commits
 from tidegate.checkpoint import epochs, rescale
-from tidegate.checkpoint.backend import Backend, Changes, Version
-from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
+from tidegate.checkpoint.backend import Backend, StateChanges, Version
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyColumn
 from tidegate.checkpoint.keys.layout import (
     META_GROUP,
     OPERATOR_GROUP,
@@ -28,11 +28,11 @@ from tidegate.checkpoint.keys.layout import (
     instance_of,
     timer_prefix,
 )
-from tidegate.checkpoint.store import Depot
+from tidegate.checkpoint.store import CheckpointStore
 from tidegate.errors import StorageCorrupt
 from tidegate.errors.start import InvariantBroken
 from tidegate.state.kinds.operator_list import operator_prefix
-from tidegate.state.schema.schema import StateSpec, Wanted, redistribution_of, resolve_schema
+from tidegate.state.schema.schema import SchemaRequest, StateSpec, redistribution_of, resolve_schema
 
 MAX = 128
 KINDS = ["rocksdb", "heap"]
@@ -47,7 +47,7 @@ class Copies:
 
     def __init__(self, root: Path, kind: str) -> None:
         self.root, self.kind = root, kind
-        self.depot = Depot(root / "depot")
+        self.store = CheckpointStore(root / "operator")
         self.brought: list[tuple[int, int]] = []
 
     def folder(self, epoch: int, partition: int) -> Path:
@@ -57,8 +57,10 @@ class Copies:
         return open_backend(self.kind, folder)
 
     @contextmanager
-    def bring(self, depot: Depot, epoch: epochs.Epoch, partition: int, batch: int) -> Iterator[Backend]:
-        assert depot.root == self.depot.root
+    def bring(
+        self, store: CheckpointStore, epoch: epochs.Epoch, partition: int, batch: int
+    ) -> Iterator[Backend]:
+        assert store.root == self.store.root
         self.brought.append((epoch.number, partition))
         backend = self.open(self.folder(epoch.number, partition))
         try:
@@ -69,23 +71,23 @@ class Copies:
         finally:
             backend.close()
 
-    def sources(self, bring: rescale.Bring | None = None) -> rescale.Sources:
-        return rescale.Sources(bring or self.bring, self.open, redistribution_of)
+    def sources(self, bring: rescale.OpenRestored | None = None) -> rescale.RescaleSources:
+        return rescale.RescaleSources(bring or self.bring, self.open, redistribution_of)
 
     def begin(self, parallelism: int, batch: int) -> epochs.Epoch:
         """Begin an epoch with so many instances and assemble every copy."""
-        epoch = epochs.resolve(self.depot, Asked(0, parallelism, batch, MAX)).epoch
+        epoch = epochs.resolve(self.store, TaskRequest(0, parallelism, batch, MAX)).epoch
         for partition in range(parallelism):
             folder = self.folder(epoch.number, partition)
-            rescale.assemble(self.depot, epoch, partition, folder, self.sources())
+            rescale.assemble(self.store, epoch, partition, folder, self.sources())
         return epoch
 
-    def commit(self, epoch: epochs.Epoch, batch: int, changes: dict[int, Changes]) -> None:
+    def commit(self, epoch: epochs.Epoch, batch: int, changes: dict[int, StateChanges]) -> None:
         for partition in range(epoch.parallelism):
-            head = put_head(self.depot, epoch.number, partition, batch)
+            commit = put_commit(self.store, epoch.number, partition, batch)
             backend = self.open(self.folder(epoch.number, partition))
-            version = Version(epoch.number, batch, head.head_id)
-            backend.apply(changes.get(partition, Changes()), version)
+            version = Version(epoch.number, batch, commit.commit_id)
+            backend.apply(changes.get(partition, StateChanges()), version)
             backend.close()
 
     def entries(self, epoch: epochs.Epoch, partition: int) -> Entries:
@@ -111,11 +113,11 @@ def keyed(rng: random.Random, count: int) -> Entries:
     return found
 
 
-def by_instance(entries: Entries, parallelism: int) -> dict[int, Changes]:
-    parts: dict[int, Changes] = {}
+def by_instance(entries: Entries, parallelism: int) -> dict[int, StateChanges]:
+    parts: dict[int, StateChanges] = {}
     for key, value in entries.items():
         instance = instance_of(int.from_bytes(key[:2], "big"), parallelism, MAX)
-        parts.setdefault(instance, Changes()).entries[key] = value
+        parts.setdefault(instance, StateChanges()).entries[key] = value
     return parts
 
 
@@ -136,7 +138,7 @@ def test_one_three_two_five_gives_the_same_entries_in_the_right_places(tmp_path:
         copies.commit(epoch, batch, changes)
         found = [copies.entries(epoch, partition) for partition in range(parallelism)]
         expected = by_instance(model, parallelism)
-        assert found == [expected.get(i, Changes()).entries for i in range(parallelism)]
+        assert found == [expected.get(i, StateChanges()).entries for i in range(parallelism)]
     assert model
 
 
@@ -170,39 +172,39 @@ def test_only_parents_with_a_share_are_read_without_operator_state(tmp_path: Pat
     """Case 13: only what is missing is read."""
     copies = Copies(tmp_path, "heap")
     copies.commit(copies.begin(4, 0), 0, {})
-    epoch = epochs.resolve(copies.depot, Asked(0, 8, 1, MAX)).epoch
+    epoch = epochs.resolve(copies.store, TaskRequest(0, 8, 1, MAX)).epoch
     copies.brought.clear()
-    rescale.assemble(copies.depot, epoch, 5, tmp_path / "new", copies.sources())
+    rescale.assemble(copies.store, epoch, 5, tmp_path / "new", copies.sources())
     assert copies.brought == [(0, 2)]
 
 
 def test_nothing_stays_of_an_assembly_that_fails(tmp_path: Path) -> None:
     copies = Copies(tmp_path, "heap")
     copies.commit(copies.begin(3, 0), 0, {})
-    epoch = epochs.resolve(copies.depot, Asked(0, 2, 1, MAX)).epoch
+    epoch = epochs.resolve(copies.store, TaskRequest(0, 2, 1, MAX)).epoch
 
     @contextmanager
-    def failing(depot: Depot, old: epochs.Epoch, partition: int, batch: int) -> Iterator[Backend]:
+    def failing(store: CheckpointStore, old: epochs.Epoch, partition: int, batch: int) -> Iterator[Backend]:
         if partition == 1:
             raise StorageCorrupt(place="there", reason="gone")
-        with copies.bring(depot, old, partition, batch) as found:
+        with copies.bring(store, old, partition, batch) as found:
             yield found
 
     folder = tmp_path / "copies" / "new"
     before = sorted(path.name for path in folder.parent.iterdir())
     with pytest.raises(StorageCorrupt):
-        rescale.assemble(copies.depot, epoch, 0, folder, copies.sources(failing))
+        rescale.assemble(copies.store, epoch, 0, folder, copies.sources(failing))
     assert sorted(path.name for path in folder.parent.iterdir()) == before
 
 
 def test_parent_that_is_gone_is_named(tmp_path: Path) -> None:
     copies = Copies(tmp_path, "heap")
     copies.begin(1, 0)
-    put_heads(copies.depot, 0, 1, 0)
-    epoch = epochs.resolve(copies.depot, Asked(0, 2, 1, MAX)).epoch
-    copies.depot.remove("e0/epoch.json")
+    put_commits(copies.store, 0, 1, 0)
+    epoch = epochs.resolve(copies.store, TaskRequest(0, 2, 1, MAX)).epoch
+    copies.store.remove("e0/epoch.json")
     with pytest.raises(StorageCorrupt, match="the epoch from which state comes"):
-        rescale.assemble(copies.depot, epoch, 0, tmp_path / "new", copies.sources())
+        rescale.assemble(copies.store, epoch, 0, tmp_path / "new", copies.sources())
 
 
 def element(state: int, batch: int, instance: int, counter: int) -> bytes:
@@ -214,8 +216,8 @@ def with_operator_states(copies: Copies) -> None:
         StateSpec(f"list-{mode}", "operator-list", ("int",), serializer="int", redistribute=mode)
         for mode in ("split", "union")
     )
-    key = KeyType((KeyColumn("word", "string"),))
-    schema = resolve_schema(copies.depot, Wanted(copies.depot.root.name, key, MAX, specs))
+    key = KeyType((StateKeyColumn("word", "string"),))
+    schema = resolve_schema(copies.store, SchemaRequest(copies.store.root.name, key, MAX, specs))
     assert [state.number for state in schema.states.values()] == [SPLIT, UNION]
 
 
@@ -231,7 +233,7 @@ def test_operator_state_is_dealt_out_evenly_or_given_to_all(tmp_path: Path) -> N
     with_operator_states(copies)
     epoch = copies.begin(2, 0)
     changes = {
-        i: Changes(
+        i: StateChanges(
             entries={element(state, 0, i, n): b"%d" % (10 * i + n) for state in MODES for n in range(4 - i)}
         )
         for i in range(2)
@@ -241,7 +243,7 @@ def test_operator_state_is_dealt_out_evenly_or_given_to_all(tmp_path: Path) -> N
     assert operator_states(copies, epoch, SPLIT) == [[b"0", b"3", b"12"], [b"1", b"10"], [b"2", b"11"]]
     everything = [b"0", b"1", b"2", b"3", b"10", b"11", b"12"]
     assert operator_states(copies, epoch, UNION) == [everything] * 3
-    copies.commit(epoch, 1, {2: Changes(entries={element(s, 1, 2, 0): b"new" for s in MODES})})
+    copies.commit(epoch, 1, {2: StateChanges(entries={element(s, 1, 2, 0): b"new" for s in MODES})})
     epoch = copies.begin(5, 2)
     assert [len(part) for part in operator_states(copies, epoch, SPLIT)] == [2, 2, 2, 1, 1]
     assert operator_states(copies, epoch, UNION) == [[*everything, b"new"]] * 5
@@ -255,19 +257,19 @@ def test_operator_state_that_nobody_shares_out_is_not_dropped_in_silence(tmp_pat
     copies = Copies(tmp_path, "heap")
     with_operator_states(copies)
     epoch = copies.begin(2, 0)
-    copies.commit(epoch, 0, {i: Changes(entries={element(SPLIT, 0, i, 0): b"1"}) for i in range(2)})
-    new = epochs.resolve(copies.depot, Asked(0, 3, 1, MAX)).epoch
+    copies.commit(epoch, 0, {i: StateChanges(entries={element(SPLIT, 0, i, 0): b"1"}) for i in range(2)})
+    new = epochs.resolve(copies.store, TaskRequest(0, 3, 1, MAX)).epoch
     sources = replace(copies.sources(), redistribution=rescale.no_operator_state)
     with pytest.raises(InvariantBroken, match="share none out"):
-        rescale.assemble(copies.depot, new, 0, tmp_path / "new", sources)
+        rescale.assemble(copies.store, new, 0, tmp_path / "new", sources)
 
 
 def test_operator_state_stays_where_it_is_with_as_many_instances(tmp_path: Path) -> None:
     copies = Copies(tmp_path, "heap")
     with_operator_states(copies)
     epoch = copies.begin(2, 0)
-    copies.commit(epoch, 0, {1: Changes(entries={element(UNION, 0, 1, 0): b"mine"})})
-    epochs.begin_anew(copies.depot, "counts", 1)
+    copies.commit(epoch, 0, {1: StateChanges(entries={element(UNION, 0, 1, 0): b"mine"})})
+    epochs.begin_epoch(copies.store, "counts", 1)
     epoch = copies.begin(2, 1)
     assert epoch.number == 1
     assert operator_states(copies, epoch, UNION) == [[], [b"mine"]]

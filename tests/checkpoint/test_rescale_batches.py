@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.batches import open_new
 from tests.checkpoint.checkpoints import Job
 from tests.checkpoint.rescale_walk import expected, model, walk, words_of
-from tidegate.checkpoint import batch as state_batch
 from tidegate.checkpoint import epochs
 from tidegate.checkpoint.local.pool import pool
 from tidegate.errors import StateMismatch
@@ -32,7 +32,7 @@ def test_batches_with_changing_parallelism_give_what_one_instance_gives(tmp_path
         assert job.run(batch, words_of(batch), parallelism) == expected(batch)
         job.clock.advance(seconds=1)
     assert job.counts(5, 6) == model(6)
-    assert [epoch.number for epoch in epochs.listed(job.depot)] == [3]
+    assert [epoch.number for epoch in epochs.list_epochs(job.store)] == [3]
     pool().close()
 
 
@@ -52,7 +52,7 @@ def test_counts_are_the_same_when_all_local_copies_are_lost(tmp_path: Path) -> N
 def test_batch_that_spark_did_not_commit_is_replayed_by_other_instances(
     tmp_path: Path, parallelism: int
 ) -> None:
-    """Case 8: killed after the last head and before Spark's commit, started again with another number."""
+    """Case 8: killed between the last commit record and Spark's commit, restarted with another number."""
     job = Job(tmp_path)
     for batch in range(3):
         job.run(batch, words_of(batch), 3)
@@ -63,7 +63,7 @@ def test_batch_that_spark_did_not_commit_is_replayed_by_other_instances(
 
 
 def test_batch_done_in_part_is_done_again_by_other_instances(tmp_path: Path) -> None:
-    """Case 8: killed after one of three heads."""
+    """Case 8: killed after one of three commit records."""
     job = Job(tmp_path)
     job.run(0, words_of(0), 3)
     job.task(job.ask(1, 3, 1), words_of(1))
@@ -77,7 +77,7 @@ def test_old_task_that_publishes_late_changes_nothing(tmp_path: Path) -> None:
     job.run(0, words_of(0), 2, seen=epochs.NONE_SEEN)
     job.task(job.ask(0, 2, 1), words_of(1))
     late = job.ask(1, 2, 1, seen=epochs.NONE_SEEN)
-    with state_batch.open_batch(late, job.settings, job.clock) as opened:
+    with open_new(late, job.settings, job.clock) as opened:
         first = job.task(job.ask(0, 3, 1, seen=0), words_of(1))
         job.count(late, opened, words_of(1))
     rest = [row for i in (1, 2) for row in job.task(job.ask(i, 3, 1, seen=0), words_of(1))]
@@ -91,7 +91,7 @@ def test_newest_event_time_goes_on_over_a_change_of_parallelism(tmp_path: Path) 
     job = Job(tmp_path)
     for batch in range(2):
         job.run(batch, words_of(batch), 2)
-    with state_batch.open_batch(job.ask(2, 3, 2), job.settings, job.clock) as opened:
+    with open_new(job.ask(2, 3, 2), job.settings, job.clock) as opened:
         assert opened.newest_event_ms == 1_000
 
 
@@ -99,6 +99,6 @@ def test_left_behind_batch_of_a_batch_job_is_done_anew(tmp_path: Path) -> None:
     job = Job(tmp_path)
     job.run(0, words_of(0), 2)
     job.task(job.ask(0, 2, 1), ["other", "rows", "of", "a", "torn", "job"])
-    epochs.begin_anew(job.depot, "counts", 1)
+    epochs.begin_epoch(job.store, "counts", 1)
     assert job.run(1, words_of(1), 2) == expected(1)
     assert job.counts(2, 2) == model(2)

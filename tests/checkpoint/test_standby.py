@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.batches import open_new
 from tests.checkpoint.checkpoints import OPERATOR, Job
 from tests.checkpoint.rescale_walk import expected, model, words_of
-from tidegate.checkpoint.batch import open_batch
 from tidegate.checkpoint.keys.layout import ENTRY_PREFIX_BYTES, META_GROUP
 from tidegate.checkpoint.standby import Standby
 from tidegate.errors import StateNotFound
@@ -23,7 +23,7 @@ def standby_of(job: Job, tmp_path: Path, partition: int) -> Standby:
 def counts(standbys: list[Standby]) -> dict[str, int]:
     found: dict[str, int] = {}
     for standby in standbys:
-        with standby.opened() as backend:
+        with standby.open() as backend:
             entries = backend.scan(b"", META_GROUP)
             found |= {key[ENTRY_PREFIX_BYTES:].decode(): int(value) for key, value in entries}
     return found
@@ -62,7 +62,7 @@ def test_standby_that_was_away_while_files_were_pruned_catches_up(tmp_path: Path
     standby.follow()
     for batch in range(1, 9):
         job.run(batch, words_of(batch), 1)
-    assert not job.depot.exists("e0/0/v1.head")
+    assert not job.store.exists("e0/0/v1.head")
     standby.follow()
     assert counts([standby]) == model(9)
 
@@ -74,7 +74,7 @@ def test_partition_that_moves_to_the_host_of_its_standby_begins_warm(tmp_path: P
     standby_of(job, tmp_path, 0).follow()
     elsewhere = Job(tmp_path)
     elsewhere.settings = replace(job.settings, local_root=str(tmp_path / "standby"))
-    with open_batch(elsewhere.ask(0, 1, 1), elsewhere.settings, job.clock) as opened:
+    with open_new(elsewhere.ask(0, 1, 1), elsewhere.settings, job.clock) as opened:
         assert opened.report is not None
-        assert (opened.report.way, opened.report.change_files) == ("local", 0)
+        assert (opened.report.source, opened.report.change_files) == ("local", 0)
     assert elsewhere.run(1, words_of(1), 1) == expected(1)

@@ -1,4 +1,4 @@
-"""The depot: whole files under names that are given once."""
+"""The checkpoint store: whole files under names that are linked once."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import BinaryIO
 
 import pytest
 
-from tidegate.checkpoint.store import CheckpointDisk, Depot, checkpoint_path, operator_depot
+from tidegate.checkpoint.store import CheckpointDisk, CheckpointStore, checkpoint_path, operator_store
 from tidegate.errors import CheckpointUnusable, StorageFull
 
 
 @pytest.fixture
-def depot(tmp_path: Path) -> Depot:
-    return Depot(tmp_path / "state" / "op")
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "state" / "op")
 
 
-def test_a_name_is_given_once_and_the_first_bytes_stay(depot: Depot) -> None:
-    assert depot.put_new("e0/0/v1.head", b"first") is True
-    assert depot.put_new("e0/0/v1.head", b"second") is False
-    assert depot.read("e0/0/v1.head") == b"first"
-    assert depot.names("e0/0") == ["v1.head"]
+def test_a_name_is_given_once_and_the_first_bytes_stay(store: CheckpointStore) -> None:
+    assert store.put_new("e0/0/v1.head", b"first") is True
+    assert store.put_new("e0/0/v1.head", b"second") is False
+    assert store.read("e0/0/v1.head") == b"first"
+    assert store.names("e0/0") == ["v1.head"]
 
 
-def test_of_many_writers_at_once_one_wins_and_all_know_it(depot: Depot) -> None:
+def test_of_many_writers_at_once_one_wins_and_all_know_it(store: CheckpointStore) -> None:
     won: list[int] = []
     ready = threading.Barrier(8)
 
     def put(number: int) -> None:
         ready.wait()
-        if depot.put_new("head", b"%d" % number * 1_000):
+        if store.put_new("head", b"%d" % number * 1_000):
             won.append(number)
 
     threads = [threading.Thread(target=put, args=(number,)) for number in range(8)]
@@ -40,7 +40,7 @@ def test_of_many_writers_at_once_one_wins_and_all_know_it(depot: Depot) -> None:
     for thread in threads:
         thread.join()
     assert len(won) == 1
-    assert depot.read("head") == b"%d" % won[0] * 1_000
+    assert store.read("head") == b"%d" % won[0] * 1_000
 
 
 def test_a_link_whose_answer_was_lost_counts_as_ours(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_a_link_whose_answer_was_lost_counts_as_ours(tmp_path: Path) -> None:
             super().link(source, target)
             raise FileExistsError(errno.EEXIST, "the answer was lost and the call repeated")
 
-    assert Depot(tmp_path, Forgetful()).put_new("head", b"ours") is True
+    assert CheckpointStore(tmp_path, Forgetful()).put_new("head", b"ours") is True
 
 
 def test_a_full_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
@@ -58,13 +58,13 @@ def test_a_full_disk_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
             file.write(bytes(content)[:3])
             raise OSError(errno.ENOSPC, "no room")
 
-    depot = Depot(tmp_path, Full())
+    store = CheckpointStore(tmp_path, Full())
     with pytest.raises(StorageFull, match="head"):
-        depot.put_new("e0/head", b"bytes")
-    with pytest.raises(StorageFull), depot.writer("e0/file") as writer:
+        store.put_new("e0/head", b"bytes")
+    with pytest.raises(StorageFull), store.writer("e0/file") as writer:
         writer.write(b"bytes")
-    assert depot.names("e0") == []
-    assert Depot(tmp_path).put_new("e0/head", b"bytes")
+    assert store.names("e0") == []
+    assert CheckpointStore(tmp_path).put_new("e0/head", b"bytes")
 
 
 def test_a_disk_without_links_is_refused(tmp_path: Path) -> None:
@@ -73,35 +73,35 @@ def test_a_disk_without_links_is_refused(tmp_path: Path) -> None:
             raise OSError(errno.EPERM, f"{source} and {target} cannot be one")
 
     with pytest.raises(CheckpointUnusable, match="no hard links"):
-        Depot(tmp_path, Linkless()).put_new("head", b"bytes")
+        CheckpointStore(tmp_path, Linkless()).put_new("head", b"bytes")
 
 
-def test_a_streamed_file_is_gone_after_an_error_and_its_name_is_exclusive(depot: Depot) -> None:
+def test_a_streamed_file_is_gone_after_an_error_and_its_name_is_exclusive(store: CheckpointStore) -> None:
     def cut_short() -> None:
-        with depot.writer("e0/file") as writer:
+        with store.writer("e0/file") as writer:
             writer.write(b"half")
             raise ValueError("the rest never comes")
 
     with pytest.raises(ValueError, match="never comes"):
         cut_short()
-    assert depot.names("e0") == []
-    with depot.writer("e0/file") as writer:
+    assert store.names("e0") == []
+    with store.writer("e0/file") as writer:
         writer.write(b"whole")
     with pytest.raises(FileExistsError):
-        depot.writer("e0/file")
-    assert depot.read("e0/file") == b"whole"
+        store.writer("e0/file")
+    assert store.read("e0/file") == b"whole"
 
 
-def test_missing_names_are_none_and_empty(depot: Depot) -> None:
-    assert depot.read("e9/0/v1.head") is None
-    assert depot.names("e9") == []
-    depot.remove("e9/0/v1.head")
+def test_missing_names_are_none_and_empty(store: CheckpointStore) -> None:
+    assert store.read("e9/0/v1.head") is None
+    assert store.names("e9") == []
+    store.remove("e9/0/v1.head")
 
 
 @pytest.mark.parametrize("address", ["/a/b", "file:/a/b", "file:///a/b"])
 def test_a_checkpoint_is_a_path_or_a_file_address(address: str) -> None:
     assert checkpoint_path(address) == Path("/a/b")
-    assert operator_depot(address, "op").root == Path("/a/b/state/op")
+    assert operator_store(address, "op").root == Path("/a/b/state/op")
 
 
 @pytest.mark.parametrize("address", ["s3a://bucket/a", "hdfs://host/a", "dbfs:/a"])

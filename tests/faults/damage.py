@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tests.faults.driver import load_case
 from tests.faults.strikes import wait_until_alone
-from tidegate.checkpoint.commit_record import read_head
-from tidegate.checkpoint.epochs import last_complete, listed
+from tidegate.checkpoint.commit_record import read_commit_record
+from tidegate.checkpoint.epochs import last_complete, list_epochs
 from tidegate.checkpoint.snapshot import manifest_name, snapshot_batches
-from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.checkpoint.store import CheckpointStore, operator_store
 
 ASIDE = ".aside"
 
@@ -30,13 +30,13 @@ def damage_local(folder: Path) -> None:
 def damage_snapshot(folder: Path) -> None:
     """Flip a byte in the newest snapshot of each partition, or in one of its files; lose the local copies."""
     wait_until_alone(folder)  # what a worker still uploads or prunes is not what is damaged
-    depot = _depot(folder)
-    epoch = listed(depot)[-1]
+    store = _store(folder)
+    epoch = list_epochs(store)[-1]
     for partition in range(epoch.parallelism):
-        batches = snapshot_batches(depot, epoch.number, partition)
+        batches = snapshot_batches(store, epoch.number, partition)
         if not batches:
             continue
-        manifest = depot.path(manifest_name(epoch.number, partition, batches[-1]))
+        manifest = store.path(manifest_name(epoch.number, partition, batches[-1]))
         stored = sorted((manifest.parent / "sst").glob("*"), key=lambda path: path.stat().st_mtime_ns)
         _flip(stored[-1] if partition % 2 and stored else manifest)
     lose_local(folder)
@@ -45,20 +45,20 @@ def damage_snapshot(folder: Path) -> None:
 def damage_changes(folder: Path) -> None:
     """Flip a byte in the newest change file of each partition, the old one kept aside; lose the copies."""
     wait_until_alone(folder)  # with a snapshot that comes later the file would not be needed
-    depot = _depot(folder)
-    epoch = listed(depot)[-1]
-    batch = last_complete(depot, epoch)
+    store = _store(folder)
+    epoch = list_epochs(store)[-1]
+    batch = last_complete(store, epoch)
     for partition in range(epoch.parallelism):
-        head = read_head(depot, epoch.number, partition, batch)
+        head = read_commit_record(store, epoch.number, partition, batch)
         if head is None:
             continue
-        path = depot.path(f"e{epoch.number}/{partition}/{head.changes.file}")
+        path = store.path(f"e{epoch.number}/{partition}/{head.changes.file}")
         shutil.copy(path, path.with_name(path.name + ASIDE))
         _flip(path)
         # The snapshots from this batch on would do without the file.
-        for newer in snapshot_batches(depot, epoch.number, partition):
+        for newer in snapshot_batches(store, epoch.number, partition):
             if newer >= batch:
-                depot.path(manifest_name(epoch.number, partition, newer)).unlink()
+                store.path(manifest_name(epoch.number, partition, newer)).unlink()
     lose_local(folder)
 
 
@@ -76,9 +76,9 @@ def lose_segment(folder: Path) -> None:
             shutil.rmtree(segment)
 
 
-def _depot(folder: Path) -> Depot:
+def _store(folder: Path) -> CheckpointStore:
     case = load_case(folder)
-    return operator_depot(str(case.checkpoint(folder)), "orders" if case.is_dedup else "ledger")
+    return operator_store(str(case.checkpoint(folder)), "orders" if case.is_dedup else "ledger")
 
 
 def _flip(path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from tests.faults.dedup_query import NAME
 from tests.faults.dedup_rows import RETENTION_US
-from tidegate.checkpoint.epochs import last_complete, listed, times_after
+from tidegate.checkpoint.epochs import last_complete, list_epochs, times_after
 from tidegate.checkpoint.keys.layout import META_GROUP
-from tidegate.checkpoint.recovery import bringing
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.recovery import open_restored
+from tidegate.checkpoint.store import operator_store
 from tidegate.dedup.standby import standby_settings
 from tidegate.model.clock import SystemClock
 
@@ -24,17 +24,17 @@ SIGN = 1 << 63
 def read_times(checkpoint: Path, folder: Path) -> dict[bytes, list[bytes]]:
     """Return key (with group and segment) to its times, over all partitions; copies are made and removed."""
     shutil.rmtree(folder, ignore_errors=True)
-    depot = operator_depot(str(checkpoint), NAME)
-    settings = standby_settings(depot, str(folder))
+    store = operator_store(str(checkpoint), NAME)
+    settings = standby_settings(store, str(folder))
     assert settings is not None
-    place = settings.place(SystemClock())
-    epoch = listed(depot)[-1]
-    batch = last_complete(depot, epoch)
-    stream_us = times_after(depot, epoch, batch).newest_event_us
+    place = settings.local_directory(SystemClock())
+    epoch = list_epochs(store)[-1]
+    batch = last_complete(store, epoch)
+    stream_us = times_after(store, epoch, batch).newest_event_us
     assert stream_us is not None
     found: dict[bytes, list[bytes]] = {}
     for partition in range(epoch.parallelism):
-        with bringing(place)(depot, epoch, partition, batch) as backend:
+        with open_restored(place, store, epoch, partition, batch) as backend:
             for key, value in backend.scan(b"", META_GROUP):
                 times = [one for one in _times(value) if _us(one) >= stream_us - RETENTION_US]
                 if times:

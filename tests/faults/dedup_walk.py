@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.dedup.copies import MINUTE_US, RETENTION_US, Job, Model, Row, flip, settings
+from tests.dedup.store.copies import MINUTE_US, RETENTION_US, Job, Model, Row, flip, settings
 from tests.faults.strikes import LOOSE_POINTS
 from tidegate.checkpoint.crash_points import ONCE_VARIABLE, POINT_VARIABLE, POINTS
 from tidegate.checkpoint.local.pool import pool
@@ -224,7 +224,9 @@ def damage_snapshot(walk: Walk, batch: int) -> None:
     """Turn bits in one of the newest files of a snapshot; another snapshot serves, or the change files do."""
     if batch - walk.damaged_at < 8:
         return
-    files = sorted(walk.job.depot.root.glob("e*/*/sst/*"), key=lambda path: path.stat().st_mtime_ns)
+    files = sorted(
+        walk.job.checkpoint_store.root.glob("e*/*/sst/*"), key=lambda path: path.stat().st_mtime_ns
+    )
     if files and files[-1].stat().st_size:
         walk.damaged_at = batch
         flip(files[-1], walk.draw.random())

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from tidegate.checkpoint.backend import Backend
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
-from tidegate.checkpoint.epochs import last_complete, listed
+from tidegate.checkpoint.epochs import last_complete, list_epochs
 from tidegate.checkpoint.keys.layout import META_GROUP, SPACE_ENTRY
-from tidegate.checkpoint.local.store import Place
-from tidegate.checkpoint.recovery import bringing
+from tidegate.checkpoint.local.store import LocalDirectory
+from tidegate.checkpoint.recovery import open_restored
 from tidegate.checkpoint.settings import backend_factory
-from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.checkpoint.store import CheckpointStore, operator_store
 from tidegate.model.clock import SystemClock
 from tidegate.state.schema.schema import newest_schema, redistribution_of
 
@@ -28,7 +28,7 @@ def read_entries(checkpoint: Path, folder: Path, kind: str) -> dict[tuple[str, b
     shutil.rmtree(folder, ignore_errors=True)
 
     factory = backend_factory(kind, RocksSettings())
-    place = Place(
+    place = LocalDirectory(
         folder,
         factory,
         keep_open=False,
@@ -38,12 +38,12 @@ def read_entries(checkpoint: Path, folder: Path, kind: str) -> dict[tuple[str, b
     )
     entries: dict[tuple[str, bytes], bytes] = {}
     for operator in sorted(path.name for path in (checkpoint / "state").iterdir() if path.name != "0"):
-        depot = operator_depot(str(checkpoint), operator)
-        epoch = listed(depot)[-1]
-        batch = last_complete(depot, epoch)
+        store = operator_store(str(checkpoint), operator)
+        epoch = list_epochs(store)[-1]
+        batch = last_complete(store, epoch)
         for partition in range(epoch.parallelism):
-            with bringing(place)(depot, epoch, partition, batch) as backend:
-                _add(entries, operator, backend, _lists(depot, operator))
+            with open_restored(place, store, epoch, partition, batch) as backend:
+                _add(entries, operator, backend, _lists(store, operator))
     shutil.rmtree(folder)
     return entries
 
@@ -64,7 +64,7 @@ def _add(entries: dict[tuple[str, bytes], bytes], operator: str, backend: Backen
         entries[operator, stored] = value
 
 
-def _lists(depot: Depot, operator: str) -> set[int]:
-    schema = newest_schema(depot, operator)
+def _lists(store: CheckpointStore, operator: str) -> set[int]:
+    schema = newest_schema(store, operator)
     assert schema is not None, f"operator '{operator}' has no schema"
     return {state.number for state in schema.states.values() if state.kind == "list"}

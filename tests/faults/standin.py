@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from tests.faults.strikes import Strikes
-from tidegate.checkpoint.crash_points import reached
+from tidegate.checkpoint.crash_points import crash_point
 
 OUTPUT = "id long, key string, kind string, n long, total long"
 NAME = "ledger"
@@ -58,9 +58,9 @@ def _careful(folder: Path, batch: int, rows: list[dict[str, Any]], strikes: Stri
     if not head.exists():
         state = json.loads(before.read_text())["state"] if batch else {}
         out = _count(state, rows, folder, batch, strikes)
-        reached("worked", int(folder.name), batch)
+        crash_point("worked", int(folder.name), batch)
         _publish(head, {"state": state, "out": out})
-        reached("head-linked", int(folder.name), batch)
+        crash_point("head-linked", int(folder.name), batch)
     return list(json.loads(head.read_text())["out"])
 
 

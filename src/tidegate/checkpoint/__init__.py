@@ -1,4 +1,4 @@
-"""What survives a batch: takes changes and output of one partition, commits them once, restores them.
+"""What survives a batch: takes the changes and output of one partition, commits them once, restores them.
 
 A partition's state is a local store (RocksDB, memory, or segments) that may be lost at any moment, and a
 checkpoint from which it is restored: commit records, changelog files, snapshots. Nothing here knows Spark,

@@ -1,19 +1,19 @@
-"""Change files: every put and delete of one batch of one partition, by columns. Together they are the log.
+"""The changelog file of one batch of one partition: every put and delete, by columns.
 
-`v<batch>.<id>.changes` is written whole and synced before a head names it, and never changed. Format 1:
+The changelog files of a partition are together its log. `v<batch>.<id>.changes` is written whole and synced
+before a commit record names it, and never changed. Format 1:
 
     "TGCHANGE" | format u16
     section*:    kind u8 = 1 | length u64 | Arrow IPC stream (zstd) of (key, value): null deletes the key
-                 kind u8 = 2 | length u64 | Arrow IPC stream (zstd) of (start, stop): the half-open range goes
-                 kind u8 = 3 | length u64 | Arrow IPC stream of (key, value), both of one width, as they lie
-                               in one segment, whose number stands in the schema's metadata ("segment")
+                 kind u8 = 2 | length u64 | Arrow IPC stream (zstd) of (start, stop): half-open, deleted
+                 kind u8 = 3 | length u64 | Arrow IPC stream of (key, value), both of one width, as they are
+                               in one segment, whose number is in the schema's metadata ("segment")
     end:         kind u8 = 0 | entries u64 | digest u64 (xxh3 of all bytes before)
 
-Numbers are little-endian. Sections take effect in the order in which they stand: a batch that spills adds
-some sections each time, each time the ranges before the entries. Digests do not compress, so packed
-entries are written as they are. The head knows the whole file's digest and
-size; the end lets a tool check a file without its head. Reading checks all of it before anything is
-applied.
+Numbers are little-endian. Sections are applied in their order: a batch that spills adds some sections each
+time, the ranges before the entries. Digests do not compress, so packed entries are written uncompressed. The
+commit record has the digest and the size of the whole file; by the end a tool can check a file without its
+commit record. All of a file is checked before any of it is applied.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from tidegate.checkpoint.backend import Changes, PackedEntries
+from tidegate.checkpoint.backend import PackedEntries, StateChanges
 from tidegate.checkpoint.commit_record import StoredFile
-from tidegate.checkpoint.store import Depot, StoreWriter, checkpoint_error
+from tidegate.checkpoint.store import CheckpointStore, StoreWriter, checkpoint_error
 from tidegate.errors import StorageCorrupt, TidegateError
 
 MAGIC = b"TGCHANGE"
@@ -53,8 +53,8 @@ _AS_IT_IS = pa.ipc.IpcWriteOptions()
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class ChangeWriter:
-    """Writes one change file: `add` as often as the batch spills, then `close`, which syncs it."""
+class ChangelogWriter:
+    """Writes one changelog file: `add` as often as the batch spills, then `close`, which syncs it."""
 
     def __init__(self, writer: StoreWriter) -> None:
         self._writer = writer
@@ -66,7 +66,7 @@ class ChangeWriter:
             writer.discard()
             raise
 
-    def add(self, changes: Changes) -> None:
+    def add(self, changes: StateChanges) -> None:
         """Write one part of the batch's changes, after those before it."""
         if changes.ranges:
             starts, stops = zip(*changes.ranges, strict=True)
@@ -81,16 +81,15 @@ class ChangeWriter:
                 self._add_packed(packed.segment, packed.keys[at:stop], packed.values[at:stop])
 
     def close(self) -> StoredFile:
-        """Write the end, put the file on the disk and say what a head says of it."""
-        head = _END.pack(_KIND_END, self._entries, 0)[:-8]
-        self._write(head)
+        """Write the end, sync the file and return its description for the commit record."""
+        self._write(_END.pack(_KIND_END, self._entries, 0)[:-8])
         self._writer.write(struct.pack("<Q", self._check.intdigest()))
         self._writer.close()
         name = self._writer.path.name
         return StoredFile(name, self._writer.size_bytes, self._writer.digest, self._entries)
 
     def discard(self) -> None:
-        """Remove the file: the batch is not published by it."""
+        """Remove the file: the batch was not published."""
         self._writer.discard()
 
     @property
@@ -122,20 +121,20 @@ class ChangeWriter:
         self._check.update(content)
 
 
-def read_changes(depot: Depot, folder: str, stored: StoredFile) -> Iterator[Changes]:
-    """Return the parts of a change file in order, after the whole file was checked against its head.
+def read_changes(store: CheckpointStore, folder: str, stored: StoredFile) -> Iterator[StateChanges]:
+    """Return the parts of a changelog file in order, after checking all of it against its commit record.
 
-    Cut, lengthened, changed or missing: StorageCorrupt that names the file, before the first part is given.
+    Cut, lengthened, changed or missing: StorageCorrupt that names the file, before the first part.
     """
-    path = depot.path(f"{folder}/{stored.file}")
+    path = store.path(f"{folder}/{stored.file}")
     content = _content(path)
     if len(content) != stored.size_bytes or xxhash.xxh3_128_hexdigest(content) != stored.digest:
-        raise StorageCorrupt(place=str(path), reason="its bytes are not those that the head names")
-    return parts(content, str(path))
+        raise StorageCorrupt(place=str(path), reason="its bytes are not those that the commit record names")
+    return decode_changes(content, str(path))
 
 
-def parts(content: bytes, place: str) -> Iterator[Changes]:
-    """Return the parts of a change file's bytes in order; StorageCorrupt names the place."""
+def decode_changes(content: bytes, place: str) -> Iterator[StateChanges]:
+    """Return the parts of a changelog file's bytes in order; StorageCorrupt names the place."""
     view = memoryview(content)
     smallest_bytes = _HEADER.size + _END.size
     if len(view) < smallest_bytes or view[:8] != MAGIC:
@@ -152,7 +151,7 @@ def parts(content: bytes, place: str) -> Iterator[Changes]:
     return _sections(view[_HEADER.size : -_END.size], place)
 
 
-def _sections(view: memoryview, place: str) -> Iterator[Changes]:
+def _sections(view: memoryview, place: str) -> Iterator[StateChanges]:
     ranges: list[tuple[bytes, bytes]] = []
     while view:
         if len(view) < _SECTION.size:
@@ -162,7 +161,7 @@ def _sections(view: memoryview, place: str) -> Iterator[Changes]:
         if kind not in (_KIND_RANGES, _KIND_ENTRIES, _KIND_PACKED):
             raise StorageCorrupt(place=place, reason=f"a section of kind {kind} is not known")
         if kind == _KIND_PACKED:
-            yield Changes(ranges, packed=[_packed(body, place)])
+            yield StateChanges(ranges, packed=[_packed(body, place)])
             ranges = []
             continue
         with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
@@ -170,14 +169,14 @@ def _sections(view: memoryview, place: str) -> Iterator[Changes]:
         if kind == _KIND_RANGES:
             ranges += zip(left, right, strict=True)
         else:
-            yield Changes(ranges, dict(zip(left, right, strict=True)))
+            yield StateChanges(ranges, dict(zip(left, right, strict=True)))
             ranges = []
     if ranges:
-        yield Changes(ranges)
+        yield StateChanges(ranges)
 
 
 def _packed(body: memoryview, place: str) -> PackedEntries:
-    """Return the entries of a packed section, without a copy where Arrow has them in one piece."""
+    """Return the entries of a packed section, not copied where Arrow has them in one chunk."""
     with pa.ipc.open_stream(pa.py_buffer(body)) as stream:
         table = stream.read_all().combine_chunks()
     metadata = table.schema.metadata or {}

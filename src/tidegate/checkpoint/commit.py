@@ -1,8 +1,7 @@
-"""A batch that is done now: takes changes, output and facts, gives a head in the checkpoint, or nothing.
+"""The commit of one batch of one partition: its output, its changelog file and its commit record.
 
-The steps and what a kill after each leaves are argued in batch.py.
-
-A batch that a task has opened: takes nothing, gives what the batch gave out, whoever did it.
+`OpenBatch` is a batch that this attempt runs and publishes; `ReplayedBatch` one that was committed before, by
+whichever attempt. The steps, and what a kill after each leaves, are argued in batch.py.
 """
 
 from __future__ import annotations
@@ -11,329 +10,321 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 import xxhash
 
-from tidegate.checkpoint.backend import Backend, Changes, Parted, Sizes, Version
-from tidegate.checkpoint.changelog import ChangeWriter, read_changes
+from tidegate.checkpoint.backend import Backend, Sizes, StateChanges, SupportsParts, Version
+from tidegate.checkpoint.changelog import ChangelogWriter, read_changes
 from tidegate.checkpoint.commit_record import (
-    Head,
+    CommitRecord,
     RunFacts,
     StoredFile,
-    added,
-    encode_head,
-    head_batches,
-    head_name,
+    add_counts,
+    commit_record_name,
+    committed_batches,
+    encode_commit_record,
 )
-from tidegate.checkpoint.crash_points import reached
-from tidegate.checkpoint.entry_count import moved_by
+from tidegate.checkpoint.crash_points import crash_point
+from tidegate.checkpoint.entry_count import count_change
 from tidegate.checkpoint.epochs import Epoch, times_after
-from tidegate.checkpoint.local.store import LocalCopy
+from tidegate.checkpoint.local.store import LocalStore
 from tidegate.checkpoint.output_file import OutputWriter, read_output
 from tidegate.checkpoint.pruning import remove_output
-from tidegate.checkpoint.recovery import Partition, RestoreReport, apply_parts
-from tidegate.checkpoint.settings import Asked
-from tidegate.checkpoint.snapshotter import CopyDamaged, SnapshotRules, is_due, take
-from tidegate.checkpoint.store import Depot, StoreWriter, partition_folder
+from tidegate.checkpoint.recovery import RestoreReport, StatePartition, apply_parts
+from tidegate.checkpoint.settings import BatchRequest
+from tidegate.checkpoint.snapshotter import LocalStoreDamaged, SnapshotRules, is_due, take_snapshot
+from tidegate.checkpoint.store import CheckpointStore, StoreWriter, partition_folder
 from tidegate.errors import BatchTaken, InvariantBroken, StateMismatch, TidegateError
 from tidegate.model.clock import Clock
 
-
-class Opened:
-    """A batch that a task has opened; used by one thread, inside `open_batch`.
-
-    `replayed` says that it was done before: `outputs` and `dead` give what it gave, and nothing else may be
-    called. A fresh one has `backend`, takes output and changes, and gives them out after `publish`.
-    """
-
-    def __init__(self, asked: Asked, depot: Depot, epoch: Epoch, heads: tuple[Head, ...] | None) -> None:
-        self.asked = asked
-        self.epoch = epoch
-        self.replayed = heads is not None
-        self.heads = heads or ()
-        self.depot = depot
-
-    @property
-    def head(self) -> Head | None:
-        """Return the head of the batch: the one that `publish` made, or the one that is replayed."""
-        return self.heads[0] if self.heads else None
-
-    def outputs(self) -> Iterator[pa.RecordBatch]:
-        """Yield what the batch gave out, once it is published, by whichever attempt."""
-        for head in self._published():
-            yield from self._read(head, head.out)
-
-    def dead(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that were set aside, once the batch is published."""
-        for head in self._published():
-            yield from self._read(head, head.dead)
-
-    def _read(self, head: Head, stored: StoredFile | None) -> Iterator[pa.RecordBatch]:
-        folder = partition_folder(head.epoch, head.partition)
-        if stored is None or self.depot.exists(f"{folder}/{stored.file}"):
-            return read_output(self.depot, folder, stored)
-        # Only the newest batch's output is kept: a newer one means that this one was committed.
-        if head.batch < max(head_batches(self.depot, head.epoch, head.partition), default=-1):
-            reason = f"batch {head.batch} was given out and committed, and its output is no longer kept."
-            raise StateMismatch(operator=self.asked.operator, reason=reason)
-        return read_output(self.depot, folder, stored)
-
-    def _published(self) -> tuple[Head, ...]:
-        if not self.replayed and not self.heads:
-            raise InvariantBroken(reason="output is given out after the batch is published, not before")
-        return self.heads
-
-    @property
-    def report(self) -> RestoreReport | None:
-        """Return how the copy came to the batch before; None for a batch that is replayed."""
-        return None
-
-    @property
-    def before(self) -> Head | None:
-        """Return the head of the batch before, in this epoch; None for its first, and for one replayed."""
-        return None
-
-    @property
-    def backend(self) -> Backend:
-        """Return the partition's entries as they were after the batch before; fresh batches alone have it."""
-        raise self._wrong("backend")
-
-    @property
-    def newest_event_ms(self) -> int | None:
-        """Return the newest event time that all partitions together had seen before this batch."""
-        raise self._wrong("newest_event_ms")
-
-    @property
-    def newest_event_us(self) -> int | None:
-        """Return the same in microseconds, where the operator keeps it so."""
-        raise self._wrong("newest_event_us")
-
-    @property
-    def snapshot_due(self) -> bool:
-        """Return whether a snapshot will be taken after this batch."""
-        return False
-
-    def write_out(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002 - a replayed batch takes none
-        """Add rows to what the batch gives out; all have one schema."""
-        raise self._wrong("write_out")
-
-    def write_dead(self, batch: pa.RecordBatch) -> None:  # noqa: ARG002
-        """Add rows to those that are set aside; all have one schema."""
-        raise self._wrong("write_dead")
-
-    def spill(self, changes: Changes) -> None:  # noqa: ARG002
-        """Take a part of the changes early, so that they need not stay in memory.
-
-        The caller then gives the same part to the backend (`write_partly`), through which it is read again.
-        """
-        raise self._wrong("spill")
-
-    def add_changes(self, changes: Changes) -> None:  # noqa: ARG002
-        """Write a part of the changes early, so that they need not stay in memory.
-
-        The backend knows nothing of it before `publish`, which gives it all parts in order.
-        """
-        raise self._wrong("add_changes")
-
-    def publish(self, changes: Changes, facts: RunFacts) -> Head:  # noqa: ARG002
-        """Commit the batch: BatchTaken when another attempt was first; nothing of this one stays then."""
-        raise self._wrong("publish")
-
-    def _wrong(self, name: str) -> InvariantBroken:
-        return InvariantBroken(reason=f"{name} belongs to a batch that is done now, this one was done before")
-
-
 log = logging.getLogger(__name__)
 
-# Attempts at one batch whose files would have the same id; each dead one leaves one until it is pruned.
+# Attempts at one batch whose files would have the same id; a killed one leaves one until it is pruned.
 IDS_MAX = 1_000
-# A head stays small: of damage found by its restore it names so many, the log has them all.
+# A commit record stays small: it names so much of the damage that recovery found, the log has all of it.
 DAMAGED_SHOWN_MAX = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a fresh batch works with: its partition, the copy at the batch before, and that batch's head."""
+class _BatchOutput:
+    """The output of a batch, readable once its commit records are there; used by one thread."""
 
-    partition: Partition
-    copy: LocalCopy
-    before: Head | None
+    def __init__(
+        self,
+        request: BatchRequest,
+        store: CheckpointStore,
+        epoch: Epoch,
+        commits: tuple[CommitRecord, ...] = (),
+    ) -> None:
+        self.request = request
+        self.store = store
+        self.epoch = epoch
+        self.commits = commits
+
+    @property
+    def commit(self) -> CommitRecord | None:
+        """Return the commit record of the batch: the one that `publish` made, or the one that is replayed."""
+        return self.commits[0] if self.commits else None
+
+    def outputs(self) -> Iterator[pa.RecordBatch]:
+        """Yield the output of the published batch, whichever attempt published it."""
+        for commit in self._published():
+            yield from self._read(commit, commit.out)
+
+    def dead(self) -> Iterator[pa.RecordBatch]:
+        """Yield the failed rows of the published batch."""
+        for commit in self._published():
+            yield from self._read(commit, commit.dead)
+
+    def _published(self) -> tuple[CommitRecord, ...]:
+        return self.commits
+
+    def _read(self, commit: CommitRecord, stored: StoredFile | None) -> Iterator[pa.RecordBatch]:
+        folder = partition_folder(commit.epoch, commit.partition)
+        if stored is None or self.store.exists(f"{folder}/{stored.file}"):
+            return read_output(self.store, folder, stored)
+        # Only the newest batch's output is retained: a newer one means that Spark has this one for good.
+        if commit.batch < max(committed_batches(self.store, commit.epoch, commit.partition), default=-1):
+            reason = f"batch {commit.batch} was given out and committed, and its output is no longer kept."
+            raise StateMismatch(operator=self.request.operator, reason=reason)
+        return read_output(self.store, folder, stored)
+
+
+class ReplayedBatch(_BatchOutput):
+    """A batch that was committed before: its stored output is returned again, state is not touched.
+
+    `commits` has one record, or those of all old instances whose output this instance returns after a change
+    of parallelism; there may be none.
+    """
+
+    replayed: Literal[True] = True
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBatchContext:
+    """The context of an open batch: its partition, its local store, and the commit of the batch before.
+
+    `before` is None for the first batch of an epoch.
+    """
+
+    partition: StatePartition
+    local: LocalStore
+    before: CommitRecord | None
     report: RestoreReport
     rules: SnapshotRules
     clock: Clock
 
 
-class Fresh(Opened):
-    """A batch that nobody has done yet; nothing happens to it until `publish`."""
+class OpenBatch(_BatchOutput):
+    """A batch that is not committed yet, with its state at the batch before; nothing happens until `publish`.
 
-    def __init__(self, asked: Asked, around: Surroundings) -> None:
-        super().__init__(asked, around.partition.depot, around.partition.epoch, None)
-        self._around = around
-        self._began_us = around.clock.now_us()
-        self._files: _Files | None = None
+    Used by one thread, inside `open_batch`.
+    """
+
+    replayed: Literal[False] = False
+
+    def __init__(self, request: BatchRequest, context: OpenBatchContext) -> None:
+        super().__init__(request, context.partition.store, context.partition.epoch)
+        self._context = context
+        self._began_us = context.clock.now_us()
+        self._files: _AttemptFiles | None = None
         self._is_decided = True
-        self._is_wanted = False
+        self._is_snapshot_requested = False
         self.is_spilled = False
         self._has_early = False
         self._entry_count: int | None = None
-        self.is_copy_current = True
-        self.is_copy_damaged = False
+        self.is_local_current = True
+        self.is_local_damaged = False
         self._due = self._is_snapshot_due()
 
     @property
-    def report(self) -> RestoreReport | None:
-        return self._around.report
+    def report(self) -> RestoreReport:
+        """Return how the local store was restored to the batch before."""
+        return self._context.report
 
     @property
-    def before(self) -> Head | None:
-        return self._around.before
+    def before(self) -> CommitRecord | None:
+        """Return the commit record of the batch before, in this epoch; None for the first batch."""
+        return self._context.before
 
     @property
     def backend(self) -> Backend:
-        return self._around.copy.backend
+        """Return the partition's entries as they were after the batch before."""
+        return self._context.local.backend
 
     @property
     def newest_event_ms(self) -> int | None:
-        return times_after(self.depot, self.epoch, self.asked.number - 1).newest_event_ms
+        """Return the newest event time that all partitions together had seen before this batch."""
+        return times_after(self.store, self.epoch, self.request.number - 1).newest_event_ms
 
     @property
     def newest_event_us(self) -> int | None:
-        return times_after(self.depot, self.epoch, self.asked.number - 1).newest_event_us
+        """Return the same in microseconds, where the operator records it so."""
+        return times_after(self.store, self.epoch, self.request.number - 1).newest_event_us
 
     @property
     def snapshot_due(self) -> bool:
+        """Return whether a snapshot will be taken after this batch."""
         return self._due
 
     def write_out(self, batch: pa.RecordBatch) -> None:
+        """Add rows to the output of the batch; all have one schema."""
         self._own_files().write("out", batch)
 
     def write_dead(self, batch: pa.RecordBatch) -> None:
+        """Add failed rows; all have one schema."""
         self._own_files().write("dead", batch)
 
-    def spill(self, changes: Changes) -> None:
+    def spill(self, changes: StateChanges) -> None:
+        """Write a part of the changes early, so that they need not stay in memory.
+
+        The caller then writes the same part to the backend (`write_partly`), through which it is read again.
+        """
         if self._has_early:
             raise InvariantBroken(reason="a batch that added changes early has none of them in the copy")
         self.is_spilled = True
         self._count(changes)
         self._own_files().changes.add(changes)
 
-    def add_changes(self, changes: Changes) -> None:
+    def add_changes(self, changes: StateChanges) -> None:
+        """Write a part of the changes early, so that they need not stay in memory.
+
+        The backend does not have it before `publish`, which applies all parts in order.
+        """
         if self.is_spilled:
             raise InvariantBroken(reason="a batch that spilled has parts in the copy; it adds none beside")
         self._has_early = True
         self._own_files().changes.add(changes)
 
-    def publish(self, changes: Changes, facts: RunFacts) -> Head:
+    def publish(self, changes: StateChanges, facts: RunFacts) -> CommitRecord:
         """Commit the batch: BatchTaken when another attempt was first; nothing of this one stays then.
 
-        When this raises before the head is linked, nothing has happened and the files are removed. Once
-        linking has begun and its end is not known (the disk failed), the files stay: a head may name them.
+        When this raises before the commit record is linked, nothing has happened and the files are removed.
+        Once linking has begun and its end is not known (the disk failed), the files stay: a commit record may
+        name them.
         """
-        asked, around = self.asked, self._around
-        if self.heads:
+        request, context = self.request, self._context
+        if self.commits:
             raise InvariantBroken(reason="a batch is published once")
-        reached("worked", asked.partition, asked.number)
-        self._is_wanted = facts.snapshot_wanted
+        crash_point("worked", request.partition, request.number)
+        self._is_snapshot_requested = facts.snapshot_wanted
         self._count(changes)
         files = self._own_files()
         files.changes.add(changes)
         stored = files.changes.close()
-        reached("changes-written", asked.partition, asked.number)
-        head = self._head(files, stored, facts)
-        if around.before is None:
-            self.depot.sync_above(self._name)
+        crash_point("changes-written", request.partition, request.number)
+        commit = self._commit_record(files, stored, facts)
+        if context.before is None:
+            self.store.sync_above(self._name)
         else:
-            self.depot.sync(self._name)
-        reached("out-written", asked.partition, asked.number)
-        spare = self.depot.prepare(self._name, encode_head(head))
+            self.store.sync(self._name)
+        crash_point("out-written", request.partition, request.number)
+        spare = self.store.prepare(self._name, encode_commit_record(commit))
         self._is_decided = False
-        is_first = self.depot.link_new(spare, self._name)
-        if is_first and self._is_over():
-            self.depot.remove(self._name)
+        is_first = self.store.link_new(spare, self._name)
+        if is_first and self._is_already_pruned():
+            self.store.remove(self._name)
             is_first = False
         self._is_decided = True
         if not is_first:
-            raise BatchTaken(operator=asked.operator, partition=asked.partition, batch=asked.number)
-        self.heads = (head,)
-        reached("head-linked", asked.partition, asked.number)
-        self._apply(changes, head)
-        reached("applied", asked.partition, asked.number)
-        return head
-
-    def _is_over(self) -> bool:
-        """Return whether the batch was done long ago: its head was pruned, and its name is free again.
-
-        Heads are pruned oldest first: while the one before is there, this one was never removed.
-        """
-        before, asked = self._around.before, self.asked
-        if before is not None:
-            return not self.depot.exists(head_name(before.epoch, before.partition, before.batch))
-        return head_batches(self.depot, self.epoch.number, asked.partition)[-1] > asked.number
+            raise BatchTaken(operator=request.operator, partition=request.partition, batch=request.number)
+        self.commits = (commit,)
+        crash_point("head-linked", request.partition, request.number)
+        self._apply(changes, commit)
+        crash_point("applied", request.partition, request.number)
+        return commit
 
     def finish(self) -> None:
-        """Do what is due after a published batch: the output before goes, a snapshot is taken.
+        """Clean up after a published batch: the output before is removed, a snapshot is taken if it is due.
 
-        The batch is done whatever becomes of this, so a failure here is named in the log and nothing more.
-        A copy of which no snapshot can be taken is called damaged, so that the next batch makes it again.
+        The batch is committed whatever becomes of this, so a failure here is logged and nothing more. A local
+        store of which no snapshot can be taken is marked damaged, so that the next batch restores it.
         """
-        around = self._around
+        context = self._context
         try:
-            if around.before is not None:
-                old = [file.file for file in (around.before.out, around.before.dead) if file is not None]
-                remove_output(self.depot, around.before.epoch, around.before.partition, old)
-            # Looked at again: a snapshot may have come to its end while this batch ran.
-            is_due_now = self._is_wanted or (self._due and self._is_snapshot_due())
-            if self.head is not None and self.is_copy_current and is_due_now:
-                take(around.copy, self.depot, self.head, around.rules, around.clock)
-        except CopyDamaged as problem:
-            self.is_copy_damaged = True
+            if context.before is not None:
+                old = [file.file for file in (context.before.out, context.before.dead) if file is not None]
+                remove_output(self.store, context.before.epoch, context.before.partition, old)
+            # Checked again: a snapshot may have been finished while this batch ran.
+            is_due_now = self._is_snapshot_requested or (self._due and self._is_snapshot_due())
+            if self.commit is not None and self.is_local_current and is_due_now:
+                take_snapshot(context.local, self.store, self.commit, context.rules, context.clock)
+        except LocalStoreDamaged as problem:
+            self.is_local_damaged = True
             log.warning(
-                "the copy of %s is made again after batch %d: %s", self._name, self.asked.number, problem
+                "local store damaged, restored with the next batch commit=%s error=%s", self._name, problem
             )
         except (TidegateError, OSError) as problem:
-            log.warning("after batch %d of %s: %s", self.asked.number, self.depot.root, problem)
+            log.warning(
+                "cleanup after batch failed batch=%d store=%s error=%s",
+                self.request.number,
+                self.store.root,
+                problem,
+            )
 
     def discard(self) -> None:
-        """Remove the files of a batch that was not published; those that a head may name stay."""
-        if self._files is not None and not self.heads and self._is_decided:
+        """Remove the files of a batch that was not published; those that a commit record may name stay."""
+        if self._files is not None and not self.commits and self._is_decided:
             self._files.discard()
 
-    def _apply(self, changes: Changes, head: Head) -> None:
-        """Tell the copy; when it cannot take it, the batch is done all the same, and the copy is behind."""
-        self.is_copy_current = False
-        version = Version(head.epoch, head.batch, head.head_id)
+    def _published(self) -> tuple[CommitRecord, ...]:
+        if not self.commits:
+            raise InvariantBroken(reason="output is given out after the batch is published, not before")
+        return self.commits
+
+    def _is_already_pruned(self) -> bool:
+        """Return whether the batch was committed long ago: its record was pruned, and its name is free again.
+
+        Commit records are pruned oldest first: while the one before is there, this one was never removed.
+        """
+        before, request = self._context.before, self.request
+        if before is not None:
+            return not self.store.exists(commit_record_name(before.epoch, before.partition, before.batch))
+        return committed_batches(self.store, self.epoch.number, request.partition)[-1] > request.number
+
+    def _apply(self, changes: StateChanges, commit: CommitRecord) -> None:
+        """Apply the changes to the local store; when that fails, the store is behind the committed batch."""
+        self.is_local_current = False
+        version = Version(commit.epoch, commit.batch, commit.commit_id)
         try:
             if self._has_early:
-                parts = read_changes(self.depot, self._around.partition.folder, head.changes)
+                parts = read_changes(self.store, self._context.partition.folder, commit.changes)
                 apply_parts(self.backend, parts, version)
             else:
                 self.backend.apply(changes, version)
-            self.is_copy_current = True
+            self.is_local_current = True
         except TidegateError as problem:
-            log.warning("the copy of %s did not take batch %d: %s", self._name, head.batch, problem)
+            log.warning(
+                "local store did not apply the batch commit=%s batch=%d error=%s",
+                self._name,
+                commit.batch,
+                problem,
+            )
 
     def _is_snapshot_due(self) -> bool:
-        around = self._around
-        return is_due(self.depot, self.epoch, around.before, self.asked.partition, around.rules)
+        context = self._context
+        return is_due(self.store, self.epoch, context.before, self.request.partition, context.rules)
 
     @property
     def _name(self) -> str:
-        return head_name(self.epoch.number, self.asked.partition, self.asked.number)
+        return commit_record_name(self.epoch.number, self.request.partition, self.request.number)
 
-    def _own_files(self) -> _Files:
+    def _own_files(self) -> _AttemptFiles:
         if self._files is None:
-            self._files = _Files.claim(self.depot, self._around.partition.folder, self.asked, self._began_us)
+            self._files = _AttemptFiles.create(
+                self.store, self._context.partition.folder, self.request, self._began_us
+            )
         return self._files
 
-    def _count(self, changes: Changes) -> None:
-        """Count what the copy gets by changes that it has not taken yet; one of parts knows by itself."""
-        if isinstance(self.backend, Parted):
+    def _count(self, changes: StateChanges) -> None:
+        """Count the entries that changes add; a backend of parts counts them itself."""
+        if isinstance(self.backend, SupportsParts):
             return
         if self._entry_count is None:
-            before = self._around.before
+            before = self._context.before
             self._entry_count = self.backend.sizes().entry_count if before is None else before.entry_count
-        self._entry_count = max(0, self._entry_count + moved_by(self.backend, changes))
+        self._entry_count = max(0, self._entry_count + count_change(self.backend, changes))
 
     def _sizes(self, changes: StoredFile) -> Sizes:
         """Return how large the state is with this batch in it."""
@@ -341,17 +332,17 @@ class Fresh(Opened):
         count = found.entry_count if self._entry_count is None else self._entry_count
         return Sizes(found.size_bytes + changes.size_bytes, count)
 
-    def _head(self, files: _Files, changes: StoredFile, facts: RunFacts) -> Head:
-        asked, around = self.asked, self._around
-        now_us = around.clock.now_us()
+    def _commit_record(self, files: _AttemptFiles, changes: StoredFile, facts: RunFacts) -> CommitRecord:
+        request, context = self.request, self._context
+        now_us = context.clock.now_us()
         sizes = self._sizes(changes)
-        return Head(
+        return CommitRecord(
             epoch=self.epoch.number,
-            partition=asked.partition,
-            batch=asked.number,
-            head_id=files.head_id,
-            plan_id=asked.plan_id,
-            attempt=asked.attempt,
+            partition=request.partition,
+            batch=request.number,
+            commit_id=files.commit_id,
+            plan_id=request.plan_id,
+            attempt=request.attempt,
             changes=changes,
             out=files.close("out"),
             dead=files.close("dead"),
@@ -366,53 +357,58 @@ class Fresh(Opened):
             schema=facts.schema,
             size_bytes=sizes.size_bytes,
             entry_count=sizes.entry_count,
-            log_bytes=changes.size_bytes + (around.before.log_bytes if around.before else 0),
+            log_bytes=changes.size_bytes + (context.before.log_bytes if context.before else 0),
             published_at_ms=now_us // 1_000,
             took_ms=max(0, now_us - self._began_us) // 1_000,
-            damaged=around.report.damaged[:DAMAGED_SHOWN_MAX],
-            dead_rows_total=facts.dead_rows + (around.before.dead_rows_total if around.before else 0),
-            run=asked.run,
-            call=asked.call,
+            damaged=context.report.damaged[:DAMAGED_SHOWN_MAX],
+            dead_rows_total=facts.dead_rows + (context.before.dead_rows_total if context.before else 0),
+            run=request.run,
+            call=request.call,
             newest_event_us=facts.newest_event_us,
             counts=facts.counts,
-            totals=added(around.before.totals if around.before else {}, facts.counts),
+            totals=add_counts(context.before.totals if context.before else {}, facts.counts),
             notes=facts.notes,
         )
 
 
-class _Files:
+StateBatch = OpenBatch | ReplayedBatch
+
+
+class _AttemptFiles:
     """The files of one attempt at a batch, under an id that no other attempt has."""
 
-    def __init__(self, depot: Depot, stem: str, head_id: str, writer: StoreWriter) -> None:
-        self.head_id = head_id
-        self.changes = ChangeWriter(writer)
-        self._depot = depot
+    def __init__(self, store: CheckpointStore, stem: str, commit_id: str, writer: StoreWriter) -> None:
+        self.commit_id = commit_id
+        self.changes = ChangelogWriter(writer)
+        self._store = store
         self._stem = stem
         self._outputs: dict[str, OutputWriter] = {}
 
     @classmethod
-    def claim(cls, depot: Depot, folder: str, asked: Asked, began_us: int) -> _Files:
-        """Find an id whose change file is not there and make it: the id is this attempt's."""
-        text = f"{asked.attempt}|{asked.plan_id}|{began_us}|{os.uname().nodename}|{os.getpid()}"
+    def create(
+        cls, store: CheckpointStore, folder: str, request: BatchRequest, began_us: int
+    ) -> _AttemptFiles:
+        """Create the changelog file under an id that is free; from then on the id belongs to this attempt."""
+        text = f"{request.attempt}|{request.plan_id}|{began_us}|{os.uname().nodename}|{os.getpid()}"
         for number in range(IDS_MAX):
-            head_id = xxhash.xxh3_64_hexdigest(f"{text}|{number}".encode())
-            stem = f"{folder}/v{asked.number}.{head_id}"
+            commit_id = xxhash.xxh3_64_hexdigest(f"{text}|{number}".encode())
+            stem = f"{folder}/v{request.number}.{commit_id}"
             try:
-                return cls(depot, stem, head_id, depot.writer(f"{stem}.changes"))
+                return cls(store, stem, commit_id, store.writer(f"{stem}.changes"))
             except FileExistsError:
                 continue
-        raise InvariantBroken(reason=f"{IDS_MAX} attempts at {folder}, batch {asked.number}, left files")
+        raise InvariantBroken(reason=f"{IDS_MAX} attempts at {folder}, batch {request.number}, left files")
 
     def write(self, kind: str, batch: pa.RecordBatch) -> None:
-        """Add rows to an output file, made with the first."""
+        """Add rows to an output file, which is created with the first."""
         found = self._outputs.get(kind)
         if found is None:
-            writer = self._depot.writer(f"{self._stem}.{kind}")
+            writer = self._store.writer(f"{self._stem}.{kind}")
             found = self._outputs[kind] = OutputWriter(writer, batch.schema)
         found.write(batch)
 
     def close(self, kind: str) -> StoredFile | None:
-        """Put an output file on the disk; None when the batch has none."""
+        """Sync an output file and return its description; None when the batch has none."""
         found = self._outputs.get(kind)
         return None if found is None else found.close()
 

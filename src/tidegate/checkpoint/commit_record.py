@@ -1,13 +1,13 @@
-"""Heads: the commit point. Takes what a batch of one partition did, gives one small file that says so.
+"""The commit record of one batch of one partition: the commit point.
 
-`e<epoch>/<partition>/v<batch>.head` is put once, by whoever is first; from then on the batch is done, and
-every other attempt gives out what this one made. It names the change file and the output files with their
-digests, which are on the disk before the head is. Format 1 is a JSON document, one line, its last member
-the checksum:
+`e<epoch>/<partition>/v<batch>.head` is linked once, by the attempt that is first; from then on the batch is
+committed, and every other attempt returns the output that this one stored. It names the changelog file and
+the output files with their digests, which are synced before it is linked. Format 1 is a JSON document, one
+line, its last member the checksum:
 
     {"format": 1, "epoch": …, …, "checksum": "<xxh3-64 of the document without this member>"}
 
-Times that outlive a batch: takes the heads of all partitions, gives what they know together.
+`Times` are those of the commit records of all partitions of a batch taken together.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tidegate.checkpoint.store import Depot, partition_folder
+from tidegate.checkpoint.store import CheckpointStore, partition_folder
 from tidegate.errors import StorageCorrupt
 from tidegate.storage.sealed_json import seal, unseal
 
-HEAD_FORMAT = 1
-_HEAD_NAME = re.compile(r"^v(\d+)\.head$")
+COMMIT_RECORD_FORMAT = 1
+# The name of the commit id in stored JSON.
+STORED_ID = "head_id"
+_COMMIT_RECORD_NAME = re.compile(r"^v(\d+)\.head$")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A file that a head names: its name beside it, its size and digest, and the rows or entries in it."""
+    """A file that a commit record names: its name beside it, its size and digest, and its rows or entries."""
 
     file: str
     size_bytes: int
@@ -37,7 +39,7 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What the run of a batch found out, beside its changes and its output."""
+    """The figures of a batch, beside its changes and its output."""
 
     rows_in: int = 0
     rows_out: int = 0
@@ -52,23 +54,23 @@ class RunFacts:
     newest_event_us: int | None = None
     # Figures of this batch that add up over batches, by name.
     counts: Mapping[str, int] = field(default_factory=dict)
-    # What the operator says of itself after the batch, as JSON has it; small.
+    # Values of the operator after the batch that JSON can store; small.
     notes: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
-    """What one batch of one partition did; there is one at most, whoever was first.
+class CommitRecord:
+    """The commit record of one batch of one partition; there is one at most.
 
-    `size_bytes` and `entry_count` say about how large the state is with the batch in it; `log_bytes` how long
-    all change files of the epoch are together, this one counted; `damaged` what its restore found and went
-    round.
+    `size_bytes` and `entry_count` are estimates of the state with the batch in it; `log_bytes` is the length
+    of all changelog files of the epoch up to this one; `damaged` is what its recovery found damaged and
+    avoided.
     """
 
     epoch: int
     partition: int
     batch: int
-    head_id: str
+    commit_id: str
     plan_id: str
     attempt: str
     changes: StoredFile
@@ -99,54 +101,58 @@ class Head:
     counts: Mapping[str, int] = field(default_factory=dict)
     totals: Mapping[str, int] = field(default_factory=dict)
     notes: Mapping[str, Any] = field(default_factory=dict)
-    format: int = HEAD_FORMAT
+    format: int = COMMIT_RECORD_FORMAT
 
 
-def added(totals: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
-    """Return totals with the figures of one more batch."""
+def add_counts(totals: Mapping[str, int], counts: Mapping[str, int]) -> dict[str, int]:
+    """Return totals with the figures of one more batch added."""
     return {name: totals.get(name, 0) + counts.get(name, 0) for name in {**totals, **counts}}
 
 
-def head_name(epoch: int, partition: int, batch: int) -> str:
-    """Return the name of a head in the depot."""
+def commit_record_name(epoch: int, partition: int, batch: int) -> str:
+    """Return the name of a commit record in the checkpoint store."""
     return f"{partition_folder(epoch, partition)}/v{batch}.head"
 
 
-def encode_head(head: Head) -> bytes:
-    """Return the bytes of a head's file."""
-    return seal(asdict(head))
+def encode_commit_record(commit: CommitRecord) -> bytes:
+    """Return the bytes of a commit record's file."""
+    fields = asdict(commit).items()
+    return seal({STORED_ID if name == "commit_id" else name: value for name, value in fields})
 
 
-def decode_head(content: bytes, place: str) -> Head:
-    """Return the head that a file holds; StorageCorrupt when it is damaged or of another format."""
-    document = unseal(content, place, HEAD_FORMAT)
+def decode_commit_record(content: bytes, place: str) -> CommitRecord:
+    """Return the commit record of a file; StorageCorrupt when it is damaged or of another format."""
+    document = unseal(content, place, COMMIT_RECORD_FORMAT)
     try:
         files = {name: document[name] for name in ("changes", "out", "dead")}
         members: dict[str, Any] = document | {
             name: None if found is None else StoredFile(**found) for name, found in files.items()
         }
         members["damaged"] = tuple(document["damaged"])
-        return Head(**members)
+        members["commit_id"] = members.pop(STORED_ID)
+        return CommitRecord(**members)
     except (KeyError, TypeError) as problem:
-        raise StorageCorrupt(place=place, reason=f"it is no head of format {HEAD_FORMAT}") from problem
+        raise StorageCorrupt(
+            place=place, reason=f"it is no commit record of format {COMMIT_RECORD_FORMAT}"
+        ) from problem
 
 
-def read_head(depot: Depot, epoch: int, partition: int, batch: int) -> Head | None:
-    """Return the head of a batch; None when that batch is not done."""
-    name = head_name(epoch, partition, batch)
-    content = depot.read(name)
-    return None if content is None else decode_head(content, str(depot.path(name)))
+def read_commit_record(store: CheckpointStore, epoch: int, partition: int, batch: int) -> CommitRecord | None:
+    """Return the commit record of a batch; None when that batch is not committed."""
+    name = commit_record_name(epoch, partition, batch)
+    content = store.read(name)
+    return None if content is None else decode_commit_record(content, str(store.path(name)))
 
 
-def head_batches(depot: Depot, epoch: int, partition: int) -> list[int]:
-    """Return the batches that have a head, in order."""
-    names = depot.names(partition_folder(epoch, partition))
-    return sorted(int(match[1]) for match in map(_HEAD_NAME.match, names) if match)
+def committed_batches(store: CheckpointStore, epoch: int, partition: int) -> list[int]:
+    """Return the batches that have a commit record, in order."""
+    names = store.names(partition_folder(epoch, partition))
+    return sorted(int(match[1]) for match in map(_COMMIT_RECORD_NAME.match, names) if match)
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What all partitions know after a batch: the newest event time, and when the next timers are due."""
+    """The times of all partitions after a batch: the newest event, and when the next timers are due."""
 
     newest_event_ms: int | None = None
     next_event_timer_ms: int | None = None
@@ -154,9 +160,9 @@ class Times:
     newest_event_us: int | None = None
 
     @classmethod
-    def of(cls, heads: Iterable[Head]) -> Times:
-        """Return what the heads of one batch know together."""
-        found = list(heads)
+    def of(cls, commits: Iterable[CommitRecord]) -> Times:
+        """Return the times of the commit records of one batch together."""
+        found = list(commits)
         return cls(
             max((h.newest_event_ms for h in found if h.newest_event_ms is not None), default=None),
             min((h.next_event_timer_ms for h in found if h.next_event_timer_ms is not None), default=None),
@@ -168,7 +174,7 @@ class Times:
         )
 
     def record(self) -> dict[str, int | None]:
-        """Return the times as records have them; microseconds stand there only where somebody keeps them."""
+        """Return the times as stored JSON has them; microseconds only where the operator records them."""
         known: dict[str, int | None] = asdict(self)
         if self.newest_event_us is None:
             del known["newest_event_us"]

@@ -1,22 +1,22 @@
-"""Named crash points: takes the name of a step, gives nothing, and ends the Python worker there when told to.
+"""Named crash points: steps of a batch at which a test or drill kills the Python worker.
 
 Tests and drills set TIDEGATE_CRASH_POINT=<name>[:<partition>[:<batch>]] in the environment; the worker that
-gets to that step is killed as by the kernel (signal 9): nothing is flushed, closed or told to anyone. With
-TIDEGATE_CRASH_ONCE=<file> only the first one that gets there is killed: it makes that file.
+reaches that step is killed as by the kernel (signal 9): nothing is flushed, closed or reported. With
+TIDEGATE_CRASH_ONCE=<file> only the first one that reaches it is killed: it creates that file.
 
-The points, in the order in which a batch gets to them:
+The points, in the order in which a batch reaches them:
 
-    opened             the epoch is known and there is no head for this batch yet
-    restored           the local copy stands at the batch before
+    opened             the epoch is known and there is no commit record of this batch yet
+    restored           the local store is at the batch before
     worked             the operator has run; nothing of it is on the disk, unless it spilled
-    changes-written    the change file is on the disk
-    out-written        the output files are on the disk too; the head is not
-    head-linked        the batch is committed; the local copy is not told yet
-    applied            the local copy stands at this batch
-    snapshot-linked    a snapshot's files have a second name beside the local copy
-    snapshot-copied    they lie in the checkpoint, and no manifest names them
+    changes-written    the changelog file is on the disk
+    out-written        the output files are on the disk too; the commit record is not
+    head-linked        the batch is committed; the local store does not have it yet
+    applied            the local store is at this batch
+    snapshot-linked    a snapshot's files are linked beside the local store
+    snapshot-copied    they are in the checkpoint, and no manifest names them
     snapshot-written   the manifest is there
-    pruned             what no kept snapshot needs is gone
+    pruned             what no retained snapshot needs is removed
     epoch-written      the record of a new epoch is there
 """
 
@@ -44,8 +44,8 @@ POINTS = (
 )
 
 
-def reached(name: str, partition: int | None = None, batch: int | None = None) -> None:
-    """End this worker here when the environment names this point; else do nothing."""
+def crash_point(name: str, partition: int | None = None, batch: int | None = None) -> None:
+    """Kill this worker when the environment names this point; else do nothing."""
     wanted = os.environ.get(POINT_VARIABLE)
     if not wanted:
         return

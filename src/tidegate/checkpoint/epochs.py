@@ -1,13 +1,13 @@
-"""Epochs: takes a batch and a number of instances, gives the folder of heads that governs them.
+"""Epochs: the batches done with one number of instances, each with a folder of its commit records.
 
-An epoch is a stretch of batches done by one number of instances. `e<epoch>/epoch.json` is put if absent,
-never changed, and says where its state comes from. For a batch, the epoch with the highest number among those
-whose first batch is not later governs: of two epochs that begin at one batch the older one was left behind.
+`e<epoch>/epoch.json` is put if absent, never changed, and names where the epoch's state comes from. A batch
+is governed by the epoch with the highest number among those whose first batch is not later: of two epochs
+that begin at one batch the older one is abandoned.
 
-Whoever asks first with another number of instances makes the next epoch; everybody else finds it. A batch
-that is complete in the old epoch (Spark may have its output already) stays there: its stored output is dealt
-out to the new instances, and the new epoch begins one batch later. A batch done in part is left behind, and
-done again in the new epoch from the state before it.
+The first task with another number of instances creates the next epoch; all others find it. A batch that is
+complete in the old epoch (Spark may have its output already) stays there: its stored output is shared out to
+the new instances, and the new epoch begins one batch later. A batch committed in part is abandoned, and run
+again in the new epoch from the state before it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,28 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from tidegate.checkpoint.commit_record import NO_TIMES, Times, head_batches, head_name, read_head
-from tidegate.checkpoint.crash_points import reached
+from tidegate.checkpoint.commit_record import (
+    NO_TIMES,
+    Times,
+    commit_record_name,
+    committed_batches,
+    read_commit_record,
+)
+from tidegate.checkpoint.crash_points import crash_point
 from tidegate.checkpoint.keys.layout import PARALLELISM_MAX
 from tidegate.checkpoint.savepoints.record import read_savepoint
 from tidegate.checkpoint.snapshot import missing_files, read_manifest, snapshot_batches
-from tidegate.checkpoint.store import Depot, checkpoint_path, schema_name
+from tidegate.checkpoint.store import CheckpointStore, checkpoint_path, schema_name
 from tidegate.errors import InvariantBroken, StateInvalid, StateMismatch, StorageCorrupt
 from tidegate.storage.sealed_json import seal, unseal
 
 FORMAT = 1
 RECORD_NAME = "epoch.json"
 
-# The version of a partition's state before the first batch of an epoch names no head: there is none yet.
-GROUND_HEAD_ID = "ground"
+# The commit id of a partition's state before the first batch of an epoch, which has no commit record yet.
+INITIAL_COMMIT_ID = "ground"
 
-# What `seen` says of a checkpoint without any epoch.
+# The value of `seen` for a checkpoint without any epoch.
 NONE_SEEN = -1
 
 _FOLDER = re.compile(r"e(\d+)")
@@ -50,11 +56,11 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """A stretch of batches done by one number of instances.
+    """The batches done with one number of instances.
 
     `order_shift` is added to a batch's number wherever entries are ordered by batch: after a start from a
-    savepoint Spark counts from 0 again. The times are those known before the first batch. A `fenced` one was
-    begun by a driver for its own tasks: an older run's, which may outlive it, have no part in it.
+    savepoint Spark counts from 0 again. The times are those known before the first batch. A `fenced` epoch
+    was begun by a driver for its own tasks: those of an older run, which may outlive it, have no part in it.
     """
 
     number: int
@@ -69,7 +75,7 @@ class Epoch:
 
     @property
     def folder(self) -> str:
-        """Return the name of its folder in an operator's folder."""
+        """Return the name of its folder in the checkpoint store."""
         return f"e{self.number}"
 
     def order_of(self, batch: int) -> int:
@@ -79,18 +85,18 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochPlan:
-    """What an instance does for a batch: its part in an epoch, or giving out what old instances stored.
+    """What an instance does for a batch: run its part in an epoch, or replay what old instances stored.
 
     `replay` is None for the first; else the (epoch, partition) whose stored output of this batch the instance
-    gives out, in this order; they may be none, and state is not touched.
+    returns, in this order; they may be none, and state is not touched.
     """
 
     epoch: Epoch
     replay: tuple[tuple[int, int], ...] | None = None
 
 
-class Asking(Protocol):
-    """What a task says of itself: which batch of which operator, as which of how many instances."""
+class EpochRequest(Protocol):
+    """The part of a batch request that decides its epoch."""
 
     @property
     def operator(self) -> str: ...
@@ -106,55 +112,55 @@ class Asking(Protocol):
     def savepoint(self) -> str | None: ...
 
 
-def resolve(depot: Depot, asked: Asking, seen: int | None = None) -> EpochPlan:
-    """Return the epoch that governs a batch for these instances, made now when it is not there.
+def resolve(store: CheckpointStore, request: EpochRequest, seen: int | None = None) -> EpochPlan:
+    """Return the epoch that governs a batch for these instances, created now when it is not there.
 
     All tasks of a run get the same answer, also when any of them dies in between. `seen` is the newest epoch
-    when the query's plan was made (NONE_SEEN: there was none; None: not known): a task whose plan is older
-    than a fenced epoch of its batch, or than one with another number of instances, belongs to a run that was
+    when the query was planned (NONE_SEEN: there was none; None: not known): a task whose plan is older than a
+    fenced epoch of its batch, or than one with another number of instances, belongs to a run that was
     replaced, and is refused. Spark does not wait for tasks that it gives up, so they may come that late.
     """
-    check_parallelism(asked.operator, asked.parallelism, asked.max_parallelism)
+    check_parallelism(request.operator, request.parallelism, request.max_parallelism)
     while True:
-        epochs = listed(depot)
-        _check_max_parallelism(asked, epochs)
-        fenced = [epoch for epoch in epochs if epoch.fenced and epoch.first_batch <= asked.number]
-        _check_not_replaced(asked, fenced, seen)
-        plan = _found(asked, epochs)
+        epochs = list_epochs(store)
+        _check_max_parallelism(request, epochs)
+        fenced = [epoch for epoch in epochs if epoch.fenced and epoch.first_batch <= request.number]
+        _check_not_replaced(request, fenced, seen)
+        plan = _existing_plan(request, epochs)
         if plan is not None:
-            _make_last(depot, plan.epoch, asked.number)
+            _make_last(store, plan.epoch, request.number)
             return plan
-        _check_not_replaced(asked, epochs, seen)
-        # Whether this one or another task's is put first, the next round finds it.
-        _put(depot, _next(depot, asked, epochs))
+        _check_not_replaced(request, epochs, seen)
+        # Whether this one or another task's is linked first, the next round finds it.
+        _put(store, _next(store, request, epochs))
 
 
-def begin_anew(depot: Depot, operator: str, batch: int) -> Epoch:
-    """Leave behind what a batch did in part: make an epoch that begins with it, with as many instances.
+def begin_epoch(store: CheckpointStore, operator: str, batch: int) -> Epoch:
+    """Abandon what a batch committed in part: begin an epoch with it, with as many instances.
 
-    For batches whose plan is made anew instead of repeated. Only the driver calls this, before any task runs.
+    For batches that are planned again instead of repeated. Only the driver calls this, before any task runs.
     """
-    epochs = listed(depot)
+    epochs = list_epochs(store)
     old = governing(epochs, batch)
     if old is None:
         raise StateMismatch(operator=operator, reason=f"there is no epoch that batch {batch} belongs to.")
-    new = replace(_begun(depot, operator, old, batch), number=epochs[-1].number + 1, fenced=True)
-    if not _put(depot, new):
+    new = replace(_epoch_after(store, operator, old, batch), number=epochs[-1].number + 1, fenced=True)
+    if not _put(store, new):
         raise StateMismatch(operator=operator, reason="another query runs on it at the same time.")
     return new
 
 
-def listed(depot: Depot) -> list[Epoch]:
+def list_epochs(store: CheckpointStore) -> list[Epoch]:
     """Return the epochs of an operator, oldest first."""
-    numbers = sorted(int(found[1]) for name in depot.names() if (found := _FOLDER.fullmatch(name)))
-    return [epoch for number in numbers if (epoch := read(depot, number)) is not None]
+    numbers = sorted(int(found[1]) for name in store.names() if (found := _FOLDER.fullmatch(name)))
+    return [epoch for number in numbers if (epoch := read(store, number)) is not None]
 
 
-def read(depot: Depot, number: int) -> Epoch | None:
-    """Return an epoch by its number; None when it was never made, or is removed."""
+def read(store: CheckpointStore, number: int) -> Epoch | None:
+    """Return an epoch by its number; None when it was never created, or is removed."""
     name = f"e{number}/{RECORD_NAME}"
-    content = depot.read(name)
-    return None if content is None else decode_epoch(content, str(depot.path(name)))
+    content = store.read(name)
+    return None if content is None else decode_epoch(content, str(store.path(name)))
 
 
 def governing(epochs: list[Epoch], batch: int) -> Epoch | None:
@@ -162,61 +168,64 @@ def governing(epochs: list[Epoch], batch: int) -> Epoch | None:
     return next((epoch for epoch in reversed(epochs) if epoch.first_batch <= batch), None)
 
 
-def is_complete(depot: Depot, epoch: Epoch, batch: int) -> bool:
-    """Return whether every partition of an epoch has its head of a batch.
+def is_complete(store: CheckpointStore, epoch: Epoch, batch: int) -> bool:
+    """Return whether every partition of an epoch has its commit record of a batch.
 
     The batch before its first counts.
     """
     if batch < epoch.first_batch:
         return batch == epoch.first_batch - 1
     return all(
-        depot.exists(head_name(epoch.number, partition, batch)) for partition in range(epoch.parallelism)
-    )
-
-
-def last_complete(depot: Depot, epoch: Epoch) -> int:
-    """Return the newest batch that every partition of an epoch has done.
-
-    The one before its first when none.
-    """
-    return min(
-        max(head_batches(depot, epoch.number, partition), default=epoch.first_batch - 1)
+        store.exists(commit_record_name(epoch.number, partition, batch))
         for partition in range(epoch.parallelism)
     )
 
 
-def times_after(depot: Depot, epoch: Epoch, batch: int) -> Times:
-    """Return what all partitions of an epoch know together after a batch that is complete."""
+def last_complete(store: CheckpointStore, epoch: Epoch) -> int:
+    """Return the newest batch that every partition of an epoch has committed.
+
+    The one before its first when none.
+    """
+    return min(
+        max(committed_batches(store, epoch.number, partition), default=epoch.first_batch - 1)
+        for partition in range(epoch.parallelism)
+    )
+
+
+def times_after(store: CheckpointStore, epoch: Epoch, batch: int) -> Times:
+    """Return the times of all partitions of an epoch together after a batch that is complete."""
     if batch < epoch.first_batch:
         return epoch.times
-    heads = [read_head(depot, epoch.number, partition, batch) for partition in range(epoch.parallelism)]
-    return Times.of([head for head in heads if head is not None])
+    commits = [
+        read_commit_record(store, epoch.number, partition, batch) for partition in range(epoch.parallelism)
+    ]
+    return Times.of([commit for commit in commits if commit is not None])
 
 
-def prune(depot: Depot, snapshots_wanted: int) -> list[int]:
-    """Remove epochs that nothing needs any more, and give their numbers.
+def prune(store: CheckpointStore, snapshots_wanted: int) -> list[int]:
+    """Remove epochs that nothing needs any more, and return their numbers.
 
-    An epoch stands alone when each of its partitions can be restored without older epochs: it has so many
-    snapshots, the newest of them of a batch of its own (so Spark has the output of every batch before).
-    Everything older than the newest epoch that stands alone goes; its record first, so that an epoch removed
-    in part is none.
+    An epoch is self-contained when each of its partitions can be restored without older epochs: it has so
+    many snapshots, the newest of them of a batch of its own (so Spark has the output of every batch before).
+    Everything older than the newest self-contained epoch is removed; its record first, so that an epoch
+    removed in part is none.
     """
-    numbers = sorted(int(found[1]) for name in depot.names() if (found := _FOLDER.fullmatch(name)))
-    alone = _newest_alone(depot, snapshots_wanted) if len(numbers) > 1 else None
+    numbers = sorted(int(found[1]) for name in store.names() if (found := _FOLDER.fullmatch(name)))
+    alone = _newest_alone(store, snapshots_wanted) if len(numbers) > 1 else None
     if alone is None:
         return []
     removed = [number for number in numbers if number < alone.number]
     for number in removed:
-        depot.remove(f"e{number}/{RECORD_NAME}")
-        depot.remove_folder(f"e{number}")
+        store.remove(f"e{number}/{RECORD_NAME}")
+        store.remove_folder(f"e{number}")
     return removed
 
 
-def _newest_alone(depot: Depot, snapshots_wanted: int) -> Epoch | None:
-    epochs = {epoch.number: epoch for epoch in listed(depot)}
+def _newest_alone(store: CheckpointStore, snapshots_wanted: int) -> Epoch | None:
+    epochs = {epoch.number: epoch for epoch in list_epochs(store)}
     epoch = epochs[max(epochs)] if epochs else None
     batch_max: int | None = None
-    while epoch is not None and not _stands_alone(depot, epoch, snapshots_wanted, batch_max):
+    while epoch is not None and not _stands_alone(store, epoch, snapshots_wanted, batch_max):
         if epoch.parent is None or epoch.parent.savepoint is not None:
             return None
         batch_max = epoch.parent.batch
@@ -224,30 +233,30 @@ def _newest_alone(depot: Depot, snapshots_wanted: int) -> Epoch | None:
     return epoch
 
 
-def _stands_alone(depot: Depot, epoch: Epoch, snapshots_wanted: int, batch_max: int | None) -> bool:
+def _stands_alone(store: CheckpointStore, epoch: Epoch, snapshots_wanted: int, batch_max: int | None) -> bool:
     for partition in range(epoch.parallelism):
-        batches = _whole_snapshots(depot, epoch.number, partition)
+        batches = _whole_snapshots(store, epoch.number, partition)
         usable = [batch for batch in batches if batch_max is None or batch <= batch_max]
         if len(usable) < snapshots_wanted or max(usable) < epoch.first_batch:
             return False
     return True
 
 
-def _whole_snapshots(depot: Depot, epoch: int, partition: int) -> list[int]:
-    """Return the batches of snapshots whose manifest reads well and whose files are there."""
+def _whole_snapshots(store: CheckpointStore, epoch: int, partition: int) -> list[int]:
+    """Return the batches of snapshots whose manifest is readable and whose files are there."""
     batches = []
-    for batch in snapshot_batches(depot, epoch, partition):
+    for batch in snapshot_batches(store, epoch, partition):
         try:
-            manifest = read_manifest(depot, epoch, partition, batch)
+            manifest = read_manifest(store, epoch, partition, batch)
         except StorageCorrupt:
-            continue  # damage keeps more, never less
-        if manifest is not None and next(missing_files(depot, manifest), None) is None:
+            continue  # damage retains more, never less
+        if manifest is not None and next(missing_files(store, manifest), None) is None:
             batches.append(batch)
     return batches
 
 
 def check_parallelism(operator: str, parallelism: int, max_parallelism: int) -> None:
-    """Refuse a number of instances that cannot be: each owns at least one key group."""
+    """Refuse an impossible number of instances: each owns at least one key group."""
     if not 1 <= max_parallelism <= PARALLELISM_MAX:
         reason = f"max_parallelism is {max_parallelism}, and must be from 1 to {PARALLELISM_MAX}."
         raise StateInvalid(operator=operator, reason=reason)
@@ -256,143 +265,143 @@ def check_parallelism(operator: str, parallelism: int, max_parallelism: int) -> 
         raise StateInvalid(operator=operator, reason=reason)
 
 
-def _found(asked: Asking, epochs: list[Epoch]) -> EpochPlan | None:
-    """Return the plan that the epochs there are lead to; None when the next one must be made."""
+def _existing_plan(request: EpochRequest, epochs: list[Epoch]) -> EpochPlan | None:
+    """Return the plan by the existing epochs; None when the next one must be created."""
     if not epochs:
         return None
-    governs = governing(epochs, asked.number)
+    governs = governing(epochs, request.number)
     if governs is None:
         reason = (
-            f"Spark asks for batch {asked.number}, and its state begins with batch "
+            f"Spark asks for batch {request.number}, and its state begins with batch "
             f"{min(epoch.first_batch for epoch in epochs)}: offsets and state are not of one query."
         )
-        raise StateMismatch(operator=asked.operator, reason=reason)
-    if governs.parallelism == asked.parallelism:
+        raise StateMismatch(operator=request.operator, reason=reason)
+    if governs.parallelism == request.parallelism:
         return EpochPlan(governs)
     newest = epochs[-1]
-    if newest.first_batch == asked.number + 1 and newest.parallelism == asked.parallelism:
-        return EpochPlan(newest, _dealt(governs, asked))
-    if newest.first_batch > asked.number + 1:
-        reason = f"Spark asks for batch {asked.number}, and batch {newest.first_batch} was begun already."
-        raise StateMismatch(operator=asked.operator, reason=reason)
+    if newest.first_batch == request.number + 1 and newest.parallelism == request.parallelism:
+        return EpochPlan(newest, _replay_shares(governs, request))
+    if newest.first_batch > request.number + 1:
+        reason = f"Spark asks for batch {request.number}, and batch {newest.first_batch} was begun already."
+        raise StateMismatch(operator=request.operator, reason=reason)
     return None
 
 
-def _dealt(old: Epoch, asked: Asking) -> tuple[tuple[int, int], ...]:
+def _replay_shares(old: Epoch, request: EpochRequest) -> tuple[tuple[int, int], ...]:
     return tuple(
         (old.number, partition)
         for partition in range(old.parallelism)
-        if partition % asked.parallelism == asked.partition
+        if partition % request.parallelism == request.partition
     )
 
 
-def _next(depot: Depot, asked: Asking, epochs: list[Epoch]) -> Epoch:
+def _next(store: CheckpointStore, request: EpochRequest, epochs: list[Epoch]) -> Epoch:
     if not epochs:
-        return _first(depot, asked)
-    old = governing(epochs, asked.number)
+        return _first(store, request)
+    old = governing(epochs, request.number)
     if old is None:
-        raise InvariantBroken(reason=f"no epoch governs batch {asked.number}")
-    is_done = is_complete(depot, old, asked.number)
-    begun = _begun(depot, asked.operator, old, asked.number + is_done)
-    return replace(begun, number=epochs[-1].number + 1, parallelism=asked.parallelism)
+        raise InvariantBroken(reason=f"no epoch governs batch {request.number}")
+    is_done = is_complete(store, old, request.number)
+    begun = _epoch_after(store, request.operator, old, request.number + is_done)
+    return replace(begun, number=epochs[-1].number + 1, parallelism=request.parallelism)
 
 
-def _begun(depot: Depot, operator: str, old: Epoch, batch: int) -> Epoch:
+def _epoch_after(store: CheckpointStore, operator: str, old: Epoch, batch: int) -> Epoch:
     """Return an epoch like the old one that begins with a batch."""
     if old.first_batch == batch:
-        return replace(old, fenced=False)  # nothing of it counts: the same parents, the same times
-    if not is_complete(depot, old, batch - 1):
+        return replace(old, fenced=False)  # no batch of it counts: the same parents, the same times
+    if not is_complete(store, old, batch - 1):
         reason = (
             f"batch {batch} cannot begin: batch {batch - 1} is not complete in epoch {old.number} with "
             f"{old.parallelism} instances."
         )
         raise StateMismatch(operator=operator, reason=reason)
-    times = times_after(depot, old, batch - 1)
+    times = times_after(store, old, batch - 1)
     parent = Parent(epoch=old.number, batch=batch - 1, parallelism=old.parallelism)
     return replace(old, first_batch=batch, parent=parent, times=times, fenced=False)
 
 
-def _first(depot: Depot, asked: Asking) -> Epoch:
+def _first(store: CheckpointStore, request: EpochRequest) -> Epoch:
     new = Epoch(
         number=0,
-        parallelism=asked.parallelism,
-        max_parallelism=asked.max_parallelism,
-        first_batch=asked.number,
+        parallelism=request.parallelism,
+        max_parallelism=request.max_parallelism,
+        first_batch=request.number,
     )
-    if asked.savepoint is None:
+    if request.savepoint is None:
         return new
-    folder = checkpoint_path(asked.savepoint).absolute()
+    folder = checkpoint_path(request.savepoint).absolute()
     made = read_savepoint(folder)
-    _refuse_other_max(asked, made.max_parallelism, f"the savepoint {folder}")
-    _adopt_schemas(depot, folder, asked, made.schema)
+    _refuse_other_max(request, made.max_parallelism, f"the savepoint {folder}")
+    _adopt_schemas(store, folder, request, made.schema)
     parent = Parent(made.epoch, made.batch, made.parallelism, savepoint=str(folder))
-    shift = made.batch + made.order_shift + 1 - asked.number
+    shift = made.batch + made.order_shift + 1 - request.number
     return replace(new, parent=parent, origin=parent.savepoint, order_shift=shift, times=made.times)
 
 
-def _adopt_schemas(depot: Depot, folder: Path, asked: Asking, newest: int) -> None:
-    """Take over the savepoint's schemas, before the epoch: by the numbers in them entries are found."""
+def _adopt_schemas(store: CheckpointStore, folder: Path, request: EpochRequest, newest: int) -> None:
+    """Copy the savepoint's schemas, before the epoch is created: entries are found by the numbers in them."""
     for number in range(1, newest + 1):
         name = schema_name(number)
-        content = Depot(folder).read(name)
+        content = CheckpointStore(folder).read(name)
         if content is None:
             raise StorageCorrupt(place=str(folder / name), reason="the file is missing")
-        if not depot.put_new(name, content) and depot.read(name) != content:
+        if not store.put_new(name, content) and store.read(name) != content:
             reason = f"it has other states than the savepoint {folder}. A savepoint starts a new checkpoint."
-            raise StateMismatch(operator=asked.operator, reason=reason)
+            raise StateMismatch(operator=request.operator, reason=reason)
 
 
-def _check_max_parallelism(asked: Asking, epochs: list[Epoch]) -> None:
+def _check_max_parallelism(request: EpochRequest, epochs: list[Epoch]) -> None:
     if epochs:
-        _refuse_other_max(asked, epochs[-1].max_parallelism, "it")
+        _refuse_other_max(request, epochs[-1].max_parallelism, "it")
 
 
-def _refuse_other_max(asked: Asking, stored: int, what: str) -> None:
-    if stored != asked.max_parallelism:
+def _refuse_other_max(request: EpochRequest, stored: int, what: str) -> None:
+    if stored != request.max_parallelism:
         reason = (
-            f"{what} was made with max_parallelism={stored}, and {asked.max_parallelism} is asked for. "
+            f"{what} was made with max_parallelism={stored}, and {request.max_parallelism} is asked for. "
             "It is fixed at the first start: key groups are counted by it."
         )
-        raise StateMismatch(operator=asked.operator, reason=reason)
+        raise StateMismatch(operator=request.operator, reason=reason)
 
 
-def _check_not_replaced(asked: Asking, epochs: list[Epoch], seen: int | None) -> None:
+def _check_not_replaced(request: EpochRequest, epochs: list[Epoch], seen: int | None) -> None:
     if seen is not None and epochs and epochs[-1].number > seen:
         newest = epochs[-1]
-        is_same = newest.parallelism == asked.parallelism
+        is_same = newest.parallelism == request.parallelism
         other = "a newer one" if is_same else f"one with {newest.parallelism}"
         reason = (
-            f"this task is of a run with {asked.parallelism} instances that was replaced by {other} "
+            f"this task is of a run with {request.parallelism} instances that was replaced by {other} "
             f"(epoch {newest.number})."
         )
         hint = "Nothing was changed. A query that is started again needs a new call of `process`."
-        raise StateMismatch(operator=asked.operator, reason=reason, hint=hint)
+        raise StateMismatch(operator=request.operator, reason=reason, hint=hint)
 
 
-def _put(depot: Depot, epoch: Epoch) -> bool:
-    is_first = depot.put_new(f"{epoch.folder}/{RECORD_NAME}", encode_epoch(epoch))
+def _put(store: CheckpointStore, epoch: Epoch) -> bool:
+    is_first = store.put_new(f"{epoch.folder}/{RECORD_NAME}", encode_epoch(epoch))
     if is_first:
-        reached("epoch-written", None, epoch.first_batch)
+        crash_point("epoch-written", None, epoch.first_batch)
     return is_first
 
 
-def _make_last(depot: Depot, epoch: Epoch, batch: int) -> None:
-    """Put a new epoch's name on the disk: who made it may have been killed before it came to that."""
+def _make_last(store: CheckpointStore, epoch: Epoch, batch: int) -> None:
+    """Sync the name of a new epoch: the task that created it may have been killed before its sync."""
     if batch <= epoch.first_batch:
-        depot.sync(f"{epoch.folder}/{RECORD_NAME}")
-        depot.sync(epoch.folder)
+        store.sync(f"{epoch.folder}/{RECORD_NAME}")
+        store.sync(epoch.folder)
 
 
 def encode_epoch(epoch: Epoch) -> bytes:
     """Return the bytes of an epoch's record."""
     fields = asdict(epoch) | {"times": epoch.times.record()}
     if not epoch.fenced:
-        del fields["fenced"]  # as before there were any
+        del fields["fenced"]  # as in records from before there were fenced epochs
     return seal({"format": FORMAT} | fields)
 
 
 def decode_epoch(content: bytes, place: str) -> Epoch:
-    """Return the epoch that a record holds; StorageCorrupt names the place when it is damaged."""
+    """Return the epoch of a record; StorageCorrupt names the place when it is damaged."""
     fields = unseal(content, place, FORMAT)
     try:
         del fields["format"]

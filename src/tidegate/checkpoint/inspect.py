@@ -1,6 +1,7 @@
-"""What lies in a checkpoint: takes its folder, gives operators, partitions, sizes and ages; changes nothing.
+"""A description of a checkpoint: its operators, partitions, sizes and ages.
 
-The query may run meanwhile: everything is as of the newest complete batch, sizes are of the moment.
+Nothing is changed. The query may run meanwhile: everything is as of the newest complete batch, sizes are
+current.
 """
 
 from __future__ import annotations
@@ -10,24 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidegate.checkpoint import epochs
-from tidegate.checkpoint.commit_record import Head, read_head
+from tidegate.checkpoint.commit_record import CommitRecord, read_commit_record
 from tidegate.checkpoint.epochs import Epoch
 from tidegate.checkpoint.savepoints import savepoint
 from tidegate.checkpoint.snapshot import read_manifest, snapshot_batches
-from tidegate.checkpoint.store import Depot, checkpoint_path, partition_folder
+from tidegate.checkpoint.store import CheckpointStore, checkpoint_path, partition_folder
 from tidegate.errors import StorageCorrupt
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """One partition of an operator; `head` is that of the last complete batch, None before the first one.
+    """One partition of an operator; `commit` is of the last complete batch, None before the first one.
 
-    `snapshot_batch` and `snapshot_made_at_ms` are of its newest snapshot. `checkpoint_bytes` is what its
-    files take in the newest epoch.
+    `snapshot_batch` and `snapshot_made_at_ms` are of its newest snapshot. `checkpoint_bytes` is the size of
+    its files in the newest epoch.
     """
 
     partition: int
-    head: Head | None
+    commit: CommitRecord | None
     snapshot_batch: int | None
     snapshot_made_at_ms: int | None
     checkpoint_bytes: int
@@ -35,9 +36,9 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class OperatorState:
-    """One operator of a checkpoint; `last_batch` is the newest that every partition has done.
+    """One operator of a checkpoint; `last_batch` is the newest that every partition has committed.
 
-    `checkpoint_bytes` has everything but the savepoints.
+    `checkpoint_bytes` is without the savepoints.
     """
 
     operator: str
@@ -49,61 +50,61 @@ class OperatorState:
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of all local copies."""
-        return sum(one.head.size_bytes for one in self.partitions if one.head)
+        """Return the bytes of the local stores of all partitions."""
+        return sum(one.commit.size_bytes for one in self.partitions if one.commit)
 
     @property
     def entry_count(self) -> int:
         """Return about how many entries there are in all partitions."""
-        return sum(one.head.entry_count for one in self.partitions if one.head)
+        return sum(one.commit.entry_count for one in self.partitions if one.commit)
 
 
 def describe(checkpoint: str | Path) -> list[OperatorState]:
-    """Return the operators of a checkpoint in name order; none when there is no state in it."""
+    """Return the operators of a checkpoint in name order; none when it has no state."""
     root = checkpoint_path(str(checkpoint)) / "state"
     found = []
-    for name in Depot(root).names():
-        depot = Depot(root / name)
-        known = epochs.listed(depot)
+    for name in CheckpointStore(root).names():
+        store = CheckpointStore(root / name)
+        known = epochs.list_epochs(store)
         if known:
-            found.append(_operator(str(checkpoint), name, depot, known[-1]))
+            found.append(_operator(str(checkpoint), name, store, known[-1]))
     return found
 
 
-def _operator(checkpoint: str, operator: str, depot: Depot, epoch: Epoch) -> OperatorState:
-    last_batch = epochs.last_complete(depot, epoch)
-    folders = [name for name in depot.names() if name != savepoint.SAVEPOINTS_FOLDER]
+def _operator(checkpoint: str, operator: str, store: CheckpointStore, epoch: Epoch) -> OperatorState:
+    last_batch = epochs.last_complete(store, epoch)
+    folders = [name for name in store.names() if name != savepoint.SAVEPOINTS_FOLDER]
     return OperatorState(
         operator=operator,
         epoch=epoch,
         last_batch=last_batch,
-        checkpoint_bytes=sum(_bytes_below(depot.path(name)) for name in folders),
-        partitions=tuple(_partition(depot, epoch, number, last_batch) for number in range(epoch.parallelism)),
+        checkpoint_bytes=sum(_bytes_below(store.path(name)) for name in folders),
+        partitions=tuple(_partition(store, epoch, number, last_batch) for number in range(epoch.parallelism)),
         savepoints=tuple(made.name for made in savepoint.listing(checkpoint, operator)),
     )
 
 
-def _partition(depot: Depot, epoch: Epoch, partition: int, batch: int) -> PartitionState:
-    batches = snapshot_batches(depot, epoch.number, partition)
+def _partition(store: CheckpointStore, epoch: Epoch, partition: int, batch: int) -> PartitionState:
+    batches = snapshot_batches(store, epoch.number, partition)
     return PartitionState(
         partition=partition,
-        head=read_head(depot, epoch.number, partition, batch),
+        commit=read_commit_record(store, epoch.number, partition, batch),
         snapshot_batch=batches[-1] if batches else None,
-        snapshot_made_at_ms=_made_at_ms(depot, epoch, partition, batches[-1]) if batches else None,
-        checkpoint_bytes=_bytes_below(depot.path(partition_folder(epoch.number, partition))),
+        snapshot_made_at_ms=_made_at_ms(store, epoch, partition, batches[-1]) if batches else None,
+        checkpoint_bytes=_bytes_below(store.path(partition_folder(epoch.number, partition))),
     )
 
 
-def _made_at_ms(depot: Depot, epoch: Epoch, partition: int, batch: int) -> int | None:
+def _made_at_ms(store: CheckpointStore, epoch: Epoch, partition: int, batch: int) -> int | None:
     try:
-        manifest = read_manifest(depot, epoch.number, partition, batch)
+        manifest = read_manifest(store, epoch.number, partition, batch)
     except StorageCorrupt:
-        return None  # restoring says so; here the rest is still worth showing
+        return None  # recovery reports the damage; here the rest is still worth showing
     return None if manifest is None else manifest.made_at_ms
 
 
 def _bytes_below(path: Path) -> int:
-    """Return the bytes of a file, or of all files below a folder; what goes meanwhile does not count."""
+    """Return the bytes of a file, or of all files below a folder; those removed meanwhile do not count."""
     if path.is_file():
         return _file_bytes(path)
     return sum(_file_bytes(Path(folder) / name) for folder, _, names in os.walk(path) for name in names)

@@ -1,8 +1,8 @@
-"""Output files: what a batch of one partition gave out, kept until Spark has it for good.
+"""The output file of one batch of one partition, retained until Spark has the rows for good.
 
-`v<batch>.<id>.out` holds the operator's output, `.dead` the rows set aside. Written and synced before a
-head names them; given out from the file, so that the first attempt and every later one give the same rows.
-Format 1:
+`v<batch>.<id>.out` has the operator's output, `.dead` the failed rows. They are written and synced before a
+commit record names them, and the task's output is read from the file, so that the first attempt and every
+later one return the same rows. Format 1:
 
     "TGOUTPUT" | format u16 | six bytes of 0 | Arrow IPC stream (zstd) | digest u64 (xxh3 of all bytes before)
 """
@@ -16,13 +16,13 @@ import pyarrow as pa
 import xxhash
 
 from tidegate.checkpoint.commit_record import StoredFile
-from tidegate.checkpoint.store import Depot, StoreWriter, checkpoint_error
+from tidegate.checkpoint.store import CheckpointStore, StoreWriter, checkpoint_error
 from tidegate.errors import StorageCorrupt, TidegateError
 
 MAGIC = b"TGOUTPUT"
 OUTPUT_FORMAT = 1
-# Arrow writes in pieces of a few bytes; the disk is asked for so much at once.
-TOGETHER_BYTES = 256 << 10
+# Arrow writes a few bytes at a time; they are collected into writes of this size.
+BUFFER_BYTES = 256 << 10
 
 _HEADER = struct.Struct("<8sH6x")
 _END = struct.Struct("<Q")
@@ -45,12 +45,12 @@ class OutputWriter:
         self._stream = pa.ipc.new_stream(pa.PythonFile(self._sink, mode="w"), schema, options=_OPTIONS)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows, after those before."""
+        """Append rows."""
         self._stream.write_batch(batch)
         self._rows += batch.num_rows
 
     def close(self) -> StoredFile:
-        """Write the end, put the file on the disk and say what a head says of it."""
+        """Write the end, sync the file and return its description for the commit record."""
         self._stream.close()
         self._sink.flush()
         self._writer.write(_END.pack(self._check.intdigest()))
@@ -59,7 +59,7 @@ class OutputWriter:
         return StoredFile(name, self._writer.size_bytes, self._writer.digest, self._rows)
 
     def discard(self) -> None:
-        """Remove the file: the batch is not published by it."""
+        """Remove the file: the batch was not published."""
         self._writer.discard()
 
     def write_bytes(self, content: bytes | memoryview) -> int:
@@ -69,7 +69,7 @@ class OutputWriter:
 
 
 class _Sink:
-    """Lets Arrow write into an output file; what comes in small pieces is written together."""
+    """A file object for Arrow that collects small writes."""
 
     def __init__(self, target: OutputWriter) -> None:
         self._target = target
@@ -78,7 +78,7 @@ class _Sink:
 
     def write(self, content: bytes) -> int:
         self._waiting += memoryview(content)
-        if len(self._waiting) >= TOGETHER_BYTES:
+        if len(self._waiting) >= BUFFER_BYTES:
             self.flush()
         return memoryview(content).nbytes
 
@@ -91,14 +91,14 @@ class _Sink:
         self.closed = True
 
 
-def read_output(depot: Depot, folder: str, stored: StoredFile | None) -> Iterator[pa.RecordBatch]:
+def read_output(store: CheckpointStore, folder: str, stored: StoredFile | None) -> Iterator[pa.RecordBatch]:
     """Return the rows of an output file in order; none for None.
 
-    Damage is found before the first row is given: StorageCorrupt names the file.
+    Damage is found before the first row: StorageCorrupt names the file.
     """
     if stored is None:
         return iter(())
-    path = depot.path(f"{folder}/{stored.file}")
+    path = store.path(f"{folder}/{stored.file}")
     try:
         with pa.memory_map(str(path)) as mapped:
             content = mapped.read_buffer()
@@ -108,7 +108,7 @@ def read_output(depot: Depot, folder: str, stored: StoredFile | None) -> Iterato
         raise checkpoint_error(path, problem) from problem
     view = memoryview(content)
     if view.nbytes != stored.size_bytes or xxhash.xxh3_128_hexdigest(view) != stored.digest:
-        raise StorageCorrupt(place=str(path), reason="its bytes are not those that the head names")
+        raise StorageCorrupt(place=str(path), reason="its bytes are not those that the commit record names")
     _, version = _HEADER.unpack_from(view)
     if version != OUTPUT_FORMAT:
         reason = f"its format is {version}, this version of Tidegate reads format {OUTPUT_FORMAT}"

@@ -1,16 +1,16 @@
-"""Snapshots: a partition's whole state after one batch, as files that are uploaded once and shared.
+"""The snapshot of a partition: its whole state after one batch, as files that are uploaded once and shared.
 
-`e<epoch>/<partition>/<batch>.snapshot` is the manifest: a sealed JSON record (as a head is) that names the
+`e<epoch>/<partition>/<batch>.snapshot` is the manifest: sealed JSON (as a commit record is) that names the
 files below `sst/`, each with its size and digest. A snapshot is there when its manifest is; the files are
-on the disk before. What a kill leaves:
+synced before. What a kill leaves:
 
     before the manifest    files below `sst/` that no manifest names; pruning removes them later
     after the manifest     a whole snapshot
 
 A file is uploaded once: one that the newest manifest names under the same name, with the same size, has
-the same bytes (backend.py) and is named again and not read, whichever copy it comes from. Only the newest
-manifest counts for that: pruning keeps it, and by the time it does not, newer snapshots are there and the
-one being made is pruned with it. A snapshot that a restore found damaged is marked by a file
+the same bytes (backend.py) and is named again and not read, whichever local store it comes from. Only the
+newest manifest counts for that: pruning retains it, and by the time it does not, newer snapshots are there
+and the one being made is pruned with it. A snapshot that a recovery found damaged is marked by a file
 `<batch>.snapshot.damaged`, so that no later one shares its files.
 """
 
@@ -25,19 +25,20 @@ from typing import Any
 
 import xxhash
 
-from tidegate.checkpoint.store import Depot, StoreWriter, checkpoint_error, partition_folder
+from tidegate.checkpoint.commit_record import STORED_ID
+from tidegate.checkpoint.store import CheckpointStore, StoreWriter, checkpoint_error, partition_folder
 from tidegate.errors import StorageCorrupt
 from tidegate.storage.sealed_json import seal, unseal
 
 SNAPSHOT_FORMAT = 1
 FILES_FOLDER = "sst"
 DAMAGED_SUFFIX = ".damaged"
-# Read and written at a time while a file is copied and its digest taken.
+# Read and written at a time while a file is copied and digested.
 COPY_BYTES = 1 << 20
-# Uploads of one file name by one batch; more than one means that an attempt died with it.
+# Uploads of one file name by one batch; more than one means that an attempt was killed.
 NAMES_MAX = 1_000
 
-# What is said of a file whose bytes are lost: the disk does not give them, or their checksum is wrong.
+# The errors of a file whose bytes are lost: the disk cannot read them, or their checksum is wrong.
 UNREADABLE = (errno.EIO, errno.EBADMSG, errno.EUCLEAN)
 
 _MANIFEST_NAME = re.compile(r"^(\d+)\.snapshot$")
@@ -46,7 +47,7 @@ _STORED_NAME = re.compile(r"^(\d+)\.")
 
 @dataclass(frozen=True, slots=True)
 class SnapshotFile:
-    """A file of a snapshot: its name in a copy, and where it lies below the partition's folder."""
+    """A file of a snapshot: its name in a local store, and its path below the partition's folder."""
 
     name: str
     stored: str
@@ -56,12 +57,12 @@ class SnapshotFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a snapshot is made of; it opens at Version(epoch, batch, head_id)."""
+    """The manifest of a snapshot, which opens at Version(epoch, batch, commit_id)."""
 
     epoch: int
     partition: int
     batch: int
-    head_id: str
+    commit_id: str
     backend: str
     files: tuple[SnapshotFile, ...]
     made_at_ms: int
@@ -74,43 +75,44 @@ class Manifest:
 
 
 def manifest_name(epoch: int, partition: int, batch: int) -> str:
-    """Return the name of a manifest in the depot."""
+    """Return the name of a manifest in the checkpoint store."""
     return f"{partition_folder(epoch, partition)}/{batch}.snapshot"
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of a manifest's file."""
-    return seal(asdict(manifest))
+    fields = asdict(manifest).items()
+    return seal({STORED_ID if name == "commit_id" else name: value for name, value in fields})
 
 
 def decode_manifest(content: bytes, place: str) -> Manifest:
-    """Return the manifest that a file holds; StorageCorrupt names the place when it is damaged."""
+    """Return the manifest of a file; StorageCorrupt names the place when it is damaged."""
     document: dict[str, Any] = unseal(content, place, SNAPSHOT_FORMAT)
     try:
         files = tuple(SnapshotFile(**file) for file in document.pop("files"))
-        return Manifest(files=files, **document)
+        return Manifest(files=files, commit_id=document.pop(STORED_ID), **document)
     except (KeyError, TypeError) as problem:
         raise StorageCorrupt(place=place, reason="fields are missing or unknown") from problem
 
 
-def read_manifest(depot: Depot, epoch: int, partition: int, batch: int) -> Manifest | None:
+def read_manifest(store: CheckpointStore, epoch: int, partition: int, batch: int) -> Manifest | None:
     """Return the manifest of a snapshot; None when there is no snapshot of that batch."""
     name = manifest_name(epoch, partition, batch)
-    content = depot.read(name)
-    return None if content is None else decode_manifest(content, str(depot.path(name)))
+    content = store.read(name)
+    return None if content is None else decode_manifest(content, str(store.path(name)))
 
 
-def snapshot_batches(depot: Depot, epoch: int, partition: int) -> list[int]:
-    """Return the batches of which there is a snapshot, in order, without those marked as damaged."""
-    names = depot.names(partition_folder(epoch, partition))
+def snapshot_batches(store: CheckpointStore, epoch: int, partition: int) -> list[int]:
+    """Return the batches that have a snapshot, in order, without those marked as damaged."""
+    names = store.names(partition_folder(epoch, partition))
     found = [int(match[1]) for match in map(_MANIFEST_NAME.match, names) if match]
     marked = set(names)
     return sorted(batch for batch in found if f"{batch}.snapshot{DAMAGED_SUFFIX}" not in marked)
 
 
-def mark_damaged(depot: Depot, epoch: int, partition: int, batch: int) -> None:
-    """Mark a snapshot as damaged: none is restored from it, shares its files or counts it any more."""
-    depot.put_new(f"{manifest_name(epoch, partition, batch)}{DAMAGED_SUFFIX}", b"")
+def mark_damaged(store: CheckpointStore, epoch: int, partition: int, batch: int) -> None:
+    """Mark a snapshot as damaged: it is not restored, its files are not shared, and it does not count."""
+    store.put_new(f"{manifest_name(epoch, partition, batch)}{DAMAGED_SUFFIX}", b"")
 
 
 def uploaded_in(stored: str) -> int | None:
@@ -119,11 +121,11 @@ def uploaded_in(stored: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def missing_files(depot: Depot, manifest: Manifest) -> Iterator[Path]:
+def missing_files(store: CheckpointStore, manifest: Manifest) -> Iterator[Path]:
     """Yield the files of a snapshot that are not there or have another size; their bytes are not read."""
     folder = partition_folder(manifest.epoch, manifest.partition)
     for file in manifest.files:
-        path = depot.path(f"{folder}/{file.stored}")
+        path = store.path(f"{folder}/{file.stored}")
         try:
             if path.stat().st_size != file.size_bytes:
                 yield path
@@ -131,22 +133,22 @@ def missing_files(depot: Depot, manifest: Manifest) -> Iterator[Path]:
             yield path
 
 
-def fetch(depot: Depot, manifest: Manifest, target: Path) -> None:
+def fetch(store: CheckpointStore, manifest: Manifest, target: Path) -> None:
     """Copy a snapshot's files into a new folder, each checked by its digest.
 
-    A file that is cut, changed, missing or unreadable: StorageCorrupt that names it, and the folder is of no
-    use.
+    A file that is cut, changed, missing or unreadable: StorageCorrupt that names it, and the folder is
+    useless.
     """
     folder = partition_folder(manifest.epoch, manifest.partition)
     target.mkdir(parents=True)
     for file in manifest.files:
         place = target / file.name
         place.parent.mkdir(parents=True, exist_ok=True)
-        _fetch_file(depot.path(f"{folder}/{file.stored}"), place, file)
+        _fetch_file(store.path(f"{folder}/{file.stored}"), place, file)
 
 
 def unreadable(path: Path, problem: OSError) -> StorageCorrupt | None:
-    """Return the error for a file that is not there or whose bytes are lost; None for any other refusal."""
+    """Return the error for a file that is missing or whose bytes are lost; None for any other failure."""
     if problem.errno == errno.ENOENT:
         return StorageCorrupt(place=str(path), reason="the file is missing")
     if problem.errno in UNREADABLE:
@@ -170,7 +172,7 @@ def _fetch_file(source: Path, target: Path, file: SnapshotFile) -> None:
 
 
 def _pieces(source: Path) -> Iterator[bytes]:
-    """Yield a file piece by piece; StorageCorrupt when it is missing or its bytes are lost."""
+    """Yield the bytes of a file in pieces; StorageCorrupt when it is missing or its bytes are lost."""
     try:
         with source.open("rb", 0) as file:
             while content := file.read(COPY_BYTES):
@@ -179,14 +181,14 @@ def _pieces(source: Path) -> Iterator[bytes]:
         raise unreadable(source, problem) or checkpoint_error(source, problem) from problem
 
 
-def upload(depot: Depot, manifest: Manifest, staged: Path, names: Sequence[str]) -> Manifest:
-    """Put a staged snapshot's files into the checkpoint, synced; give the manifest that names them.
+def upload(store: CheckpointStore, manifest: Manifest, staged: Path, names: Sequence[str]) -> Manifest:
+    """Upload a staged snapshot's files into the checkpoint, synced; return the manifest that names them.
 
-    The manifest given says whose snapshot it is and has no files yet. Failing midway leaves files that
-    nothing names; those written here are removed when this worker lives to do so. A staged file that cannot
-    be read: StorageCorrupt that names it.
+    The manifest passed in identifies the snapshot and has no files yet. A failure leaves files that nothing
+    names; those written here are removed when this worker lives to do so. A staged file that cannot be read:
+    StorageCorrupt that names it.
     """
-    shared = _shareable(depot, manifest)
+    shared = _shareable(store, manifest)
     files: list[SnapshotFile] = []
     written: list[str] = []
     try:
@@ -195,38 +197,38 @@ def upload(depot: Depot, manifest: Manifest, staged: Path, names: Sequence[str])
             if old is not None and old.size_bytes == (staged / name).stat().st_size:
                 files.append(old)
                 continue
-            files.append(_upload_file(depot, manifest, staged / name, name))
+            files.append(_upload_file(store, manifest, staged / name, name))
             written.append(files[-1].stored)
         if written:
-            depot.sync(f"{partition_folder(manifest.epoch, manifest.partition)}/{written[0]}")
+            store.sync(f"{partition_folder(manifest.epoch, manifest.partition)}/{written[0]}")
     except BaseException:
-        remove_files(depot, manifest, written)
+        remove_files(store, manifest, written)
         raise
     return replace(manifest, files=tuple(files))
 
 
-def remove_files(depot: Depot, manifest: Manifest, stored: Sequence[str]) -> None:
-    """Remove files that were uploaded for a snapshot that is not to be."""
+def remove_files(store: CheckpointStore, manifest: Manifest, stored: Sequence[str]) -> None:
+    """Remove files that were uploaded for a snapshot that was not finished."""
     for name in stored:
-        depot.remove(f"{partition_folder(manifest.epoch, manifest.partition)}/{name}")
+        store.remove(f"{partition_folder(manifest.epoch, manifest.partition)}/{name}")
 
 
-def _shareable(depot: Depot, manifest: Manifest) -> dict[str, SnapshotFile]:
-    """Return the files that the newest manifest names, by their names; none when it is not whole."""
-    batches = snapshot_batches(depot, manifest.epoch, manifest.partition)
+def _shareable(store: CheckpointStore, manifest: Manifest) -> dict[str, SnapshotFile]:
+    """Return the files of the newest manifest by their names; none when that snapshot is not whole."""
+    batches = snapshot_batches(store, manifest.epoch, manifest.partition)
     if not batches:
         return {}
     try:
-        newest = read_manifest(depot, manifest.epoch, manifest.partition, batches[-1])
+        newest = read_manifest(store, manifest.epoch, manifest.partition, batches[-1])
     except StorageCorrupt:
         return {}
-    if newest is None or newest.backend != manifest.backend or any(missing_files(depot, newest)):
+    if newest is None or newest.backend != manifest.backend or any(missing_files(store, newest)):
         return {}
     return {file.name: file for file in newest.files}
 
 
-def _upload_file(depot: Depot, manifest: Manifest, path: Path, name: str) -> SnapshotFile:
-    writer = _new_file(depot, manifest, name)
+def _upload_file(store: CheckpointStore, manifest: Manifest, path: Path, name: str) -> SnapshotFile:
+    writer = _new_file(store, manifest, name)
     try:
         for content in _pieces(path):
             writer.write(content)
@@ -237,12 +239,12 @@ def _upload_file(depot: Depot, manifest: Manifest, path: Path, name: str) -> Sna
     return SnapshotFile(name, f"{FILES_FOLDER}/{writer.path.name}", writer.size_bytes, writer.digest)
 
 
-def _new_file(depot: Depot, manifest: Manifest, name: str) -> StoreWriter:
+def _new_file(store: CheckpointStore, manifest: Manifest, name: str) -> StoreWriter:
     folder = f"{partition_folder(manifest.epoch, manifest.partition)}/{FILES_FOLDER}"
     plain = name.replace("/", "-")
     for number in range(NAMES_MAX):
         try:
-            return depot.writer(f"{folder}/{manifest.batch}.{manifest.head_id}.{number}.{plain}")
+            return store.writer(f"{folder}/{manifest.batch}.{manifest.commit_id}.{number}.{plain}")
         except FileExistsError:
             continue
-    raise StorageCorrupt(place=str(depot.path(folder)), reason=f"{NAMES_MAX} uploads of one file lie there")
+    raise StorageCorrupt(place=str(store.path(folder)), reason=f"{NAMES_MAX} uploads of one file lie there")

@@ -1,17 +1,17 @@
-"""The depot: takes names and bytes, gives them back, keeps one operator's files in the checkpoint.
+"""The checkpoint store: the files of one operator in the query's checkpoint, by name.
 
-Everything that the checkpoint promises rests on three acts of this module:
+Everything that the checkpoint promises depends on three operations of this module:
 
-    put_new   a whole file appears under a name that nobody had, or not at all. The bytes go to a spare name
+    put_new   a whole file appears under a name that was free, or not at all. The bytes go to a spare name
               and are synced, the spare is linked to the name (the file system lets one link win), the
               folder is synced.
               A kill leaves a spare behind, which pruning removes, or the whole file.
-    writer    a file of its own name is streamed and synced; only the writer knows the name, until a head or a
-              manifest names it. A kill leaves a file that nothing names.
-    read      gives what is there, or None.
+    writer    a file of its own name is streamed and synced; only the writer knows the name, until a commit
+              record or a manifest names it. A kill leaves a file that nothing names.
+    read      returns the file's bytes, or None.
 
-A name is a path relative to the depot. Sharing works by the file system alone: the folder must be one that
-the driver and all executors see, with hard links.
+A name is a path relative to the store's root. Hosts share the store by the file system alone: the folder must
+be one that the driver and all executors see, with hard links.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidegate.storage.files import disk_error
 
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SCHEME = re.compile(r"^([a-zA-Z][a-zA-Z0-9+.-]*):")
-# Attempts that fight for one spare name; each killed one leaves at most one behind.
+# Attempts that compete for one spare name; each killed one leaves at most one behind.
 SPARES_MAX = 10_000
 SPARE_SUFFIX = ".new"
 _RUNS_PREFIX = "runs."
@@ -40,10 +40,10 @@ _FAILED_HINT = "The next attempt of the batch finds out."
 
 
 class CheckpointDisk:
-    """The calls by which a depot changes the disk; a test gives one that fails."""
+    """The calls by which a checkpoint store changes the disk; tests pass one that fails."""
 
     def create(self, path: Path) -> BinaryIO:
-        """Make a new file and give it for writing; FileExistsError when the name is taken."""
+        """Create a file and return it open for writing; FileExistsError when the name is taken."""
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), "wb", 0)
 
     def write(self, file: BinaryIO, content: bytes | memoryview) -> None:
@@ -53,15 +53,15 @@ class CheckpointDisk:
             rest = rest[file.write(rest) :]
 
     def sync(self, file: BinaryIO) -> None:
-        """Put a file's bytes on the disk."""
+        """Sync a file's bytes to the disk."""
         os.fsync(file.fileno())
 
     def link(self, source: Path, target: Path) -> None:
-        """Give a file a second name; FileExistsError when the name is taken."""
+        """Link a file under a second name; FileExistsError when the name is taken."""
         os.link(source, target)
 
     def sync_folder(self, path: Path) -> None:
-        """Put the names in a folder on the disk."""
+        """Sync the names in a folder to the disk."""
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             os.fsync(fd)
@@ -70,7 +70,7 @@ class CheckpointDisk:
 
 
 class StoreWriter:
-    """A file being streamed into a depot: on the disk when `close` returns, gone when an error ends it."""
+    """A file streamed into a checkpoint store: synced when `close` returns, removed when an error ends it."""
 
     def __init__(self, disk: CheckpointDisk, path: Path, name: str) -> None:
         self.name = name
@@ -88,7 +88,7 @@ class StoreWriter:
 
     @property
     def digest(self) -> str:
-        """Return the digest of what was written so far."""
+        """Return the digest of the bytes written so far."""
         return self._digest.hexdigest()
 
     def write(self, content: bytes | memoryview) -> int:
@@ -103,7 +103,7 @@ class StoreWriter:
         return size_bytes
 
     def close(self) -> None:
-        """Put the bytes on the disk; its name is there for good once the folder is synced."""
+        """Sync the bytes; the name is there for good once the folder is synced."""
         if self._closed:
             return
         try:
@@ -114,7 +114,7 @@ class StoreWriter:
         self._file.close()
 
     def discard(self) -> None:
-        """Remove the file: nothing names it."""
+        """Remove the file, which nothing names."""
         self._closed = True
         self._file.close()
         self.path.unlink(missing_ok=True)
@@ -131,29 +131,29 @@ class StoreWriter:
             self.discard()
 
 
-class Depot:
-    """One operator's files in a checkpoint, by name; used from any number of hosts at once."""
+class CheckpointStore:
+    """The files of one operator in a checkpoint, by name; used from any number of hosts at once."""
 
     def __init__(self, root: Path, disk: CheckpointDisk | None = None) -> None:
         self.root = root
         self.disk = disk or CheckpointDisk()
 
     def path(self, name: str) -> Path:
-        """Return where a name lies."""
+        """Return the path of a name."""
         return self.root / name
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Put a whole file under a name that nobody has: on the disk on return; False when the name is taken.
+        """Put a whole file under a free name: synced on return; False when the name is taken.
 
         Before the link only a spare file is there; after it the file is whole and synced. When the folder
-        could not be synced (StorageFailed), the file is there now and may be gone after a loss of power:
-        the caller must take the act as undecided. A file system that says "taken" about our own link (a
-        lost answer on a network) is found out by comparing the two files.
+        could not be synced (StorageFailed), the file is there now and may be gone after a power loss: the
+        caller must treat the result as undecided. A file system that reports "taken" for this very link (a
+        lost answer on a network) is recognised by comparing the two files.
         """
         return self.link_new(self.prepare(name, content), name)
 
     def prepare(self, name: str, content: bytes) -> StoreWriter:
-        """Write a spare file for a name, synced; nothing has happened to the name, also after an error."""
+        """Write a spare file for a name, synced; the name itself is not touched, also after an error."""
         spare = self._spare(self.path(name))
         try:
             spare.write(content)
@@ -164,7 +164,7 @@ class Depot:
         return spare
 
     def link_new(self, spare: StoreWriter, name: str) -> bool:
-        """Link what `prepare` wrote to its name: only an error here leaves it open whether it is there."""
+        """Link what `prepare` wrote to its name: only an error here leaves the result undecided."""
         target = self.path(name)
         try:
             self.disk.link(spare.path, target)
@@ -179,7 +179,7 @@ class Depot:
         return is_ours
 
     def writer(self, name: str) -> StoreWriter:
-        """Return a new file to stream into; FileExistsError when the name is taken."""
+        """Return the writer of a new file; FileExistsError when the name is taken."""
         path = self.path(name)
         self._make_folder(path.parent)
         return StoreWriter(self.disk, path, name)
@@ -207,18 +207,18 @@ class Depot:
             raise checkpoint_error(self.path(folder), problem) from problem
 
     def remove(self, name: str) -> None:
-        """Remove a file; nothing happens when it is gone already."""
+        """Remove a file; nothing happens when it is missing."""
         try:
             self.path(name).unlink(missing_ok=True)
         except OSError as problem:
             raise checkpoint_error(self.path(name), problem) from problem
 
     def remove_folder(self, name: str) -> None:
-        """Remove a folder and all in it; nothing happens when it is gone already."""
+        """Remove a folder and all in it; nothing happens when it is missing."""
         shutil.rmtree(self.path(name), ignore_errors=True)
 
     def sync(self, name: str) -> None:
-        """Put the names in the folder of a file on the disk."""
+        """Sync the folder of a file, and with it the file's name."""
         folder = self.path(name).parent
         try:
             self.disk.sync_folder(folder)
@@ -236,7 +236,7 @@ class Depot:
         raise CheckpointUnusable(path=str(target), reason=f"{SPARES_MAX} spare files lie there")
 
     def _make_folder(self, folder: Path) -> None:
-        """Make a folder and put its name on the disk; the folders above it too."""
+        """Create a folder and sync its name; the folders above it too."""
         if folder.is_dir():
             return
         try:
@@ -247,9 +247,9 @@ class Depot:
             raise checkpoint_error(folder, problem) from problem
 
     def sync_above(self, name: str) -> None:
-        """Put the names of all folders above a file on the disk, up to the checkpoint's own.
+        """Sync the names of all folders above a file, up to the checkpoint's own.
 
-        Another attempt may have made them and have been killed before it came to that.
+        Another attempt may have created them and have been killed before its sync.
         """
         top = self.root.parent.parent
         for folder in self.path(name).parents:
@@ -262,7 +262,7 @@ class Depot:
 
 
 def checkpoint_error(path: Path, problem: OSError) -> TidegateError:
-    """Return the error for what the disk of a checkpoint refused."""
+    """Return the error for an OSError of a checkpoint's disk."""
     reason = problem.strerror or str(problem)
     if problem.errno in _NO_LINK:
         return CheckpointUnusable(path=str(path), reason=f"its file system has no hard links ({reason})")
@@ -272,7 +272,7 @@ def checkpoint_error(path: Path, problem: OSError) -> TidegateError:
 
 
 def checkpoint_path(checkpoint: str) -> Path:
-    """Return the folder that a checkpoint's address means; "file:" is allowed, no other scheme is."""
+    """Return the folder of a checkpoint's address; the only scheme allowed is "file:"."""
     scheme = _SCHEME.match(checkpoint)
     if scheme is None:
         return Path(checkpoint)
@@ -284,9 +284,9 @@ def checkpoint_path(checkpoint: str) -> Path:
     return Path("/" + rest.lstrip("/")) if rest.startswith("/") else Path(rest)
 
 
-def operator_depot(checkpoint: str, operator: str, disk: CheckpointDisk | None = None) -> Depot:
-    """Return the depot of an operator in a checkpoint; nothing is made yet."""
-    return Depot(checkpoint_path(checkpoint) / "state" / operator, disk)
+def operator_store(checkpoint: str, operator: str, disk: CheckpointDisk | None = None) -> CheckpointStore:
+    """Return the checkpoint store of an operator; nothing is created yet."""
+    return CheckpointStore(checkpoint_path(checkpoint) / "state" / operator, disk)
 
 
 def schema_name(number: int) -> str:
@@ -295,14 +295,14 @@ def schema_name(number: int) -> str:
 
 
 def runs_name(batch: int) -> str:
-    """Return the name of the file that says which runs of a batch job were done up to a batch."""
+    """Return the name of the file that has the completed runs of a batch job up to a batch."""
     return f"{_RUNS_PREFIX}{batch}.json"
 
 
-def description_names(store: Depot) -> list[str]:
+def description_names(store: CheckpointStore) -> list[str]:
     """Return the names of the files that describe an operator: they go into its savepoints.
 
-    That is every JSON file directly in its folder, but for the runs of a batch job: those belong to batches
+    These are all JSON files directly in its folder, without the runs of a batch job: those belong to batches
     of this checkpoint, and a checkpoint that begins from a savepoint has none of them.
     """
     names = [name for name in store.names() if name.endswith(".json")]
@@ -310,5 +310,5 @@ def description_names(store: Depot) -> list[str]:
 
 
 def partition_folder(epoch: int, partition: int) -> str:
-    """Return the name of the folder that holds a partition's files."""
+    """Return the name of the folder of a partition's files."""
     return f"e{epoch}/{partition}"

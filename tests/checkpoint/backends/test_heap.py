@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backend import StateChanges, Version
 from tidegate.checkpoint.backends import heap, sorted_keys
 from tidegate.checkpoint.backends import heap as heap_file
 from tidegate.checkpoint.backends.heap import (
@@ -69,10 +69,10 @@ def test_a_file_of_a_later_format_is_refused(tmp_path: Path, monkeypatch: pytest
 def test_a_copy_that_was_not_closed_stands_at_its_older_version(tmp_path: Path) -> None:
     """Case 8: a kill loses what came since the copy was opened, and its version with it."""
     first = HeapBackend(tmp_path)
-    first.apply(Changes(entries={b"k": b"1"}), Version(0, 1, "one"))
+    first.apply(StateChanges(entries={b"k": b"1"}), Version(0, 1, "one"))
     first.close()
     killed = HeapBackend(tmp_path)
-    killed.apply(Changes(entries={b"k": b"2"}), Version(0, 2, "two"))
+    killed.apply(StateChanges(entries={b"k": b"2"}), Version(0, 2, "two"))
     after = HeapBackend(tmp_path)
     assert after.version() == Version(0, 1, "one")
     assert after.get(b"k") == b"1"
@@ -80,7 +80,7 @@ def test_a_copy_that_was_not_closed_stands_at_its_older_version(tmp_path: Path) 
 
 def test_a_copy_that_did_not_change_is_not_written_again(tmp_path: Path) -> None:
     first = HeapBackend(tmp_path)
-    first.apply(Changes(entries={b"k": b"1"}), VERSION)
+    first.apply(StateChanges(entries={b"k": b"1"}), VERSION)
     first.close()
     before = (tmp_path / LOCAL_NAME).stat().st_ino
     again = HeapBackend(tmp_path)
@@ -90,11 +90,11 @@ def test_a_copy_that_did_not_change_is_not_written_again(tmp_path: Path) -> None
 
 def test_a_copy_opened_from_a_snapshot_keeps_its_own_file_from_then_on(tmp_path: Path) -> None:
     origin = HeapBackend(tmp_path / "origin")
-    origin.apply(Changes(entries={b"k": b"1"}), Version(0, 1, "one"))
+    origin.apply(StateChanges(entries={b"k": b"1"}), Version(0, 1, "one"))
     origin.snapshot(tmp_path / "copy")
-    copy = HeapBackend(tmp_path / "copy")
-    copy.apply(Changes(entries={b"k": b"2"}), Version(0, 2, "two"))
-    copy.close()
+    local = HeapBackend(tmp_path / "copy")
+    local.apply(StateChanges(entries={b"k": b"2"}), Version(0, 2, "two"))
+    local.close()
     again = HeapBackend(tmp_path / "copy")
     assert again.version() == Version(0, 2, "two")
     assert again.get(b"k") == b"2"
@@ -115,7 +115,7 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     backend = HeapBackend(tmp_path / "copy")
-    backend.apply(Changes(entries={b"k": b"1"}), VERSION)
+    backend.apply(StateChanges(entries={b"k": b"1"}), VERSION)
     with monkeypatch.context() as patched:
         patched.setattr(heap, "write_entries", no_room)
         with pytest.raises(StorageFull):
@@ -156,11 +156,11 @@ def test_keys_of_a_range_come_in_order(
 def test_half_a_batch_stands_at_no_version(tmp_path: Path, is_new: bool) -> None:
     """Case 5: whatever stops a batch halfway, what is closed then is not taken for the one before."""
     backend = HeapBackend(tmp_path)
-    backend.apply(Changes(entries={b"a": b"1", b"b": b"1"}), VERSION)
+    backend.apply(StateChanges(entries={b"a": b"1", b"b": b"1"}), VERSION)
     list(backend.scan(b"", b"z"))
     wrong: Any = {b"a": b"2", (b"c" if is_new else b"b"): 5}
     with pytest.raises(TypeError):
-        backend.apply(Changes(entries=wrong), Version(3, 8, "next"))
+        backend.apply(StateChanges(entries=wrong), Version(3, 8, "next"))
     assert backend.version() is None
     backend.close()
     again = HeapBackend(tmp_path)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backend import StateChanges, Version
 from tidegate.checkpoint.backends import rocksdb
 from tidegate.checkpoint.backends.rocksdb import RocksBackend
 from tidegate.checkpoint.backends.rocksdb_options import MIB, RocksSettings
@@ -29,7 +29,7 @@ SMALL = RocksSettings(write_buffer_size=MIB, memory_bytes_max=16 * MIB)
 CHILD = """
 import os, random, signal, sys
 from pathlib import Path
-from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backend import StateChanges, Version
 from tidegate.checkpoint.backends.rocksdb import RocksBackend
 from tidegate.checkpoint.backends.rocksdb_options import MIB, RocksSettings
 
@@ -38,7 +38,7 @@ settings = RocksSettings(write_buffer_size=MIB, memory_bytes_max=16 * MIB)
 backend = RocksBackend(Path(sys.argv[1]), settings)
 def changes(batch):
     filling = rng.randbytes(rng.randrange(1, 60_000))
-    return Changes(entries={b"k%d" % n: b"%d:" % batch + filling for n in range(10)})
+    return StateChanges(entries={b"k%d" % n: b"%d:" % batch + filling for n in range(10)})
 last = rng.randrange(1, 25)
 for batch in range(1, last + 1):
     backend.apply(changes(batch), Version(1, batch, f"head-{batch}"))
@@ -83,8 +83,8 @@ def test_after_a_kill_entries_and_version_fit_together(tmp_path: Path, parts: in
 
 def test_a_kill_after_a_part_was_written_out_leaves_no_version(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path / "copy", SMALL)
-    backend.apply(Changes(entries={b"k": b"1:"}), version(1))
-    backend.write_partly(Changes(entries={b"k": b"2:"}))
+    backend.apply(StateChanges(entries={b"k": b"1:"}), version(1))
+    backend.write_partly(StateChanges(entries={b"k": b"2:"}))
     backend.snapshot(tmp_path / "as-the-disk-has-it")
     backend.close()
     after_kill = RocksBackend(tmp_path / "as-the-disk-has-it", SMALL)
@@ -95,35 +95,35 @@ def test_a_kill_after_a_part_was_written_out_leaves_no_version(tmp_path: Path) -
 def test_a_change_beyond_one_piece_is_whole_or_without_version(
     backend: RocksBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend.apply(Changes(entries={b"old": b"v"}), version(1))
+    backend.apply(StateChanges(entries={b"old": b"v"}), version(1))
     monkeypatch.setattr(rocksdb, "PIECE_BYTES_MAX", 10_000)
     monkeypatch.setattr(rocksdb, "PIECE_CHECK_KEYS", 10)
     entries: dict[bytes, bytes | None] = {b"k%04d" % number: b"v" * 200 for number in range(500)}
-    backend.apply(Changes(ranges=[(b"old", b"p")], entries=entries), version(2))
+    backend.apply(StateChanges(ranges=[(b"old", b"p")], entries=entries), version(2))
     assert backend.version() == version(2)
     assert dict(backend.scan(b"", META_GROUP)) == entries
 
     rooms = iter([1 << 40, 1 << 40, 0])
     backend._free_bytes = lambda _folder: next(rooms, 0)
     with pytest.raises(StorageFull):
-        backend.apply(Changes(entries=dict.fromkeys(entries, b"w" * 200)), version(3))
+        backend.apply(StateChanges(entries=dict.fromkeys(entries, b"w" * 200)), version(3))
     assert backend.version() is None
 
 
 def test_a_full_disk_changes_nothing_and_the_copy_goes_on(backend: RocksBackend, tmp_path: Path) -> None:
-    backend.apply(Changes(entries={b"k": b"1:"}), version(1))
+    backend.apply(StateChanges(entries={b"k": b"1:"}), version(1))
     backend._free_bytes = lambda _folder: 1000
     with pytest.raises(StorageFull):
-        backend.apply(Changes(entries={b"k": b"2:"}), version(2))
+        backend.apply(StateChanges(entries={b"k": b"2:"}), version(2))
     with pytest.raises(StorageFull):
-        backend.write_partly(Changes(entries={b"k": b"2:"}))
+        backend.write_partly(StateChanges(entries={b"k": b"2:"}))
     with pytest.raises(StorageFull):
         backend.snapshot(tmp_path / "snapshot")
     assert not (tmp_path / "snapshot").exists()
     assert backend.version() == version(1)
     assert backend.get(b"k") == b"1:"
     backend._free_bytes = disk_free_bytes
-    backend.apply(Changes(entries={b"k": b"2:"}), version(2))
+    backend.apply(StateChanges(entries={b"k": b"2:"}), version(2))
     assert backend.version() == version(2)
 
 
@@ -133,7 +133,7 @@ def test_a_disk_that_fills_up_in_a_snapshot_leaves_no_folder(
     def no_room(_folder: Path) -> list[Path]:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    backend.apply(Changes(entries={b"k": b"1:"}), version(1))
+    backend.apply(StateChanges(entries={b"k": b"1:"}), version(1))
     with monkeypatch.context() as patched:
         patched.setattr(rocksdb, "pack_snapshot", no_room)
         with pytest.raises(StorageFull):
@@ -148,9 +148,9 @@ def tables(files: list[Path]) -> set[str]:
 
 def test_an_unchanged_table_keeps_its_name_over_snapshots(backend: RocksBackend, tmp_path: Path) -> None:
     """Case 12: a checkpoint is incremental, by the names of the files."""
-    backend.apply(Changes(entries={b"a": b"1" * 1000}), version(1))
+    backend.apply(StateChanges(entries={b"a": b"1" * 1000}), version(1))
     first = tables(backend.snapshot(tmp_path / "s1"))
-    backend.apply(Changes(entries={b"b": b"2" * 1000}), version(2))
+    backend.apply(StateChanges(entries={b"b": b"2" * 1000}), version(2))
     second = tables(backend.snapshot(tmp_path / "s2"))
     assert len(first) == 1
     assert first < second
@@ -159,7 +159,7 @@ def test_an_unchanged_table_keeps_its_name_over_snapshots(backend: RocksBackend,
 def test_copies_rebuilt_from_one_snapshot_never_share_a_name_by_chance(
     backend: RocksBackend, tmp_path: Path
 ) -> None:
-    backend.apply(Changes(entries={b"a": b"1" * 1000}), version(1))
+    backend.apply(StateChanges(entries={b"a": b"1" * 1000}), version(1))
     backend.snapshot(tmp_path / "s1")
     contents: dict[str, bytes] = {}
     numbers = []
@@ -167,7 +167,7 @@ def test_copies_rebuilt_from_one_snapshot_never_share_a_name_by_chance(
         place = tmp_path / f"rebuilt-{way.decode()}"
         shutil.copytree(tmp_path / "s1", place)
         rebuilt = RocksBackend(place, SMALL)
-        rebuilt.apply(Changes(entries={b"b": way * 1000}), version(2))
+        rebuilt.apply(StateChanges(entries={b"b": way * 1000}), version(2))
         files = rebuilt.snapshot(tmp_path / f"s2-{way.decode()}")
         rebuilt.close()
         numbers.append(sorted(file.name for file in place.glob("*.sst")))
@@ -179,7 +179,7 @@ def test_copies_rebuilt_from_one_snapshot_never_share_a_name_by_chance(
 
 def test_an_unpacking_cut_short_is_done_again(backend: RocksBackend, tmp_path: Path) -> None:
     for batch in range(3):
-        backend.apply(Changes(entries={b"k%d" % batch: b"v"}), version(batch))
+        backend.apply(StateChanges(entries={b"k%d" % batch: b"v"}), version(batch))
         backend.snapshot(tmp_path / f"s{batch}")
     halfway = tmp_path / "halfway"
     shutil.copytree(tmp_path / "s2", halfway)
@@ -195,7 +195,7 @@ def test_an_unpacking_cut_short_is_done_again(backend: RocksBackend, tmp_path: P
 
 
 def test_a_snapshot_without_one_of_its_files_is_corrupt(backend: RocksBackend, tmp_path: Path) -> None:
-    backend.apply(Changes(entries={b"k": b"v"}), version(1))
+    backend.apply(StateChanges(entries={b"k": b"v"}), version(1))
     files = backend.snapshot(tmp_path / "s1")
     next(file for file in files if file.suffix == TABLE_SUFFIX).unlink()
     with pytest.raises(StorageCorrupt, match="missing"):
@@ -204,7 +204,7 @@ def test_a_snapshot_without_one_of_its_files_is_corrupt(backend: RocksBackend, t
 
 def test_two_snapshots_in_one_folder_are_corrupt(backend: RocksBackend, tmp_path: Path) -> None:
     for batch in range(2):
-        backend.apply(Changes(entries={b"k%d" % batch: b"v"}), version(batch))
+        backend.apply(StateChanges(entries={b"k%d" % batch: b"v"}), version(batch))
         backend.snapshot(tmp_path / f"s{batch}")
     for index in (tmp_path / "s1").glob(f"*{INDEX_SUFFIX}"):
         shutil.copy(index, tmp_path / "s0")
@@ -214,7 +214,7 @@ def test_two_snapshots_in_one_folder_are_corrupt(backend: RocksBackend, tmp_path
 
 def test_a_copy_whose_table_is_gone_is_corrupt(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path, SMALL)
-    backend.apply(Changes(entries={b"k": b"v"}), version(1))
+    backend.apply(StateChanges(entries={b"k": b"v"}), version(1))
     backend.close()
     for table in tmp_path.glob("*.sst"):
         table.unlink()
@@ -226,7 +226,7 @@ def test_a_copy_whose_table_is_gone_is_corrupt(tmp_path: Path) -> None:
 def test_a_damaged_block_is_never_taken_for_an_answer(tmp_path: Path, way: str) -> None:
     backend = RocksBackend(tmp_path, SMALL)
     entries: dict[bytes, bytes | None] = {b"k%05d" % number: b"v" * 50 for number in range(3000)}
-    backend.apply(Changes(entries=entries), version(1))
+    backend.apply(StateChanges(entries=entries), version(1))
     backend.close()
     (table,) = tmp_path.glob("*.sst")
     content = bytearray(table.read_bytes())
@@ -253,13 +253,13 @@ def test_a_copy_whose_folder_was_taken_away_says_so(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path / "copy", SMALL)
     shutil.rmtree(tmp_path / "copy")
     with pytest.raises(StorageFailed):
-        backend.apply(Changes(entries={b"k": b"v"}), version(1))
+        backend.apply(StateChanges(entries={b"k": b"v"}), version(1))
     backend.close()
 
 
 def test_a_closed_copy_can_be_opened_at_once_after_a_snapshot_and_a_scan(tmp_path: Path) -> None:
     backend = RocksBackend(tmp_path / "copy", SMALL)
-    backend.apply(Changes(entries={b"k%d" % number: b"v" for number in range(100)}), version(1))
+    backend.apply(StateChanges(entries={b"k%d" % number: b"v" for number in range(100)}), version(1))
     backend.snapshot(tmp_path / "s1")
     started = backend.scan(b"k", b"l")
     next(started)
@@ -279,7 +279,7 @@ def test_a_copy_that_outgrows_whole_filters_goes_on(tmp_path: Path) -> None:
         entries: dict[bytes, bytes | None] = {
             b"%d-%d" % (batch, number): bytes(1000) for number in range(1000)
         }
-        backend.apply(Changes(entries=entries), version(batch))
+        backend.apply(StateChanges(entries=entries), version(batch))
     assert not backend._filters_whole
     assert backend.version() == version(5)
     assert len(list(backend.scan(b"", META_GROUP))) == 6000
@@ -292,9 +292,9 @@ def test_many_cleared_ranges_leave_no_deleted_ranges_behind(backend: RocksBacken
     entries: dict[bytes, bytes | None] = {
         b"k%03d-%d" % (number, element): b"v" for number in range(200) for element in range(3)
     }
-    backend.apply(Changes(entries=entries), version(1))
+    backend.apply(StateChanges(entries=entries), version(1))
     ranges = [(b"k%03d-" % number, b"k%03d." % number) for number in range(199)]
-    backend.apply(Changes(ranges=ranges), version(2))
+    backend.apply(StateChanges(ranges=ranges), version(2))
     assert len(list(backend.scan(b"k", b"l"))) == 3
     backend.compact()
     assert len(list(backend.scan(b"k", b"l"))) == 3
@@ -304,8 +304,8 @@ def test_many_cleared_ranges_leave_no_deleted_ranges_behind(backend: RocksBacken
 def test_a_short_scan_does_not_read_through_what_was_deleted_behind_it(backend: RocksBackend) -> None:
     """Case 1: reading a cleared list costs the same, however many others were cleared."""
     entries: dict[bytes, bytes | None] = {b"k%06d" % number: b"v" for number in range(60_000)}
-    backend.apply(Changes(entries=entries), version(1))
-    backend.apply(Changes(entries=dict.fromkeys(entries)), version(2))
+    backend.apply(StateChanges(entries=entries), version(1))
+    backend.apply(StateChanges(entries=dict.fromkeys(entries)), version(2))
     # Quadratic, this would take minutes.
     found = [pair for number in range(10_000) for pair in backend.scan(b"k%06d" % number, b"k%06d+" % number)]
     assert found == []
@@ -314,10 +314,10 @@ def test_a_short_scan_does_not_read_through_what_was_deleted_behind_it(backend: 
 def test_what_was_deleted_one_by_one_soon_takes_no_room(backend: RocksBackend) -> None:
     """Case 7: cleaning frees the disk in the background, without anyone asking for it."""
     entries: dict[bytes, bytes | None] = {b"k%06d" % number: b"%06d" % number * 50 for number in range(5000)}
-    backend.apply(Changes(entries=entries), version(1))
+    backend.apply(StateChanges(entries=entries), version(1))
     backend._flush()
     full_bytes = backend.sizes().size_bytes
-    backend.apply(Changes(entries=dict.fromkeys(list(entries)[:4500])), version(2))
+    backend.apply(StateChanges(entries=dict.fromkeys(list(entries)[:4500])), version(2))
     backend._flush()
     for _ in range(600):
         if backend.sizes().size_bytes < full_bytes / 2:

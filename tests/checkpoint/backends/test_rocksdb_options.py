@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backend import StateChanges, Version
 from tidegate.checkpoint.backends.rocksdb import RocksBackend
 from tidegate.checkpoint.backends.rocksdb_options import GIB, KIB, MIB, RocksSettings
 from tidegate.errors import StateInvalid
@@ -45,7 +45,7 @@ CHILD = """
 import random, sys, time
 from pathlib import Path
 import psutil
-from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backend import StateChanges, Version
 from tidegate.checkpoint.backends.rocksdb import RocksBackend
 from tidegate.checkpoint.backends.rocksdb_options import MIB, RocksSettings, _shared_memory
 
@@ -60,7 +60,7 @@ known = [[] for _ in copies]
 for batch in range(12):
     for copy, keys in zip(copies, known):
         entries = {b"%d" % rng.randrange(10**9): rng.randbytes(1000) for _ in range(1000)}
-        copy.apply(Changes(entries=entries), Version(0, batch, "head"))
+        copy.apply(StateChanges(entries=entries), Version(0, batch, "head"))
         keys += entries
         copy.get_many(sorted(keys))
         # What threads that get no core have not written out yet is bounded by the write buffers alone.
@@ -86,7 +86,7 @@ def test_more_bits_make_larger_filters(tmp_path: Path) -> None:
     for bits in (0, 10, 40):
         backend = RocksBackend(tmp_path / str(bits), RocksSettings(bloom_filter_bits_per_key=bits))
         entries: dict[bytes, bytes | None] = {b"%d" % number: b"v" for number in range(4000)}
-        backend.apply(Changes(entries=entries), Version(0, 0, "head"))
+        backend.apply(StateChanges(entries=entries), Version(0, 0, "head"))
         backend.close()
         sizes.append(sum(table.stat().st_size for table in (tmp_path / str(bits)).glob("*.sst")))
     assert sizes[1] - sizes[0] > 4000

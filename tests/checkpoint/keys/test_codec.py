@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyColumn, KeyType
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec, StateKeyColumn
 from tidegate.errors import StateInvalid, StorageCorrupt, ValueInvalid
 from tidegate.state.runtime.chunks import keys_of
 
@@ -64,7 +64,7 @@ Keys = tuple[KeyType, list[tuple[Any, ...]]]
 def typed_keys(draw: st.DrawFn) -> Keys:
     kinds = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=3))
     rows = st.tuples(*(st.none() | VALUES[kind] for kind in kinds))
-    key_type = KeyType(tuple(KeyColumn(f"c{number}", kind) for number, kind in enumerate(kinds)))
+    key_type = KeyType(tuple(StateKeyColumn(f"c{number}", kind) for number, kind in enumerate(kinds)))
     return key_type, draw(st.lists(rows, min_size=1, max_size=12))
 
 
@@ -88,7 +88,7 @@ def order_of(row: tuple[Any, ...]) -> tuple[Any, ...]:
 @given(typed_keys())
 def test_keys_come_back_and_end_where_they_end(keys: Keys) -> None:
     key_type, rows = keys
-    codec = KeyCodec(key_type)
+    codec = StateKeyCodec(key_type)
     for row in rows:
         stored = codec.encode(as_key(key_type, row))
         for follower in (b"", b"\x00", b"\xff", stored):
@@ -100,7 +100,7 @@ def test_keys_come_back_and_end_where_they_end(keys: Keys) -> None:
 @given(typed_keys())
 def test_bytes_sort_as_keys_do_and_none_begins_another(keys: Keys) -> None:
     key_type, rows = keys
-    codec = KeyCodec(key_type)
+    codec = StateKeyCodec(key_type)
     stored = {row: codec.encode(as_key(key_type, row)) for row in rows}
     in_order = sorted(stored, key=order_of)
     assert [stored[row] for row in in_order] == sorted(stored.values())
@@ -112,7 +112,7 @@ def test_bytes_sort_as_keys_do_and_none_begins_another(keys: Keys) -> None:
 @given(typed_keys())
 def test_whole_columns_are_encoded_as_single_keys_are(keys: Keys) -> None:
     key_type, rows = keys
-    codec = KeyCodec(key_type)
+    codec = StateKeyCodec(key_type)
     arrays = arrays_of(key_type, rows)
     assert codec.encode_columns(arrays) == [codec.encode(as_key(key_type, row)) for row in rows]
     assert keys_of(key_type, arrays) == [as_key(key_type, row) for row in rows]
@@ -134,14 +134,14 @@ def test_other_forms_of_text_are_the_same_key(kind: pa.DataType) -> None:
     key_type = KeyType.from_arrow(["k"], pa.schema([("k", kind)]))
     assert key_type == KeyType.from_json([["k", "string"]])
     plain = pa.array(["a", None, "b\x00c"])
-    codec = KeyCodec(key_type)
+    codec = StateKeyCodec(key_type)
     assert codec.encode_columns([plain.cast(kind)]) == codec.encode_columns([plain])
     assert codec.hash_columns([plain.cast(kind)]).tolist() == codec.hash_columns([plain]).tolist()
 
 
 def test_no_rows_are_no_keys() -> None:
     for kind, arrow_type in ARROW.items():
-        codec = KeyCodec(KeyType.from_json([["k", kind], ["l", "string"]]))
+        codec = StateKeyCodec(KeyType.from_json([["k", kind], ["l", "string"]]))
         arrays = [pa.array([], arrow_type), pa.array([], pa.string())]
         assert codec.encode_columns(arrays) == []
         assert len(codec.hash_columns(arrays)) == 0
@@ -192,13 +192,13 @@ def test_a_key_without_its_column_is_refused() -> None:
     ],
 )
 def test_a_value_of_another_type_is_no_key(kind: str, key: Any) -> None:
-    codec = KeyCodec(KeyType.from_json([["k", kind]]))
+    codec = StateKeyCodec(KeyType.from_json([["k", kind]]))
     with pytest.raises(ValueInvalid, match=f"k {kind.split('(', maxsplit=1)[0]}"):
         codec.encode(key)
 
 
 def test_a_key_of_several_columns_is_a_tuple_of_them() -> None:
-    codec = KeyCodec(KeyType.from_json([["a", "string"], ["b", "bigint"]]))
+    codec = StateKeyCodec(KeyType.from_json([["a", "string"], ["b", "bigint"]]))
     for wrong in ("a", ("a",), ("a", 1, 2), None):
         with pytest.raises(ValueInvalid, match="a tuple of 2"):
             codec.encode(wrong)
@@ -207,7 +207,7 @@ def test_a_key_of_several_columns_is_a_tuple_of_them() -> None:
 @given(typed_keys(), st.binary(max_size=30))
 def test_damaged_bytes_are_said_to_be_damaged(keys: Keys, junk: bytes) -> None:
     key_type, rows = keys
-    codec = KeyCodec(key_type)
+    codec = StateKeyCodec(key_type)
     stored = codec.encode(as_key(key_type, rows[0]))
     for cut in range(len(stored)):
         with pytest.raises(StorageCorrupt):
@@ -221,7 +221,7 @@ def test_damaged_bytes_are_said_to_be_damaged(keys: Keys, junk: bytes) -> None:
 
 
 def test_times_that_python_has_not_stay_numbers() -> None:
-    codec = KeyCodec(KeyType.from_json([["k", "timestamp"]]))
+    codec = StateKeyCodec(KeyType.from_json([["k", "timestamp"]]))
     far = 2**62
     stored = codec.encode_columns([pa.array([far], pa.timestamp("us", tz="UTC"))])[0]
     assert codec.decode(stored) == (far, 9)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.checkpoint.keys import spark_hash
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
 from tidegate.state.runtime.chunks import keys_of
 
 COLUMNS = {
@@ -73,7 +73,7 @@ def test_every_kind_of_key_is_hashed_as_spark_hashes_it(spark: Any) -> None:
     key_type = KeyType.from_arrow(COLUMNS, found.schema)
     assert {column.name: column.kind for column in key_type.columns} == COLUMNS
     for number, names in enumerate(SETS):
-        codec = KeyCodec(KeyType.from_arrow(names, found.schema))
+        codec = StateKeyCodec(KeyType.from_arrow(names, found.schema))
         arrays = [found.column(name) for name in names]
         expected = found.column(f"h{number}").to_pylist()
         assert codec.hash_columns(arrays).view(np.int64).tolist() == expected, names
@@ -85,7 +85,7 @@ def test_every_kind_of_key_is_hashed_as_spark_hashes_it(spark: Any) -> None:
 
 def test_known_hashes_stay_what_they_are() -> None:
     """These were computed by Spark 4.2; a key whose hash changed would be looked for in another key group."""
-    text = KeyCodec(KeyType.from_json([["k", "string"]]))
+    text = StateKeyCodec(KeyType.from_json([["k", "string"]]))
     assert text.hash_of("Spark") == -4294468057691064905
     assert text.hash_of(None) == 42
 
@@ -111,7 +111,7 @@ def test_digits_are_as_few_bytes_as_java_makes_of_them(number: int) -> None:
 
 def test_slices_and_chunks_hash_like_the_whole() -> None:
     values = pa.array([None, "a", "b\x00", None, "ccc", ""])
-    codec = KeyCodec(KeyType.from_json([["k", "string"]]))
+    codec = StateKeyCodec(KeyType.from_json([["k", "string"]]))
     whole = codec.hash_columns([values]).tolist()
     assert codec.hash_columns([values.slice(2, 3)]).tolist() == whole[2:5]
     chunks = pa.chunked_array([values.slice(0, 1), values.slice(1)])

@@ -1,4 +1,4 @@
-"""Helpers for the tests of lending: a process that stands still, and copies made by hand."""
+"""Helpers for the tests of remote stores: a process that stands still, and copies made by hand."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 
 from tidegate.checkpoint.backends.rocksdb import RocksBackend, RocksFactory
-from tidegate.checkpoint.local.ipc_client import BorrowedBackend
-from tidegate.checkpoint.local.store import Place, acquire
+from tidegate.checkpoint.local.ipc_client import RemoteBackend
+from tidegate.checkpoint.local.store import LocalDirectory, acquire
 from tidegate.model.clock import SystemClock
 
 KINDS = ["rocksdb", "heap"]
@@ -27,14 +27,14 @@ def stop(pid: int) -> None:
 
 
 def hurry(backend: Any, seconds: float) -> None:
-    """Let a borrower wait so long for the lender's next answer; until here it has all its time."""
-    line = backend._copy.line
+    """Limit the client's wait for the server's next answer; until here it has all its time."""
+    line = backend._store.connection
     if line is not None:
-        line._connection.settimeout(seconds)
+        line._socket.settimeout(seconds)
 
 
-def is_borrowed(opened: Any) -> bool:
-    return isinstance(opened.backend, BorrowedBackend)
+def is_remote(opened: Any) -> bool:
+    return isinstance(opened.backend, RemoteBackend)
 
 
 class FullFactory(RocksFactory):
@@ -44,12 +44,12 @@ class FullFactory(RocksFactory):
         return RocksBackend(folder, free_bytes=lambda _: 12)
 
 
-def full_place(root: Path) -> Place:
-    return Place(root, FullFactory(), True, 500, SystemClock(), is_served=True)
+def full_place(root: Path) -> LocalDirectory:
+    return LocalDirectory(root, FullFactory(), True, 500, SystemClock(), is_served=True)
 
 
-def made(place: Place, folder: Path) -> Any:
-    copy = acquire(place, folder)
-    copy.wipe().mkdir()
-    copy.adopt()
-    return copy
+def made(place: LocalDirectory, folder: Path) -> Any:
+    local = acquire(place, folder)
+    local.wipe().mkdir()
+    local.adopt()
+    return local

@@ -1,4 +1,4 @@
-"""Batches on workers that lend to each other and are killed: what comes out equals an undisturbed run.
+"""Batches on workers that serve each other and are killed: what comes out equals an undisturbed run.
 
 `python -m tests.checkpoint.local.ipc_walk --seeds N` is the long form. Each batch's partitions go to workers
 by chance, at once; now and then one is killed, idle or in the middle of its task, which another one repeats.

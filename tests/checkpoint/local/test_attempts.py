@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoint.batches import OPERATOR, Job, settings
+from tests.checkpoint.batches import OPERATOR, Job, open_new, settings
 from tidegate.checkpoint import epochs
-from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.coalesce_guard import leave_mark, moved_batches
-from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
-from tidegate.checkpoint.local.attempts import MARKS_KEPT, forget_unused, is_first_time
-from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.checkpoint.coalesce_guard import mark_moved, moved_batches
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyColumn
+from tidegate.checkpoint.local.attempts import MARKS_MAX, forget_unused, is_first_time
+from tidegate.checkpoint.store import CheckpointStore, operator_store
 from tidegate.errors import StateInvalid
 from tidegate.model.clock import SystemClock
-from tidegate.state.schema.schema import Wanted
+from tidegate.state.schema.schema import SchemaRequest
 from tidegate.state.schema.start_check import check_start
 
 
@@ -26,8 +25,8 @@ def job(tmp_path: Path) -> Job:
 
 
 @pytest.fixture
-def depot(job: Job) -> Depot:
-    return operator_depot(str(job.root / "checkpoint"), OPERATOR)
+def store(job: Job) -> CheckpointStore:
+    return operator_store(str(job.root / "checkpoint"), OPERATOR)
 
 
 def test_an_attempt_is_there_for_the_first_time_once(tmp_path: Path) -> None:
@@ -41,11 +40,11 @@ def test_an_attempt_is_there_for_the_first_time_once(tmp_path: Path) -> None:
 
 def test_marks_of_attempts_take_no_more_room_with_time_and_go_when_unused(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "counts"
-    for number in range(3 * MARKS_KEPT):
+    for number in range(3 * MARKS_MAX):
         assert is_first_time(folder, 0, f"app/run/{number}")
     (file,) = folder.iterdir()
-    assert file.stat().st_size == 8 * MARKS_KEPT
-    assert not is_first_time(folder, 0, f"app/run/{2 * MARKS_KEPT}")
+    assert file.stat().st_size == 8 * MARKS_MAX
+    assert not is_first_time(folder, 0, f"app/run/{2 * MARKS_MAX}")
     os.utime(file, (100, 100))
     forget_unused(tmp_path, 100_000_000)
     assert file.exists()
@@ -54,35 +53,35 @@ def test_marks_of_attempts_take_no_more_room_with_time_and_go_when_unused(tmp_pa
 
 
 def test_a_batch_with_moved_partitions_is_refused_until_an_epoch_begins_with_it(
-    job: Job, depot: Depot
+    job: Job, store: CheckpointStore
 ) -> None:
     job.drive(2)
     job.do(2, 1)
-    leave_mark(depot, job.asked(2, 0))
+    mark_moved(store, job.request(2, 0))
     for partition in range(2):
         with pytest.raises(StateInvalid, match=r"put \.repartition\(n\) between them"):
             job.do(2, partition)
-    key = KeyType((KeyColumn("key", "bigint"),))
-    start = check_start(str(job.root / "checkpoint"), Wanted(OPERATOR, key, 8, ()), None)
+    key = KeyType((StateKeyColumn("key", "bigint"),))
+    start = check_start(str(job.root / "checkpoint"), SchemaRequest(OPERATOR, key, 8, ()), None)
     assert start.moved == (2,)
-    epoch = epochs.begin_anew(depot, OPERATOR, 2)
-    assert moved_batches(depot, epoch) == ()
+    epoch = epochs.begin_epoch(store, OPERATOR, 2)
+    assert moved_batches(store, epoch) == ()
     rows = job.do(2, 0) + job.do(2, 1)
     assert len(rows) == len(dict(rows))
-    assert depot.exists("e1/1/v2.head")
+    assert store.exists("e1/1/v2.head")
 
 
-def test_a_whole_batch_of_another_run_is_not_marked(job: Job, depot: Depot) -> None:
+def test_a_whole_batch_of_another_run_is_not_marked(job: Job, store: CheckpointStore) -> None:
     """Spark may have it: the wrong plan of a later run found it done, and published nothing."""
     for partition in range(2):
         publish(job, f"app/right/{partition}", partition)
-    leave_mark(depot, job.asked(0, 0, attempt="app/wrong/7"))
-    assert moved_batches(depot, epochs.listed(depot)[0]) == ()
-    leave_mark(depot, job.asked(0, 0, attempt="app/right/8"))
-    assert moved_batches(depot, epochs.listed(depot)[0]) == (0,)
+    mark_moved(store, job.request(0, 0, attempt="app/wrong/7"))
+    assert moved_batches(store, epochs.list_epochs(store)[0]) == ()
+    mark_moved(store, job.request(0, 0, attempt="app/right/8"))
+    assert moved_batches(store, epochs.list_epochs(store)[0]) == (0,)
 
 
 def publish(job: Job, attempt: str, partition: int) -> None:
-    asked = job.asked(0, partition, attempt=attempt)
-    with open_batch(asked, job.settings, SystemClock()) as opened:
+    asked = job.request(0, partition, attempt=attempt)
+    with open_new(asked, job.settings, SystemClock()) as opened:
         job.work(opened, 0, partition)

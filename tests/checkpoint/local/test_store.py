@@ -15,22 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoint.batches import Job, Rows, expected, settings
-from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.local import lock as claims
+from tests.checkpoint.batches import Job, Rows, expected, open_new, settings
+from tidegate.checkpoint.local import lock as locks
 from tidegate.checkpoint.local import store
-from tidegate.checkpoint.local.lock import Claim, claim, sweep
+from tidegate.checkpoint.local.lock import FolderLock, lock_folder, sweep
 from tidegate.checkpoint.local.pool import pool
 from tidegate.checkpoint.local.store import (
     UNUSED_US_MAX,
     acquire,
     default_root,
-    drop,
-    put_back,
+    discard_store,
     remove_unused,
+    return_store,
 )
 from tidegate.checkpoint.settings import StateSettings
-from tidegate.checkpoint.store import Depot
+from tidegate.checkpoint.store import CheckpointStore
 from tidegate.errors import BatchTaken
 from tidegate.model.clock import SystemClock
 from tidegate.testing.clock import ManualClock
@@ -43,50 +42,52 @@ def closed_pool() -> Iterator[None]:
 
 
 def test_a_folder_has_one_holder(tmp_path: Path) -> None:
-    held = claim(tmp_path / "a")
-    assert held is not None
-    assert claim(tmp_path / "a") is None
-    assert claim(tmp_path / "a", wait_ms_max=6) is None
-    assert held.is_wanted()
-    assert not held.is_wanted()
-    held.release()
-    again = claim(tmp_path / "a")
+    lock = lock_folder(tmp_path / "a")
+    assert lock is not None
+    assert lock_folder(tmp_path / "a") is None
+    assert lock_folder(tmp_path / "a", wait_ms_max=6) is None
+    assert lock.is_requested()
+    assert not lock.is_requested()
+    lock.release()
+    again = lock_folder(tmp_path / "a")
     assert again is not None
-    assert not again.is_wanted()
+    assert not again.is_requested()
     again.release()
 
 
 def test_who_waits_gets_a_folder_that_is_released_meanwhile(tmp_path: Path) -> None:
-    held = claim(tmp_path / "a")
-    assert held is not None
+    lock = lock_folder(tmp_path / "a")
+    assert lock is not None
 
     def release_when_asked() -> None:
-        while not held.is_wanted():
+        while not lock.is_requested():
             pass
-        held.release()
+        lock.release()
 
     thread = threading.Thread(target=release_when_asked)
     thread.start()
-    second = claim(tmp_path / "a", wait_ms_max=60_000)
+    second = lock_folder(tmp_path / "a", wait_ms_max=60_000)
     thread.join()
     assert second is not None
     second.release()
 
 
 def test_a_removed_folder_is_made_again_for_the_next_holder(tmp_path: Path) -> None:
-    held = claim(tmp_path / "a")
-    assert held is not None
-    held.remove()
+    lock = lock_folder(tmp_path / "a")
+    assert lock is not None
+    lock.remove()
     assert not (tmp_path / "a").exists()
-    again = claim(tmp_path / "a")
+    again = lock_folder(tmp_path / "a")
     assert again is not None
     assert sweep(tmp_path, "*") == []
     again.release()
     assert sweep(tmp_path, "*") == [tmp_path / "a"]
 
 
-def place_of(root: Path, clock: SystemClock | ManualClock | None = None, **changed: object) -> store.Place:
-    return settings(root, **changed).place(clock or SystemClock())
+def place_of(
+    root: Path, clock: SystemClock | ManualClock | None = None, **changed: object
+) -> store.LocalDirectory:
+    return settings(root, **changed).local_directory(clock or SystemClock())
 
 
 @pytest.mark.parametrize("kind", ["heap", "rocksdb"])
@@ -95,13 +96,13 @@ def test_a_copy_is_kept_open_between_tasks(tmp_path: Path, kind: str) -> None:
     job = Job(tmp_path, settings(tmp_path, backend=kind))
     opened = []
     for batch in range(3):
-        with open_batch(job.asked(batch), job.settings, SystemClock()) as task:
+        with open_new(job.request(batch), job.settings, SystemClock()) as task:
             job.work(task, batch, 0)
             opened.append(task.backend)
     assert opened[0] is opened[1] is opened[2]
     job.settings = settings(tmp_path, backend=kind, keep_open=False)
     for batch in (3, 4):
-        with open_batch(job.asked(batch), job.settings, SystemClock()) as task:
+        with open_new(job.request(batch), job.settings, SystemClock()) as task:
             job.work(task, batch, 0)
             opened.append(task.backend)
     assert opened[3] is opened[0]
@@ -115,8 +116,8 @@ def work_in_turns(root: str, kind: str, turns: Connection) -> None:
         batch = turns.recv()
         if batch is None:
             return
-        with open_batch(job.asked(batch), job.settings, SystemClock()) as task:
-            way = task.report.way if task.report else None
+        with open_new(job.request(batch), job.settings, SystemClock()) as task:
+            way = task.report.source if task.report else None
             job.work(task, batch, 0)
             rows: Rows = [(r["key"], r["count"]) for part in task.outputs() for r in part.to_pylist()]
         turns.send((rows, way))
@@ -143,7 +144,7 @@ def test_a_copy_that_is_kept_open_is_handed_over_to_another_worker(tmp_path: Pat
     for pipe, worker in pipes:
         pipe.send(None)
         worker.join()
-    assert ways == ["ground", *["local"] * 5]
+    assert ways == ["initial", *["local"] * 5]
     assert not list((tmp_path / "local").rglob("*.private.*"))
 
 
@@ -152,7 +153,7 @@ def test_who_cannot_wait_works_on_a_private_copy_that_goes_afterwards(
 ) -> None:
     job = Job(tmp_path, settings(tmp_path, lock_wait_ms_max=2))
     job.drive(2)
-    with open_batch(job.asked(2), job.settings, SystemClock()) as first:
+    with open_new(job.request(2), job.settings, SystemClock()) as first:
         with caplog.at_level(logging.WARNING):
             rows = job.do(2)
         assert "private" in "\n".join(caplog.messages)
@@ -164,73 +165,73 @@ def test_who_cannot_wait_works_on_a_private_copy_that_goes_afterwards(
 
 def test_what_dead_workers_left_beside_a_copy_is_removed(tmp_path: Path) -> None:
     place = place_of(tmp_path)
-    folder = place.folder(Depot(tmp_path / "op"), 0, 3)
+    folder = place.folder(CheckpointStore(tmp_path / "op"), 0, 3)
     dead = [folder.with_name("3.private.99.0"), folder.with_name("3.snapshot.7.99.0")]
     for path in dead:
-        held = claim(path)
-        assert held is not None
-        held.release()
-    put_back(place, acquire(place, folder))
+        lock = lock_folder(path)
+        assert lock is not None
+        lock.release()
+    return_store(place, acquire(place, folder))
     assert [path for path in dead if path.exists()] == []
 
 
 def test_copies_that_nobody_used_for_a_week_are_removed(tmp_path: Path) -> None:
     clock = ManualClock()
     place = place_of(tmp_path, clock, keep_open=False)
-    depot = Depot(tmp_path / "op")
-    old, young, used = (place.folder(depot, 0, number) for number in range(3))
-    put_back(place, acquire(place, old))
+    store = CheckpointStore(tmp_path / "op")
+    old, young, used = (place.folder(store, 0, number) for number in range(3))
+    return_store(place, acquire(place, old))
     in_use = acquire(place, used)
     clock.advance(UNUSED_US_MAX / 1e6)
-    put_back(place, acquire(place, young))
+    return_store(place, acquire(place, young))
     assert remove_unused(place) == []
     clock.advance(1)
     assert remove_unused(place) == [old]
     assert young.exists()
-    in_use.give_up()
+    in_use.release()
 
 
 def test_a_copy_that_is_dropped_is_empty_for_the_next_one(tmp_path: Path) -> None:
     place = place_of(tmp_path)
-    folder = place.folder(Depot(tmp_path / "op"), 0, 0)
-    copy = acquire(place, folder)
-    copy.wipe().mkdir()
-    copy.adopt()
-    drop(copy)
+    folder = place.folder(CheckpointStore(tmp_path / "op"), 0, 0)
+    local = acquire(place, folder)
+    local.wipe().mkdir()
+    local.adopt()
+    discard_store(local)
     again = acquire(place, folder)
     assert again.open() is None
-    again.give_up()
+    again.release()
 
 
 def test_only_so_many_copies_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tidegate.checkpoint.local.pool.IDLE_COPIES_MAX", 2)
+    monkeypatch.setattr("tidegate.checkpoint.local.pool.IDLE_STORES_MAX", 2)
     place = place_of(tmp_path)
-    folders = [place.folder(Depot(tmp_path / "op"), 0, number) for number in range(3)]
+    folders = [place.folder(CheckpointStore(tmp_path / "op"), 0, number) for number in range(3)]
     for folder in folders:
-        put_back(place, acquire(place, folder))
+        return_store(place, acquire(place, folder))
     assert pool().take(folders[0]) is None
     for folder in folders[1:]:
         kept = pool().take(folder)
         assert kept is not None
-        kept.give_up()
+        kept.release()
 
 
 def test_a_forked_child_leaves_the_parents_copies_alone(tmp_path: Path) -> None:
     place = place_of(tmp_path)
-    folder = place.folder(Depot(tmp_path / "op"), 0, 0)
-    copy = acquire(place, folder)
-    copy.wipe().mkdir()
-    copy.adopt()
-    put_back(place, copy)
+    folder = place.folder(CheckpointStore(tmp_path / "op"), 0, 0)
+    local = acquire(place, folder)
+    local.wipe().mkdir()
+    local.adopt()
+    return_store(place, local)
     child = os.fork()
     if child == 0:
-        is_apart = pool().take(folder) is None and claim(folder) is None
+        is_apart = pool().take(folder) is None and lock_folder(folder) is None
         os._exit(0 if is_apart else 1)
     assert os.waitpid(child, 0)[1] == 0
     kept = pool().take(folder)
-    assert kept is copy
-    assert claim(folder) is None
-    kept.give_up()
+    assert kept is local
+    assert lock_folder(folder) is None
+    kept.release()
 
 
 def test_the_root_comes_from_the_settings_the_environment_or_the_temporary_folder(
@@ -240,29 +241,29 @@ def test_the_root_comes_from_the_settings_the_environment_or_the_temporary_folde
     assert default_root().name == f"tidegate-state-{os.getuid()}"
     monkeypatch.setenv("TIDEGATE_STATE_DIR", str(tmp_path))
     assert default_root() == tmp_path
-    assert StateSettings().place(SystemClock()).root == tmp_path
-    assert StateSettings(local_root="/elsewhere").place(SystemClock()).root == Path("/elsewhere")
+    assert StateSettings().local_directory(SystemClock()).root == tmp_path
+    assert StateSettings(local_root="/elsewhere").local_directory(SystemClock()).root == Path("/elsewhere")
 
 
 def test_a_folder_that_is_removed_is_free_for_the_next_holder_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Removing takes time: the next holder does not share its folder with what is going."""
-    held = claim(tmp_path / "a")
-    assert held is not None
+    lock = lock_folder(tmp_path / "a")
+    assert lock is not None
     (tmp_path / "a" / "old").write_text("")
-    later: list[Claim] = []
+    later: list[FolderLock] = []
     remove = shutil.rmtree
 
     def slow(path: Path, *, ignore_errors: bool) -> None:
-        found = claim(tmp_path / "a")
+        found = lock_folder(tmp_path / "a")
         assert found is not None
         (tmp_path / "a" / "new").write_text("")
         later.append(found)
         remove(path, ignore_errors=ignore_errors)
 
     monkeypatch.setattr(shutil, "rmtree", slow)
-    held.remove()
+    lock.remove()
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["lock", "new", "wanted"]
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     later[0].release()
@@ -270,46 +271,46 @@ def test_a_folder_that_is_removed_is_free_for_the_next_holder_at_once(
 
 def test_what_is_left_of_a_removal_that_was_cut_off_goes(tmp_path: Path) -> None:
     place = place_of(tmp_path)
-    folder = place.folder(Depot(tmp_path / "op"), 0, 3)
+    folder = place.folder(CheckpointStore(tmp_path / "op"), 0, 3)
     left = folder.with_name("3.private.9.0.gone.9.4")
     left.mkdir(parents=True)
-    put_back(place, acquire(place, folder))
+    return_store(place, acquire(place, folder))
     assert not left.exists()
 
 
 def test_a_folder_that_was_used_just_before_it_is_swept_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = claim(tmp_path / "a")
-    assert held is not None
-    held.touch(1)
-    held.release()
-    take = claims._try
+    lock = lock_folder(tmp_path / "a")
+    assert lock is not None
+    lock.touch(1)
+    lock.release()
+    take = locks._try_lock
 
-    def used_before(folder: Path) -> Claim | None:
+    def used_before(folder: Path) -> FolderLock | None:
         user = take(folder)
         assert user is not None
         user.touch(100)
         user.release()
         return take(folder)
 
-    monkeypatch.setattr(claims, "_try", used_before)
+    monkeypatch.setattr(locks, "_try_lock", used_before)
     assert sweep(tmp_path, "*", 50) == []
     monkeypatch.undo()
     assert sweep(tmp_path, "*", 101) == [tmp_path / "a"]
 
 
-def test_a_claim_that_a_fork_has_open_too_is_given_up_all_the_same(tmp_path: Path) -> None:
-    held = claim(tmp_path / "copy")
-    assert held is not None
+def test_a_lock_that_a_fork_has_open_too_is_released_all_the_same(tmp_path: Path) -> None:
+    lock = lock_folder(tmp_path / "copy")
+    assert lock is not None
     waits, ends = os.pipe()
     child = os.fork()
     if not child:
         os.close(ends)
         os.read(waits, 1)
         os._exit(0)
-    held.release()
-    free = claim(tmp_path / "copy")
+    lock.release()
+    free = lock_folder(tmp_path / "copy")
     os.close(ends)
     os.waitpid(child, 0)
     os.close(waits)
@@ -317,33 +318,33 @@ def test_a_claim_that_a_fork_has_open_too_is_given_up_all_the_same(tmp_path: Pat
     free.release()
 
 
-def test_a_lock_file_that_was_removed_before_it_was_locked_is_no_claim(
+def test_a_lock_file_that_was_removed_before_it_was_locked_is_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, folder = fcntl.flock, tmp_path / "copy"
+    flock, folder = fcntl.flock, tmp_path / "copy"
     removals = [folder]
 
     def removed_first(file: int, how: int) -> None:
         if removals:
             shutil.rmtree(removals.pop())
             folder.mkdir()
-        lock(file, how)
+        flock(file, how)
 
     monkeypatch.setattr("tidegate.checkpoint.local.lock.fcntl.flock", removed_first)
-    held = claim(folder)
-    assert held is not None
-    assert claim(folder) is None, "two would hold one folder"
-    held.release()
+    lock = lock_folder(folder)
+    assert lock is not None
+    assert lock_folder(folder) is None, "two would hold one folder"
+    lock.release()
 
 
-def test_a_claim_that_fails_midway_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_locking_that_fails_midway_leaves_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as changed:
         changed.setattr("tidegate.checkpoint.local.lock.os.mkfifo", full)
         with pytest.raises(OSError, match="No space"):
-            claim(tmp_path / "copy")
-    held = claim(tmp_path / "copy")
-    assert held is not None
-    held.release()
+            lock_folder(tmp_path / "copy")
+    lock = lock_folder(tmp_path / "copy")
+    assert lock is not None
+    lock.release()

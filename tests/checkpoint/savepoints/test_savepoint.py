@@ -13,7 +13,7 @@ from tests.checkpoint.checkpoints import MAX, OPERATOR, Job
 from tests.checkpoint.rescale_walk import expected, model, words_of
 from tidegate.checkpoint import epochs
 from tidegate.checkpoint.commit_record import Times
-from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyColumn
 from tidegate.checkpoint.savepoints import savepoint
 from tidegate.checkpoint.savepoints import savepoint as savepoint_files
 from tidegate.checkpoint.savepoints.record import Savepoint
@@ -26,7 +26,7 @@ from tidegate.errors import (
     StorageCorrupt,
 )
 from tidegate.state.schema.migrations import Migration
-from tidegate.state.schema.schema import StateSpec, Wanted, newest_schema, resolve_schema
+from tidegate.state.schema.schema import SchemaRequest, StateSpec, newest_schema, resolve_schema
 from tidegate.state.schema.start_check import check_start
 from tidegate.storage.files import link_or_copy
 
@@ -46,8 +46,8 @@ def started(tmp_path: Path, folder: Path, backend: str = "heap") -> Job:
     return job
 
 
-def wanted(*specs: StateSpec, migrations: dict[str, tuple[Migration, ...]] | None = None) -> Wanted:
-    return Wanted(OPERATOR, KeyType((KeyColumn("word", "string"),)), MAX, specs, migrations or {})
+def wanted(*specs: StateSpec, migrations: dict[str, tuple[Migration, ...]] | None = None) -> SchemaRequest:
+    return SchemaRequest(OPERATOR, KeyType((StateKeyColumn("word", "string"),)), MAX, specs, migrations or {})
 
 
 COUNT = StateSpec("count", "value", ("int",), serializer="int")
@@ -96,7 +96,7 @@ def test_savepoint_of_a_young_epoch_has_what_it_rests_on(tmp_path: Path) -> None
     second = started(tmp_path, savepoint.path_of(job.checkpoint, OPERATOR, "first"))
     second.run(0, words_of(3), 3)
     second.run(1, words_of(4), 4)
-    for path in second.depot.root.glob("e*/*/*.snapshot"):
+    for path in second.store.root.glob("e*/*/*.snapshot"):
         path.unlink()
     savepoint.make(second.checkpoint, OPERATOR, "again", job.clock)
     kept = tmp_path / "kept"
@@ -110,29 +110,29 @@ def test_savepoint_of_a_young_epoch_has_what_it_rests_on(tmp_path: Path) -> None
 def test_damaged_newest_snapshot_is_not_what_a_savepoint_is_made_of(tmp_path: Path) -> None:
     """Case 12: the snapshot before it and the change files do."""
     job = ran(tmp_path, 4)
-    for path in job.depot.root.glob("e0/0/sst/3.*"):
+    for path in job.store.root.glob("e0/0/sst/3.*"):
         path.write_bytes(b"\x00" + path.read_bytes()[1:])
     savepoint.make(job.checkpoint, OPERATOR, "sound", job.clock)
-    assert {name[0] for name in job.depot.names("savepoints/sound/e0/0/sst")} == {"1"}
+    assert {name[0] for name in job.store.names("savepoints/sound/e0/0/sst")} == {"1"}
     assert started(tmp_path, savepoint.path_of(job.checkpoint, OPERATOR, "sound")).counts(2, 0) == model(4)
 
 
 def test_snapshots_that_are_all_damaged_are_named(tmp_path: Path) -> None:
     job = ran(tmp_path, 8)
-    for path in job.depot.root.glob("e0/0/sst/*"):
+    for path in job.store.root.glob("e0/0/sst/*"):
         path.write_bytes(b"\x00" + path.read_bytes()[1:])
     with pytest.raises(StorageCorrupt, match=r"sst/7.*not those that were written"):
         savepoint.make(job.checkpoint, OPERATOR, "broken", job.clock)
-    assert job.depot.names("savepoints") == []
+    assert job.store.names("savepoints") == []
 
 
 def test_damaged_change_file_is_named_and_nothing_is_made(tmp_path: Path) -> None:
     job = ran(tmp_path, 1)
-    for path in job.depot.root.glob("e0/0/*.changes"):
+    for path in job.store.root.glob("e0/0/*.changes"):
         path.write_bytes(path.read_bytes()[:-1] + b"\x00")
     with pytest.raises(StorageCorrupt, match=r"\.changes"):
         savepoint.make(job.checkpoint, OPERATOR, "broken", job.clock)
-    assert job.depot.names("savepoints") == []
+    assert job.store.names("savepoints") == []
 
 
 def test_savepoint_is_made_again_when_files_go_while_they_are_linked(
@@ -157,11 +157,11 @@ def test_savepoint_is_made_again_when_files_go_while_they_are_linked(
 
 def test_file_that_stays_missing_is_named(tmp_path: Path) -> None:
     job = ran(tmp_path, 1)
-    for path in job.depot.root.glob("e0/0/*.changes"):
+    for path in job.store.root.glob("e0/0/*.changes"):
         path.unlink()
     with pytest.raises(StorageCorrupt, match=r"\.changes"):
         savepoint.make(job.checkpoint, OPERATOR, "broken", job.clock)
-    assert job.depot.names("savepoints") == []
+    assert job.store.names("savepoints") == []
 
 
 def test_names_that_are_taken_or_cannot_be_are_refused(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_names_that_are_taken_or_cannot_be_are_refused(tmp_path: Path) -> None:
             savepoint.make(job.checkpoint, OPERATOR, name, job.clock)
         with pytest.raises(NameInvalid):
             savepoint.remove(job.checkpoint, OPERATOR, name)
-    assert job.depot.names("savepoints") == ["v1"]
+    assert job.store.names("savepoints") == ["v1"]
 
 
 def test_two_at_once_under_one_name_make_one(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_two_at_once_under_one_name_make_one(tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert sorted(outcomes) == ["made", "taken", "taken", "taken"]
-    assert job.depot.names("savepoints") == ["same"]
+    assert job.store.names("savepoints") == ["same"]
 
 
 def test_savepoints_are_listed_oldest_first_and_removed_by_name(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_savepoints_are_listed_oldest_first_and_removed_by_name(tmp_path: Path) 
     for name in ["zebra", "ape"]:
         savepoint.make(job.checkpoint, OPERATOR, name, job.clock)
         job.clock.advance(seconds=1)
-    job.depot.path("savepoints/left.0.new").mkdir()
+    job.store.path("savepoints/left.0.new").mkdir()
     found = savepoint.listing(job.checkpoint, OPERATOR)
     assert [made.name for made in found] == ["zebra", "ape"]
     assert all(made.size_bytes > 0 for made in found)
@@ -210,16 +210,16 @@ def test_savepoints_are_listed_oldest_first_and_removed_by_name(tmp_path: Path) 
     assert [made.name for made in savepoint.listing(job.checkpoint, OPERATOR)] == ["ape"]
     with pytest.raises(NotFound, match=r"There is no savepoint in .*zebra\."):
         savepoint.remove(job.checkpoint, OPERATOR, "zebra")
-    job.clock.set_us(job.depot.path("savepoints/left.0.new").stat().st_mtime_ns // 1_000 + 90_000_000_000)
+    job.clock.set_us(job.store.path("savepoints/left.0.new").stat().st_mtime_ns // 1_000 + 90_000_000_000)
     savepoint.make(job.checkpoint, OPERATOR, "later", job.clock)
-    assert job.depot.names("savepoints") == ["ape", "later"]
+    assert job.store.names("savepoints") == ["ape", "later"]
 
 
 def test_operator_without_a_batch_has_no_savepoint(tmp_path: Path) -> None:
     job = Job(tmp_path)
     with pytest.raises(StateNotFound):
         savepoint.make(job.checkpoint, OPERATOR, "none", job.clock)
-    epochs.resolve(job.depot, job.ask(0, 2, 0))
+    epochs.resolve(job.store, job.ask(0, 2, 0))
     with pytest.raises(StateNotFound):
         savepoint.make(job.checkpoint, OPERATOR, "none", job.clock)
 
@@ -229,20 +229,20 @@ def test_order_of_elements_goes_on_after_a_start_from_a_savepoint(tmp_path: Path
     job = ran(tmp_path, 4)
     savepoint.make(job.checkpoint, OPERATOR, "four", job.clock)
     second = started(tmp_path, savepoint.path_of(job.checkpoint, OPERATOR, "four"))
-    epoch = epochs.resolve(second.depot, second.ask(0, 2, 0)).epoch
+    epoch = epochs.resolve(second.store, second.ask(0, 2, 0)).epoch
     assert [epoch.order_of(batch) for batch in (0, 1)] == [4, 5]
     assert epoch.times.newest_event_ms == 3_000
     second.run(0, words_of(4), 2)
     savepoint.make(second.checkpoint, OPERATOR, "five", job.clock)
     third = Job(tmp_path, checkpoint="third")
     third.savepoint = str(savepoint.path_of(second.checkpoint, OPERATOR, "five"))
-    assert epochs.resolve(third.depot, third.ask(0, 3, 0)).epoch.order_of(0) == 5
+    assert epochs.resolve(third.store, third.ask(0, 3, 0)).epoch.order_of(0) == 5
 
 
 def test_changed_code_starts_from_a_savepoint_and_says_what_changes(tmp_path: Path) -> None:
     """Cases 14 and 17: states added, dropped and migrated, each reported; numbers of states stay."""
     job = ran(tmp_path, 2)
-    resolve_schema(job.depot, wanted(COUNT, SEEN))
+    resolve_schema(job.store, wanted(COUNT, SEEN))
     savepoint.make(job.checkpoint, OPERATOR, "v1", job.clock)
     folder = savepoint.path_of(job.checkpoint, OPERATOR, "v1")
     second = started(tmp_path, folder)
@@ -258,7 +258,7 @@ def test_changed_code_starts_from_a_savepoint_and_says_what_changes(tmp_path: Pa
     )
     assert not second.checkpoint.exists()
     second.run(0, words_of(2), 2)
-    schema = resolve_schema(second.depot, code)
+    schema = resolve_schema(second.store, code)
     assert {name: state.number for name, state in schema.states.items()} == {"count": 1, "seen": 2, "last": 3}
     with pytest.raises(StateMismatch, match="Raise its version"):
         check_start(tmp_path / "third", wanted(replace(COUNT, types=("str",))), None, folder)
@@ -286,20 +286,20 @@ def test_savepoint_of_another_max_parallelism_is_refused(tmp_path: Path) -> None
     with pytest.raises(StateMismatch, match="max_parallelism"):
         check_start(second.checkpoint, replace(wanted(COUNT), max_parallelism=MAX * 2), None, folder)
     with pytest.raises(StateMismatch, match="max_parallelism"):
-        epochs.resolve(second.depot, replace(second.ask(0, 2, 0), max_parallelism=MAX * 2))
+        epochs.resolve(second.store, replace(second.ask(0, 2, 0), max_parallelism=MAX * 2))
 
 
 def test_start_from_a_savepoint_cut_off_before_its_epoch_goes_on(tmp_path: Path) -> None:
     job = ran(tmp_path, 2)
-    resolve_schema(job.depot, wanted(COUNT))
+    resolve_schema(job.store, wanted(COUNT))
     savepoint.make(job.checkpoint, OPERATOR, "v1", job.clock)
     folder = savepoint.path_of(job.checkpoint, OPERATOR, "v1")
     second = started(tmp_path, folder)
-    epochs.resolve(second.depot, second.ask(0, 2, 0))
-    shutil.rmtree(second.depot.path("e0"))
+    epochs.resolve(second.store, second.ask(0, 2, 0))
+    shutil.rmtree(second.store.path("e0"))
     assert check_start(second.checkpoint, wanted(COUNT), None, folder).changes == ()
     assert second.run(0, words_of(2), 2) == expected(2)
-    assert newest_schema(second.depot, OPERATOR) == newest_schema(job.depot, OPERATOR)
+    assert newest_schema(second.store, OPERATOR) == newest_schema(job.store, OPERATOR)
 
 
 GOLDEN = (
@@ -325,4 +325,4 @@ def test_missing_savepoint_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"There is no savepoint in .*nowhere\."):
         check_start(second.checkpoint, wanted(COUNT), None, tmp_path / "nowhere")
     with pytest.raises(NotFound, match="nowhere"):
-        epochs.resolve(second.depot, second.ask(0, 2, 0))
+        epochs.resolve(second.store, second.ask(0, 2, 0))

@@ -63,7 +63,7 @@ def test_offsets_that_are_not_those_of_the_batch_that_was_done_are_left_out(
     job.plan(1, topic_at(5))
     folder = made(job, "planned-anew")
     assert read_offsets(folder) is None
-    assert "is not how batch 1 was planned" in "\n".join(caplog.messages)
+    assert "another plan of the batch, left out batch=1" in "\n".join(caplog.messages)
     with pytest.raises(NotFound, match="startingOffsets of source 0"):
         starting_offsets(folder)
 
@@ -93,12 +93,12 @@ def test_savepoint_is_made_again_when_spark_removes_the_offsets_meanwhile(
     found = source_offsets.offsets_path
     moves = iter([2])
 
-    def moved_meanwhile(depot: Any, batch: int) -> Path:
+    def moved_meanwhile(store: Any, batch: int) -> Path:
         if (following := next(moves, None)) is not None:
             job.plan(following, topic_at(following + 1))
             job.run(following, words_of(following), 2)
-            found(depot, batch).unlink()
-        return found(depot, batch)
+            found(store, batch).unlink()
+        return found(store, batch)
 
     monkeypatch.setattr(source_offsets, "offsets_path", moved_meanwhile)
     offsets = read_offsets(made(job, "moving"))

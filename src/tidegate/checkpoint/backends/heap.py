@@ -1,9 +1,9 @@
-"""The backend in memory: takes changes, gives entries, keeps them in a dict and, closed, in one file.
+"""The backend in memory: a dict of entries that is written to one file when it is closed.
 
-A kill loses what came since the copy was opened: the file then stands at its older version. Keys are put in
-order only when they are scanned.
+A kill loses the changes since the store was opened: the file then has its older version. Keys are sorted
+only when they are scanned.
 
-The heap's file: takes entries and a version, gives them back, keeps all of them in one file.
+The file:
 
     magic "TGHEAP" | format u8 | header length u32 | header JSON | Arrow stream of (key, value) | BLAKE2b-128
 
@@ -24,7 +24,7 @@ from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 
-from tidegate.checkpoint.backend import Backend, Changes, Sizes, Version
+from tidegate.checkpoint.backend import Backend, Sizes, StateChanges, Version
 from tidegate.checkpoint.backends.sorted_keys import SortedKeys
 from tidegate.checkpoint.keys.layout import META_GROUP
 from tidegate.errors import InvariantBroken, StorageCorrupt
@@ -35,7 +35,7 @@ FORMAT = 1
 FILE_SUFFIX = ".heap"
 DIGEST_BYTES = 16
 
-# Entries in one Arrow batch: enough that the batch's own cost is nothing, small beside the heap.
+# Entries in one Arrow batch: enough that the batch's own cost does not count, small beside the heap.
 BATCH_ENTRIES = 65_536
 
 _HEAD = struct.Struct(">6sBI")
@@ -43,7 +43,7 @@ _SCHEMA = pa.schema([("key", pa.large_binary()), ("value", pa.large_binary())])
 
 
 class _Digested:
-    """A file that is written and digested at once."""
+    """A file that digests what is written to it."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -51,23 +51,23 @@ class _Digested:
         self.closed = False
 
     def write(self, content: Any) -> int:
-        """Write bytes, or what has them."""
+        """Write an object that has a buffer of bytes."""
         view = memoryview(content)
         self.digest.update(view)
         self._file.write(view)
         return view.nbytes
 
     def flush(self) -> None:
-        """Nothing is held back here."""
+        """Nothing is buffered here."""
 
     def close(self) -> None:
-        """The file is its opener's to close."""
+        """The file is closed by the function that opened it."""
 
 
 def write_entries(path: Path, version: Version | None, entries: Iterable[tuple[bytes, bytes]]) -> str:
-    """Write all entries and their version into a new file; gives its digest."""
-    stands = None if version is None else [version.epoch, version.batch, version.head_id]
-    header = json.dumps({"version": stands}).encode()
+    """Write all entries and their version into a new file, and return its digest."""
+    stored = None if version is None else [version.epoch, version.batch, version.commit_id]
+    header = json.dumps({"version": stored}).encode()
     with path.open("wb") as file:
         sink = _Digested(file)
         sink.write(_HEAD.pack(MAGIC, FORMAT, len(header)) + header)
@@ -89,12 +89,12 @@ def read_entries(path: Path) -> tuple[Version | None, dict[bytes, bytes]]:
     if magic != MAGIC or format_here != FORMAT:
         raise StorageCorrupt(place=str(path), reason=f"format {format_here} is not one that we know")
     stop = _HEAD.size + header_bytes
-    stands = json.loads(bytes(body[_HEAD.size : stop]))["version"]
+    stored = json.loads(bytes(body[_HEAD.size : stop]))["version"]
     entries: dict[bytes, bytes] = {}
     with pa.ipc.open_stream(pa.py_buffer(body[stop:])) as stream:
         for batch in stream:
             entries.update(zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True))
-    return (None if stands is None else Version(*stands)), entries
+    return (None if stored is None else Version(*stored)), entries
 
 
 def _in_batches(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
@@ -111,7 +111,7 @@ def _batch_of(pairs: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
 
 LOCAL_NAME = "local" + FILE_SUFFIX
 
-# Python's own cost of an entry: two bytes objects and a place in a dict.
+# Python's own cost of an entry: two bytes objects and a slot in a dict.
 ENTRY_OVERHEAD_BYTES = 160
 
 
@@ -142,14 +142,14 @@ class HeapBackend(Backend):
     def version(self) -> Version | None:
         return self._version
 
-    def apply(self, changes: Changes, version: Version) -> None:
+    def apply(self, changes: StateChanges, version: Version) -> None:
         self.write_partly(changes)
         self._version = version
 
-    def write_partly(self, changes: Changes) -> None:
+    def write_partly(self, changes: StateChanges) -> None:
         if changes.entries and max(changes.entries) >= META_GROUP:
             raise InvariantBroken(reason="no entry lies where the store keeps what it knows of itself")
-        # First: whatever stops this halfway leaves entries that stand at no batch, also once they are closed.
+        # First: a failure halfway leaves entries without a version, also once they are closed.
         self._version = None
         self._take(changes)
 
@@ -185,7 +185,7 @@ class HeapBackend(Backend):
             raise disk_error(self.folder, problem) from problem
 
     def _load(self) -> None:
-        """Read what a copy left when it was closed, else the one snapshot in the folder."""
+        """Read the file of the last close, else the one snapshot in the folder."""
         local = self.folder / LOCAL_NAME
         found = [local] if local.exists() else sorted(self.folder.glob(f"*{FILE_SUFFIX}"))
         if len(found) > 1:
@@ -197,7 +197,7 @@ class HeapBackend(Backend):
     def _in_order(self) -> Iterator[tuple[bytes, bytes]]:
         return self.scan(b"", META_GROUP)
 
-    def _take(self, changes: Changes) -> None:
+    def _take(self, changes: StateChanges) -> None:
         self._changed = True
         for start, stop in changes.ranges:
             for key in list(self._order.between(start, stop)):

@@ -1,11 +1,11 @@
-"""The backend on RocksDB: takes changes, gives entries, keeps them in a folder without a write-ahead log.
+"""The backend on RocksDB, without a write-ahead log.
 
-The version lies among the entries, and each write is one batch. RocksDB writes its memtables out in order, so
-what is there after a kill is what the first so many batches left, with the version of the last of them.
-A batch that is not over takes the version away in the same write: wherever some of it is, no version is.
+The version is one of the entries, and each write is one write batch. RocksDB flushes its memtables in order,
+so after a kill the folder has the entries after some earlier batch, with the version of that batch. A batch
+that is not published yet removes the version in the same write: wherever some of it is, no version is.
 
 A full disk: a write that finds too little room is refused with StorageFull and changes nothing. Should
-RocksDB meet the end of the disk while it writes a memtable out, the next write raises StorageFull.
+the disk be full while RocksDB flushes a memtable, the next write raises StorageFull.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from typing import Any, Self
 
 from rocksdict import Checkpoint, DbClosedError, Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from tidegate.checkpoint.backend import Changes, Sizes, Version
+from tidegate.checkpoint.backend import Sizes, StateChanges, Version
 from tidegate.checkpoint.backends.rocksdb_options import KIB, MIB, RocksSettings, options_of
 from tidegate.checkpoint.backends.rocksdb_snapshot import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
 from tidegate.checkpoint.keys.layout import META_GROUP
-from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
-from tidegate.storage.files import disk_error, disk_free_bytes
+from tidegate.errors import InvariantBroken, StorageCorrupt
+from tidegate.storage.files import disk_error, disk_free_bytes, require_room
 from tidegate.storage.rocksdb.errors import open_fault, read_fault, write_fault
 
 VERSION_KEY = META_GROUP + b"version"
 VERSION_FORMAT = 1
 _VERSION = struct.Struct(">BIq")
 
-# RocksDB keeps a batch whole in one memtable: beyond this a change is written in pieces, without a version
-# until the last one, so that memory stays bounded.
+# RocksDB has a write batch whole in one memtable: beyond this size changes are written in several, without a
+# version until the last one, so that memory stays bounded.
 PIECE_BYTES_MAX = 32 * MIB
 PIECE_CHECK_KEYS = 8 * KIB
 
-# A range with fewer entries is deleted one by one: RocksDB reads slowly through many deleted ranges.
+# The entries of a smaller range are deleted one by one: RocksDB reads slowly through many deleted ranges.
 RANGE_KEYS_MAX = 64
 
-# Keys that are looked for in one call. RocksDB makes a record of 200 bytes for each before it looks for the
-# first; those of more keys do not stay in the processor's cache, and each key costs a third more.
+# Keys in one lookup. RocksDB makes a record of 200 bytes for each before it looks up the first; those of more
+# keys do not stay in the processor's cache, and each key costs a third more.
 READ_KEYS = 128
 
-# RocksDB needs room to write memtables out and to compact.
+# RocksDB needs room to flush memtables and to compact.
 FREE_BYTES_MIN = 16 * MIB
 
-# A scan that stops early pays for few entries that nobody reads; a long one seeks seldom.
+# A scan that stops early reads few entries in vain; a long one seeks seldom.
 PAGE_ENTRIES_MIN = 16
 PAGE_ENTRIES_MAX = 512
 
 _MEMTABLES = ("active-mem-table", "imm-mem-tables")
 
-# Deleted keys that an iterator over many ranges steps over: reading a range alone costs about as much.
+# Deleted keys that an iterator over many ranges skips: reading a range alone costs about as much.
 SKIPPED_KEYS_MAX = 128
 
 _Pair = tuple[bytes, bytes]
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class RocksBackend:
-    """One partition's entries in RocksDB; one process holds a folder at a time."""
+    """One partition's entries in RocksDB; one process has a folder open at a time."""
 
     def __init__(
         self,
@@ -111,10 +111,10 @@ class RocksBackend:
         return self._pages(page, stop)
 
     def pages(self, ranges: Sequence[_Pair], count_max: int) -> list[list[_Pair]]:
-        """One iterator goes from range to range, which costs less than one for each.
+        """Return the first entries of each range, read by one iterator, which costs less than one for each.
 
-        Its bound is that of the last range. A range with many deleted keys in or behind it would be read
-        through all of them, so after a few of them it is read alone, within its own bound.
+        Its bound is that of the last range. It would read all of many deleted keys in or after a range, so
+        after a few of them that range is read alone, within its own bound.
         """
         if len(ranges) <= 1 or count_max < 1:
             return [self._page(start, min(stop, META_GROUP), count_max) for start, stop in ranges]
@@ -135,11 +135,11 @@ class RocksBackend:
         stored = self.get(VERSION_KEY)
         return None if stored is None else _version_of(stored, self.folder)
 
-    def apply(self, changes: Changes, version: Version) -> None:
-        head = version.head_id.encode()
-        self._write(changes, _VERSION.pack(VERSION_FORMAT, version.epoch, version.batch) + head)
+    def apply(self, changes: StateChanges, version: Version) -> None:
+        stored = _VERSION.pack(VERSION_FORMAT, version.epoch, version.batch) + version.commit_id.encode()
+        self._write(changes, stored)
 
-    def write_partly(self, changes: Changes) -> None:
+    def write_partly(self, changes: StateChanges) -> None:
         self._write(changes, None)
 
     def snapshot(self, folder: Path) -> list[Path]:
@@ -148,7 +148,7 @@ class RocksBackend:
         self._check_room(0)
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
-            # Never kept in a variable: a Checkpoint that lives holds the database and its lock.
+            # Never in a variable: a Checkpoint object references the database and its lock.
             Checkpoint(self._db).create_checkpoint(str(folder))
         except Exception as fault:
             rmtree(folder, ignore_errors=True)
@@ -169,7 +169,7 @@ class RocksBackend:
             count -= self._db.get(VERSION_KEY) is not None
         except Exception as fault:
             raise read_fault(fault, self.folder) from fault
-        # Not what memtables take, which is megabytes before the first entry.
+        # Not the size of the memtables, which is megabytes before the first entry.
         memory_bytes = waiting * self._written_bytes // max(1, self._written_entries)
         return Sizes(size_bytes=stored_bytes + memory_bytes, entry_count=max(0, count))
 
@@ -179,11 +179,11 @@ class RocksBackend:
         except DbClosedError:
             return
         except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
-            # Closed it is. What could not be written out is missing together with its version.
-            log.warning("closing %s: %s", self.folder, fault)
+            # It is closed. What could not be flushed is missing together with its version.
+            log.warning("database not closed cleanly folder=%s error=%s", self.folder, fault)
 
     def compact(self) -> None:
-        """Merge all files, so that what was deleted takes no room; a large copy takes long."""
+        """Compact all files, so that what was deleted takes no room; this takes long for a large store."""
         self._flush()
         try:
             self._db.compact_range(b"", META_GROUP + META_GROUP)
@@ -195,13 +195,13 @@ class RocksBackend:
         self._filters_whole = stored_bytes <= self.settings.whole_filter_bytes_max
         options = options_of(self.settings, filters_whole=self._filters_whole)
         try:
-            # Named column families keep rocksdict from taking the options of an existing copy from its
+            # Named column families keep rocksdict from reading the options of an existing database from its
             # folder.
             return Rdict(str(self.folder), options, column_families={"default": options})
         except Exception as fault:
             raise open_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
 
-    def _write(self, changes: Changes, version: bytes | None) -> None:
+    def _write(self, changes: StateChanges, version: bytes | None) -> None:
         entries = changes.entries
         keys = sorted(entries)
         if keys and keys[-1] >= META_GROUP:
@@ -229,12 +229,12 @@ class RocksBackend:
         self._follow_growth()
 
     def _follow_growth(self) -> None:
-        """Open the copy anew, once, when it has outgrown filters in one piece."""
+        """Open the database again, once, when it has outgrown unpartitioned filters."""
         if not self._filters_whole:
             return
         stored_bytes = self._db.property_int_value("rocksdb.live-sst-files-size") or 0
         if stored_bytes > self.settings.whole_filter_bytes_max:
-            # Written out first: closing only warns of what it could not write, and this copy goes on.
+            # Flushed first: closing only warns of what it could not flush, and this database is used on.
             self._flush()
             self.close()
             self._db = self._open()
@@ -264,12 +264,7 @@ class RocksBackend:
             batch.delete(key)
 
     def _check_room(self, size_bytes: int) -> None:
-        try:
-            free_bytes = self._free_bytes(self.folder)
-        except OSError as problem:  # the folder was taken away under us
-            raise disk_error(self.folder, problem) from problem
-        if free_bytes - size_bytes < FREE_BYTES_MIN:
-            raise StorageFull(path=str(self.folder), free_bytes=free_bytes)
+        require_room(self.folder, size_bytes, bytes_min=FREE_BYTES_MIN, free_bytes_of=self._free_bytes)
 
     def _pages(self, page: list[_Pair], stop: bytes) -> Iterator[_Pair]:
         size = PAGE_ENTRIES_MIN
@@ -281,10 +276,10 @@ class RocksBackend:
             page = self._page(page[-1][0] + b"\x00", stop, size)
 
     def _page(self, start: bytes, stop: bytes, count_max: int) -> list[_Pair]:
-        """Return up to so many entries from the head of a range.
+        """Return up to `count_max` first entries of a range.
 
-        The iterator is bounded, else a short range before many deleted keys would be read through all of
-        them. RocksDB does not copy the bound, which therefore lives as long as the iterator: this call.
+        The iterator is bounded, else all of many deleted keys after a short range would be read. RocksDB does
+        not copy the bound, which therefore lives as long as the iterator: this call.
         """
         pairs: list[_Pair] = []
         if stop <= start:
@@ -308,7 +303,7 @@ class RocksBackend:
 
 
 def _page_at(iterator: Any, start: bytes, stop: bytes, count_max: int) -> list[_Pair] | None:
-    """Return up to so many entries from the head of a range; None when the iterator could not tell them."""
+    """Return up to `count_max` first entries of a range; None when the iterator gave up."""
     pairs: list[_Pair] = []
     try:
         iterator.seek(start)
@@ -324,8 +319,8 @@ def _page_at(iterator: Any, start: bytes, stop: bytes, count_max: int) -> list[_
                 return pairs
             iterator.next()
     except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
-        # Whoever reads the range again, alone, finds what is wrong, if anything is.
-        log.debug("a range is read alone: %s", fault)
+        # The range is read again, alone, which raises what is wrong, if anything is.
+        log.debug("range read alone error=%s", fault)
         return None
 
 
@@ -338,7 +333,7 @@ def _version_of(stored: bytes, folder: Path) -> Version:
 
 @dataclass(frozen=True, slots=True)
 class RocksFactory:
-    """State in RocksDB, with the options of one operator; None: the usual ones."""
+    """State in RocksDB, with the options of one operator; None: the default ones."""
 
     options: RocksSettings | None = None
 
@@ -346,7 +341,7 @@ class RocksFactory:
     is_served = True
 
     def with_slots(self, slots: int) -> Self:
-        """Return the same for a process with one of so many shares of the memory."""
+        """Return the same for a process with one of `slots` shares of the memory."""
         return replace(self, options=replace(self.options or RocksSettings(), slots=slots))
 
     def open(self, folder: Path, ticks_ns: Callable[[], int]) -> RocksBackend:  # noqa: ARG002

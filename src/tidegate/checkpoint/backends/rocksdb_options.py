@@ -1,7 +1,7 @@
-"""How RocksDB keeps state: takes settings, gives RocksDB's options, keeps this process's one share of memory.
+"""The options of RocksDB for state, and the one block cache of a process.
 
-All copies that a process has open draw on one block cache. Index and filter blocks lie in it, and memtables
-are charged to it, so its capacity bounds what RocksDB takes, however many copies are open.
+All state databases that a process has open share one block cache. Index and filter blocks are in it, and
+memtables are charged to it, so its capacity bounds the memory of RocksDB, however many databases are open.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rocksdict import (
 )
 
 from tidegate.errors import StateInvalid
-from tidegate.storage.allocator import keep_memory_level
+from tidegate.storage.allocator import configure_allocator
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -32,42 +32,42 @@ GIB = 1024 * MIB
 CompactionStyle = Literal["level", "universal"]
 CompressionType = Literal["none", "snappy", "lz4", "zstd"]
 
-# Below this the top of the indexes alone does not fit, and every read goes to the disk twice.
+# Below this the top level of the indexes alone does not fit, and every read goes to the disk twice.
 SHARE_BYTES_MIN = 4 * MIB
 
-# Blocks above this are read whole for one key; below it, the index is larger than what it finds.
+# Larger blocks are read whole for one key; with smaller ones the index is larger than the data.
 BLOCK_BYTES_MIN = KIB
 BLOCK_BYTES_MAX = MIB
 
-# RocksDB's own diary (LOG) in the folder: enough to see the last opens, never a burden.
-DIARY_FILES_MAX = 2
-DIARY_BYTES_MAX = MIB
+# RocksDB's own info log (LOG) in the folder: enough to see the last opens.
+INFO_LOG_FILES_MAX = 2
+INFO_LOG_BYTES_MAX = MIB
 
-# Written anew beyond this: every snapshot carries the whole of it.
+# Beyond this RocksDB begins a new one: every snapshot has the whole of it.
 MANIFEST_BYTES_MAX = MIB
 
 # RocksDB's newest table format that the pinned rocksdict writes and reads.
 TABLE_FORMAT = 6
 META_BLOCK_BYTES = 4 * KIB
 
-# Lets the cache find out by itself how large its blocks are on average.
+# The cache then estimates the average size of its blocks by itself.
 CACHE_CHARGE_BYTES = 0
 
-# A small filter before each memtable: most keys of a batch are not in it, and to look costs a search.
+# A small filter before each memtable: most keys of a batch are not in it, and a lookup costs a search.
 MEMTABLE_BLOOM_RATIO = 0.02
 
-# Copies up to so many times the block cache have the index and the filter of a file in one piece, which is a
-# quarter quicker. In larger ones they would push each other out of the cache, and one is read whole for a few
-# keys; so they lie in pieces there, each of which is read by itself.
+# Databases up to so many times the block cache have unpartitioned indexes and filters, which is a quarter
+# faster. In larger ones they would evict each other from the cache, and one is read whole for a few keys; so
+# they are partitioned there, and each partition is read by itself.
 WHOLE_FILTER_CACHES_MAX = 2
 
-# A file in which deletions lie this thick is compacted soon: timers and expired entries go from one end of
-# their range, and each scan would read through what is left of them.
+# A file with deletions as dense as this is compacted soon: timers and expired entries are deleted from one
+# end of their range, and each scan would read through what is left of them.
 DELETIONS_WINDOW = 1024
 DELETIONS_MAX = 512
 DELETIONS_RATIO = 0.5
 
-# More would only take cores from other tasks.
+# More would only compete with other tasks for cores.
 BACKGROUND_JOBS_MAX = 64
 
 _COMPRESSIONS: dict[str, Any] = {
@@ -81,13 +81,13 @@ _STYLES: dict[str, Any] = {"level": DBCompactionStyle.level, "universal": DBComp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocksSettings:
-    """How one operator's RocksDB copies use memory and disk; sizes are bytes.
+    """How the RocksDB databases of one operator use memory and disk; sizes are bytes.
 
     `block_cache_size` and the write buffers are per slot, that is per Python worker, however many partitions
     it has open. `memory_bytes_max` bounds all slots of an executor together: each has an equal part of it.
-    The `level0` triggers say at how many files that were not merged yet RocksDB begins to merge, slows
-    writes down and stops them. `max_background_jobs` are flushes and merges at once, beside the thread that
-    works. `optimize_filters_for_hits` leaves the filter off where nearly all entries lie, in the last level.
+    The `level0` triggers are the numbers of files not compacted yet at which RocksDB begins to compact, slows
+    writes down and stops them. `max_background_jobs` are flushes and compactions at once, beside the working
+    thread. `optimize_filters_for_hits` omits the filter where nearly all entries are, in the last level.
     """
 
     block_cache_size: int = 8 * MIB
@@ -137,9 +137,9 @@ class RocksSettings:
 
     @classmethod
     def deduplication(cls, *, memory_bytes_max: int = GIB, slots: int = 1) -> RocksSettings:
-        """Return the settings for segments of keys: many new keys, few reads, files that are merged seldom.
+        """Return the settings for segments of keys: many new keys, few reads, seldom compacted files.
 
-        A filter of our own stands before each segment, so RocksDB has none in the last level.
+        Each segment has a Bloom filter of its own before RocksDB, which has none in the last level.
         """
         return cls(
             block_cache_size=64 * MIB,
@@ -158,27 +158,27 @@ class RocksSettings:
 
     @property
     def share_bytes(self) -> int:
-        """Return what one slot may take of the executor's memory."""
+        """Return the bytes of the executor's memory that one slot may use."""
         return self.memory_bytes_max // self.slots
 
     @property
     def buffers_bytes(self) -> int:
-        """Return what the memtables of one slot may take: at most half of its share."""
+        """Return the bytes that the memtables of one slot may use: at most half of its share."""
         return min(self.write_buffer_size * self.write_buffer_count, self.share_bytes // 2)
 
     @property
     def whole_filter_bytes_max(self) -> int:
-        """Return up to which size a copy's files have filters in one piece."""
+        """Return the size up to which a database has unpartitioned filters."""
         return WHOLE_FILTER_CACHES_MAX * min(self.block_cache_size, self.cache_bytes)
 
     @property
     def cache_bytes(self) -> int:
-        """Return the capacity of one slot's cache, memtables and all."""
+        """Return the capacity of one slot's cache, memtables included."""
         return min(self.block_cache_size + self.buffers_bytes, self.share_bytes)
 
 
 def _faults(settings: RocksSettings) -> list[str]:
-    """Return what is wrong with settings, each with what to do."""
+    """Return what is wrong with settings, each with a remedy."""
     found = [
         f"{field.name} is {getattr(settings, field.name)!r}, a whole number was expected"
         for field in fields(settings)
@@ -233,13 +233,13 @@ class _SharedMemory:
         self._buffers_bytes = 0
 
     def of(self, settings: RocksSettings) -> tuple[Any, Any]:
-        """Return cache and budget; both grow to the largest that any copy of this process asks for."""
+        """Return cache and budget; both grow to the largest that any database of this process is set to."""
         with self._lock:
             if self._process_id != os.getpid():  # never one that was made before a fork
                 self._process_id = os.getpid()
-                keep_memory_level()  # before RocksDB's threads begin
+                configure_allocator()  # before RocksDB's threads begin
                 self._cache_bytes, self._buffers_bytes = settings.cache_bytes, settings.buffers_bytes
-                # Of this kind since its parts are large: the filter of a file has to fit into one of them.
+                # Of this kind since its shards are large: the filter of a file has to fit into one of them.
                 self._cache = Cache.new_hyper_clock_cache(self._cache_bytes, CACHE_CHARGE_BYTES)
                 self._buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
                     self._buffers_bytes, False, self._cache
@@ -257,9 +257,9 @@ _shared_memory = _SharedMemory()
 
 
 def options_of(settings: RocksSettings, *, filters_whole: bool) -> Options:
-    """Return RocksDB's options for a copy.
+    """Return RocksDB's options for a database.
 
-    One that exists already takes them too, for the files it writes.
+    An existing one uses them too, for the files it writes.
     """
     cache, buffers = _shared_memory.of(settings)
     options = Options(raw_mode=True)
@@ -284,8 +284,8 @@ def options_of(settings: RocksSettings, *, filters_whole: bool) -> Options:
     options.set_paranoid_checks(True)
     options.add_compact_on_deletion_collector_factory(DELETIONS_WINDOW, DELETIONS_MAX, DELETIONS_RATIO)
     options.set_max_manifest_file_size(MANIFEST_BYTES_MAX)
-    options.set_keep_log_file_num(DIARY_FILES_MAX)
-    options.set_max_log_file_size(DIARY_BYTES_MAX)
+    options.set_keep_log_file_num(INFO_LOG_FILES_MAX)
+    options.set_max_log_file_size(INFO_LOG_BYTES_MAX)
     options.set_stats_dump_period_sec(0)
     return options
 

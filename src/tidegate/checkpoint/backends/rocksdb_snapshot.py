@@ -1,9 +1,9 @@
-"""Snapshot files of RocksDB: takes a folder that RocksDB linked, gives files whose names say what is in them.
+"""The files of a RocksDB snapshot, named by their content.
 
-RocksDB numbers its files, and the numbers of two copies of one partition collide. In a snapshot each table
+RocksDB numbers its files, and the numbers of two databases of one partition collide. In a snapshot each table
 file is named by its end, where RocksDB writes the id of the session that made the file, the file's number in
 that session and the checksums of its index: never the same for two files, and the same for one file in every
-snapshot. All else that RocksDB needs lies in one more file, named by its digest:
+snapshot. All else that RocksDB needs is in one more file, named by its digest:
 
     magic "TGROCKS" | format u8 | header length u32 | header JSON | manifest | BLAKE2b-128 of all before
 
@@ -34,7 +34,7 @@ _HEAD = struct.Struct(">7sBI")
 
 
 def pack_snapshot(folder: Path) -> list[Path]:
-    """Return the files of a folder that RocksDB linked names of their own; returns all of them."""
+    """Rename the files of a folder that RocksDB linked by their content, and return all of them."""
     manifest = (folder / "CURRENT").read_text().strip()
     names: dict[str, str] = {}
     for table in sorted(folder.glob(f"*{TABLE_SUFFIX}")):
@@ -46,17 +46,17 @@ def pack_snapshot(folder: Path) -> list[Path]:
     digest = _digest(content)
     index = folder / f"{digest.hex()}{INDEX_SUFFIX}"
     index.write_bytes(content + digest)
-    kept = {index, *(folder / name for name in names.values())}
+    renamed = {index, *(folder / name for name in names.values())}
     for file in folder.iterdir():
-        if file not in kept:
+        if file not in renamed:
             file.unlink()
-    return sorted(kept)
+    return sorted(renamed)
 
 
 def unpack_snapshot(folder: Path) -> None:
-    """Give the files of a snapshot RocksDB's names again; a folder that holds no snapshot is left alone.
+    """Rename the files of a snapshot to RocksDB's names; a folder without a snapshot is left alone.
 
-    RocksDB's entry into the folder, CURRENT, comes last: cut short, it is done again at the next open.
+    CURRENT, from which RocksDB opens the folder, is written last: cut short, the next open repeats this.
     """
     indexes = sorted(folder.glob(f"*{INDEX_SUFFIX}"))
     if not indexes:
@@ -75,7 +75,7 @@ def unpack_snapshot(folder: Path) -> None:
 
 
 def table_name(table: Path) -> str:
-    """Return the name that a table file has in every snapshot, by its length and its end."""
+    """Return the name that a table file has in every snapshot: a digest of its length and its end."""
     with table.open("rb") as file:
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(max(0, size_bytes - TABLE_END_BYTES))

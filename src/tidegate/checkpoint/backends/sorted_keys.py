@@ -1,6 +1,6 @@
-"""Keys in order: takes keys as they come, gives those of a range in order, keeps them in short sorted runs.
+"""A sorted set of keys in short sorted runs.
 
-Nothing is sorted before the first range is asked for, and after that only what came since.
+Nothing is sorted before the first range is read, and after that only what was added since.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import groupby
 
-# A run is sorted again when keys come into it: short enough for that, long enough to have few runs.
+# A run is sorted again when keys are added to it: short enough for that, long enough to have few runs.
 RUN_KEYS = 1024
 
 
 class SortedKeys:
-    """A set of keys that gives ranges in order; who adds and removes says each key once."""
+    """A set of keys with ranges in order; each key is added or removed once at a time."""
 
     __slots__ = ("_added", "_all", "_firsts", "_removed", "_runs")
 
     def __init__(self, keys: Iterable[bytes]) -> None:
-        self._all = keys  # what is sorted when a range is first asked for
+        self._all = keys  # sorted when a range is first read
         self._runs: list[list[bytes]] | None = None
         self._firsts: list[bytes] = []
         self._added: set[bytes] = set()
         self._removed: set[bytes] = set()
 
     def add(self, key: bytes) -> None:
-        """Take a key that is not there."""
+        """Add a key that is not in the set."""
         if self._runs is not None:
             if key in self._removed:
                 self._removed.discard(key)
@@ -34,7 +34,7 @@ class SortedKeys:
                 self._added.add(key)
 
     def remove(self, key: bytes) -> None:
-        """Drop a key that is there."""
+        """Remove a key that is in the set."""
         if self._runs is not None:
             if key in self._added:
                 self._added.discard(key)
@@ -67,7 +67,7 @@ class SortedKeys:
         return self._runs
 
     def _settle(self, runs: list[list[bytes]]) -> None:
-        """Bring what was added and removed since into the runs."""
+        """Apply what was added and removed since to the runs."""
         removed = self._removed
         if not runs:
             runs.append([])

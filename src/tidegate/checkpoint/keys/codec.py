@@ -1,7 +1,7 @@
-"""Keys: takes key columns and keys, gives the bytes under which a key's state lies, and its key group.
+"""The codec of keys: the bytes under which a key's state is stored, and its key group.
 
-The bytes of a key are those of its columns, one after the other, as `key_kinds.py` has them. They sort as the
-keys do, column by column, null first; no key is the beginning of another one.
+The bytes of a key are those of its columns, one after the other, in the format of column_types.py. They sort
+as the keys do, column by column, null first; no key is a prefix of another one.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from tidegate.checkpoint.keys import spark_hash
-from tidegate.checkpoint.keys.column_types import NULL, VALUE, kind_named
+from tidegate.checkpoint.keys.column_types import NULL, VALUE, column_type_named
 from tidegate.errors import StateInvalid, ValueInvalid
 from tidegate.storage.ordered_bytes import short
 
-# Spark's own limit on grouping columns is far above; a key of more columns is a mistake.
+# Spark's own limit on grouping columns is far higher; a key of more columns is a mistake.
 COLUMNS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class KeyColumn:
-    """One column of a key: its name, and its kind as SQL writes it."""
+class StateKeyColumn:
+    """One column of a key: its name, and its type in SQL."""
 
     name: str
     kind: str
@@ -37,13 +37,13 @@ class KeyColumn:
 class KeyType:
     """The columns of a key, in order."""
 
-    columns: tuple[KeyColumn, ...]
+    columns: tuple[StateKeyColumn, ...]
 
     @classmethod
     def from_arrow(
         cls, names: Iterable[str], schema: pa.Schema, *, operator: str = "(not named yet)"
     ) -> KeyType:
-        """Return the key type of named columns; StateInvalid says what to do with one that is no key."""
+        """Return the key type of named columns; StateInvalid, with a remedy, for one that cannot be a key."""
         columns = []
         for name in names:
             place = schema.get_field_index(name)
@@ -52,32 +52,32 @@ class KeyType:
                     f"the key '{name}' is no column, or more than one. There are: {', '.join(schema.names)}."
                 )
                 raise StateInvalid(operator=operator, reason=reason)
-            columns.append(KeyColumn(name, _kind_of(name, schema.field(place).type, operator)))
+            columns.append(StateKeyColumn(name, _column_type_of(name, schema.field(place).type, operator)))
         if not 0 < len(columns) <= COLUMNS_MAX:
             reason = f"a key has 1 to {COLUMNS_MAX} columns, not {len(columns)}."
             raise StateInvalid(operator=operator, reason=reason)
         return cls(tuple(columns))
 
     def to_json(self) -> list[list[str]]:
-        """Return the columns as JSON has them."""
+        """Return the columns for JSON."""
         return [[column.name, column.kind] for column in self.columns]
 
     @classmethod
     def from_json(cls, stored: list[list[str]]) -> KeyType:
-        """Return the key type that `to_json` gave."""
-        return cls(tuple(KeyColumn(name, kind) for name, kind in stored))
+        """Return the key type from what `to_json` returned."""
+        return cls(tuple(StateKeyColumn(name, kind) for name, kind in stored))
 
     def __str__(self) -> str:
         return ", ".join(f"{column.name} {column.kind}" for column in self.columns)
 
 
-class KeyCodec:
+class StateKeyCodec:
     """Encodes and decodes the keys of one type; a key of several columns is a tuple."""
 
     def __init__(self, key_type: KeyType) -> None:
         self.key_type = key_type
-        self._kinds = [kind_named(column.kind) for column in key_type.columns]
-        self._single = self._kinds[0] if len(self._kinds) == 1 else None
+        self._types = [column_type_named(column.kind) for column in key_type.columns]
+        self._single = self._types[0] if len(self._types) == 1 else None
 
     def encode(self, key: Any) -> bytes:
         """Return the bytes of one key; ValueInvalid for one that is not of the type."""
@@ -85,26 +85,26 @@ class KeyCodec:
         try:
             if single is not None:
                 return NULL if key is None else VALUE + single.put(key)
-            parts = zip(self._kinds, self._parts(key), strict=True)
+            parts = zip(self._types, self._parts(key), strict=True)
             return b"".join([NULL if part is None else VALUE + kind.put(part) for kind, part in parts])
         except (TypeError, ValueError, OverflowError) as error:
             raise self._refused(key, error) from error
 
     def encode_columns(self, arrays: Sequence[pa.Array]) -> list[bytes]:
-        """Return the bytes of many keys, whole columns at a time."""
+        """Return the bytes of many keys, encoded column by column."""
         return self.encode_array(arrays).to_pylist()  # type: ignore[no-any-return]
 
     def encode_array(self, arrays: Sequence[pa.Array]) -> pa.Array:
         """Return the bytes of many keys as an Arrow array, to which prefixes can be joined."""
         columns = [
-            kind.put_column(whole_column(array)) for kind, array in zip(self._kinds, arrays, strict=True)
+            kind.put_column(whole_column(array)) for kind, array in zip(self._types, arrays, strict=True)
         ]
         return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, b"")
 
     def decode(self, stored: bytes, at: int = 0) -> tuple[Any, int]:
-        """Return the key that begins at a place, and the place after it; StorageCorrupt for other bytes."""
+        """Return the key that begins at an index, and the index after it; StorageCorrupt for other bytes."""
         parts: list[Any] = []
-        for kind in self._kinds:
+        for kind in self._types:
             tag = stored[at : at + 1]
             if tag == VALUE:
                 part, at = kind.take(stored, at + 1)
@@ -116,8 +116,8 @@ class KeyCodec:
         return (parts[0] if self._single is not None else tuple(parts)), at
 
     def end_of(self, stored: bytes, at: int = 0) -> int:
-        """Return the place after the key that begins at a place."""
-        for kind in self._kinds:
+        """Return the index after the key that begins at an index."""
+        for kind in self._types:
             tag = stored[at : at + 1]
             if tag == VALUE:
                 at = kind.end_of(stored, at + 1)
@@ -128,10 +128,10 @@ class KeyCodec:
         return at
 
     def hash_of(self, key: Any) -> int:
-        """Return the hash of one key as Spark's xxhash64 gives it: signed."""
+        """Return the signed hash of one key, equal to Spark's xxhash64."""
         seed = spark_hash.SEED
         try:
-            for kind, part in zip(self._kinds, self._parts(key), strict=True):
+            for kind, part in zip(self._types, self._parts(key), strict=True):
                 if part is not None:
                     seed = spark_hash.hash_bytes(kind.hashed(part), seed)
         except (TypeError, ValueError, OverflowError) as error:
@@ -149,15 +149,15 @@ class KeyCodec:
     def hash_columns(self, arrays: Sequence[pa.Array]) -> spark_hash.Hashes:
         """Return the hashes of many keys, unsigned."""
         hashes = np.full(len(arrays[0]), spark_hash.SEED, np.uint64)
-        for kind, array in zip(self._kinds, arrays, strict=True):
+        for kind, array in zip(self._types, arrays, strict=True):
             hashes = kind.hash_column(whole_column(array), hashes)
         return hashes
 
     def _parts(self, key: Any) -> Sequence[Any]:
         if self._single is not None:
             return (key,)
-        if not isinstance(key, tuple | list) or len(key) != len(self._kinds):
-            raise TypeError(f"a tuple of {len(self._kinds)} is expected")
+        if not isinstance(key, tuple | list) or len(key) != len(self._types):
+            raise TypeError(f"a tuple of {len(self._types)} is expected")
         return key
 
     def _refused(self, key: Any, error: Exception) -> ValueInvalid:
@@ -171,7 +171,7 @@ def whole_column(array: Any) -> pa.Array:
     return array.dictionary_decode() if at.is_dictionary(array.type) else array
 
 
-_ARROW_KINDS = {
+_SQL_TYPES = {
     pa.bool_(): "boolean",
     pa.int8(): "tinyint",
     pa.int16(): "smallint",
@@ -187,11 +187,11 @@ _ARROW_KINDS = {
 }
 
 
-def _kind_of(name: str, arrow_type: pa.DataType, operator: str) -> str:
+def _column_type_of(name: str, arrow_type: pa.DataType, operator: str) -> str:
     if at.is_dictionary(arrow_type):
         arrow_type = arrow_type.value_type
-    if arrow_type in _ARROW_KINDS:
-        return _ARROW_KINDS[arrow_type]
+    if arrow_type in _SQL_TYPES:
+        return _SQL_TYPES[arrow_type]
     if at.is_timestamp(arrow_type) and arrow_type.unit == "us":
         return "timestamp" if arrow_type.tz else "timestamp_ntz"
     if at.is_decimal128(arrow_type):

@@ -1,11 +1,11 @@
-"""Kinds of key columns: takes values of one SQL type, one or a column, gives ordered bytes and hashes.
+"""The types of key columns: ordered bytes and Spark's hashes of their values, one by one or by column.
 
     boolean                         1 byte        date                        4 bytes: days since 1970
     tinyint smallint int bigint     8 bytes       timestamp, timestamp_ntz    8 bytes: µs since 1970
-    string, binary                  as `ordered.py` has byte strings
-    decimal(p, s)                   its digits without the point, in 8 bytes up to 18 digits, else in 16
+    string, binary                  the byte strings of storage/ordered_bytes.py
+    decimal(p, s)                   its unscaled value, in 8 bytes up to 18 digits, else in 16
 
-Before each value stands 0x01; null is 0x00 alone, and sorts first.
+Each value has the prefix 0x01; null is 0x00 alone, and sorts first.
 """
 
 from __future__ import annotations
@@ -43,37 +43,37 @@ _MICROSECOND = dt.timedelta(microseconds=1)
 _DAY_OF_EPOCH = dt.date(1970, 1, 1).toordinal()
 
 
-class Kind(Protocol):
-    """What is known of one kind of key column; values are never None here."""
+class KeyColumnType(Protocol):
+    """The codec of one type of key column; values are never None here."""
 
     def put(self, value: Any) -> bytes:
         """Return the bytes of a value; TypeError, ValueError or OverflowError for one of another type."""
         ...
 
     def take(self, stored: bytes, at: int) -> tuple[Any, int]:
-        """Return the value that begins at a place, and the place after it."""
+        """Return the value that begins at an index, and the index after it."""
         ...
 
     def end_of(self, stored: bytes, at: int) -> int:
-        """Return the place after the value that begins at a place."""
+        """Return the index after the value that begins at an index."""
         ...
 
     def hashed(self, value: Any) -> bytes:
-        """Return what Spark hashes of a value."""
+        """Return the bytes that Spark hashes of a value."""
         ...
 
     def put_column(self, column: pa.Array) -> pa.Array:
-        """Return the tagged bytes of a whole column, without nulls."""
+        """Return the bytes of a whole column, with the prefix of each value."""
         ...
 
     def hash_column(self, column: pa.Array, seeds: Hashes) -> Hashes:
-        """Return the hashes of a whole column, each with its own seed; null gives its seed."""
+        """Return the hashes of a whole column, each with its own seed; that of null is its seed."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """Kinds whose values are integers inside: of `low` to `high`, in `width` bytes."""
+class IntegerColumnType:
+    """Types whose values are stored as integers from `low` to `high`, in `width` bytes."""
 
     width: int
     low: int
@@ -84,7 +84,7 @@ class Whole:
     is_long: bool
 
     def put(self, value: Any) -> bytes:
-        """Return a tag-less integer of fixed width."""
+        """Return an integer of fixed width, without the prefix."""
         return put_number(self._number(value), self.width)
 
     def take(self, stored: bytes, at: int) -> tuple[Any, int]:
@@ -95,7 +95,7 @@ class Whole:
         try:
             return self.to_value(number), at + self.width
         except (OverflowError, ValueError):
-            # SQL knows times that Python has no datetime for; they stay numbers.
+            # SQL has times that Python has no datetime for; they stay numbers.
             return number, at + self.width
 
     def end_of(self, stored: bytes, at: int) -> int:
@@ -105,14 +105,14 @@ class Whole:
         return at + self.width
 
     def hashed(self, value: Any) -> bytes:
-        """Return the integer as Spark hashes it."""
+        """Return the bytes of the integer that Spark hashes."""
         number = self._number(value)
         if not self.is_long:
             return spark_hash.int_bytes(number)
         return spark_hash.long_bytes(number) if self.width == 8 else spark_hash.wide_bytes(number)
 
     def put_column(self, column: pa.Array) -> pa.Array:
-        """Return tag and integer of a column."""
+        """Return prefix and integer of a column."""
         table = np.empty((len(column), 1 + self.width), np.uint8)
         table[:, 0] = VALUE[0]
         table[:, 1:] = _ordered_bytes(self.numbers(column), self.width)
@@ -136,14 +136,14 @@ class Whole:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
-    """Kinds whose values are byte strings inside."""
+class BytesColumnType:
+    """Types whose values are stored as byte strings."""
 
     to_bytes: Callable[[Any], bytes]
     to_value: Callable[[bytes], Any]
 
     def put(self, value: Any) -> bytes:
-        """Return the byte string with its end."""
+        """Return the byte string with its terminator."""
         return put_text(self.to_bytes(value))
 
     def take(self, stored: bytes, at: int) -> tuple[Any, int]:
@@ -159,11 +159,11 @@ class Text:
         return end_of_text(stored, at)
 
     def hashed(self, value: Any) -> bytes:
-        """Return the bytes as Spark hashes them."""
+        """Return the bytes that Spark hashes."""
         return self.to_bytes(value)
 
     def put_column(self, column: pa.Array) -> pa.Array:
-        """Return tag, bytes and end of a column."""
+        """Return prefix, bytes and terminator of a column."""
         texts = _binary(column)
         if _has_zero(texts):
             texts = pc.replace_substring(texts, pattern=b"\x00", replacement=b"\x00\xff")
@@ -176,7 +176,7 @@ class Text:
 
 
 def with_nulls(column: pa.Array, encoded: pa.Array) -> pa.Array:
-    """Return the encoded column with the null tag where the column is null."""
+    """Return the encoded column with the null byte where the column is null."""
     if not column.null_count:
         return encoded
     return pc.if_else(column.is_null(), pa.scalar(NULL, encoded.type), encoded)
@@ -190,7 +190,7 @@ def rows_as_binary(table: npt.NDArray[np.uint8]) -> pa.Array:
 
 
 def _ordered_bytes(numbers: npt.NDArray[Any], width: int) -> npt.NDArray[np.uint8]:
-    """Return integers as rows of bytes that sort as they do."""
+    """Return integers as rows of bytes that sort as the integers do."""
     if width == 1:
         return (numbers.astype(np.uint8) ^ np.uint8(0x80)).reshape(-1, 1)
     if width == 16:
@@ -207,16 +207,16 @@ def _binary(column: pa.Array) -> pa.Array:
 
 
 def _has_zero(texts: pa.Array) -> bool:
-    """Tell whether a byte 0x00 is anywhere in a column."""
+    """Return whether a column has a byte 0x00."""
     _, offsets, content = texts.buffers()
     if content is None or not len(texts):
         return False
     ends = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
-    held = np.frombuffer(content, np.uint8)[ends[0] : ends[-1]]
-    return not held.all()
+    used = np.frombuffer(content, np.uint8)[ends[0] : ends[-1]]
+    return not used.all()
 
 
-# ---- the kinds --------------------------------------------------------------------------------------------
+# ---- the types --------------------------------------------------------------------------------------------
 
 
 def _integer(value: Any) -> int:
@@ -238,7 +238,7 @@ def _days(value: Any) -> int:
 
 
 def _micros(value: Any) -> int:
-    """Return a time as µs since 1970; a naive one is taken as UTC, a number as what it is."""
+    """Return a time as µs since 1970; a naive one is in UTC, a number stays as it is."""
     if isinstance(value, dt.datetime):
         return (value - (_EPOCH if value.tzinfo else _NAIVE_EPOCH)) // _MICROSECOND
     return _integer(value)
@@ -284,7 +284,7 @@ def _column_numbers(column: pa.Array) -> npt.NDArray[Any]:
     return found
 
 
-def _decimal_kind(precision: int, scale: int) -> Whole:
+def _decimal_type(precision: int, scale: int) -> IntegerColumnType:
     is_long = precision <= spark_hash.DECIMAL_LONG_DIGITS_MAX
     arrow_type = pa.decimal128(precision, scale)
     most = 10**precision - 1
@@ -310,39 +310,41 @@ def _decimal_kind(precision: int, scale: int) -> Whole:
         found = np.empty(0, words) if found is None else found
         return found["low"].view(np.int64) if is_long else found
 
-    return Whole(8 if is_long else 16, -most, most, digits, value_of, column_digits, True)
+    return IntegerColumnType(8 if is_long else 16, -most, most, digits, value_of, column_digits, True)
 
 
 def wide_numbers(numbers: npt.NDArray[Any]) -> list[int]:
-    """Return integers of two words as Python's."""
+    """Return integers of two words as Python integers."""
     pairs = zip(numbers["high"].tolist(), numbers["low"].tolist(), strict=True)
     return [(high << 64) + low for high, low in pairs]
 
 
-def _whole(width: int, bits: int, convert: tuple[Callable[[Any], int], Callable[[int], Any]]) -> Whole:
+def _integer_type(
+    width: int, bits: int, convert: tuple[Callable[[Any], int], Callable[[int], Any]]
+) -> IntegerColumnType:
     edge = 1 << (bits - 1)
-    return Whole(width, -edge, edge - 1, *convert, _column_numbers, bits == 64)
+    return IntegerColumnType(width, -edge, edge - 1, *convert, _column_numbers, bits == 64)
 
 
-_KINDS: dict[str, Kind] = {
-    "boolean": Whole(1, 0, 1, _truth, bool, _column_numbers, False),
-    "tinyint": _whole(8, 8, (_integer, int)),
-    "smallint": _whole(8, 16, (_integer, int)),
-    "int": _whole(8, 32, (_integer, int)),
-    "bigint": _whole(8, 64, (_integer, int)),
-    "date": _whole(4, 32, (_days, _day)),
-    "timestamp": _whole(8, 64, (_micros, _instant)),
-    "timestamp_ntz": _whole(8, 64, (_naive_micros, _naive)),
-    "string": Text(_text_bytes, bytes.decode),
-    "binary": Text(_own_bytes, bytes),
+_COLUMN_TYPES: dict[str, KeyColumnType] = {
+    "boolean": IntegerColumnType(1, 0, 1, _truth, bool, _column_numbers, False),
+    "tinyint": _integer_type(8, 8, (_integer, int)),
+    "smallint": _integer_type(8, 16, (_integer, int)),
+    "int": _integer_type(8, 32, (_integer, int)),
+    "bigint": _integer_type(8, 64, (_integer, int)),
+    "date": _integer_type(4, 32, (_days, _day)),
+    "timestamp": _integer_type(8, 64, (_micros, _instant)),
+    "timestamp_ntz": _integer_type(8, 64, (_naive_micros, _naive)),
+    "string": BytesColumnType(_text_bytes, bytes.decode),
+    "binary": BytesColumnType(_own_bytes, bytes),
 }
 
 
-def kind_named(name: str) -> Kind:
-    """Return what is known of a kind: `bigint`, `decimal(10,2)`."""
-    if name in _KINDS:
-        return _KINDS[name]
+def column_type_named(name: str) -> KeyColumnType:
+    """Return the key column type of an SQL type: `bigint`, `decimal(10,2)`."""
+    if name in _COLUMN_TYPES:
+        return _COLUMN_TYPES[name]
     if name.startswith("decimal(") and name.endswith(")"):
         precision, scale = map(int, name[8:-1].split(","))
-        return _decimal_kind(precision, scale)
+        return _decimal_type(precision, scale)
     raise InvariantBroken(reason=f"there is no kind of key '{name}'")

@@ -1,4 +1,4 @@
-"""Hashes of keys: takes keys, gives the 64-bit hash and the key group that Spark's SQL gives for them.
+"""Spark's 64-bit hash of keys, and the key group of a hash.
 
 The hash is Spark's `xxhash64(column, …)`: XXH64 with seed 42, each column's hash being the next one's seed;
 null leaves the hash as it is. Spark computes the key group of every row; tools compute the same here.
@@ -16,7 +16,7 @@ import xxhash
 
 SEED = 42
 
-# Spark keeps a decimal of at most so many digits in a long, and hashes it as one.
+# Spark stores a decimal of at most so many digits in a long, and hashes it as one.
 DECIMAL_LONG_DIGITS_MAX = 18
 
 _SIGN = 1 << 63
@@ -36,7 +36,7 @@ def hash_bytes(content: bytes, seed: int) -> int:
 
 
 def signed(unsigned: int) -> int:
-    """Return an unsigned hash as Spark shows it."""
+    """Return an unsigned hash as the signed one of Spark."""
     return unsigned - (1 << 64) if unsigned & _SIGN else unsigned
 
 
@@ -46,17 +46,17 @@ def groups_of_hashes(hashes: Hashes, max_parallelism: int) -> npt.NDArray[np.int
 
 
 def int_bytes(value: int) -> bytes:
-    """Return what is hashed of a boolean, a tinyint, a smallint, an int or a date."""
+    """Return the bytes hashed of a boolean, a tinyint, a smallint, an int or a date."""
     return value.to_bytes(4, "little", signed=True)
 
 
 def long_bytes(value: int) -> bytes:
-    """Return what is hashed of a bigint, a timestamp or a short decimal."""
+    """Return the bytes hashed of a bigint, a timestamp or a short decimal."""
     return value.to_bytes(8, "little", signed=True)
 
 
 def wide_bytes(value: int) -> bytes:
-    """Return what is hashed of the digits of a long decimal: Java's BigInteger.toByteArray."""
+    """Return the bytes hashed of the unscaled value of a long decimal: Java's BigInteger.toByteArray."""
     width = (value if value >= 0 else ~value).bit_length() // 8 + 1
     return value.to_bytes(width, "big", signed=True)
 
@@ -65,14 +65,14 @@ def hash_ints(values: npt.NDArray[Any], seeds: Hashes) -> Hashes:
     """Return the hashes of 32-bit integers, each with its own seed."""
     words = values.astype(np.int32).view(np.uint32).astype(np.uint64)
     hashes = (seeds + _P5 + np.uint64(4)) ^ (words * _P1)
-    return _mixed(_turned(hashes, 23) * _P2 + _P3)
+    return _mixed(_rotated(hashes, 23) * _P2 + _P3)
 
 
 def hash_longs(values: npt.NDArray[Any], seeds: Hashes) -> Hashes:
     """Return the hashes of 64-bit integers, each with its own seed."""
     words = values.astype(np.int64).view(np.uint64)
-    hashes = (seeds + _P5 + np.uint64(8)) ^ (_turned(words * _P2, 31) * _P1)
-    return _mixed(_turned(hashes, 27) * _P1 + _P4)
+    hashes = (seeds + _P5 + np.uint64(8)) ^ (_rotated(words * _P2, 31) * _P1)
+    return _mixed(_rotated(hashes, 27) * _P1 + _P4)
 
 
 def hash_texts(values: Sequence[bytes], seeds: Hashes) -> Hashes:
@@ -89,7 +89,7 @@ def keep_where_null(column: pa.Array, hashes: Hashes, seeds: Hashes) -> Hashes:
     return np.where(missing, seeds, hashes)
 
 
-def _turned(words: Hashes, bits: int) -> Hashes:
+def _rotated(words: Hashes, bits: int) -> Hashes:
     return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
 
 

@@ -1,8 +1,11 @@
-"""Lines between the workers of one machine: takes messages of plain values, gives them to the other end.
+"""Connections between the workers of one machine: messages of plain values over a Unix socket.
 
-A message is a row of None, numbers, texts, bytes, lists and dicts, as MessagePack behind its length; tuples
-arrive as lists. Sockets lie in Linux's abstract names, which need no file and go with their worker; elsewhere
-there are no lines. Both ends make sure that the other one belongs to the same user.
+A message is a row of None, numbers, texts, bytes, lists and dicts:
+
+    length u64, big-endian | MessagePack array
+
+Tuples arrive as lists. The sockets have names in Linux's abstract namespace, which need no file and go with
+their process; elsewhere there are no connections. Both ends check that the peer belongs to the same user.
 """
 
 from __future__ import annotations
@@ -16,65 +19,65 @@ from msgspec import DecodeError, msgpack
 
 _LENGTH = struct.Struct(">Q")
 _PEER = struct.Struct("3i")
-_WAITING_MAX = 64
-# Larger ones have fewer turns between the two ends.
+_BACKLOG_MAX = 64
+# With larger buffers the two ends take turns less often.
 _BUFFER_BYTES = 1024 * 1024
 
 
-class LineLost(Exception):
-    """The other end is gone, or does not answer in time."""
+class ConnectionLost(Exception):
+    """The peer is gone, or does not answer in time."""
 
 
-class Line:
+class Connection:
     """One connection; used by one thread at each end."""
 
-    def __init__(self, connection: socket.socket, *, wait_seconds_max: float | None) -> None:
-        self._connection = connection
-        connection.settimeout(wait_seconds_max)
+    def __init__(self, connected: socket.socket, *, wait_seconds_max: float | None) -> None:
+        self._socket = connected
+        connected.settimeout(wait_seconds_max)
         for side in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            connection.setsockopt(socket.SOL_SOCKET, side, _BUFFER_BYTES)
+            connected.setsockopt(socket.SOL_SOCKET, side, _BUFFER_BYTES)
 
     def send(self, message: tuple[Any, ...]) -> None:
-        """Send a message; LineLost when it cannot be."""
+        """Send a message; ConnectionLost when it cannot be sent."""
         content = msgpack.encode(message)
         try:
-            self._connection.sendall(_LENGTH.pack(len(content)))
-            self._connection.sendall(content)
+            self._socket.sendall(_LENGTH.pack(len(content)))
+            self._socket.sendall(content)
         except OSError as problem:
-            raise LineLost(str(problem)) from problem
+            raise ConnectionLost(str(problem)) from problem
 
     def receive(self) -> list[Any]:
-        """Return the next message; LineLost when there is none to come."""
+        """Return the next message; ConnectionLost when none comes."""
         length = _LENGTH.unpack(self._read(_LENGTH.size))[0]
         try:
             return msgpack.decode(self._read(length), type=list[Any])
         except DecodeError as problem:
-            raise LineLost(f"the other end speaks another language: {problem}") from problem
+            raise ConnectionLost(f"the other end speaks another language: {problem}") from problem
 
     def close(self) -> None:
-        """End the line; the other end finds it lost."""
-        self._connection.close()
+        """Close the connection; the peer finds it lost."""
+        self._socket.close()
 
     def _read(self, size: int) -> bytearray:
         content = bytearray(size)
         rest = memoryview(content)
         try:
             while rest:
-                count = self._connection.recv_into(rest)
+                count = self._socket.recv_into(rest)
                 if not count:
-                    raise LineLost("the other end closed it")
+                    raise ConnectionLost("the other end closed it")
                 rest = rest[count:]
         except OSError as problem:
-            raise LineLost(str(problem)) from problem
+            raise ConnectionLost(str(problem)) from problem
         return content
 
 
 def listen() -> socket.socket | None:
-    """Return a socket that others of this machine can connect to; None where there are no abstract names."""
+    """Return a socket that others of this machine can connect to; None without an abstract namespace."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(b"")  # Linux finds a name that is free
-        listening.listen(_WAITING_MAX)
+        listening.listen(_BACKLOG_MAX)
     except OSError:
         listening.close()
         return None
@@ -83,36 +86,36 @@ def listen() -> socket.socket | None:
 
 
 def address_of(listening: socket.socket) -> bytes:
-    """Return by what others connect to a socket."""
+    """Return the address of a listening socket."""
     name = listening.getsockname()
     return name if isinstance(name, bytes) else os.fsencode(name)
 
 
-def connect(address: bytes, *, wait_seconds_max: float) -> Line | None:
-    """Connect to a worker; None when nobody of this user listens there."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(wait_seconds_max)
+def connect(address: bytes, *, wait_seconds_max: float) -> Connection | None:
+    """Connect to a worker; None when no process of this user listens there."""
+    connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connecting.settimeout(wait_seconds_max)
     try:
-        connection.connect(address)
+        connecting.connect(address)
     except OSError:
-        connection.close()
+        connecting.close()
         return None
-    return _own(connection, wait_seconds_max)
+    return _check_peer(connecting, wait_seconds_max)
 
 
-def accept(listening: socket.socket) -> Line | None:
-    """Return the line to one who connects; None when there is none after all, or it is another user."""
+def accept(listening: socket.socket) -> Connection | None:
+    """Return the connection of a waiting peer; None when there is none after all, or it is another user's."""
     try:
-        connection, _ = listening.accept()
+        connected, _ = listening.accept()
     except OSError:
         return None
-    return _own(connection, None)
+    return _check_peer(connected, None)
 
 
-def _own(connection: socket.socket, wait_seconds_max: float | None) -> Line | None:
-    """Return a line to a process of the same user; others are hung up on."""
-    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+def _check_peer(connected: socket.socket, wait_seconds_max: float | None) -> Connection | None:
+    """Return a connection to a process of the same user; one of another user is closed."""
+    peer = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     if _PEER.unpack(peer)[1] == os.geteuid():
-        return Line(connection, wait_seconds_max=wait_seconds_max)
-    connection.close()
+        return Connection(connected, wait_seconds_max=wait_seconds_max)
+    connected.close()
     return None

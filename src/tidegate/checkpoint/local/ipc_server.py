@@ -1,9 +1,9 @@
-"""Lending a copy: takes a copy that is open here and a line, does what the borrower asks of it.
+"""The server end of a remote store: calls of another worker on a store that is open here.
 
-Spark gives a partition's next task to whichever Python worker is free, mostly to another one than before. To
-close the copy here and open it there would write its memory out and begin with empty caches, batch after
-batch. So the worker that has it open lends it: the borrower asks over a line, and everything else about the
-batch happens at the borrower's.
+Spark gives a partition's next task to whichever Python worker is free, mostly to another one than before.
+Closing the store here and opening it there would write its memory out and begin with empty caches, batch
+after batch. So the worker that has it open serves it: the client calls it over a connection, and everything
+else about the batch happens at the client.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tidegate.checkpoint.backend import Backend, Changes, Version
-from tidegate.checkpoint.local.ipc import Line, LineLost
+from tidegate.checkpoint.backend import Backend, StateChanges, Version
+from tidegate.checkpoint.local.ipc import Connection, ConnectionLost
 from tidegate.errors import TidegateError
 
 log = logging.getLogger(__name__)
 
-# In the first message; workers that speak otherwise do not lend to each other.
-LANGUAGE = 2
-# What a borrower says at the end: the copy stays open here, or is closed for the next one who claims it.
-KEEP = "keep"
-GIVE_UP = "give_up"
+# In the first message; workers of another version of the protocol serve each other nothing.
+PROTOCOL = 2
+# The last message of a client: the store stays open at the server, or is closed for whoever locks it next.
+KEEP_OPEN = "keep"
+RELEASE = "give_up"
 
 
 def _page(backend: Backend, start: bytes, stop: bytes, count_max: int) -> Sequence[Sequence[bytes]]:
@@ -37,12 +37,12 @@ def _pages(backend: Backend, ranges: Any, count_max: int) -> Sequence[Sequence[S
 
 def _version(backend: Backend) -> tuple[int, int, str] | None:
     found = backend.version()
-    return None if found is None else (found.epoch, found.batch, found.head_id)
+    return None if found is None else (found.epoch, found.batch, found.commit_id)
 
 
 def _apply(backend: Backend, ranges: Any, keys: Any, values: Any, version: tuple[int, int, str]) -> None:
     entries = dict(zip(keys, values, strict=True))
-    backend.apply(Changes([(start, stop) for start, stop in ranges], entries), Version(*version))
+    backend.apply(StateChanges([(start, stop) for start, stop in ranges], entries), Version(*version))
 
 
 def _snapshot(backend: Backend, folder: str) -> list[str]:
@@ -54,7 +54,7 @@ def _sizes(backend: Backend) -> tuple[int, int]:
     return sizes.size_bytes, sizes.entry_count
 
 
-# All arguments and results are plain values: they go over a line.
+# All arguments and results are plain values: they are sent in messages.
 CALLS: dict[str, Callable[..., Any]] = {
     "get": lambda backend, key: backend.get(key),
     "get_many": lambda backend, keys: backend.get_many(keys),
@@ -67,27 +67,27 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
-def lend(backend: Backend, line: Line) -> bool:
-    """Do what a borrower asks until it says that it is done; say whether the copy may stay open.
+def serve(backend: Backend, connection: Connection) -> bool:
+    """Serve the calls of a client until its last message, and return whether the store may stay open.
 
-    LineLost when the borrower is gone; what it wrote stands with its version, or has none.
+    ConnectionLost when the client is gone; what it wrote has its version, or none.
     """
     while True:
-        name, *arguments = line.receive()
-        if name in (KEEP, GIVE_UP):
-            return bool(name == KEEP)
+        name, *arguments = connection.receive()
+        if name in (KEEP_OPEN, RELEASE):
+            return bool(name == KEEP_OPEN)
         try:
             answer = (True, CALLS[name](backend, *arguments))
         except TidegateError as problem:
             answer = (False, problem.to_wire())
-        line.send(answer)
+        connection.send(answer)
 
 
-def end_loan(line: Line, *, is_asked: bool) -> None:
-    """Tell the borrower that the copy is back in its place, if it waits for that, and hang up."""
+def end_session(connection: Connection, *, is_awaited: bool) -> None:
+    """Close the connection, after telling a client that waits for it that the store is back in its pool."""
     try:
-        if is_asked:
-            line.send((True, None))
-    except LineLost as lost:
-        log.info("a borrower left before its loan was ended: %s", lost)
-    line.close()
+        if is_awaited:
+            connection.send((True, None))
+    except ConnectionLost as lost:
+        log.info("client left before its session ended error=%s", lost)
+    connection.close()

@@ -1,9 +1,9 @@
-"""Claims: takes a folder on this machine, gives it to one holder at a time, keeps a lock file in it.
+"""Locks on folders of this machine: one holder at a time, who can be asked to release.
 
-The lock is the kernel's (flock) on `<folder>/lock`: it goes with the worker that held it, however that one
-ends. In the lock file a holder may write where it can be called. A holder that sits on a folder without need
-is asked for it through `<folder>/wanted`, a named pipe: whoever waits writes a byte, and the holder reads it
-when it gets to it. A byte too much or too few costs a close or a wait.
+The lock is the kernel's (flock) on `<folder>/lock`: it goes with the process that held it, however that one
+ends. The holder may write the address at which it serves the folder's store into the lock file. A holder that
+does not use a folder is asked to release it through `<folder>/wanted`, a named pipe: whoever waits writes a
+byte, and the holder reads it when it gets to it. A byte too many or too few costs a close or a wait.
 """
 
 from __future__ import annotations
@@ -15,53 +15,53 @@ import time
 from pathlib import Path
 
 LOCK_NAME = "lock"
-WANTED_NAME = "wanted"
+REQUESTS_NAME = "wanted"
 # In the name of a folder that is being removed.
 GONE = ".gone."
-# Between two looks at a lock that another one holds.
+# Between two attempts at a lock that another process holds.
 PAUSE_MS = 2
-# A waiter asks again so often: the holder may have thrown the first request away.
-ASK_EVERY_PAUSES = 10
+# A waiter repeats its request so often: the holder may have drained the first one.
+REQUEST_EVERY_PAUSES = 10
 
 
-class Claim:
-    """A folder that this worker has for itself until `release`."""
+class FolderLock:
+    """A folder that only this worker may use until `release`."""
 
-    def __init__(self, folder: Path, lock: int, wanted: int) -> None:
+    def __init__(self, folder: Path, lock: int, requests: int) -> None:
         self.folder = folder
         self._lock = lock
-        self._wanted = wanted
+        self._requests = requests
 
     @property
     def request_fd(self) -> int:
-        """Return the file descriptor that becomes readable when somebody asks for the folder."""
-        return self._wanted
+        """Return the file descriptor that becomes readable when another process requests the folder."""
+        return self._requests
 
     @property
-    def mark(self) -> int:
-        """Return a number that no later claim on a folder of this name has while this one is held."""
+    def inode(self) -> int:
+        """Return a number that no later lock on a folder of this name has while this one is held."""
         return os.fstat(self._lock).st_ino
 
     def is_lost(self) -> bool:
-        """Return whether the folder was taken away under its holder: another one may have it by now."""
+        """Return whether the folder was removed under its holder: another one may have locked it."""
         try:
             return not os.path.samestat(os.fstat(self._lock), (self.folder / LOCK_NAME).stat())
         except FileNotFoundError:
             return True
 
-    def is_wanted(self) -> bool:
-        """Return whether somebody asked for the folder since the last look."""
+    def is_requested(self) -> bool:
+        """Return whether another process has requested the folder since the last call."""
         try:
-            return bool(os.read(self._wanted, 4096))
+            return bool(os.read(self._requests, 4096))
         except BlockingIOError:
             return False
 
     def touch(self, now_us: int) -> None:
-        """Note when the folder was last used."""
+        """Record when the folder was last used."""
         os.utime(self._lock, ns=(now_us * 1_000, now_us * 1_000))
 
-    def note(self, address: bytes) -> None:
-        """Write down where the holder can be called, for those who find the folder taken."""
+    def write_address(self, address: bytes) -> None:
+        """Write the address at which the holder serves the folder's store into the lock file."""
         if os.pread(self._lock, len(address) + 1, 0) != address:
             used = os.fstat(self._lock)
             os.ftruncate(self._lock, 0)
@@ -69,61 +69,61 @@ class Claim:
             os.utime(self._lock, ns=(used.st_atime_ns, used.st_mtime_ns))
 
     def remove(self) -> None:
-        """Remove the folder with all in it, and give up the claim.
+        """Remove the folder with all in it, and release the lock.
 
-        It goes under another name first: as soon as its lock file is gone, the next holder is in it.
+        It is renamed first: as soon as its lock file is gone, the next holder may be in it.
         """
-        gone = self.folder.with_name(f"{self.folder.name}{GONE}{os.getpid()}.{self._lock}")
+        renamed = self.folder.with_name(f"{self.folder.name}{GONE}{os.getpid()}.{self._lock}")
         try:
-            self.folder.rename(gone)
+            self.folder.rename(renamed)
         except OSError:
-            gone = self.folder
-        shutil.rmtree(gone, ignore_errors=True)
+            renamed = self.folder
+        shutil.rmtree(renamed, ignore_errors=True)
         self.release()
 
     def release(self) -> None:
-        """Give the folder up; the next one who wants it gets it at once.
+        """Release the folder; a waiting process can lock it at once.
 
-        Unlocked by name, not by closing alone: a forked child may have the same lock open.
+        Unlocked explicitly, not by closing alone: a forked child may have the same lock open.
         """
         fcntl.flock(self._lock, fcntl.LOCK_UN)
         self.forget()
 
     def forget(self) -> None:
-        """Drop a claim that was inherited from a parent by fork: the parent keeps it."""
-        os.close(self._wanted)
+        """Close a lock that was inherited from a parent by fork: the parent holds it on."""
+        os.close(self._requests)
         os.close(self._lock)
 
 
-def claim(folder: Path, *, wait_ms_max: int = 0) -> Claim | None:
-    """Claim a folder, made if it is not there; None when another one holds it for longer than that.
+def lock_folder(folder: Path, *, wait_ms_max: int = 0) -> FolderLock | None:
+    """Lock a folder, created if it is missing; None when another process holds it for longer than that.
 
     Pauses are counted, not timed, so that a clock that stands still does not make a wait without end.
     """
     for pause in range(max(1, wait_ms_max // PAUSE_MS)):
-        found = _try(folder)
+        found = _try_lock(folder)
         if found is not None:
             return found
         if not wait_ms_max:
             return None
-        if pause % ASK_EVERY_PAUSES == 0:
-            ask_for(folder)
+        if pause % REQUEST_EVERY_PAUSES == 0:
+            request_lock(folder)
         time.sleep(PAUSE_MS / 1_000)
-    return _try(folder)
+    return _try_lock(folder)
 
 
-def holder_of(folder: Path) -> bytes | None:
-    """Return where the holder of a folder can be called, if it wrote that down; it may be gone since."""
+def holder_address(folder: Path) -> bytes | None:
+    """Return the address at which the holder of a folder serves it, if it serves it; it may be gone since."""
     try:
         return (folder / LOCK_NAME).read_bytes() or None
     except OSError:
         return None
 
 
-def ask_for(folder: Path) -> None:
-    """Ask the holder of a folder, if it lives, to give it up."""
+def request_lock(folder: Path) -> None:
+    """Ask the holder of a folder, if it lives, to release it."""
     try:
-        pipe = os.open(folder / WANTED_NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        pipe = os.open(folder / REQUESTS_NAME, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # no holder reads it: the lock is free, or will be at once
         return
     try:
@@ -134,10 +134,10 @@ def ask_for(folder: Path) -> None:
         os.close(pipe)
 
 
-def _try(folder: Path) -> Claim | None:
-    """Take the lock now or not at all.
+def _try_lock(folder: Path) -> FolderLock | None:
+    """Lock a folder now or not at all.
 
-    A lock file that was removed between opening and locking it protects nothing: its folder is made again.
+    A lock file that was removed between opening and locking it protects nothing: its folder is created again.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,7 +153,7 @@ def _try(folder: Path) -> Claim | None:
             return None
         try:
             if os.path.samestat(os.fstat(lock), path.stat()):
-                return Claim(folder, lock, _pipe(folder))
+                return FolderLock(folder, lock, _open_pipe(folder))
         except FileNotFoundError:
             pass
         except BaseException:
@@ -162,9 +162,9 @@ def _try(folder: Path) -> Claim | None:
         os.close(lock)
 
 
-def _pipe(folder: Path) -> int:
-    """Open the pipe of requests, emptied; held for reading and writing, so that it never reports an end."""
-    path = folder / WANTED_NAME
+def _open_pipe(folder: Path) -> int:
+    """Open the pipe of requests, drained; open for reading and writing, so that it never reports an end."""
+    path = folder / REQUESTS_NAME
     if not path.is_fifo():
         path.unlink(missing_ok=True)
         os.mkfifo(path, 0o600)
@@ -178,25 +178,25 @@ def _pipe(folder: Path) -> int:
 
 
 def sweep(root: Path, pattern: str, unused_before_us: int | None = None) -> list[Path]:
-    """Remove folders that nobody holds, if they were last used before a time; give what went."""
-    gone = []
+    """Remove folders that no process holds, if they were last used before a time; return those removed."""
+    removed = []
     for lock in sorted(root.glob(f"{pattern}/{LOCK_NAME}")):
         try:
-            found = _try(lock.parent) if _is_unused(lock, unused_before_us) else None
+            found = _try_lock(lock.parent) if _is_unused(lock, unused_before_us) else None
             if found is None:
                 continue
-            # Looked at again: somebody may have used it and given it back in between.
+            # Checked again: another process may have used it and released it in between.
             if _is_unused(lock, unused_before_us):
                 found.remove()
-                gone.append(lock.parent)
+                removed.append(lock.parent)
             else:
                 found.release()
-        except OSError:  # another one was first, or it is another user's
+        except OSError:  # another process was first, or it is another user's
             continue
-    return gone
+    return removed
 
 
-def remove_gone(folder: Path) -> None:
+def remove_leftovers(folder: Path) -> None:
     """Remove what is left of folders beside this one whose removal was cut off."""
     for left in folder.parent.glob(f"{folder.name}*{GONE}*"):
         shutil.rmtree(left, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""The copies that a worker keeps open while no task uses them: takes and gives copies, lends them to others.
+"""The pool of local stores that a worker holds open while no task uses them.
 
-Another worker of this machine that needs a copy borrows it over a line (lending.py), or asks for it through
-its pipe (claims.py) and gets it closed.
+Another worker of this machine that needs one uses it over a connection (ipc_server.py), or requests its lock
+(lock.py) and gets it closed.
 """
 
 from __future__ import annotations
@@ -16,106 +16,105 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidegate.checkpoint.local.ipc import Line, LineLost, accept, address_of, listen
-from tidegate.checkpoint.local.ipc_server import LANGUAGE, end_loan, lend
+from tidegate.checkpoint.local.ipc import Connection, ConnectionLost, accept, address_of, listen
+from tidegate.checkpoint.local.ipc_server import PROTOCOL, end_session, serve
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.checkpoint.local.store import LocalCopy
+    from tidegate.checkpoint.local.store import LocalStore
 
 log = logging.getLogger(__name__)
 
-# Copies that one worker keeps open without using them; each holds file descriptors and a memtable.
-IDLE_COPIES_MAX = 16
-# A worker that lends has a task of its own at the same time: a borrower waits so long for its turn, at most.
+# Stores that one worker holds open without using them; each has file descriptors and a memtable.
+IDLE_STORES_MAX = 16
+# A worker that serves runs a task of its own at the same time: a client waits so long for its turn, at most.
 TURN_SECONDS_MAX = 0.001
 
 
-class CopyPool:
-    """The copies that this worker keeps open while no task uses them; safe for any thread.
+class LocalStorePool:
+    """The stores that this worker holds open while no task uses them; safe for any thread.
 
-    One thread listens for other workers' requests, and each loan has one. They start with the first copy that
-    is put in, never at import: workers are forked, and threads are not.
+    One thread listens for other workers' requests, and each session has one. They start with the first store
+    that is put in, never at import: workers are forked, and threads are not.
     """
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._idle: OrderedDict[Path, LocalCopy] = OrderedDict()
+        self._idle: OrderedDict[Path, LocalStore] = OrderedDict()
         self._wake: tuple[int, int] | None = None
         self._listening: socket.socket | None = None
         self._address = b""
 
-    def take(self, folder: Path) -> LocalCopy | None:
-        """Return a copy that is kept open, to one task alone."""
+    def take(self, folder: Path) -> LocalStore | None:
+        """Remove an open store from the pool and return it, to one task alone."""
         with self._mutex:
-            copy = self._idle.pop(folder, None)
-        if copy is not None and copy.held.is_lost():
-            log.warning("the copy in %s was removed under this worker", folder)
-            _give_up_kept(copy)
+            local = self._idle.pop(folder, None)
+        if local is not None and local.lock.is_lost():
+            log.warning("store removed under this worker folder=%s", folder)
+            _release(local)
             return None
-        return copy
+        return local
 
-    def put(self, copy: LocalCopy) -> None:
-        """Keep a copy open, unless somebody asked for it; of too many, the one unused longest goes."""
-        if copy.held.is_wanted():
-            copy.give_up()
+    def put(self, local: LocalStore) -> None:
+        """Hold a store open, unless its lock is requested; of too many, the least recently used is closed."""
+        if local.lock.is_requested():
+            local.release()
             return
         extra = None
         with self._mutex:
-            self._idle[copy.folder] = copy
-            if len(self._idle) > IDLE_COPIES_MAX:
+            self._idle[local.folder] = local
+            if len(self._idle) > IDLE_STORES_MAX:
                 _, extra = self._idle.popitem(last=False)
             wake = self._start()
-            copy.held.note(self._address if copy.is_served else b"")
+            local.lock.write_address(self._address if local.is_served else b"")
         try:
             os.write(wake, b"!")
         except BlockingIOError:  # the listener has enough to wake it
             pass
         if extra is not None:
-            _give_up_kept(extra)
+            _release(extra)
 
     def close(self) -> None:
-        """Close all copies that are kept open."""
+        """Close all stores of the pool."""
         with self._mutex:
             idle = list(self._idle.values())
             self._idle.clear()
-        for copy in idle:
-            _give_up_kept(copy)
+        for local in idle:
+            _release(local)
 
     def abandon(self) -> None:
         """Drop what a fork copied, without closing it: the parent has it open.
 
-        The copies stay referenced for the life of this worker, so that no destructor writes to their files.
+        The stores stay referenced for the life of this worker, so that no destructor writes to their files.
         """
         self._mutex = threading.Lock()
         if self._listening is not None:
             self._listening.close()
-        for copy in self._idle.values():
-            copy.held.forget()
+        for local in self._idle.values():
+            local.lock.forget()
         _ABANDONED.append(self)
 
     def _start(self) -> int:
-        """Start listening, once; give what wakes the listener."""
+        """Start listening, once, and return the descriptor that wakes the listener."""
         if self._wake is None:
             self._wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             self._listening = listen()
             if self._listening is not None:
                 self._address = address_of(self._listening)
-            threading.Thread(target=self._listen, name="state-copies", daemon=True).start()
+            threading.Thread(target=self._listen, name="state-stores", daemon=True).start()
         return self._wake[1]
 
     def _listen(self) -> None:
         while True:
-            asked = self._wait()
-            for folder in asked:
-                copy = self.take(folder)
-                if copy is not None:
-                    _give_up_kept(copy)
+            for folder in self._wait():
+                local = self.take(folder)
+                if local is not None:
+                    _release(local)
 
     def _wait(self) -> list[Path]:
-        """Wait until a copy that is kept is asked for, or the set of kept ones changed."""
+        """Wait for requests or a change of the set of idle stores, and return the requested ones."""
         with self._mutex:
-            folders = {copy.held.request_fd: folder for folder, copy in self._idle.items()}
+            folders = {local.lock.request_fd: folder for folder, local in self._idle.items()}
             wake = self._wake[0] if self._wake else -1
         poll = select.poll()
         for fd in (wake, *folders):
@@ -127,54 +126,57 @@ class CopyPool:
         if wake in ready:
             os.read(wake, 4096)
         if calls in ready and self._listening is not None:
-            line = accept(self._listening)
-            if line is not None:
-                threading.Thread(target=self._lend, args=(line,), name="state-loan", daemon=True).start()
+            connection = accept(self._listening)
+            if connection is not None:
+                arguments = (connection,)
+                threading.Thread(
+                    target=self._serve, args=arguments, name="state-session", daemon=True
+                ).start()
         return [folders[fd] for fd in ready if fd in folders]
 
-    def _lend(self, line: Line) -> None:
-        """Lend a copy to another worker, if it is idle, until that one is done or gone."""
-        copy: LocalCopy | None = None
-        is_kept = is_over = False
+    def _serve(self, connection: Connection) -> None:
+        """Serve a store to another worker, if it is idle, until that one is done or gone."""
+        local: LocalStore | None = None
+        stays_open = is_done = False
         try:
-            language, folder, opened_as = line.receive()
-            copy = self.take(Path(folder)) if language == LANGUAGE else None
-            if copy is not None and copy.opened_as != opened_as:
-                self.put(copy)
-                copy = None
-            line.send((copy is not None,))
-            if copy is not None:
+            protocol, folder, open_options = connection.receive()
+            local = self.take(Path(folder)) if protocol == PROTOCOL else None
+            if local is not None and local.open_options != open_options:
+                self.put(local)
+                local = None
+            connection.send((local is not None,))
+            if local is not None:
                 sys.setswitchinterval(min(sys.getswitchinterval(), TURN_SECONDS_MAX))
-                is_kept = lend(copy.backend, line)
-                is_over = True
-        except LineLost as lost:
-            log.info("a borrower is gone: %s", lost)
+                stays_open = serve(local.backend, connection)
+                is_done = True
+        except ConnectionLost as lost:
+            log.info("client of a store gone error=%s", lost)
         finally:
-            if copy is not None and is_kept:
-                self.put(copy)
-            elif copy is not None:
-                _give_up_kept(copy)
-            # Said to a borrower that waits for something else, it would be taken for the answer.
-            end_loan(line, is_asked=is_over)
+            if local is not None and stays_open:
+                self.put(local)
+            elif local is not None:
+                _release(local)
+            # Sent to a client that waits for something else, it would be taken for that answer.
+            end_session(connection, is_awaited=is_done)
 
 
-def _give_up_kept(copy: LocalCopy) -> None:
+def _release(local: LocalStore) -> None:
     try:
-        copy.give_up()
+        local.release()
     except TidegateError as problem:
-        log.warning("the copy in %s was not closed well: %s", copy.folder, problem)
+        log.warning("store not closed cleanly folder=%s error=%s", local.folder, problem)
 
 
-_ABANDONED: list[CopyPool] = []
-_POOLS: list[CopyPool] = []
+_ABANDONED: list[LocalStorePool] = []
+_POOLS: list[LocalStorePool] = []
 _POOLS_MUTEX = threading.Lock()
 
 
-def pool() -> CopyPool:
-    """Return this worker's pool of open copies."""
+def pool() -> LocalStorePool:
+    """Return this worker's pool of open stores."""
     with _POOLS_MUTEX:
         if not _POOLS:
-            _POOLS.append(CopyPool())
+            _POOLS.append(LocalStorePool())
         return _POOLS[0]
 
 

@@ -1,12 +1,13 @@
-"""Local copies: takes a partition, gives its copy on this machine, keeps it for the next batch.
+"""The local store of a partition: its state on this machine, which may be lost at any moment.
 
-A copy is a folder `<root>/<hash of the checkpoint>/<operator>/e<epoch>/<partition>` with the backend's
-files in `db`. It is never the truth: whatever is wrong with it, it is removed and made again. One worker
-holds it at a time (claims.py); it stays open after a task (kept.py), and is lent or given up when another
-worker of this machine asks for it. Beside it lie, each with a lock of its own, private copies of attempts
-that could not wait (`<partition>.private.…`) and the files of snapshots on their way into the checkpoint
-(`<partition>.snapshot.…`); what a dead worker left of these, or of a removal (`….gone.…`), is removed by the
-next one that opens the copy. Which attempts opened a partition is kept by the operator (attempts.py).
+A local store is a folder `<root>/<hash of the checkpoint>/<operator>/e<epoch>/<partition>` with the backend's
+files in `db-<kind>.<inode of its lock>`. It is never the truth: whatever is wrong with it, it is removed and
+restored from the checkpoint. One worker holds its lock at a time (lock.py); it stays open after a task
+(pool.py), and is served or released when another worker of this machine needs it. Beside it lie, each with a
+lock of its own, private stores of attempts that could not wait (`<partition>.private.…`) and the files of
+snapshots on their way into the checkpoint (`<partition>.snapshot.…`); what a dead worker left of these, or of
+a removal (`….gone.…`), is removed by the next one that opens the store. The operator's folder also has the
+attempts that opened each partition (attempts.py).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ import xxhash
 
 from tidegate.checkpoint.backend import Backend, BackendFactory
 from tidegate.checkpoint.local.attempts import forget_unused
-from tidegate.checkpoint.local.lock import Claim, claim, remove_gone, sweep
+from tidegate.checkpoint.local.lock import FolderLock, lock_folder, remove_leftovers, sweep
 from tidegate.checkpoint.local.pool import pool
 from tidegate.checkpoint.rescale import Redistribution, no_operator_state
-from tidegate.checkpoint.store import Depot, checkpoint_error
+from tidegate.checkpoint.store import CheckpointStore, checkpoint_error
 from tidegate.errors import InvariantBroken, StorageFailed, TidegateError
 from tidegate.model.clock import Clock
 from tidegate.storage.files import is_full
@@ -35,49 +36,49 @@ from tidegate.storage.files import is_full
 log = logging.getLogger(__name__)
 
 ROOT_VARIABLE = "TIDEGATE_STATE_DIR"
-# A copy that no task used for a week is of no use: catching it up costs as much as making it again.
+# A store that no task used for a week is of no use: catching it up costs as much as restoring it.
 UNUSED_US_MAX = 7 * 24 * 3_600 * 1_000_000
-# Private copies of one worker for one partition; names are tried in turn.
-PRIVATE_COPIES_MAX = 1_000
+# Private stores of one worker for one partition; names are tried in turn.
+PRIVATE_STORES_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where copies are on this machine, and how one is opened and waited for."""
+class LocalDirectory:
+    """The directory of local stores on this machine, and how one is opened and waited for."""
 
     root: Path
     factory: BackendFactory
     keep_open: bool
     wait_ms_max: int
     clock: Clock
-    # How operator state is shared out when the number of partitions changes.
+    # How operator state is redistributed when the number of partitions changes.
     redistribution: Redistribution = no_operator_state
-    # Whether a store that is kept open is served to other processes, and theirs are used.
+    # Whether a store that is held open is served to other processes, and theirs are used.
     is_served: bool = False
 
     def open_backend(self, folder: Path) -> Backend:
         """Open a backend in a folder."""
         return self.factory.open(folder, lambda: int(self.clock.monotonic_seconds() * 1e9))
 
-    def folder(self, depot: Depot, epoch: int, partition: int) -> Path:
-        """Return the folder of a partition's copy."""
-        return self.operator_folder(depot) / f"e{epoch}" / str(partition)
+    def folder(self, store: CheckpointStore, epoch: int, partition: int) -> Path:
+        """Return the folder of a partition's local store."""
+        return self.operator_folder(store) / f"e{epoch}" / str(partition)
 
-    def operator_folder(self, depot: Depot) -> Path:
+    def operator_folder(self, store: CheckpointStore) -> Path:
         """Return the folder of all that belongs to one operator of a checkpoint."""
-        address = xxhash.xxh3_64_hexdigest(str(depot.root.resolve()).encode())
-        return self.root / address / depot.root.name
+        address = xxhash.xxh3_64_hexdigest(str(store.root.resolve()).encode())
+        return self.root / address / store.root.name
 
 
 def default_root() -> Path:
-    """Return folder for copies when the settings name none: from the environment, else a temporary one."""
+    """Return the root of local stores without a setting: from the environment, else a temporary one."""
     named = os.environ.get(ROOT_VARIABLE)
     return Path(named) if named else Path(tempfile.gettempdir()) / f"tidegate-state-{os.getuid()}"
 
 
 @contextmanager
 def local_files(folder: Path) -> Iterator[None]:
-    """Return what the disk refuses below a folder for copies as an error of ours that names it."""
+    """Turn an OSError of the disk below a folder of local stores into an error that names the folder."""
     try:
         yield
     except OSError as problem:
@@ -88,52 +89,52 @@ def local_files(folder: Path) -> Iterator[None]:
         raise StorageFailed(path=str(folder), reason=reason, hint=hint) from problem
 
 
-class CopyMoved(Exception):
-    """The copy is open elsewhere than before: at which batch it stands is to be looked at again."""
+class StoreMoved(Exception):
+    """The store is open elsewhere than before: its version must be read again."""
 
 
-class LocalCopy:
-    """One partition's copy, held by this worker: a claimed folder and, when open, the backend in it."""
+class LocalStore:
+    """One partition's local store, held by this worker: a locked folder and, when open, the backend in it."""
 
-    def __init__(self, held: Claim, place: Place, *, is_private: bool) -> None:
-        self.held = held
+    def __init__(self, lock: FolderLock, directory: LocalDirectory, *, is_private: bool) -> None:
+        self.lock = lock
         self.is_private = is_private
-        self._place = place
+        self._directory = directory
         self._backend: Backend | None = None
 
     @property
     def folder(self) -> Path:
-        """Return the copy's folder."""
-        return self.held.folder
+        """Return the store's folder."""
+        return self.lock.folder
 
     @property
     def is_served(self) -> bool:
-        """True if other processes may use it while it is kept open."""
-        return self._place.is_served
+        """True if other processes may use it while it is held open."""
+        return self._directory.is_served
 
     @property
-    def opened_as(self) -> str:
+    def open_options(self) -> str:
         """Return how it is opened, as text: a store is served only to those who would open it in this way."""
-        return repr(self._place.factory)
+        return repr(self._directory.factory)
 
     @property
     def kind(self) -> str:
-        """Return the kind of its backend; a copy is never opened by another kind."""
-        return self._place.factory.kind
+        """Return the kind of its backend; a store is never opened by another kind."""
+        return self._directory.factory.kind
 
-    def is_for(self, place: Place) -> bool:
-        """True if it is opened as another would open it: with another retention it forgets other keys."""
-        return self._place.factory == place.factory
+    def is_for(self, directory: LocalDirectory) -> bool:
+        """True if a directory's stores are opened in the same way: another retention forgets other keys."""
+        return self._directory.factory == directory.factory
 
     @property
     def files(self) -> Path:
-        """Return the folder in which the backend keeps its files.
+        """Return the folder in which the backend stores its files.
 
-        It has the mark of the claim: should somebody remove the copy under a worker that has it open, and
-        another one make it anew, the two never write to one folder. RocksDB would take the other's files for
-        its own, and put them into a snapshot.
+        Its name has the inode of the lock: should somebody remove the store under a worker that has it open,
+        and another one rebuild it, the two never write to one folder. RocksDB would take the other's files
+        for its own, and put them into a snapshot.
         """
-        return self.folder / f"db-{self.kind}.{self.held.mark}"
+        return self.folder / f"db-{self.kind}.{self.lock.inode}"
 
     @property
     def backend(self) -> Backend:
@@ -144,135 +145,133 @@ class LocalCopy:
 
     @property
     def is_open(self) -> bool:
-        """Return whether there is a backend; a copy that could not be brought to its batch has none."""
+        """Return whether there is a backend; a store that could not be restored has none."""
         return self._backend is not None
 
     def open(self) -> Backend | None:
-        """Open what is there; None when nothing is. Damage is StorageCorrupt, and the copy stays closed."""
-        self._settle()
+        """Open what is there; None when nothing is. Damage is StorageCorrupt, and the store stays closed."""
+        self._rename_files()
         if self._backend is None and self.files.is_dir():
-            self._backend = self._place.open_backend(self.files)
+            self._backend = self._directory.open_backend(self.files)
         return self._backend
 
-    def _settle(self) -> None:
-        """Give the files the mark of this claim: the whole folder may be a copy, or of an older version."""
-        if self._backend is None and not self.files.is_dir() and not self.held.is_lost():
+    def _rename_files(self) -> None:
+        """Rename the files after this lock: the whole folder may be a copy, or of an older version."""
+        if self._backend is None and not self.files.is_dir() and not self.lock.is_lost():
             found = list(self.folder.glob(f"db-{self.kind}*"))
             if len(found) == 1:
                 found[0].rename(self.files)
 
-    def open_beside(self, folder: Path) -> Backend:
-        """Open a backend in another folder, as this copy would be opened."""
-        return self._place.open_backend(folder)
-
     def wipe(self) -> Path:
-        """Remove everything in the copy; give the folder in which the next one is made, not there yet."""
+        """Remove everything in the store; return the folder, not created yet, for the next one."""
         self.close()
         left = [self.files, self._unfinished]
-        if not self.held.is_lost():
+        if not self.lock.is_lost():
             left += [*self.folder.glob("db-*"), *self.folder.glob("unfinished*")]
         for folder in left:
             shutil.rmtree(folder, ignore_errors=True)
         return self._unfinished
 
     def adopt(self) -> Backend:
-        """Take the folder that `wipe` gave, now filled, as the copy, and open it.
+        """Rename the folder that `wipe` returned, now filled, to the store's files, and open them.
 
-        The rename makes it the copy, whole; a kill before leaves a folder that the next `wipe` removes.
+        The rename makes it the store, whole; a kill before leaves a folder that the next `wipe` removes.
         """
         self._unfinished.rename(self.files)
-        self._backend = self._place.open_backend(self.files)
+        self._backend = self._directory.open_backend(self.files)
         return self._backend
 
     def close(self) -> None:
-        """Close the backend; the claim stays."""
+        """Close the backend; the lock stays."""
         backend, self._backend = self._backend, None
         if backend is not None:
             backend.close()
 
-    def give_up(self) -> None:
-        """Close the copy and let others have it; a private one is removed."""
+    def release(self) -> None:
+        """Close the store and release its lock; a private one is removed."""
         try:
             self.close()
         finally:
             if self.is_private:
-                self.held.remove()
+                self.lock.remove()
             else:
-                self.held.release()
+                self.lock.release()
 
-    def keep(self) -> None:
-        """Let the copy stay open for the next task, in this worker."""
+    def keep_open(self) -> None:
+        """Leave the store open for the next task, in this worker."""
         pool().put(self)
 
     @property
     def _unfinished(self) -> Path:
-        return self.folder / f"unfinished.{self.held.mark}"
+        return self.folder / f"unfinished.{self.lock.inode}"
 
 
-# Gives a copy that another worker has open and lends; None when none does.
-Borrow = Callable[[Place, Path], LocalCopy | None]
+# Returns a store that another worker has open and serves; None when none does.
+ConnectRemote = Callable[[LocalDirectory, Path], LocalStore | None]
 
 
-def acquire(place: Place, folder: Path, borrow: Borrow | None = None) -> LocalCopy:
-    """Return a partition's copy to this task: the one kept open, the one on the disk, or else a private one.
+def acquire(
+    directory: LocalDirectory, folder: Path, connect_remote: ConnectRemote | None = None
+) -> LocalStore:
+    """Return a partition's local store to this task: the open one, the one on the disk, or a private one.
 
-    A holder that does not use it lends it to a task that may borrow, else gives it up at once; one whose task
-    runs still is waited for a short while, and then a private copy is made from the checkpoint, so that no
-    task waits for ever.
+    A holder that does not use it serves it to a task that may use remote stores, else releases it at once; a
+    holder whose task still runs is waited for a short while, and then a private store is restored from the
+    checkpoint, so that no task waits for ever.
     """
-    kept = pool().take(folder)
-    if kept is not None and kept.is_for(place):
-        kept.held.touch(place.clock.now_us())
-        return kept
-    if kept is not None:
-        kept.give_up()
-    held = claim(folder)
-    if held is None and borrow is not None:
-        borrowed = borrow(place, folder)
-        if borrowed is not None:
-            return borrowed
-    held = held or claim(folder, wait_ms_max=place.wait_ms_max)
-    if held is not None:
+    idle = pool().take(folder)
+    if idle is not None and idle.is_for(directory):
+        idle.lock.touch(directory.clock.now_us())
+        return idle
+    if idle is not None:
+        idle.release()
+    lock = lock_folder(folder)
+    if lock is None and connect_remote is not None:
+        remote = connect_remote(directory, folder)
+        if remote is not None:
+            return remote
+    lock = lock or lock_folder(folder, wait_ms_max=directory.wait_ms_max)
+    if lock is not None:
         sweep(folder.parent, f"{folder.name}.private.*")
         sweep(folder.parent, f"{folder.name}.snapshot.*")
-        remove_gone(folder)
-        held.touch(place.clock.now_us())
-        return LocalCopy(held, place, is_private=False)
-    log.warning("the copy in %s is in use for long; a private one is made", folder)
-    return LocalCopy(claim_beside(folder, "private"), place, is_private=True)
+        remove_leftovers(folder)
+        lock.touch(directory.clock.now_us())
+        return LocalStore(lock, directory, is_private=False)
+    log.warning("store in use for too long, using a private one folder=%s", folder)
+    return LocalStore(lock_beside(folder, "private"), directory, is_private=True)
 
 
-def claim_beside(folder: Path, purpose: str) -> Claim:
-    """Claim a new folder beside a copy."""
-    for number in range(PRIVATE_COPIES_MAX):
+def lock_beside(folder: Path, purpose: str) -> FolderLock:
+    """Lock a new folder beside a local store."""
+    for number in range(PRIVATE_STORES_MAX):
         beside = folder.with_name(f"{folder.name}.{purpose}.{os.getpid()}.{number}")
         if beside.exists():
             continue
-        held = claim(beside)
-        if held is not None:
-            return held
-    raise InvariantBroken(reason=f"{PRIVATE_COPIES_MAX} folders for '{purpose}' lie beside {folder}")
+        lock = lock_folder(beside)
+        if lock is not None:
+            return lock
+    raise InvariantBroken(reason=f"{PRIVATE_STORES_MAX} folders for '{purpose}' lie beside {folder}")
 
 
-def put_back(place: Place, copy: LocalCopy) -> None:
-    """Give a copy back after a task: it stays open in this worker, or is closed."""
-    if place.keep_open and not copy.is_private:
-        copy.keep()
+def return_store(directory: LocalDirectory, local: LocalStore) -> None:
+    """Return a store after a task: it stays open in this worker, or is closed."""
+    if directory.keep_open and not local.is_private:
+        local.keep_open()
     else:
-        copy.give_up()
+        local.release()
 
 
-def drop(copy: LocalCopy) -> None:
-    """Remove a copy that is not to be trusted: its batch failed in the middle, or its bytes are damaged."""
+def discard_store(local: LocalStore) -> None:
+    """Remove a store that is not to be trusted: its batch failed in the middle, or its bytes are damaged."""
     try:
-        copy.wipe()
+        local.wipe()
     except TidegateError as problem:
-        log.warning("the copy in %s could not be closed: %s", copy.folder, problem)
-    copy.give_up()
+        log.warning("store not closed before its removal folder=%s error=%s", local.folder, problem)
+    local.release()
 
 
-def remove_unused(place: Place) -> list[Path]:
-    """Remove the copies below a root that no task used for a week; give what went."""
-    before_us = place.clock.now_us() - UNUSED_US_MAX
-    forget_unused(place.root, before_us)
-    return sweep(place.root, "*/*/*/*", before_us)
+def remove_unused(directory: LocalDirectory) -> list[Path]:
+    """Remove the stores below a root that no task used for a week; return those removed."""
+    before_us = directory.clock.now_us() - UNUSED_US_MAX
+    forget_unused(directory.root, before_us)
+    return sweep(directory.root, "*/*/*/*", before_us)

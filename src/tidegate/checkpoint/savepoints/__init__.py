@@ -1,1 +1,1 @@
-"""Savepoints: takes a complete batch, keeps a copy of the state after it that pruning leaves alone."""
+"""Savepoints: takes a complete batch, keeps a named copy of the state after it, which is never pruned."""

@@ -1,7 +1,7 @@
-"""What a savepoint says of itself: `savepoint.json` in its folder, format 1.
+"""The record of a savepoint: `savepoint.json` in its folder, format 1.
 
-A savepoint's folder is laid out as an operator's folder in a checkpoint is (schemas, an epoch, its partitions
-with a snapshot and the change files after it), so that state is restored from either in one way.
+A savepoint's folder has the layout of a checkpoint store (schemas, an epoch, its partitions with a snapshot
+and the changelog files after it), so that state is restored from either in the same way.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ RECORD_NAME = "savepoint.json"
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """A named state of an operator: everything it remembered after one batch."""
+    """A named copy of the state of an operator after one batch."""
 
     name: str
     operator: str
@@ -39,7 +39,7 @@ class Savepoint:
 
     @classmethod
     def from_bytes(cls, content: bytes, place: str) -> Savepoint:
-        """Read `savepoint.json`; damage and an unknown format are errors."""
+        """Return the record of a `savepoint.json`; damage and an unknown format are errors."""
         fields = unseal(content, place, FORMAT)
         try:
             del fields["format"]
@@ -49,7 +49,7 @@ class Savepoint:
 
 
 def read_savepoint(folder: Path) -> Savepoint:
-    """Read what a savepoint's folder says of itself; NotFound when it is no savepoint."""
+    """Return the record of a savepoint's folder; NotFound when it is no savepoint."""
     path = folder / RECORD_NAME
     try:
         content = path.read_bytes()

@@ -1,14 +1,13 @@
-"""Savepoints: takes a running or stopped operator's checkpoint, gives a named state that stays.
+"""The savepoint of an operator: a named copy of its state after one batch, of a running or stopped query.
 
 A savepoint is a folder of its own below `savepoints/`, with links to or copies of the files it needs, so it
 survives pruning and the removal of everything else in the checkpoint. It is built under a spare name and
-renamed when it is whole. Formats: savepoint_record.py, and savepoint_offsets.py for where the sources stood.
+renamed when it is whole. Formats: record.py, and source_offsets.py for the offsets of the sources.
 
-The files of a savepoint: takes a batch in a checkpoint, puts all that restores it into a folder.
-
-Per partition the newest whole snapshot that is not later, and heads and change files after it. An epoch whose
-partitions have no snapshot yet rests on its parent, which is then put there as well: under its own number,
-or, when it is a savepoint, below `origin/`. Files are links where the disk allows it, and checked.
+Its files are, for each partition, the newest whole snapshot that is not later, and the commit records and
+changelog files after it. An epoch whose partitions have no snapshot yet depends on its parent, which is then
+included as well: under its own number, or, when it is a savepoint, below `origin/`. Files are links where the
+disk allows it, and checked.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 import xxhash
 
 from tidegate.checkpoint import epochs
-from tidegate.checkpoint.commit_record import head_name, read_head
+from tidegate.checkpoint.commit_record import commit_record_name, read_commit_record
 from tidegate.checkpoint.epochs import Epoch, encode_epoch
 from tidegate.checkpoint.savepoints.record import RECORD_NAME, Savepoint, read_savepoint
 from tidegate.checkpoint.savepoints.source_offsets import OFFSETS_NAME, offsets_after, offsets_path
@@ -35,10 +34,10 @@ from tidegate.checkpoint.snapshot import (
     unreadable,
 )
 from tidegate.checkpoint.store import (
-    Depot,
+    CheckpointStore,
     checkpoint_error,
     description_names,
-    operator_depot,
+    operator_store,
     partition_folder,
     schema_name,
 )
@@ -50,9 +49,9 @@ from tidegate.storage.files import COPY_BYTES, link_or_copy, sync_folder, sync_t
 SAVEPOINTS_FOLDER = "savepoints"
 NAME_CHARS_MAX = 63  # as for pipelines: also the name of a folder
 
-# No query prunes faster than files are linked five times in a row; in a damaged checkpoint files are missing.
+# No query prunes faster than files are linked, five times in a row: then files are missing by damage.
 TRIES_MAX = 5
-# Attempts that fight for one spare name; each killed one leaves one behind for a day.
+# Attempts that compete for one spare name; each killed one leaves one behind for a day.
 SPARES_MAX = 1_000
 # What a killed attempt leaves is removed by a later one; no attempt takes a day.
 SPARE_AGE_MS_MAX = 24 * 3_600 * 1_000
@@ -66,14 +65,14 @@ _RULE = (
 
 
 def make(checkpoint: str | Path, operator: str, name: str, clock: Clock) -> Savepoint:
-    """Keep the state after the newest complete batch under a name; the query may run meanwhile.
+    """Make a savepoint of the state after the newest complete batch; the query may run meanwhile.
 
-    SavepointExists when the name is taken. All or nothing: it is there and whole on the disk, or not at all.
+    SavepointExists when the name is taken. All or nothing: it is there, whole and synced, or not at all.
     """
     check_savepoint_name(name)
-    depot = operator_depot(str(checkpoint), operator)
-    target = depot.path(f"{SAVEPOINTS_FOLDER}/{name}")
-    if not epochs.listed(depot):
+    store = operator_store(str(checkpoint), operator)
+    target = store.path(f"{SAVEPOINTS_FOLDER}/{name}")
+    if not epochs.list_epochs(store):
         raise StateNotFound(state=operator)
     if target.exists():
         raise SavepointExists(savepoint=name, operator=operator)
@@ -83,12 +82,12 @@ def make(checkpoint: str | Path, operator: str, name: str, clock: Clock) -> Save
     for _ in range(TRIES_MAX):
         spare = _new_spare(target)
         try:
-            made = _build(depot, Depot(spare), operator, name, now_ms)
+            made = _build(store, CheckpointStore(spare), operator, name, now_ms)
             sync_tree(spare)
             _rename(spare, target, operator)
             return made
         except FilesMoved as problem:
-            moved = problem  # the query went on and pruned; what it has now is newer
+            moved = problem  # the query has pruned meanwhile; what it has now is newer
         except OSError as problem:
             raise checkpoint_error(target, problem) from problem
         finally:
@@ -98,15 +97,15 @@ def make(checkpoint: str | Path, operator: str, name: str, clock: Clock) -> Save
 
 def listing(checkpoint: str | Path, operator: str) -> list[Savepoint]:
     """Return the savepoints of an operator, oldest first."""
-    depot = operator_depot(str(checkpoint), operator)
-    names = [name for name in depot.names(SAVEPOINTS_FOLDER) if _NAME.fullmatch(name)]
-    folders = [depot.path(f"{SAVEPOINTS_FOLDER}/{name}") for name in names]
+    store = operator_store(str(checkpoint), operator)
+    names = [name for name in store.names(SAVEPOINTS_FOLDER) if _NAME.fullmatch(name)]
+    folders = [store.path(f"{SAVEPOINTS_FOLDER}/{name}") for name in names]
     found = [read_savepoint(folder) for folder in folders if (folder / RECORD_NAME).exists()]
     return sorted(found, key=lambda made: (made.made_at_ms, made.name))
 
 
 def remove(checkpoint: str | Path, operator: str, name: str) -> None:
-    """Remove a savepoint; NotFound when there is none of that name."""
+    """Remove a savepoint; NotFound when there is none with that name."""
     folder = path_of(checkpoint, operator, name)
     spare = _new_spare(folder)
     try:
@@ -117,28 +116,30 @@ def remove(checkpoint: str | Path, operator: str, name: str) -> None:
 
 
 def path_of(checkpoint: str | Path, operator: str, name: str) -> Path:
-    """Return the folder of a savepoint, which a start from it names; NotFound when there is none."""
+    """Return the folder of a savepoint, from which a query is started; NotFound when there is none."""
     check_savepoint_name(name)
-    depot = operator_depot(str(checkpoint), operator)
-    folder = depot.path(f"{SAVEPOINTS_FOLDER}/{name}")
+    store = operator_store(str(checkpoint), operator)
+    folder = store.path(f"{SAVEPOINTS_FOLDER}/{name}")
     read_savepoint(folder)
     return folder
 
 
 def check_savepoint_name(name: str) -> str:
-    """Return the name back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the name, or raise NameInvalid with what is wrong and the rule."""
     if len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
         reason = f"it has {len(name)} characters" if len(name) > NAME_CHARS_MAX else "it breaks the rule"
         raise NameInvalid(name=shorten(name), noun="savepoint", reason=reason, rule=_RULE)
     return name
 
 
-def _build(depot: Depot, target: Depot, operator: str, name: str, now_ms: int) -> Savepoint:
-    epoch, batch = _newest(depot, operator)
-    times = epochs.times_after(depot, epoch, batch)
-    offsets_bytes = _place_offsets(depot, target, operator, epoch, batch)
-    size_bytes = place_epoch(depot, target, epoch, batch)
-    schema, schema_bytes = place_descriptions(depot, target)
+def _build(
+    store: CheckpointStore, target: CheckpointStore, operator: str, name: str, now_ms: int
+) -> Savepoint:
+    epoch, batch = _newest(store, operator)
+    times = epochs.times_after(store, epoch, batch)
+    offsets_bytes = _write_offsets(store, target, operator, epoch, batch)
+    size_bytes = link_epoch(store, target, epoch, batch)
+    schema, schema_bytes = link_descriptions(store, target)
     made = Savepoint(
         name=name,
         operator=operator,
@@ -156,34 +157,36 @@ def _build(depot: Depot, target: Depot, operator: str, name: str, now_ms: int) -
     return made
 
 
-def _place_offsets(depot: Depot, target: Depot, operator: str, epoch: Epoch, batch: int) -> int:
-    """Put where the sources stood after a batch into a folder, if Spark says it; give the bytes of that.
+def _write_offsets(
+    store: CheckpointStore, target: CheckpointStore, operator: str, epoch: Epoch, batch: int
+) -> int:
+    """Write the sources' offsets after a batch into a folder, if Spark has them; return their size in bytes.
 
-    FilesMoved when the query has gone on so far that Spark may have removed it.
+    FilesMoved when the query is so much further that Spark may have removed them.
     """
-    offsets = offsets_after(depot, epoch, batch)
+    offsets = offsets_after(store, epoch, batch)
     if offsets is not None:
         content = offsets.to_bytes()
         target.put_new(OFFSETS_NAME, content)
         return len(content)
-    if _newest(depot, operator) != (epoch, batch):
-        raise FilesMoved(offsets_path(depot, batch))
+    if _newest(store, operator) != (epoch, batch):
+        raise FilesMoved(offsets_path(store, batch))
     return 0
 
 
-def _newest(depot: Depot, operator: str) -> tuple[Epoch, int]:
+def _newest(store: CheckpointStore, operator: str) -> tuple[Epoch, int]:
     """Return the newest complete batch and its epoch: the parent's when the newest epoch has none yet."""
-    epoch = epochs.listed(depot)[-1]
-    batch = epochs.last_complete(depot, epoch)
+    epoch = epochs.list_epochs(store)[-1]
+    batch = epochs.last_complete(store, epoch)
     if batch >= epoch.first_batch:
         return epoch, batch
-    # Old tasks may have gone on in the parent; what counts ended with the batch that the epoch came from.
+    # Old tasks may have continued in the parent; what counts ended with the batch that the epoch began from.
     parent = epoch.parent
     if parent is None or parent.savepoint is not None:
         raise StateNotFound(state=operator, hint="No batch of it is complete yet: let the query run first.")
-    found = epochs.read(depot, parent.epoch)
+    found = epochs.read(store, parent.epoch)
     if found is None:
-        raise FilesMoved(depot.path(f"e{parent.epoch}"))
+        raise FilesMoved(store.path(f"e{parent.epoch}"))
     return found, parent.batch
 
 
@@ -198,7 +201,7 @@ def _rename(spare: Path, target: Path, operator: str) -> None:
 
 
 def _new_spare(target: Path) -> Path:
-    """Make a folder beside a savepoint that nobody else has; no savepoint can have such a name."""
+    """Create a spare folder beside a savepoint; no savepoint can have such a name."""
     target.parent.mkdir(parents=True, exist_ok=True)
     for number in range(SPARES_MAX):
         spare = target.with_name(f"{target.name}.{number}{_SPARE_SUFFIX}")
@@ -220,8 +223,8 @@ ORIGIN_FOLDER = "origin"
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """The snapshot that a partition of a savepoint begins with, and what was damaged before one was found."""
+class _LinkedSnapshot:
+    """The snapshot linked for a partition of a savepoint, and the damage found before it."""
 
     batch: int | None
     size_bytes: int
@@ -229,63 +232,65 @@ class _Placed:
 
 
 class FilesMoved(Exception):
-    """A file that was there a moment ago is gone: the query prunes while its files are read."""
+    """A file was removed meanwhile: the query prunes while its files are read."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self.path = path
 
 
-def place_epoch(source: Depot, target: Depot, epoch: Epoch, batch: int) -> int:
-    """Put an epoch as it was after a batch into a folder, with all that it rests on; give the bytes of it.
+def link_epoch(source: CheckpointStore, target: CheckpointStore, epoch: Epoch, batch: int) -> int:
+    """Link an epoch as it was after a batch into a folder, with its dependencies; return its size in bytes.
 
-    FilesMoved when files go meanwhile: nothing in the folder is of use then.
+    FilesMoved when files are removed meanwhile: the folder is useless then.
     """
-    size_bytes, rests_on_parent = 0, False
+    size_bytes, needs_parent = 0, False
     for partition in range(epoch.parallelism):
-        snapshot = _place_snapshot(source, target, epoch, partition, batch)
+        snapshot = _link_newest_snapshot(source, target, epoch, partition, batch)
         first = epoch.first_batch if snapshot.batch is None else snapshot.batch + 1
         try:
-            changes_bytes = _place_changes(source, target, epoch, partition, range(first, batch + 1))
+            changes_bytes = _link_changes(source, target, epoch, partition, range(first, batch + 1))
         except FilesMoved as problem:
             raise snapshot.damage or problem from problem
         size_bytes += snapshot.size_bytes + changes_bytes
-        rests_on_parent = rests_on_parent or (snapshot.batch is None and epoch.parent is not None)
-    if rests_on_parent and epoch.parent is not None:
+        needs_parent = needs_parent or (snapshot.batch is None and epoch.parent is not None)
+    if needs_parent and epoch.parent is not None:
         old_source, old_target = source, target
         if epoch.parent.savepoint is not None:
-            old_source = Depot(source.root / epoch.parent.savepoint)
-            old_target = Depot(target.root / ORIGIN_FOLDER)
+            old_source = CheckpointStore(source.root / epoch.parent.savepoint)
+            old_target = CheckpointStore(target.root / ORIGIN_FOLDER)
             epoch = replace(epoch, parent=replace(epoch.parent, savepoint=ORIGIN_FOLDER))
-        size_bytes += _place_parent(old_source, old_target, epoch)
+        size_bytes += _link_parent(old_source, old_target, epoch)
     target.put_new(f"{epoch.folder}/{epochs.RECORD_NAME}", encode_epoch(epoch))
     return size_bytes
 
 
-def place_descriptions(source: Depot, target: Depot) -> tuple[int, int]:
-    """Put the files that describe the operator into a folder.
+def link_descriptions(source: CheckpointStore, target: CheckpointStore) -> tuple[int, int]:
+    """Link the files that describe the operator into a folder.
 
     Return the number of its newest schema (0: none) and their size in bytes.
     """
-    size_bytes = sum(_link(source, target, name) for name in description_names(source))
+    size_bytes = sum(_link_file(source, target, name) for name in description_names(source))
     number = 0
     while target.exists(schema_name(number + 1)):
         number += 1
     return number, size_bytes
 
 
-def _place_parent(source: Depot, target: Depot, epoch: Epoch) -> int:
+def _link_parent(source: CheckpointStore, target: CheckpointStore, epoch: Epoch) -> int:
     parent = epoch.parent
     found = None if parent is None else epochs.read(source, parent.epoch)
     if parent is None or found is None:
         raise FilesMoved(source.root)
-    return place_epoch(source, target, found, parent.batch)
+    return link_epoch(source, target, found, parent.batch)
 
 
-def _place_snapshot(source: Depot, target: Depot, epoch: Epoch, partition: int, batch: int) -> _Placed:
-    """Put the newest whole snapshot there that is not later than a batch; none when there is none.
+def _link_newest_snapshot(
+    source: CheckpointStore, target: CheckpointStore, epoch: Epoch, partition: int, batch: int
+) -> _LinkedSnapshot:
+    """Link the newest whole snapshot that is not later than a batch; none when there is none.
 
-    Damaged or just pruned: the one before it and more change files do as well.
+    Damaged or just pruned: the one before it and more changelog files serve as well.
     """
     damage: StorageCorrupt | None = None
     for found in reversed(snapshot_batches(source, epoch.number, partition)):
@@ -295,44 +300,46 @@ def _place_snapshot(source: Depot, target: Depot, epoch: Epoch, partition: int, 
             manifest = read_manifest(source, epoch.number, partition, found)
             if manifest is not None:
                 _link_snapshot(source, target, manifest)
-                return _Placed(found, manifest.size_bytes, damage)
+                return _LinkedSnapshot(found, manifest.size_bytes, damage)
         except StorageCorrupt as problem:
             damage = damage or problem
         except FilesMoved:
             continue
-    return _Placed(None, 0, damage)
+    return _LinkedSnapshot(None, 0, damage)
 
 
-def _link_snapshot(source: Depot, target: Depot, manifest: Manifest) -> None:
-    """Put the files of a snapshot there, then its manifest; nothing of it stays when one is damaged."""
+def _link_snapshot(source: CheckpointStore, target: CheckpointStore, manifest: Manifest) -> None:
+    """Link the files of a snapshot, then its manifest; nothing of it stays when one is damaged."""
     folder = partition_folder(manifest.epoch, manifest.partition)
     try:
         for file in manifest.files:
-            _link(source, target, f"{folder}/{file.stored}", file.digest)
-        _link(source, target, manifest_name(manifest.epoch, manifest.partition, manifest.batch))
+            _link_file(source, target, f"{folder}/{file.stored}", file.digest)
+        _link_file(source, target, manifest_name(manifest.epoch, manifest.partition, manifest.batch))
     except (StorageCorrupt, FilesMoved):
         target.remove_folder(f"{folder}/{FILES_FOLDER}")
         raise
 
 
-def _place_changes(source: Depot, target: Depot, epoch: Epoch, partition: int, batches: range) -> int:
+def _link_changes(
+    source: CheckpointStore, target: CheckpointStore, epoch: Epoch, partition: int, batches: range
+) -> int:
     folder = partition_folder(epoch.number, partition)
     target.path(folder).mkdir(parents=True, exist_ok=True)
     size_bytes = 0
-    snapshot_head = head_name(epoch.number, partition, batches.start - 1)
-    if source.exists(snapshot_head):
-        size_bytes += _link(source, target, snapshot_head)
+    snapshot_commit = commit_record_name(epoch.number, partition, batches.start - 1)
+    if source.exists(snapshot_commit):
+        size_bytes += _link_file(source, target, snapshot_commit)
     for batch in batches:
-        head = read_head(source, epoch.number, partition, batch)
-        if head is None:
-            raise FilesMoved(source.path(head_name(epoch.number, partition, batch)))
-        size_bytes += _link(source, target, f"{folder}/{head.changes.file}", head.changes.digest)
-        size_bytes += _link(source, target, head_name(epoch.number, partition, batch))
+        commit = read_commit_record(source, epoch.number, partition, batch)
+        if commit is None:
+            raise FilesMoved(source.path(commit_record_name(epoch.number, partition, batch)))
+        size_bytes += _link_file(source, target, f"{folder}/{commit.changes.file}", commit.changes.digest)
+        size_bytes += _link_file(source, target, commit_record_name(epoch.number, partition, batch))
     return size_bytes
 
 
-def _link(source: Depot, target: Depot, name: str, digest: str | None = None) -> int:
-    """Return a file a second name in a savepoint, and say how large it is; checked when a digest is known."""
+def _link_file(source: CheckpointStore, target: CheckpointStore, name: str, digest: str | None = None) -> int:
+    """Link a file into a savepoint and return its size in bytes; checked when a digest is known."""
     old, new = source.path(name), target.path(name)
     new.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -345,7 +352,7 @@ def _link(source: Depot, target: Depot, name: str, digest: str | None = None) ->
 
 
 def _digest(path: Path, named: Path) -> str:
-    """Return the digest of a file; an unreadable one is StorageCorrupt by the name of what it was made of."""
+    """Return the digest of a file; an unreadable one is StorageCorrupt that names the linked file."""
     digest = xxhash.xxh3_128()
     try:
         with path.open("rb", 0) as file:

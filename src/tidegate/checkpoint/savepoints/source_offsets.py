@@ -1,12 +1,12 @@
-"""Where the sources stood: takes Spark's offset log, gives what it has of one batch, for a savepoint to keep.
+"""The offsets of a query's sources after one batch, from Spark's offset log, stored in a savepoint.
 
-Spark writes `<checkpoint>/offsets/N` before batch N runs: it says where that batch ends, so a query that
-begins there goes on with the first row after it. Spark removes old ones, so the savepoint of batch N has the
-text in a file of its own, `offsets.json`, sealed as a record is. Savepoints made before there was such a
+Spark writes `<checkpoint>/offsets/N` before batch N runs: it has the end of that batch, so a query that
+begins there continues with the first row after it. Spark removes old ones, so the savepoint of batch N has
+the text in a file of its own, `offsets.json`, sealed as a record is. Savepoints made before there was such a
 file, and those of batch jobs, have none.
 
-The heads of a batch have the digest of that text as their plan id: a text that does not fit is of another
-plan of the batch, which somebody made by removing files of `offsets`, and is left out.
+The commit records of a batch have the digest of that text as their plan id: a text with another digest is of
+another plan of the batch, which somebody made by removing files of `offsets`, and is left out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.checkpoint.commit_record import read_head
+from tidegate.checkpoint.commit_record import read_commit_record
 from tidegate.checkpoint.epochs import Epoch
-from tidegate.checkpoint.store import Depot, checkpoint_error, checkpoint_path
+from tidegate.checkpoint.store import CheckpointStore, checkpoint_error, checkpoint_path
 from tidegate.errors import NotFound, StorageCorrupt
 from tidegate.storage.sealed_json import seal, unseal
 
@@ -29,16 +29,16 @@ log = logging.getLogger(__name__)
 FORMAT = 1
 OFFSETS_NAME = "offsets.json"
 
-# As the plan id of a streaming query is made (pipeline/stateful/spark_log.py).
+# The plan id of a streaming query has the same length (pipeline/stateful/spark_log.py).
 PLAN_ID_BYTES = 16
-# The offset of a source that gives no rows, and with them no place to begin: the ticks of an operator.
+# In the offset of a source without rows, from which no query begins: the ticks of an operator.
 TICKS_MARK = "ticksOf"
-# In an offset of a topic: which life of the topic the others belong to.
+# In an offset of a topic: the incarnation of the topic that the other members belong to.
 TOPIC_MARK = "topic"
 
-# Spark's file: a version, a line of facts about the batch, then a line for each source.
+# Spark's file: a version, a line of metadata of the batch, then a line for each source.
 _LINES_BEFORE = 2
-# What Spark writes for a source of which nothing was read yet.
+# Spark's line for a source of which nothing was read yet.
 _NOTHING_READ = "-"
 
 _HINT = "`tidegate state savepoints` shows where the sources of each savepoint stood."
@@ -46,16 +46,16 @@ _HINT = "`tidegate state savepoints` shows where the sources of each savepoint s
 
 @dataclass(frozen=True, slots=True)
 class SourceOffsets:
-    """Where the sources of a query stood after a batch: the text of Spark's file, whole."""
+    """The offsets of the sources of a query after a batch: the whole text of Spark's file."""
 
     batch: int
     text: str
 
     @property
     def sources(self) -> list[Any]:
-        """Return the offset of each source as it stands in the text; None where nothing was read.
+        """Return the offset of each source from the text; None where nothing was read.
 
-        A source that gives no rows is left out. An offset that is no JSON is given as text.
+        A source without rows is left out. An offset that is no JSON is returned as text.
         """
         found = [_parsed(line) for line in self.text.splitlines()[_LINES_BEFORE:]]
         return [offset for offset in found if not (isinstance(offset, dict) and TICKS_MARK in offset)]
@@ -66,7 +66,7 @@ class SourceOffsets:
 
     @classmethod
     def from_bytes(cls, content: bytes, place: str) -> SourceOffsets:
-        """Read `offsets.json`; damage and an unknown format are errors."""
+        """Return the offsets of an `offsets.json`; damage and an unknown format are errors."""
         fields = unseal(content, place, FORMAT)
         try:
             return cls(int(fields["batch"]), str(fields["text"]))
@@ -74,40 +74,42 @@ class SourceOffsets:
             raise StorageCorrupt(place=place, reason="fields are missing or unknown") from problem
 
 
-def offsets_path(depot: Depot, batch: int) -> Path:
-    """Return where Spark has the offsets of a batch of an operator's query."""
-    return depot.root.parent.parent / "offsets" / str(batch)
+def offsets_path(store: CheckpointStore, batch: int) -> Path:
+    """Return the path of Spark's offsets of a batch of an operator's query."""
+    return store.root.parent.parent / "offsets" / str(batch)
 
 
-def offsets_after(depot: Depot, epoch: Epoch, batch: int) -> SourceOffsets | None:
-    """Return where the sources stood after a batch that is complete; None when Spark does not say so."""
-    path = offsets_path(depot, batch)
+def offsets_after(store: CheckpointStore, epoch: Epoch, batch: int) -> SourceOffsets | None:
+    """Return the offsets of the sources after a batch that is complete; None when Spark has none."""
+    path = offsets_path(store, batch)
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as problem:
         raise checkpoint_error(path, problem) from problem
-    heads = [read_head(depot, epoch.number, partition, batch) for partition in range(epoch.parallelism)]
+    commits = [
+        read_commit_record(store, epoch.number, partition, batch) for partition in range(epoch.parallelism)
+    ]
     plan_id = hashlib.blake2b(content, digest_size=PLAN_ID_BYTES).hexdigest()
-    if any(head is None or head.plan_id != plan_id for head in heads):
-        log.warning("%s is not how batch %d was planned when it was done; it is left out", path, batch)
+    if any(commit is None or commit.plan_id != plan_id for commit in commits):
+        log.warning("offsets are of another plan of the batch, left out batch=%d file=%s", batch, path)
         return None
     return SourceOffsets(batch, content.decode())
 
 
 def read_offsets(folder: str | Path) -> SourceOffsets | None:
-    """Return where the sources stood when a savepoint was made; None when it does not say."""
-    depot = Depot(checkpoint_path(str(folder)))
-    content = depot.read(OFFSETS_NAME)
-    return None if content is None else SourceOffsets.from_bytes(content, str(depot.path(OFFSETS_NAME)))
+    """Return the offsets of the sources when a savepoint was made; None when it has none."""
+    store = CheckpointStore(checkpoint_path(str(folder)))
+    content = store.read(OFFSETS_NAME)
+    return None if content is None else SourceOffsets.from_bytes(content, str(store.path(OFFSETS_NAME)))
 
 
 def starting_offsets(folder: str | Path, source: int = 0) -> str:
-    """Return what a source's option `startingOffsets` takes to go on where a savepoint was made.
+    """Return the option `startingOffsets` with which a source continues where a savepoint was made.
 
-    Sources are counted from 0 in the order of the query. NotFound when the savepoint does not say where it
-    stood, or it is of a kind that has no such option.
+    Sources are counted from 0 in the order of the query. NotFound when the savepoint has no offset of it, or
+    it is of a kind that has no such option.
     """
     found = read_offsets(folder)
     sources = [] if found is None else found.sources
@@ -120,7 +122,7 @@ def starting_offsets(folder: str | Path, source: int = 0) -> str:
 
 
 def starting_option(offset: Any) -> str | None:
-    """Return an offset as `startingOffsets` takes it, of a topic or of Kafka; None for any other source."""
+    """Return an offset of a topic or of Kafka in the form of `startingOffsets`; None for any other source."""
     if not isinstance(offset, dict):
         return None
     if isinstance(offset.get(TOPIC_MARK), int):

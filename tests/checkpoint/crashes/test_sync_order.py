@@ -68,7 +68,7 @@ def test_a_name_is_given_when_all_behind_it_is_on_the_disk_and_counts_when_it_is
     before, after = job.disk.before_and_after("epoch.json")
     assert before[-1][0] == "sync"
     assert after[:3] == [("folder", "e0"), ("folder", "e0"), ("folder", batches.OPERATOR)]
-    # The folders above the first head are made good, whoever made them.
+    # The folders above the first commit record are synced, whoever made them.
     before, _ = job.disk.before_and_after("v0.head")
     assert [file for call, file in before if call == "folder"][-5:] == [
         *("0", "e0", batches.OPERATOR, "state", "checkpoint")

@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from tests.checkpoint.batches import OPERATOR, PARALLELISM, UNMERGED, Job, Rows, expected, settings
-from tests.checkpoint.checkpoints import put_head
-from tests.checkpoint.local.ipc_peers import is_borrowed
+from tests.checkpoint.batches import OPERATOR, PARALLELISM, UNMERGED, Job, Rows, expected, open_new, settings
+from tests.checkpoint.checkpoints import put_commit
+from tests.checkpoint.local.ipc_peers import is_remote
 from tests.checkpoint.local.ipc_walk import Worker
-from tidegate.checkpoint.backend import Changes, Version
+from tidegate.checkpoint.backend import StateChanges, Version
 from tidegate.checkpoint.backends.heap import HeapBackend, HeapFactory
-from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.commit_record import Head, RunFacts, head_batches
+from tidegate.checkpoint.commit_record import CommitRecord, RunFacts, committed_batches
 from tidegate.checkpoint.local.pool import pool
-from tidegate.checkpoint.local.store import LocalCopy, Place, acquire
+from tidegate.checkpoint.local.store import LocalDirectory, LocalStore, acquire
 from tidegate.checkpoint.savepoints import savepoint
 from tidegate.checkpoint.snapshot import (
     Manifest,
@@ -31,8 +30,8 @@ from tidegate.checkpoint.snapshot import (
     read_manifest,
     snapshot_batches,
 )
-from tidegate.checkpoint.snapshotter import CopyDamaged, SnapshotRules, take
-from tidegate.checkpoint.store import Depot
+from tidegate.checkpoint.snapshotter import LocalStoreDamaged, SnapshotRules, take_snapshot
+from tidegate.checkpoint.store import CheckpointStore
 from tidegate.errors import StorageCorrupt
 from tidegate.model.clock import SystemClock
 
@@ -52,7 +51,7 @@ def lose(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["removed", "cut"])
 def test_copy_of_which_no_snapshot_can_be_taken_goes_and_the_next_batch_makes_it_again(
-    tmp_path: Path, depot: Depot, how: str
+    tmp_path: Path, store: CheckpointStore, how: str
 ) -> None:
     """A cleaner of temporary files takes tables of a copy that is open: the batches see nothing of it."""
     job = Job(tmp_path, settings(tmp_path, backend="rocksdb", rocks=UNMERGED))
@@ -63,10 +62,10 @@ def test_copy_of_which_no_snapshot_can_be_taken_goes_and_the_next_batch_makes_it
         lose(table, how)
     job.drive(6)
     assert not list((tmp_path / "local").rglob("0/db-*"))
-    assert snapshot_batches(depot, 0, 0) == [1, 3]
+    assert snapshot_batches(store, 0, 0) == [1, 3]
     job.drive(9)
-    assert snapshot_batches(depot, 0, 0) == [6, 8]
-    assert head_batches(depot, 0, 0) == [6, 7, 8], "the log is pruned again"
+    assert snapshot_batches(store, 0, 0) == [6, 8]
+    assert committed_batches(store, 0, 0) == [6, 7, 8], "the log is pruned again"
     rows, counts = expected(9)
     assert job.sunk() == rows
     assert job.counts(9) == counts
@@ -75,34 +74,34 @@ def test_copy_of_which_no_snapshot_can_be_taken_goes_and_the_next_batch_makes_it
     assert cold.counts(9) == counts
 
 
-def test_a_snapshot_that_took_damaged_bytes_costs_one_attempt(tmp_path: Path, depot: Depot) -> None:
+def test_a_snapshot_that_took_damaged_bytes_costs_one_attempt(tmp_path: Path, store: CheckpointStore) -> None:
     """Its digests are those of the damaged files, so that only a read of the entries finds it out."""
     job = Job(tmp_path, settings(tmp_path, backend="rocksdb", rocks=UNMERGED))
     keys = [b"\x00\x00%04d" % number for number in range(500)]  # more than the block of the version holds
     for batch in range(4):
-        with open_batch(job.asked(batch), job.settings, SystemClock()) as opened:
-            changes = Changes(entries=dict.fromkeys(keys, b"%d" % batch * 100))
+        with open_new(job.request(batch), job.settings, SystemClock()) as opened:
+            changes = StateChanges(entries=dict.fromkeys(keys, b"%d" % batch * 100))
             opened.publish(changes, RunFacts(rows_in=1))
     pool().close()
     shutil.rmtree(tmp_path / "local")
-    newest, older = read_manifest(depot, 0, 0, 3), read_manifest(depot, 0, 0, 1)
+    newest, older = read_manifest(store, 0, 0, 3), read_manifest(store, 0, 0, 1)
     assert newest is not None
     assert older is not None
     shared = {file.stored for file in older.files}
-    files = [file if file.stored in shared else _rotten(depot, file) for file in newest.files]
-    depot.path(manifest_name(0, 0, 3)).write_bytes(encode_manifest(replace(newest, files=tuple(files))))
+    files = [file if file.stored in shared else _rotten(store, file) for file in newest.files]
+    store.path(manifest_name(0, 0, 3)).write_bytes(encode_manifest(replace(newest, files=tuple(files))))
 
-    with pytest.raises(StorageCorrupt), open_batch(job.asked(4), job.settings, SystemClock()) as opened:
+    with pytest.raises(StorageCorrupt), open_new(job.request(4), job.settings, SystemClock()) as opened:
         opened.backend.get_many(keys)
-    with open_batch(job.asked(4), job.settings, SystemClock()) as opened:
+    with open_new(job.request(4), job.settings, SystemClock()) as opened:
         assert opened.backend.get_many(keys) == [b"3" * 100] * len(keys)
 
 
-def _rotten(depot: Depot, file: SnapshotFile) -> SnapshotFile:
+def _rotten(store: CheckpointStore, file: SnapshotFile) -> SnapshotFile:
     """Turn a bit in the entries of a table, and say that it belongs there."""
     if not file.name.endswith(".sst"):
         return file
-    path = depot.path(f"e0/0/{file.stored}")
+    path = store.path(f"e0/0/{file.stored}")
     content = bytearray(path.read_bytes())
     content[10] ^= 0x04
     path.unlink()
@@ -110,25 +109,25 @@ def _rotten(depot: Depot, file: SnapshotFile) -> SnapshotFile:
     return replace(file, digest=xxhash.xxh3_128_hexdigest(bytes(content)))
 
 
-def test_damaged_copy_that_is_borrowed_goes_at_its_lenders(tmp_path: Path, depot: Depot) -> None:
+def test_a_damaged_remote_store_is_removed_at_its_server(tmp_path: Path, store: CheckpointStore) -> None:
     """Case 13: the worker that took the batch is not the one that has the copy open."""
     kind: dict[str, object] = {"backend": "rocksdb", "rocks": UNMERGED, "lock_wait_ms_max": 5_000}
-    lender = Worker(tmp_path, kind)
+    server = Worker(tmp_path, kind)
     job = Job(tmp_path, settings(tmp_path, **kind))
     try:
-        given = [lender.do(batch, 0) for batch in range(4)]
+        given = [server.do(batch, 0) for batch in range(4)]
         for table in (tmp_path / "local").rglob("0/db-*/*.sst"):
             table.unlink()
-        with open_batch(job.asked(4), job.settings, SystemClock()) as opened:
-            assert is_borrowed(opened)
+        with open_new(job.request(4), job.settings, SystemClock()) as opened:
+            assert is_remote(opened)
             job.work(opened, 4, 0)
         given += [job.do(batch, 0) for batch in (4, 5)]
         assert not list((tmp_path / "local").rglob("0/db-*"))
-        given += [lender.do(batch, 0) for batch in (6, 7, 8)]
+        given += [server.do(batch, 0) for batch in (6, 7, 8)]
     finally:
-        lender.end()
+        server.end()
     assert [row for rows in given for row in rows] == partition_rows(9)
-    assert snapshot_batches(depot, 0, 0) == [6, 8]
+    assert snapshot_batches(store, 0, 0) == [6, 8]
 
 
 def partition_rows(batches: int) -> Rows:
@@ -155,7 +154,7 @@ class Swept(HeapBackend):
         return files
 
 
-RULES = SnapshotRules(every_batches=1, changes_bytes_max=1, kept=2, in_background=False)
+RULES = SnapshotRules(every_batches=1, changes_bytes_max=1, snapshots_kept=2, in_background=False)
 
 
 @dataclass(frozen=True)
@@ -168,74 +167,78 @@ class FaultyHeapFactory(HeapFactory):
         return self.backend(folder)
 
 
-def opened_copy(tmp_path: Path, kind: type[HeapBackend], head: Head) -> LocalCopy:
+def opened_copy(tmp_path: Path, kind: type[HeapBackend], commit: CommitRecord) -> LocalStore:
     factory = FaultyHeapFactory(kind)
-    place = Place(tmp_path / "local", factory, keep_open=False, wait_ms_max=0, clock=SystemClock())
-    copy = acquire(place, tmp_path / "local" / "0")
-    copy.wipe().mkdir(parents=True)
-    copy.adopt().apply(Changes(), Version(head.epoch, head.batch, head.head_id))
-    return copy
+    place = LocalDirectory(tmp_path / "local", factory, keep_open=False, wait_ms_max=0, clock=SystemClock())
+    local = acquire(place, tmp_path / "local" / "0")
+    local.wipe().mkdir(parents=True)
+    local.adopt().apply(StateChanges(), Version(commit.epoch, commit.batch, commit.commit_id))
+    return local
 
 
 def test_file_that_cannot_be_read_while_it_is_uploaded_ends_the_copy_with_the_next_snapshot(
-    tmp_path: Path, depot: Depot, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: CheckpointStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The thread that uploads finds out, and leaves a mark for the task."""
-    head = put_head(depot, 0, 0, 1)
-    copy = opened_copy(tmp_path, Unreadable, head)
-    assert take(copy, depot, head, RULES, SystemClock()) is not None
+    commit = put_commit(store, 0, 0, 1)
+    local = opened_copy(tmp_path, Unreadable, commit)
+    assert take_snapshot(local, store, commit, RULES, SystemClock()) is not None
     assert "it cannot be read (Input/output error)" in "\n".join(caplog.messages)
-    assert depot.names("e0/0/sst") == []
-    with pytest.raises(CopyDamaged, match="cannot be read"):
-        take(copy, depot, head, RULES, SystemClock())
-    assert take(copy, depot, head, RULES, SystemClock()) is not None, "the copy made next has no mark"
-    copy.give_up()
+    assert store.names("e0/0/sst") == []
+    with pytest.raises(LocalStoreDamaged, match="cannot be read"):
+        take_snapshot(local, store, commit, RULES, SystemClock())
+    assert take_snapshot(local, store, commit, RULES, SystemClock()) is not None, (
+        "the copy made next has no mark"
+    )
+    local.release()
 
 
 def test_file_that_is_gone_on_its_way_into_the_checkpoint_leaves_the_copy_alone(
-    tmp_path: Path, depot: Depot, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, store: CheckpointStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    head = put_head(depot, 0, 0, 1)
-    copy = opened_copy(tmp_path, Swept, head)
+    commit = put_commit(store, 0, 0, 1)
+    local = opened_copy(tmp_path, Swept, commit)
     for _ in range(2):
-        assert take(copy, depot, head, RULES, SystemClock()) is not None
+        assert take_snapshot(local, store, commit, RULES, SystemClock()) is not None
     assert "\n".join(caplog.messages).count("the file is missing") == 2
-    copy.give_up()
+    local.release()
 
 
-def unreadable_snapshot(depot: Depot, batch: int) -> None:
-    for path in depot.path("e0/0/sst").glob(f"{batch}.*"):
+def unreadable_snapshot(store: CheckpointStore, batch: int) -> None:
+    for path in store.path("e0/0/sst").glob(f"{batch}.*"):
         path.unlink()
         path.symlink_to(UNREADABLE)
 
 
-def test_snapshot_that_cannot_be_read_is_gone_round_and_marked(tmp_path: Path, depot: Depot) -> None:
+def test_snapshot_that_cannot_be_read_is_gone_round_and_marked(
+    tmp_path: Path, store: CheckpointStore
+) -> None:
     job = Job(tmp_path, settings(tmp_path))
     job.drive(5)
-    assert snapshot_batches(depot, 0, 0) == [1, 3]
-    unreadable_snapshot(depot, 3)
+    assert snapshot_batches(store, 0, 0) == [1, 3]
+    unreadable_snapshot(store, 3)
     cold = Job(tmp_path, settings(tmp_path, local_root=str(tmp_path / "cold")))
     assert cold.counts(5) == expected(5)[1]
-    assert snapshot_batches(depot, 0, 0) == [1]
+    assert snapshot_batches(store, 0, 0) == [1]
 
 
 def test_snapshot_that_cannot_be_read_is_not_what_a_savepoint_is_made_of(
-    tmp_path: Path, depot: Depot
+    tmp_path: Path, store: CheckpointStore
 ) -> None:
     Job(tmp_path, settings(tmp_path)).drive(5)
-    unreadable_snapshot(depot, 3)
+    unreadable_snapshot(store, 3)
     savepoint.make(tmp_path / "checkpoint", OPERATOR, "sound", SystemClock())
-    assert {name[0] for name in depot.names("savepoints/sound/e0/0/sst")} == {"1"}
+    assert {name[0] for name in store.names("savepoints/sound/e0/0/sst")} == {"1"}
 
 
 def test_file_of_a_snapshot_that_cannot_be_read_is_the_one_that_is_named(
-    tmp_path: Path, depot: Depot
+    tmp_path: Path, store: CheckpointStore
 ) -> None:
     file = SnapshotFile("a", "sst/1.x.0.a", 3, "ff")
     manifest = Manifest(0, 0, 1, "x", "heap", (file,), 5)
     with pytest.raises(StorageCorrupt, match=r"1\.x\.0\.a: the file is missing"):
-        fetch(depot, manifest, tmp_path / "first")
-    depot.path("e0/0/sst").mkdir(parents=True)
-    depot.path("e0/0/sst/1.x.0.a").symlink_to(UNREADABLE)
+        fetch(store, manifest, tmp_path / "first")
+    store.path("e0/0/sst").mkdir(parents=True)
+    store.path("e0/0/sst/1.x.0.a").symlink_to(UNREADABLE)
     with pytest.raises(StorageCorrupt, match=r"1\.x\.0\.a: it cannot be read"):
-        fetch(depot, manifest, tmp_path / "second")
+        fetch(store, manifest, tmp_path / "second")

@@ -13,20 +13,21 @@ import pytest
 
 from tidegate.checkpoint.backend import Backend
 from tidegate.checkpoint.backends.heap import HeapBackend, HeapFactory
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
-from tidegate.checkpoint.local.ipc_client import CALLS_MAX, BorrowedBackend, borrow
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
+from tidegate.checkpoint.local.ipc_client import CALLS_MAX, RemoteBackend, connect_remote
 from tidegate.checkpoint.local.pool import pool
-from tidegate.checkpoint.local.store import acquire, put_back
+from tidegate.checkpoint.local.store import acquire, return_store
 from tidegate.checkpoint.settings import StateSettings
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline.stateful.keyed_task import KeyedTask
 from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask
+from tidegate.pipeline.stateful.task_context import StatefulTaskContext
 from tidegate.state.context import Context, Timer
 from tidegate.state.kinds.list import ListState
 from tidegate.state.kinds.map import MapState
 from tidegate.state.kinds.value import ValueState
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.operator_plan import checked
+from tidegate.state.operator_plan import plan_operator
 from tidegate.state.runtime.chunks import GROUP_COLUMN
 from tidegate.state.ttl import Cleanup, Ttl
 from tidegate.testing import operators
@@ -118,24 +119,24 @@ def test_the_calls_of_a_batch_do_not_grow_with_the_key_groups(
     assert all(there["scan"] == 0 for there in many)
 
 
-def test_timers_and_cleanup_of_many_key_groups_leave_a_copy_where_it_is_lent(
+def test_timers_and_cleanup_of_many_key_groups_leave_a_remote_store_at_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operators, "MAX_PARALLELISM", MANY_GROUPS)
-    place = StateSettings(local_root=str(tmp_path)).place(SystemClock())
-    copy = acquire(place, tmp_path / "copy")
-    copy.wipe().mkdir()
-    copy.adopt()
-    put_back(place, copy)
-    found = borrow(place, tmp_path / "copy")
+    place = StateSettings(local_root=str(tmp_path)).local_directory(SystemClock())
+    local = acquire(place, tmp_path / "copy")
+    local.wipe().mkdir()
+    local.adopt()
+    return_store(place, local)
+    found = connect_remote(place, tmp_path / "copy")
     assert found is not None
     harness = harness_on(operator_with("RocksdbCompaction"), found.backend)
     harness.feed(rows(START_MS))
     late_ms = START_MS + 2 * HOUR_MS
     assert len(harness.advance(watermark=late_ms, now=late_ms)) == 2 * len(KEYS)
-    assert isinstance(found.backend, BorrowedBackend)
+    assert isinstance(found.backend, RemoteBackend)
     assert found.backend._calls < CALLS_MAX / 2
-    found.keep()
+    found.keep_open()
 
 
 class SeenJob:
@@ -147,12 +148,16 @@ class SeenJob:
         self.key = KeyType.from_arrow(("k",), schema, operator="seen")
         self.task = KeyedTask(
             operator=operator,
-            wanted=checked(operator, "seen").wanted(self.key, 128),
-            parallelism=1,
-            settings=StateSettings(backend=HeapFactory(), local_root=str(folder / "local")),
-            checkpoint=str(folder / "checkpoint"),
+            schema_request=plan_operator(operator, "seen").schema_request(self.key, 128),
+            context=StatefulTaskContext(
+                operator="seen",
+                parallelism=1,
+                max_parallelism=128,
+                settings=StateSettings(backend=HeapFactory(), local_root=str(folder / "local")),
+                checkpoint=str(folder / "checkpoint"),
+                call="first",
+            ),
             event_time="ts",
-            call="first",
         )
         self.asked: list[int] = []
         plain = HeapBackend.pages
@@ -168,19 +173,17 @@ class SeenJob:
         self.asked.clear()
         given = 0
         for partition in range(parallelism):
-            task = replace(
-                self.task,
-                planned=PlannedBatch(number, f"plan {number}", now_ms, now_ms),
-                parallelism=parallelism,
-            )
+            planned = PlannedBatch(number, f"plan {number}", now_ms, now_ms)
+            context = replace(self.task.context, planned=planned, parallelism=parallelism)
+            task = replace(self.task, context=context)
             batches = self._rows(now_ms) if parallelism == 1 else []
             at = SparkTask(partition, f"{run}/{number}/{partition}", number, None, run)
-            given += sum(one.num_rows for one in task._given(at, iter(batches), SystemClock()))
+            given += sum(one.num_rows for one in task._output_rows(at, iter(batches), SystemClock()))
         return given, sum(self.asked)
 
     def _rows(self, now_ms: int) -> list[pa.RecordBatch]:
         column = pa.array(["ann"])
-        groups = pa.array(KeyCodec(self.key).groups_of([column], 128), pa.int32())
+        groups = pa.array(StateKeyCodec(self.key).groups_of([column], 128), pa.int32())
         named = {"k": column, "ts": pa.array([now_ms]), GROUP_COLUMN: groups}
         return [pa.RecordBatch.from_pydict(named)]
 
@@ -196,7 +199,7 @@ def test_what_the_head_before_knows_spares_looking_for_timers(
     assert job.run(3, "one", START_MS + HOUR_MS) == (2, both_clocks), "the first timer of each clock is due"
     assert job.run(4, "two", START_MS + HOUR_MS) == (0, both_clocks), "after a restart it looks"
     assert job.run(5, None, START_MS + HOUR_MS) == (0, both_clocks), "where no run is known it looks"
-    assert job.run(6, "two", START_MS + HOUR_MS) == (0, both_clocks), "the head before is of another run"
+    assert job.run(6, "two", START_MS + HOUR_MS) == (0, both_clocks), "the commit before is of another run"
     assert job.run(7, "two", START_MS + HOUR_MS + 1) == (2, both_clocks)
     assert job.run(8, "two", START_MS + HOUR_MS + 1) == (0, 0)
 
