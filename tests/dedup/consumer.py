@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.dedup.streams import SECOND_US
-from tidegate.checkpoint.crash_points import POINT_VARIABLE, reached
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.crash_points import POINT_VARIABLE, crash_point
+from tidegate.checkpoint.store import operator_store
 from tidegate.dedup import deduplicator
 from tidegate.dedup.deduplicator_checkpoint import next_number
 
@@ -71,22 +71,22 @@ def consume(folder: str, seed: int, turn: int, point: str | None) -> None:
     messages = source(seed)
     deduplicator.SNAPSHOT_EVERY_CALLS = 4
     if point is not None:
-        number = next_number(operator_depot(folder, NAME)) + chance.randint(0, 1)
+        number = next_number(operator_store(folder, NAME)) + chance.randint(0, 1)
         # Few calls end with a snapshot: the next one that does.
         os.environ[POINT_VARIABLE] = f"{point}:0" if point.startswith("snapshot") else f"{point}:0:{number}"
     acked = home / "acked"
     at = int(acked.read_text()) if acked.exists() else 0
     journal = os.open(home / "journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with deduplicator.Deduplicator(NAME, home, RETENTION, time_unit="us") as dedup:
-        number = next_number(operator_depot(folder, NAME))
+        number = next_number(operator_store(folder, NAME))
         while at < len(messages):
             call = messages[at : at + chance.randint(1, CALL_MESSAGES_MAX)]
             new = dedup.unique(call, key=_key, time=_time, offset=_offset)
-            reached("told", 0, number)
+            crash_point("told", 0, number)
             for message in new:
                 os.write(journal, f"{message.offset}\n".encode())
-                reached("forwarded-one", 0, number)
-            reached("forwarded-all", 0, number)
+                crash_point("forwarded-one", 0, number)
+            crash_point("forwarded-all", 0, number)
             at += len(call)
             spare = acked.with_suffix(".new")
             spare.write_text(str(at))

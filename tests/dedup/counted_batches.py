@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidegate.checkpoint.backend import Changes
+from tests.checkpoint.batches import open_new
+from tidegate.checkpoint.backend import StateChanges
 from tidegate.checkpoint.backends.heap import HeapFactory
-from tidegate.checkpoint.batch import open_batch
 from tidegate.checkpoint.commit_record import RunFacts
-from tidegate.checkpoint.settings import Asked, StateSettings
+from tidegate.checkpoint.settings import BatchRequest, StateSettings
 from tidegate.testing.clock import ManualClock
 
 DAY_US = 86_400_000_000
@@ -75,7 +75,7 @@ class NotedJob:
         settings = StateSettings(backend=HeapFactory(), local_root=str(self.local), keep_open=False)
         for partition, facts in enumerate(said):
             self.attempts += 1
-            asked = Asked(
+            asked = BatchRequest(
                 checkpoint=str(self.checkpoint),
                 operator=self.operator,
                 partition=partition,
@@ -85,8 +85,8 @@ class NotedJob:
                 plan_id=f"plan-{number}",
                 attempt=f"attempt-{self.attempts}",
             )
-            with open_batch(asked, settings, ManualClock()) as opened:
-                opened.publish(Changes(), facts)
+            with open_new(asked, settings, ManualClock()) as opened:
+                opened.publish(StateChanges(), facts)
 
 
 def two_partitions(job: NotedJob) -> None:

@@ -30,8 +30,8 @@ from deltalake import DeltaTable
 
 from tests.paths import ROOT
 from tidegate.checkpoint import epochs
-from tidegate.checkpoint.commit_record import head_batches, read_head
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.commit_record import committed_batches, read_commit_record
+from tidegate.checkpoint.store import operator_store
 from tidegate.pipeline.topic.client import ServerClient, ServerLocation
 from tidegate.pipeline.worker.spark_session import SessionSettings, build_session, end_session, jvm_of
 from tidegate.testing.server import RunningServer, running_server
@@ -225,12 +225,16 @@ def _verdict(publisher: Publisher, folder: Path, *, is_drained: bool) -> int:
 
 def _counts(checkpoint: Path) -> Counter[str]:
     """Return what was counted so far, of all partitions; nothing before the first batch is done."""
-    depot = operator_depot(str(checkpoint), NAME)
-    known = epochs.listed(depot)
+    checkpoint_store = operator_store(str(checkpoint), NAME)
+    known = epochs.list_epochs(checkpoint_store)
     found: Counter[str] = Counter()
     for partition in range(known[-1].parallelism if known else 0):
-        batches = head_batches(depot, known[-1].number, partition)
-        head = read_head(depot, known[-1].number, partition, batches[-1]) if batches else None
+        batches = committed_batches(checkpoint_store, known[-1].number, partition)
+        head = (
+            read_commit_record(checkpoint_store, known[-1].number, partition, batches[-1])
+            if batches
+            else None
+        )
         if head is not None:
             found.update({name: head.totals.get(name, 0) for name in ("unique", "duplicate", "late")})
     return found

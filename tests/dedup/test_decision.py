@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.dedup.model import Judged, Model, Row
-from tests.dedup.store.dict_store import Shelf, columns_of, key_column
+from tests.dedup.store.dict_store import DictStore, columns_of, key_column
 from tests.dedup.streams import DAY_US, SECOND_US, Stream, draw
-from tidegate.dedup.columns import Found, KeyColumn
+from tidegate.dedup.columns import SegmentKeys, StoredTimes
 from tidegate.dedup.decision import DUPLICATE, OUTCOMES, UNIQUE, BatchColumns, Decision, decide
 from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import InvariantBroken, ValueInvalid
@@ -32,7 +32,7 @@ def judged(decision: Decision) -> list[Judged]:
 def run(stream: Stream, *, exact: bool = False, redeliver: random.Random | None = None) -> None:
     """Take a stream through decision and model, and compare rows and stored times after every batch."""
     rule = SegmentRule.of(stream.retention_us, stream.interval_us)
-    model, shelf = Model(stream.retention_us), Shelf(rule, with_offsets=stream.with_offsets)
+    model, store = Model(stream.retention_us), DictStore(rule, with_offsets=stream.with_offsets)
     is_again = redeliver is not None and stream.with_offsets
     before: list[Row] = []
     for batch in stream.batches:
@@ -41,18 +41,18 @@ def run(stream: Stream, *, exact: bool = False, redeliver: random.Random | None 
             rows += redeliver.sample(before, k=min(5, len(before)))
             redeliver.shuffle(rows)
         before += batch
-        shelf.expire(model.stream_us)
+        store.expire(model.stream_us)
         columns = columns_of(rows, with_offsets=stream.with_offsets, exact=exact)
-        decision = decide(columns, shelf, rule, model.stream_us, is_redelivered=is_again)
+        decision = decide(columns, store, rule, model.stream_us, is_redelivered=is_again)
         assert judged(decision) == model.batch(rows, redelivered=is_again)
         assert decision.newest_us == max((row.time_us for row in rows), default=None)
         assert sum(decision.counts.values()) == len(rows)
-        shelf.apply(decision.changes)
+        store.apply(decision.changes)
         for key in model.known():
             stored = key_column([key], exact=exact).to_list()[0]  # type: ignore[list-item]
             from_us = rule.counts_from_us(model.stream_us)
             assert from_us is not None
-            assert [t for t in shelf.times(stored) if t >= from_us] == model.counted(key)
+            assert [t for t in store.times(stored) if t >= from_us] == model.counted(key)
 
 
 @settings(max_examples=60)
@@ -81,18 +81,18 @@ def test_a_message_that_is_given_again_is_unique_again(seed: int) -> None:
 def test_the_order_of_rows_does_not_matter(seed: int) -> None:
     stream = draw(seed, batches=3)
     rule = SegmentRule.of(stream.retention_us, stream.interval_us)
-    shelf, stream_us = Shelf(rule, with_offsets=stream.with_offsets), None
+    store, stream_us = DictStore(rule, with_offsets=stream.with_offsets), None
     for batch in stream.batches:
         rows = list(batch)
         order = list(range(len(rows)))
         random.Random(seed).shuffle(order)
-        plain = decide(columns_of(rows, with_offsets=stream.with_offsets), shelf, rule, stream_us)
+        plain = decide(columns_of(rows, with_offsets=stream.with_offsets), store, rule, stream_us)
         mixed = [rows[at] for at in order]
-        other = decide(columns_of(mixed, with_offsets=stream.with_offsets), shelf, rule, stream_us)
+        other = decide(columns_of(mixed, with_offsets=stream.with_offsets), store, rule, stream_us)
         # Rows that are the same in everything may change places.
         told = sorted(zip(map(repr, rows), map(repr, judged(plain)), strict=True))
         assert sorted(zip(map(repr, mixed), map(repr, judged(other)), strict=True)) == told
-        shelf.apply(plain.changes)
+        store.apply(plain.changes)
         stream_us = max(
             [row.time_us for row in rows] + ([] if stream_us is None else [stream_us]), default=None
         )
@@ -100,10 +100,10 @@ def test_the_order_of_rows_does_not_matter(seed: int) -> None:
 
 def outcomes(batches: Sequence[Sequence[Row]], retention_us: int = RETENTION_US) -> list[list[Judged]]:
     rule = SegmentRule.of(retention_us)
-    shelf, stream_us, found = Shelf(rule, with_offsets=False), None, []
+    store, stream_us, found = DictStore(rule, with_offsets=False), None, []
     for rows in batches:
-        decision = decide(columns_of(rows, with_offsets=False), shelf, rule, stream_us)
-        shelf.apply(decision.changes)
+        decision = decide(columns_of(rows, with_offsets=False), store, rule, stream_us)
+        store.apply(decision.changes)
         found.append(judged(decision))
         times = [row.time_us for row in rows] + ([] if stream_us is None else [stream_us])
         stream_us = max(times)
@@ -170,15 +170,15 @@ def test_late_is_said_before_duplicate_and_nothing_is_late_in_the_first_batch() 
 class Nothing:
     """A store that finds nothing."""
 
-    def lookup(self, keys: KeyColumn, from_us: object, to_us: object) -> Found:  # noqa: ARG002
+    def lookup(self, keys: SegmentKeys, from_us: object, to_us: object) -> StoredTimes:  # noqa: ARG002
         none = np.empty(0, np.int64)
-        return Found(none, none, none)
+        return StoredTimes(none, none, none)
 
 
-def digests(*tails: int) -> KeyColumn:
+def digests(*tails: int) -> SegmentKeys:
     """Return keys that share all but the last bytes."""
     rows = [b"\x00\x01" + b"\xab" * 12 + tail.to_bytes(4, "big") for tail in tails]
-    return KeyColumn.of_digests(np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), 18))
+    return SegmentKeys.of_digests(np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), 18))
 
 
 def test_keys_that_differ_in_their_last_byte_only_are_different_keys() -> None:
@@ -240,10 +240,10 @@ def test_changes_go_to_the_segment_of_each_time_and_are_sorted() -> None:
 def test_one_key_may_have_several_times_in_one_segment() -> None:
     """Case 19: 60 s are longer than the retention."""
     rule = SegmentRule.of(SECOND_US)
-    shelf, stream_us = Shelf(rule, with_offsets=False), None
+    store, stream_us = DictStore(rule, with_offsets=False), None
     for seconds in (0, 1, 3, 2, 3):
         columns = columns_of([Row(K, seconds * SECOND_US)], with_offsets=False)
-        shelf.apply(decide(columns, shelf, rule, stream_us).changes)
+        store.apply(decide(columns, store, rule, stream_us).changes)
         stream_us = max(stream_us or 0, seconds * SECOND_US)
     # What no longer counted is left out whenever the entry is written anew.
-    assert shelf.times(key_column([K]).to_list()[0]) == [2 * SECOND_US, 3 * SECOND_US]
+    assert store.times(key_column([K]).to_list()[0]) == [2 * SECOND_US, 3 * SECOND_US]

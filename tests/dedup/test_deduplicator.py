@@ -15,17 +15,17 @@ import pyarrow as pa
 import pytest
 
 import tidegate
+from tests.checkpoint.batches import open_new
 from tests.dedup.model import Model, Row
 from tests.dedup.streams import DAY_US, SECOND_US, draw
 from tidegate import Deduplicator
-from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.commit_record import RunFacts, read_head
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyColumn, KeyType
-from tidegate.checkpoint.settings import Asked, StateSettings
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.commit_record import RunFacts, read_commit_record
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec, StateKeyColumn
+from tidegate.checkpoint.settings import BatchRequest, StateSettings
+from tidegate.checkpoint.store import operator_store
 from tidegate.dedup.decision import BatchColumns, decide
 from tidegate.dedup.deduplicator_input import keys_of, offsets_of, position, times_of
-from tidegate.dedup.identity import SALT, Identity, check_identity, digest_columns, read_identity
+from tidegate.dedup.identity import SALT, DedupIdentity, check_identity, digest_columns, read_identity
 from tidegate.dedup.settings import SegmentSettings
 from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
 from tidegate.errors import StateInvalid, StateMismatch, TidegateError, ValueInvalid
@@ -68,7 +68,9 @@ def test_it_goes_on_where_a_query_of_several_partitions_left_off(tmp_path: Path)
     """The folder is that of a query with two partitions, which has stopped."""
     kinds = (("event_id", "string"),)
     check_identity(
-        operator_depot(str(tmp_path), "orders"), Identity(DAY_US, DAY_US // 2, False, False, kinds), "orders"
+        operator_store(str(tmp_path), "orders"),
+        DedupIdentity(DAY_US, DAY_US // 2, False, False, kinds),
+        "orders",
     )
     segments = SegmentSettings(store="orders", retention_us=DAY_US, interval_us=DAY_US // 2)
     settings = StateSettings(backend=SegmentStoreFactory(segments), local_root=str(tmp_path / "executors"))
@@ -78,8 +80,8 @@ def test_it_goes_on_where_a_query_of_several_partitions_left_off(tmp_path: Path)
         groups = column.bytes_[:, 1] // 64  # type: ignore[call-overload]
         mine = np.flatnonzero(groups == partition)
         rows = BatchColumns(column.take(mine), np.full(len(mine), 7), None, lambda at: at.astype(np.uint64))
-        asked = Asked(str(tmp_path), "orders", partition, 2, 128, 0, "plan", f"attempt {partition}")
-        with open_batch(asked, settings, ManualClock()) as batch:
+        asked = BatchRequest(str(tmp_path), "orders", partition, 2, 128, 0, "plan", f"attempt {partition}")
+        with open_new(asked, settings, ManualClock()) as batch:
             store = batch.backend
             assert isinstance(store, SegmentStore)
             decision = decide(rows, store, segments.rule, None)
@@ -230,19 +232,21 @@ def test_another_interval_key_or_kind_of_storing_is_refused(tmp_path: Path) -> N
 
 
 def test_a_column_that_is_not_named_goes_on_with_a_named_one_of_its_type(tmp_path: Path) -> None:
-    depot = operator_depot(str(tmp_path), "orders")
-    named = Identity(DAY_US, DAY_US // 2, False, False, (("event_id", "string"),))
-    check_identity(depot, named, "orders")
-    assert read_identity(depot, "orders") == named
+    checkpoint_store = operator_store(str(tmp_path), "orders")
+    named = DedupIdentity(DAY_US, DAY_US // 2, False, False, (("event_id", "string"),))
+    check_identity(checkpoint_store, named, "orders")
+    assert read_identity(checkpoint_store, "orders") == named
     with opened(tmp_path, "1 day") as dedup:
         assert dedup.check(["a"], [1]).outcome == ["unique"]
-    numbered = operator_depot(str(tmp_path / "numbers"), "orders")
-    check_identity(numbered, Identity(DAY_US, DAY_US // 2, True, False, (("n", "int"),), "exact"), "orders")
+    numbered = operator_store(str(tmp_path / "numbers"), "orders")
+    check_identity(
+        numbered, DedupIdentity(DAY_US, DAY_US // 2, True, False, (("n", "int"),), "exact"), "orders"
+    )
     with opened(tmp_path / "numbers", "1 day", exact_keys=True) as dedup:
         assert dedup.check([7, 7], [1, 2]).outcome == ["unique", "duplicate"]
     with pytest.raises(StateMismatch, match="Every key is stored by these columns"):
-        other = Identity(DAY_US, DAY_US // 2, False, False, (("order_id", "string"),))
-        check_identity(depot, other, "orders")
+        other = DedupIdentity(DAY_US, DAY_US // 2, False, False, (("order_id", "string"),))
+        check_identity(checkpoint_store, other, "orders")
 
 
 REFUSED: list[tuple[Any, Any, Any, str]] = [
@@ -297,17 +301,17 @@ def test_digests_are_those_of_spark_for_one_plain_column() -> None:
     """The hash of the null flag is the seed of the value's; Python's scalar way gives the same as columns."""
     keys = keys_of([("é", 7), (None, -1), ("", None)])
     first, second = digest_columns(keys.arrays)
-    codec = KeyCodec(
+    codec = StateKeyCodec(
         KeyType(
             (
-                KeyColumn("text is null", "boolean"),
-                KeyColumn("text", "string"),
-                KeyColumn("number is null", "boolean"),
-                KeyColumn("number", "bigint"),
+                StateKeyColumn("text is null", "boolean"),
+                StateKeyColumn("text", "string"),
+                StateKeyColumn("number is null", "boolean"),
+                StateKeyColumn("number", "bigint"),
             )
         )
     )
-    salted = KeyCodec(KeyType((KeyColumn("salt", "bigint"), *codec.key_type.columns)))
+    salted = StateKeyCodec(KeyType((StateKeyColumn("salt", "bigint"), *codec.key_type.columns)))
     rows = [(False, "é", False, 7), (True, None, False, -1), (False, "", True, None)]
     assert first.view(np.int64).tolist() == [codec.hash_of(row) for row in rows]
     assert second.view(np.int64).tolist() == [salted.hash_of((SALT, *row)) for row in rows]
@@ -317,7 +321,7 @@ def test_the_head_of_a_call_says_what_it_did(tmp_path: Path) -> None:
     with opened(tmp_path) as dedup:
         dedup.check(["a", "a"], [10, 20])
         dedup.check(["b"], [15])
-    head = read_head(operator_depot(str(tmp_path), "orders"), 0, 0, 1)
+    head = read_commit_record(operator_store(str(tmp_path), "orders"), 0, 0, 1)
     assert head is not None
     assert head.newest_event_us == 20
     assert head.totals["unique"] == 2

@@ -15,11 +15,11 @@ import pytest
 
 from tidegate import Deduplicator
 from tidegate.checkpoint import snapshotter
-from tidegate.checkpoint.commit_record import head_batches
+from tidegate.checkpoint.commit_record import committed_batches
 from tidegate.checkpoint.epochs import RECORD_NAME
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.store import operator_store
 from tidegate.dedup import deduplicator
-from tidegate.dedup.columns import KeyColumn
+from tidegate.dedup.columns import SegmentKeys
 from tidegate.dedup.decision import BatchColumns
 from tidegate.dedup.deduplicator import _part
 from tidegate.dedup.deduplicator_input import offsets_of, times_of
@@ -89,7 +89,7 @@ def test_a_first_call_that_is_refused_does_not_say_of_which_type_keys_are(tmp_pa
 
 
 def test_of_some_rows_of_a_call_each_keeps_the_number_that_breaks_a_tie() -> None:
-    keys = KeyColumn.of_digests(np.zeros((4, 18), np.uint8))
+    keys = SegmentKeys.of_digests(np.zeros((4, 18), np.uint8))
     rows = BatchColumns(keys, np.arange(4), None, lambda asked: np.array([7, 5, 3, 1], np.uint64)[asked])
     some = _part(rows, np.array([1, 3]))
     assert some.tie(np.array([0, 1])).tolist() == [5, 1]
@@ -174,21 +174,21 @@ def test_a_duplicate_whose_own_call_moved_stream_time_is_a_duplicate_again(tmp_p
 
 
 def test_a_call_without_messages_publishes_nothing(tmp_path: Path) -> None:
-    depot = operator_depot(str(tmp_path), "orders")
+    checkpoint_store = operator_store(str(tmp_path), "orders")
     with opened(tmp_path) as dedup:
         for keys, times, offsets in (([], [], None), (pa.array([], pa.int64()), [], []), (iter(()), (), ())):
             assert len(dedup.check(keys, times, offsets)) == 0
-        assert depot.names() == []
+        assert checkpoint_store.names() == []
         dedup.check(["a"], [1])
         assert dedup.check([], []).counts == {"unique": 0, "duplicate": 0, "late": 0}
-    assert head_batches(depot, 0, 0) == [0]
+    assert committed_batches(checkpoint_store, 0, 0) == [0]
 
 
 def test_a_folder_without_the_record_of_its_epoch_says_what_is_missing(tmp_path: Path) -> None:
-    depot = operator_depot(str(tmp_path), "orders")
+    checkpoint_store = operator_store(str(tmp_path), "orders")
     dedup = opened(tmp_path)
     dedup.check(["a"], [1])
-    record = depot.path(f"e0/{RECORD_NAME}")
+    record = checkpoint_store.path(f"e0/{RECORD_NAME}")
     kept = record.read_bytes()
     record.unlink()
     with pytest.raises(StorageCorrupt, match=rf"e0/{RECORD_NAME}: the file is missing"):
@@ -214,7 +214,7 @@ def test_nothing_is_written_in_the_folder_after_close(
         steps.append(step)
 
     monkeypatch.setattr(deduplicator, "SNAPSHOT_EVERY_CALLS", 1)
-    monkeypatch.setattr(snapshotter, "reached", held_up)
+    monkeypatch.setattr(snapshotter, "crash_point", held_up)
     with opened(tmp_path) as dedup:
         dedup.check(["a"], [1])
     assert steps == ["snapshot-linked", "snapshot-copied", "snapshot-written", "pruned"]

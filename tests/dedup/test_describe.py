@@ -10,8 +10,8 @@ from tests.checkpoint.checkpoints import Job
 from tests.dedup.counted_batches import COUNTS, DAY_US, OPERATOR, NotedJob, notes, segment, two_partitions
 from tidegate.checkpoint import epochs
 from tidegate.checkpoint.commit_record import RunFacts
-from tidegate.checkpoint.settings import Asked
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.settings import BatchRequest
+from tidegate.checkpoint.store import operator_store
 from tidegate.dedup.describe import AFTER, FilterTally, describe
 from tidegate.errors import StorageCorrupt
 
@@ -96,8 +96,8 @@ def test_the_false_rate_is_of_keys_that_are_not_there() -> None:
 
 def test_after_a_change_of_partitions_it_tells_of_the_batch_before(job: NotedJob) -> None:
     two_partitions(job)
-    asked = Asked(str(job.checkpoint), OPERATOR, 0, 3, 64, 2, "plan-2", "a")
-    epochs.resolve(operator_depot(str(job.checkpoint), OPERATOR), asked)
+    asked = BatchRequest(str(job.checkpoint), OPERATOR, 0, 3, 64, 2, "plan-2", "a")
+    epochs.resolve(operator_store(str(job.checkpoint), OPERATOR), asked)
     (found,) = describe(job.checkpoint)
     assert (found.batch, found.partitions, found.keys) == (1, 2, 2_640)
 

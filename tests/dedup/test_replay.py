@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.dedup.model import Row
-from tests.dedup.store.dict_store import Shelf, columns_of
+from tests.dedup.store.dict_store import DictStore, columns_of
 from tests.dedup.streams import SECOND_US, Stream, draw
 from tests.dedup.test_decision import digests, judged
-from tidegate.checkpoint.backend import Changes
-from tidegate.dedup.columns import KeyColumn
+from tidegate.checkpoint.backend import StateChanges
+from tidegate.dedup.columns import SegmentKeys
 from tidegate.dedup.decision import BatchColumns, Decision, decide
 from tidegate.dedup.decision_changes import added_times
-from tidegate.dedup.replay import Flags, Published, duplicates_table, redo
+from tidegate.dedup.replay import Flags, PublishedBatch, duplicates_table, replay_decision
 from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import StateMismatch, StorageCorrupt
 
@@ -25,36 +25,36 @@ K = ("k", 1)
 
 
 def run_again(stream: Stream, seed: int, *, exact: bool = False) -> None:
-    """Take a stream through the decision, and every batch through redo in another order of rows."""
+    """Take a stream through the decision, and replay every batch in another order of rows."""
     chance = random.Random(seed)
     rule = SegmentRule.of(stream.retention_us, stream.interval_us)
-    shelf, stream_us = Shelf(rule, with_offsets=stream.with_offsets), None
+    store, stream_us = DictStore(rule, with_offsets=stream.with_offsets), None
     for batch in stream.batches:
         rows = list(batch)
         columns = columns_of(rows, with_offsets=stream.with_offsets, exact=exact)
-        decision = decide(columns, shelf, rule, stream_us)
+        decision = decide(columns, store, rule, stream_us)
         table = duplicates_table(columns, decision)
-        shelf.apply(decision.changes)
+        store.apply(decision.changes)
         order = list(range(len(rows)))
         chance.shuffle(order)
         mixed = columns_of([rows[at] for at in order], with_offsets=stream.with_offsets, exact=exact)
-        again = redo(mixed, Published("orders", [decision.changes], table), rule, stream_us)
+        again = replay_decision(mixed, PublishedBatch("orders", [decision.changes], table), rule, stream_us)
         assert judged(again) == [judged(decision)[at] for at in order]
         assert again.counts == decision.counts
         assert again.newest_us == decision.newest_us
         assert not again.changes
-        plain = redo(mixed, Published("orders", split(decision.changes)), rule, stream_us)
+        plain = replay_decision(mixed, PublishedBatch("orders", split(decision.changes)), rule, stream_us)
         assert plain.outcome.tolist() == again.outcome.tolist()
         stream_us = max(
             [row.time_us for row in rows] + ([] if stream_us is None else [stream_us]), default=None
         )
 
 
-def split(changes: Changes) -> list[Changes]:
+def split(changes: StateChanges) -> list[StateChanges]:
     """Return changes in several parts, as a change file gives them."""
     return [
-        *(Changes(entries={key: value}) for key, value in changes.entries.items()),
-        *(Changes(packed=[packed]) for packed in changes.packed),
+        *(StateChanges(entries={key: value}) for key, value in changes.entries.items()),
+        *(StateChanges(packed=[packed]) for packed in changes.packed),
     ]
 
 
@@ -74,10 +74,10 @@ def test_exact_keys_are_found_again(seed: int) -> None:
 
 def decided(rows: list[Row], stored: list[Row] | None = None) -> tuple[Decision, SegmentRule]:
     rule = SegmentRule.of(SECOND_US)
-    shelf = Shelf(rule, with_offsets=False)
+    store = DictStore(rule, with_offsets=False)
     if stored:
-        shelf.apply(decide(columns_of(stored, with_offsets=False), shelf, rule, None).changes)
-    return decide(columns_of(rows, with_offsets=False), shelf, rule, None), rule
+        store.apply(decide(columns_of(stored, with_offsets=False), store, rule, None).changes)
+    return decide(columns_of(rows, with_offsets=False), store, rule, None), rule
 
 
 def test_a_row_at_a_time_stored_before_stays_a_duplicate_when_its_entry_was_written_anew() -> None:
@@ -85,26 +85,30 @@ def test_a_row_at_a_time_stored_before_stays_a_duplicate_when_its_entry_was_writ
     rows = [Row(K, 0), Row(K, 5 * SECOND_US)]
     decision, rule = decided(rows, stored=[Row(K, 0)])
     assert decision.counts == {"unique": 1, "duplicate": 1, "late": 0}
-    again = redo(columns_of(rows, with_offsets=False), Published("orders", [decision.changes]), rule, None)
+    again = replay_decision(
+        columns_of(rows, with_offsets=False), PublishedBatch("orders", [decision.changes]), rule, None
+    )
     assert again.outcome.tolist() == decision.outcome.tolist() == [1, 0]
 
 
 def test_rows_that_lack_a_stored_key_are_refused() -> None:
     decision, rule = decided([Row(K, 0), Row(("z", 2), 1)])
     with pytest.raises(StateMismatch, match="its rows are not those of the first time"):
-        redo(columns_of([Row(K, 0)], with_offsets=False), Published("o", [decision.changes]), rule, None)
+        replay_decision(
+            columns_of([Row(K, 0)], with_offsets=False), PublishedBatch("o", [decision.changes]), rule, None
+        )
     with pytest.raises(StateMismatch, match="its rows are not those of the first time"):
         other = columns_of([Row(K, 7), Row(("z", 2), 1)], with_offsets=False)
-        redo(other, Published("o", [decision.changes]), rule, None)
+        replay_decision(other, PublishedBatch("o", [decision.changes]), rule, None)
 
 
 def test_another_offset_is_another_row() -> None:
     rule = SegmentRule.of(SECOND_US)
     rows = columns_of([Row(K, 0, offset=4)], with_offsets=True)
-    changes = decide(rows, Shelf(rule, with_offsets=True), rule, None).changes
+    changes = decide(rows, DictStore(rule, with_offsets=True), rule, None).changes
     with pytest.raises(StateMismatch, match="not those of the first time"):
         other = columns_of([Row(K, 0, offset=5)], with_offsets=True)
-        redo(other, Published("o", [changes]), rule, None)
+        replay_decision(other, PublishedBatch("o", [changes]), rule, None)
 
 
 def test_a_duplicate_that_was_not_there_is_refused_where_first_times_are_kept() -> None:
@@ -113,21 +117,21 @@ def test_a_duplicate_that_was_not_there_is_refused_where_first_times_are_kept() 
     table = duplicates_table(columns_of(rows, with_offsets=False), decision)
     more = columns_of([*rows, Row(K, 2)], with_offsets=False)
     with pytest.raises(StateMismatch, match="was not among them"):
-        redo(more, Published("o", [decision.changes], table), rule, None)
+        replay_decision(more, PublishedBatch("o", [decision.changes], table), rule, None)
 
 
 def test_a_part_of_a_batch_is_compared_with_its_own_keys_alone() -> None:
     rows = [Row((str(at), at), at) for at in range(64)]
     decision, rule = decided(rows)
 
-    def even(keys: KeyColumn) -> Flags:
+    def even(keys: SegmentKeys) -> Flags:
         found: Flags = keys.hashes % np.uint64(2) == 0
         return found
 
     whole = columns_of(rows, with_offsets=False)
     numbers = np.flatnonzero(even(whole.keys)).tolist()
     part = columns_of([rows[at] for at in numbers], with_offsets=False)
-    again = redo(part, Published("o", [decision.changes], keep=even), rule, None)
+    again = replay_decision(part, PublishedBatch("o", [decision.changes], keep=even), rule, None)
     assert again.counts == {"unique": len(numbers), "duplicate": 0, "late": 0}
 
 
@@ -137,9 +141,9 @@ def test_keys_that_share_their_first_bytes_and_have_many_times_are_told_apart() 
     tails = [1, 2, 3] * 8
     times = np.array([100 * (at // 3) + at % 3 for at in range(24)], np.int64)
     rows = BatchColumns(digests(*tails), times, None, lambda at: at.astype(np.uint64))
-    decision = decide(rows, Shelf(rule, with_offsets=False), rule, None)
+    decision = decide(rows, DictStore(rule, with_offsets=False), rule, None)
     assert decision.counts["unique"] == 24
-    again = redo(rows, Published("o", [decision.changes]), rule, None)
+    again = replay_decision(rows, PublishedBatch("o", [decision.changes]), rule, None)
     assert again.outcome.tolist() == [0] * 24
 
 
@@ -147,16 +151,18 @@ def test_another_key_that_shares_its_first_bytes_is_not_taken_for_the_stored_one
     rule = SegmentRule.of(10)
     times = np.array([5], np.int64)
     rows = BatchColumns(digests(3), times, None, lambda at: at.astype(np.uint64))
-    changes = decide(rows, Shelf(rule, with_offsets=False), rule, None).changes
+    changes = decide(rows, DictStore(rule, with_offsets=False), rule, None).changes
     with pytest.raises(StateMismatch, match="not those of the first time"):
-        redo(BatchColumns(digests(4), times, None, rows.tie), Published("o", [changes]), rule, None)
+        replay_decision(
+            BatchColumns(digests(4), times, None, rows.tie), PublishedBatch("o", [changes]), rule, None
+        )
 
 
 def test_late_rows_are_late_again() -> None:
     rule = SegmentRule.of(SECOND_US)
     rows = columns_of([Row(K, 0), Row(K, 9 * SECOND_US)], with_offsets=False)
-    decision = decide(rows, Shelf(rule, with_offsets=False), rule, 5 * SECOND_US)
-    again = redo(rows, Published("o", [decision.changes]), rule, 5 * SECOND_US)
+    decision = decide(rows, DictStore(rule, with_offsets=False), rule, 5 * SECOND_US)
+    again = replay_decision(rows, PublishedBatch("o", [decision.changes]), rule, 5 * SECOND_US)
     assert again.outcome.tolist() == decision.outcome.tolist() == [2, 0]
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dedup.copies import (
+from tests.dedup.store.copies import (
     MINUTE_US,
     OPERATOR,
     RETENTION_US,
@@ -82,7 +82,7 @@ def test_disk_full_fails_the_batch_and_goes_on_when_there_is_room(room: Path, pl
         for _ in range(2):  # and again as often as Spark tries
             with pytest.raises(StorageFull, match=str(room / place)):
                 job.run(batch, rows_of(batch))
-        assert not job.depot.exists(f"e0/0/v{batch}.head")
+        assert not job.checkpoint_store.exists(f"e0/0/v{batch}.head")
         (Path(volume) / BALLAST).unlink()
         assert job.stored(batch) == model.counted()
         job.drive(range(batch, batch + 2), model)
@@ -103,9 +103,9 @@ def test_lost_local_disk_is_made_again_from_the_checkpoint(job: Job, model: Mode
     job.stop()
     assert _shell(f"rm -rf '{job.root / 'local'}'") == 0
     job.drive([BATCHES], model)
-    assert (job.reports[-1].way, job.reports[-1].from_batch) == ("snapshot", BATCHES - 1)
+    assert (job.reports[-1].source, job.reports[-1].from_batch) == ("snapshot", BATCHES - 1)
     job.drive([BATCHES + 1], model)
-    assert job.reports[-1].way == "local"
+    assert job.reports[-1].source == "local"
 
 
 def test_a_row_from_the_future_makes_the_rows_behind_it_late_and_a_savepoint_from_before_undoes_it(
@@ -171,7 +171,7 @@ def test_a_checkpoint_that_cannot_be_reached_fails_the_batch_and_nothing_else(
     assert job.stored(BATCHES) == model.counted()
     job.drive(range(BATCHES, BATCHES + 2), model)
     # The copy stayed: nothing was made again.
-    assert {report.way for report in job.reports[-3:]} == {"local"}
+    assert {report.source for report in job.reports[-3:]} == {"local"}
 
 
 def test_a_write_to_the_checkpoint_that_hangs_holds_its_own_partition_only(room: Path) -> None:
@@ -209,7 +209,7 @@ def test_a_write_to_the_checkpoint_that_hangs_holds_its_own_partition_only(room:
     attempt.start()
     assert disk.reached.wait(60)
     told |= job.do(2, 1, mine[1])
-    assert not job.depot.exists("e0/0/v2.head")
+    assert not job.checkpoint_store.exists("e0/0/v2.head")
     disk.back.set()
     attempt.join(60)
     assert not problems

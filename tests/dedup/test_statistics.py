@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.dedup.store.stores import DAY, SETTINGS, packed, random_keys, version
-from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backend import StateChanges
 from tidegate.dedup.decision_changes import entry_key
 from tidegate.dedup.describe import AFTER
 from tidegate.dedup.settings import SegmentSettings
@@ -20,7 +20,7 @@ TIMES_US = np.array([-DAY, 3 * DAY, 4 * DAY, 60 * DAY], np.int64)
 LATER_US = np.array([2 * DAY, 70 * DAY, 110 * DAY, 5 * DAY], np.int64)
 
 
-def changes_of(settings: SegmentSettings, times_us: np.ndarray, seed: int) -> Changes:
+def changes_of(settings: SegmentSettings, times_us: np.ndarray, seed: int) -> StateChanges:
     """Return a batch of four keys, as the settings have them stored."""
     keys = random_keys(np.random.default_rng(seed), len(times_us))
     offsets = -times_us if settings.with_offsets else None
@@ -28,7 +28,7 @@ def changes_of(settings: SegmentSettings, times_us: np.ndarray, seed: int) -> Ch
     if not settings.exact_keys:
         return columns
     pairs = [(part, row) for part in columns.packed for row in range(len(part.keys))]
-    return Changes(
+    return StateChanges(
         entries={
             entry_key(part.keys[row].tobytes(), part.segment): part.values[row].tobytes()
             for part, row in pairs
@@ -72,5 +72,5 @@ def test_parts_of_a_batch_are_added_up(tmp_path: Path) -> None:
 
 def test_a_batch_that_stores_nothing_changes_no_segment(tmp_path: Path) -> None:
     added = Additions(SETTINGS)
-    added.add(Changes())
+    added.add(StateChanges())
     assert notes_after(SegmentStore(tmp_path, SETTINGS), SETTINGS.rule, None, added)["segments"] == []

@@ -13,7 +13,7 @@ from tidegate.model.tables import Table, TableColumn, TableKind
 from tidegate.settings.sections import StreamSettings
 from tidegate.streams.disk import StreamDisk
 from tidegate.streams.folders import Folders
-from tidegate.streams.log_file import LogGround
+from tidegate.streams.log_file import LogContext
 from tidegate.streams.store import StreamStore
 
 COLUMNS = (TableColumn("id", "BIGINT", required=True), TableColumn("text", "TEXT"))
@@ -58,10 +58,15 @@ def make_store(
     )
 
 
-def make_ground(disk: StreamDisk, folder: Path) -> LogGround:
+def make_ground(disk: StreamDisk, folder: Path) -> LogContext:
     """Return what a log stands on that belongs to no table; nobody hears of its damage."""
-    return LogGround(
-        disk, Folders(disk), str(folder), claim=lambda: None, tell=lambda _: None, tell_loss=lambda _: None
+    return LogContext(
+        disk,
+        Folders(disk),
+        str(folder),
+        claim=lambda: None,
+        report=lambda _: None,
+        report_loss=lambda _: None,
     )
 
 

@@ -10,7 +10,7 @@ from tests.streams.factories import log_files, make_store, make_table, texts
 from tidegate.errors import StorageCorrupt
 from tidegate.streams.corruption import scan_damage
 from tidegate.streams.frame_reader import Damage
-from tidegate.streams.frames import Batch, FrameKind, make_frame
+from tidegate.streams.frames import FrameContent, FrameKind, make_frame
 from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 
@@ -91,7 +91,7 @@ def test_a_long_torn_end_is_gone_once_a_short_frame_is_appended(
 ) -> None:
     """Case 2: nothing of it is left behind the new frame."""
     whole = log.read_bytes()
-    torn = make_frame(len(whole), Batch(FrameKind.ROWS, 1, 1, b"x" * 900), 1, 1)[:-1]
+    torn = make_frame(len(whole), FrameContent(FrameKind.ROWS, 1, 1, b"x" * 900), 1, 1)[:-1]
     log.write_bytes(whole + torn)
     store, told = _reopened(tmp_path, clock)
     store.append(TABLE, "alice", [(9, "9")])
@@ -132,7 +132,7 @@ def test_a_frame_of_a_later_version_is_refused_by_name(
 ) -> None:
     position = log.stat().st_size
     monkeypatch.setattr("tidegate.streams.frames.FRAME_VERSION", 2)
-    later = make_frame(position, Batch(FrameKind.ROWS, 1, 1, b"payload"), 1, 1)
+    later = make_frame(position, FrameContent(FrameKind.ROWS, 1, 1, b"payload"), 1, 1)
     monkeypatch.undo()
     log.write_bytes(log.read_bytes() + later)
     store = make_store(tmp_path, clock)
@@ -150,7 +150,9 @@ def test_a_payload_that_does_not_fit_its_header_is_damage(
 ) -> None:
     position = log.stat().st_size
     now_us = clock.now_us()
-    log.write_bytes(log.read_bytes() + make_frame(position, Batch(FrameKind.ROWS, 1, 7, b"\x90"), now_us, 1))
+    log.write_bytes(
+        log.read_bytes() + make_frame(position, FrameContent(FrameKind.ROWS, 1, 7, b"\x90"), now_us, 1)
+    )
     store, told = _reopened(tmp_path, clock)
     assert texts(store, TABLE) == ["0", "1", "2", "3", "4"]
     assert [damage.position for damage in told] == [position]

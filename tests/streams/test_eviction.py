@@ -57,27 +57,6 @@ def test_a_window_that_ends_a_millisecond_later_stays(
     assert store.evict(TABLE).windows == 1
 
 
-def test_has_logs_before_stops_at_the_first_hit(tmp_path: Path, clock: ManualClock) -> None:
-    """Case 6."""
-    looked: list[str] = []
-
-    class CountingDisk(FailingDisk):
-        def names(self, folder: str):  # type: ignore[no-untyped-def]
-            for name in super().names(folder):
-                looked.append(name)
-                yield name
-
-    store = make_store(tmp_path, clock, disk=CountingDisk())
-    _fill(store, clock, 50)
-    now_ms = clock.now_us() // 1000
-    looked.clear()
-    assert store.has_logs_before(TABLE, now_ms)
-    assert len(looked) <= 3, "the id file, perhaps, and one window"
-    assert not store.has_logs_before(TABLE, START_US // 1000 + 59_999)
-    assert store.has_logs_before(TABLE, START_US // 1000 + 60_000)
-    store.close()
-
-
 def test_rows_that_wait_for_a_window_go_with_it(
     store: StreamStore, clock: ManualClock, tmp_path: Path
 ) -> None:

@@ -16,9 +16,9 @@ from tidegate.streams.frame_reader import BytesSource, Damage, Walk, take_payloa
 from tidegate.streams.frames import (
     FRAME_BYTES_MIN,
     HEAD_BYTES,
-    Batch,
+    FrameContent,
+    FrameHeader,
     FrameKind,
-    Head,
     last_seq,
     make_frame,
     parse_head,
@@ -39,10 +39,10 @@ _ROWS: list[list[list[object]]] = [
 def _golden_bytes() -> bytes:
     log = b""
     for number, rows in enumerate(_ROWS):
-        batch = Batch(FrameKind.ROWS, number + 1, len(rows), encode_values(rows))
+        batch = FrameContent(FrameKind.ROWS, number + 1, len(rows), encode_values(rows))
         log += make_frame(len(log), batch, _FIRST_US + number, _FIRST_SEQ + 10 * number)
     deletes = [([1], _FIRST_SEQ), (["k", 2], _FIRST_SEQ + 20)]
-    batch = Batch(FrameKind.DELETES, 3, len(deletes), encode_values(deletes))
+    batch = FrameContent(FrameKind.DELETES, 3, len(deletes), encode_values(deletes))
     return log + make_frame(len(log), batch, _FIRST_US + 9, _FIRST_SEQ + 90)
 
 
@@ -51,7 +51,7 @@ def _log_of(sizes: list[int], fill: int = 0x61) -> tuple[bytes, list[int]]:
     log, starts = b"", []
     for number, size in enumerate(sizes):
         starts.append(len(log))
-        batch = Batch(FrameKind.ROWS, 1, 1, bytes([fill]) * size)
+        batch = FrameContent(FrameKind.ROWS, 1, 1, bytes([fill]) * size)
         log += make_frame(len(log), batch, 1_000 + number, 50 + number)
     return log, starts
 
@@ -69,7 +69,7 @@ def _walked_back(log: bytes) -> tuple[list[int], list[int]]:
     return whole[::-1], damaged[::-1]
 
 
-def _sorted_out(source: BytesSource, found: list[Head | Damage]) -> tuple[list[int], list[int]]:
+def _sorted_out(source: BytesSource, found: list[FrameHeader | Damage]) -> tuple[list[int], list[int]]:
     whole: list[int] = []
     damaged: list[int] = []
     for frame in found:
@@ -82,7 +82,7 @@ def test_version_1_is_written_and_read_as_the_golden_file() -> None:
     golden = GOLDEN.read_bytes()
     assert _golden_bytes() == golden
     source = BytesSource(golden, "golden")
-    heads = [head for head in Walk(source) if isinstance(head, Head)]
+    heads = [head for head in Walk(source) if isinstance(head, FrameHeader)]
     assert [(head.kind, head.schema_id, head.entries) for head in heads] == [
         (1, 1, 2),
         (1, 2, 1),
@@ -118,7 +118,7 @@ def test_a_log_cut_at_any_byte_of_its_last_frames_ends_behind_the_last_whole_one
         assert stop == max(bound for bound in bounds if bound <= cut), cut
         assert whole == [start for start in starts if start < stop], cut
         assert damaged == [], cut
-        more = log[:stop] + make_frame(stop, Batch(FrameKind.ROWS, 1, 1, b"later"), 9_999, 99)
+        more = log[:stop] + make_frame(stop, FrameContent(FrameKind.ROWS, 1, 1, b"later"), 9_999, 99)
         assert _walked(more)[0] == [*whole, stop], cut
         assert _walked_back(more) == ([*whole, stop], []), cut
 
@@ -149,7 +149,7 @@ def test_a_flipped_byte_costs_its_frame_alone(sizes: list[int], spot: int, mask:
     others = [start for start in starts if start != owner]
     assert _walked(bytes(flipped)) == (others, [owner], len(log))
     assert _walked_back(bytes(flipped)) == (others, [owner])
-    flipped += make_frame(len(log), Batch(FrameKind.ROWS, 1, 1, b"later"), 9_999, 99)
+    flipped += make_frame(len(log), FrameContent(FrameKind.ROWS, 1, 1, b"later"), 9_999, 99)
     assert _walked(bytes(flipped))[:2] == ([*others, len(log)], [owner])
     assert _walked_back(bytes(flipped)) == ([*others, len(log)], [owner])
 
@@ -182,16 +182,16 @@ def test_any_bytes_are_walked_to_their_end(content: bytes) -> None:
 
 
 def test_a_frame_inside_a_payload_is_not_taken_for_one() -> None:
-    inner = make_frame(0, Batch(FrameKind.ROWS, 1, 1, b"inner"), 1, 1)
-    outer = bytearray(make_frame(0, Batch(FrameKind.ROWS, 1, 1, inner), 2, 2))
+    inner = make_frame(0, FrameContent(FrameKind.ROWS, 1, 1, b"inner"), 1, 1)
+    outer = bytearray(make_frame(0, FrameContent(FrameKind.ROWS, 1, 1, inner), 2, 2))
     outer[5] ^= 1  # the header is unreadable: the walk searches through the payload
-    follower = make_frame(len(outer), Batch(FrameKind.ROWS, 1, 1, b"next"), 3, 3)
+    follower = make_frame(len(outer), FrameContent(FrameKind.ROWS, 1, 1, b"next"), 3, 3)
     assert _walked(bytes(outer) + follower)[:2] == ([len(outer)], [0])
 
 
 def test_an_unknown_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidegate.streams.frames.FRAME_VERSION", 2)
-    later = make_frame(0, Batch(FrameKind.ROWS, 1, 1, b"payload"), 1, 1)
+    later = make_frame(0, FrameContent(FrameKind.ROWS, 1, 1, b"payload"), 1, 1)
     monkeypatch.undo()
     for walk in (Walk(BytesSource(later, "f.log")), walk_back(BytesSource(later, "f.log"))):
         with pytest.raises(StorageCorrupt, match=r"f\.log, byte 0.*version 2"):
@@ -204,6 +204,6 @@ def test_numbers_follow_each_other_as_the_source_hands_them_out(taken: int, coun
     ids.take_many(taken)
     claimed = ids.take_many(count).tolist()
     assert list(seqs_from(claimed[0], count)) == claimed
-    head = parse_head(make_frame(0, Batch(FrameKind.ROWS, 1, count, b""), 1, claimed[0]), 0)
+    head = parse_head(make_frame(0, FrameContent(FrameKind.ROWS, 1, count, b""), 1, claimed[0]), 0)
     assert head is not None
     assert last_seq(head) == claimed[-1]

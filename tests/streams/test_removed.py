@@ -13,8 +13,8 @@ from tidegate.model.tables import Durability
 from tidegate.settings.sections import StreamSettings
 from tidegate.streams.corruption import scan_damage
 from tidegate.streams.frame_reader import Damage
-from tidegate.streams.frames import Batch, FrameKind
-from tidegate.streams.log_file import LOST, Log
+from tidegate.streams.frames import FrameContent, FrameKind
+from tidegate.streams.log_file import LOST, LogFile
 from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 
@@ -159,15 +159,15 @@ def test_a_removal_between_a_durable_write_and_its_sync_refuses_the_append(
 
 
 def test_a_sync_of_the_new_file_does_not_count_for_the_old_one(tmp_path: Path, disk: FailingDisk) -> None:
-    log = Log(str(tmp_path / "a.log"), make_ground(disk, tmp_path))
+    log = LogFile(str(tmp_path / "a.log"), make_ground(disk, tmp_path))
     log.open()
-    batch = Batch(FrameKind.ROWS, 1, 1, b"payload")
+    batch = FrameContent(FrameKind.ROWS, 1, 1, b"payload")
     log.append(batch, 1, [1], limit_bytes=0, now_seconds=0, syncs=True)
-    old = (log.stop, log.life)
+    old = (log.stop, log.generation)
     Path(log.path).unlink()
     for number in (2, 3):
         log.append(batch, number, [number], limit_bytes=0, now_seconds=0, syncs=True)
-    log.sync(log.stop, log.life)
+    log.sync(log.stop, log.generation)
     with pytest.raises(OSError, match=LOST):
         log.sync(*old)
     log.close()

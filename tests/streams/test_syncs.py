@@ -14,14 +14,14 @@ from tidegate.settings.sections import StreamSettings
 from tidegate.streams.corruption import scan_damage
 from tidegate.streams.folders import Folders
 from tidegate.streams.frame_reader import Damage
-from tidegate.streams.frames import Batch, FrameKind
-from tidegate.streams.log_file import UNSYNCED, Log
+from tidegate.streams.frames import FrameContent, FrameKind
+from tidegate.streams.log_file import UNSYNCED, LogFile
 from tidegate.streams.store import StreamStore
 from tidegate.testing.clock import ManualClock
 
 BUFFERED = make_table()
 SYNCED = msgspec.structs.replace(BUFFERED, durability=Durability.FSYNC)
-BATCH = Batch(FrameKind.ROWS, 1, 1, b"payload")
+BATCH = FrameContent(FrameKind.ROWS, 1, 1, b"payload")
 
 
 class FailsOnce(FailingDisk):
@@ -48,15 +48,15 @@ class FailsOnce(FailingDisk):
             raise OSError(BROKEN, "it failed")
 
 
-def _log(folder: Path, disk: FailingDisk) -> Log:
-    log = Log(str(folder / "shard" / "a.log"), make_ground(disk, folder))
+def _log(folder: Path, disk: FailingDisk) -> LogFile:
+    log = LogFile(str(folder / "shard" / "a.log"), make_ground(disk, folder))
     log.open()
     return log
 
 
-def _append(log: Log, number: int) -> tuple[int, int]:
+def _append(log: LogFile, number: int) -> tuple[int, int]:
     log.append(BATCH, number, [number], limit_bytes=1000, now_seconds=0, syncs=True)
-    return log.stop, log.life
+    return log.stop, log.generation
 
 
 def test_a_failed_sync_refuses_all_that_it_was_to_cover(tmp_path: Path) -> None:

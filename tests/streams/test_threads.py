@@ -97,7 +97,7 @@ def test_a_flush_writes_a_log_that_another_thread_is_about_to_close(tmp_path: Pa
     store = make_store(tmp_path, ManualClock(), settings=StreamSettings(writers_max=1))
     table = make_table()
     store.append(table, "alice", [(1, "waits")])
-    (log,) = store._slots.opened()
+    (log,) = store._slots.open_logs()
     files: list[bytes] = []
 
     def flush() -> None:
@@ -108,7 +108,7 @@ def test_a_flush_writes_a_log_that_another_thread_is_about_to_close(tmp_path: Pa
     flusher = threading.Thread(target=flush, daemon=True)
     with log.lock:
         other.start()
-        while store._slots.opened():  # until it has chosen alice's log, and waits for its lock
+        while store._slots.open_logs():  # until it has chosen alice's log, and waits for its lock
             time.sleep(0.001)
         flusher.start()
         flusher.join(0.3)

@@ -7,33 +7,33 @@ from pathlib import Path
 import pytest
 
 from tests.streams.factories import FailingDisk, make_ground
-from tidegate.streams.frames import Batch, FrameKind
-from tidegate.streams.log_file import Log
-from tidegate.streams.writer_pool import WriterSlots
+from tidegate.streams.frames import FrameContent, FrameKind
+from tidegate.streams.log_file import LogFile
+from tidegate.streams.writer_pool import WriterPool
 
-BATCH = Batch(FrameKind.ROWS, 1, 1, b"payload")
+BATCH = FrameContent(FrameKind.ROWS, 1, 1, b"payload")
 
 
-def _log(folder: Path, disk: FailingDisk, name: str = "a") -> Log:
-    return Log(str(folder / "shard" / f"{name}.log"), make_ground(disk, folder))
+def _log(folder: Path, disk: FailingDisk, name: str = "a") -> LogFile:
+    return LogFile(str(folder / "shard" / f"{name}.log"), make_ground(disk, folder))
 
 
 def test_a_log_that_is_about_to_be_closed_is_not_opened_twice(tmp_path: Path, disk: FailingDisk) -> None:
     """Another thread has taken it out of the slots, and has not closed it yet."""
-    slots, log = WriterSlots(1), _log(tmp_path, disk)
+    slots, log = WriterPool(1), _log(tmp_path, disk)
     log.open()
     disk.opened.clear()
     assert slots.open(log) == []
     assert disk.opened == []
     other = _log(tmp_path, disk, "b")
     slots.open(other)
-    assert slots.opened() == [other]
+    assert slots.open_logs() == [other]
     log.close()
     other.close()
 
 
 def test_the_least_recently_used_log_gives_its_slot(tmp_path: Path, disk: FailingDisk) -> None:
-    slots = WriterSlots(2)
+    slots = WriterPool(2)
     first, second, third = (_log(tmp_path, disk, name) for name in "abc")
     for log in (first, second, first, third):
         slots.open(log)
@@ -44,10 +44,10 @@ def test_the_least_recently_used_log_gives_its_slot(tmp_path: Path, disk: Failin
 
 
 def test_a_slot_comes_back_when_a_log_cannot_be_opened(tmp_path: Path, disk: FailingDisk) -> None:
-    slots = WriterSlots(1)
+    slots = WriterPool(1)
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError):
-        slots.open(Log(str(tmp_path / "file" / "a.log"), make_ground(disk, tmp_path)))
+        slots.open(LogFile(str(tmp_path / "file" / "a.log"), make_ground(disk, tmp_path)))
     slots.open(_log(tmp_path, disk))
 
 
@@ -59,7 +59,7 @@ def test_a_durable_log_is_synced_before_it_is_closed(tmp_path: Path, disk: Faili
     log.close()
     done = [log.path, str(tmp_path / "shard"), str(tmp_path.parent), str(tmp_path)]
     assert disk.synced == done
-    log.sync(log.stop, log.life)
+    log.sync(log.stop, log.generation)
     assert disk.synced == done
 
 
@@ -71,7 +71,7 @@ def test_one_sync_serves_all_who_wrote_before_it(tmp_path: Path, disk: FailingDi
         log.append(BATCH, number, [number], limit_bytes=1000, now_seconds=0, syncs=True)
         stops.append(log.stop)
     for stop in reversed(stops):
-        log.sync(stop, log.life)
+        log.sync(stop, log.generation)
     assert disk.synced.count(log.path) == 1
     log.close()
 

@@ -1,5 +1,6 @@
-"""Segments: takes keys with event times, gives the times under which a key is remembered, keeps them by time.
+"""Deduplication by key within a retention of event time.
 
-A segmented store is a backend (checkpoint/backend.py) that has a RocksDB and a filter for each stretch of
-event time, so that what is too old goes as a folder, at once.
+Takes rows with keys and event times, returns the outcome of each (unique, duplicate or late), and keeps the
+keys in a segmented store. That is a backend (checkpoint/backend.py) with one RocksDB and one Bloom filter for
+each segment of event time, so that expired keys are removed at once, as a folder.
 """

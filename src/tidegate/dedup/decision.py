@@ -1,26 +1,21 @@
-"""The decision: takes rows and what is stored of their keys, gives each row's outcome and the changes.
+"""The deduplication decision: the outcome of each row of a batch, and the changes to the store.
 
-The rule, in microseconds of event time. Stream time is the newest event time of the batches before; none in
-the first batch, where nothing is late and nothing has expired:
+The rule, in microseconds of event time. Stream time is the newest event time of the earlier batches; the
+first batch has none, so nothing is late and nothing has expired:
 
 - a row is late when it is older than stream time minus the retention;
 - else it is a duplicate when a counted time of its key is less than the retention away, before or after;
   a stored time counts while it is not older than stream time minus the retention;
 - else it is unique, and its key and time are stored.
 
-Rows of one key in one batch are taken by event time, then offset, then row hash, whatever order they lie in;
-each sees the times that those before it stored. Most rows have a key that comes once and is not stored: they
-cost a sort of 64-bit words and nothing per row in Python. Words only find candidates; keys are compared
-whole.
+Rows of one key in one batch are decided in the order of event time, offset and row hash, whatever their order
+in the batch; each sees the times that the rows before it stored. Most rows have a key that occurs once in the
+batch and is not stored: they cost a sort of 64-bit words and no Python per row. Equal words only find
+candidates; keys are compared whole.
 
-The order of keys: takes a batch's keys, gives rows in their order, and those whose key comes twice.
-
-Rows of one key in one batch: takes those whose key comes again, says which are stored and which are not.
-
-Of one key the rows are taken by time, offset and row hash. Times only grow, so a row can be in conflict with
-one time of this batch at most: the newest that was accepted. Mostly all rows of a key lie within one
-retention, and the first one that no stored time forbids is the only one accepted: that is done for all keys
-at once.
+Within a key times only grow, so a row can conflict with one time of this batch at most: the newest accepted
+one. Usually all rows of a key lie within one retention, and only the first row without a conflicting stored
+time is accepted; this case is computed for all keys at once.
 """
 
 from __future__ import annotations
@@ -31,9 +26,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from tidegate.checkpoint.backend import Changes
-from tidegate.dedup.columns import Bytes, Found, Hashes, KeyColumn, Longs
-from tidegate.dedup.decision_changes import Accepted, changes_of
+from tidegate.checkpoint.backend import StateChanges
+from tidegate.dedup.columns import Bytes, Hashes, Longs, SegmentKeys, StoredTimes
+from tidegate.dedup.decision_changes import AcceptedRows, changes_of
 from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import InvariantBroken, ValueInvalid
 
@@ -49,22 +44,22 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 class Lookup(Protocol):
-    """What the decision asks of a store."""
+    """The store as the decision reads it."""
 
-    def lookup(self, keys: KeyColumn, from_us: Longs, to_us: Longs) -> Found:
-        """Return every stored time of the asked keys in their ranges, both ends included."""
+    def lookup(self, keys: SegmentKeys, from_us: Longs, to_us: Longs) -> StoredTimes:
+        """Return every stored time of each key in its range, both ends included."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class BatchColumns:
-    """The rows of a batch, or of one part of it that holds all rows of its keys.
+    """The rows of a batch, or of a part of it that has all rows of its keys.
 
-    `keys` begin with the key group (u16, big-endian). `offsets` are there when the store keeps them. `tie`
-    gives the row hashes of the rows that it is asked for: only rows that nothing else tells apart need one.
+    `keys` begin with the key group (u16, big-endian). `offsets` are set when the store keeps them. `tie`
+    returns the row hashes of the given rows: only rows with equal key, time and offset need one.
     """
 
-    keys: KeyColumn
+    keys: SegmentKeys
     times_us: Longs
     offsets: Longs | None
     tie: Callable[[Longs], Hashes]
@@ -75,16 +70,16 @@ class BatchColumns:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The outcome of every row, and what is to be stored.
+    """The outcome of every row, and the changes to the store.
 
-    `outcome` has UNIQUE, DUPLICATE or LATE by row; `first_us` the earliest counted time in conflict, valid
-    for duplicates. `counts` has `unique`, `duplicate` and `late`. `newest_us` is the newest event time of all
-    rows; None without rows.
+    `outcome` is UNIQUE, DUPLICATE or LATE for each row; `first_us` is the earliest counted time in conflict,
+    valid for duplicates. `counts` has `unique`, `duplicate` and `late`. `newest_us` is the newest event time
+    of all rows; None without rows.
     """
 
     outcome: Bytes
     first_us: Longs
-    changes: Changes
+    changes: StateChanges
     counts: dict[str, int]
     newest_us: int | None
 
@@ -97,10 +92,10 @@ def decide(
     *,
     is_redelivered: bool = False,
 ) -> Decision:
-    """Return the outcome of every row against what is stored; nothing is written.
+    """Return the outcome of every row against the store; nothing is written.
 
-    `is_redelivered` is for sources that give a message again after it was stored: a row whose own key, time
-    and offset are stored is that message, and unique again, once in a batch. Nothing is stored for it anew.
+    `is_redelivered` is for sources that deliver a message again after it was stored: a row whose own key,
+    time and offset are stored is that message and unique again, once per batch. It is not stored again.
     """
     check_rows(rows)
     outcome = np.zeros(len(rows), np.uint8)
@@ -111,29 +106,31 @@ def decide(
         outcome[late] = LATE
         timely = np.flatnonzero(~late)
     found = _stored_times(rows, timely, store, rule, stream_us)
-    order = ordered(rows.keys, timely)
+    order = order_by_key(rows.keys, timely)
     conflicts = _conflicts(rows, found, rule, stream_us, is_redelivered=is_redelivered)
     outcome[conflicts.rows] = DUPLICATE
     first_us[conflicts.rows] = conflicts.first_us
-    again = conflicts.again
+    redelivered = conflicts.redelivered
     if len(order.repeated):
-        again = choose(
-            Repeated(order.repeated, order.key_numbers, rows.times_us, rows.offsets, rows.tie),
+        redelivered = resolve_repeated(
+            RepeatedKeys(order.repeated, order.key_numbers, rows.times_us, rows.offsets, rows.tie),
             rule.retention_us,
             outcome,
             first_us,
-            again,
+            redelivered,
         )
     accepted = outcome == UNIQUE
-    outcome[again] = UNIQUE
+    outcome[redelivered] = UNIQUE
     newest_us = int(rows.times_us.max()) if len(rows) else None
-    chosen = Accepted(rows.keys, rows.times_us, rows.offsets, order.sorted_rows[accepted[order.sorted_rows]])
+    chosen = AcceptedRows(
+        rows.keys, rows.times_us, rows.offsets, order.sorted_rows[accepted[order.sorted_rows]]
+    )
     changes = changes_of(chosen, found, rule, rule.counts_from_us(stream_us))
     return Decision(outcome, first_us, changes, counts_of(outcome), newest_us)
 
 
 def check_rows(rows: BatchColumns) -> None:
-    """Refuse columns of different lengths, and times so far away that sums would leave 64 bits."""
+    """Raise for columns of different lengths, and for times so far away that sums would overflow 64 bits."""
     count = len(rows)
     if len(rows.keys) != count or (rows.offsets is not None and len(rows.offsets) != count):
         raise InvariantBroken(reason=f"{count} times stand beside {len(rows.keys)} keys or other offsets")
@@ -141,7 +138,7 @@ def check_rows(rows: BatchColumns) -> None:
 
 
 def check_times(times_us: Longs) -> None:
-    """Refuse times so far away that sums would leave 64 bits."""
+    """Raise ValueInvalid for times so far away that sums would overflow 64 bits."""
     if len(times_us) and not -TIME_US_LIMIT < int(times_us.min()) <= int(times_us.max()) < TIME_US_LIMIT:
         reason = f"it is more than {TIME_US_LIMIT} µs away from 1970; mend the source's clock or the unit"
         raise ValueInvalid(place="an event time", reason=reason)
@@ -157,20 +154,20 @@ def late_rows(rows: BatchColumns, rule: SegmentRule, stream_us: int | None) -> F
 
 
 def counts_of(outcome: Bytes) -> dict[str, int]:
-    """Count rows by outcome."""
+    """Return the number of rows by outcome."""
     counted = np.bincount(outcome, minlength=len(OUTCOMES)).tolist()
     return dict(zip(OUTCOMES, counted, strict=True))
 
 
 def _stored_times(
     rows: BatchColumns, timely: Longs | None, store: Lookup, rule: SegmentRule, stream_us: int | None
-) -> Found:
-    """Ask the store for what can be in conflict, or lies in the same entry as what may be stored."""
+) -> StoredTimes:
+    """Look up the times that can be in conflict, or that share an entry with a time that may be stored."""
     keys = rows.keys if timely is None else rows.keys.take(timely)
     times_us = rows.times_us if timely is None else rows.times_us[timely]
     if not len(times_us):
         none = np.empty(0, np.int64)
-        return Found(none, none, None if rows.offsets is None else none)
+        return StoredTimes(none, none, None if rows.offsets is None else none)
     from_us, to_us = times_us - (rule.retention_us - 1), times_us + (rule.retention_us - 1)
     if rule.holds_several:
         starts_us = rule.segments_of(times_us) * np.int64(rule.interval_us)
@@ -180,20 +177,20 @@ def _stored_times(
     if counts_from_us is not None:
         np.maximum(from_us, np.int64(counts_from_us), out=from_us)
     found = store.lookup(keys, from_us, to_us)
-    return found if timely is None else Found(timely[found.rows], found.times_us, found.offsets)
+    return found if timely is None else StoredTimes(timely[found.rows], found.times_us, found.offsets)
 
 
 @dataclass(frozen=True, slots=True)
 class _Conflicts:
-    """Rows with a stored time in conflict, the earliest one of each; and rows that are stored themselves."""
+    """Rows in conflict with a stored time, the earliest such time of each, and rows that are redelivered."""
 
     rows: Longs
     first_us: Longs
-    again: Longs
+    redelivered: Longs
 
 
 def _conflicts(
-    rows: BatchColumns, found: Found, rule: SegmentRule, stream_us: int | None, *, is_redelivered: bool
+    rows: BatchColumns, found: StoredTimes, rule: SegmentRule, stream_us: int | None, *, is_redelivered: bool
 ) -> _Conflicts:
     none = np.empty(0, np.int64)
     if not len(found):
@@ -203,28 +200,28 @@ def _conflicts(
     counts_from_us = rule.counts_from_us(stream_us)
     if counts_from_us is not None:
         near &= found.times_us >= counts_from_us
-    again = none
+    redelivered = none
     if is_redelivered and found.offsets is not None and rows.offsets is not None:
         is_own = near & (found.times_us == own_us) & (found.offsets == rows.offsets[found.rows])
-        again = np.unique(found.rows[is_own])
+        redelivered = np.unique(found.rows[is_own])
     numbers, times_us = found.rows[near], found.times_us[near]
     if not len(numbers):
-        return _Conflicts(none, none, again)
+        return _Conflicts(none, none, redelivered)
     starts = np.flatnonzero(np.r_[True, numbers[1:] != numbers[:-1]])
-    return _Conflicts(numbers[starts], np.minimum.reduceat(times_us, starts), again)
+    return _Conflicts(numbers[starts], np.minimum.reduceat(times_us, starts), redelivered)
 
 
-# The first bytes of a key as one number: the key group and the beginning of the digest.
+# The first bytes of a key as one number: the key group and the first six bytes of the digest.
 WORD_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """Rows by key.
+class KeyOrder:
+    """The rows of a batch in the order of their keys.
 
-    `sorted_rows` are in the order of their keys' bytes, or of their hashes with exact keys. `repeated` are
-    the rows whose key comes more than once, rows of one key side by side, and `key_numbers` says which of
-    them have the same key: 0, 0, 1, 1, 1, 2, 2.
+    `sorted_rows` are in the order of the keys' bytes, or of their hashes with exact keys. `repeated` are the
+    rows whose key occurs more than once, rows of one key adjacent, and `key_numbers` numbers these keys:
+    0, 0, 1, 1, 1, 2, 2.
     """
 
     sorted_rows: Longs
@@ -232,8 +229,8 @@ class Order:
     key_numbers: Longs
 
 
-def ordered(keys: KeyColumn, chosen: Longs | None = None) -> Order:
-    """Return the order of all rows, or of the chosen ones."""
+def order_by_key(keys: SegmentKeys, chosen: Longs | None = None) -> KeyOrder:
+    """Return the key order of all rows, or of the chosen ones."""
     words = words_of(keys) if chosen is None else words_of(keys)[chosen]
     by_word = np.argsort(words)
     words = words[by_word]
@@ -241,67 +238,63 @@ def ordered(keys: KeyColumn, chosen: Longs | None = None) -> Order:
     sorted_rows: Longs = by_word if chosen is None else chosen[by_word]
     if not same.any():
         none = np.empty(0, np.int64)
-        return Order(sorted_rows, none, none)
+        return KeyOrder(sorted_rows, none, none)
     in_run = np.zeros(len(words), np.bool_)
     in_run[1:] = same
     in_run[:-1] |= same
     places = np.flatnonzero(in_run)
     rows = sorted_rows[places]
-    is_new, rows = _whole_keys(keys, rows, words[places])
-    # Rows of one word that have different keys are sorted anew, in the places that they had.
+    is_new, rows = _compare_whole_keys(keys, rows, words[places])
+    # Rows that share a word and have different keys are sorted among themselves.
     sorted_rows[places] = rows
-    return _repeated(sorted_rows, rows, is_new)
+    return _repeated_keys(sorted_rows, rows, is_new)
 
 
-def words_of(keys: KeyColumn) -> Hashes:
-    """Return the first bytes of each key as a number that sorts as they do; of exact keys, their hashes."""
+def words_of(keys: SegmentKeys) -> Hashes:
+    """Return the first bytes of each key as a number in the same order; the hashes of exact keys."""
     if isinstance(keys.bytes_, list):
         return keys.hashes
     return np.ascontiguousarray(keys.bytes_[:, :WORD_BYTES]).view(">u8").reshape(-1).astype(np.uint64)
 
 
-def _whole_keys(keys: KeyColumn, rows: Longs, words: Hashes) -> tuple[Longs, Longs]:
-    """Return where another key begins among rows sorted by word, and put rows of one key side by side."""
+def _compare_whole_keys(keys: SegmentKeys, rows: Longs, words: Hashes) -> tuple[Longs, Longs]:
+    """Return which rows begin another key, and the rows sorted so that those of one key are adjacent."""
     is_new = _differs(keys, rows)
     same_word = np.r_[False, words[1:] == words[:-1]]
     if not (is_new & same_word).any():
         return is_new, rows
-    # Two keys share a word: their rows may lie mixed.
-    listed = keys.take(rows).to_list()
-    places = sorted(range(len(rows)), key=lambda place: (int(words[place]), listed[place]))
+    # Two keys share a word: their rows may be interleaved.
+    key_list = keys.take(rows).to_list()
+    places = sorted(range(len(rows)), key=lambda place: (int(words[place]), key_list[place]))
     rows = rows[places]
     return _differs(keys, rows), rows
 
 
-def _differs(keys: KeyColumn, rows: Longs) -> Longs:
-    """Return which rows have another key than the row before; the first has."""
+def _differs(keys: SegmentKeys, rows: Longs) -> Longs:
+    """Return which rows have another key than the row before; True for the first row."""
     found = np.ones(len(rows), np.bool_)
     if isinstance(keys.bytes_, list):
-        listed = [keys.bytes_[row] for row in rows.tolist()]
-        found[1:] = [one != other for one, other in zip(listed[1:], listed[:-1], strict=True)]
+        key_list = [keys.bytes_[row] for row in rows.tolist()]
+        found[1:] = [one != other for one, other in zip(key_list[1:], key_list[:-1], strict=True)]
     else:
         whole = np.take(keys.bytes_, rows, axis=0)
         found[1:] = (whole[1:] != whole[:-1]).any(axis=1)
     return found  # type: ignore[return-value]
 
 
-def _repeated(sorted_rows: Longs, rows: Longs, is_new: Longs) -> Order:
-    """Leave out the rows whose word another key has, but whose key comes once."""
+def _repeated_keys(sorted_rows: Longs, rows: Longs, is_new: Longs) -> KeyOrder:
+    """Return the order without repeated rows whose word occurs again but whose key does not."""
     numbers = np.cumsum(is_new) - 1
-    comes_again = np.bincount(numbers)[numbers] > 1
-    numbers = numbers[comes_again]
+    is_repeated = np.bincount(numbers)[numbers] > 1
+    numbers = numbers[is_repeated]
     if len(numbers):
         numbers = np.cumsum(np.r_[False, numbers[1:] != numbers[:-1]])
-    return Order(sorted_rows, rows[comes_again], numbers)
-
-
-_UNIQUE = 0
-_DUPLICATE = 1
+    return KeyOrder(sorted_rows, rows[is_repeated], numbers)
 
 
 @dataclass(frozen=True, slots=True)
-class Repeated:
-    """Rows whose key comes more than once, those of one key side by side, and which key each has.
+class RepeatedKeys:
+    """The rows whose key occurs more than once, rows of one key adjacent, and the key number of each.
 
     Times and offsets are those of the whole batch, by row.
     """
@@ -313,16 +306,17 @@ class Repeated:
     tie: Callable[[Longs], Hashes]
 
 
-def choose(repeated: Repeated, retention_us: int, outcome: Bytes, first_us: Longs, again: Longs) -> Longs:
-    """Mark the rows that another row of the batch makes duplicates, and give `again` without repetitions.
+def resolve_repeated(
+    repeated: RepeatedKeys, retention_us: int, outcome: Bytes, first_us: Longs, redelivered: Longs
+) -> Longs:
+    """Mark rows that are duplicates of rows of the same batch; return `redelivered` without repetitions.
 
-    `outcome` and `first_us` hold, by row of the batch, what follows from stored times, and are changed in
-    place. `again` are rows that are stored themselves: of several with one key, time and offset the first
-    stays.
+    `outcome` and `first_us` hold, by row of the batch, the result of the lookup, and are updated in place.
+    Of several `redelivered` rows with one key, time and offset only the first stays.
     """
-    rows, keys = in_turn(repeated)
+    rows, keys = decision_order(repeated)
     times_us = repeated.times_us[rows]
-    free = outcome[rows] == _UNIQUE
+    free = outcome[rows] == UNIQUE
     count = int(keys[-1]) + 1
     places = np.flatnonzero(free)
     if len(places):
@@ -333,53 +327,55 @@ def choose(repeated: Repeated, retention_us: int, outcome: Bytes, first_us: Long
         near = (head >= 0) & (np.arange(len(rows)) > head) & (times_us - times_us[head] < retention_us)
         long = (heads >= 0) & (times_us[lasts] - times_us[heads] >= retention_us)
         near &= ~long[keys]
-        _mark(rows[near], times_us[head[near]], outcome, first_us)
+        _mark_duplicates(rows[near], times_us[head[near]], outcome, first_us)
         for key in np.flatnonzero(long).tolist():
             start, stop = np.searchsorted(keys, [key, key + 1])
-            _walk(rows[start:stop], times_us[start:stop], retention_us, outcome, first_us)
-    return _once(rows, keys, repeated, again) if len(again) else again
+            _resolve_one_key(rows[start:stop], times_us[start:stop], retention_us, outcome, first_us)
+    return _first_redelivered(rows, keys, repeated, redelivered) if len(redelivered) else redelivered
 
 
-def _mark(rows: Longs, accepted_us: Longs, outcome: Bytes, first_us: Longs) -> None:
-    """Make rows duplicates of accepted times, unless an earlier stored time is in conflict, too."""
-    stored = outcome[rows] == _DUPLICATE
+def _mark_duplicates(rows: Longs, accepted_us: Longs, outcome: Bytes, first_us: Longs) -> None:
+    """Mark rows as duplicates of accepted times, or of an earlier stored time that is in conflict, too."""
+    stored = outcome[rows] == DUPLICATE
     first_us[rows] = np.where(stored, np.minimum(first_us[rows], accepted_us), accepted_us)
-    outcome[rows] = _DUPLICATE
+    outcome[rows] = DUPLICATE
 
 
-def _walk(rows: Longs, times_us: Longs, retention_us: int, outcome: Bytes, first_us: Longs) -> None:
-    """Take the rows of one key one by one: several of them are accepted."""
-    accepted_us = int(times_us[0]) - retention_us  # too far away to be in conflict with any
+def _resolve_one_key(
+    rows: Longs, times_us: Longs, retention_us: int, outcome: Bytes, first_us: Longs
+) -> None:
+    """Decide the rows of one key one by one: several of them are accepted."""
+    accepted_us = int(times_us[0]) - retention_us  # too far away to conflict with any row
     for row, time_us in zip(rows.tolist(), times_us.tolist(), strict=True):
         is_near = time_us - accepted_us < retention_us
-        if outcome[row] == _UNIQUE:
+        if outcome[row] == UNIQUE:
             if not is_near:
                 accepted_us = time_us
                 continue
-            outcome[row] = _DUPLICATE
+            outcome[row] = DUPLICATE
             first_us[row] = accepted_us
         elif is_near:
             first_us[row] = min(int(first_us[row]), accepted_us)
 
 
-def _once(rows: Longs, keys: Longs, repeated: Repeated, again: Longs) -> Longs:
-    """Return `again` with one row for each message that comes twice in the batch."""
+def _first_redelivered(rows: Longs, keys: Longs, repeated: RepeatedKeys, redelivered: Longs) -> Longs:
+    """Return `redelivered` with one row for each message that occurs twice in the batch."""
     offsets = repeated.offsets
     if offsets is None:
-        return again
-    is_again = np.isin(rows, again)
-    own_rows, own_keys = rows[is_again], keys[is_again]
+        return redelivered
+    is_redelivered = np.isin(rows, redelivered)
+    own_rows, own_keys = rows[is_redelivered], keys[is_redelivered]
     later = np.zeros(len(own_rows), np.bool_)
     later[1:] = (
         (own_keys[1:] == own_keys[:-1])
         & (repeated.times_us[own_rows[1:]] == repeated.times_us[own_rows[:-1]])
         & (offsets[own_rows[1:]] == offsets[own_rows[:-1]])
     )
-    return np.setdiff1d(again, own_rows[later], assume_unique=True)
+    return np.setdiff1d(redelivered, own_rows[later], assume_unique=True)
 
 
-def in_turn(repeated: Repeated) -> tuple[Longs, Longs]:
-    """Return rows and key numbers in the order in which rows of a key are taken: time, offset, row hash."""
+def decision_order(repeated: RepeatedKeys) -> tuple[Longs, Longs]:
+    """Return rows and key numbers in the order of the decision: by key, time, offset and row hash."""
     rows, keys = repeated.rows, repeated.key_numbers
     turn = np.lexsort((repeated.times_us[rows], keys))
     rows, keys = rows[turn], keys[turn]
@@ -405,14 +401,14 @@ def in_turn(repeated: Repeated) -> tuple[Longs, Longs]:
 
 
 def _equal(column: Longs) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which places hold the same as the place before."""
+    """Return which elements equal the element before."""
     found = np.zeros(len(column), np.bool_)
     found[1:] = column[1:] == column[:-1]
     return found
 
 
 def _runs(same: np.ndarray[Any, np.dtype[np.bool_]]) -> Longs:
-    """Return the places that are the same as the one before or the one after."""
+    """Return the positions of elements that equal the one before or the one after."""
     either = same.copy()
     either[:-1] |= same[1:]
     return np.flatnonzero(either)

@@ -1,8 +1,8 @@
-"""The changes of a decision: takes the rows that are accepted, gives what is written to each segment.
+"""The changes of a decision: the entries of the accepted rows in each segment.
 
-Mostly an entry holds the one time that is stored. Where the interval is longer than the retention, a key may
-have several times in one segment: its entry is written anew with those that still count, the new ones last.
-Before the new ones the last old one stands twice, so that the entry says by itself what this batch added.
+Usually an entry holds the one time that is stored. Where the interval is longer than the retention, a key may
+have several times in one segment: its entry is rewritten with the times that still count, the new ones last.
+The last old time is repeated before the new ones, so that the entry alone says what this batch added.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tidegate.checkpoint.backend import Changes, PackedEntries
+from tidegate.checkpoint.backend import PackedEntries, StateChanges
 from tidegate.checkpoint.keys.layout import segment_prefix
-from tidegate.dedup.columns import GROUP_BYTES, Bytes, Found, KeyColumn, Longs, encode_times
+from tidegate.dedup.columns import GROUP_BYTES, Bytes, Longs, SegmentKeys, StoredTimes, encode_times
 from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import StorageCorrupt
 
-# Of so many segments the rows are picked one segment at a time; of more they are sorted by segment.
+# Rows of up to so many segments are selected segment by segment; rows of more are sorted by segment.
 PICKED_SEGMENTS_MAX = 4
 
 _Stamp = tuple[int, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """The rows that are stored, in the order of their keys; columns are those of the whole batch."""
+class AcceptedRows:
+    """The rows to be stored, in the order of their keys; columns are those of the whole batch."""
 
-    keys: KeyColumn
+    keys: SegmentKeys
     times_us: Longs
     offsets: Longs | None
     rows: Longs
 
 
-def changes_of(accepted: Accepted, found: Found, rule: SegmentRule, counts_from_us: int | None) -> Changes:
+def changes_of(
+    accepted: AcceptedRows, found: StoredTimes, rule: SegmentRule, counts_from_us: int | None
+) -> StateChanges:
     """Return the changes that store the accepted rows; `found` are the stored times of the batch's keys."""
-    changes = Changes()
+    changes = StateChanges()
     rows = accepted.rows
     if not len(rows):
         return changes
@@ -51,7 +53,7 @@ def changes_of(accepted: Accepted, found: Found, rule: SegmentRule, counts_from_
 
 
 def _by_segment(segments: Longs) -> list[tuple[int, Longs]]:
-    """Return the places of each segment, in their order."""
+    """Return the positions of each segment's rows, in their order."""
     if not len(segments):
         return []
     numbers = [int(segments[0])] if bool((segments == segments[0]).all()) else np.unique(segments).tolist()
@@ -62,7 +64,7 @@ def _by_segment(segments: Longs) -> list[tuple[int, Longs]]:
     return list(zip(numbers, np.split(turn, ends), strict=True))
 
 
-def _put_plain(changes: Changes, segment: int, accepted: Accepted, rows: Longs) -> None:
+def _put_plain(changes: StateChanges, segment: int, accepted: AcceptedRows, rows: Longs) -> None:
     """Add entries of one time each."""
     offsets = None if accepted.offsets is None else accepted.offsets[rows]
     values = encode_times(accepted.times_us[rows], offsets)
@@ -75,7 +77,7 @@ def _put_plain(changes: Changes, segment: int, accepted: Accepted, rows: Longs) 
 
 
 def entry_key(key: bytes, segment: int) -> bytes:
-    """Return the key of an entry outside of its segment; the key begins with its key group."""
+    """Return the state key of an entry in a segment; `key` begins with its key group."""
     return segment_prefix(int.from_bytes(key[:GROUP_BYTES], "big"), segment) + key[GROUP_BYTES:]
 
 
@@ -85,7 +87,7 @@ def entry_key(key: bytes, segment: int) -> bytes:
 class _Stored:
     """The stored times that count, by row."""
 
-    def __init__(self, found: Found, rule: SegmentRule, counts_from_us: int | None) -> None:
+    def __init__(self, found: StoredTimes, rule: SegmentRule, counts_from_us: int | None) -> None:
         self._rule = rule
         self._by_row: dict[int, set[_Stamp]] = defaultdict(set)
         offsets = [None] * len(found) if found.offsets is None else found.offsets.tolist()
@@ -98,8 +100,8 @@ class _Stored:
         return sorted(stamp for stamp in self._by_row[row] if self._rule.segment_of(stamp[0]) == segment)
 
 
-def _put_several(changes: Changes, accepted: Accepted, segments: Longs, stored: _Stored) -> Longs:
-    """Add the entries that hold more than one time; say which rows are left."""
+def _put_several(changes: StateChanges, accepted: AcceptedRows, segments: Longs, stored: _Stored) -> Longs:
+    """Add the entries that hold more than one time; return which rows are left."""
     is_plain = np.ones(len(segments), np.bool_)
     places_of: dict[tuple[bytes, int], list[int]] = defaultdict(list)
     keys = accepted.keys.take(accepted.rows).to_list()
@@ -123,7 +125,7 @@ def _put_several(changes: Changes, accepted: Accepted, segments: Longs, stored: 
     return is_plain  # type: ignore[return-value]
 
 
-def _stamp(accepted: Accepted, row: int) -> _Stamp:
+def _stamp(accepted: AcceptedRows, row: int) -> _Stamp:
     offset = None if accepted.offsets is None else int(accepted.offsets[row])
     return int(accepted.times_us[row]), offset
 

@@ -1,9 +1,7 @@
-"""Deduplication without Spark: takes messages of any consumer, tells new ones from those seen before.
+"""Deduplication for a Python consumer of any source, without Spark.
 
 Each call is one batch of one partition in a checkpoint folder, in the files that a Spark job would write
-(`<folder>/state/<name>/e0/0/…`): published before its outcomes are told, whole or not at all.
-
-One call of a Python consumer: takes an opened batch and its rows, gives what became of them, published.
+(`<folder>/state/<name>/e0/0/…`): it is committed atomically before its outcomes are returned.
 """
 
 from __future__ import annotations
@@ -23,31 +21,31 @@ import numpy as np
 
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
 from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.commit import Opened
+from tidegate.checkpoint.commit import OpenBatch
 from tidegate.checkpoint.commit_record import RunFacts
-from tidegate.checkpoint.local.lock import Claim
+from tidegate.checkpoint.local.lock import FolderLock
 from tidegate.checkpoint.local.pool import pool
 from tidegate.checkpoint.local.store import ROOT_VARIABLE
-from tidegate.checkpoint.settings import Asked, StateSettings
-from tidegate.checkpoint.snapshotter import wait_for
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.settings import BatchRequest, StateSettings
+from tidegate.checkpoint.snapshotter import wait_for_snapshots
+from tidegate.checkpoint.store import operator_store
 from tidegate.dedup.columns import Bytes, Longs
 from tidegate.dedup.decision import DUPLICATE, OUTCOMES, BatchColumns, check_times, counts_of, decide
 from tidegate.dedup.deduplicator_checkpoint import (
-    Recent,
+    RecentOutcomes,
     check_epochs,
-    claimed,
     folder_of,
+    lock_deduplication,
     max_parallelism_of,
     next_number,
     recent_of,
 )
 from tidegate.dedup.deduplicator_input import (
     VOID,
-    Keys,
+    InputKeys,
+    as_list,
     check_lengths,
     keys_of,
-    listed,
     offsets_of,
     times_of,
 )
@@ -55,7 +53,7 @@ from tidegate.dedup.identity import (
     DIGEST_EXACT,
     DIGEST_XXHASH,
     UNNAMED,
-    Identity,
+    DedupIdentity,
     check_identity,
     digest_kind,
     read_identity,
@@ -72,9 +70,9 @@ log = logging.getLogger(__name__)
 
 Message = TypeVar("Message")
 
-# A call may have a few messages only: a snapshot after every tenth would cost more than all else.
+# A call may have only a few messages: a snapshot after every tenth would cost more than everything else.
 SNAPSHOT_EVERY_CALLS = 200
-# No disk takes more messages a second; filters are made for as many as are expected.
+# No disk stores more messages per second; filters are sized by the expected rate.
 RATE_MAX = 100_000_000
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -82,7 +80,7 @@ _PLAN_ID = "consumer"
 
 
 class Deduplicator:
-    """Tells messages that were not seen within the retention of event time from those that were, durably.
+    """Durable detection of messages whose key was seen within a retention of event time.
 
     The rule is that of `tide.deduplicate`: of one key, a message is a duplicate when a stored time is less
     than the retention away from its own, before or after; it is late when it is older than the newest event
@@ -91,23 +89,24 @@ class Deduplicator:
 
     What holds when the consumer, or the machine, dies:
 
-    - what `check` told is stored, synced to the disk, before it returns. A call that did not return has
-      stored all of its messages or none.
+    - the outcomes of `check` are stored and synced to the disk before it returns. A call that did not return
+      has stored all of its messages or none.
     - With `offsets`, a message is known by its key, event time and offset. When it is delivered again,
-      because the consumer died after `check` and before it acknowledged, the answer is the one that it got
-      the first time: "unique" for the one that was unique. So with a source that delivers at least once, no
-      first occurrence is lost and no duplicate comes through; what the consumer writes must bear being
-      written again, as always with such a source. This holds while a message comes again before calls after
-      its own have moved the newest event time so far that its time, or the one that it was a duplicate of,
-      has left the retention. (Its own call may do so.)
-    - Without `offsets`, a message that comes again looks like a duplicate of itself. No duplicate ever comes
-      through; but messages that were checked and not yet forwarded when the consumer died are dropped when
-      they come again. That is at most once for the messages of the last call.
+      because the consumer died after `check` and before it acknowledged, the outcome is the same as the first
+      time: "unique" for the one that was unique. So with a source that delivers at least once, no first
+      occurrence is lost and no duplicate is returned as unique; the consumer's writes must be idempotent, as
+      always with such a source. This holds while a message is redelivered before later calls have moved the
+      newest event time so far that its time, or the one that it was a duplicate of, has left the retention.
+      (Its own call may do so.)
+    - Without `offsets`, a redelivered message looks like a duplicate of itself. No duplicate is ever returned
+      as unique; but messages that were checked and not yet forwarded when the consumer died are dropped when
+      they are redelivered. That is at-most-once for the messages of the last call.
 
-    The key is stored as 16 bytes (two 64-bit hashes), the same as a Spark job stores: two different keys are
-    taken for one by a chance of 2^-128 for each pair. `exact_keys=True` stores the key itself. A checkpoint
-    of `tide.deduplicate` with the same name, retention, interval and key types can be gone on with, once that
-    query has stopped; the query cannot go on in that folder afterwards. One consumer has a folder at a time.
+    The key is stored as 16 bytes (two 64-bit hashes), the same as a Spark job stores: two different keys
+    collide with a probability of 2^-128 for each pair. `exact_keys=True` stores the key itself. A checkpoint
+    of `tide.deduplicate` with the same name, retention, interval and key types can be continued here once
+    that query has stopped; the query cannot continue in that folder afterwards. One consumer has a folder at
+    a time.
 
     Used by one thread at a time; others wait. Close it, or use it in a `with` block.
     """
@@ -125,12 +124,12 @@ class Deduplicator:
         time_unit: Literal["ms", "us"] = "ms",
         clock: Clock | None = None,
     ) -> None:
-        """Open a deduplication in a folder, which is made if it is not there.
+        """Open a deduplication in a folder, which is created if it does not exist.
 
-        `interval` is how much event time a segment has: half of the retention, 60 s at least, unless given.
-        `expected_rate` is how many messages are expected in a second; filters are made for it. `time_unit`
-        is what event times count that are whole numbers: milliseconds, as in Kafka and Spark. StateInvalid
-        when another consumer has the folder, StateMismatch when it holds a deduplication of another kind.
+        `interval` is the event time of a segment: half of the retention, 60 s at least, unless given.
+        `expected_rate` is the number of messages expected per second; filters are sized for it. `time_unit`
+        is the unit of event times that are whole numbers: milliseconds, as in Kafka and Spark. StateInvalid
+        if another consumer has the folder, StateMismatch if it holds a deduplication of another kind.
         """
         _check_kinds(name, exact_keys, rocks)
         self.name = name
@@ -144,50 +143,50 @@ class Deduplicator:
         self._clock = clock or SystemClock()
         self._mutex = threading.Lock()
         self._segment_settings(with_offsets=False)  # refuses a name that is no folder
-        self._depot = operator_depot(str(self.folder), name)
-        self._claim: Claim | None = claimed(self.folder, name)
+        self._checkpoint_store = operator_store(str(self.folder), name)
+        self._lock: FolderLock | None = lock_deduplication(self.folder, name)
         try:
-            check_epochs(self._depot)
+            check_epochs(self._checkpoint_store)
             self._identity = self._known_identity()
-            self._max_parallelism = max_parallelism_of(self._depot)
-            self._number = next_number(self._depot)
-            self._recent: Recent | None = recent_of(self._depot, self._number - 1)
+            self._max_parallelism = max_parallelism_of(self._checkpoint_store)
+            self._number = next_number(self._checkpoint_store)
+            self._recent: RecentOutcomes | None = recent_of(self._checkpoint_store, self._number - 1)
         except BaseException:
-            self._claim.release()
+            self._lock.release()
             raise
         self._opened_us = self._clock.now_us()
-        self._copy_folder: Path | None = None
+        self._local_folder: Path | None = None
         self.counts = dict.fromkeys(OUTCOMES, 0)
 
     def check(self, keys: Any, times: Any, offsets: Any = None) -> Outcomes:
-        """Tell new messages from others, and store the new ones; on the disk before this returns.
+        """Return the outcome of each message, and store the new ones; on the disk before this returns.
 
-        `keys` are texts, bytes, whole numbers, other plain values or tuples of them, None among them; or an
+        `keys` are texts, bytes, whole numbers, other plain values or tuples of them, None included; or an
         Arrow array, or an Arrow table with a column for each part of the key. They are of one type in every
-        call; decimals are given as an Arrow array, which says how many digits they have. `times` are
-        datetimes (UTC where they have no zone), whole numbers since 1970, or an Arrow array of either.
-        `offsets` say where in the source each message is: a number, or a partition and a number where the
-        source has several. Give them in every call, or in none.
+        call; decimals must be an Arrow array, which fixes their precision. `times` are datetimes (UTC if
+        they have no zone), whole numbers since 1970, or an Arrow array of either. `offsets` are the positions
+        of the messages in the source: a number, or a partition and a number where the source has several.
+        Pass them in every call, or in none.
         """
-        found = keys_of(keys)
+        input_keys = keys_of(keys)
         times_us = times_of(times, self.name, self._number_us)
-        check_times(times_us)  # before the first call says of which kind the keys are
-        places = None if offsets is None else offsets_of(offsets)
-        check_lengths([len(found), len(times_us), *([] if places is None else [len(places)])])
+        check_times(times_us)  # before the first call fixes the kinds of the keys
+        positions = None if offsets is None else offsets_of(offsets)
+        check_lengths([len(input_keys), len(times_us), *([] if positions is None else [len(positions)])])
         with self._mutex:
-            if self._claim is None:
+            if self._lock is None:
                 raise StateInvalid(operator=self.name, reason="it was closed. Open it again.")
-            if not len(found):
+            if not len(input_keys):
                 return Outcomes.none()
-            identity = self._identified(found, with_offsets=places is not None)
+            identity = self._identity_for(input_keys, with_offsets=positions is not None)
             kinds = tuple(digest_kind(kind) for _, kind in identity.columns)
-            column = found.column(kinds, self._max_parallelism, exact=self._exact_keys)
-            # Of messages that nothing tells apart, the one that stands first is the first.
-            rows = BatchColumns(column, times_us, places, lambda at: at.astype(np.uint64))
-            told = self._published(rows, lambda: self._accept(identity))
-            for outcome, count in told.counts.items():
+            column = input_keys.column(kinds, self._max_parallelism, exact=self._exact_keys)
+            # Messages with equal key, time and offset are decided in their order in the call.
+            rows = BatchColumns(column, times_us, positions, lambda at: at.astype(np.uint64))
+            outcomes = self._run_call(rows, lambda: self._accept(identity))
+            for outcome, count in outcomes.counts.items():
                 self.counts[outcome] += count
-            return told
+            return outcomes
 
     def unique(
         self,
@@ -199,35 +198,37 @@ class Deduplicator:
     ) -> list[Message]:
         """Return the messages that are new, in their order; they are stored before this returns.
 
-        `key`, `time` and `offset` take a message and give what `check` takes. Late messages are given to
-        `late`; without it they are left out, and counted in `counts`, as duplicates are.
+        `key`, `time` and `offset` are functions of a message that return what `check` takes. Late messages
+        are passed to `late`; without it they are left out, and counted in `counts`, as duplicates are.
         """
         _check_calls({"key": key, "time": time}, {"offset": offset, "late": late})
-        held = listed(messages, "the messages")
-        offsets = None if offset is None else [offset(message) for message in held]
-        told = self.check([key(message) for message in held], [time(message) for message in held], offsets)
+        batch = as_list(messages, "the messages")
+        offsets = None if offset is None else [offset(message) for message in batch]
+        outcomes = self.check(
+            [key(message) for message in batch], [time(message) for message in batch], offsets
+        ).outcome
         if late is not None:
-            for message, outcome in zip(held, told.outcome, strict=True):
+            for message, outcome in zip(batch, outcomes, strict=True):
                 if outcome == "late":
                     late(message)
-        return [message for message, outcome in zip(held, told.outcome, strict=True) if outcome == "unique"]
+        return [message for message, outcome in zip(batch, outcomes, strict=True) if outcome == "unique"]
 
     def close(self) -> None:
-        """Close the files and let others have the folder; what was told is stored already.
+        """Close the files and release the folder; all outcomes that were returned are stored already.
 
-        A snapshot that is being written comes to its end first: nothing is written in the folder afterwards.
+        Waits for a snapshot that is being written: nothing is written in the folder afterwards.
         """
         with self._mutex:
-            held, self._claim = self._claim, None
-            if held is None:
+            lock, self._lock = self._lock, None
+            if lock is None:
                 return
             try:
-                copy = None if self._copy_folder is None else pool().take(self._copy_folder)
-                if copy is not None:
-                    copy.give_up()
-                wait_for(self._depot)
+                local = None if self._local_folder is None else pool().take(self._local_folder)
+                if local is not None:
+                    local.release()
+                wait_for_snapshots(self._checkpoint_store)
             finally:
-                held.release()
+                lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -239,27 +240,28 @@ class Deduplicator:
 
     # ---- one call -----------------------------------------------------------------------------------------
 
-    def _published(self, rows: BatchColumns, accept: Callable[[], None]) -> Outcomes:
-        """Decide and publish one call; after an error the next one looks anew at what is there."""
-        check_epochs(self._depot)
+    def _run_call(self, rows: BatchColumns, accept: Callable[[], None]) -> Outcomes:
+        """Decide and publish one call; after an error the next call reads the checkpoint again."""
+        check_epochs(self._checkpoint_store)
         if self._recent is None:
-            self._number = next_number(self._depot)
+            self._number = next_number(self._checkpoint_store)
         number = self._number
-        recent = self._recent or recent_of(self._depot, number - 1)
+        recent = self._recent or recent_of(self._checkpoint_store, number - 1)
         self._recent = None
-        asked = self._asked(number)
         settings = self._settings(with_offsets=rows.offsets is not None)
-        with open_batch(asked, settings, self._clock) as opened:
-            if opened.replayed:
+        with open_batch(self._batch_request(number), settings, self._clock) as batch:
+            if batch.replayed:
                 raise StateMismatch(operator=self.name, reason="another consumer works in the same folder.")
-            self._copy_folder = settings.place(self._clock).folder(self._depot, opened.epoch.number, 0)
-            told, recent = work(opened, rows, recent, self._rule, accept)
+            self._local_folder = settings.local_directory(self._clock).folder(
+                self._checkpoint_store, batch.epoch.number, 0
+            )
+            outcomes, recent = publish_call(batch, rows, recent, self._rule, accept)
         self._number, self._recent = number + 1, recent
-        return told
+        return outcomes
 
-    def _asked(self, number: int) -> Asked:
+    def _batch_request(self, number: int) -> BatchRequest:
         attempt = f"{os.uname().nodename}.{os.getpid()}.{self._opened_us}.{number}.{self._clock.now_us()}"
-        return Asked(
+        return BatchRequest(
             checkpoint=str(self.folder),
             operator=self.name,
             partition=0,
@@ -289,23 +291,25 @@ class Deduplicator:
             expected_keys=self._expected_keys,
         )
 
-    # ---- who it is ----------------------------------------------------------------------------------------
+    # ---- identity -----------------------------------------------------------------------------------------
 
-    def _known_identity(self) -> Identity | None:
-        """Return the stored identity, compared with what is known of this one before the first call."""
-        stored = read_identity(self._depot, self.name)
+    def _known_identity(self) -> DedupIdentity | None:
+        """Return the stored identity after a check against the arguments; None before the first call."""
+        stored = read_identity(self._checkpoint_store, self.name)
         if stored is None:
             return None
         return check_identity(
-            self._depot, self._wanted(stored.columns, with_offsets=stored.with_offsets), self.name
+            self._checkpoint_store,
+            self._own_identity(stored.columns, with_offsets=stored.with_offsets),
+            self.name,
         )
 
-    def _identified(self, keys: Keys, *, with_offsets: bool) -> Identity:
-        """Return the identity; the first call's keys and offsets make it, and it is stored by `_accept`."""
+    def _identity_for(self, keys: InputKeys, *, with_offsets: bool) -> DedupIdentity:
+        """Return the identity, made from the first call's keys and offsets and stored by `_accept`."""
         if self._identity is not None:
             keys.check(tuple(digest_kind(kind) for _, kind in self._identity.columns), self.name)
-            wanted = self._wanted(self._identity.columns, with_offsets=with_offsets)
-            return check_identity(self._depot, wanted, self.name)
+            own = self._own_identity(self._identity.columns, with_offsets=with_offsets)
+            return check_identity(self._checkpoint_store, own, self.name)
         if VOID in keys.kinds:
             reason = (
                 "the first call has a part of the key that is None in every message: its type is not known"
@@ -314,14 +318,14 @@ class Deduplicator:
         if self._exact_keys and "double" in keys.kinds:
             hint = "Leave exact_keys out, or give such a part of the key as a text."
             raise ValueInvalid(place="the keys", reason="a float is not stored as an exact key", hint=hint)
-        return self._wanted(tuple((UNNAMED, kind) for kind in keys.kinds), with_offsets=with_offsets)
+        return self._own_identity(tuple((UNNAMED, kind) for kind in keys.kinds), with_offsets=with_offsets)
 
-    def _accept(self, identity: Identity) -> None:
-        """Store who this is with the first call that is not refused, before anything of it is."""
-        self._identity = check_identity(self._depot, identity, self.name)
+    def _accept(self, identity: DedupIdentity) -> None:
+        """Store the identity with the first call that is valid, before anything of the call is stored."""
+        self._identity = check_identity(self._checkpoint_store, identity, self.name)
 
-    def _wanted(self, columns: tuple[tuple[str, str], ...], *, with_offsets: bool) -> Identity:
-        return Identity(
+    def _own_identity(self, columns: tuple[tuple[str, str], ...], *, with_offsets: bool) -> DedupIdentity:
+        return DedupIdentity(
             retention_us=self._rule.retention_us,
             interval_us=self._rule.interval_us,
             exact_keys=self._exact_keys,
@@ -332,7 +336,7 @@ class Deduplicator:
 
 
 def _check_kinds(name: object, exact_keys: object, rocks: object) -> None:
-    """Refuse what is of another type than it must be, before anything is made."""
+    """Raise ValueInvalid for arguments of a wrong type, before anything is created."""
     if not isinstance(name, str):
         raise ValueInvalid(place="the name", reason=f"it is {name!r}, not a text")
     if not isinstance(exact_keys, bool):
@@ -342,9 +346,9 @@ def _check_kinds(name: object, exact_keys: object, rocks: object) -> None:
 
 
 def _check_calls(must: Mapping[str, object], may: Mapping[str, object]) -> None:
-    """Refuse what cannot be called where a function that takes a message is asked for."""
-    given = {**must} | {what: found for what, found in may.items() if found is not None}
-    for what, found in given.items():
+    """Raise ValueInvalid for arguments that must be functions and are not."""
+    present = {**must} | {what: found for what, found in may.items() if found is not None}
+    for what, found in present.items():
         if not callable(found):
             reason = f"it is {found!r}; give a function that takes a message, such as lambda m: m['id']"
             raise ValueInvalid(place=what, reason=reason)
@@ -359,24 +363,24 @@ def _rule(name: str, retention_us: int, interval_us: int | None) -> SegmentRule:
 
 
 def _number_us(time_unit: Any) -> int:
-    """Return how many microseconds a whole number counts."""
+    """Return the microseconds of one unit of a whole number."""
     found = {"ms": 1_000, "us": 1}.get(time_unit) if isinstance(time_unit, str) else None
     if found is None:
         raise ValueInvalid(place="time_unit", reason=f"{time_unit!r} is neither 'ms' nor 'us'")
     return found
 
 
-def _us(given: Any, what: str) -> int:
-    if isinstance(given, dt.timedelta):
-        return given // dt.timedelta(microseconds=1)
-    if not isinstance(given, str):
-        reason = f"it is {given!r}; write a text with its unit, such as '100 days' or '90 s', or a timedelta"
+def _us(value: Any, what: str) -> int:
+    if isinstance(value, dt.timedelta):
+        return value // dt.timedelta(microseconds=1)
+    if not isinstance(value, str):
+        reason = f"it is {value!r}; write a text with its unit, such as '100 days' or '90 s', or a timedelta"
         raise ValueInvalid(place=f"the {what}", reason=reason)
-    return parse_duration(given).us
+    return parse_duration(value).us
 
 
 def _expected_keys(rate: Any, rule: SegmentRule) -> int | None:
-    """Return how many keys a whole segment will hold at a rate in messages a second."""
+    """Return the number of keys of a whole segment at a rate in messages per second."""
     if rate is None:
         return None
     is_number = isinstance(rate, numbers.Real) and not isinstance(rate, bool)
@@ -390,10 +394,10 @@ def _expected_keys(rate: Any, rule: SegmentRule) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of the messages of one call, in their order.
+    """The outcomes of the messages of one call, in their order.
 
     `outcome` has "unique", "duplicate" or "late" for each; `first_us` the earliest time that a duplicate is
-    in conflict with, in microseconds since 1970, None for others; `counts` how many there are of each.
+    in conflict with, in microseconds since 1970, None for others; `counts` the number of each outcome.
     """
 
     outcome: list[str]
@@ -405,7 +409,7 @@ class Outcomes:
 
     @classmethod
     def of(cls, outcome: Bytes, first_us: Longs) -> Self:
-        """Return outcomes as a consumer reads them."""
+        """Return the outcomes of a decision."""
         is_duplicate = (outcome == DUPLICATE).tolist()
         firsts = [us if is_one else None for us, is_one in zip(first_us.tolist(), is_duplicate, strict=True)]
         return cls([OUTCOMES[one] for one in outcome.tolist()], firsts, counts_of(outcome))
@@ -417,23 +421,27 @@ class Outcomes:
 
     @property
     def first_time(self) -> list[dt.datetime | None]:
-        """Return the first times as datetimes of UTC."""
+        """Return the first times as datetimes in UTC."""
         return [None if us is None else _EPOCH + dt.timedelta(microseconds=us) for us in self.first_us]
 
 
-def work(
-    opened: Opened, rows: BatchColumns, recent: Recent, rule: SegmentRule, accept: Callable[[], object]
-) -> tuple[Outcomes, Recent]:
-    """Decide the rows of a call and publish it; give what became of them, and what is kept for the next.
+def publish_call(
+    batch: OpenBatch,
+    rows: BatchColumns,
+    recent: RecentOutcomes,
+    rule: SegmentRule,
+    accept: Callable[[], object],
+) -> tuple[Outcomes, RecentOutcomes]:
+    """Decide and publish the rows of a call; return their outcomes, and those to keep for redeliveries.
 
-    `accept` is called once nothing in the rows speaks against them, before anything of them is stored.
+    `accept` is called after the rows were checked, before anything of them is stored.
     """
-    store = opened.backend
+    store = batch.backend
     if not isinstance(store, SegmentStore):
-        raise StateMismatch(operator=opened.asked.operator, reason="its state does not lie in segments.")
-    stream_us = opened.newest_event_us
+        raise StateMismatch(operator=batch.request.operator, reason="its state does not lie in segments.")
+    stream_us = batch.newest_event_us
     store.expire(stream_us)
-    before = asdict(store.tallies())
+    before = asdict(store.lookup_counters())
     outcome, first_us = np.zeros(len(rows), np.uint8), np.zeros(len(rows), np.int64)
     recalled = recent.recall(rows, outcome, first_us)
     rest = np.arange(len(rows))
@@ -444,22 +452,22 @@ def work(
     accept()
     outcome[rest], first_us[rest] = decision.outcome, decision.first_us
     newest_us = max([int(rows.times_us.max()), *([] if stream_us is None else [stream_us])])
-    recent = recent.after(rows, outcome, first_us, (opened.asked.number, newest_us - rule.retention_us))
-    for batch in recent.table.to_batches():
-        opened.write_out(batch)
+    recent = recent.after(rows, outcome, first_us, (batch.request.number, newest_us - rule.retention_us))
+    for table in recent.table.to_batches():
+        batch.write_out(table)
     added = Additions(store.settings)
     added.add(decision.changes)
-    told = Outcomes.of(outcome, first_us)
+    outcomes = Outcomes.of(outcome, first_us)
     facts = RunFacts(
         rows_in=len(rows),
-        rows_out=told.counts["unique"],
+        rows_out=outcomes.counts["unique"],
         newest_event_ms=newest_us // 1_000,
         newest_event_us=newest_us,
-        counts=told.counts | _lookups(before, asdict(store.tallies())),
+        counts=outcomes.counts | _lookups(before, asdict(store.lookup_counters())),
         notes=notes_after(store, rule, stream_us, added),
     )
-    opened.publish(decision.changes, facts)
-    return told, recent
+    batch.publish(decision.changes, facts)
+    return outcomes, recent
 
 
 def _part(rows: BatchColumns, numbers: Longs) -> BatchColumns:
@@ -467,12 +475,12 @@ def _part(rows: BatchColumns, numbers: Longs) -> BatchColumns:
     if len(numbers) == len(rows):
         return rows
     offsets = None if rows.offsets is None else rows.offsets[numbers]
-    taken = rows.keys.take(numbers), rows.times_us[numbers], offsets
-    return BatchColumns(*taken, lambda asked: rows.tie(numbers[asked]))
+    selected = rows.keys.take(numbers), rows.times_us[numbers], offsets
+    return BatchColumns(*selected, lambda tied: rows.tie(numbers[tied]))
 
 
 def _lookups(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
-    """Return what the lookups of one call did, as a head counts it."""
+    """Return the lookup counters of one call for its commit record."""
     found = {name: after[name] - before[name] for name in after}
     found["lookup_us"] = found.pop("lookup_ns") // 1_000
     return found

@@ -1,11 +1,9 @@
-"""The folder of a Python consumer's deduplication: takes a checkpoint, gives where its next call begins.
+"""The checkpoint of a Python consumer's deduplication: its next call, and outcomes kept for redeliveries.
 
-What stored times cannot tell of messages that come again: takes outcomes, gives those that would change.
-
-A message that a consumer gets again is known by its stored key, time and offset. That fails when its own
-call, or one soon after, moved stream time so far that its time no longer counts: it would be late. And a
-duplicate would be unique, when the time that it was in conflict with no longer counts. These few are kept,
-beside the newest head, in the file of its output.
+A redelivered message is known by its stored key, time and offset. That fails when its own call, or one soon
+after, moved stream time so far that its time no longer counts: it would be late. And a duplicate would be
+unique when the time that it was in conflict with no longer counts. Only such outcomes are kept, in the output
+file of the newest commit record.
 """
 
 from __future__ import annotations
@@ -20,55 +18,55 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.checkpoint import epochs
-from tidegate.checkpoint.commit_record import head_batches, read_head
-from tidegate.checkpoint.local.lock import Claim, claim
+from tidegate.checkpoint.commit_record import committed_batches, read_commit_record
+from tidegate.checkpoint.local.lock import FolderLock, lock_folder
 from tidegate.checkpoint.local.store import local_files
 from tidegate.checkpoint.output_file import read_output
-from tidegate.checkpoint.store import Depot, partition_folder
+from tidegate.checkpoint.store import CheckpointStore, partition_folder
 from tidegate.dedup.columns import Bytes, Hashes, Longs
 from tidegate.dedup.decision import DUPLICATE, UNIQUE, BatchColumns
 from tidegate.errors import StateInvalid, StorageCorrupt
 
-# As many key groups as a Spark job has unless it is told otherwise.
+# The number of key groups that a Spark job has by default.
 MAX_PARALLELISM = 128
-# In the folder: who has which deduplication open.
+# The folder of the locks: which deduplications are open.
 HELD_NAME = "held"
 
 
-def folder_of(given: Any, name: str) -> Path:
-    """Return the folder that a caller names; StateInvalid for what is no name of one."""
-    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+def folder_of(argument: Any, name: str) -> Path:
+    """Return the folder of an argument; StateInvalid if it is no path."""
+    path = os.fspath(argument) if isinstance(argument, str | os.PathLike) else None
     if not isinstance(path, str) or not path or "\0" in path:
-        reason = f"its folder is {given!r}; give the path of one as a text or a Path."
+        reason = f"its folder is {argument!r}; give the path of one as a text or a Path."
         raise StateInvalid(operator=name, reason=reason)
     return Path(path)
 
 
-def check_epochs(depot: Depot) -> None:
-    """Refuse a folder that lost the record of its newest calls: all they stored would be forgotten.
+def check_epochs(checkpoint_store: CheckpointStore) -> None:
+    """Raise StorageCorrupt if the epoch file of the newest calls is missing: all their keys would be lost.
 
-    The record is there before the first call is, and it goes before they go when an epoch is removed; but
-    the newest epoch is never removed.
+    The file is written before the first call of the epoch, and removed before the calls when an epoch is
+    removed; the newest epoch is never removed.
     """
-    numbers = [int(name[1:]) for name in depot.names() if name[:1] == "e" and name[1:].isdecimal()]
+    numbers = [int(name[1:]) for name in checkpoint_store.names() if name[:1] == "e" and name[1:].isdecimal()]
     if not numbers:
         return
     newest = f"e{max(numbers)}"
     record = f"{newest}/{epochs.RECORD_NAME}"
-    if depot.exists(record):
+    if checkpoint_store.exists(record):
         return
-    partitions = [int(name) for name in depot.names(newest) if name.isdecimal()]
-    if any(head_batches(depot, max(numbers), partition) for partition in partitions):
+    partitions = [int(name) for name in checkpoint_store.names(newest) if name.isdecimal()]
+    if any(committed_batches(checkpoint_store, max(numbers), partition) for partition in partitions):
         reason = "the file is missing, and the calls that it belongs to are there"
         hint = "Put the file back from a backup, or restore the whole folder. Nothing was changed."
-        raise StorageCorrupt(place=str(depot.path(record)), reason=reason, hint=hint)
+        raise StorageCorrupt(place=str(checkpoint_store.path(record)), reason=reason, hint=hint)
 
 
-def claimed(folder: Path, name: str) -> Claim:
-    """Take a deduplication for this consumer; StateInvalid when another one has it."""
+def lock_deduplication(folder: Path, name: str) -> FolderLock:
+    """Return the lock on a deduplication; StateInvalid if another consumer holds it."""
     place = folder / HELD_NAME / name
     with local_files(place):
-        found = claim(place)
+        found = lock_folder(place)
     if found is None:
         reason = f"another consumer has it open in {folder}. One has it at a time."
         hint = "Stop the other one, or give each a folder or a name of its own, and messages of its own keys."
@@ -76,37 +74,39 @@ def claimed(folder: Path, name: str) -> Claim:
     return found
 
 
-def max_parallelism_of(depot: Depot) -> int:
-    """Return how many key groups the checkpoint has; a new one has as many as a Spark job's."""
-    found = epochs.listed(depot)
+def max_parallelism_of(checkpoint_store: CheckpointStore) -> int:
+    """Return the number of key groups of the checkpoint; that of a Spark job for a new one."""
+    found = epochs.list_epochs(checkpoint_store)
     return found[-1].max_parallelism if found else MAX_PARALLELISM
 
 
-def next_number(depot: Depot) -> int:
-    """Return the number of the next call: that after the newest batch that all partitions have done."""
-    found = epochs.listed(depot)
+def next_number(checkpoint_store: CheckpointStore) -> int:
+    """Return the number of the next call: one more than the newest batch that all partitions committed."""
+    found = epochs.list_epochs(checkpoint_store)
     if not found:
         return 0
     newest = found[-1]
     done = [
-        max(head_batches(depot, newest.number, partition), default=newest.first_batch - 1)
+        max(committed_batches(checkpoint_store, newest.number, partition), default=newest.first_batch - 1)
         for partition in range(newest.parallelism)
     ]
     return min(done) + 1
 
 
-def recent_of(depot: Depot, number: int) -> Recent:
-    """Return what a call kept of messages that stored times cannot tell; nothing before the first one."""
-    found = epochs.governing(epochs.listed(depot), number)
-    head = None if found is None else read_head(depot, found.number, 0, number)
-    if head is None or head.out is None:
-        return Recent.none()
-    return Recent.of_batches(read_output(depot, partition_folder(head.epoch, head.partition), head.out))
+def recent_of(checkpoint_store: CheckpointStore, number: int) -> RecentOutcomes:
+    """Return the outcomes that a call kept; none before the first call."""
+    found = epochs.governing(epochs.list_epochs(checkpoint_store), number)
+    commit = None if found is None else read_commit_record(checkpoint_store, found.number, 0, number)
+    if commit is None or commit.out is None:
+        return RecentOutcomes.none()
+    return RecentOutcomes.of_batches(
+        read_output(checkpoint_store, partition_folder(commit.epoch, commit.partition), commit.out)
+    )
 
 
-# Of calls before the newest; the newest call's are all kept. A file of so many has about 2 MB.
+# The most outcomes kept of calls before the newest, in a file of about 2 MB.
 ROWS_MAX = 65_536
-# A consumer that begins again where it last acknowledged has come past them after so many calls.
+# A consumer that restarts where it last acknowledged repeats at most so many calls.
 CALLS_MAX = 64
 
 SCHEMA = pa.schema(
@@ -122,26 +122,26 @@ SCHEMA = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Recent:
-    """Messages of the newest calls whose outcome the store could not tell again, sorted by offset."""
+class RecentOutcomes:
+    """Outcomes of messages of the newest calls that the store could not return again, sorted by offset."""
 
     table: pa.Table
 
     @classmethod
-    def none(cls) -> Recent:
-        """Return that of a deduplication without any call."""
+    def none(cls) -> RecentOutcomes:
+        """Return the outcomes of a deduplication without any call."""
         return cls(SCHEMA.empty_table())
 
     @classmethod
-    def of_batches(cls, batches: Iterable[pa.RecordBatch]) -> Recent:
-        """Return what `table` was when it was written; nothing of a file that holds something else."""
+    def of_batches(cls, batches: Iterable[pa.RecordBatch]) -> RecentOutcomes:
+        """Return the outcomes of an output file; batches of another schema are ignored."""
         found = [batch for batch in batches if batch.schema.equals(SCHEMA)]
         return cls(pa.Table.from_batches(found, SCHEMA))
 
     def recall(self, rows: BatchColumns, outcome: Bytes, first_us: Longs) -> Longs:
-        """Set the outcome of rows that are known, and give their numbers.
+        """Set the outcome of the rows that are known, and return their numbers.
 
-        Of one message that comes twice in the call, the second is a duplicate of the first.
+        Of one message that occurs twice in the call, the second is a duplicate of the first.
         """
         if not len(self.table) or rows.offsets is None:
             return np.empty(0, np.int64)
@@ -158,9 +158,11 @@ class Recent:
         outcome[later] = DUPLICATE
         return numbers
 
-    def after(self, rows: BatchColumns, outcome: Bytes, first_us: Longs, kept: tuple[int, int]) -> Recent:
-        """Return what is kept after a call: `kept` is its number, and the first time that counts after it."""
-        call, counts_from_us = kept
+    def after(
+        self, rows: BatchColumns, outcome: Bytes, first_us: Longs, newest: tuple[int, int]
+    ) -> RecentOutcomes:
+        """Return the outcomes to keep after a call: `newest` is its number and the first time that counts."""
+        call, counts_from_us = newest
         older = self.table
         older = older.filter(pa.compute.greater_equal(older["call"], call - CALLS_MAX))
         if rows.offsets is not None and len(rows):
@@ -173,7 +175,7 @@ class Recent:
             return self
         if len(older) > ROWS_MAX:
             older = older.sort_by([("call", "descending")]).slice(0, ROWS_MAX)
-        return Recent(_merged(older, _new(rows, outcome, first_us, numbers, call)))
+        return RecentOutcomes(_merged(older, _new(rows, outcome, first_us, numbers, call)))
 
     def _arrays(self) -> list[np.ndarray[Any, Any]]:
         return [column.to_numpy() for column in self.table.columns]
@@ -190,7 +192,7 @@ def _new(rows: BatchColumns, outcome: Bytes, first_us: Longs, numbers: Longs, ca
 
 
 def _merged(older: pa.Table, newer: pa.Table) -> pa.Table:
-    """Return one line for each offset: what was told first holds; unique before duplicate in one call."""
+    """Return one line for each offset: the outcome returned first; unique before duplicate in one call."""
     both = pa.concat_tables([older, newer]).combine_chunks()
     both = both.sort_by([("offset", "ascending"), ("call", "ascending"), ("outcome", "ascending")])
     offsets = both["offset"].to_numpy()

@@ -1,4 +1,4 @@
-"""Columns of a Python consumer: takes keys, times and offsets as a consumer has them, gives columns."""
+"""The input of a Python consumer: its keys, event times and offsets as columns."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as at
 
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
-from tidegate.checkpoint.keys.codec import KeyColumn as CodecColumn
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
+from tidegate.checkpoint.keys.codec import StateKeyColumn as CodecColumn
 from tidegate.checkpoint.keys.spark_hash import groups_of_hashes
 from tidegate.dedup import columns
 from tidegate.dedup.columns import Longs
 from tidegate.dedup.identity import digest_bytes, digest_columns, plain_column
 from tidegate.errors import StateInvalid, StateMismatch, ValueInvalid
 
-# A source's partition and an offset in it are one number of 64 bits: 15 bits and 48 bits.
+# A partition of a source and an offset in it are packed into one 64-bit number: 15 bits and 48 bits.
 OFFSET_BITS = 48
 PARTITIONS_MAX = 1 << 15
 OFFSETS_MAX = 1 << OFFSET_BITS
@@ -39,9 +39,9 @@ _TYPES = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-# Iterated, these give letters, numbers, or members in no order.
+# Types that are iterable and no list of values: characters, numbers, or members without an order.
 _NO_LISTS = (str, bytes, bytearray, memoryview, Mapping, Set)
-# The first that fits counts: a bool is an int for Python, and a datetime is a date.
+# The first match counts: in Python a bool is an int, and a datetime is a date.
 _FAMILIES: dict[type, tuple[type, ...]] = {
     bool: (bool, np.bool_),
     int: (int, np.integer),
@@ -54,8 +54,8 @@ _FAMILIES: dict[type, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """Keys as columns; a kind is `void` where a column holds nothing but None."""
+class InputKeys:
+    """The keys of a call as Arrow columns, and the kind of each; `void` for a column of nothing but None."""
 
     arrays: list[pa.Array]
     kinds: tuple[str, ...]
@@ -64,7 +64,7 @@ class Keys:
         return len(self.arrays[0])
 
     def check(self, kinds: tuple[str, ...], operator: str) -> None:
-        """Refuse keys of other kinds than those stored: they would all be new."""
+        """Raise StateMismatch for keys of other kinds than those stored: they would all be new."""
         fits = len(kinds) == len(self.kinds)
         fits = fits and all(new in (old, VOID) for new, old in zip(self.kinds, kinds, strict=True))
         if not fits:
@@ -74,36 +74,36 @@ class Keys:
             )
             raise StateMismatch(operator=operator, reason=reason, hint=hint)
 
-    def column(self, kinds: tuple[str, ...], max_parallelism: int, *, exact: bool) -> columns.KeyColumn:
-        """Return the keys as they lie in segments: digests, or with `exact` the keys themselves."""
+    def column(self, kinds: tuple[str, ...], max_parallelism: int, *, exact: bool) -> columns.SegmentKeys:
+        """Return the keys as segments store them: digests, or with `exact` the keys themselves."""
         first, second = digest_columns(self.arrays)
         groups = groups_of_hashes(first, max_parallelism)
         if not exact:
-            return columns.KeyColumn.of_digests(digest_bytes(groups, first, second))
-        codec = KeyCodec(KeyType(tuple(CodecColumn(f"key {at}", kind) for at, kind in enumerate(kinds))))
+            return columns.SegmentKeys.of_digests(digest_bytes(groups, first, second))
+        codec = StateKeyCodec(KeyType(tuple(CodecColumn(f"key {at}", kind) for at, kind in enumerate(kinds))))
         arrays = [
             pa.nulls(len(array), _TYPES.get(kind, array.type)) if found == VOID else array
             for array, found, kind in zip(self.arrays, self.kinds, kinds, strict=True)
         ]
         fronts = groups.astype(">u2").tobytes()
         encoded = codec.encode_columns(arrays)
-        return columns.KeyColumn.of_exact(
+        return columns.SegmentKeys.of_exact(
             [fronts[2 * at : 2 * at + 2] + key for at, key in enumerate(encoded)]
         )
 
 
-def keys_of(given: Any) -> Keys:
-    """Return keys as columns: of an Arrow table or array, or of a sequence of values or tuples of values."""
-    if isinstance(given, pa.Table | pa.RecordBatch):
-        found = list(given.columns)
-    elif isinstance(given, pa.Array | pa.ChunkedArray):
-        found = [given]
+def keys_of(argument: Any) -> InputKeys:
+    """Return the columns of keys: an Arrow table or array, or a sequence of values or tuples of values."""
+    if isinstance(argument, pa.Table | pa.RecordBatch):
+        found = list(argument.columns)
+    elif isinstance(argument, pa.Array | pa.ChunkedArray):
+        found = [argument]
     else:
-        found = _python_columns(listed(given, "the keys"))
+        found = _python_columns(as_list(argument, "the keys"))
     if not found:
         raise ValueInvalid(place="the keys", reason="there is no column")
     plain = [plain_column(column) for column in found]
-    return Keys([array for array, _ in plain], tuple(kind for _, kind in plain))
+    return InputKeys([array for array, _ in plain], tuple(kind for _, kind in plain))
 
 
 def _python_columns(keys: list[Any]) -> list[pa.Array]:
@@ -116,25 +116,25 @@ def _python_columns(keys: list[Any]) -> list[pa.Array]:
     return [_array(list(column)) for column in zip(*keys, strict=True)]
 
 
-def listed(given: Any, place: str) -> list[Any]:
-    """Return what a caller has as a list; one value by itself, or things without an order, are refused."""
-    if not isinstance(given, _NO_LISTS):
+def as_list(argument: Any, place: str) -> list[Any]:
+    """Return a caller's argument as a list; ValueInvalid for a single value or an unordered collection."""
+    if not isinstance(argument, _NO_LISTS):
         try:
-            found: Iterator[Any] = iter(given)
+            found: Iterator[Any] = iter(argument)
         except TypeError:
-            pass  # refused below, with words
+            pass  # raised below
         else:
             return list(found)
-    reason = f"they are {_shown(given)}; give a list, a tuple or an Arrow array, with one for each message"
+    reason = f"they are {_shown(argument)}; give a list, a tuple or an Arrow array, with one for each message"
     raise ValueInvalid(place=place, reason=reason)
 
 
-def _shown(given: Any) -> str:
-    return "None" if given is None else f"of type {type(given).__name__}"
+def _shown(argument: Any) -> str:
+    return "None" if argument is None else f"of type {type(argument).__name__}"
 
 
 def _check_one_type(values: list[Any]) -> None:
-    """Refuse Python values that Arrow would bring to a type that depends on what else is in the call."""
+    """Raise ValueInvalid for values whose Arrow type would depend on the other values of the call."""
     kinds = set(map(type, values)) - {type(None)}
     if any(issubclass(kind, Decimal) for kind in kinds):
         reason = "Arrow takes another type for each number of digits of a Python Decimal"
@@ -152,7 +152,7 @@ def _check_one_type(values: list[Any]) -> None:
 
 
 def _family(kind: type) -> type:
-    """Return the type of which a value is; numpy's counts as Python's, a bool is no number."""
+    """Return the Python type of a value's type; those of numpy count as Python's, a bool is no number."""
     return next((family for family, kinds in _FAMILIES.items() if issubclass(kind, kinds)), kind)
 
 
@@ -164,14 +164,14 @@ def _array(values: list[Any]) -> pa.Array:
         raise ValueInvalid(place="the keys", reason=f"they are not of one type: {problem}") from problem
 
 
-def times_of(given: Any, operator: str, number_us: int) -> Longs:
+def times_of(argument: Any, operator: str, number_us: int) -> Longs:
     """Return event times as microseconds since 1970; a datetime without a zone is taken as UTC.
 
-    Whole numbers count so many microseconds.
+    A whole number counts `number_us` microseconds.
     """
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        return _arrow_times(given, operator, number_us)
-    values = listed(given, "the event times")
+    if isinstance(argument, pa.Array | pa.ChunkedArray):
+        return _arrow_times(argument, operator, number_us)
+    values = as_list(argument, "the event times")
     try:
         if set(map(type, values)) == {int}:
             return _scaled(np.array(values, np.int64), number_us)
@@ -183,12 +183,12 @@ def times_of(given: Any, operator: str, number_us: int) -> Longs:
         raise ValueInvalid(place="an event time", reason=str(problem)) from problem
 
 
-def _arrow_times(given: Any, operator: str, number_us: int) -> Longs:
-    if given.null_count:
+def _arrow_times(argument: Any, operator: str, number_us: int) -> Longs:
+    if argument.null_count:
         raise _no_time(operator)
-    array = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
+    array = argument.combine_chunks() if isinstance(argument, pa.ChunkedArray) else argument
     if at.is_timestamp(array.type) and array.type.unit == "ns":
-        # A cast cuts towards 1970; a microsecond begins before what lies in it.
+        # A cast truncates towards 1970; times before it must round down, too.
         floored: Longs = np.floor_divide(array.cast(pa.int64()).to_numpy(), 1_000)
         return floored
     if at.is_timestamp(array.type):
@@ -204,7 +204,7 @@ def _arrow_times(given: Any, operator: str, number_us: int) -> Longs:
 
 
 def _scaled(numbers: Longs, number_us: int) -> Longs:
-    """Return numbers of a unit in microseconds; those that do not fit are refused."""
+    """Return numbers of a unit in microseconds; ValueInvalid if one does not fit."""
     limit = np.iinfo(np.int64).max // number_us
     if len(numbers) and (numbers.max() > limit or numbers.min() < -limit):
         raise ValueInvalid(place="an event time", reason="a number is beyond 64 bits of microseconds")
@@ -231,17 +231,17 @@ def _no_time(operator: str) -> StateInvalid:
     return StateInvalid(operator=operator, reason=reason)
 
 
-def offsets_of(given: Any) -> Longs:
-    """Return offsets as numbers: whole numbers as they are, a partition and an offset as one number."""
-    if isinstance(given, pa.Array | pa.ChunkedArray):
-        given = given.to_pylist()
-    values = listed(given, "the offsets")
+def offsets_of(argument: Any) -> Longs:
+    """Return offsets as numbers: whole numbers unchanged, a partition and an offset packed into one."""
+    if isinstance(argument, pa.Array | pa.ChunkedArray):
+        argument = argument.to_pylist()
+    values = as_list(argument, "the offsets")
     plain = _plain(values)
     return np.array([_offset(value) for value in values], np.int64) if plain is None else plain
 
 
 def _plain(values: list[Any]) -> Longs | None:
-    """Return values of one plain type as numbers at once; None where each must be looked at by itself."""
+    """Return values of one plain type as numbers; None where each must be converted by itself."""
     kinds = set(map(type, values))
     try:
         if kinds == {int}:
@@ -268,7 +268,7 @@ def _offset(value: Any) -> int:
 
 
 def position(partition: int, offset: int) -> int:
-    """Return a partition and an offset in it as one number, as it is stored."""
+    """Return a partition and an offset in it packed into one number, as it is stored."""
     whole = all(
         isinstance(one, int | np.integer) and not isinstance(one, bool) for one in (partition, offset)
     )
@@ -281,7 +281,7 @@ def position(partition: int, offset: int) -> int:
 
 
 def check_lengths(lengths: Sequence[int]) -> None:
-    """Refuse keys, times and offsets that are not equally many."""
+    """Raise ValueInvalid unless there are as many keys as times and offsets."""
     if len(set(lengths)) > 1:
         reason = f"there are {' and '.join(map(str, lengths))} of them; each message has one of each"
         raise ValueInvalid(place="keys, times and offsets", reason=reason)

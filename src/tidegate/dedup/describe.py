@@ -1,8 +1,8 @@
-"""What deduplication has stored, as the heads of a checkpoint tell it: takes operators, gives their segments.
+"""The state of a deduplication, read from the commit records of a checkpoint.
 
-Nothing is opened but heads: it works while the query runs, when it does not, and on any copy of a checkpoint.
-Partitions are added up. Totals are of all batches since the number of partitions changed last. Segments are
-as they are after the last whole batch; bytes that it added are estimated (noting.py).
+Only commit records are read: it works while the query runs, when it does not, and on any copy of a
+checkpoint. Partitions are summed. Totals are of all batches since the number of partitions last changed.
+Segments are those after the last whole batch; the bytes that it added are estimated (statistics.py).
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidegate.checkpoint.commit_record import Head, Times, read_head
+from tidegate.checkpoint.commit_record import CommitRecord, Times, read_commit_record
 from tidegate.checkpoint.inspect import OperatorState
 from tidegate.checkpoint.inspect import describe as describe_operators
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.store import operator_store
 from tidegate.errors import StorageCorrupt
 
 KIND = "dedup"
-# Notes that have it list segments after the batch. Those of older heads list them as the batch found them:
-# the keys that it added are in none of their segments.
+# Notes with this key list the segments after the batch. Those of older commit records list them before the
+# batch: the keys that it added are in none of their segments.
 AFTER = "after_batch"
 US_PER_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class FilterTally:
-    """How filters answered: `maybe` of `probes` were passed on to the store, `false` of them for nothing."""
+    """The counters of filters: `maybe` of `probes` led to a read, `false` of them found nothing."""
 
     probes: int = 0
     maybe: int = 0
@@ -35,16 +35,16 @@ class FilterTally:
 
     @property
     def false_rate(self) -> float | None:
-        """Return the part of the absent keys that the filters let through; None before the first one."""
+        """Return the share of absent keys that the filters did not exclude; None before the first one."""
         absent = self.probes - self.maybe + self.false
         return self.false / absent if absent > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """One segment of all partitions; times are microseconds since 1970, the end is not in it.
+    """One segment summed over all partitions; times are microseconds since 1970, the end is exclusive.
 
-    `expires_us` is the stream time at which it goes. It is active while the stream time lies in it.
+    `expires_us` is the stream time at which it is removed. It is active while the stream time lies in it.
     """
 
     start_us: int
@@ -62,7 +62,7 @@ class SegmentState:
 
 @dataclass(frozen=True, slots=True)
 class DedupState:
-    """One operator that deduplicates, after its last whole batch; `stream_us` is None before any row."""
+    """The state of one deduplication after its last whole batch; `stream_us` is None before any row."""
 
     operator: str
     partitions: int
@@ -84,7 +84,7 @@ class DedupState:
 
     @property
     def keys(self) -> int:
-        """Return the keys of all segments, and those that an older head does not list."""
+        """Return the keys of all segments, and those that an older commit record does not list."""
         return sum(one.keys for one in self.segments) + self.unlisted_keys
 
     @property
@@ -99,26 +99,26 @@ class DedupState:
 
     @property
     def duplicate_rate(self) -> float | None:
-        """Return the part of all rows that were duplicates; None before the first row."""
+        """Return the share of duplicates in all rows; None before the first row."""
         rows = self.unique + self.duplicates + self.late
         return self.duplicates / rows if rows else None
 
     @property
     def lookup_seconds(self) -> float | None:
-        """Return how long one read of the store took on average; None before the first."""
+        """Return the mean duration of one read of the store; None before the first."""
         return self.lookup_us / 1_000_000 / self.reads if self.reads else None
 
 
 def describe(checkpoint: str | Path) -> list[DedupState]:
-    """Return the operators of a checkpoint that deduplicate, in name order."""
+    """Return the deduplications of a checkpoint, in the order of their names."""
     found = (dedup_state(checkpoint, one) for one in describe_operators(checkpoint))
     return [one for one in found if one is not None]
 
 
 def dedup_state(checkpoint: str | Path, operator: OperatorState) -> DedupState | None:
-    """Return what one operator has stored; None where it is of another kind, or has not done a batch yet."""
-    heads, batch = _newest_heads(checkpoint, operator)
-    noted = [head for head in heads if head.notes.get("kind") == KIND]
+    """Return the state of one operator; None if it is of another kind, or has not done a batch yet."""
+    commits, batch = _newest_commits(checkpoint, operator)
+    noted = [commit for commit in commits if commit.notes.get("kind") == KIND]
     if not noted:
         return None
     try:
@@ -128,27 +128,30 @@ def dedup_state(checkpoint: str | Path, operator: OperatorState) -> DedupState |
         raise StorageCorrupt(place=place, reason="what it notes of its segments lacks a part") from problem
 
 
-def _newest_heads(checkpoint: str | Path, operator: OperatorState) -> tuple[list[Head], int]:
-    """Return the heads of the last whole batch; of an epoch that has not done one, those it begins from."""
-    heads = [part.head for part in operator.partitions if part.head is not None]
+def _newest_commits(checkpoint: str | Path, operator: OperatorState) -> tuple[list[CommitRecord], int]:
+    """Return the commit records of the last whole batch; for an epoch without one, those it begins from."""
+    commits = [part.commit for part in operator.partitions if part.commit is not None]
     parent = operator.epoch.parent
-    if heads or parent is None or parent.savepoint is not None:
-        return heads, operator.last_batch
-    depot = operator_depot(str(checkpoint), operator.operator)
-    before = [read_head(depot, parent.epoch, number, parent.batch) for number in range(parent.parallelism)]
-    return [head for head in before if head is not None], parent.batch
+    if commits or parent is None or parent.savepoint is not None:
+        return commits, operator.last_batch
+    checkpoint_store = operator_store(str(checkpoint), operator.operator)
+    before = [
+        read_commit_record(checkpoint_store, parent.epoch, number, parent.batch)
+        for number in range(parent.parallelism)
+    ]
+    return [commit for commit in before if commit is not None], parent.batch
 
 
-def _summed(operator: OperatorState, batch: int, heads: Sequence[Head]) -> DedupState:
-    notes = heads[0].notes
+def _summed(operator: OperatorState, batch: int, commits: Sequence[CommitRecord]) -> DedupState:
+    notes = commits[0].notes
     retention_us, interval_us = int(notes["retention_us"]), int(notes["interval_us"])
-    # The newest event of the batch counts from the next one on: that is what the stream time is now.
-    known = [Times.of(heads).newest_event_us, *(head.notes.get("stream_us") for head in heads)]
+    # The newest event of the batch counts from the next batch on: it is the stream time now.
+    known = [Times.of(commits).newest_event_us, *(commit.notes.get("stream_us") for commit in commits)]
     stream_us = max((one for one in known if one is not None), default=None)
-    totals = {name: sum(head.totals.get(name, 0) for head in heads) for name in _TOTALS}
+    totals = {name: sum(commit.totals.get(name, 0) for commit in commits) for name in _TOTALS}
     return DedupState(
         operator=operator.operator,
-        partitions=len(heads),
+        partitions=len(commits),
         batch=batch,
         retention_us=retention_us,
         interval_us=interval_us,
@@ -161,9 +164,11 @@ def _summed(operator: OperatorState, batch: int, heads: Sequence[Head]) -> Dedup
         reads=totals["reads"],
         lookup_us=totals["lookup_us"],
         checkpoint_bytes=operator.checkpoint_bytes,
-        added_keys=sum(head.counts.get("unique", 0) for head in heads),
-        unlisted_keys=sum(head.counts.get("unique", 0) for head in heads if not head.notes.get(AFTER)),
-        segments=_segments(heads, retention_us, interval_us, stream_us),
+        added_keys=sum(commit.counts.get("unique", 0) for commit in commits),
+        unlisted_keys=sum(
+            commit.counts.get("unique", 0) for commit in commits if not commit.notes.get(AFTER)
+        ),
+        segments=_segments(commits, retention_us, interval_us, stream_us),
     )
 
 
@@ -174,12 +179,12 @@ _TOTALS = (
 
 
 def _segments(
-    heads: Iterable[Head], retention_us: int, interval_us: int, stream_us: int | None
+    commits: Iterable[CommitRecord], retention_us: int, interval_us: int, stream_us: int | None
 ) -> tuple[SegmentState, ...]:
     """Return the segments of all partitions, the oldest first."""
     parts: dict[int, list[Mapping[str, Any]]] = {}
-    for head in heads:
-        for one in head.notes.get("segments", ()):
+    for commit in commits:
+        for one in commit.notes.get("segments", ()):
             parts.setdefault(int(one["start_ms"]) * US_PER_MS, []).append(one)
     return tuple(
         _segment(start_us, parts[start_us], retention_us, interval_us, stream_us)

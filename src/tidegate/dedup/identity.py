@@ -1,12 +1,13 @@
-"""The identity of a deduplication: takes its rule and key columns, gives the file that says so, and digests.
+"""The identity of a deduplication, a sealed file in the checkpoint, and the digests of its keys.
 
 A digest is 16 bytes: two 64-bit hashes, each big-endian. The first is Spark's `xxhash64` over, for each key
-column in order, whether it is null and then its value; the second the same, after the number SALT (a bigint)
-as the first column. Whole numbers of every width count as bigint, floats as double; -0.0 is 0.0, and NaN is
-NaN. The key group is the first hash, as a signed number, modulo max_parallelism (Spark's pmod). What Spark
-computes in the JVM is computed here for Arrow's columns, so that either goes on where the other left off.
+column in order, whether it is null and then its value; the second the same with the number SALT (a bigint) as
+an additional first column. Integers of every width are hashed as bigint, floats as double; -0.0 as 0.0, and
+all NaNs as one. The key group is the first hash, as a signed number, modulo max_parallelism (Spark's pmod).
+These are the functions that Spark computes in the JVM, here for Arrow columns, so that a job and a Python
+consumer can continue from each other's checkpoint.
 
-`dedup.json` in the operator's folder of a checkpoint is put there once, by the first start, never changed.
+`dedup.json` in the operator's folder of a checkpoint is written once, by the first start, and never changed.
 Format 1 is a JSON document with its checksum as the last member.
 """
 
@@ -23,7 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.types as at
 
 from tidegate.checkpoint.keys import spark_hash
-from tidegate.checkpoint.keys.column_types import kind_named
+from tidegate.checkpoint.keys.column_types import column_type_named
 from tidegate.checkpoint.keys.spark_hash import Hashes
 from tidegate.errors import StateMismatch, StorageCorrupt, ValueInvalid
 from tidegate.model.durations import Duration, format_duration
@@ -32,40 +33,40 @@ from tidegate.storage.sealed_json import seal, unseal
 IDENTITY_FILE = "dedup.json"
 FORMAT = 1
 
-# The number that stands before the key columns in the second hash; any would do that is never changed.
+# The first column of the second hash. The value is arbitrary and must never change.
 SALT = 0x7469_6465_6761_7465
 
 DIGEST_XXHASH = "xxhash64-pair"
 DIGEST_CONTENT = "sha256"
 DIGEST_EXACT = "exact"
 
-# A column of a key whose name the caller does not know goes on with a column of any name.
+# The name of a key column that the caller does not know; it matches a column of any name.
 UNNAMED = ""
 
 _NULLS = "void"
 _WIDER = {"tinyint": "bigint", "smallint": "bigint", "int": "bigint", "float": "double"}
-# What Java calls the NaN; all others count as this one.
+# Java's canonical NaN; all NaNs are hashed as this one.
 _NAN_BITS = np.uint64(0x7FF8_0000_0000_0000)
 
 
-class IdentityDepot(Protocol):
-    """The folder of one operator in a checkpoint, as far as its identity needs it."""
+class IdentityStore(Protocol):
+    """The methods of a checkpoint store that the identity needs."""
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Write a file that is not there; False when it is."""
+        """Create a file; False if it exists."""
         ...
 
     def read(self, name: str) -> bytes | None:
-        """Return the bytes of a file; None when it is not there."""
+        """Return the bytes of a file; None if it does not exist."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """What must stay the same between two starts.
+class DedupIdentity:
+    """The settings that must be the same at every start.
 
-    `columns` are the key's: name, and kind as SQL writes it, by `digest_kind`. The retention may change while
-    the interval stays: it is that of the first start here, and each batch's head says its own.
+    `columns` are those of the key: name, and SQL type by `digest_kind`. The retention may change while the
+    interval stays: here it is that of the first start, and each commit record has its own.
     """
 
     retention_us: int
@@ -80,7 +81,7 @@ class Identity:
         return seal({"format": FORMAT, **asdict(self)})
 
     @classmethod
-    def from_bytes(cls, stored: bytes, place: str) -> Identity:
+    def from_bytes(cls, stored: bytes, place: str) -> DedupIdentity:
         """Return the identity of a sealed file; StorageCorrupt for other bytes."""
         document = unseal(stored, place, FORMAT)
         del document["format"]
@@ -92,55 +93,56 @@ class Identity:
             raise StorageCorrupt(place=place, reason=reason) from problem
 
 
-def read_identity(depot: IdentityDepot, operator: str) -> Identity | None:
-    """Return the identity of an operator; None when it never started, or is no deduplication."""
-    stored = depot.read(IDENTITY_FILE)
-    return None if stored is None else Identity.from_bytes(stored, f"{operator}/{IDENTITY_FILE}")
+def read_identity(checkpoint_store: IdentityStore, operator: str) -> DedupIdentity | None:
+    """Return the identity of an operator; None if it never started or is no deduplication."""
+    stored = checkpoint_store.read(IDENTITY_FILE)
+    return None if stored is None else DedupIdentity.from_bytes(stored, f"{operator}/{IDENTITY_FILE}")
 
 
-def check_identity(depot: IdentityDepot, wanted: Identity, operator: str) -> Identity:
-    """Return the identity that the checkpoint has: the wanted one, written now, when it had none.
+def check_identity(checkpoint_store: IdentityStore, own: DedupIdentity, operator: str) -> DedupIdentity:
+    """Return the identity in the checkpoint; `own` is written if there is none.
 
-    StateMismatch where what is stored could not be found under the wanted one; nothing is written then.
+    StateMismatch if keys stored under the existing identity would not be found under `own`; nothing is
+    written then.
     """
-    stored = read_identity(depot, operator)
+    stored = read_identity(checkpoint_store, operator)
     if stored is None:
-        if depot.put_new(IDENTITY_FILE, wanted.to_bytes()):
-            return wanted
-        stored = read_identity(depot, operator) or wanted
-    for reason in _differences(stored, wanted):
+        if checkpoint_store.put_new(IDENTITY_FILE, own.to_bytes()):
+            return own
+        stored = read_identity(checkpoint_store, operator) or own
+    for reason in _differences(stored, own):
         raise StateMismatch(operator=operator, reason=reason)
     return stored
 
 
-def _differences(stored: Identity, wanted: Identity) -> list[str]:
+def _differences(stored: DedupIdentity, own: DedupIdentity) -> list[str]:
     found = []
-    if not _fit(stored.columns, wanted.columns):
-        reason = f"its key is ({_shown(stored.columns)}), and now it is ({_shown(wanted.columns)}). "
+    if not _fit(stored.columns, own.columns):
+        reason = f"its key is ({_shown(stored.columns)}), and now it is ({_shown(own.columns)}). "
         found.append(f"{reason}Every key is stored by these columns.")
-    if (stored.exact_keys, stored.digest) != (wanted.exact_keys, wanted.digest):
-        found.append(f"its keys are stored as {stored.digest}, and now as {wanted.digest}.")
-    if stored.interval_us != wanted.interval_us:
-        found.append(_other_interval(stored, wanted))
-    if stored.with_offsets != wanted.with_offsets:
+    if (stored.exact_keys, stored.digest) != (own.exact_keys, own.digest):
+        found.append(f"its keys are stored as {stored.digest}, and now as {own.digest}.")
+    if stored.interval_us != own.interval_us:
+        found.append(_other_interval(stored, own))
+    if stored.with_offsets != own.with_offsets:
         had, has = ("with", "without") if stored.with_offsets else ("without", "with")
         found.append(f"it was started {had} offsets, and now it is {has} them. Times are stored that way.")
     return found
 
 
-def _other_interval(stored: Identity, wanted: Identity) -> str:
-    was, now = (format_duration(Duration(one.interval_us)) for one in (stored, wanted))
+def _other_interval(stored: DedupIdentity, own: DedupIdentity) -> str:
+    was, now = (format_duration(Duration(one.interval_us)) for one in (stored, own))
     reason = f"its segments are {was} long, and now they are {now}."
-    if stored.retention_us != wanted.retention_us:
+    if stored.retention_us != own.retention_us:
         reason += f" To change the retention, give interval='{was}' beside it."
     return reason
 
 
-def _fit(stored: tuple[tuple[str, str], ...], wanted: tuple[tuple[str, str], ...]) -> bool:
-    if len(stored) != len(wanted):
+def _fit(stored: tuple[tuple[str, str], ...], own: tuple[tuple[str, str], ...]) -> bool:
+    if len(stored) != len(own):
         return False
-    for (old_name, old_kind), (name, kind) in zip(stored, wanted, strict=True):
-        # Whole numbers of every width are stored alike.
+    for (old_name, old_kind), (name, kind) in zip(stored, own, strict=True):
+        # Integers of every width are stored the same.
         if digest_kind(old_kind) != digest_kind(kind) or (
             old_name != name and UNNAMED not in (old_name, name)
         ):
@@ -156,12 +158,12 @@ def _shown(columns: tuple[tuple[str, str], ...]) -> str:
 
 
 def digest_kind(kind: str) -> str:
-    """Return the kind under which a column counts: SQL's whole numbers are one, and so are its floats."""
+    """Return the kind by which a column is hashed: bigint for all integers, double for all floats."""
     return _WIDER.get(kind, kind)
 
 
 def plain_column(column: Any) -> tuple[pa.Array, str]:
-    """Return a key column as digests take it, and its kind; ValueInvalid for a type that is no key."""
+    """Return a key column in the type that is hashed, and its kind; ValueInvalid if it is no key type."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if at.is_dictionary(array.type):
         array = array.dictionary_decode()
@@ -173,7 +175,7 @@ def plain_column(column: Any) -> tuple[pa.Array, str]:
 
 
 def _kind_of(found: pa.DataType) -> tuple[str, pa.DataType]:
-    """Return kind and Arrow type of a key column of this Arrow type."""
+    """Return the kind of a key column of an Arrow type, and the Arrow type that is hashed."""
     if at.is_null(found):
         return _NULLS, found
     if at.is_integer(found):
@@ -197,7 +199,7 @@ def _kind_of(found: pa.DataType) -> tuple[str, pa.DataType]:
 
 
 def digest_columns(arrays: Sequence[pa.Array]) -> tuple[Hashes, Hashes]:
-    """Return both hashes of many keys from their columns, which `plain_column` gave, as Spark gives them."""
+    """Return both hashes of each key, as Spark computes them; the columns are those of `plain_column`."""
     count = len(arrays[0])
     first = np.full(count, spark_hash.SEED, np.uint64)
     second = spark_hash.hash_longs(np.full(count, SALT, np.int64), first)
@@ -213,14 +215,14 @@ def _hashed(array: pa.Array, seeds: Hashes) -> Hashes:
     if kind == _NULLS:
         return seeds
     if kind != "double":
-        return kind_named(kind).hash_column(array, seeds)
+        return column_type_named(kind).hash_column(array, seeds)
     numbers = pc.fill_null(array, 0.0).to_numpy(zero_copy_only=False) + 0.0
     bits = np.where(np.isnan(numbers), _NAN_BITS, numbers.view(np.uint64))
     return spark_hash.keep_where_null(array, spark_hash.hash_longs(bits.view(np.int64), seeds), seeds)
 
 
 def digest_bytes(groups: npt.NDArray[Any], first: Hashes, second: Hashes) -> npt.NDArray[np.uint8]:
-    """Return the keys of the segments, shape (n, 18): key group u16, then both hashes, big-endian."""
+    """Return keys as segments store them, shape (n, 18): key group u16, then both hashes, big-endian."""
     keys = np.empty(len(first), np.dtype([("group", ">u2"), ("first", ">u8"), ("second", ">u8")]))
     keys["group"], keys["first"], keys["second"] = groups, first, second
     return keys.view(np.uint8).reshape(len(first), keys.itemsize)

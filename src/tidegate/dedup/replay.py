@@ -1,8 +1,8 @@
-"""The decision again: takes the rows of a published batch, gives the same outcome from what it stored.
+"""The replay of a decision: the outcome of a published batch, from its changelog file and its output.
 
-A batch that comes again finds its own keys in the store, so that is not asked: the change file says which
-key and time were accepted, and the compact output what the first time of each duplicate was. Rows may come
-in another order; the accepted one of several with one key and time is the first by offset and row hash.
+A batch that is repeated finds its own keys in the store, so the store is not read: the changelog file says
+which keys and times were accepted, and the compact output the first time of each duplicate. Rows may arrive
+in another order; of several rows with one key and time the accepted one is the first by offset and row hash.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidegate.checkpoint.backend import Changes, PackedEntries
+from tidegate.checkpoint.backend import PackedEntries, StateChanges
 from tidegate.checkpoint.keys.layout import SEGMENT_PREFIX_BYTES
-from tidegate.dedup.columns import GROUP_BYTES, Bytes, KeyColumn, Longs, decode_times
+from tidegate.dedup.columns import GROUP_BYTES, Bytes, Longs, SegmentKeys, decode_times
 from tidegate.dedup.decision import (
     DUPLICATE,
     LATE,
     UNIQUE,
     BatchColumns,
     Decision,
-    Repeated,
+    RepeatedKeys,
     check_rows,
     counts_of,
-    in_turn,
+    decision_order,
     late_rows,
-    ordered,
+    order_by_key,
     words_of,
 )
 from tidegate.dedup.decision_changes import added_times
 from tidegate.dedup.settings import SegmentRule
 from tidegate.errors import StateMismatch
 
-# The columns of the compact output: one line for each key and time of which a row was a duplicate.
+# The columns of the compact output: one line for each key and time that had a duplicate row.
 DUPLICATES_KEY = "key"
 DUPLICATES_TIME = "time_us"
 DUPLICATES_FIRST = "first_us"
@@ -43,30 +43,30 @@ DUPLICATES_SCHEMA = pa.schema(
     [(DUPLICATES_KEY, pa.binary()), (DUPLICATES_TIME, pa.int64()), (DUPLICATES_FIRST, pa.int64())]
 )
 
-# Rows of one key at so many times are looked at together; of more, each is looked for by itself.
+# The rows of a key with up to so many times are compared by columns; entries beyond that one by one.
 STEPS_MAX = 4
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-Keep = Callable[[KeyColumn], Flags]
+Keep = Callable[[SegmentKeys], Flags]
 
 _OTHER_ROWS = "its rows are not those of the first time"
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """What a published batch left: the parts of its change file, and its compact output where it has one.
+class PublishedBatch:
+    """A published batch: the chunks of its changelog file, and its compact output if it has one.
 
-    `keep` says which keys are those of the rows at hand, where these are a part of the batch; None: all.
+    `keep` returns which keys belong to the given rows, where these are a part of the batch; None: all.
     """
 
     operator: str
-    changes: Iterable[Changes]
+    changes: Iterable[StateChanges]
     duplicates: pa.Table | None = None
     keep: Keep | None = None
 
 
 def duplicates_table(rows: BatchColumns, decision: Decision) -> pa.Table:
-    """Return the compact output of a decision: key, time and first time of its duplicates, each once."""
+    """Return the compact output of a decision: key, time and first time of the duplicates, each pair once."""
     numbers = np.flatnonzero(decision.outcome == DUPLICATE)
     keys = rows.keys.take(numbers).to_list()
     times_us, firsts_us = rows.times_us[numbers].tolist(), decision.first_us[numbers].tolist()
@@ -79,12 +79,14 @@ def duplicates_table(rows: BatchColumns, decision: Decision) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=DUPLICATES_SCHEMA)
 
 
-def redo(rows: BatchColumns, published: Published, rule: SegmentRule, stream_us: int | None) -> Decision:
-    """Return the decision of a batch that was published; StateMismatch for rows that are not those of then.
+def replay_decision(
+    rows: BatchColumns, published: PublishedBatch, rule: SegmentRule, stream_us: int | None
+) -> Decision:
+    """Return the decision of a published batch; StateMismatch when its rows are not the same as then.
 
-    `stream_us` is the stream time before that batch. Without compact output the first times are left out (0).
-    `changes` are empty: they are published already. Whoever has all parts of a batch compares the sums of
-    their counts with those of the head: rows that were not there then show in no other way.
+    `stream_us` is the stream time before that batch. Without compact output the first times are 0. `changes`
+    are empty: they are published already. A caller that has all parts of a batch compares the sums of their
+    counts with those of the commit record: additional rows are detected in no other way.
     """
     check_rows(rows)
     outcome = np.full(len(rows), DUPLICATE, np.uint8)
@@ -96,11 +98,11 @@ def redo(rows: BatchColumns, published: Published, rule: SegmentRule, stream_us:
     if published.duplicates is not None:
         _fill_firsts(rows, published, outcome, first_us)
     newest_us = int(rows.times_us.max()) if len(rows) else None
-    return Decision(outcome, first_us, Changes(), counts_of(outcome), newest_us)
+    return Decision(outcome, first_us, StateChanges(), counts_of(outcome), newest_us)
 
 
-def _mark_accepted(rows: BatchColumns, published: Published, outcome: Bytes) -> None:
-    """Find the row of each accepted key and time."""
+def _mark_accepted(rows: BatchColumns, published: PublishedBatch, outcome: Bytes) -> None:
+    """Mark the row of each accepted key and time as unique."""
     search = _Search(rows, published, outcome)
     with_offsets = rows.offsets is not None
     for changes in published.changes:
@@ -114,9 +116,9 @@ def _mark_accepted(rows: BatchColumns, published: Published, outcome: Bytes) -> 
 
 
 class _Search:
-    """The rows that can have been accepted: of those with one key and time the first in turn, none late."""
+    """The rows that can have been accepted: not late, and the first in decision order of a key and time."""
 
-    def __init__(self, rows: BatchColumns, published: Published, outcome: Bytes) -> None:
+    def __init__(self, rows: BatchColumns, published: PublishedBatch, outcome: Bytes) -> None:
         self._rows = rows
         self._published = published
         self._outcome = outcome
@@ -125,11 +127,11 @@ class _Search:
         self._rest: dict[tuple[bytes, int], int | None] = {}
 
     def mark_packed(self, entries: PackedEntries) -> None:
-        """Mark the rows of packed entries, columns at a time; what is not found so waits for `mark_rest`."""
-        keys, values = KeyColumn.of_digests(entries.keys), entries.values
+        """Mark the rows of packed entries by columns; entries not found that way wait for `mark_rest`."""
+        keys, values = SegmentKeys.of_digests(entries.keys), entries.values
         if self._published.keep is not None:
-            kept = np.flatnonzero(self._published.keep(keys))
-            keys, values = keys.take(kept), values[kept]
+            own = np.flatnonzero(self._published.keep(keys))
+            keys, values = keys.take(own), values[own]
         with_offsets = self._rows.offsets is not None
         left = np.arange(len(keys))
         if len(self._words) and values.shape[1] == (16 if with_offsets else 8):
@@ -137,14 +139,14 @@ class _Search:
         for key, value in zip(keys.take(left).to_list(), values[left], strict=True):
             self.add(key, added_times(value.tobytes(), with_offsets=with_offsets))
 
-    def _found(self, keys: KeyColumn, times_us: Longs, offsets: Longs | None) -> Longs:
-        """Mark the rows of keys with one time each; give the places of those that have none."""
-        asked = words_of(keys)
-        places = np.searchsorted(self._words, asked)
+    def _found(self, keys: SegmentKeys, times_us: Longs, offsets: Longs | None) -> Longs:
+        """Mark the rows of keys with one time each; return the positions of the keys not found."""
+        words = words_of(keys)
+        places = np.searchsorted(self._words, words)
         left = np.arange(len(keys))
         for _ in range(STEPS_MAX):
             inside = places[left] < len(self._words)
-            inside[inside] = self._words[places[left[inside]]] == asked[left[inside]]
+            inside[inside] = self._words[places[left[inside]]] == words[left[inside]]
             near = left[inside]
             if not len(near):
                 break
@@ -159,21 +161,21 @@ class _Search:
         return left
 
     def add(self, key: bytes, stamps: list[tuple[int, int | None]]) -> None:
-        """Note what was accepted of a key, to be looked for one by one."""
+        """Add the accepted times of a key to those that `mark_rest` looks up one by one."""
         for time_us, offset in stamps:
             self._rest[key, time_us] = offset
 
     def mark_rest(self) -> None:
-        """Mark the rows of what was noted; StateMismatch when one has none."""
-        wanted = self._rest
+        """Mark the rows of the times that were added; StateMismatch when one has no row."""
+        rest = self._rest
         keep = self._published.keep
-        if wanted and keep is not None:
-            is_kept = keep(_column([key for key, _ in wanted], self._rows.keys)).tolist()
-            wanted = {pair: wanted[pair] for pair, kept in zip(wanted, is_kept, strict=True) if kept}
-        if not wanted:
+        if rest and keep is not None:
+            is_kept = keep(_column([key for key, _ in rest], self._rows.keys)).tolist()
+            rest = {pair: rest[pair] for pair, is_own in zip(rest, is_kept, strict=True) if is_own}
+        if not rest:
             return
-        row_of = self._rows_of({key for key, _ in wanted})
-        for pair, offset in wanted.items():
+        row_of = self._rows_of({key for key, _ in rest})
+        for pair, offset in rest.items():
             row = row_of.get(pair)
             is_other = row is None or (self._rows.offsets is not None and self._rows.offsets[row] != offset)
             if is_other:
@@ -181,20 +183,22 @@ class _Search:
             self._outcome[row] = UNIQUE
 
     def _rows_of(self, keys: set[bytes]) -> dict[tuple[bytes, int], int]:
-        """Return the rows of some keys by key and time."""
+        """Return the row of each key and time of some keys."""
         hashes = _column(list(keys), self._rows.keys).hashes
         numbers = self._numbers[np.isin(self._rows.keys.hashes[self._numbers], hashes)]
-        listed = self._rows.keys.take(numbers).to_list()
-        pairs = zip(listed, self._rows.times_us[numbers].tolist(), strict=True)
+        key_list = self._rows.keys.take(numbers).to_list()
+        pairs = zip(key_list, self._rows.times_us[numbers].tolist(), strict=True)
         return {pair: row for pair, row in zip(pairs, numbers.tolist(), strict=True) if pair[0] in keys}
 
 
 def _firsts(rows: BatchColumns, timely: Longs) -> Longs:
-    """Return the rows in the order of their keys, of those with one key and time the first in turn alone."""
-    order = ordered(rows.keys, timely)
+    """Return the rows in the order of their keys; of several with one key and time only the first."""
+    order = order_by_key(rows.keys, timely)
     if not len(order.repeated):
         return order.sorted_rows
-    turn, keys = in_turn(Repeated(order.repeated, order.key_numbers, rows.times_us, rows.offsets, rows.tie))
+    turn, keys = decision_order(
+        RepeatedKeys(order.repeated, order.key_numbers, rows.times_us, rows.offsets, rows.tie)
+    )
     times_us = rows.times_us[turn]
     is_later = np.zeros(len(rows), np.bool_)
     is_later[turn[1:][(keys[1:] == keys[:-1]) & (times_us[1:] == times_us[:-1])]] = True
@@ -207,15 +211,15 @@ _ADVICE = (
 )
 
 
-def _column(keys: list[bytes], like: KeyColumn) -> KeyColumn:
+def _column(keys: list[bytes], like: SegmentKeys) -> SegmentKeys:
     if isinstance(like.bytes_, list):
-        return KeyColumn.of_exact(keys)
+        return SegmentKeys.of_exact(keys)
     width = like.bytes_.shape[1]
-    return KeyColumn.of_digests(np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), width))
+    return SegmentKeys.of_digests(np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), width))
 
 
-def _fill_firsts(rows: BatchColumns, published: Published, outcome: Bytes, first_us: Longs) -> None:
-    """Give each duplicate its first time from the compact output."""
+def _fill_firsts(rows: BatchColumns, published: PublishedBatch, outcome: Bytes, first_us: Longs) -> None:
+    """Set the first time of each duplicate from the compact output."""
     table = published.duplicates
     columns = (DUPLICATES_KEY, DUPLICATES_TIME, DUPLICATES_FIRST)
     lines = (

@@ -1,12 +1,8 @@
-"""How a segmented store keeps keys: takes what the caller wants, gives checked settings, keeps nothing.
+"""Settings of a segmented store, the rule that divides event time into segments, and defaults.
 
-The rule of segments: takes event times, gives the segment of each and which segments still live.
-
-All times are microseconds since 1970; those before are negative. A segment is a stretch of event time, its
+All times are microseconds since 1970; earlier ones are negative. A segment is an interval of event time; its
 number is `floor(time / interval)`, and its folder is named by its start in milliseconds: `orders.4320000000`.
-Every part of the code asks this rule, so that there is one way to cut time.
-
-What deduplication takes unless the caller says otherwise: takes a bound of memory, gives settings.
+All code uses `SegmentRule`, so that time is divided in one way.
 """
 
 from __future__ import annotations
@@ -21,10 +17,10 @@ from tidegate.checkpoint.backends.rocksdb_options import GIB, MIB, RocksSettings
 from tidegate.errors import StateInvalid
 from tidegate.model.durations import US_MAX, Duration, format_duration
 
-# A filter with fewer lets too many new keys through to RocksDB; with more it pays for nothing.
+# With fewer bits a filter sends too many new keys to RocksDB; more bits gain nothing.
 FILTER_BITS_MIN = 4
 FILTER_BITS_MAX = 32
-# Below this not one page of a filter fits, and every probe reads from the disk.
+# Below this no page of a filter fits in memory, and every probe reads from the disk.
 FILTER_MEMORY_BYTES_MIN = MIB
 
 TIME_BYTES = 8
@@ -35,12 +31,12 @@ _NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,127}$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSettings:
-    """How one segmented store keeps its keys; times are microseconds.
+    """Settings of one segmented store; times are microseconds.
 
-    `store` names the folders. `exact_keys` keeps the keys themselves in place of digests. `with_offsets`
-    keeps the source's offset beside each time. `expected_keys` is how many keys a whole segment of one
-    partition will hold, where the caller knows. `filter_memory_bytes_max` bounds the filters of all stores
-    of a worker.
+    `store` names the folders. `exact_keys` stores the keys themselves in place of digests. `with_offsets`
+    stores the source's offset with each time. `expected_keys` is the number of keys that a whole segment of
+    one partition will hold, if the caller knows it. `filter_memory_bytes_max` bounds the filters of all
+    stores of a worker.
     """
 
     store: str
@@ -59,17 +55,17 @@ class SegmentSettings:
 
     @property
     def rule(self) -> SegmentRule:
-        """Return how these settings cut time."""
+        """Return the rule that divides time by these settings."""
         return SegmentRule(self.retention_us, self.interval_us)
 
     @property
     def time_bytes(self) -> int:
-        """Return the width of one stored time, with its offset where one is kept."""
+        """Return the width of one stored time, with its offset if offsets are stored."""
         return TIME_BYTES + OFFSET_BYTES if self.with_offsets else TIME_BYTES
 
 
 def _faults(settings: SegmentSettings) -> list[str]:
-    """Return what is wrong with settings, each with what to do."""
+    """Return the faults of settings, each with what to do."""
     found = []
     if not _NAME.match(settings.store):
         found.append("its name must be letters, digits, _ and -, 128 at most: folders are named by it")
@@ -83,11 +79,11 @@ def _faults(settings: SegmentSettings) -> list[str]:
 
 
 US_PER_MS = 1_000
-# Shorter segments would be opened and removed more often than they are of use.
+# Shorter segments would be opened and removed too often.
 INTERVAL_US_MIN = 60_000_000
-# Each live segment has files of its own, and a far row is looked for in all of them.
+# Each live segment is an open store, and the lookup of a row may read all of them.
 SEGMENTS_MAX = 512
-# Times are kept as 64-bit numbers, and twice a retention is added to one.
+# Times are 64-bit numbers, and twice a retention is added to one.
 RETENTION_US_MAX = 1 << 60
 
 TimesUs = np.ndarray[Any, np.dtype[np.int64]]
@@ -98,7 +94,7 @@ _FOLDER = re.compile(r"^(?P<store>.+)\.(?P<start>0|-?[1-9]\d*)$")
 
 @dataclass(frozen=True, slots=True)
 class SegmentRule:
-    """How long a key is remembered, and how event time is cut into segments."""
+    """The retention of keys, and the interval by which event time is divided into segments."""
 
     retention_us: int
     interval_us: int
@@ -110,30 +106,27 @@ class SegmentRule:
     @classmethod
     def of(cls, retention_us: int, interval_us: int | None = None) -> SegmentRule:
         """Return the rule for a retention; the interval is half of it, 60 s at least, unless it is given."""
-        if interval_us is None:
-            half_us = -(-retention_us // (2 * US_PER_MS)) * US_PER_MS
-            interval_us = max(half_us, INTERVAL_US_MIN)
-        return cls(retention_us, interval_us)
+        return cls(retention_us, default_interval_us(retention_us) if interval_us is None else interval_us)
 
     @property
     def holds_several(self) -> bool:
-        """Return whether two times of one key that both count may lie in one segment."""
+        """True if one segment may hold two counted times of one key."""
         return self.interval_us > self.retention_us
 
     def segment_of(self, time_us: int) -> int:
-        """Return the segment in which a time lies."""
+        """Return the segment of a time."""
         return time_us // self.interval_us
 
     def segments_of(self, times_us: TimesUs) -> TimesUs:
-        """Return the segments in which times lie."""
+        """Return the segment of each time."""
         return np.floor_divide(times_us, np.int64(self.interval_us))
 
     def start_us(self, segment: int) -> int:
-        """Return the first time of a segment; it ends where the next one starts."""
+        """Return the first time of a segment; it ends at the start of the next one."""
         return segment * self.interval_us
 
     def start_ms(self, segment: int) -> int:
-        """Return the same in milliseconds, as it stands in the folder's name."""
+        """Return the start of a segment in milliseconds, as in the name of its folder."""
         return self.start_us(segment) // US_PER_MS
 
     def counts_from_us(self, stream_us: int | None) -> int | None:
@@ -141,7 +134,7 @@ class SegmentRule:
         return None if stream_us is None else stream_us - self.retention_us
 
     def first_live(self, stream_us: int | None) -> int | None:
-        """Return the first segment that lives; those before are expired. None: all live."""
+        """Return the first live segment; earlier ones are expired. None: all are live."""
         from_us = self.counts_from_us(stream_us)
         return None if from_us is None else self.segment_of(from_us)
 
@@ -150,7 +143,7 @@ class SegmentRule:
         return f"{store}.{self.start_ms(segment)}"
 
     def segment_of_folder(self, store: str, name: str) -> int | None:
-        """Return the segment whose folder has this name; None when it is no segment of this store."""
+        """Return the segment whose folder has this name; None if it is no segment of this store."""
         match = _FOLDER.match(name)
         if match is None or match["store"] != store:
             return None
@@ -158,38 +151,45 @@ class SegmentRule:
         return None if rest else segment
 
 
+def default_interval_us(retention_us: int) -> int:
+    """Return the interval of a retention: half of it in whole milliseconds, 60 s at least."""
+    return max(-(-retention_us // (2 * US_PER_MS)) * US_PER_MS, INTERVAL_US_MIN)
+
+
 def _window_faults(retention_us: int, interval_us: int) -> list[str]:
-    """Return what is wrong with a retention and an interval, each with what to do."""
+    """Return the faults of a retention and an interval, each with what to do."""
     if not 0 < retention_us <= RETENTION_US_MAX:
-        return [f"the retention is {_said(retention_us)}; it must lie between 1 µs and 36,000 years"]
+        return [f"the retention is {_duration_text(retention_us)}; it must lie between 1 µs and 36,000 years"]
     if interval_us <= 0 or interval_us % US_PER_MS:
-        return [f"the interval is {_said(interval_us)}; it must be a whole number of milliseconds, 1 or more"]
+        length = _duration_text(interval_us)
+        return [f"the interval is {length}; it must be a whole number of milliseconds, 1 or more"]
     if retention_us // interval_us + 2 > SEGMENTS_MAX:
         shortest_ms = -(-retention_us // ((SEGMENTS_MAX - 2) * US_PER_MS))
+        retention, interval = _duration_text(retention_us), _duration_text(interval_us)
         return [
-            f"a retention of {_said(retention_us)} in segments of {_said(interval_us)} would keep more than "
-            f"{SEGMENTS_MAX} segments; give an interval of {_said(shortest_ms * US_PER_MS)} or more"
+            f"a retention of {retention} in segments of {interval} would keep more than {SEGMENTS_MAX} "
+            f"segments; give an interval of {_duration_text(shortest_ms * US_PER_MS)} or more"
         ]
     return []
 
 
-def _said(us: int) -> str:
-    """Write a length of time in words; one that cannot be as the number that it is."""
+def _duration_text(us: int) -> str:
+    """Return a duration as text; the number of microseconds if it is out of range."""
     return format_duration(Duration(us)) if 0 <= us <= US_MAX else f"{us} µs"
 
 
-# A snapshot writes out what is in memory, a small file for each segment that was touched, and the files are
-# merged again and again: with one after every tenth batch a key was written some fifty times in the life of
-# its segment. Batches since the last snapshot are applied again after a kill, a million keys in a second.
+# A snapshot flushes each segment that was written to, into a small file that compactions merge repeatedly:
+# with a snapshot after every tenth batch a key was written about fifty times in the life of its segment.
+# After a kill the batches since the last snapshot are applied again, a million keys per second.
 SNAPSHOT_EVERY_BATCHES = 100
 SNAPSHOT_CHANGES_BYTES_MAX = 128 * MIB
 
-# With four files, universal compaction merges so often that what it writes grows with the number of
+# With a trigger of four files, universal compaction merges so often that its writes grow with the number of
 # snapshots; with twelve a key is written about five times. The filters make up for the longer search.
 COMPACTION_TRIGGER_FILES = 12
 
 
 def default_rocks(memory_bytes_max: int = GIB) -> RocksSettings:
-    """Return how RocksDB keeps segments: the preset, merging less often."""
+    """Return the RocksDB settings of segments: the preset with fewer compactions."""
     preset = RocksSettings.deduplication(memory_bytes_max=memory_bytes_max)
     return replace(preset, level0_compaction_trigger=COMPACTION_TRIGGER_FILES)

@@ -1,7 +1,7 @@
-"""How much room deduplication takes: takes a rate, a retention and sizes, gives bytes for two layouts.
+"""The disk and memory that deduplication needs, estimated for two layouts.
 
-One is the window store of Kafka Streams, by the formulas that plans for it use, rounded as they round. The
-other is ours, from figures that were measured. All sums are exact fractions; only what is given is rounded.
+One is the window store of Kafka Streams, by its planning formulas, rounded as they round. The other is the
+segmented store, from measured figures. All sums are exact fractions; only the results are rounded.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tidegate.checkpoint.keys.layout import PARALLELISM_MAX
-from tidegate.dedup.settings import SNAPSHOT_CHANGES_BYTES_MAX
+from tidegate.dedup.columns import DIGEST_BYTES, GROUP_BYTES
+from tidegate.dedup.settings import (
+    OFFSET_BYTES,
+    SEGMENTS_MAX,
+    SNAPSHOT_CHANGES_BYTES_MAX,
+    TIME_BYTES,
+    default_interval_us,
+)
 from tidegate.errors import RequestInvalid
 from tidegate.model.durations import Duration, format_duration
 
@@ -20,50 +27,46 @@ GB = 10**9
 US_PER_SECOND = 1_000_000
 DAY_US = 86_400 * US_PER_SECOND
 
-# What one digest with its time takes in a segment's RocksDB: 26 bytes of key group, digest and time, and what
-# blocks and index add. Measured: 28.5 in a file as it is flushed, 27.1 once it is merged into the last level.
-# `python -m benchmarks.dedup --only size` measures it anew.
+# Bytes of one digest with its time in a segment's RocksDB: 26 of key group, digest and time, and the overhead
+# of blocks and index. Measured: 28.5 in a flushed file, 27.1 after compaction into the last level.
+# `python -m benchmarks.dedup --only size` measures it.
 STORE_BYTES_A_KEY = Fraction(57, 2)
-# 12 bits: as many as a filter needs for at most 1.5 % false answers when it is full.
+# 12 bits: a full filter then has at most 1.5 % false positives.
 FILTER_BYTES_A_KEY = Fraction(3, 2)
-# Key group, digest and time, as they are before RocksDB adds to them; change files have just these.
-GROUP_BYTES, DIGEST_BYTES, TIME_BYTES, OFFSET_BYTES = 2, 16, 8, 8
+# Key group, digest and time without the overhead of RocksDB: the size of an entry in a changelog file.
 ENTRY_BYTES = GROUP_BYTES + DIGEST_BYTES + TIME_BYTES
-# How often an entry is written to a new file of the store, and so put into the checkpoint by a snapshot: once
-# by the flush, then by compactions. It rises with the number of flushes, and a snapshot flushes: this is for
-# 4,320 of them in a segment, one every 1,000 s of 50 days. `python -m benchmarks.dedup_compaction` counts.
+# How often an entry is written to a new file of the store, and so uploaded by a snapshot: once by the flush,
+# then by compactions. It rises with the number of flushes, and a snapshot flushes: this is for 4,320 of them
+# in a segment, one every 1,000 s of 50 days. `python -m benchmarks.dedup_compaction` counts.
 FILE_WRITES_A_KEY = Fraction(5)
-# Snapshots that are kept; change files after which one is due are a default of deduplication.
 SNAPSHOTS_KEPT = 3
-# A lost disk is filled again from the checkpoint at this rate by one partition on one core, checksums and the
-# last change files included, where the checkpoint's storage gives 60 MB/s. Measured: 2.5 M at 5 M keys, in
-# the file cache; `python -m benchmarks.dedup --only restarts` has it with the start of a query around it.
+# The rate at which one partition is restored from the checkpoint on one core, checksums and the last
+# changelog files included, where the checkpoint's storage reads 60 MB/s. Measured: 2.5 M at 5 M keys, in the
+# file cache; `python -m benchmarks.dedup --only restarts` measures it with the start of a query around it.
 RESTORE_KEYS_A_SECOND = 2_000_000
-# The disk is watched at this part of its size, so it is bought for it.
+# The alert on the disk fires at this share of its size, so the disk is sized for it.
 FILL_MAX = Fraction(7, 10)
-# A partition's copy is kept below this, so that compaction and restore stay short; a partition more costs
-# a task in each batch.
+# A partition's local store stays below this, so that compaction and restore stay short; each additional
+# partition costs a task in every batch.
 PARTITION_BYTES_MAX = 64 * GIB
-# The filter of one key is one block of 64 bytes: a page of this size is read where it is not in memory.
+# The filter of one key is one block of 64 bytes: a page of this size is read if it is not in memory.
 PAGE_BYTES = 4096
 
-# Beyond these nobody has a use for the answer, and a slip of the finger is likelier.
+# Beyond these limits a typing error is likelier than a real workload.
 RATE_MAX = 1_000_000_000
 RETENTION_US_MIN = 1_000  # segments begin at whole milliseconds
 RETENTION_US_MAX = 36_525 * DAY_US
 KEY_BYTES_MAX = MIB
 OVERHEAD_MAX = 100
 STANDBYS_MAX = 10
-INTERVAL_US_MIN = 60 * US_PER_SECOND
-SEGMENTS_LIVE_MAX = 512  # a store opens each of them
 
-# What the plan for the window store begins with, and what its text says that its own formulas do not.
+# The workload for which plans of the window store name a changelog size that their own formula does not give.
 PLANNED = (Fraction(1_000), 100 * DAY_US, 64, 8, 12, Fraction(13, 10), Fraction(13, 10), 50 * DAY_US)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """What is to be deduplicated, and how it is kept; `interval_us` None is half the retention."""
+class Workload:
+    """The stream to be deduplicated and its settings; `interval_us` None is half the retention."""
 
     rate: Fraction = Fraction(1_000)
     retention_us: int = 100 * DAY_US
@@ -74,14 +77,14 @@ class Load:
     with_offsets: bool = False
     partitions: int | None = None
     standbys: int = 0
-    # Of the window store alone.
+    # Used for the window store only.
     value_bytes: int = 8
     metadata_bytes: int = 12
     overhead: Fraction = Fraction(13, 10)
     changelog_overhead: Fraction = Fraction(13, 10)
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be, in words."""
+        """Raise RequestInvalid for values that are out of range."""
         _check("rate", self.rate, 0, RATE_MAX, "messages a second", open_below=True)
         _check_time("retention", self.retention_us, RETENTION_US_MIN)
         _check("key size", self.key_bytes, 1, KEY_BYTES_MAX, "bytes")
@@ -95,41 +98,40 @@ class Load:
             _check("number of partitions", self.partitions, 1, PARALLELISM_MAX, "")
         if self.interval_us is not None:
             _check_time("interval", self.interval_us, RETENTION_US_MIN)
-        if self.segments_live > SEGMENTS_LIVE_MAX:
+        if self.segments_live > SEGMENTS_MAX:
             reason = (
                 f"An interval of {format_duration(Duration(self.segment_us))} makes {self.segments_live:,} "
-                f"live segments, and {SEGMENTS_LIVE_MAX} is the most: each is a store that is open."
+                f"live segments, and {SEGMENTS_MAX} is the most: each is a store that is open."
             )
             raise RequestInvalid(reason=reason, hint="Choose a longer interval, or none: half the retention.")
 
     @property
     def segment_us(self) -> int:
         """Return the length of a segment: the interval, else half the retention, a minute at least."""
-        half_us = -(-self.retention_us // 2_000) * 1_000  # whole milliseconds
-        return max(half_us, INTERVAL_US_MIN) if self.interval_us is None else self.interval_us
+        return default_interval_us(self.retention_us) if self.interval_us is None else self.interval_us
 
     @property
     def segments_in_retention(self) -> int:
-        """Return how many segments one retention fills."""
+        """Return the number of segments that one retention fills."""
         return -(-self.retention_us // self.segment_us)
 
     @property
     def segments_live(self) -> int:
-        """Return how many segments are live at most: one more, while the oldest is still needed in part."""
+        """Return the most segments that are live: one more, while the oldest is still needed in part."""
         return self.segments_in_retention + 1
 
     def messages(self, us: int) -> Fraction:
-        """Return how many messages come in a stretch of time."""
+        """Return the number of messages in a period."""
         return self.rate * us / US_PER_SECOND
 
     def keys(self, us: int) -> Fraction:
-        """Return how many new keys come in a stretch of time."""
+        """Return the number of new keys in a period."""
         return self.messages(us) * (1 - self.duplicate_share)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowStore:
-    """The window store of Kafka Streams; GiB are cut off, not rounded, as the formulas do."""
+    """The size of a window store of Kafka Streams; GiB are truncated, not rounded, as in its formulas."""
 
     raw_entry_bytes: int
     entry_bytes: Fraction
@@ -140,17 +142,17 @@ class WindowStore:
 
     @property
     def segment_gib(self) -> int:
-        """Return a segment's size."""
+        """Return the size of a segment."""
         return self.segment_bytes // GIB
 
     @property
     def store_gib(self) -> int:
-        """Return the size of as many segments as a retention fills."""
+        """Return the size of the segments that one retention fills."""
         return self.segment_gib * self.segments
 
     @property
     def live_gib(self) -> int:
-        """Return the size of as many segments as are live at most."""
+        """Return the size of the most segments that are live."""
         return self.segment_gib * self.segments_live
 
     @property
@@ -161,7 +163,7 @@ class WindowStore:
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Our layout at its largest: just before the oldest segment goes."""
+    """The segmented store at its largest: just before the oldest segment is removed."""
 
     segment_keys: int
     live_keys: int
@@ -179,58 +181,58 @@ class Segments:
 
     @property
     def local_bytes(self) -> int:
-        """Return what one copy of all partitions takes on local disks."""
+        """Return the bytes on local disks of one copy of all partitions."""
         return self.store_bytes + self.filter_bytes
 
     @property
     def compaction_bytes(self) -> int:
-        """Return what compaction takes beside it for a while: the active segment, written anew whole."""
+        """Return the temporary bytes of a compaction: the active segment is rewritten whole."""
         return self.segment_bytes
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Return what the checkpoint takes: snapshots, files that only an older one needs, change files."""
+        """Return the bytes of the checkpoint: the newest snapshot, files of older ones, changelog files."""
         return self.local_bytes + self.segment_bytes + self.change_files_bytes
 
     @property
     def disk_bytes(self) -> int:
-        """Return the local disk to have, all hosts together, so that it is never fuller than watched for."""
+        """Return the local disk that all hosts together need so that it is never fuller than `FILL_MAX`."""
         copies = 1 + self.standbys
         return int((self.local_bytes + self.compaction_bytes) * copies / FILL_MAX)
 
     @property
     def checkpoint_disk_bytes(self) -> int:
-        """Return the disk to have for the checkpoint."""
+        """Return the disk that the checkpoint needs."""
         return int(self.checkpoint_bytes / FILL_MAX)
 
     @property
     def partition_bytes(self) -> int:
-        """Return what one partition's copy takes."""
+        """Return the bytes of one partition's local store."""
         return -(-self.local_bytes // self.partitions)
 
     @property
     def partition_restore_seconds(self) -> int:
-        """Return how long one partition takes to come back from the checkpoint alone."""
+        """Return how long the restore of one partition from the checkpoint takes."""
         return -(-self.live_keys // (self.partitions * RESTORE_KEYS_A_SECOND))
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Both layouts for one load, and what is to be said of them."""
+    """The sizes of one workload in both layouts, and notes about them."""
 
-    load: Load
+    load: Workload
     window_store: WindowStore
     segments: Segments
     notes: tuple[str, ...]
 
 
-def estimate(load: Load) -> Estimate:
-    """Return what a load takes in both layouts; a pure function of it."""
+def estimate(load: Workload) -> Estimate:
+    """Return the sizes of a workload in both layouts; a pure function."""
     window_store = _window_store(load)
     return Estimate(load, window_store, _segments(load), _notes(load, window_store))
 
 
-def _window_store(load: Load) -> WindowStore:
+def _window_store(load: Workload) -> WindowStore:
     raw = load.key_bytes + load.value_bytes + load.metadata_bytes
     entry = raw * load.overhead
     return WindowStore(
@@ -243,10 +245,10 @@ def _window_store(load: Load) -> WindowStore:
     )
 
 
-def _segments(load: Load) -> Segments:
+def _segments(load: Workload) -> Segments:
     entry_bytes = GROUP_BYTES + (load.key_bytes if load.exact_keys else DIGEST_BYTES) + TIME_BYTES
     entry_bytes += OFFSET_BYTES if load.with_offsets else 0
-    # RocksDB adds in proportion; a text that compresses well may take less.
+    # The overhead of RocksDB is proportional; a text that compresses well may take less.
     a_key = STORE_BYTES_A_KEY * entry_bytes / ENTRY_BYTES
     segment_keys, live_keys = load.keys(load.segment_us), load.keys(load.retention_us + load.segment_us)
     store_bytes, filter_bytes = int(live_keys * a_key), int(live_keys * FILTER_BYTES_A_KEY)
@@ -270,12 +272,12 @@ def _segments(load: Load) -> Segments:
 
 
 def _partitions(local_bytes: int) -> int:
-    """Return the least power of two with which no partition's copy is too large."""
-    wanted = max(1, -(-local_bytes // PARTITION_BYTES_MAX))
-    return min(1 << (wanted - 1).bit_length(), PARALLELISM_MAX)
+    """Return the least power of two of partitions with which no local store is too large."""
+    needed = max(1, -(-local_bytes // PARTITION_BYTES_MAX))
+    return min(1 << (needed - 1).bit_length(), PARALLELISM_MAX)
 
 
-def _notes(load: Load, window_store: WindowStore) -> tuple[str, ...]:
+def _notes(load: Workload, window_store: WindowStore) -> tuple[str, ...]:
     length = format_duration(Duration(load.segment_us))
     begin = format_duration(Duration(load.retention_us))
     notes = [
@@ -298,7 +300,7 @@ def _notes(load: Load, window_store: WindowStore) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _as_planned(load: Load) -> bool:
+def _as_planned(load: Workload) -> bool:
     mine = (load.rate, load.retention_us, load.key_bytes, load.value_bytes, load.metadata_bytes)
     return (*mine, load.overhead, load.changelog_overhead, load.segment_us) == PLANNED
 
@@ -329,6 +331,6 @@ def _check(
 def _check_time(what: str, us: int, least_us: int) -> None:
     if least_us <= us <= RETENTION_US_MAX:
         return
-    said = format_duration(Duration(us)) if us >= 0 else f"{us} µs"
+    found = format_duration(Duration(us)) if us >= 0 else f"{us} µs"
     least, most = (format_duration(Duration(one)) for one in (least_us, RETENTION_US_MAX))
-    raise RequestInvalid(reason=f"The {what} is {said}. It must be from {least} to {most}.")
+    raise RequestInvalid(reason=f"The {what} is {found}. It must be from {least} to {most}.")

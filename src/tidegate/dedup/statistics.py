@@ -1,8 +1,8 @@
-"""What the head of a batch notes of a deduplication: takes the store and the batch's changes, gives notes.
+"""Statistics of a deduplication for the notes of a commit record.
 
-A head is written before its batch is applied. What the batch puts into each segment is added to what the
-store has there, so that the notes tell of the segments as they are after it. Bytes that are not written yet
-are estimated: those of the entries, and of filters as many as a key usually takes.
+A commit record is written before its batch is applied. What the batch puts into each segment is added to what
+the store has there, so that the notes describe the segments after the batch. Bytes that are not written yet
+are estimated: the size of the entries, and for a filter the usual bytes per key.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backend import StateChanges
 from tidegate.dedup.columns import Bytes, decode_times
 from tidegate.dedup.describe import AFTER, KIND
 from tidegate.dedup.settings import SegmentRule, SegmentSettings
 from tidegate.dedup.sizing import FILTER_BYTES_A_KEY
-from tidegate.dedup.store.keys import PartChanges, split
+from tidegate.dedup.store.keys import SegmentChanges, split
 from tidegate.dedup.store.segment import SegmentFacts
 from tidegate.dedup.store.store import SegmentStore
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What changes put into one segment; times are None where they put nothing."""
+    """The entries that changes add to one segment: count, bytes and times; times are None without any."""
 
     keys: int = 0
     size_bytes: int = 0
@@ -34,7 +34,7 @@ class Addition:
     newest_us: int | None = None
 
     def joined(self, other: Addition) -> Addition:
-        """Return both as one."""
+        """Return the sum of both."""
         return Addition(
             self.keys + other.keys,
             self.size_bytes + other.size_bytes,
@@ -45,18 +45,18 @@ class Addition:
 
 @dataclass(slots=True)
 class Additions:
-    """What a batch puts into segments, gathered from the changes of its parts."""
+    """The entries that a batch adds to each segment, summed over the changes of its parts."""
 
     settings: SegmentSettings
     by_segment: dict[int, Addition] = field(default_factory=dict)
 
-    def add(self, changes: Changes) -> None:
-        """Take the changes of the batch, or of one part of it."""
+    def add(self, changes: StateChanges) -> None:
+        """Add the changes of the batch, or of one part of it."""
         for number, part in split(changes, [], None).items():
             one = self._of(part)
             self.by_segment[number] = self.by_segment.get(number, Addition()).joined(one)
 
-    def _of(self, part: PartChanges) -> Addition:
+    def _of(self, part: SegmentChanges) -> Addition:
         values = [value for value in part.entries.values() if value is not None]
         columns = [one.values for one in part.packed]
         if values:
@@ -78,7 +78,7 @@ class Additions:
 def notes_after(
     store: SegmentStore, rule: SegmentRule, stream_us: int | None, added: Additions
 ) -> dict[str, Any]:
-    """Return notes of a batch that found `stream_us`, with the segments as they are once it is applied."""
+    """Return the notes of a batch that began at `stream_us`, with the segments after it is applied."""
     return {
         "kind": KIND,
         "retention_us": rule.retention_us,
@@ -93,11 +93,11 @@ def notes_after(
 def facts_after(
     found: list[SegmentFacts], added: Mapping[int, Addition], rule: SegmentRule
 ) -> list[SegmentFacts]:
-    """Return the segments as they are once the additions are applied, the oldest first."""
+    """Return the segments after the additions are applied, the oldest first."""
     facts = {one.number: one for one in found}
     for number, one in added.items():
         before = facts.get(number) or _empty(number, rule)
-        # A filter that is there was made for more keys than have come; it takes these without growing.
+        # An existing filter has room for more keys than were added; it takes these without growing.
         filter_bytes = before.filter_bytes or math.ceil(one.keys * FILTER_BYTES_A_KEY)
         facts[number] = replace(
             before,

@@ -1,4 +1,4 @@
-"""Damage: takes what walks met, gives each to whoever listens once; walks a whole root for the doctor."""
+"""Reports of damage in stream logs: each once to a listener, and the scan of a whole root."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from tidegate.streams.shards import LOG_SUFFIX
 from tidegate.streams.trash import TRASH
 from tidegate.streams.windows import parse_window
 
-TOLD_MAX = 100_000  # remembered so that they are not told again; beyond that, some are
+REPORTED_MAX = 100_000  # remembered so that they are not reported again; beyond that, some are
 
 
-class DamageDesk:
-    """Tells each damage to `listener` once. Threads: any."""
+class DamageReporter:
+    """Reports each damage to `listener` once. Threads: any."""
 
     def __init__(self) -> None:
-        self.listener: Callable[[Damage], None] = _unheard
-        self._told: set[tuple[str, int]] = set()
+        self.listener: Callable[[Damage], None] = _ignore
+        self._reported: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
 
-    def tell(self, damage: Damage) -> None:
-        """Tell a damage unless it was told before."""
+    def report(self, damage: Damage) -> None:
+        """Report a damage unless it was reported before."""
         place = (damage.file, damage.position)
         with self._lock:
-            if place in self._told:
+            if place in self._reported:
                 return
-            if len(self._told) >= TOLD_MAX:
-                self._told.clear()
-            self._told.add(place)
+            if len(self._reported) >= REPORTED_MAX:
+                self._reported.clear()
+            self._reported.add(place)
         self.listener(damage)
 
-    def tell_loss(self, loss: Damage) -> None:
-        """Tell what a file lost while it was in use: each is met once, and a second one is news."""
+    def report_loss(self, loss: Damage) -> None:
+        """Report what a file lost while it was in use: each loss is found once."""
         self.listener(loss)
 
 
-def _unheard(damage: Damage) -> None:
-    """Nobody listens yet; reads name the damage in their warnings all the same."""
+def _ignore(damage: Damage) -> None:
+    """Ignore damage while there is no listener; reads still return it as warnings."""
 
 
 def scan_damage(root: Path, disk: StreamDisk | None = None) -> Iterator[Damage]:
-    """Walk every log below a root and give what is damaged, in the order of names; changes nothing.
+    """Yield the damage of every log below a root, in the order of names; changes nothing.
 
     May run beside a server: a frame that is being written looks like a torn end, which is no damage.
     """
@@ -92,12 +92,12 @@ def _damage_in(disk: StreamDisk, path: str) -> Iterator[Damage]:
 
 
 def warning_of(damage: Damage, root: str) -> str:
-    """Return what a reader is told of a frame that was left out."""
+    """Return the warning for a reader about a frame that was left out."""
     file = damage.file.removeprefix(f"{root}/")
     return f"{file}, byte {damage.position}: {damage.reason}; the rows of this frame are left out."
 
 
 def loss_warning_of(loss: Damage, root: str) -> str:
-    """Return what a reader is told of rows that a file had, and has no more."""
+    """Return the warning for a reader about rows that a file lost."""
     file = loss.file.removeprefix(f"{root}/")
     return f"{file}, byte {loss.position}: {loss.reason}; rows that it had there are lost."

@@ -1,9 +1,9 @@
-"""The file system under the streams, which tests replace, and the hints of its errors.
+"""The file system calls of streams, which tests replace, and the hints of their errors.
 
-Paths are text: millions of them are made. Every method raises OSError as the operating system does.
+Paths are text: millions of them are created. Every method raises OSError as the operating system does.
 """
 
-# Each call here is one call of the system, on text.
+# Each method is one system call on a text path.
 # ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH116, PTH120
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _FOLDER_MODE = 0o700
 
 
 class StreamDisk:
-    """The calls of streams to the file system, from any thread; tests have one that fails."""
+    """The file system calls of streams, from any thread; tests inject one that fails."""
 
     def open_append(self, path: str) -> int:
-        """Open a file for writing, made if need be; FileNotFoundError where its folder is not there."""
+        """Open a file for writing, created if missing; FileNotFoundError if its folder does not exist."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
 
     def open_read(self, path: str) -> int:
@@ -36,7 +36,7 @@ class StreamDisk:
         os.close(fd)
 
     def duplicate(self, fd: int) -> int:
-        """Return another number for an open file, which outlives the first."""
+        """Return a duplicate of a file descriptor, which stays open when the first is closed."""
         return os.dup(fd)
 
     def size(self, fd: int) -> int:
@@ -44,7 +44,7 @@ class StreamDisk:
         return os.fstat(fd).st_size
 
     def size_at(self, path: str, fd: int | None) -> int | None:
-        """Return the length of the file at a path; None where there is none, or not the one open as `fd`."""
+        """Return the length of the file at a path; None if missing, or not the one open as `fd`."""
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -54,7 +54,7 @@ class StreamDisk:
         return found.st_size
 
     def write_at(self, fd: int, content: bytes | bytearray, position: int) -> None:
-        """Write all bytes at a position; when it fails, any part of them may be there."""
+        """Write all bytes at a position; after an error any part of them may be written."""
         written = os.pwrite(fd, content, position)
         if written < len(content):
             with memoryview(content) as view:
@@ -72,19 +72,19 @@ class StreamDisk:
         return content
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cut a file."""
+        """Truncate a file."""
         os.ftruncate(fd, size)
 
     def fsync(self, fd: int) -> None:
-        """Put what was written on the disk."""
+        """Sync a file."""
         os.fsync(fd)
 
     def sync_folder(self, path: str) -> None:
-        """Put the names in a folder on the disk."""
+        """Sync the names in a folder."""
         sync_folder(Path(path))
 
     def make_folder(self, path: str, *, sync: bool) -> None:
-        """Make a folder and those above it that are missing; with `sync`, their names are on the disk."""
+        """Create a folder and its missing parents; with `sync`, their names are durable on return."""
         try:
             os.mkdir(path, _FOLDER_MODE)
         except FileExistsError:
@@ -98,13 +98,13 @@ class StreamDisk:
             try:
                 self.sync_folder(os.path.dirname(path))
             except OSError:
-                # Found there, it would not be synced the next time.
+                # An existing folder would not be synced the next time.
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
                 raise
 
     def write_whole(self, path: str, content: bytes) -> None:
-        """Replace a small file at once; it is on the disk on return."""
+        """Replace a small file atomically; durable on return."""
         write_file_atomically(Path(path), content)
 
     def read_whole(self, path: str) -> bytes:
@@ -112,21 +112,21 @@ class StreamDisk:
         return Path(path).read_bytes()
 
     def exists(self, path: str) -> bool:
-        """Return whether there is something at a path."""
+        """True if there is something at a path."""
         return os.path.lexists(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file or a folder another name."""
+        """Rename a file or a folder."""
         os.rename(old, new)
 
     def names(self, folder: str) -> Iterator[str]:
-        """Return the names in a folder one by one, in no order; nothing where the folder is not there."""
+        """Yield the names in a folder, in no order; none if the folder does not exist."""
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
                 yield entry.name
 
     def entries(self, folder: str) -> list[tuple[str, int | None]]:
-        """Return what lies in a folder with its size, None for a folder; nothing where it is not there."""
+        """Return the names in a folder with their sizes, None for a folder; none if it does not exist."""
         found: list[tuple[str, int | None]] = []
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
@@ -145,15 +145,15 @@ class StreamDisk:
         os.rmdir(path)
 
     def free_bytes(self, path: str) -> int:
-        """Return how many bytes may still be written below a folder, also one that is still to be made."""
+        """Return the bytes that may still be written below a folder, which need not exist yet."""
         return disk_free_bytes(Path(path))
 
 
 class FileSource:
     """The bytes of an open file up to a position, read in chunks; for one thread at a time.
 
-    The first look at a file to be read backwards is at its end, and what lies before is wanted next: so a
-    chunk ends with the bytes that were asked for whenever they lie before the last chunk.
+    A file that is read backwards is read at its end first, then before that: so a chunk ends with the
+    requested bytes whenever these lie before the last chunk.
     """
 
     def __init__(

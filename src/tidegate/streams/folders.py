@@ -1,7 +1,7 @@
-"""Folders: takes those that logs lie in, gives them their places, keeps which have their names on the disk.
+"""The folders of logs, and which of their names are synced.
 
-A name counts as being there only when this store synced it: a folder may be from a time when its table was
-not durable, or its sync may have failed after it was made.
+A name counts as durable only if this store synced it: a folder may be from a time when its table was not
+durable, or its sync may have failed after it was created.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from tidegate.streams.disk import StreamDisk
 
-FOLDERS_KNOWN_MAX = 10_000  # the oldest are forgotten, and synced once more when they are used; some 2 MB
+FOLDERS_KNOWN_MAX = 10_000  # the oldest are forgotten, and synced again when they are used; some 2 MB
 
 
 class Folders:
@@ -23,10 +23,10 @@ class Folders:
         self._disk = disk
         self._lock = threading.Lock()
         self._synced: dict[str, None] = {}  # oldest first
-        self._forgotten = 0  # how often any was forgotten because it is made anew
+        self._forgotten = 0  # how often any was forgotten because it was created again
 
     def forget(self, folder: str, top: str) -> None:
-        """Say that a folder that is missing is about to be made, with those above it up to `top`."""
+        """Forget that a missing folder and its parents up to `top` were synced, before they are created."""
         missing = list(takewhile(lambda level: not self._disk.exists(level), _levels(folder, top)))
         with self._lock:
             self._forgotten += 1
@@ -34,23 +34,23 @@ class Folders:
                 self._synced.pop(level, None)
 
     def make(self, folder: str, top: str) -> None:
-        """Make a folder that is missing, with those above it; their names are not synced. Raises OSError."""
+        """Create a missing folder and its parents without syncing their names; raises OSError."""
         self.forget(folder, top)
         self._disk.make_folder(folder, sync=False)
 
     def sync(self, folder: str, top: str) -> None:
-        """Put the names of a folder and of all above it up to `top` on the disk; raises OSError."""
-        if folder in self._synced:  # those above it were synced before it, and none goes while it is there
+        """Sync the names of a folder and of its parents up to `top`; raises OSError."""
+        if folder in self._synced:  # its parents were synced before it, and none is removed while it exists
             return
         with self._lock:
             forgotten = self._forgotten
-            wanted = [level for level in _levels(folder, top) if level not in self._synced]
-        for level in reversed(wanted):
+            unsynced = [level for level in _levels(folder, top) if level not in self._synced]
+        for level in reversed(unsynced):
             self._disk.sync_folder(posixpath.dirname(level))
         with self._lock:
             if self._forgotten != forgotten:
-                return  # perhaps another folder has its name by now
-            self._synced.update(dict.fromkeys(reversed(wanted)))
+                return  # another folder may have its name by now
+            self._synced.update(dict.fromkeys(reversed(unsynced)))
             while len(self._synced) > FOLDERS_KNOWN_MAX:
                 del self._synced[next(iter(self._synced))]
 

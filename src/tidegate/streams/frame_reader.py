@@ -1,9 +1,9 @@
-"""Walking: takes the bytes of a log, gives its frames forwards or backwards, and names what is damaged.
+"""The frames of a log, read forwards or backwards, with damage located.
 
-A log ends where its last whole frame does. What comes behind is torn, and counts for nothing: the beginning
-of a frame, or zeros that a power loss left. Anything else that is no frame is damage: it is reported once
-with its position, and the walk goes on at the next header whose checksum fits its position. A header with a
-flipped length has a wrong checksum, so it is never taken for a torn end.
+A log ends with its last whole frame. Bytes after it are a torn end and ignored: the beginning of a frame, or
+zeros that a power loss left. Anything else that is no frame is damage: it is reported once with its position,
+and reading continues at the next header whose checksum matches its position. A header with a flipped length
+has a wrong checksum, so it is never taken for a torn end.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tidegate.streams.frames import (
     FRAME_BYTES_MIN,
     HEAD_BYTES,
     MAGIC,
-    Head,
-    check_known,
+    FrameHeader,
+    check_version,
     frame_bytes_before,
     parse_head,
     payload_fault,
 )
 
-CHUNK_BYTES = 256 * 1024  # read at once while walking
+CHUNK_BYTES = 256 * 1024  # of one read of a file
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that are no frame and were one, or never should have come there."""
+    """Bytes that should be a frame and are none."""
 
     file: str
     position: int
@@ -39,20 +39,20 @@ class Damage:
         return f"{self.file}, byte {self.position}: {self.reason}"
 
 
-class Source(Protocol):
-    """Bytes from one position of a file to another."""
+class FrameSource(Protocol):
+    """The bytes of a file between two positions."""
 
     place: str
     start: int
     stop: int
 
     def take(self, start: int, stop: int) -> bytes:
-        """Return the bytes between two positions of the file, fewer only where the file is shorter."""
+        """Return the bytes between two positions of the file, fewer only if the file is shorter."""
         ...
 
 
 class BytesSource:
-    """A source in memory; `start` is where in its file the first byte lies."""
+    """A source in memory; `start` is the position of its first byte in the file."""
 
     def __init__(self, content: bytes, place: str, start: int = 0) -> None:
         self.place = place
@@ -65,18 +65,18 @@ class BytesSource:
 
 
 class Walk:
-    """Goes through a source from its start; afterwards `clean_stop` is where the next frame may be written.
+    """An iteration over a source from its start; then `clean_stop` is the position for the next frame.
 
-    Gives headers, whose payload is still to be taken, and damage. StorageCorrupt for a frame of an unknown
-    version: nothing behind it can be trusted to mean what it meant.
+    Yields headers, whose payload is taken separately, and damage. StorageCorrupt for a frame of an unknown
+    version: nothing after it can be interpreted.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: FrameSource) -> None:
         self._source = source
         self.clean_stop = source.start
-        self.last: Head | None = None
+        self.last: FrameHeader | None = None
 
-    def __iter__(self) -> Iterator[Head | Damage]:
+    def __iter__(self) -> Iterator[FrameHeader | Damage]:
         source = self._source
         position = source.start
         while position + HEAD_BYTES <= source.stop:
@@ -88,7 +88,7 @@ class Walk:
                 yield Damage(source.place, position, "the header is damaged")
                 position = source.stop if following is None else following
             else:
-                check_known(head, source.place)
+                check_version(head, source.place)
                 if head.stop > source.stop:
                     break
                 self.last = head
@@ -98,11 +98,11 @@ class Walk:
         # Fewer bytes than a header has are never a frame, so they are torn.
 
 
-def walk_back(source: Source) -> Iterator[Head | Damage]:
-    """Yield the frames of a source from its last to its first; the source ends where a frame does.
+def walk_back(source: FrameSource) -> Iterator[FrameHeader | Damage]:
+    """Yield the frames of a source from its last to its first; the source ends with a whole frame.
 
-    Goes from foot to foot. Where that does not work, something is damaged: then what is left is walked
-    forwards, once, and given from its end.
+    Reads from foot to foot. If a foot is invalid, something is damaged: then the remaining bytes are read
+    forwards, once, and yielded in reverse.
     """
     stop = source.stop
     while stop > source.start:
@@ -110,13 +110,13 @@ def walk_back(source: Source) -> Iterator[Head | Damage]:
         if head is None:
             yield from reversed(list(Walk(_Front(source, stop))))
             return
-        check_known(head, source.place)
+        check_version(head, source.place)
         yield head
         stop = head.position
 
 
-def head_before(source: Source, stop: int) -> Head | None:
-    """Return the header of the frame that ends at a position; None where no frame does."""
+def head_before(source: FrameSource, stop: int) -> FrameHeader | None:
+    """Return the header of the frame that ends at a position; None if there is none."""
     if stop - FRAME_BYTES_MIN < source.start:
         return None
     position = stop - frame_bytes_before(source.take(stop - FOOT_BYTES, stop))
@@ -126,7 +126,7 @@ def head_before(source: Source, stop: int) -> Head | None:
     return head if head is not None and head.stop == stop else None
 
 
-def take_payload(source: Source, head: Head) -> bytes | Damage:
+def take_payload(source: FrameSource, head: FrameHeader) -> bytes | Damage:
     """Return the payload of a frame, or what is wrong with it."""
     content = source.take(head.position + HEAD_BYTES, head.stop)
     payload, foot = content[:-FOOT_BYTES], content[-FOOT_BYTES:]
@@ -139,15 +139,15 @@ def take_payload(source: Source, head: Head) -> bytes | Damage:
 class _Front:
     """The part of a source before a position."""
 
-    def __init__(self, source: Source, stop: int) -> None:
+    def __init__(self, source: FrameSource, stop: int) -> None:
         self.place = source.place
         self.start = source.start
         self.stop = stop
         self.take = source.take
 
 
-def _next_head(source: Source, position: int) -> int | None:
-    """Find the next header at or behind a position."""
+def _next_head(source: FrameSource, position: int) -> int | None:
+    """Return the position of the next header at or after a position; None without one."""
     while position + HEAD_BYTES <= source.stop:
         chunk = source.take(position, min(position + CHUNK_BYTES, source.stop))
         if len(chunk) < HEAD_BYTES:
@@ -161,8 +161,8 @@ def _next_head(source: Source, position: int) -> int | None:
     return None
 
 
-def _is_torn(source: Source, position: int) -> bool:
-    """Return whether only zeros follow, at most behind the beginning of a header."""
+def _is_torn(source: FrameSource, position: int) -> bool:
+    """True if only zeros follow, after at most the beginning of a header."""
     position += len(source.take(position, position + HEAD_BYTES - 1).rstrip(b"\0"))
     while position < source.stop:
         chunk = source.take(position, min(position + CHUNK_BYTES, source.stop))

@@ -1,12 +1,12 @@
-"""Frames: what a stream's log is made of. docs/internals/stream-log.md is the page of this format.
+"""The frames of a stream's log; docs/internals/stream-log.md is the page of this format.
 
     magic 4 | version u8 | kind u8 | schema id u16 | entries u32 | payload bytes u32 | time i64
     | first seq i64 | header checksum u32 | payload | payload checksum u32 | frame bytes u32
 
-Big-endian. One append is one frame: all its rows have one time, and their numbers follow each other. The
+Big-endian. One append is one frame: all its rows have one time, and their numbers are consecutive. The
 header's checksum covers the frame's position in its file, so that bytes inside a payload are not taken for a
-frame, and the payload's begins with the header's. The length at the end lets a log be read from its end.
-Every later version keeps the header; its version says how the rest reads.
+frame, and the payload's checksum begins with the header's. The length at the end allows reading a log
+backwards. Every later version keeps the header; its version says how the rest is read.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class FrameKind(IntEnum):
 _KINDS = frozenset(FrameKind)
 
 
-class Head(NamedTuple):
-    """The header of a frame whose checksum is right."""
+class FrameHeader(NamedTuple):
+    """The header of a frame, with a valid checksum."""
 
     position: int
     version: int
@@ -66,8 +66,8 @@ class Head(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """What one append adds: rows or deletes of one moment, as bytes."""
+class FrameContent:
+    """The content of one append: rows or deletes of one time, encoded."""
 
     kind: FrameKind
     schema_id: int
@@ -75,19 +75,19 @@ class Batch:
     payload: bytes
 
 
-def make_frame(position: int, batch: Batch, time_us: int, first_seq: int) -> bytes:
-    """Return the bytes of one frame that begins at a position of its file."""
-    size = len(batch.payload)
+def make_frame(position: int, content: FrameContent, time_us: int, first_seq: int) -> bytes:
+    """Return the bytes of a frame at a position of its file."""
+    size = len(content.payload)
     front = _HEAD.pack(
-        MAGIC, FRAME_VERSION, batch.kind, batch.schema_id, batch.entries, size, time_us, first_seq
+        MAGIC, FRAME_VERSION, content.kind, content.schema_id, content.entries, size, time_us, first_seq
     )
     checksum = _checksum(front, position)
-    foot = _FOOT.pack(zlib.crc32(batch.payload, checksum), FRAME_BYTES_MIN + size)
-    return b"".join((front, _CHECKSUM.pack(checksum), batch.payload, foot))
+    foot = _FOOT.pack(zlib.crc32(content.payload, checksum), FRAME_BYTES_MIN + size)
+    return b"".join((front, _CHECKSUM.pack(checksum), content.payload, foot))
 
 
-def parse_head(content: bytes, position: int) -> Head | None:
-    """Return the header that these bytes hold; None where they are no header of this position."""
+def parse_head(content: bytes, position: int) -> FrameHeader | None:
+    """Return the header in these bytes; None if they are no header at this position."""
     if len(content) < HEAD_BYTES or content[:4] != MAGIC:
         return None
     front = content[: _HEAD.size]
@@ -95,10 +95,10 @@ def parse_head(content: bytes, position: int) -> Head | None:
     if checksum != _checksum(front, position):
         return None
     _, version, kind, schema_id, entries, size, time_us, first_seq = _HEAD.unpack(front)
-    return Head(position, version, kind, schema_id, entries, size, time_us, first_seq, checksum)
+    return FrameHeader(position, version, kind, schema_id, entries, size, time_us, first_seq, checksum)
 
 
-def check_known(head: Head, place: str) -> None:
+def check_version(head: FrameHeader, place: str) -> None:
     """Raise StorageCorrupt for a frame that another version of Tidegate wrote."""
     if head.version != FRAME_VERSION or head.kind not in _KINDS:
         raise StorageCorrupt(
@@ -109,12 +109,12 @@ def check_known(head: Head, place: str) -> None:
 
 
 def frame_bytes_before(foot: bytes) -> int:
-    """Return the length of the frame that ends with this foot, as the foot says."""
+    """Return the length of the frame that ends with this foot."""
     return int(_FOOT.unpack(foot)[1])
 
 
-def payload_fault(head: Head, payload: bytes, foot: bytes) -> str | None:
-    """Return what is wrong with the bytes behind a header; None where nothing is."""
+def payload_fault(head: FrameHeader, payload: bytes, foot: bytes) -> str | None:
+    """Return what is wrong with the bytes after a header; None if they are valid."""
     checksum, size = _FOOT.unpack(foot)
     if checksum != zlib.crc32(payload, head.checksum):
         return "the checksum of the payload is wrong"
@@ -124,7 +124,7 @@ def payload_fault(head: Head, payload: bytes, foot: bytes) -> str | None:
 
 
 def seqs_from(first: int, count: int) -> Sequence[int]:
-    """Return `count` snowflakes of one node that follow each other, as the source of ids hands them out."""
+    """Return `count` consecutive snowflakes of one node, as the source of ids issues them."""
     sequence = first & (_SEQUENCES - 1)
     if sequence + count <= _SEQUENCES:
         return range(first, first + count)
@@ -137,7 +137,7 @@ def seqs_from(first: int, count: int) -> Sequence[int]:
     ]
 
 
-def last_seq(head: Head) -> int:
+def last_seq(head: FrameHeader) -> int:
     """Return the number of a frame's last row."""
     return seqs_from(head.first_seq, head.entries)[-1] if head.entries else head.first_seq
 

@@ -1,4 +1,4 @@
-"""Payloads: takes rows and deletes, gives the bytes inside frames, and reads them as the table is now."""
+"""The codec of frame payloads: rows and deletes, read with the present schema of the table."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ import msgspec
 from tidegate.errors import InvariantBroken, ValueInvalid
 from tidegate.model.tables import Row, Table
 from tidegate.storage.row_codec import RowReader, encode_values
-from tidegate.streams.frames import PAYLOAD_BYTES_MAX, Batch, FrameKind, Head, seqs_from
+from tidegate.streams.frames import PAYLOAD_BYTES_MAX, FrameContent, FrameHeader, FrameKind, seqs_from
 
-# A delete hides the rows of this key whose number is not above this one.
+# A delete hides the rows of this key whose number is at most this one.
 Hidden: TypeAlias = tuple[Row, int]
 
 _decode_rows = msgspec.msgpack.Decoder(list[list[Any]]).decode
 _decode_deletes = msgspec.msgpack.Decoder(list[tuple[list[Any], int]]).decode
 
 
-def rows_batch(table: Table, rows: Sequence[Row]) -> Batch:
-    """Return what an append of these rows stores; ValueInvalid where it is too large for one frame."""
+def rows_content(table: Table, rows: Sequence[Row]) -> FrameContent:
+    """Return the frame content of these rows; ValueInvalid if it is too large for one frame."""
     width = len(table.columns)
     if set(map(len, rows)) != {width}:
         raise InvariantBroken(reason=f"a row of '{table.full_name}' has not {width} values")
-    return _batch(FrameKind.ROWS, table, rows)
+    return _content(FrameKind.ROWS, table, rows)
 
 
-def deletes_batch(table: Table, hidden: Sequence[Hidden]) -> Batch:
-    """Return what a delete of these keys stores."""
-    return _batch(FrameKind.DELETES, table, hidden)
+def deletes_content(table: Table, hidden: Sequence[Hidden]) -> FrameContent:
+    """Return the frame content of a delete of these keys."""
+    return _content(FrameKind.DELETES, table, hidden)
 
 
-def _batch(kind: FrameKind, table: Table, values: Sequence[Any]) -> Batch:
+def _content(kind: FrameKind, table: Table, values: Sequence[Any]) -> FrameContent:
     payload = encode_values(values)
     if len(payload) > PAYLOAD_BYTES_MAX:
         reason = f"its rows take {len(payload)} bytes, {PAYLOAD_BYTES_MAX} are the most"
         raise ValueInvalid(place=f"A statement on '{table.full_name}'", reason=reason)
-    return Batch(kind, table.schema_id, len(values), payload)
+    return FrameContent(kind, table.schema_id, len(values), payload)
 
 
 class PayloadReader:
-    """Reads the frames of one table as it is now; ValueError for a payload that does not fit its header."""
+    """Decodes frames with the present schema of a table; ValueError if a payload does not fit its header."""
 
     def __init__(self, table: Table) -> None:
         self._width = len(table.columns)
@@ -55,32 +55,32 @@ class PayloadReader:
 
     @property
     def is_keyed(self) -> bool:
-        """Whether a later row can replace an earlier one."""
+        """True if a later row can replace an earlier one."""
         return bool(self._keys)
 
-    def rows(self, head: Head, payload: bytes) -> list[Row]:
-        """Return the whole rows of a frame: own columns, number, time; in the order of their numbers."""
+    def rows(self, head: FrameHeader, payload: bytes) -> list[Row]:
+        """Return the rows of a frame with all columns, number and time, in the order of their numbers."""
         found = _decode_rows(payload)
         seqs = _numbered(head, len(found))
         width, time_us = self._width, head.time_us
         if self._plain and all(len(values) == width for values in found):
             return [(*values, seq, time_us) for values, seq in zip(found, seqs, strict=True)]
-        # A row can be longer than the table, when a column came after the caller looked at it.
+        # A row can be longer than the table if a column was added after the caller read the schema.
         filled = self._reader.filled
         return [(*filled(values[:width]), seq, time_us) for values, seq in zip(found, seqs, strict=True)]
 
-    def deletes(self, head: Head, payload: bytes) -> list[Hidden]:
+    def deletes(self, head: FrameHeader, payload: bytes) -> list[Hidden]:
         """Return the keys that a frame hides."""
         found = _decode_deletes(payload)
         _numbered(head, len(found))
         return [(self._key_reader.filled(values), seq) for values, seq in found]
 
     def key(self, row: Row) -> Row:
-        """Return the key of a whole row."""
+        """Return the key of a row with all columns."""
         return tuple([row[place] for place in self._keys])
 
 
-def _numbered(head: Head, count: int) -> Sequence[int]:
+def _numbered(head: FrameHeader, count: int) -> Sequence[int]:
     if count != head.entries:
         raise ValueError(f"it holds {count} entries, and its header says {head.entries}")
     return seqs_from(head.first_seq, count)

@@ -1,4 +1,4 @@
-"""Whose log it is: takes a user id, gives its shard and the name of its file.
+"""The shard of a user, and the name of the user's log file.
 
 The shard is CRC-32 (the one of zlib) of the id in UTF-8, modulo 32: the same in every process and version.
 """
@@ -20,12 +20,12 @@ _RULE = (
     f"The id of a stream's user is 1 to {USER_CHARS_MAX} of the letters a-z and A-Z, digits, "
     "'.', '_', '-' and '@', and neither '.' nor '..'."
 )
-# Stands in no id: what follows it says which letters are capitals.
+# Not allowed in ids: the number after it says which letters are capitals.
 _CAPITALS_MARK = "~"
 
 
 def check_stream_user(user: str) -> str:
-    """Return the id back, or raise NameInvalid with what is wrong and the rule."""
+    """Return the id, or raise NameInvalid with what is wrong and the rule."""
     if _USER.fullmatch(user) and user not in {".", ".."}:
         return user
     reason = "it breaks the rule"
@@ -37,15 +37,15 @@ def check_stream_user(user: str) -> str:
 
 
 def shard_of(user: str) -> int:
-    """Return the shard of a user: 0 to 31, for ever the same."""
+    """Return the shard of a user: 0 to 31, never changed."""
     return zlib.crc32(user.encode()) % SHARDS
 
 
 def log_name(user: str, *, ignores_case: bool) -> str:
-    """Return the name of a user's file: the id; two ids never share one, on a disk that ignores case neither.
+    """Return the name of a user's file, unique per id, also on a file system that ignores case.
 
-    There, an id with capitals is written small, with a bit for each letter behind it: doubling the letters
-    instead could make a name longer than file systems take.
+    There, an id with capitals is written in lower case, followed by a bit for each letter: doubling the
+    letters instead could exceed the length of names in file systems.
     """
     small = user.lower()
     if not ignores_case or small == user:

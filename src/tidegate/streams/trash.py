@@ -1,4 +1,4 @@
-"""Trash: takes folders that are over, gives their room back in small steps, keeps them out of sight."""
+"""The trash: expired folders, renamed at once and unlinked file by file."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ TRASH = ".trash"  # begins no namespace
 
 
 @dataclass(frozen=True, slots=True)
-class Swept:
-    """What a sweep unlinked, and whether the trash is empty now."""
+class SweepResult:
+    """The number of files that a sweep unlinked, and whether the trash is empty."""
 
     files: int
     is_done: bool
@@ -29,8 +29,8 @@ class Trash:
         self._ids = ids
 
     def take(self, root: str, folder: str) -> bool:
-        """Move what lies at a path out of sight, in one step; False where nothing does. Raises OSError."""
-        # A name of its own: the same window of the same table can be thrown away twice, by two tables.
+        """Move a folder into the trash by one rename; False if it does not exist. Raises OSError."""
+        # A unique name: the same window of the same table can be moved twice, by two tables.
         target = f"{root}/{TRASH}/{self._ids.take()}-{posixpath.basename(folder)}"
         try:
             self._disk.rename(folder, target)
@@ -42,9 +42,9 @@ class Trash:
         return True
 
     def sweep(self, root: str) -> Iterator[None]:
-        """Unlink what lies in the trash of a root, and stop behind each file.
+        """Unlink the files in the trash of a root, and yield after each.
 
-        Tries all of it, then raises OSError for the first that could not be removed.
+        Tries all of them, then raises OSError for the first that could not be removed.
         """
         trash = f"{root}/{TRASH}"
         first: OSError | None = None
@@ -58,7 +58,7 @@ class Trash:
 
     def _remove(self, path: str, *, is_folder: bool) -> Iterator[None]:
         if not is_folder:
-            # Another sweep may be at the same file.
+            # Another sweep may unlink the same file.
             with contextlib.suppress(FileNotFoundError):
                 self._disk.unlink(path)
             yield

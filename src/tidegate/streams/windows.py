@@ -1,10 +1,10 @@
-"""Windows: takes a moment and a time to live, gives the stretch of time whose rows expire together.
+"""The windows of a stream table: intervals of time whose rows expire together.
 
     time to live    up to 15 min  1 day  7 days  30 days             more
     window          minute        hour   day     week from Monday    month
 
-All in UTC; a month has its true length. The name of a window's folder says when it begins and how long it is,
-so that nothing needs to be opened to know that it is over.
+All in UTC; a month has its true length. The name of a window's folder has its start and its duration, so that
+no file is opened to know that it has expired.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _FIXED = (
 
 
 class Window(NamedTuple):
-    """A stretch of time, half-open; windows sort by their beginning."""
+    """A half-open interval of time; windows sort by their start."""
 
     start_ms: int
     duration_ms: int
 
     @property
     def stop_ms(self) -> int:
-        """The first moment that is not in it."""
+        """The first millisecond after the window."""
         return self.start_ms + self.duration_ms
 
     @property
     def start_us(self) -> int:
-        """Its beginning, in the unit of row times."""
+        """Its start, in the unit of row times."""
         return self.start_ms * 1_000
 
     @property
@@ -61,7 +61,7 @@ class Window(NamedTuple):
 
 
 def window_at(time_us: int, ttl_seconds: int) -> Window:
-    """Return the window that a row of this time belongs to, in a table with this time to live."""
+    """Return the window of a row time in a table with a time to live."""
     time_ms = time_us // 1_000
     for ttl_seconds_max, size_ms, origin_ms in _FIXED:
         if ttl_seconds <= ttl_seconds_max:

@@ -1,7 +1,7 @@
-"""Slots: takes logs that want to be open, gives each a place among a bounded number, closes the oldest.
+"""A bounded pool of open logs, with LRU replacement.
 
-A slot belongs to an open file. A log that needs one when all are taken gets that of the log whose last append
-is longest ago; that one is written out and closed first, under its own lock alone.
+Each open file has a slot. If all slots are taken, the log whose last append is longest ago is written and
+closed first, under its own lock alone, and its slot is reused.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections import OrderedDict
 
 from tidegate.storage.files import is_full
 from tidegate.streams.frame_reader import Damage
-from tidegate.streams.log_file import Log
+from tidegate.streams.log_file import LogFile
 
 
-class WriterSlots:
-    """At most `slots_max` open logs. Threads: any; waits only for a slot that another is about to give up."""
+class WriterPool:
+    """At most `slots_max` open logs. Threads: any; waits only for a slot that is being released."""
 
     def __init__(self, slots_max: int) -> None:
         self._slots_max = slots_max
-        self._taken = 0
-        self._open: OrderedDict[Log, None] = OrderedDict()  # least recently used first
-        # Chosen to be closed, and not closed yet: what they have in memory is not in their files.
-        self._closing: set[Log] = set()
+        self._slots_used = 0
+        self._open: OrderedDict[LogFile, None] = OrderedDict()  # least recently used first
+        # Chosen to be closed, and not closed yet: their bytes in memory are not in their files.
+        self._closing: set[LogFile] = set()
         self._changed = threading.Condition(threading.Lock())
         # Logs whose bytes found no room: appends everywhere wait for them.
-        self._full: set[Log] = set()
+        self._full: set[LogFile] = set()
 
-    def open(self, log: Log) -> list[Damage]:
-        """Open a log unless it is, and count it as used; gives the damage that opening met. Raises OSError.
+    def open(self, log: LogFile) -> list[Damage]:
+        """Open a log unless it is open, and mark it as used; return the damage found. Raises OSError.
 
-        The caller holds the lock of the log's table, so that nobody else opens it; another may close it as
-        soon as this returns.
+        The caller holds the lock of the log's table, so that no other thread opens it; another thread may
+        close it as soon as this returns.
         """
         with self._changed:
             if log in self._open:
@@ -40,7 +40,7 @@ class WriterSlots:
         self._take_slot()
         try:
             with log.lock:
-                # Chosen to be closed a moment ago, and not closed yet: it has its slot still.
+                # Chosen to be closed, and not closed yet: it still has its slot.
                 was_open = log.is_open
                 damages = [] if was_open else log.open()
         except BaseException:
@@ -54,38 +54,38 @@ class WriterSlots:
             self._changed.notify()
         return damages
 
-    def forget(self, log: Log) -> None:
-        """Take the slot of a log that was abandoned."""
+    def forget(self, log: LogFile) -> None:
+        """Release the slot of a log that was abandoned."""
         with self._changed:
             self._full.discard(log)
             if log in self._open:
                 del self._open[log]
-                self._taken -= 1
+                self._slots_used -= 1
                 self._changed.notify()
 
-    def opened(self) -> list[Log]:
+    def open_logs(self) -> list[LogFile]:
         """Return the logs that are open."""
         with self._changed:
             return list(self._open)
 
-    def unwritten(self) -> list[Log]:
-        """Return the logs that may have something in memory: those that are open or about to be closed."""
+    def unwritten(self) -> list[LogFile]:
+        """Return the logs that may have bytes in memory: those that are open or about to be closed."""
         with self._changed:
             return [*self._open, *self._closing]
 
-    def note(self, log: Log, problem: OSError) -> None:
-        """Remember a log that could not be written for want of room."""
+    def note(self, log: LogFile, problem: OSError) -> None:
+        """Remember a log that could not be written because the disk is full."""
         if is_full(problem):
             with self._changed:
                 self._full.add(log)
 
     def retry_full(self) -> None:
-        """Write again what found no room before; raises OSError while there is none.
+        """Retry the writes that found the disk full; raises OSError while it is.
 
-        A log that fails in another way waits no more with the full ones: it remembers its fault, refuses its
-        own appends, and is tried again with them and with every flush.
+        A log that fails in another way is removed from these: it remembers its fault, refuses its own
+        appends, and is retried with them and with every flush.
         """
-        if not self._full:  # a look without the lock: one append too early or too late is fine
+        if not self._full:  # without the lock: one append too early or too late does no harm
             return
         with self._changed:
             waiting = list(self._full)
@@ -100,11 +100,11 @@ class WriterSlots:
                 self._full.discard(log)
 
     def _take_slot(self) -> None:
-        tried: set[Log] = set()
+        tried: set[LogFile] = set()
         while True:
             with self._changed:
-                if self._taken < self._slots_max:
-                    self._taken += 1
+                if self._slots_used < self._slots_max:
+                    self._slots_used += 1
                     return
                 victim = next((log for log in self._open if log not in tried), None)
                 if victim is None and not self._open:
@@ -118,13 +118,13 @@ class WriterSlots:
                 if fault is not None:
                     raise fault
                 tried.clear()
-            elif self._closed(victim):
+            elif self._try_close(victim):
                 return
             else:
                 tried.add(victim)
 
-    def _closed(self, victim: Log) -> bool:
-        """Close a log that lost its slot; where its bytes cannot be written it keeps it."""
+    def _try_close(self, victim: LogFile) -> bool:
+        """Close a log that lost its slot; False if its bytes cannot be written, and it keeps the slot."""
         fault: OSError | None = None
         with victim.lock:
             try:
@@ -132,7 +132,7 @@ class WriterSlots:
             except OSError as problem:
                 victim.fault = fault = problem
             finally:
-                # Under its lock: nobody opens it before it is known to be closed, or to be open still.
+                # Under its lock: no thread opens it before it is known whether it was closed.
                 with self._changed:
                     self._closing.discard(victim)
                     if fault is not None:
@@ -145,5 +145,5 @@ class WriterSlots:
 
     def _give_slot_back(self) -> None:
         with self._changed:
-            self._taken -= 1
+            self._slots_used -= 1
             self._changed.notify()

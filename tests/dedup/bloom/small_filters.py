@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 
 from tidegate.dedup.bloom.blocked import Hashes
-from tidegate.dedup.bloom.filter import FilterFiles
+from tidegate.dedup.bloom.filter import BloomFilter
 from tidegate.dedup.bloom.memory import FilterBudget, FilterSettings
 
 SMALL = FilterSettings(page_keys_min=1_000, page_keys_max=60_000)
-# Every page is large enough for a stem and tails.
-TAILED = FilterSettings(page_keys_min=20_000, page_keys_max=60_000, stem_bytes_min=1)
+# Every page is large enough for a base and deltas.
+INCREMENTAL = FilterSettings(page_keys_min=20_000, page_keys_max=60_000, base_bytes_min=1)
 
 
 def hashes_of(seed: int, count: int) -> Hashes:
@@ -21,7 +21,7 @@ def hashes_of(seed: int, count: int) -> Hashes:
 
 def opened(
     folder: Path, how: FilterSettings = SMALL, count_min: int = 0, held: list[Hashes] | None = None
-) -> FilterFiles:
+) -> BloomFilter:
     """Open a filter; `held` are the hashes that a segment would have stored."""
     stored = None if held is None else lambda: iter(held)
-    return FilterFiles(folder, how, FilterBudget(), count_min=count_min, stored=stored)
+    return BloomFilter(folder, how, FilterBudget(), count_min=count_min, stored=stored)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.dedup.bloom.false_rate import expected_false_rate
 from tidegate.dedup.bloom import blocked
 from tidegate.dedup.bloom.blocked import LINE_WORDS, Hashes, Words
 from tidegate.errors import InvariantBroken
@@ -104,9 +105,9 @@ def test_the_expected_rate_is_the_measured_one(load: float) -> None:
     own = hashes_of(7, int(KEYS * load))
     blocked.add(words, own)
     measured = blocked.contains(words, hashes_of(8, 1_000_000)).mean()
-    expected = blocked.expected_false_rate(len(own), len(words) // LINE_WORDS)
+    expected = expected_false_rate(len(own), len(words) // LINE_WORDS)
     assert expected == pytest.approx(measured, rel=0.1, abs=2e-5)
-    assert blocked.expected_false_rate(0, 10) == 0
+    assert expected_false_rate(0, 10) == 0
 
 
 def test_lines_lie_in_the_array_up_to_the_last() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dedup.bloom.small_filters import SMALL, TAILED, hashes_of, opened
+from tests.dedup.bloom.small_filters import INCREMENTAL, SMALL, hashes_of, opened
 from tidegate.dedup.bloom.blocked import Hashes
-from tidegate.dedup.bloom.filter import FilterFiles
-from tidegate.dedup.bloom.manifest import INDEX_NAME
+from tidegate.dedup.bloom.filter import BloomFilter
+from tidegate.dedup.bloom.manifest import MANIFEST_NAME
 from tidegate.dedup.bloom.memory import FilterSettings
 from tidegate.dedup.bloom.page import HEADER_BYTES
 from tidegate.errors import StorageCorrupt, StorageFull
@@ -61,7 +61,7 @@ DAMAGE = [_cut, _flip_lines, _flip_header, _flip_seal, _empty, Path.unlink]
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["page-0.bloom", "page-1.bloom", INDEX_NAME])
+@pytest.mark.parametrize("name", ["page-0.bloom", "page-1.bloom", MANIFEST_NAME])
 def test_damage_is_noticed_at_open_and_the_filter_is_rebuilt(
     tmp_path: Path, name: str, damage: Callable[[Path], None]
 ) -> None:
@@ -73,14 +73,14 @@ def test_damage_is_noticed_at_open_and_the_filter_is_rebuilt(
     assert filters.pages == 2 or filters.count
     filters.add(hashes_of(2, 500))
     filters.close()
-    if name == INDEX_NAME and damage in {_flip_lines, _flip_seal}:
+    if name == MANIFEST_NAME and damage in {_flip_lines, _flip_seal}:
         damage = _flip_header
     damage(tmp_path / name)
     with pytest.raises(StorageCorrupt) as caught:
         opened(tmp_path)
     assert str(tmp_path / name) in str(caught.value)
     stored = [own, hashes_of(2, 500)]
-    again = FilterFiles.rebuild(tmp_path, lambda: iter(stored), expected_keys=3_500, settings=SMALL)
+    again = BloomFilter.rebuild(tmp_path, lambda: iter(stored), expected_keys=3_500, settings=SMALL)
     assert again.contains(own).all()
     again.close()
     assert opened(tmp_path, count_min=3_500).was_clean
@@ -101,7 +101,7 @@ def test_a_full_page_whose_seal_was_wiped_is_not_trusted(tmp_path: Path) -> None
 @pytest.mark.parametrize("suffix", [".stem", ".tail", ".bloom", ".filters"])
 @pytest.mark.parametrize("damage", [_cut, _flip_header, Path.unlink])
 def test_damage_in_a_snapshot_is_noticed(tmp_path: Path, suffix: str, damage: Callable[[Path], None]) -> None:
-    filters = opened(tmp_path / "own", TAILED)
+    filters = opened(tmp_path / "own", INCREMENTAL)
     filters.add(hashes_of(1, 39_999))
     filters.add(hashes_of(2, 50_000))
     for number in range(2):
@@ -110,7 +110,7 @@ def test_damage_in_a_snapshot_is_noticed(tmp_path: Path, suffix: str, damage: Ca
     (found,) = (tmp_path / "taken-1").glob(f"*{suffix}")
     damage(found)
     with pytest.raises(StorageCorrupt):
-        opened(tmp_path / "taken-1", TAILED)
+        opened(tmp_path / "taken-1", INCREMENTAL)
 
 
 def test_a_filter_that_knows_fewer_hashes_than_the_segment_has_keys_is_refused(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_a_rebuilding_that_was_cut_short_is_noticed(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        FilterFiles.rebuild(tmp_path, hashes, expected_keys=9_000)
+        BloomFilter.rebuild(tmp_path, hashes, expected_keys=9_000)
     with pytest.raises(StorageCorrupt, match=r"filter\.index"):
         opened(tmp_path)
 
 
-@pytest.mark.parametrize("how", [SMALL, TAILED])
+@pytest.mark.parametrize("how", [SMALL, INCREMENTAL])
 def test_no_room_for_a_page_changes_nothing(tmp_path: Path, how: FilterSettings) -> None:
     """Case 23: the batch fails, the filter is as before and goes on when there is room."""
     own = hashes_of(1, 25_000)
@@ -150,7 +150,7 @@ def test_no_room_for_a_page_changes_nothing(tmp_path: Path, how: FilterSettings)
 
 def test_no_room_for_a_snapshot_or_its_journal_loses_no_hash(tmp_path: Path) -> None:
     own = [hashes_of(number, 3_000) for number in range(6)]
-    filters = opened(tmp_path / "own", TAILED)
+    filters = opened(tmp_path / "own", INCREMENTAL)
     filters.add(own[0])
     with file_size_at_most(8_192), pytest.raises(StorageFull):
         filters.snapshot_into(tmp_path / "failed-0")
@@ -162,25 +162,25 @@ def test_no_room_for_a_snapshot_or_its_journal_loses_no_hash(tmp_path: Path) -> 
     for hashes in own[2:]:
         filters.add(hashes)
     filters.snapshot_into(tmp_path / "second")
-    taken = opened(tmp_path / "second", TAILED, count_min=18_000)
+    taken = opened(tmp_path / "second", INCREMENTAL, count_min=18_000)
     assert taken.contains(np.concatenate(own)).all()
 
 
 @pytest.mark.parametrize("size", [300, 9_000])
-def test_a_record_that_is_older_than_the_journal_leads_to_a_new_stem(tmp_path: Path, size: int) -> None:
-    """A kill between the cut of a tail, or a new stem, and the record that names it."""
-    filters = opened(tmp_path / "own", TAILED)
+def test_a_manifest_that_is_older_than_the_journal_leads_to_a_new_base(tmp_path: Path, size: int) -> None:
+    """A kill between the write of a delta, or a new base, and the manifest that names it."""
+    filters = opened(tmp_path / "own", INCREMENTAL)
     filters.add(hashes_of(1, 500))
     filters.snapshot_into(tmp_path / "first")
-    older = (tmp_path / "own" / INDEX_NAME).read_bytes()
+    older = (tmp_path / "own" / MANIFEST_NAME).read_bytes()
     filters.add(hashes_of(2, size))
     filters.snapshot_into(tmp_path / "second")
     filters.abandon()
-    (tmp_path / "own" / INDEX_NAME).write_bytes(older)
-    filters = opened(tmp_path / "own", TAILED)
+    (tmp_path / "own" / MANIFEST_NAME).write_bytes(older)
+    filters = opened(tmp_path / "own", INCREMENTAL)
     filters.add(hashes_of(3, 500))
     filters.snapshot_into(tmp_path / "third")
-    taken = opened(tmp_path / "third", TAILED)
+    taken = opened(tmp_path / "third", INCREMENTAL)
     assert taken.contains(np.concatenate([hashes_of(1, 500), hashes_of(2, size), hashes_of(3, 500)])).all()
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dedup.bloom.small_filters import SMALL, TAILED, hashes_of, opened
+from tests.dedup.bloom.small_filters import INCREMENTAL, SMALL, hashes_of, opened
 from tests.dedup.store.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
 from tests.storage.live_copy import copy_still
 from tidegate.dedup.bloom.blocked import Hashes
-from tidegate.dedup.bloom.filter import FilterFiles
-from tidegate.dedup.bloom.manifest import INDEX_NAME, read_index
+from tidegate.dedup.bloom.filter import BloomFilter
+from tidegate.dedup.bloom.manifest import MANIFEST_NAME, read_manifest
 from tidegate.dedup.bloom.memory import FilterSettings
 from tidegate.dedup.bloom.page import HEADER_BYTES
 from tidegate.dedup.store.store import SegmentStore
@@ -41,8 +41,8 @@ def _cut(path: Path) -> None:
 
 
 def _left_open(folder: Path) -> Hashes:
-    """Leave a filter as a kill does, with a stem, a tail and a journal; give what it had at its last sync."""
-    filters = opened(folder / "own", TAILED)
+    """Leave a filter as a kill does, with base, delta and journal; return its hashes at the last sync."""
+    filters = opened(folder / "own", INCREMENTAL)
     for number in range(4):
         filters.add(hashes_of(number, 400))
         if number in (0, 1):
@@ -59,10 +59,10 @@ def _left_open(folder: Path) -> Hashes:
     return np.concatenate([hashes_of(number, 400) for number in range(3)])
 
 
-def test_a_page_that_was_left_open_is_mended_whatever_its_bytes_are(tmp_path: Path) -> None:
+def test_a_page_that_was_left_open_is_restored_whatever_its_bytes_are(tmp_path: Path) -> None:
     synced = _left_open(tmp_path)
     _wipe(tmp_path / "own" / "page-0.bloom")
-    again = opened(tmp_path / "own", TAILED)
+    again = opened(tmp_path / "own", INCREMENTAL)
     assert again.was_clean
     assert again.contains(synced).all()
     # The fourth batch was in the journal, though not synced.
@@ -70,12 +70,12 @@ def test_a_page_that_was_left_open_is_mended_whatever_its_bytes_are(tmp_path: Pa
     again.add(hashes_of(9, 400))
     again.snapshot_into(tmp_path / "later")
     again.close()
-    assert opened(tmp_path / "later", TAILED).contains(synced).all()
+    assert opened(tmp_path / "later", INCREMENTAL).contains(synced).all()
 
 
 @pytest.mark.parametrize("suffix", [".stem", ".tail", ".journal"])
 @pytest.mark.parametrize("damage", [_flip, _cut, Path.unlink])
-def test_a_page_is_not_trusted_when_what_would_mend_it_is_damaged(
+def test_a_page_is_not_trusted_when_the_files_to_restore_it_are_damaged(
     tmp_path: Path, suffix: str, damage: Callable[[Path], None]
 ) -> None:
     """The segment then builds the filter from its keys."""
@@ -85,24 +85,24 @@ def test_a_page_is_not_trusted_when_what_would_mend_it_is_damaged(
         os.truncate(found, 8 + 8 * 399)  # less than was synced
     else:
         damage(found)
-    again = opened(tmp_path / "own", TAILED)
+    again = opened(tmp_path / "own", INCREMENTAL)
     assert not again.was_clean
     again.abandon()
 
 
 def test_a_damaged_journal_of_a_filter_that_was_closed_is_never_taken_for_a_good_one(tmp_path: Path) -> None:
     _left_open(tmp_path)
-    filters = opened(tmp_path / "own", TAILED)
+    filters = opened(tmp_path / "own", INCREMENTAL)
     filters.close()
     (journal,) = (tmp_path / "own").glob("*.journal")
     _flip(journal)
-    filters = opened(tmp_path / "own", TAILED)
+    filters = opened(tmp_path / "own", INCREMENTAL)
     assert filters.was_clean
     filters.add(hashes_of(7, 10))
     filters.sync()
     filters.abandon()
     _wipe(tmp_path / "own" / "page-0.bloom")
-    assert not opened(tmp_path / "own", TAILED).was_clean
+    assert not opened(tmp_path / "own", INCREMENTAL).was_clean
 
 
 def test_hashes_are_in_the_journal_on_the_disk_when_the_filter_was_synced(
@@ -124,31 +124,31 @@ def test_hashes_are_in_the_journal_on_the_disk_when_the_filter_was_synced(
     assert len(on_disk[journal]) < journal.stat().st_size
     journal.write_bytes(on_disk[journal])
     _wipe(tmp_path / "own" / "page-0.bloom")
-    again = opened(tmp_path / "own", TAILED)
+    again = opened(tmp_path / "own", INCREMENTAL)
     assert again.was_clean
     assert again.contains(own).all()
 
 
 def test_the_same_hashes_again_and_again_leave_every_snapshot_as_it_was(tmp_path: Path) -> None:
-    """Tails of the same content have one name; no journal is written to the file of a tail."""
-    filters = opened(tmp_path / "own", TAILED)
+    """Deltas of the same content have one name; no journal is written to the file of a delta."""
+    filters = opened(tmp_path / "own", INCREMENTAL)
     for number, seed in enumerate([1, 2, 2, 2, 3, 2, 4]):
         filters.add(hashes_of(seed, 200))
         filters.snapshot_into(tmp_path / f"taken-{number}")
     for number, seeds in enumerate([[1], [1, 2], [1, 2], [1, 2], [1, 2, 3], [1, 2, 3], [1, 2, 3, 4]]):
-        taken = opened(tmp_path / f"taken-{number}", TAILED)
+        taken = opened(tmp_path / f"taken-{number}", INCREMENTAL)
         assert taken.contains(np.concatenate([hashes_of(seed, 200) for seed in seeds])).all()
         taken.close()
     filters.abandon()
     _wipe(tmp_path / "own" / "page-0.bloom")
-    again = opened(tmp_path / "own", TAILED)
+    again = opened(tmp_path / "own", INCREMENTAL)
     assert again.was_clean
     assert again.contains(np.concatenate([hashes_of(seed, 200) for seed in (1, 2, 3, 4)])).all()
 
 
 def test_a_journal_stays_small_beside_its_page_without_any_snapshot(tmp_path: Path) -> None:
     """Eight bytes a key would be more than all the filter has."""
-    filters = opened(tmp_path, TAILED)
+    filters = opened(tmp_path, INCREMENTAL)
     for number in range(45):
         filters.add(hashes_of(number, 400))
         sizes = {path.suffix: path.stat().st_size for path in tmp_path.glob("page-*")}
@@ -157,25 +157,25 @@ def test_a_journal_stays_small_beside_its_page_without_any_snapshot(tmp_path: Pa
     filters.sync()
     filters.abandon()
     _wipe(tmp_path / "page-0.bloom")
-    again = opened(tmp_path, TAILED)
+    again = opened(tmp_path, INCREMENTAL)
     assert again.was_clean
     assert again.contains(np.concatenate([hashes_of(number, 400) for number in range(45)])).all()
 
 
 def test_a_page_that_became_full_is_trusted_when_the_next_one_was_begun(tmp_path: Path) -> None:
-    """Its stem and its journal are given up then."""
-    filters = opened(tmp_path, TAILED)
+    """Its base and its journal are discarded then."""
+    filters = opened(tmp_path, INCREMENTAL)
     filters.add(hashes_of(1, 20_000))
     filters.add(hashes_of(2, 20_000))
     assert filters.pages == 2
     filters.abandon()
     _wipe(tmp_path / "page-1.bloom")
-    again = opened(tmp_path, TAILED)
+    again = opened(tmp_path, INCREMENTAL)
     assert again.was_clean
     assert again.contains(hashes_of(1, 20_000)).all()
 
 
-def test_a_filter_from_a_snapshot_can_be_trusted_without_its_stem(tmp_path: Path) -> None:
+def test_a_filter_from_a_snapshot_can_be_trusted_without_its_base(tmp_path: Path) -> None:
     _left_open(tmp_path)
     assert list((tmp_path / "taken-1").glob("*.tail"))
     taken = opened(tmp_path / "taken-1", SMALL)  # in which so small a page has none
@@ -184,14 +184,14 @@ def test_a_filter_from_a_snapshot_can_be_trusted_without_its_stem(tmp_path: Path
 
 
 def _only_named_files(folder: Path) -> bool:
-    named = {INDEX_NAME, *read_index(folder / INDEX_NAME).names()}
+    named = {MANIFEST_NAME, *read_manifest(folder / MANIFEST_NAME).names()}
     return {path.name for path in folder.iterdir()} == named
 
 
 def test_nothing_stays_in_the_folder_that_the_record_does_not_name(tmp_path: Path) -> None:
     """Stems and journals that are over, of a failed snapshot or of a page that became full, are removed."""
     held: list[Hashes] = []
-    filters = opened(tmp_path / "own", TAILED, held=held)
+    filters = opened(tmp_path / "own", INCREMENTAL, held=held)
     for number in range(16):
         filters.add(hashes_of(number, 6_000))
         held.append(hashes_of(number, 6_000))
@@ -217,11 +217,11 @@ def test_pages_that_cannot_be_made_into_one_stay_as_they_are(tmp_path: Path) -> 
         yield from own[1:]
 
     own: list[Hashes] = []
-    filters = FilterFiles(tmp_path, SMALL, stored=stored)
+    filters = BloomFilter(tmp_path, SMALL, stored=stored)
     filters.add(hashes_of(99, 1))
     own.append(hashes_of(99, 1))
     filters.close()
-    filters = FilterFiles(tmp_path, SMALL, stored=stored)  # without the hashes that came before
+    filters = BloomFilter(tmp_path, SMALL, stored=stored)  # without the hashes that came before
     while filters.pages < 3 or filters._pages[-1].room >= 700:
         own.append(hashes_of(len(own), 700))
         filters.add(own[-1])
@@ -241,19 +241,19 @@ def test_pages_that_cannot_be_made_into_one_stay_as_they_are(tmp_path: Path) -> 
     assert again.contains(np.concatenate([*own, hashes_of(50, 700)])).all()
 
 
-@pytest.mark.parametrize("how", [SMALL, TAILED])
+@pytest.mark.parametrize("how", [SMALL, INCREMENTAL])
 def test_after_kill_9_everything_added_before_the_last_sync_or_again_is_found(
     tmp_path: Path, how: FilterSettings
 ) -> None:
     """Case 22: a killed writer leaves a superset of what it synced, in the copy and in its next snapshot.
 
-    A large page is mended even when all its bytes were lost.
+    A large page is restored even when all its bytes were lost.
     """
     folder, synced = tmp_path / "own", 0
     for life in range(3):
         synced = _life_until_kill(folder, how, synced, 4 * life + 3)
-        if how is TAILED:
-            _wipe(folder / f"page-{read_index(folder / INDEX_NAME).last}.bloom")
+        if how is INCREMENTAL:
+            _wipe(folder / f"page-{read_manifest(folder / MANIFEST_NAME).last}.bloom")
         filters = opened(folder, how, held=[_batches(0, synced + 2)])
         assert filters.was_clean or how is SMALL
         assert filters.contains(_batches(0, synced)).all()
@@ -308,7 +308,7 @@ def _life_until_kill(folder: Path, how: FilterSettings, start: int, pauses: int)
     return max(int(number) for number in text.split())
 
 
-def test_a_large_filter_that_was_left_open_is_mended_without_a_look_at_the_keys(
+def test_a_large_filter_that_was_left_open_is_restored_without_reading_the_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Case 22: reading all keys again takes minutes for hundreds of millions of them."""

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 
 from tests.dedup.model import Row
-from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backend import StateChanges
 from tidegate.checkpoint.keys.layout import SEGMENT_PREFIX_BYTES, segment_of_entry
 from tidegate.checkpoint.keys.spark_hash import groups_of_hashes
-from tidegate.dedup.columns import Found, KeyColumn, Longs
+from tidegate.dedup.columns import Longs, SegmentKeys, StoredTimes
 from tidegate.dedup.decision import BatchColumns
 from tidegate.dedup.identity import digest_bytes, digest_columns
 from tidegate.dedup.settings import SegmentRule
@@ -19,7 +19,7 @@ from tidegate.dedup.settings import SegmentRule
 GROUPS = 128
 
 
-class Shelf:
+class DictStore:
     """Entries by segment and key; the value is what a change put there."""
 
     def __init__(self, rule: SegmentRule, *, with_offsets: bool) -> None:
@@ -27,7 +27,7 @@ class Shelf:
         self._with_offsets = with_offsets
         self._entries: dict[tuple[int, bytes], bytes] = {}
 
-    def apply(self, changes: Changes) -> None:
+    def apply(self, changes: StateChanges) -> None:
         for entry, value in changes.entries.items():
             assert value is not None
             self._entries[segment_of_entry(entry), entry[:2] + entry[SEGMENT_PREFIX_BYTES:]] = value
@@ -43,7 +43,7 @@ class Shelf:
             if first is not None and segment < first:
                 del self._entries[segment, key]
 
-    def lookup(self, keys: KeyColumn, from_us: Longs, to_us: Longs) -> Found:
+    def lookup(self, keys: SegmentKeys, from_us: Longs, to_us: Longs) -> StoredTimes:
         found = []
         for row, (key, low, high) in enumerate(
             zip(keys.to_list(), from_us.tolist(), to_us.tolist(), strict=True)
@@ -53,7 +53,7 @@ class Shelf:
                     if low <= time_us <= high:
                         found.append((row, time_us, offset))
         columns = [np.array([one[place] for one in found], np.int64) for place in range(3)]
-        return Found(columns[0], columns[1], columns[2] if self._with_offsets else None)
+        return StoredTimes(columns[0], columns[1], columns[2] if self._with_offsets else None)
 
     def stamps(self, segment: int, key: bytes) -> list[tuple[int, int]]:
         value = self._entries.get((segment, key), b"")
@@ -80,20 +80,20 @@ class Shelf:
         )
 
 
-def key_column(keys: Sequence[tuple[str | None, int | None]], *, exact: bool = False) -> KeyColumn:
+def key_column(keys: Sequence[tuple[str | None, int | None]], *, exact: bool = False) -> SegmentKeys:
     """Return the column of keys of a text and a number."""
     texts = pa.array([text for text, _ in keys], pa.string())
     numbers = pa.array([number for _, number in keys], pa.int64())
     first, second = digest_columns([texts, numbers])
     groups = groups_of_hashes(first, GROUPS)
     if exact:
-        return KeyColumn.of_exact(
+        return SegmentKeys.of_exact(
             [
                 int(group).to_bytes(2, "big") + repr(key).encode()
                 for group, key in zip(groups, keys, strict=True)
             ]
         )
-    return KeyColumn.of_digests(digest_bytes(groups, first, second))
+    return SegmentKeys.of_digests(digest_bytes(groups, first, second))
 
 
 def columns_of(rows: Sequence[Row], *, with_offsets: bool, exact: bool = False) -> BatchColumns:

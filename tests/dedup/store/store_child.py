@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.dedup.store.stores import DAY, SETTINGS, Remembered, packed, random_keys, version
-from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backend import StateChanges
 from tidegate.dedup.columns import Bytes, Longs
 from tidegate.dedup.store import segment
 from tidegate.dedup.store.store import SegmentStore
@@ -58,8 +58,8 @@ def take(store: SegmentStore, seed: int, batch: int) -> None:
     changes = packed(SETTINGS.rule, *rows_of(seed, batch))
     if batch % 3 == 1:
         for entries in changes.packed[:-1]:
-            store.apply_early(Changes(packed=[entries]), version(batch))
-        changes = Changes(packed=changes.packed[-1:])
+            store.apply_early(StateChanges(packed=[entries]), version(batch))
+        changes = StateChanges(packed=changes.packed[-1:])
     store.apply(changes, version(batch))
 
 

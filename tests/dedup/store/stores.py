@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidegate.checkpoint.backend import Changes, PackedEntries, Version
-from tidegate.dedup.columns import Bytes, KeyColumn, Longs, encode_times
+from tidegate.checkpoint.backend import PackedEntries, StateChanges, Version
+from tidegate.dedup.columns import Bytes, Longs, SegmentKeys, encode_times
 from tidegate.dedup.settings import SegmentRule, SegmentSettings
 from tidegate.dedup.store.store import SegmentStore
 
@@ -39,9 +39,9 @@ def random_keys(rng: np.random.Generator, count: int) -> Bytes:
     return keys
 
 
-def packed(rule: SegmentRule, keys: Bytes, times_us: Longs, offsets: Longs | None = None) -> Changes:
+def packed(rule: SegmentRule, keys: Bytes, times_us: Longs, offsets: Longs | None = None) -> StateChanges:
     """Return the changes that store one time for each key, by segment, sorted."""
-    changes = Changes()
+    changes = StateChanges()
     values = encode_times(times_us, offsets)
     segments = rule.segments_of(times_us)
     rows = keys.view("V18").reshape(-1).tolist()
@@ -74,7 +74,7 @@ def everything(
 ) -> set[Entry]:
     """Look all keys up, over all time unless less of it is asked for."""
     named = list(keys)
-    column = KeyColumn.of_digests(np.frombuffer(b"".join(named), np.uint8).reshape(-1, 18))
+    column = SegmentKeys.of_digests(np.frombuffer(b"".join(named), np.uint8).reshape(-1, 18))
     found = store.lookup(column, np.full(len(named), from_us, np.int64), np.full(len(named), to_us, np.int64))
     return {
         (named[row], time) for row, time in zip(found.rows.tolist(), found.times_us.tolist(), strict=True)

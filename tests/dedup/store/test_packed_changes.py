@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.checkpoint.batches import open_new
 from tests.dedup.store.stores import DAY, SETTINGS, everything, packed, random_keys
 from tidegate.checkpoint import changelog
-from tidegate.checkpoint.backend import Changes, PackedEntries
+from tidegate.checkpoint.backend import PackedEntries, StateChanges
 from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.changelog import ChangeWriter, parts, read_changes
-from tidegate.checkpoint.commit import Fresh
+from tidegate.checkpoint.changelog import ChangelogWriter, decode_changes, read_changes
+from tidegate.checkpoint.commit import OpenBatch
 from tidegate.checkpoint.commit_record import RunFacts, StoredFile
-from tidegate.checkpoint.settings import Asked, StateSettings
-from tidegate.checkpoint.store import Depot
+from tidegate.checkpoint.settings import BatchRequest, StateSettings
+from tidegate.checkpoint.store import CheckpointStore
 from tidegate.dedup.columns import encode_times
 from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
 from tidegate.errors import InvariantBroken, StorageCorrupt
@@ -27,8 +28,8 @@ KEYS = random_keys(RNG, 40)
 VALUES = encode_times(np.arange(-20, 20, dtype=np.int64))
 
 
-def written(depot: Depot, *changes: Changes) -> StoredFile:
-    writer = ChangeWriter(depot.writer("p/v1.a.changes"))
+def written(checkpoint_store: CheckpointStore, *changes: StateChanges) -> StoredFile:
+    writer = ChangelogWriter(checkpoint_store.writer("p/v1.a.changes"))
     for part in changes:
         writer.add(part)
     return writer.close()
@@ -40,12 +41,14 @@ def same(left: PackedEntries, right: PackedEntries) -> bool:
 
 
 def test_packed_entries_come_back_beside_others(tmp_path: Path) -> None:
-    depot = Depot(tmp_path)
+    checkpoint_store = CheckpointStore(tmp_path)
     one, two = PackedEntries(-3, KEYS, VALUES), PackedEntries(1 << 40, KEYS[:1], VALUES[:1])
     stored = written(
-        depot, Changes([(b"a", b"b")], {b"k": b"v"}, [one]), Changes([(b"c", b"d")], packed=[two])
+        checkpoint_store,
+        StateChanges([(b"a", b"b")], {b"k": b"v"}, [one]),
+        StateChanges([(b"c", b"d")], packed=[two]),
     )
-    found = list(read_changes(depot, "p", stored))
+    found = list(read_changes(checkpoint_store, "p", stored))
     assert [(part.ranges, part.entries) for part in found] == [
         ([(b"a", b"b")], {b"k": b"v"}),
         ([], {}),
@@ -58,28 +61,33 @@ def test_packed_entries_come_back_beside_others(tmp_path: Path) -> None:
 
 def test_many_packed_entries_lie_in_several_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog, "SECTION_ENTRIES_MAX", 16)
-    depot = Depot(tmp_path)
+    checkpoint_store = CheckpointStore(tmp_path)
     whole = PackedEntries(4, KEYS, VALUES)
-    found = [part.packed[0] for part in read_changes(depot, "p", written(depot, Changes(packed=[whole])))]
+    found = [
+        part.packed[0]
+        for part in read_changes(
+            checkpoint_store, "p", written(checkpoint_store, StateChanges(packed=[whole]))
+        )
+    ]
     assert [len(part.keys) for part in found] == [16, 16, 8]
     keys, values = (np.concatenate([getattr(part, side) for part in found]) for side in ("keys", "values"))
     assert same(PackedEntries(4, keys, values), whole)
 
 
 def test_every_changed_or_cut_byte_is_noticed(tmp_path: Path) -> None:
-    depot = Depot(tmp_path)
-    written(depot, Changes(packed=[PackedEntries(0, KEYS, VALUES)]))
-    content = depot.path("p/v1.a.changes").read_bytes()
+    checkpoint_store = CheckpointStore(tmp_path)
+    written(checkpoint_store, StateChanges(packed=[PackedEntries(0, KEYS, VALUES)]))
+    content = checkpoint_store.path("p/v1.a.changes").read_bytes()
     for at in range(len(content)):
         damaged = bytearray(content)
         damaged[at] ^= 0x20
         for wrong in (bytes(damaged), content[:at]):
             with pytest.raises(StorageCorrupt, match="place"):
-                list(parts(wrong, "place"))
+                list(decode_changes(wrong, "place"))
 
 
-def asked_for(tmp_path: Path, number: int, attempt: str = "a") -> Asked:
-    return Asked(
+def asked_for(tmp_path: Path, number: int, attempt: str = "a") -> BatchRequest:
+    return BatchRequest(
         checkpoint=str(tmp_path / "checkpoint"),
         operator="orders",
         partition=0,
@@ -104,16 +112,16 @@ def test_changes_written_early_reach_the_copy_with_the_head(tmp_path: Path) -> N
     changes = [packed(SETTINGS.rule, keys[at : at + 20], times_us[at : at + 20]) for at in (0, 20, 40)]
     wanted = set(zip(keys.view("V18").reshape(-1).tolist(), times_us.tolist(), strict=True))
     named = [key for key, _ in wanted]
-    with open_batch(asked_for(tmp_path, 0), settings(tmp_path), CLOCK) as opened:
+    with open_new(asked_for(tmp_path, 0), settings(tmp_path), CLOCK) as opened:
         assert isinstance(opened.backend, SegmentStore)
         for part in changes[:2]:
             opened.add_changes(part)
         assert everything(opened.backend, named) == set()
         opened.publish(changes[2], RunFacts(rows_in=60, rows_out=60))
         assert everything(opened.backend, named) == wanted
-    with open_batch(asked_for(tmp_path, 1), settings(tmp_path), CLOCK) as opened:
+    with open_new(asked_for(tmp_path, 1), settings(tmp_path), CLOCK) as opened:
         assert opened.report is not None
-        assert (opened.report.way, opened.report.change_files) == ("local", 0)
+        assert (opened.report.source, opened.report.change_files) == ("local", 0)
         assert isinstance(opened.backend, SegmentStore)
         assert everything(opened.backend, named) == wanted
 
@@ -124,24 +132,24 @@ def test_a_batch_that_failed_leaves_nothing_of_what_it_wrote_early(tmp_path: Pat
     with pytest.raises(ZeroDivisionError):
         _fail(tmp_path, changes)
     assert not list(tmp_path.rglob("*.changes"))
-    with open_batch(asked_for(tmp_path, 0, attempt="b"), settings(tmp_path), CLOCK) as opened:
+    with open_new(asked_for(tmp_path, 0, attempt="b"), settings(tmp_path), CLOCK) as opened:
         assert isinstance(opened.backend, SegmentStore)
         assert everything(opened.backend, keys.view("V18").reshape(-1).tolist()) == set()
 
 
-def _fail(tmp_path: Path, changes: Changes) -> None:
-    with open_batch(asked_for(tmp_path, 0), settings(tmp_path), CLOCK) as opened:
+def _fail(tmp_path: Path, changes: StateChanges) -> None:
+    with open_new(asked_for(tmp_path, 0), settings(tmp_path), CLOCK) as opened:
         opened.add_changes(changes)
         raise ZeroDivisionError
 
 
 def test_a_batch_either_spills_or_adds_early(tmp_path: Path) -> None:
     with open_batch(asked_for(tmp_path, 0), settings(tmp_path), CLOCK) as opened:
-        assert isinstance(opened, Fresh)
-        opened.add_changes(Changes())
+        assert isinstance(opened, OpenBatch)
+        opened.add_changes(StateChanges())
         with pytest.raises(InvariantBroken, match="early"):
-            opened.spill(Changes())
-    with open_batch(asked_for(tmp_path, 0, attempt="b"), settings(tmp_path), CLOCK) as opened:
-        opened.spill(Changes())
+            opened.spill(StateChanges())
+    with open_new(asked_for(tmp_path, 0, attempt="b"), settings(tmp_path), CLOCK) as opened:
+        opened.spill(StateChanges())
         with pytest.raises(InvariantBroken, match="spilled"):
-            opened.add_changes(Changes())
+            opened.add_changes(StateChanges())

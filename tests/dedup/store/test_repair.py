@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.dedup.copies import MINUTE_US, OPERATOR, Job, Model, flip, marks, rows_of, settings
-from tidegate.checkpoint.backend import Changes, Version
-from tidegate.checkpoint.batch import open_batch
+from tests.checkpoint.batches import open_new
+from tests.dedup.store.copies import MINUTE_US, OPERATOR, Job, Model, flip, marks, rows_of, settings
+from tidegate.checkpoint.backend import StateChanges, Version
 from tidegate.checkpoint.settings import StateSettings
 from tidegate.checkpoint.snapshot import read_manifest, snapshot_batches
 from tidegate.dedup.settings import SegmentSettings
@@ -69,7 +69,7 @@ def test_a_segment_whose_folder_is_gone_is_made_again_and_the_others_are_not_tou
     with caplog.at_level(logging.WARNING):
         assert job.stored(BATCHES) == model.counted()
     (report,) = job.reports
-    assert (report.way, report.from_batch) == ("local", BATCHES - 1)
+    assert (report.source, report.from_batch) == ("local", BATCHES - 1)
     assert [(part.name, part.from_batch, part.change_files) for part in report.parts] == [(LOST, 5, 1)]
     assert any(LOST in message for message in caplog.messages)
     job.stop()
@@ -93,7 +93,7 @@ def test_damage_that_a_lookup_finds_costs_one_attempt_and_one_segment(job: Job, 
     again = [(key, at_us + 1) for key, at_us in rows_of(BATCHES - 1) if at_us // MINUTE_US >= LOST_MINUTES]
     with pytest.raises(StorageCorrupt):
         job.do(BATCHES, 0, again)
-    assert not job.depot.exists(f"e0/0/v{BATCHES}.head")
+    assert not job.checkpoint_store.exists(f"e0/0/v{BATCHES}.head")
     assert job.run(BATCHES, again) == model.take(again)
     assert [part.name for part in job.reports[-1].parts] == [LOST]
     job.stop()
@@ -105,14 +105,14 @@ def test_damage_that_a_lookup_finds_costs_one_attempt_and_one_segment(job: Job, 
 
 def test_an_older_snapshot_serves_when_the_newest_has_the_segment_damaged(job: Job, model: Model) -> None:
     newest, older = _snapshots(job)
-    manifest = read_manifest(job.depot, 0, 0, newest)
+    manifest = read_manifest(job.checkpoint_store, 0, 0, newest)
     assert manifest is not None
     own = [file for file in manifest.files if file.name.startswith(f"{LOST}/") and file.size_bytes]
-    old = read_manifest(job.depot, 0, 0, older)
+    old = read_manifest(job.checkpoint_store, 0, 0, older)
     assert old is not None
     shared = {file.stored for file in old.files}
     damaged = next(file for file in own if file.stored not in shared)
-    flip(job.depot.path(f"e0/0/{damaged.stored}"))
+    flip(job.checkpoint_store.path(f"e0/0/{damaged.stored}"))
     shutil.rmtree(job.segment(LOST_MINUTES))
     assert job.stored(BATCHES) == model.counted()
     (report,) = job.reports
@@ -136,7 +136,7 @@ def test_a_segment_that_began_after_the_snapshot_is_made_from_change_files(room:
 def test_without_its_change_file_a_segment_is_refused_by_name_and_nothing_is_lost(
     job: Job, model: Model
 ) -> None:
-    changes = job.depot.path(f"e0/0/{job.head(BATCHES - 1).changes.file}")
+    changes = job.checkpoint_store.path(f"e0/0/{job.head(BATCHES - 1).changes.file}")
     whole = changes.read_bytes()
     flip(changes)
     shutil.rmtree(job.segment(LOST_MINUTES))
@@ -149,7 +149,7 @@ def test_without_its_change_file_a_segment_is_refused_by_name_and_nothing_is_los
 class _Full(SegmentStore):
     """A store whose disk is full when a part is to be caught up."""
 
-    def apply_to_part(self, part: str, changes: Changes, version: Version) -> None:  # noqa: ARG002
+    def apply_to_part(self, part: str, changes: StateChanges, version: Version) -> None:  # noqa: ARG002
         raise StorageFull(path=str(self.folder), free_bytes=0)
 
 
@@ -191,7 +191,7 @@ def test_no_snapshot_is_taken_of_a_copy_that_lacks_a_segment(job: Job) -> None:
 
 
 def test_several_segments_at_once_are_made_again(job: Job, model: Model) -> None:
-    with open_batch(job.asked(BATCHES), job.settings, SystemClock()) as opened:
+    with open_new(job.asked(BATCHES), job.settings, SystemClock()) as opened:
         assert isinstance(opened.backend, SegmentStore)
         live = [segment.start_ms for segment in opened.backend.segments()]
     job.stop()
@@ -204,7 +204,7 @@ def test_several_segments_at_once_are_made_again(job: Job, model: Model) -> None
 
 
 def _snapshots(job: Job) -> list[int]:
-    return snapshot_batches(job.depot, 0, 0)[::-1][:2]
+    return snapshot_batches(job.checkpoint_store, 0, 0)[::-1][:2]
 
 
 def _segments(job: Job) -> SegmentSettings:

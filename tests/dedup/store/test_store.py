@@ -22,9 +22,9 @@ from tests.dedup.store.stores import (
     version,
 )
 from tests.storage.live_copy import copy_still
-from tidegate.checkpoint.backend import Changes, PackedEntries, Version
+from tidegate.checkpoint.backend import PackedEntries, StateChanges, Version
 from tidegate.checkpoint.keys.layout import META_GROUP, entry_prefix, group_range, segment_prefix
-from tidegate.dedup.columns import Bytes, KeyColumn, Longs, encode_times
+from tidegate.dedup.columns import Bytes, Longs, SegmentKeys, encode_times
 from tidegate.dedup.store import segments
 from tidegate.dedup.store.keys import bound_inside, outside
 from tidegate.dedup.store.store import SegmentStore
@@ -64,7 +64,7 @@ def test_every_time_is_found_and_unknown_keys_have_none(store: SegmentStore) -> 
     assert everything(store, known.times) == known.entries()
     strangers = random_keys(np.random.default_rng(99), 500).view("V18").reshape(-1).tolist()
     assert everything(store, strangers) == set()
-    tallies = store.tallies()
+    tallies = store.lookup_counters()
     assert tallies.filter_probes == 3 * (len(known.times) + 500)
     assert tallies.reads == tallies.filter_maybe < 2 * len(known.times)
     assert tallies.filter_false == tallies.filter_maybe - len(known.times)
@@ -84,7 +84,7 @@ def test_a_span_includes_both_ends_and_crosses_segments(store: SegmentStore) -> 
 
 
 def found(store: SegmentStore, keys: Bytes, from_us: int, to_us: int) -> list[int]:
-    column = KeyColumn.of_digests(keys)
+    column = SegmentKeys.of_digests(keys)
     span = np.full(len(keys), from_us, np.int64), np.full(len(keys), to_us, np.int64)
     return sorted(store.lookup(column, *span).times_us.tolist())
 
@@ -108,7 +108,11 @@ def test_few_segments_stay_open_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     known = filled(store, days=200)
     assert len(store.segments()) == 4
     assert everything(store, known.times) == known.entries()
-    awake = [slot for slot in store._shelf.slots.values() if slot.opened and not slot.opened.is_resting]
+    awake = [
+        entry
+        for entry in store._cache.entries.values()
+        if entry.segment and not entry.segment.is_table_closed
+    ]
     assert len(awake) <= 2
     store.close()
 
@@ -119,7 +123,7 @@ def test_offsets_lie_beside_times(tmp_path: Path) -> None:
     times_us, offsets = np.array([5, -5, 60 * DAY]), np.array([0, -7, 1 << 62])
     store.apply(packed(store.rule, keys, times_us, offsets), version(0))
     span = np.full(3, ALL_TIME, np.int64)
-    answer = store.lookup(KeyColumn.of_digests(keys), -span, span)
+    answer = store.lookup(SegmentKeys.of_digests(keys), -span, span)
     assert answer.offsets is not None
     given = answer.rows.tolist(), answer.times_us.tolist(), answer.offsets.tolist()
     assert given == ([0, 1, 2], times_us.tolist(), offsets.tolist())
@@ -133,7 +137,7 @@ def test_a_key_keeps_several_times_where_a_segment_is_longer_than_the_retention(
     keys = random_keys(np.random.default_rng(5), 2)
     twice = np.vstack([keys[:1], keys[:1]])
     values = encode_times(np.array([1_000_000, 30_000_000]), np.array([1, 2]))
-    store.apply(Changes(packed=[PackedEntries(0, twice, values)]), version(0))
+    store.apply(StateChanges(packed=[PackedEntries(0, twice, values)]), version(0))
     for batch in (1, 1):  # the same batch once more changes nothing
         store.apply(
             packed(store.rule, keys, np.array([15_000_000, 59_999_999]), np.array([3, 4])), version(batch)
@@ -143,7 +147,7 @@ def test_a_key_keeps_several_times_where_a_segment_is_longer_than_the_retention(
     outer = outside(0, keys[0].tobytes())
     stored = store.get(outer)
     assert stored is not None
-    store.write_partly(Changes(entries={outer: values[0].tobytes()}))
+    store.write_partly(StateChanges(entries={outer: values[0].tobytes()}))
     assert store.get(outer) == stored
     store.close()
 
@@ -153,9 +157,9 @@ def test_exact_keys_of_any_length_are_found(tmp_path: Path) -> None:
     store = SegmentStore(tmp_path, replace(SETTINGS, exact_keys=True))
     keys = [b"\x00\x01" + b"k" * length for length in (1, 5, 5_000)] + [b"\x00\x02kkkkk"]
     value = encode_times(np.array([7])).tobytes()
-    store.apply(Changes(entries={outside(0, key): value for key in keys[:3]}), version(0))
+    store.apply(StateChanges(entries={outside(0, key): value for key in keys[:3]}), version(0))
     span = np.full(4, ALL_TIME, np.int64)
-    answer = store.lookup(KeyColumn.of_exact(keys), -span, span)
+    answer = store.lookup(SegmentKeys.of_exact(keys), -span, span)
     assert (answer.rows.tolist(), answer.times_us.tolist()) == ([0, 1, 2], [7, 7, 7])
     store.close()
 
@@ -274,8 +278,8 @@ def test_a_scan_gives_all_segments_in_key_order(store: SegmentStore) -> None:
 
 def test_ranges_of_key_groups_go_from_every_segment(store: SegmentStore) -> None:
     known = filled(store)
-    store.write_partly(Changes(ranges=[(b"", b"\x00\x08"), (b"\x00\x10", META_GROUP)]))
-    store.apply(Changes(), Version(1, 4, "ground"))
+    store.write_partly(StateChanges(ranges=[(b"", b"\x00\x08"), (b"\x00\x10", META_GROUP)]))
+    store.apply(StateChanges(), Version(1, 4, "ground"))
     left = {entry for entry in known.entries() if 8 <= entry[0][1] < 16}
     assert everything(store, known.times) == left != set()
     assert store.sizes().entry_count == len(left)
@@ -300,7 +304,7 @@ def test_event_times_all_over_the_place_are_refused_before_anything_is_made(stor
 
 def test_entries_of_another_kind_of_state_are_refused(store: SegmentStore) -> None:
     with pytest.raises(InvariantBroken, match="no entry of a segmented store"):
-        store.apply(Changes(entries={entry_prefix(1, 1) + b"key-of-state": b"v"}), version(0))
+        store.apply(StateChanges(entries={entry_prefix(1, 1) + b"key-of-state": b"v"}), version(0))
     assert store.version() is None
 
 
@@ -324,6 +328,18 @@ def test_a_full_disk_refuses_a_batch_and_changes_nothing(tmp_path: Path, count: 
     store.apply(changes, version(3))
     known.add(keys, np.full(count, 60 * DAY))
     assert everything(store, known.times) == known.entries()
+    store.close()
+
+
+def test_a_store_whose_segments_were_removed_takes_no_batch(tmp_path: Path) -> None:
+    store = SegmentStore(tmp_path, SETTINGS)
+    filled(store)
+    for folder in tmp_path.iterdir():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    changes = packed(RULE, random_keys(np.random.default_rng(8), 10), np.full(10, 60 * DAY))
+    with pytest.raises(StorageFailed):
+        store.apply(changes, version(3))
     store.close()
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.dedup.store.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
 from tests.storage.live_copy import copy_still
-from tidegate.checkpoint.backend import Changes, Parted, Version
+from tidegate.checkpoint.backend import StateChanges, SupportsParts, Version
 from tidegate.checkpoint.keys.layout import group_range
 from tidegate.dedup.columns import Bytes, Longs
 from tidegate.dedup.store import segment
-from tidegate.dedup.store.manifest import MARK_NAME
+from tidegate.dedup.store.manifest import MANIFEST_NAME
 from tidegate.dedup.store.store import SegmentStore
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed
 
@@ -23,7 +23,7 @@ PART = "orders.4320000000"
 BATCHES = 4
 
 
-def changes_of(batch: int) -> tuple[Changes, Bytes, Longs]:
+def changes_of(batch: int) -> tuple[StateChanges, Bytes, Longs]:
     rng = np.random.default_rng(batch)
     count = 1_500 if batch % 2 else 300
     keys, times_us = random_keys(rng, count), rng.integers(0, 120 * DAY, count)
@@ -58,12 +58,12 @@ def copy(tmp_path: Path) -> Path:
 
 def mend(store: SegmentStore, snapshot: Path) -> None:
     """Bring the missing parts back: from the snapshot, then by what the batches since did to them."""
-    assert isinstance(store, Parted)
+    assert isinstance(store, SupportsParts)
     for part in store.missing_parts():
-        store.lay_part(part, snapshot / part)
+        store.replace_part(part, snapshot / part)
         for batch in range(2, BATCHES):
             store.apply_to_part(part, changes_of(batch)[0], version(batch))
-        store.end_part(part)
+        store.finish_part(part)
 
 
 def check_mended(copy: Path, known: Remembered) -> None:
@@ -126,7 +126,9 @@ def test_damage_that_is_found_while_a_batch_is_written_sets_the_segment_aside(co
     _flip_table(copy)
     store = SegmentStore(copy, SETTINGS)
     with pytest.raises(StorageCorrupt, match=PART):
-        store.apply(Changes(ranges=[group_range(range(group, group + 1)) for group in range(32)]), version(4))
+        store.apply(
+            StateChanges(ranges=[group_range(range(group, group + 1)) for group in range(32)]), version(4)
+        )
     assert store.missing_parts() == [PART]
     assert store.version() == version(3)
     store.close()
@@ -171,9 +173,9 @@ def test_a_part_that_was_not_ended_is_missing_again(copy: Path, known: Remembere
     shutil.rmtree(copy / PART)
     shutil.copytree(copy.with_name("snapshot"), copy.with_name("fetched"))
     store = SegmentStore(copy, SETTINGS)
-    store.lay_part(PART, copy.with_name("fetched") / PART)
+    store.replace_part(PART, copy.with_name("fetched") / PART)
     with pytest.raises(StorageCorrupt, match="not to 3"):
-        store.end_part(PART)
+        store.finish_part(PART)
     for batch in range(2, BATCHES):
         store.apply_to_part(PART, changes_of(batch)[0], version(batch))
     with pytest.raises(StorageCorrupt, match="missing"):
@@ -185,15 +187,15 @@ def test_a_part_that_was_not_ended_is_missing_again(copy: Path, known: Remembere
 def test_a_part_that_no_snapshot_has_begins_empty(copy: Path, known: Remembered) -> None:
     shutil.rmtree(copy / PART)
     store = SegmentStore(copy, SETTINGS)
-    store.lay_part(PART, copy.with_name("nothing"))
+    store.replace_part(PART, copy.with_name("nothing"))
     for batch in range(BATCHES):
         store.apply_to_part(PART, changes_of(batch)[0], version(batch))
-    store.end_part(PART)
+    store.finish_part(PART)
     assert everything(store, known.times) == known.entries()
     with pytest.raises(InvariantBroken, match="not being filled"):
         store.apply_to_part(PART, changes_of(3)[0], version(3))
     with pytest.raises(InvariantBroken, match="no part"):
-        store.lay_part("orders.1", copy)
+        store.replace_part("orders.1", copy)
     store.close()
 
 
@@ -220,9 +222,9 @@ def test_a_damaged_filter_is_made_again_from_the_keys(copy: Path, known: Remembe
 
 
 def test_a_damaged_mark_is_named(copy: Path) -> None:
-    place = copy / MARK_NAME
+    place = copy / MANIFEST_NAME
     place.write_bytes(place.read_bytes()[:-9])
-    with pytest.raises(StorageCorrupt, match=MARK_NAME):
+    with pytest.raises(StorageCorrupt, match=MANIFEST_NAME):
         SegmentStore(copy, SETTINGS)
 
 
@@ -261,7 +263,7 @@ def test_a_segment_that_is_ahead_gives_no_answer(ahead: Path, known: Remembered)
 def test_a_segment_that_is_ahead_by_another_head_is_of_another_run(ahead: Path) -> None:
     store = SegmentStore(ahead, SETTINGS)
     store.apply(changes_of(4)[0], version(4))
-    with pytest.raises(StorageCorrupt, match="another head"):
+    with pytest.raises(StorageCorrupt, match="another commit record"):
         store.apply(changes_of(5)[0], Version(0, 5, "other"))
     assert store.version() == version(4)
     store.close()
@@ -270,8 +272,8 @@ def test_a_segment_that_is_ahead_by_another_head_is_of_another_run(ahead: Path) 
 def test_a_segment_that_is_ahead_of_a_batch_that_leaves_it_alone_is_of_another_run(ahead: Path) -> None:
     store = SegmentStore(ahead, SETTINGS)
     store.apply(changes_of(4)[0], version(4))
-    with pytest.raises(StorageCorrupt, match="another head"):
-        store.apply(Changes(), version(5))
+    with pytest.raises(StorageCorrupt, match="another commit record"):
+        store.apply(StateChanges(), version(5))
     store.close()
 
 
@@ -279,7 +281,7 @@ def test_a_published_batch_that_was_taken_in_part_is_taken_whole_again(copy: Pat
     whole, keys, times_us = changes_of(5)
     store = SegmentStore(copy, SETTINGS)
     for entries in whole.packed[:2]:
-        store.apply_early(Changes(packed=[entries]), version(4))
+        store.apply_early(StateChanges(packed=[entries]), version(4))
     assert store.version() == version(3)
     with pytest.raises(StorageFailed, match="part of a batch"):
         everything(store, known.times)
@@ -289,8 +291,8 @@ def test_a_published_batch_that_was_taken_in_part_is_taken_whole_again(copy: Pat
     again = SegmentStore(killed, SETTINGS)
     assert again.version() == version(3)
     for entries in whole.packed[:2]:
-        again.apply_early(Changes(packed=[entries]), version(4))
-    again.apply(Changes(packed=whole.packed[2:]), version(4))
+        again.apply_early(StateChanges(packed=[entries]), version(4))
+    again.apply(StateChanges(packed=whole.packed[2:]), version(4))
     known.add(keys, times_us)
     assert everything(again, known.times) == known.entries()
     again.close()

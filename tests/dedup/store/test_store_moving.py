@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from tests.dedup.store.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
-from tidegate.checkpoint.backend import Changes
+from tidegate.checkpoint.backend import StateChanges
 from tidegate.checkpoint.backends.rocksdb import RocksBackend
 from tidegate.checkpoint.keys.layout import META_GROUP, group_range
-from tidegate.checkpoint.rescale import Absorbing, Compacting
+from tidegate.checkpoint.rescale import SupportsCompaction, SupportsRangeCopy
 from tidegate.dedup.store import segment
-from tidegate.dedup.store.manifest import MARK_NAME
+from tidegate.dedup.store.manifest import MANIFEST_NAME
 from tidegate.dedup.store.store import SegmentStore
 from tidegate.errors import InvariantBroken, StorageCorrupt
 
@@ -42,11 +42,11 @@ def test_a_store_takes_a_range_of_another_whole_and_nothing_else_of_it(
     target, own = _filled(tmp_path / "target", 1, range(8))
     source, other = _filled(tmp_path / "source", 2, range(8, 24))
     target.expire(190 * DAY)  # the first segment is over
-    assert isinstance(target, Absorbing)
-    target.absorb(source, *group_range(range(8, 12)))
+    assert isinstance(target, SupportsRangeCopy)
+    target.copy_range(source, *group_range(range(8, 12)))
     assert target.version() is None
-    assert not (tmp_path / "target" / MARK_NAME).exists()
-    target.apply(Changes(), version(5))
+    assert not (tmp_path / "target" / MANIFEST_NAME).exists()
+    target.apply(StateChanges(), version(5))
     wanted = {entry for entry in own.entries() | _of_groups(other, range(8, 12)) if entry[1] >= 50 * DAY}
     assert everything(target, own.times | other.times) == wanted
     assert sum(facts.keys for facts in target.segments()) == len(wanted)
@@ -70,11 +70,11 @@ def test_only_segments_are_taken_and_damage_is_no_end(tmp_path: Path) -> None:
     table.write_bytes(content)
     source = SegmentStore(tmp_path / "source", SETTINGS)
     with pytest.raises(StorageCorrupt, match=table.parent.name):
-        target.absorb(source, *group_range(range(8, 24)))
+        target.copy_range(source, *group_range(range(8, 24)))
     assert source.missing_parts() == [table.parent.name]
     assert target.missing_parts() == []
     with pytest.raises(InvariantBroken, match="no segments"):
-        target.absorb(RocksBackend(tmp_path / "plain"), b"", META_GROUP)
+        target.copy_range(RocksBackend(tmp_path / "plain"), b"", META_GROUP)
     target.close()
     source.close()
 
@@ -82,12 +82,12 @@ def test_only_segments_are_taken_and_damage_is_no_end(tmp_path: Path) -> None:
 def test_what_was_cut_off_takes_no_room_after_the_files_are_merged(tmp_path: Path) -> None:
     """Case 10: it would be uploaded with the first snapshot."""
     store, known = _filled(tmp_path / "copy", 1, range(16))
-    store._shelf.flush()
+    store._cache.flush()
     before = store.sizes().size_bytes
-    assert isinstance(store, Compacting)
-    store.write_partly(Changes(ranges=[group_range(range(4, 16))]))
+    assert isinstance(store, SupportsCompaction)
+    store.write_partly(StateChanges(ranges=[group_range(range(4, 16))]))
     store.compact()
-    store.apply(Changes(), version(1))
+    store.apply(StateChanges(), version(1))
     tables = sum(file.stat().st_size for file in (tmp_path / "copy").rglob("*.sst"))
     assert tables < 0.4 * before
     assert everything(store, known.times) == _of_groups(known, range(4))

@@ -11,8 +11,8 @@ import pytest
 from tests.dedup.store.stores import DAY, SETTINGS, Remembered, everything, packed, random_keys, version
 from tests.storage.live_copy import copy_still
 from tidegate.checkpoint.recovery import apply_parts
-from tidegate.dedup.bloom.page import Page
-from tidegate.dedup.store.segments import Shelf
+from tidegate.dedup.bloom.page import FilterPage
+from tidegate.dedup.store.segments import SegmentCache
 from tidegate.dedup.store.store import SegmentStore
 
 RULE = SETTINGS.rule
@@ -24,7 +24,7 @@ class Platter:
     def __init__(self) -> None:
         self.pages: dict[str, bytearray] = {}
 
-    def take(self, page: Page, start: int, length: int) -> None:
+    def take(self, page: FilterPage, start: int, length: int) -> None:
         content = page.path.read_bytes()
         held = self.pages.setdefault(str(page.path), bytearray(len(content)))
         held[:4096] = held[:4096] if any(held[:4096]) else content[:4096]
@@ -44,13 +44,13 @@ class Platter:
 
 @pytest.fixture
 def platter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Platter]:
-    found, flush = Platter(), Page._flush
+    found, flush = Platter(), FilterPage._flush
 
-    def flushed(page: Page, start: int, length: int) -> None:
+    def flushed(page: FilterPage, start: int, length: int) -> None:
         flush(page, start, length)
         found.take(page, start, length)
 
-    monkeypatch.setattr(Page, "_flush", flushed)
+    monkeypatch.setattr(FilterPage, "_flush", flushed)
     yield found
 
 
@@ -67,9 +67,9 @@ def test_keys_that_the_filter_lost_are_added_again_by_the_catch_up(tmp_path: Pat
         known.add(keys, times_us)
         if number == 1:
             store.snapshot(tmp_path / "snapshot")  # writes the mark
-    for slot in store._shelf.slots.values():  # RocksDB writes out by itself
-        assert slot.opened is not None
-        slot.opened.table().flush()
+    for entry in store._cache.entries.values():  # RocksDB writes out by itself
+        assert entry.segment is not None
+        entry.segment.table().flush()
     platter.lose_power(tmp_path / "copy", tmp_path / "left")
     again = SegmentStore(tmp_path / "left", SETTINGS)
     assert again.version() == version(1)
@@ -86,11 +86,11 @@ def test_the_filter_is_on_the_disk_when_the_mark_is(tmp_path: Path, platter: Pla
     for number, (keys, times_us) in enumerate(given):
         store.apply(packed(RULE, keys, times_us), version(number))
         known.add(keys, times_us)
-    store._write_mark()
-    for slot in store._shelf.slots.values():
-        assert slot.opened is not None
-        held = platter.pages[str(next(slot.opened.folder.glob("page-*.bloom")))]
-        assert bytes(held[64:]) == next(slot.opened.folder.glob("page-*.bloom")).read_bytes()[64:]
+    store._write_manifest()
+    for entry in store._cache.entries.values():
+        assert entry.segment is not None
+        held = platter.pages[str(next(entry.segment.folder.glob("page-*.bloom")))]
+        assert bytes(held[64:]) == next(entry.segment.folder.glob("page-*.bloom")).read_bytes()[64:]
     store.close()
 
 
@@ -104,11 +104,11 @@ def test_the_mark_stays_the_old_one_when_segments_cannot_be_put_on_the_disk(
     store.apply(packed(RULE, *given[1]), version(1))
     before = (tmp_path / "copy" / "copy.mark").read_bytes()
 
-    def cut(_: Shelf) -> None:
+    def cut(_: SegmentCache) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Shelf, "flush", cut)
+        patched.setattr(SegmentCache, "flush", cut)
         store.snapshot(tmp_path / "two")
     assert (tmp_path / "copy" / "copy.mark").read_bytes() == before
     store.close()
@@ -122,7 +122,7 @@ def test_a_segment_that_has_one_part_of_a_batch_takes_the_others(tmp_path: Path)
     store.snapshot(tmp_path / "snapshot")
     parts = [packed(RULE, *given[1]), packed(RULE, *given[2])]
     store.apply_early(parts[0], version(1))
-    store._shelf.flush()  # and a kill before the second part
+    store._cache.flush()  # and a kill before the second part
     copy_still(tmp_path / "copy", tmp_path / "left")
     again = SegmentStore(tmp_path / "left", SETTINGS)
     apply_parts(again, parts, version(1))

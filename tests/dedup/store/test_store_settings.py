@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dedup.copies import MINUTE_US, Job, segments, settings
+from tests.dedup.store.copies import MINUTE_US, Job, segments, settings
 from tidegate import Deduplicator
 from tidegate.dedup.store.store import SegmentStoreFactory
 from tidegate.testing.clock import ManualClock

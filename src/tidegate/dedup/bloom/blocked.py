@@ -1,27 +1,26 @@
-"""A Bloom filter in an array: takes 64-bit hashes, sets and tests their bits, all in numpy.
+"""A blocked Bloom filter of 64-bit hashes in an array, computed with numpy.
 
-The array is made of lines of 64 bytes, a cache line each, of eight 64-bit words. A hash belongs to one line
+The array consists of lines of 64 bytes, a cache line each, of eight 64-bit words. A hash belongs to one line
 and sets six bits of it: three in one of the first four words and three in one of the last four. A probe
-costs one cache miss and two gathers. With 12 bits a key 0.54 % of the hashes that were never added look as
-if they had been (a filter that spreads its bits over the whole array: 0.3 %, six cache misses).
+costs one cache miss and two gathers. With 12 bits a key 0.54 % of the hashes that were never added are false
+positives (a filter that spreads its bits over the whole array: 0.3 %, six cache misses).
 
-**Placement.** A hash is mixed once more (multiply, fold, multiply, fold; both steps are bijections of 64
-bits, so no two hashes become one). In one partition only some values of `hash mod max_parallelism` occur,
-and sorted hashes arrive in runs: neither shows in the mixed bits. The high 24 bits choose the line, the four
-below them the words, the low 36 the bits in the words: no bit is used twice, up to 2^24 lines.
+**Placement.** A hash is mixed again (multiply, fold, multiply, fold; both steps are bijections of 64 bits, so
+no two hashes become one). In one partition only some values of `hash mod max_parallelism` occur, and sorted
+hashes arrive in runs: the mixed bits show neither. The high 24 bits choose the line, the four below them the
+words, the low 36 the bits in the words: no bit is used twice, up to 2^24 lines.
 
 **No update is lost.** `add` reads the words of a chunk of hashes, sets bits in the copies and writes them
-back; where two hashes of the chunk share a word, the last write stands and the other's bits may be missing.
-So it reads again and repeats the step with every hash whose bits are not all there, until there is none:
-on return the bits of every hash were read back as set. It ends: in each round, of the hashes that share a
-word, the one written last sets a bit there that was not set before (else it would not have been repeated),
-and a word has 64 bits. Every value that is written contains all bits of the one that it replaces, in one
-aligned 8-byte store: whenever the writer is killed, no bit that was set before is missing.
+back; where two hashes of the chunk share a word, the last write wins and the other's bits may be missing.
+So it reads again and repeats the step with every hash whose bits are not all set, until there is none:
+on return the bits of every hash were read back as set. It terminates: in each round, of the hashes that share
+a word, the one written last sets a bit that was not set before (else it would not have been repeated), and a
+word has 64 bits. Every value that is written contains all bits of the one that it replaces, in one aligned
+8-byte store: whenever the writer is killed, no bit that was set before is missing.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ _FIRST_BITS, _LAST_BITS, _FIRST_WORD, _LAST_WORD = 0, 18, np.uint64(36), np.uint
 
 
 def lines_for(keys: int, bits_per_key: int) -> int:
-    """Return the lines that so many keys need at so many bits each; at most `keys_max` of them."""
+    """Return the number of lines for `keys`, at most `keys_max`, at `bits_per_key`."""
     lines = max(1, -(-keys * bits_per_key // LINE_BITS))
     if lines > LINES_MAX:
         raise InvariantBroken(reason=f"a page of {keys} keys has {lines} lines, {LINES_MAX} are allowed")
@@ -59,25 +58,25 @@ def lines_for(keys: int, bits_per_key: int) -> int:
 
 
 def keys_max(bits_per_key: int) -> int:
-    """Return the most keys that one array can be made for."""
+    """Return the most keys of one array."""
     return LINES_MAX * LINE_BITS // bits_per_key
 
 
 def lines_of(hashes: Hashes, lines: int) -> Hashes:
-    """Return the line that each hash belongs to."""
+    """Return the line of each hash."""
     mixed, spare = np.empty_like(hashes), np.empty_like(hashes)
     _mix(hashes, mixed, spare)
     return _line(mixed, lines, spare)
 
 
 def contains(words: Words, hashes: Hashes) -> Flags:
-    """Return of each hash whether all its bits are set."""
+    """Return for each hash whether all its bits are set."""
     found = np.empty(len(hashes), np.bool_)
     scratch = _Scratch(min(len(hashes), CHUNK_HASHES))
     for start in range(0, len(hashes), CHUNK_HASHES):
         chunk = hashes[start : start + CHUNK_HASHES]
         first, first_mask, last, last_mask, spare = scratch.places(chunk, len(words) // LINE_WORDS)
-        # `wrap` spares numpy a copy of the result; no place is out of range.
+        # `wrap` spares numpy a copy of the result; no position is out of range.
         words.take(first, out=spare, mode="wrap")
         np.bitwise_and(spare, first_mask, out=spare)
         np.bitwise_xor(spare, first_mask, out=first_mask)
@@ -99,32 +98,6 @@ def add(words: Words, hashes: Hashes) -> None:
         _set(words, last, last_mask)
 
 
-def expected_false_rate(count: int, lines: int) -> float:
-    """Return the share of strange hashes that a filter with so many keys is expected to take for its own.
-
-    The keys of a line follow Poisson's law, and those of one of its words, given the line, a binomial one.
-    """
-    mean = count / lines
-    if mean == 0:
-        return 0.0
-    stop = int(mean + 12 * math.sqrt(mean) + 12)
-    total = 0.0
-    for keys in range(stop):
-        weight = math.exp(keys * math.log(mean) - mean - math.lgamma(keys + 1))
-        if weight > 1e-12:  # what is left out is far below what is told apart
-            total += weight * _half_rate(keys) ** 2
-    return min(1.0, total)
-
-
-def _half_rate(keys: int) -> float:
-    """Return the chance that three bits of one of four words are set after so many keys."""
-    rate = 0.0
-    for here in range(keys + 1):
-        share = math.comb(keys, here) * 0.25**here * 0.75 ** (keys - here)
-        rate += share * (1 - (63 / 64) ** (_BITS_A_WORD * here)) ** _BITS_A_WORD
-    return rate
-
-
 def _set(words: Words, places: Places, masks: Words) -> None:
     while len(places):
         new = words.take(places)
@@ -139,13 +112,13 @@ def _set(words: Words, places: Places, masks: Words) -> None:
 
 
 class _Scratch:
-    """Temporaries of one call, used for chunk after chunk."""
+    """Temporary arrays of one call, reused for each chunk."""
 
     def __init__(self, size: int) -> None:
         self._arrays = np.empty((6, size), np.uint64)
 
     def places(self, hashes: Hashes, lines: int) -> tuple[Places, Words, Places, Words, Words]:
-        """Return each hash's two words and the bits in them, and an array to work in."""
+        """Return the two words of each hash, the bits in each, and a spare array."""
         mixed, first, first_mask, last, last_mask, spare = self._arrays[:, : len(hashes)]
         _mix(hashes, mixed, spare)
         _line(mixed, lines, first)

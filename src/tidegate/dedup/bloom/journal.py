@@ -1,16 +1,16 @@
-"""The hashes that came after a copy of a page: takes them as they are added, gives files of a snapshot.
+"""The journal and the deltas of a filter page: files of the hashes added after a copy of the page.
 
-A page is made for all keys that a segment will hold, and changes all over until it is full: a snapshot that
-copied it each time would write gigabytes for some thousand keys. So a large page is copied now and then (its
-stem), and what is added afterwards goes to a journal beside it, eight bytes a key; each snapshot cuts the
-journal into a tail. Stem, tails and journal together say what the page is, and have checksums, which the page
-has not while it is written to: a page that a killed worker left is mended from them.
+A page is sized for all keys that a segment will hold, and changes everywhere until it is full: a snapshot
+that copied it each time would write gigabytes for some thousand keys. So a large page is copied rarely (its
+base), and hashes added afterwards also go to a journal, eight bytes a key; each snapshot turns the journal
+into a delta. Base, deltas and journal together contain the page, and have checksums, which the page has not
+while it is written to: a page that a killed worker left is restored from them.
 
     magic "TGTAIL" | zero u8 | format u8 | hashes u64, little-endian
 
-The filter's record says how much of the journal was synced, and the digest of that. What comes behind may be
-short or end in zeros after a power cut: what is missing is added again by the batches after the last sync,
-and a hash too many does no harm.
+The filter's manifest records how much of the journal was synced, and its digest. Later bytes may be cut or
+end in zeros after a power cut: missing hashes are added again by the batches after the last sync, and a hash
+too many does no harm.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 
 from tidegate.dedup.bloom.blocked import Hashes
-from tidegate.dedup.bloom.manifest import journal_name, tail_name
+from tidegate.dedup.bloom.manifest import delta_name, journal_name
 from tidegate.dedup.bloom.page import write_all
 from tidegate.errors import StorageCorrupt
 from tidegate.storage.files import disk_error, link_or_copy
@@ -34,7 +34,7 @@ HASH_BYTES = 8
 
 
 class Journal:
-    """The file that hashes go to, in the order in which they are added; `synced` is what a record says."""
+    """The file of added hashes, in their order; `synced` is its length and digest for the manifest."""
 
     def __init__(self, folder: Path, number: int, after: str) -> None:
         self.path = folder / journal_name(number, after)
@@ -60,22 +60,22 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes of the hashes in it."""
+        """Return the bytes of its hashes."""
         return self._size_bytes - len(HEAD)
 
     def append(self, hashes: Hashes) -> None:
-        """Take hashes; no room: StorageFull, and none was taken."""
-        rest = np.ascontiguousarray(hashes, "<u8").tobytes()
+        """Append hashes; StorageFull if there is no room, and none was appended."""
+        content = np.ascontiguousarray(hashes, "<u8").tobytes()
         try:
-            write_all(self._file, rest)
+            write_all(self._file, content)
         except OSError as problem:
             os.ftruncate(self._file, self._size_bytes)
             raise disk_error(self.path, problem) from problem
-        self._digest.update(rest)
+        self._digest.update(content)
         self._size_bytes += len(hashes) * HASH_BYTES
 
     def sync(self) -> None:
-        """Put the hashes on the disk."""
+        """Sync the file."""
         try:
             os.fsync(self._file)
         except OSError as problem:
@@ -83,23 +83,23 @@ class Journal:
         self.synced = self._size_bytes, self._digest.hexdigest()
 
     def cut(self) -> str:
-        """End the journal: its file gets the name of a tail too, synced; give the digest that is in the name.
+        """End the journal: sync its file and link it as a delta; return the digest in the delta's name.
 
-        The old name goes when no record has it any more.
+        The journal's name is removed once no manifest has it.
         """
         self.sync()
         digest = self._digest.hexdigest()
-        link_or_copy(self.path, self.path.with_name(tail_name(self.number, digest)))
+        link_or_copy(self.path, self.path.with_name(delta_name(self.number, digest)))
         self.close()
         return digest
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
 
-def read_tail(path: Path, digest: str) -> Hashes:
-    """Return the hashes of a tail; StorageCorrupt when it is missing or not what its name says."""
+def read_delta(path: Path, digest: str) -> Hashes:
+    """Return the hashes of a delta; StorageCorrupt if it is missing or does not match its name."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as problem:
@@ -110,7 +110,7 @@ def read_tail(path: Path, digest: str) -> Hashes:
 
 
 def read_journal(path: Path, synced: tuple[int, str]) -> Hashes:
-    """Return the hashes of a journal; StorageCorrupt when it is not what was synced, and more behind it."""
+    """Return the hashes of a journal; StorageCorrupt if it does not begin with what was synced."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as problem:

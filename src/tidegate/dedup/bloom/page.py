@@ -1,21 +1,21 @@
-"""A page of a filter: a mapped file of a fixed number of lines, from its making until it is full and sealed.
+"""A page of a filter: a mapped file of a fixed number of lines, sealed when it is full.
 
-    header, 4,096 bytes      magic "TGBLOOM" | format u8 | number u32 | bits a key u32 | lines u64
+    header, 4,096 bytes      magic "TGBLOOM" | format u8 | number u32 | bits per key u32 | lines u64
       at 0                   | capacity u64 | xxh3-64 of all before
       at 64                  count u64: hashes added so far
       at 128                 seal: count u64 | xxh3-128 of the lines | xxh3-64 of both and of the first part
-    lines                    64 bytes each (bloom.py)
+    lines                    64 bytes each (blocked.py)
 
 Integers are little-endian, as the words in the lines are: the machine that maps the file writes them.
 
-A seal that fits says that nothing was added since it was made: at open the lines are checked against it. The
-first `add` takes it away, on the disk too, before it sets a bit. Without one the page's writer was killed:
-bits are only ever set, so the page holds every hash that it held at the last `sync`, and perhaps more. Its
-bytes cannot be checked then: the page is not trusted until `mend` (filter_snapshot.py) has set all those bits
-again from files that can be checked.
+A valid seal means that nothing was added after it: at open the lines are checked against it. The first `add`
+removes it, on the disk too, before it sets a bit. A page without a seal was left by a killed writer: bits are
+only ever set, so the page holds every hash that it held at the last `sync`, and perhaps more. Its bytes
+cannot be checked then: the page is not trusted until `restore_page` (snapshot.py) has set all those bits
+again from files with checksums.
 
-All blocks of the file are taken from the disk when it is made: a write to a mapped hole of a full disk would
-end the whole worker by a signal. Disks that write every change to a new place (btrfs, zfs) promise less.
+All blocks of the file are allocated when it is created: a write to a mapped hole on a full disk would kill
+the whole worker by a signal. Copy-on-write file systems (btrfs, zfs) do not give this guarantee.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ import xxhash
 
 from tidegate.dedup.bloom import blocked
 from tidegate.dedup.bloom.blocked import LINE_BYTES, LINE_WORDS, Flags, Hashes, Words
-from tidegate.dedup.bloom.manifest import stem_name
+from tidegate.dedup.bloom.manifest import copy_name
 from tidegate.dedup.bloom.memory import FilterBudget
 from tidegate.errors import StorageCorrupt
 from tidegate.storage.files import disk_error
 
 MAGIC = b"TGBLOOM"
 FORMAT = 1
-HEADER_BYTES = 4096  # a system page, so that parts of the lines can be let go by themselves
+HEADER_BYTES = 4096  # a system page, so that parts of the lines can be released separately
 WORD_BYTES = 8
 READ_BYTES = 1 << 20  # read at a time while a page is checked or copied
 
-# Where one byte is read that the system has cached, it maps all that it has cached of so many around it.
+# At a page fault the system maps all cached bytes of a window of this size around the address.
 WINDOW_BYTES = 64 << 10
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
@@ -56,8 +56,8 @@ _SEAL_AT = 128
 _SEAL_CHECK_AT = _SEAL_AT + _SEAL.size
 
 
-class Page:
-    """One page of a filter, mapped. Opened from its file, or made by `make`."""
+class FilterPage:
+    """One mapped page of a filter, opened from its file or created by `make`."""
 
     def __init__(self, path: Path, budget: FilterBudget, *, is_read_only: bool = False) -> None:
         self.path = path
@@ -83,15 +83,17 @@ class Page:
         self._seal_check: Words = np.frombuffer(self._map, np.uint64, 1, _SEAL_CHECK_AT)
         self._words: Words = np.frombuffer(self._map, np.uint64, self.lines * LINE_WORDS, HEADER_BYTES)
         self._part_lines = budget.part_bytes(self.size_bytes) // LINE_BYTES
-        # Windows do not begin where the lines do: the system counts from the address.
+        # Windows are aligned to addresses, not to the beginning of the lines.
         self._shift_bytes = self._words.ctypes.data % WINDOW_BYTES
         self._touched = np.zeros(self._window(self.lines) + 1, np.bool_)
         self._is_backwards = False
         budget.own(self, self.size_bytes)
 
     @classmethod
-    def make(cls, path: Path, number: int, capacity: int, bits_per_key: int, budget: FilterBudget) -> Page:
-        """Make an empty page, with all its blocks; no room: StorageFull, and there is no file."""
+    def make(
+        cls, path: Path, number: int, capacity: int, bits_per_key: int, budget: FilterBudget
+    ) -> FilterPage:
+        """Create an empty page with all its blocks; StorageFull if there is no room, and no file is left."""
         lines = blocked.lines_for(capacity, bits_per_key)
         first = _FIRST.pack(MAGIC, FORMAT, number, bits_per_key, lines, capacity)
         try:
@@ -109,17 +111,17 @@ class Page:
 
     @property
     def count(self) -> int:
-        """Return how many hashes were added."""
+        """Return the number of hashes that were added."""
         return int(self._count[0])
 
     @property
     def room(self) -> int:
-        """Return how many more hashes it takes until it is full."""
+        """Return the number of hashes that still fit."""
         return max(0, self.capacity - self.count)
 
     @property
     def is_full(self) -> bool:
-        """Return whether it takes no more hashes: from then on it never changes."""
+        """True if it takes no more hashes: from then on it never changes."""
         return self.count >= self.capacity
 
     @property
@@ -128,7 +130,7 @@ class Page:
         return self.lines * LINE_BYTES
 
     def contains(self, hashes: Hashes) -> Flags:
-        """Return of each hash whether it may have been added."""
+        """Return for each hash whether it may have been added."""
         if not self._budget.is_tight:
             return blocked.contains(self._words, hashes)
         found = np.empty(len(hashes), np.bool_)
@@ -137,7 +139,7 @@ class Page:
         return found
 
     def add(self, hashes: Hashes) -> None:
-        """Set the bits of hashes; the seal goes first."""
+        """Set the bits of hashes; the seal is removed first."""
         if self.digest is not None:
             self._seal_check[0] = 0
             self._flush(0, HEADER_BYTES)
@@ -146,12 +148,12 @@ class Page:
         self._count[0] += np.uint64(len(hashes))
 
     def seal(self) -> str:
-        """Write down what the lines are, all of it on the disk; give the digest, which names the content."""
+        """Sync the page and write its seal; return the digest of the lines."""
         if self.digest is None:
             self.sync()
             digest = _digest_of(self._file)
             head = self._sealed_head(digest)
-            # The check comes last: a seal that was written in part is none.
+            # The checksum is written last: a seal that was written in part is invalid.
             self._map[_SEAL_AT:_SEAL_CHECK_AT] = head[_SEAL_AT:_SEAL_CHECK_AT]
             self._seal_check[0] = _CHECK.unpack_from(head, _SEAL_CHECK_AT)[0]
             self._flush(0, HEADER_BYTES)
@@ -159,38 +161,38 @@ class Page:
         return self.digest
 
     def sync(self) -> None:
-        """Put what was added on the disk."""
+        """Sync the file unless it is sealed."""
         if self.digest is None:
             self._flush(0, HEADER_BYTES + self.size_bytes)
 
-    def unite(self, other: Page) -> None:
-        """Set all bits that another page of the same size has; what is there already is not written."""
+    def merge(self, other: FilterPage) -> None:
+        """Set all bits that another page of the same size has; words that have them are not written."""
         words = READ_BYTES // WORD_BYTES
-        place = 0
+        position = 0
         for content in _lines_in(other._file):
-            wanted: Words = np.frombuffer(content, np.uint64)
-            here = self._words[place : place + len(wanted)]
-            if (wanted & ~here).any():
-                here |= wanted
-            place += words
+            others: Words = np.frombuffer(content, np.uint64)
+            own = self._words[position : position + len(others)]
+            if (others & ~own).any():
+                own |= others
+            position += words
 
     def restore(self, hashes: Hashes) -> int:
-        """Set the bits of hashes that were counted once already; give how many they are."""
+        """Set the bits of hashes that are counted already; return their number."""
         self._set(hashes)
         return len(hashes)
 
     def trust(self, count: int) -> None:
-        """Take the page as one that holds so many hashes: all their bits are set."""
+        """Set the count of hashes after all their bits were restored, and trust the page."""
         self._count[0] = count
         self.is_trusted = True
 
     def check_is(self, number: int, digest: str | None) -> None:
-        """Compare with what the record says of the page: StorageCorrupt when it is another one."""
+        """Raise StorageCorrupt if the page is not the one that the manifest names."""
         if self.number != number or (digest is not None and self.digest != digest):
             raise StorageCorrupt(place=str(self.path), reason="it is not the page that was written here")
 
     def copy_into(self, folder: Path) -> str:
-        """Write a sealed copy, named by its content and synced; give the digest that is in the name."""
+        """Write a sealed and synced copy, named by its content; return the digest in the name."""
         spare = folder / f"{self.path.name}.new"
         digest = xxhash.xxh3_128()
         try:
@@ -201,14 +203,14 @@ class Page:
                     write_all(copy.fileno(), content)
                 os.pwrite(copy.fileno(), self._sealed_head(digest.digest()), 0)
                 os.fsync(copy.fileno())
-            spare.replace(folder / stem_name(self.number, digest.hexdigest()))
+            spare.replace(folder / copy_name(self.number, digest.hexdigest()))
         except OSError as problem:
             spare.unlink(missing_ok=True)
             raise disk_error(spare, problem) from problem
         return digest.hexdigest()
 
     def release(self, part: int | None = None) -> None:
-        """Give the memory of a part, or of all, back to the system; changes are in the file already."""
+        """Release the memory of a part, or of all, to the system; changes are in the file already."""
         if part is None:
             self._map.madvise(mmap.MADV_DONTNEED)
             self._touched[:] = False
@@ -219,7 +221,7 @@ class Page:
         self._touched[self._windows(part)] = False
 
     def close(self) -> None:
-        """Let go of the mapping and the file."""
+        """Close the mapping and the file."""
         self._budget.forget(self)
         del self._words, self._count, self._seal_check
         self._map.close()
@@ -233,11 +235,10 @@ class Page:
             blocked.add(self._words, hashes[rows])
 
     def _by_part(self, hashes: Hashes) -> Iterator[Rows]:
-        """Yield the rows of the hashes part by part of the page, each noted as used.
+        """Yield the rows of the hashes part by part of the page, each recorded as used.
 
-        Every second call goes from the last part to the first. Calls touch all parts, and those that were
-        used last are still in memory: in one and the same order each part would be let go just before its
-        turn comes again.
+        Every second call goes from the last part to the first. Calls touch all parts, and those used last
+        are still in memory: in one order each part would be released just before its next use.
         """
         lines = blocked.lines_of(hashes, self.lines)
         numbers = (lines // np.uint64(self._part_lines)).astype(np.uint16)
@@ -253,7 +254,7 @@ class Page:
                 yield rows
 
     def _windows(self, part: int) -> slice:
-        """Return the windows that a part lies in; the one at its end counts for the next."""
+        """Return the windows of a part; the one at its end counts for the next part."""
         start, stop = part * self._part_lines, min((part + 1) * self._part_lines, self.lines)
         return slice(self._window(start), self._window(stop) + (stop == self.lines))
 
@@ -268,7 +269,7 @@ class Page:
         return bytes(head)
 
     def _checked_seal(self, head: bytes) -> str | None:
-        """Return the digest of the lines when there is a seal; StorageCorrupt when they do not fit it."""
+        """Return the digest of the lines if there is a seal; StorageCorrupt if they do not match it."""
         seal = head[_SEAL_AT : _SEAL_AT + _SEAL.size]
         (check,) = _CHECK.unpack_from(head, _SEAL_CHECK_AT)
         if check == 0:
@@ -302,7 +303,7 @@ def _checked_head(path: Path, head: bytes) -> tuple[int, int, int, int]:
 
 
 def _seal_check(first: bytes, seal: bytes) -> int:
-    # Zero says that there is no seal.
+    # Zero means that there is no seal.
     return int(xxhash.xxh3_64_intdigest(first + seal)) or 1
 
 
@@ -314,15 +315,15 @@ def _digest_of(file: int) -> bytes:
 
 
 def _lines_in(file: int) -> Iterator[bytes]:
-    """Yield the lines, read through the file: a mapped read would fill the worker's memory."""
-    place = HEADER_BYTES
-    while content := os.pread(file, READ_BYTES, place):
+    """Yield the lines, read from the file: reads of the mapping would fill the worker's memory."""
+    position = HEADER_BYTES
+    while content := os.pread(file, READ_BYTES, position):
         yield content
-        place += len(content)
+        position += len(content)
 
 
 def write_all(file: int, content: bytes) -> None:
-    """Write all of it: a call may take a part only."""
+    """Write all bytes: one system call may write only a part."""
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(file, rest) :]

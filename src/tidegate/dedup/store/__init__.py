@@ -1,4 +1,4 @@
-"""The segmented store: takes keys with event times, keeps them by event time.
+"""The segmented store: takes keys with event times, returns the stored times of keys, keeps them by time.
 
 Each segment is one RocksDB and its filter; an expired one is removed as a folder. The store is a backend of
 the checkpoint (checkpoint/backend.py).

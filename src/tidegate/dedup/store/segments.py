@@ -1,13 +1,13 @@
-"""The shelf: takes a copy's folder, gives its segments opened and checked, keeps few of them open.
+"""The segments of one store: each is opened and checked at its first use, and few are open at a time.
 
-A segment is opened when it is first used, and compared with what the copy's mark says of it:
+A segment that is opened is compared with its record in the store's manifest:
 
-    as the mark says         it is what it should be
-    a later batch            it is ahead: RocksDB wrote to the disk by itself before a kill. It takes no batch
-                             twice, and nobody looks into it until the copy has come as far
+    the same batch           it is complete
+    a later batch            it is ahead: RocksDB flushed by itself before a kill. It skips batches that it
+                             has, and is not read until the store has reached its batch
     anything else            it is damaged, or of another run: it is set aside, and is a missing part
 
-A missing part is known by the mark, and its folder is not there, or is being filled again.
+A missing part is listed in the manifest, and its folder does not exist or is being restored.
 """
 
 from __future__ import annotations
@@ -21,88 +21,88 @@ from pathlib import Path
 
 from tidegate.checkpoint.backend import Version
 from tidegate.checkpoint.local.lock import GONE
-from tidegate.dedup.store.manifest import NO_VERSION, Listed, Mark, Record
-from tidegate.dedup.store.segment import Segment, SegmentFacts, Workshop
+from tidegate.dedup.store.manifest import NO_VERSION, ListedSegment, SegmentRecord, StoreManifest
+from tidegate.dedup.store.segment import Segment, SegmentContext, SegmentFacts
 from tidegate.dedup.store.table import Pair
 from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFailed, TidegateError
 from tidegate.storage.files import disk_error
 
-# Segments whose RocksDB is open at once: each has some ten files and a few MiB of memory.
+# The most segments whose RocksDB is open: each has about ten files and a few MiB of memory.
 OPEN_SEGMENTS_MAX = 64
 DAMAGED = ".damaged."
-# In the folder of a part that is being filled from a snapshot: not whole yet.
-MENDING_NAME = "mending"
+# A file in the folder of a part that is being restored from a snapshot and is incomplete.
+REPAIR_NAME = "mending"
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Slot:
-    """One segment of a copy: what it should be, and the open segment when it is in use.
+class CacheEntry:
+    """One segment of a store: its entry for the manifest, and the open segment if it is in use.
 
-    `listed` is what the mark may say of it: never more than the copy's version covers. `is_taking` says that
-    it has taken its part of a batch that the copy has not taken whole.
+    `listed` is at most at the store's version. `is_partial` if the segment has its changes of a batch that
+    the store has not applied as a whole.
     """
 
     number: int
-    listed: Listed | None
-    opened: Segment | None = None
+    listed: ListedSegment | None
+    segment: Segment | None = None
     is_ahead: bool = False
-    is_taking: bool = False
+    is_partial: bool = False
     is_missing: bool = False
 
 
-class Shelf:
-    """The segments of one copy, by number; one thread at a time."""
+class SegmentCache:
+    """The segments of one store, by number; one thread at a time."""
 
-    def __init__(self, folder: Path, workshop: Workshop) -> None:
+    def __init__(self, folder: Path, context: SegmentContext) -> None:
         self.folder = folder
-        self._workshop = workshop
-        self._settings, self._rule = workshop.settings, workshop.settings.rule
-        self.slots: dict[int, Slot] = {}
-        self._is_marked = False
-        self._gone = 0
+        self._context = context
+        self._settings, self._rule = context.settings, context.settings.rule
+        self.entries: dict[int, CacheEntry] = {}
+        self._has_manifest = False
+        self._removed_count = 0
 
-    def fill(self, mark: Mark | None) -> None:
-        """Find the segments that are there and those that should be; remove what an earlier end left."""
-        self._is_marked = mark is not None
-        listed = mark.segments if mark else {}
-        first_live = mark.first_live if mark else None
+    def fill(self, manifest: StoreManifest | None) -> None:
+        """Find the segments on the disk and in the manifest; remove expired ones left by a kill."""
+        self._has_manifest = manifest is not None
+        listed = manifest.segments if manifest else {}
+        first_live = manifest.first_live if manifest else None
         for own, one in listed.items():
-            self.slots[own] = Slot(own, one, is_missing=not self._is_there(own))
+            self.entries[own] = CacheEntry(own, one, is_missing=not self._is_there(own))
         try:
             for place in sorted(self.folder.iterdir()):
                 number = self._rule.segment_of_folder(self._settings.store, place.name)
                 if GONE in place.name:
                     shutil.rmtree(place, ignore_errors=True)
-                elif number is None or number in self.slots or not place.is_dir():
+                elif number is None or number in self.entries or not place.is_dir():
                     continue
                 elif first_live is not None and number < first_live:
                     self._remove(place)
                 else:
-                    self.slots[number] = Slot(number, None, is_missing=not self._is_there(number))
+                    self.entries[number] = CacheEntry(number, None, is_missing=not self._is_there(number))
         except OSError as problem:
             raise disk_error(self.folder, problem) from problem
 
-    def unmark(self) -> None:
-        """Note that the copy has no mark any more: segments are taken as they are."""
-        self._is_marked = False
+    def forget_manifest(self) -> None:
+        """Stop comparing segments with the manifest, which was removed."""
+        self._has_manifest = False
 
-    def list_all(self, version: Version) -> dict[int, Listed]:
-        """Return what the mark of a version says of each segment, and note that it is written."""
-        for slot in list(self.slots.values()):
-            is_settled = not slot.is_missing and not slot.is_ahead
-            if slot.listed is None and is_settled and not self._is_marked:
-                self._open(slot, version)
-                slot.listed = self.listed_now(slot)
-        self._is_marked = True
-        return {slot.number: slot.listed for slot in self.slots.values() if slot.listed is not None}
+    def list_all(self, version: Version) -> dict[int, ListedSegment]:
+        """Return the segments for the manifest of a version, which the caller writes."""
+        for entry in list(self.entries.values()):
+            is_settled = not entry.is_missing and not entry.is_ahead
+            if entry.listed is None and is_settled and not self._has_manifest:
+                self._open(entry, version)
+                entry.listed = self.listed_now(entry)
+        self._has_manifest = True
+        return {entry.number: entry.listed for entry in self.entries.values() if entry.listed is not None}
 
     def numbers(self) -> list[int]:
         """Return the segments, oldest first."""
-        return sorted(self.slots)
+        return sorted(self.entries)
 
-    def place(self, number: int) -> Path:
+    def folder_of(self, number: int) -> Path:
         """Return the folder of a segment."""
         return self.folder / self._rule.folder_name(self._settings.store, number)
 
@@ -111,28 +111,28 @@ class Shelf:
         return self._rule.folder_name(self._settings.store, number)
 
     def use(self, number: int, version: Version | None) -> Segment:
-        """Return a segment to read from: StorageCorrupt when it is missing, damaged or ahead of the copy."""
-        slot = self.slots[number]
-        opened = self._open(slot, version)
-        if slot.is_taking:
+        """Return a segment to read; StorageCorrupt if it is missing, damaged or ahead of the store."""
+        entry = self.entries[number]
+        segment = self._open(entry, version)
+        if entry.is_partial:
             reason = "it has taken part of a batch; the batch is to be applied again"
-            raise StorageFailed(path=str(self.place(number)), reason=reason)
-        if slot.is_ahead:
-            reason = f"it stands at batch {opened.record.version.batch}, which its copy never came to"
-            raise StorageCorrupt(place=str(self.place(number)), reason=reason)
-        return opened
+            raise StorageFailed(path=str(self.folder_of(number)), reason=reason)
+        if entry.is_ahead:
+            reason = f"it stands at batch {segment.record.version.batch}, which its copy never came to"
+            raise StorageCorrupt(place=str(self.folder_of(number)), reason=reason)
+        return segment
 
-    def slot_for_writing(self, number: int, version: Version | None) -> Slot:
-        """Return a segment to write to, opened; made if it is not there."""
-        slot = self.slots.get(number)
-        if slot is None:
-            slot = self.slots[number] = Slot(number, None)
-        self._open(slot, version)
-        return slot
+    def entry_for_writing(self, number: int, version: Version | None) -> CacheEntry:
+        """Return the entry of a segment to write to, opened; created if it does not exist."""
+        entry = self.entries.get(number)
+        if entry is None:
+            entry = self.entries[number] = CacheEntry(number, None)
+        self._open(entry, version)
+        return entry
 
     @contextmanager
     def reading(self, number: int) -> Iterator[None]:
-        """Set a segment aside when what is read from it turns out damaged."""
+        """Set a segment aside if a read in the block finds it damaged."""
         try:
             yield
         except StorageCorrupt as problem:
@@ -140,12 +140,12 @@ class Shelf:
             raise
 
     def set_aside(self, number: int, problem: TidegateError) -> None:
-        """Put a damaged segment out of the way, for a person to look at; the last one alone is kept."""
-        slot, place = self.slots[number], self.place(number)
-        slot.is_missing, opened, slot.opened = True, slot.opened, None
-        if opened is not None:
-            opened.abandon()
-        log.warning("the segment in %s is set aside: %s", place, problem)
+        """Rename the folder of a damaged segment, to be inspected by hand; only the last one is kept."""
+        entry, place = self.entries[number], self.folder_of(number)
+        entry.is_missing, segment, entry.segment = True, entry.segment, None
+        if segment is not None:
+            segment.abandon()
+        log.warning("damaged segment set aside folder=%s problem=%s", place, problem)
         if not place.exists():
             return
         old = sorted(self.folder.glob(f"{place.name}{DAMAGED}*"))
@@ -158,24 +158,24 @@ class Shelf:
             raise disk_error(place, fault) from fault
 
     def settle(self) -> None:
-        """Note that the copy has come to the batch that was applied last: all that was written counts."""
-        for slot in self.slots.values():
-            slot.is_ahead, slot.is_taking = slot.is_ahead and not slot.is_taking, False
-            if slot.opened is not None and not slot.is_ahead and not slot.is_missing:
-                slot.listed = self.listed_now(slot)
+        """Accept everything that was written: the store is at the batch that was applied last."""
+        for entry in self.entries.values():
+            entry.is_ahead, entry.is_partial = entry.is_ahead and not entry.is_partial, False
+            if entry.segment is not None and not entry.is_ahead and not entry.is_missing:
+                entry.listed = self.listed_now(entry)
 
-    def listed_now(self, slot: Slot) -> Listed | None:
-        """Return what a mark says of a segment as it is now."""
-        opened = slot.opened
-        if opened is None:
-            return slot.listed
-        return Listed(opened.record, opened.size_bytes, opened.filter_bytes)
+    def listed_now(self, entry: CacheEntry) -> ListedSegment | None:
+        """Return the present state of a segment for the manifest."""
+        segment = entry.segment
+        if segment is None:
+            return entry.listed
+        return ListedSegment(segment.record, segment.size_bytes, segment.filter_bytes)
 
     def facts(self, number: int) -> SegmentFacts:
-        """Return what is known of a segment; it is not opened for it."""
-        slot = self.slots[number]
-        opened, listed = slot.opened, self.listed_now(slot)
-        record = listed.record if listed else Record(NO_VERSION)
+        """Return the facts of a segment without opening it."""
+        entry = self.entries[number]
+        segment, listed = entry.segment, self.listed_now(entry)
+        record = listed.record if listed else SegmentRecord(NO_VERSION)
         return SegmentFacts(
             number=number,
             start_ms=self._rule.start_ms(number),
@@ -184,124 +184,126 @@ class Shelf:
             filter_bytes=listed.filter_bytes if listed else 0,
             oldest_us=record.oldest_us,
             newest_us=record.newest_us,
-            filter_probes=opened.filter_probes if opened else 0,
-            filter_maybe=opened.filter_maybe if opened else 0,
-            filter_false=opened.filter_false if opened else 0,
+            filter_probes=segment.filter_probes if segment else 0,
+            filter_maybe=segment.filter_maybe if segment else 0,
+            filter_false=segment.filter_false if segment else 0,
         )
 
-    def absorb(self, number: int, chunks: Iterator[list[Pair]]) -> None:
-        """Put entries of another copy's segment into a segment, which is made if it is not there."""
+    def copy_range(self, number: int, chunks: Iterator[list[Pair]]) -> None:
+        """Add entries of another store's segment to a segment, which is created if it does not exist."""
         for pairs in chunks:
-            slot = self.slot_for_writing(number, None)
-            slot.is_ahead = slot.is_taking = False
-            self._open(slot, None).absorb(pairs)
+            entry = self.entry_for_writing(number, None)
+            entry.is_ahead = entry.is_partial = False
+            self._open(entry, None).copy_range(pairs)
 
     def flush(self) -> None:
-        """Put everything that was written on the disk."""
-        for slot in self.slots.values():
-            if slot.opened is not None:
-                slot.opened.flush()
+        """Flush all open segments."""
+        for entry in self.entries.values():
+            if entry.segment is not None:
+                entry.segment.flush()
 
     def drop(self, number: int) -> None:
-        """Remove a segment: it goes under another name first, which is all that others wait for."""
-        slot = self.slots.pop(number)
-        if slot.opened is not None:
-            slot.opened.abandon()
-        place = self.place(number)
+        """Remove a segment: its folder is renamed first, which suffices for all others."""
+        entry = self.entries.pop(number)
+        if entry.segment is not None:
+            entry.segment.abandon()
+        place = self.folder_of(number)
         if place.exists():
             self._remove(place)
 
     def close(self) -> None:
-        """Let go of all segments."""
-        for slot in self.slots.values():
-            if slot.opened is not None:
-                slot.opened.close()
-                slot.opened = None
+        """Close all segments."""
+        for entry in self.entries.values():
+            if entry.segment is not None:
+                entry.segment.close()
+                entry.segment = None
 
-    def lay(self, number: int, files: Path) -> None:
-        """Fill the folder of a missing part with files of a snapshot; it stays missing until `end`."""
-        slot, place = self.slots[number], self.place(number)
-        if slot.opened is not None:
-            slot.opened.abandon()
-            slot.opened = None
-        slot.is_missing = True
+    def begin_repair(self, number: int, files: Path) -> None:
+        """Fill the folder of a missing part with snapshot files; it is missing until `finish_repair`."""
+        entry, place = self.entries[number], self.folder_of(number)
+        if entry.segment is not None:
+            entry.segment.abandon()
+            entry.segment = None
+        entry.is_missing = True
         try:
             if place.exists():
                 self._remove(place)
             place.mkdir()
-            (place / MENDING_NAME).touch()
+            (place / REPAIR_NAME).touch()
             for file in sorted(files.iterdir()) if files.is_dir() else ():
                 shutil.move(file, place / file.name)
         except OSError as problem:
             raise disk_error(place, problem) from problem
 
-    def mending(self, number: int) -> Segment:
-        """Return the segment of a part that is being filled."""
-        slot = self.slots[number]
-        if not slot.is_missing or not (self.place(number) / MENDING_NAME).exists():
-            raise InvariantBroken(reason=f"{self.place(number)} is not being filled")
-        if slot.opened is None:
-            slot.opened = Segment(self.place(number), self._workshop, self._rest_others)
-        return slot.opened
+    def part_in_repair(self, number: int) -> Segment:
+        """Return the segment of a part that is being restored."""
+        entry = self.entries[number]
+        if not entry.is_missing or not (self.folder_of(number) / REPAIR_NAME).exists():
+            raise InvariantBroken(reason=f"{self.folder_of(number)} is not being filled")
+        if entry.segment is None:
+            entry.segment = Segment(self.folder_of(number), self._context, self._close_others)
+        return entry.segment
 
-    def end(self, number: int) -> None:
-        """Take a part that was filled as whole: it must stand where the mark says."""
-        slot, opened = self.slots[number], self.mending(number)
-        wanted = slot.listed.record.version if slot.listed else None
-        if wanted is not None and opened.record.version != wanted:
-            reason = f"it was brought to batch {opened.record.version.batch}, not to {wanted.batch}"
-            raise StorageCorrupt(place=str(self.place(number)), reason=reason)
-        opened.flush()
-        (self.place(number) / MENDING_NAME).unlink()
-        slot.is_missing, slot.listed = False, self.listed_now(slot)
-        slot.is_ahead = slot.is_taking = False  # it stands where the copy does
+    def finish_repair(self, number: int) -> None:
+        """Accept a restored part as complete; StorageCorrupt unless it is at the batch of the manifest."""
+        entry, segment = self.entries[number], self.part_in_repair(number)
+        expected = entry.listed.record.version if entry.listed else None
+        if expected is not None and segment.record.version != expected:
+            reason = f"it was brought to batch {segment.record.version.batch}, not to {expected.batch}"
+            raise StorageCorrupt(place=str(self.folder_of(number)), reason=reason)
+        segment.flush()
+        (self.folder_of(number) / REPAIR_NAME).unlink()
+        entry.is_missing, entry.listed = False, self.listed_now(entry)
+        entry.is_ahead = entry.is_partial = False  # it is at the store's batch
 
-    def _open(self, slot: Slot, version: Version | None) -> Segment:
-        place = self.place(slot.number)
-        if slot.is_missing:
+    def _open(self, entry: CacheEntry, version: Version | None) -> Segment:
+        place = self.folder_of(entry.number)
+        if entry.is_missing:
             raise StorageCorrupt(place=str(place), reason="the segment is missing, or was set aside")
-        if slot.opened is None:
-            listed = slot.listed.record if slot.listed else None
-            is_new = self._is_marked and listed is None
+        if entry.segment is None:
+            listed = entry.listed.record if entry.listed else None
+            is_new = self._has_manifest and listed is None
             try:
-                slot.opened = Segment(place, self._workshop, self._rest_others, listed, is_new=is_new)
-                self._compare(slot, slot.opened.record, version)
+                entry.segment = Segment(place, self._context, self._close_others, listed, is_new=is_new)
+                self._compare(entry, entry.segment.record, version)
             except StorageCorrupt as problem:
-                self.set_aside(slot.number, problem)
+                self.set_aside(entry.number, problem)
                 raise
-        self.slots[slot.number] = self.slots.pop(slot.number)  # the last one to rest
-        return slot.opened
+        self.entries[entry.number] = self.entries.pop(entry.number)  # most recently used
+        return entry.segment
 
-    def _compare(self, slot: Slot, record: Record, version: Version | None) -> None:
-        """Compare a segment with what the mark says of it."""
-        wanted = slot.listed.record.version if slot.listed else None
-        if not self._is_marked or version is None or record.version == wanted:
+    def _compare(self, entry: CacheEntry, record: SegmentRecord, version: Version | None) -> None:
+        """Compare a segment with its entry in the manifest."""
+        expected = entry.listed.record.version if entry.listed else None
+        if not self._has_manifest or version is None or record.version == expected:
             return
-        if wanted is None and record.version.batch < 0:
-            return  # new: nothing was written to it yet, or nothing that lasted
+        if expected is None and record.version.batch < 0:
+            return  # new: nothing was written to it yet, or nothing that was flushed
         if record.version.epoch == version.epoch and record.version.batch > version.batch:
-            slot.is_ahead = True
+            entry.is_ahead = True
             return
-        place = self.place(slot.number)
+        place = self.folder_of(entry.number)
         reason = f"it stands at batch {record.version.batch}, and not where its copy says"
         raise StorageCorrupt(place=str(place), reason=reason)
 
-    def _rest_others(self) -> None:
-        """Close the RocksDB of the segments whose turn was longest ago, when too many are open."""
-        awake = [slot for slot in self.slots.values() if slot.opened and not slot.opened.is_resting]
-        for slot in awake[: max(0, len(awake) - OPEN_SEGMENTS_MAX + 1)]:
-            if slot.opened is not None:
-                slot.opened.rest()
+    def _close_others(self) -> None:
+        """Close the RocksDB of the least recently used segments, if too many are open."""
+        active = [
+            entry for entry in self.entries.values() if entry.segment and not entry.segment.is_table_closed
+        ]
+        for entry in active[: max(0, len(active) - OPEN_SEGMENTS_MAX + 1)]:
+            if entry.segment is not None:
+                entry.segment.close_table()
 
     def _is_there(self, number: int) -> bool:
-        place = self.place(number)
-        return place.is_dir() and not (place / MENDING_NAME).exists()
+        place = self.folder_of(number)
+        return place.is_dir() and not (place / REPAIR_NAME).exists()
 
     def _remove(self, place: Path) -> None:
-        gone = place.with_name(f"{place.name}{GONE}{self._gone}")
-        self._gone += 1
+        target = place.with_name(f"{place.name}{GONE}{self._removed_count}")
+        self._removed_count += 1
         try:
-            place.rename(gone)
+            place.rename(target)
         except OSError as problem:
             raise disk_error(place, problem) from problem
-        shutil.rmtree(gone, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)

@@ -1,29 +1,27 @@
-"""The segmented store: takes keys with event times, gives the times stored for keys, keeps them by segment.
+"""The segmented store: the stored times of keys, in segments by event time.
 
-A copy's folder holds a folder for each segment (`orders.4320000000`) and `copy.mark`, which says at which
-batch the copy stands. What is on the disk after each step, and what a kill right after it leaves:
+A store's folder has a folder for each segment (`orders.4320000000`) and the manifest `copy.mark`, which names
+the batch of the store. What is on the disk after each step, and what a kill right after it leaves:
 
-    apply: the filter        bits in memory-mapped files: a filter that says "maybe" too often
-    apply: RocksDB           each segment takes its keys and its record in one write. The mark is older. Some
-                             segments may be on the disk with this batch, others not: those are ahead. The
-                             next open stands at the mark, and is caught up with the change files since: a
-                             segment that is ahead takes no batch again that it has, and is looked into only
-                             once the copy has come as far as it, under the same heads
+    apply: the filter        bits in memory-mapped files: a filter with more false positives
+    apply: RocksDB           each segment writes its keys and its record atomically. The manifest is older.
+                             Some segments may have this batch on the disk, others not: those are ahead. The
+                             next open is at the manifest's batch and applies the changelog files since: a
+                             segment that is ahead skips batches that it has, and is only read once the store
+                             has reached its batch, by the same commit records
     flush, filter synced     as before, with all segments ahead
-    mark written             the copy stands at this batch
-    expire: mark written     without the segments that go: their folders are removed by the next open
+    manifest written         the store is at this batch
+    expire: manifest         without the expired segments: their folders are removed by the next open
     expire: folder renamed   `….gone.…`, removed by the next open
-    write_partly             takes the mark away first: a copy without a mark stands nowhere, and is made anew
-    lay_part                 the part's folder says that it is not whole until `end_part`: missing again
+    write_partly             removes the manifest first: a store without one has no version and is restored
+    replace_part             a file in the part's folder marks it as incomplete until `finish_part`: missing
 
-So after a kill at any moment the copy stands at the mark, at nothing, or lacks a part, never between. The
-mark is written by `close` and by `snapshot`. A segment that cannot be read is set aside (shelf.py); the
-others stay.
+So after a kill at any moment the store is at the manifest's batch, has no version, or lacks a part. The
+manifest is written by `close` and by `snapshot`. A segment that cannot be read is set aside (segments.py);
+the others stay.
 
-A full disk: a write that finds too little room is refused with StorageFull before anything is changed.
-Should the disk be full in the middle, the copy stands where it stood, and takes the same batch again.
-
-Looking keys up in one segment: the filter first, then RocksDB for those that it lets through.
+A full disk: a write that finds too little room is refused with StorageFull before anything is changed. If the
+disk becomes full during the write, the store stays at its batch, and takes the same batch again.
 """
 
 from __future__ import annotations
@@ -38,38 +36,38 @@ from typing import Self
 
 import numpy as np
 
-from tidegate.checkpoint.backend import Backend, Changes, Sizes, Version
+from tidegate.checkpoint.backend import Backend, Sizes, StateChanges, Version
 from tidegate.checkpoint.backends.rocksdb import FREE_BYTES_MIN
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
 from tidegate.dedup.bloom.memory import estimated_keys
-from tidegate.dedup.columns import Found, KeyColumn, Longs, decode_times
+from tidegate.dedup.columns import Longs, SegmentKeys, StoredTimes, decode_times
 from tidegate.dedup.settings import SEGMENTS_MAX, SegmentSettings
-from tidegate.dedup.store.keys import PartChanges, bound_inside, inside, outside, split
+from tidegate.dedup.store.keys import SegmentChanges, bound_inside, inside, outside, split
 from tidegate.dedup.store.manifest import (
     NO_VERSION,
-    Mark,
-    Record,
-    read_mark,
-    remove_mark,
-    snapshot_mark,
-    write_mark,
+    SegmentRecord,
+    StoreManifest,
+    read_manifest,
+    remove_manifest,
+    snapshot_manifest,
+    write_manifest,
 )
-from tidegate.dedup.store.segment import Segment, SegmentFacts, Tallies, Workshop, worker_budget
-from tidegate.dedup.store.segments import Shelf, Slot
+from tidegate.dedup.store.segment import LookupCounters, Segment, SegmentContext, SegmentFacts, worker_budget
+from tidegate.dedup.store.segments import CacheEntry, SegmentCache
 from tidegate.dedup.store.table import pages
 from tidegate.errors import InvariantBroken, StateInvalid, StorageCorrupt, StorageFull, TidegateError
-from tidegate.storage.files import disk_error, disk_free_bytes
+from tidegate.storage.files import disk_error, disk_free_bytes, require_room
 
 log = logging.getLogger(__name__)
 
 
-def standing_still() -> int:
-    """Return a time that never moves: for a store of which nobody asks how long lookups took."""
+def no_ticks() -> int:
+    """Return 0: the clock of a store whose lookups are not timed."""
     return 0
 
 
 class SegmentStore(Backend):
-    """One partition's keys by segments of event time: a Backend and a Parted, with lookups by columns.
+    """The keys of one partition by segments of event time: a backend of parts, with lookups by columns.
 
     One thread at a time. Segments are opened when they are first used.
     """
@@ -81,73 +79,75 @@ class SegmentStore(Backend):
         rocks: RocksSettings | None = None,
         *,
         free_bytes: Callable[[Path], int] = disk_free_bytes,
-        ticks_ns: Callable[[], int] = standing_still,
+        ticks_ns: Callable[[], int] = no_ticks,
     ) -> None:
         self.folder = folder
         self.settings = settings
         self.rule = settings.rule
         self._free_bytes = free_bytes
         self._ticks_ns = ticks_ns
-        self._tallies = Tallies()
+        self._counters = LookupCounters()
         self._is_closed = False
         budget = worker_budget.of(settings.filter_memory_bytes_max)
-        workshop = Workshop(settings, rocks or RocksSettings.deduplication(), free_bytes, budget)
-        self._shelf = Shelf(folder, workshop)
+        context = SegmentContext(settings, rocks or RocksSettings.deduplication(), free_bytes, budget)
+        self._cache = SegmentCache(folder, context)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
             raise disk_error(folder, problem) from problem
-        self._mark = read_mark(folder, settings)
-        self._version = self._mark.version if self._mark else None
-        self._first_live = self._mark.first_writable(settings.retention_us) if self._mark else None
-        self._shelf.fill(self._mark)
+        self._manifest = read_manifest(folder, settings)
+        self._version = self._manifest.version if self._manifest else None
+        self._first_live = self._manifest.first_writable(settings.retention_us) if self._manifest else None
+        self._cache.fill(self._manifest)
 
     # --- by columns -------------------------------------------------------------------------------------
 
     def expire(self, stream_us: int | None) -> list[int]:
-        """Remove the segments that are expired at this stream time; give their numbers.
+        """Remove the segments that are expired at this stream time; return their numbers.
 
-        Stream time never goes back: what was expired once is never written again.
+        Stream time never goes back: an expired segment is never written again.
         """
         first_live = self.rule.first_live(stream_us)
         if first_live is None or (self._first_live is not None and first_live <= self._first_live):
             return []
         self._first_live = first_live
-        gone = [number for number in self._shelf.numbers() if number < first_live]
-        if not gone:
+        expired = [number for number in self._cache.numbers() if number < first_live]
+        if not expired:
             return []
-        is_written = self._unlist(gone)
-        for number in gone:
-            self._shelf.drop(number)
-        if not is_written:  # the disk was full; now there is room
-            self._unlist(gone)
-        return gone
+        is_written = self._unlist(expired)
+        for number in expired:
+            self._cache.drop(number)
+        if not is_written:  # the disk was full; the removed segments made room
+            self._unlist(expired)
+        return expired
 
-    def lookup(self, keys: KeyColumn, from_us: Longs, to_us: Longs) -> Found:
+    def lookup(self, keys: SegmentKeys, from_us: Longs, to_us: Longs) -> StoredTimes:
         """Return every stored time of the keys with from_us <= time <= to_us, by row.
 
-        Only segments that a row's span overlaps are looked into. A segment that turns out damaged is set
-        aside: StorageCorrupt, and never an answer without it.
+        Only segments that overlap with the span of a row are read. A segment that is found damaged is set
+        aside: StorageCorrupt, and never a result without it.
         """
         began_ns = self._ticks_ns()
         first, last = self.rule.segments_of(from_us), self.rule.segments_of(to_us)
         found: list[Times] = []
-        for number in self._shelf.numbers():
+        for number in self._cache.numbers():
             rows = np.flatnonzero((first <= number) & (last >= number))
             if not len(rows):
                 continue
-            asked = keys if len(rows) == len(keys) else keys.take(rows)
-            with self._shelf.reading(number):
-                times = look(self._shelf.use(number, self._version), asked, self.settings, self._tallies)
+            own = keys if len(rows) == len(keys) else keys.take(rows)
+            with self._cache.reading(number):
+                times = lookup_segment(
+                    self._cache.use(number, self._version), own, self.settings, self._counters
+                )
             if times is not None:
                 found.append((rows[times[0]], *times[1:]))
-        answer = within(found, from_us, to_us, with_offsets=self.settings.with_offsets)
-        self._tallies.lookup_ns += self._ticks_ns() - began_ns
+        answer = merge_times(found, from_us, to_us, with_offsets=self.settings.with_offsets)
+        self._counters.lookup_ns += self._ticks_ns() - began_ns
         return answer
 
     def check_segments(self, numbers: Iterable[int]) -> None:
-        """Refuse a batch that would make more segments than a store may have: StateInvalid."""
-        count = len({*self._shelf.slots, *numbers})
+        """Raise StateInvalid if a batch would create more segments than a store may have."""
+        count = len({*self._cache.entries, *numbers})
         if count > SEGMENTS_MAX:
             reason = (
                 f"with the event times of this batch it would have {count} segments, and {SEGMENTS_MAX} are "
@@ -156,12 +156,12 @@ class SegmentStore(Backend):
             raise StateInvalid(operator=self.settings.store, reason=reason)
 
     def segments(self) -> list[SegmentFacts]:
-        """Return what is known of the live segments, oldest first; none is opened for it."""
-        return [self._shelf.facts(number) for number in self._shelf.numbers()]
+        """Return the facts of the live segments, oldest first, without opening any."""
+        return [self._cache.facts(number) for number in self._cache.numbers()]
 
-    def tallies(self) -> Tallies:
-        """Return what lookups did since the store was opened; a copy."""
-        return replace(self._tallies)
+    def lookup_counters(self) -> LookupCounters:
+        """Return a copy of the counters of lookups since the store was opened."""
+        return replace(self._counters)
 
     # --- as a backend -----------------------------------------------------------------------------------
 
@@ -170,76 +170,76 @@ class SegmentStore(Backend):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found: list[bytes | None] = [None] * len(keys)
-        asked: dict[int, list[tuple[bytes, int]]] = {}
+        by_segment: dict[int, list[tuple[bytes, int]]] = {}
         for row, key in enumerate(keys):
             number, inner = inside(key)
-            if number in self._shelf.slots:
-                asked.setdefault(number, []).append((inner, row))
-        for number, pairs in asked.items():
+            if number in self._cache.entries:
+                by_segment.setdefault(number, []).append((inner, row))
+        for number, pairs in by_segment.items():
             pairs.sort()
-            with self._shelf.reading(number):
-                values = self._shelf.use(number, self._version).get([inner for inner, _ in pairs])
+            with self._cache.reading(number):
+                values = self._cache.use(number, self._version).get([inner for inner, _ in pairs])
             for (_, row), value in zip(pairs, values, strict=True):
                 found[row] = value
         return found
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return heapq.merge(*(self._scan(number, start, stop) for number in self._shelf.numbers()))
+        return heapq.merge(*(self._scan(number, start, stop) for number in self._cache.numbers()))
 
     def version(self) -> Version | None:
         return self._version
 
-    def apply(self, changes: Changes, version: Version) -> None:
-        self._take(changes, version, is_last=True)
-        for slot in list(self._shelf.slots.values()):
-            is_passed = slot.opened is not None and slot.opened.record.version.batch <= version.batch
-            if slot.is_ahead and not slot.is_taking and slot.opened and is_passed:
-                problem = _other_run(self._shelf.place(slot.number), slot.opened.record)
-                self._shelf.set_aside(slot.number, problem)
+    def apply(self, changes: StateChanges, version: Version) -> None:
+        self._apply(changes, version, is_last=True)
+        for entry in list(self._cache.entries.values()):
+            is_passed = entry.segment is not None and entry.segment.record.version.batch <= version.batch
+            if entry.is_ahead and not entry.is_partial and entry.segment and is_passed:
+                problem = _other_run(self._cache.folder_of(entry.number), entry.segment.record)
+                self._cache.set_aside(entry.number, problem)
                 raise problem
         self._version = version
-        self._shelf.settle()
+        self._cache.settle()
 
-    def apply_early(self, changes: Changes, version: Version) -> None:
-        self._take(changes, version, is_last=False)
+    def apply_early(self, changes: StateChanges, version: Version) -> None:
+        self._apply(changes, version, is_last=False)
 
-    def write_partly(self, changes: Changes) -> None:
+    def write_partly(self, changes: StateChanges) -> None:
         parts = self._split(changes)
-        self._unmark()
+        self._invalidate()
         for number, part in parts.items():
-            slot = self._shelf.slot_for_writing(number, None)
-            slot.is_ahead = slot.is_taking = False
-            self._write(slot, part, Record(NO_VERSION))
-        self._shelf.settle()
+            entry = self._cache.entry_for_writing(number, None)
+            entry.is_ahead = entry.is_partial = False
+            self._write(entry, part, SegmentRecord(NO_VERSION))
+        self._cache.settle()
 
-    def absorb(self, source: Backend, start: bytes, stop: bytes) -> None:
-        """Take the entries of another store in a range of which nothing is here: many of a segment at a time.
+    def copy_range(self, source: Backend, start: bytes, stop: bytes) -> None:
+        """Add the entries of another store in a range, of which nothing is here, in chunks.
 
-        As `write_partly`, it leaves a copy that stands nowhere.
+        As after `write_partly`, the store then has no version.
         """
         if not isinstance(source, SegmentStore):
             raise InvariantBroken(reason=f"{type(source).__name__} has no segments to take")
-        self._unmark()
-        for number in source._shelf.numbers():
+        self._invalidate()
+        for number in source._cache.numbers():
             if self._first_live is None or number >= self._first_live:
                 bounds = bound_inside(start, number), bound_inside(stop, number)
-                with source._shelf.reading(number):
-                    other = source._shelf.use(number, source.version())
-                    self._shelf.absorb(number, other.table().entries(*bounds))
-        self._shelf.settle()
+                with source._cache.reading(number):
+                    other = source._cache.use(number, source.version())
+                    self._cache.copy_range(number, other.table().entries(*bounds))
+        self._cache.settle()
 
     def compact(self) -> None:
-        """Merge the files of every segment, so that what was deleted takes no room; large ones take long."""
-        for number in self._shelf.numbers():
-            with self._shelf.reading(number):
-                self._shelf.use(number, self._version).compact()
+        """Compact the files of every segment, so that deleted entries take no room; slow for large ones."""
+        for number in self._cache.numbers():
+            with self._cache.reading(number):
+                self._cache.use(number, self._version).compact()
 
     def snapshot(self, folder: Path) -> list[Path]:
         if folder.exists():
             raise InvariantBroken(reason=f"a snapshot needs a folder that is not there yet: {folder}")
-        self._check_room(0)
+        self._require_room(0)
         try:
-            self._write_mark()
+            self._write_manifest()
             folder.mkdir(parents=True)
             return self._linked(folder)
         except OSError as problem:
@@ -259,190 +259,187 @@ class SegmentStore(Backend):
             return
         self._is_closed = True
         try:
-            self._write_mark()
+            self._write_manifest()
         except TidegateError as problem:
-            # The older mark stands; what was applied since is applied again.
-            log.warning("closing %s: %s", self.folder, problem)
-        self._shelf.close()
+            # The older manifest stays valid; batches since are applied again.
+            log.warning("store closed without a new manifest folder=%s problem=%s", self.folder, problem)
+        self._cache.close()
 
-    # --- as a copy of parts -----------------------------------------------------------------------------
+    # --- as a backend of parts --------------------------------------------------------------------------
 
     def missing_parts(self) -> list[str]:
-        slots = self._shelf.slots
-        return [self._shelf.name(number) for number in self._shelf.numbers() if slots[number].is_missing]
+        entries = self._cache.entries
+        return [self._cache.name(number) for number in self._cache.numbers() if entries[number].is_missing]
 
-    def lay_part(self, part: str, files: Path) -> None:
-        self._shelf.lay(self._number(part), files)
+    def replace_part(self, part: str, files: Path) -> None:
+        self._cache.begin_repair(self._number(part), files)
 
-    def apply_to_part(self, part: str, changes: Changes, version: Version) -> None:
+    def apply_to_part(self, part: str, changes: StateChanges, version: Version) -> None:
         number = self._number(part)
         mine = split(changes, [number], None).get(number)
         if mine:
-            segment = self._shelf.mending(number)
-            segment.write(mine, Record(version), self._expected(number, segment.record))
+            segment = self._cache.part_in_repair(number)
+            segment.write(mine, SegmentRecord(version), self._expected(number, segment.record))
 
-    def end_part(self, part: str) -> None:
-        self._shelf.end(self._number(part))
+    def finish_part(self, part: str) -> None:
+        self._cache.finish_repair(self._number(part))
 
     # --- below ------------------------------------------------------------------------------------------
 
-    def _take(self, changes: Changes, version: Version, *, is_last: bool) -> None:
-        """Write what a batch does to each segment; those that are ahead and have it are left alone."""
+    def _apply(self, changes: StateChanges, version: Version, *, is_last: bool) -> None:
+        """Write the changes of a batch to each segment; those that are ahead and have them are skipped."""
         parts = self._split(changes)
-        slots = {number: self._shelf.slot_for_writing(number, self._version) for number in parts}
-        for slot in slots.values():
-            if slot.is_ahead:
-                self._check_run(slot, version)
-        for number, slot in slots.items():
-            if slot.is_ahead and slot.opened and slot.opened.record.has(version):
-                with self._shelf.reading(number):
-                    slot.opened.add_to_filter(parts[number])
-                slot.is_taking = slot.opened.record.version.batch == version.batch
+        entries = {number: self._cache.entry_for_writing(number, self._version) for number in parts}
+        for entry in entries.values():
+            if entry.is_ahead:
+                self._check_run(entry, version)
+        for number, entry in entries.items():
+            if entry.is_ahead and entry.segment and entry.segment.record.has(version):
+                with self._cache.reading(number):
+                    entry.segment.add_to_filter(parts[number])
+                entry.is_partial = entry.segment.record.version.batch == version.batch
                 continue
-            slot.is_ahead = slot.is_taking = True  # until the whole batch is in
-            self._write(slot, parts[number], Record(version, is_whole=is_last))
+            entry.is_ahead = entry.is_partial = True  # until the whole batch is in
+            self._write(entry, parts[number], SegmentRecord(version, is_whole=is_last))
 
-    def _unmark(self) -> None:
-        """Take the mark away: the copy stands nowhere until it is written anew."""
-        remove_mark(self.folder)
-        self._mark, self._version = None, None
-        self._shelf.unmark()
+    def _invalidate(self) -> None:
+        """Remove the manifest: the store has no version until it is written again."""
+        remove_manifest(self.folder)
+        self._manifest, self._version = None, None
+        self._cache.forget_manifest()
 
-    def _split(self, changes: Changes) -> dict[int, PartChanges]:
-        """Return what changes do to each segment, after a look whether there is room for it."""
-        parts = split(changes, self._shelf.numbers(), self._first_live)
-        self._check_room(sum(part.size_bytes for part in parts.values()))
+    def _split(self, changes: StateChanges) -> dict[int, SegmentChanges]:
+        """Return the changes of each segment, after a check that there is room for them."""
+        parts = split(changes, self._cache.numbers(), self._first_live)
+        self._require_room(sum(part.size_bytes for part in parts.values()))
         return parts
 
-    def _check_run(self, slot: Slot, version: Version) -> None:
-        """Refuse a segment that is ahead by another head than the one that is applied now."""
-        opened = slot.opened
-        here = opened.record.version if opened else version
-        is_other = here.epoch != version.epoch or here.batch < version.batch
-        if opened and (is_other or (here.batch == version.batch and here != version)):
-            problem = _other_run(self._shelf.place(slot.number), opened.record)
-            self._shelf.set_aside(slot.number, problem)
+    def _check_run(self, entry: CacheEntry, version: Version) -> None:
+        """Raise StorageCorrupt for a segment that is ahead by another commit record than the one applied."""
+        segment = entry.segment
+        own = segment.record.version if segment else version
+        is_other = own.epoch != version.epoch or own.batch < version.batch
+        if segment and (is_other or (own.batch == version.batch and own != version)):
+            problem = _other_run(self._cache.folder_of(entry.number), segment.record)
+            self._cache.set_aside(entry.number, problem)
             raise problem
 
-    def _write(self, slot: Slot, part: PartChanges, record: Record) -> None:
-        if slot.opened is None:
-            raise InvariantBroken(reason=f"segment {slot.number} is not open")
-        with self._shelf.reading(slot.number):
-            slot.opened.write(part, record, self._expected(slot.number, slot.opened.record))
+    def _write(self, entry: CacheEntry, part: SegmentChanges, record: SegmentRecord) -> None:
+        if entry.segment is None:
+            raise InvariantBroken(reason=f"segment {entry.number} is not open")
+        with self._cache.reading(entry.number):
+            entry.segment.write(part, record, self._expected(entry.number, entry.segment.record))
 
-    def _expected(self, number: int, record: Record) -> int | None:
-        """Return how many keys a segment will have in the end, as far as one can tell."""
+    def _expected(self, number: int, record: SegmentRecord) -> int | None:
+        """Return the expected number of keys of a whole segment; None if it is not known."""
         if self.settings.expected_keys is not None:
             return self.settings.expected_keys
         if record.newest_us is None:
             return None
         passed = (record.newest_us - self.rule.start_us(number) + 1) / self.rule.interval_us
-        before = self._shelf.slots.get(number - 1)
+        before = self._cache.entries.get(number - 1)
         previous = before.listed.record.keys if before and before.listed else None
         return estimated_keys(record.keys, passed, previous)
 
     def _scan(self, number: int, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         bounds = bound_inside(start, number), bound_inside(stop, number)
-        with self._shelf.reading(number):
-            for key, value in pages(lambda: self._shelf.use(number, self._version).table(), *bounds):
+        with self._cache.reading(number):
+            for key, value in pages(lambda: self._cache.use(number, self._version).table(), *bounds):
                 yield outside(number, key), value
 
-    def _write_mark(self) -> None:
-        """Put everything on the disk, then the mark that says so; a copy that stands nowhere has none."""
-        self._shelf.flush()
-        if self._version is not None:
-            mark = Mark(self._version, self._first_live, self._shelf.list_all(self._version))
-            write_mark(self.folder, mark, self.settings)
-            self._mark = mark
+    def _require_room(self, size_bytes: int) -> None:
+        require_room(self.folder, size_bytes, bytes_min=FREE_BYTES_MIN, free_bytes_of=self._free_bytes)
 
-    def _unlist(self, gone: list[int]) -> bool:
-        """Take expired segments off the mark that is on the disk; say whether there was room for that."""
-        if self._mark is None:
+    def _write_manifest(self) -> None:
+        """Flush all segments, then write the manifest; none for a store without a version."""
+        self._cache.flush()
+        if self._version is not None:
+            manifest = StoreManifest(self._version, self._first_live, self._cache.list_all(self._version))
+            write_manifest(self.folder, manifest, self.settings)
+            self._manifest = manifest
+
+    def _unlist(self, expired: list[int]) -> bool:
+        """Remove expired segments from the manifest on the disk; False if there was no room for that."""
+        if self._manifest is None:
             return True
-        left = {number: one for number, one in self._mark.segments.items() if number not in gone}
-        mark = replace(self._mark, first_live=self._first_live, segments=left)
+        left = {number: one for number, one in self._manifest.segments.items() if number not in expired}
+        manifest = replace(self._manifest, first_live=self._first_live, segments=left)
         try:
-            write_mark(self.folder, mark, self.settings)
+            write_manifest(self.folder, manifest, self.settings)
         except StorageFull:
             return False
-        self._mark = mark
+        self._manifest = manifest
         return True
 
     def _linked(self, folder: Path) -> list[Path]:
         files = []
-        for number in self._shelf.numbers():
-            with self._shelf.reading(number):
-                segment = self._shelf.use(number, self._version)
-            files += segment.link_into(folder / self._shelf.name(number))
-        if self._mark is not None:
-            files.append(snapshot_mark(folder, self._mark, self.settings))
+        for number in self._cache.numbers():
+            with self._cache.reading(number):
+                segment = self._cache.use(number, self._version)
+            files += segment.link_into(folder / self._cache.name(number))
+        if self._manifest is not None:
+            files.append(snapshot_manifest(folder, self._manifest, self.settings))
         return sorted(files)
-
-    def _check_room(self, size_bytes: int) -> None:
-        try:
-            free_bytes = self._free_bytes(self.folder)
-        except OSError as problem:  # the folder was taken away under us
-            raise disk_error(self.folder, problem) from problem
-        if free_bytes - size_bytes < FREE_BYTES_MIN:
-            raise StorageFull(path=str(self.folder), free_bytes=free_bytes)
 
     def _number(self, part: str) -> int:
         number = self.rule.segment_of_folder(self.settings.store, part)
-        if number is None or number not in self._shelf.slots:
+        if number is None or number not in self._cache.entries:
             raise InvariantBroken(reason=f"{part} is no part of the copy in {self.folder}")
         return number
 
 
-def _other_run(place: Path, record: Record) -> StorageCorrupt:
-    reason = f"it stands at batch {record.version.batch} by another head than its copy"
+def _other_run(place: Path, record: SegmentRecord) -> StorageCorrupt:
+    reason = f"it stands at batch {record.version.batch} by another commit record than its copy"
     return StorageCorrupt(place=str(place), reason=reason)
 
 
 Times = tuple[Longs, Longs, Longs | None]
 
 
-def look(segment: Segment, keys: KeyColumn, settings: SegmentSettings, tallies: Tallies) -> Times | None:
-    """Return all times that a segment has for keys, as (row, time, offset), rows rising.
+def lookup_segment(
+    segment: Segment, keys: SegmentKeys, settings: SegmentSettings, counters: LookupCounters
+) -> Times | None:
+    """Return all times that a segment has for keys, as (row, time, offset) in row order; None without any.
 
-    None: none at all.
+    The filter is probed first; only keys that it does not exclude are read from RocksDB.
     """
     maybe = segment.contains(keys.hashes)
     rows = np.flatnonzero(maybe)
-    tallies.filter_probes += len(keys)
-    tallies.filter_maybe += len(rows)
+    counters.filter_probes += len(keys)
+    counters.filter_maybe += len(rows)
     if not len(rows):
         return None
-    asked = keys.take(rows)
-    order = _order(asked)
-    named = asked.take(order).to_list()
-    values = segment.get(named)
-    tallies.reads += len(named)
+    possible = keys.take(rows)
+    order = _order(possible)
+    read = possible.take(order).to_list()
+    values = segment.get(read)
+    counters.reads += len(read)
     hits = [number for number, value in enumerate(values) if value is not None]
-    segment.filter_false += len(named) - len(hits)
-    tallies.filter_false += len(named) - len(hits)
+    segment.filter_false += len(read) - len(hits)
+    counters.filter_false += len(read) - len(hits)
     if not hits:
         return None
     found = [value for value in values if value is not None]
     return _times(rows[order[hits]], found, segment, settings)
 
 
-def within(found: list[Times], from_us: Longs, to_us: Longs, *, with_offsets: bool) -> Found:
-    """Join what the segments gave, by row, and leave out times that nobody asked for."""
+def merge_times(found: list[Times], from_us: Longs, to_us: Longs, *, with_offsets: bool) -> StoredTimes:
+    """Return the times of all segments by row, without those outside of the rows' spans."""
     nothing = np.empty(0, np.int64)
     if not found:
-        return Found(nothing, nothing, nothing if with_offsets else None)
+        return StoredTimes(nothing, nothing, nothing if with_offsets else None)
     rows = np.concatenate([one[0] for one in found])
     times_us = np.concatenate([one[1] for one in found])
-    kept = np.flatnonzero((times_us >= from_us[rows]) & (times_us <= to_us[rows]))
-    kept = kept[np.argsort(rows[kept], kind="stable")]
+    matching = np.flatnonzero((times_us >= from_us[rows]) & (times_us <= to_us[rows]))
+    matching = matching[np.argsort(rows[matching], kind="stable")]
     if not with_offsets:
-        return Found(rows[kept], times_us[kept])
+        return StoredTimes(rows[matching], times_us[matching])
     offsets = np.concatenate([nothing if one[2] is None else one[2] for one in found])
-    return Found(rows[kept], times_us[kept], offsets[kept])
+    return StoredTimes(rows[matching], times_us[matching], offsets[matching])
 
 
-def _order(keys: KeyColumn) -> Longs:
-    """Return the order in which keys are asked for: about that in which they lie, which is quicker."""
+def _order(keys: SegmentKeys) -> Longs:
+    """Return an order of keys close to that of the store, in which reads are faster."""
     if isinstance(keys.bytes_, list):
         return np.array(sorted(range(len(keys)), key=keys.bytes_.__getitem__), np.int64)
     heads = np.ascontiguousarray(keys.bytes_[:, :8]).view(">u8").reshape(-1)
@@ -463,17 +460,17 @@ def _times(rows: Longs, values: list[bytes], segment: Segment, settings: Segment
 
 @dataclass(frozen=True, slots=True)
 class SegmentStoreFactory:
-    """Keys of a deduplication in segments by event time."""
+    """The factory of segmented stores."""
 
     settings: SegmentSettings
     options: RocksSettings | None = None
 
     kind = "segments"
-    # A lookup by columns does not go over a socket: another process gets the store closed.
+    # Lookups by columns are not served over a socket: the store is closed for another process.
     is_served = False
 
     def with_slots(self, slots: int) -> Self:
-        """Return the same for a process with one of so many shares of the memory."""
+        """Return a factory for a process that has one of `slots` shares of the memory."""
         return replace(self, options=replace(self.options or RocksSettings(), slots=slots))
 
     def open(self, folder: Path, ticks_ns: Callable[[], int]) -> SegmentStore:

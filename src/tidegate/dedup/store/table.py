@@ -1,14 +1,14 @@
-"""The keys of one segment in RocksDB: takes sorted keys with values, gives values, keeps no log of its own.
+"""The RocksDB of one segment: its keys and values, without a write-ahead log.
 
-Each write carries the segment's record (marks.py) and is whole or not there. Few keys go through RocksDB's
-memory; many are written as a table file and taken in as it is, which costs half as much. What a kill leaves:
+Each write includes the segment's record (manifest.py) and is atomic. A few keys go through the memtable; many
+are written as a table file and ingested, which costs half as much. What a kill leaves:
 
     while the file is written     `incoming.part`, which the next open removes
-    while it is taken in          a file that RocksDB's manifest does not name, which RocksDB removes
-    after                         the file. The record in it overlaps whatever is in memory, so RocksDB had
-                                  to write that out first
+    while it is ingested          a file that RocksDB's manifest does not name, which RocksDB removes
+    after                         the file. The record in it overlaps the memtable, so RocksDB had to flush
+                                  the memtable first
 
-So after a kill the segment is what the first so many writes made of it, with the record of the last of them.
+So after a kill the segment has a prefix of its writes, with the record of the last of them.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from tidegate.checkpoint.backends.rocksdb import FREE_BYTES_MIN, PAGE_ENTRIES_MA
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings, options_of
 from tidegate.checkpoint.backends.rocksdb_snapshot import TABLE_SUFFIX, pack_snapshot, unpack_snapshot
 from tidegate.checkpoint.keys.layout import META_GROUP
-from tidegate.dedup.store.manifest import RECORD_KEY, Record, decode_record
-from tidegate.errors import InvariantBroken, StorageCorrupt, StorageFull
-from tidegate.storage.files import disk_error
+from tidegate.dedup.store.manifest import RECORD_KEY, SegmentRecord, decode_record
+from tidegate.errors import InvariantBroken, StorageCorrupt
+from tidegate.storage.files import disk_error, require_room
 from tidegate.storage.rocksdb.errors import open_fault, read_fault, write_fault
 
-# From so many keys on a file of their own costs less than the way through memory: it is synced at once.
+# From so many keys on, ingesting a file costs less than the memtable.
 FILE_KEYS_MIN = 8_192
 INCOMING_NAME = "incoming.part"
-# What RocksDB says of a segment that lacks a file its manifest or CURRENT names: it is made again.
+# RocksDB's error for a missing file that its manifest or CURRENT names: the segment is restored.
 MISSING_FILE = "IO error: No such file or directory"
-# Keys read at a time when all of them are read, and taken apart at a time when many are written.
+# The keys of a chunk when all are read, and when many are written.
 KEYS_CHUNK = 65_536
-# Entries that move to another store at a time: a file each, and some 40 MB of memory meanwhile.
+# The entries of a chunk when they move to another store: a file each, and some 40 MB of memory.
 ENTRIES_CHUNK = 262_144
 
 Pair = tuple[bytes, bytes]
@@ -74,7 +74,7 @@ class KeyTable:
             raise disk_error(folder, problem) from problem
         is_small = stored_bytes <= settings.whole_filter_bytes_max
         self._options: Any = options_of(settings, filters_whole=is_small)
-        # A filter of our own stands before the segment.
+        # The segment has a Bloom filter of its own.
         self._options.set_memtable_prefix_bloom_ratio(0.0)
         try:
             self._db: Any = Rdict(str(folder), self._options, column_families={"default": self._options})
@@ -83,13 +83,13 @@ class KeyTable:
                 raise StorageCorrupt(place=str(folder), reason=str(fault)) from fault
             raise open_fault(fault, folder, free_bytes(folder)) from fault
 
-    def record(self) -> Record | None:
-        """Return what the segment knows of itself; None when nothing was ever written to it."""
+    def record(self) -> SegmentRecord | None:
+        """Return the segment's record; None if nothing was ever written to it."""
         (stored,) = self.get([RECORD_KEY])
         return None if stored is None else decode_record(stored, self.folder)
 
     def get(self, keys: list[bytes]) -> list[bytes | None]:
-        """Return the values of keys, in their order; sorted ones are found faster."""
+        """Return the values of keys, in their order; sorted keys are faster."""
         values: list[bytes | None] = []
         read = self._db.get
         try:
@@ -100,7 +100,7 @@ class KeyTable:
         return values
 
     def page(self, start: bytes, stop: bytes, count_max: int) -> list[Pair]:
-        """Return up to so many entries from the head of a range."""
+        """Return up to `count_max` entries from the beginning of a range."""
         pairs: list[Pair] = []
         stop = min(stop, META_GROUP)
         if stop <= start:
@@ -122,7 +122,7 @@ class KeyTable:
         return pairs
 
     def all_keys(self) -> Iterator[list[bytes]]:
-        """Yield all keys in order, some at a time; nothing may be written meanwhile."""
+        """Yield all keys in order, in chunks; nothing may be written meanwhile."""
         bounds = ReadOptions()
         bounds.set_iterate_upper_bound(META_GROUP)
         last = b""
@@ -132,7 +132,7 @@ class KeyTable:
         self._check_end(last, bounds)
 
     def entries(self, start: bytes, stop: bytes) -> Iterator[list[Pair]]:
-        """Yield the entries of a range in order, many at a time; nothing may be written meanwhile."""
+        """Yield the entries of a range in order, in chunks; nothing may be written meanwhile."""
         stop = min(stop, META_GROUP)
         if stop <= start:
             return
@@ -153,7 +153,7 @@ class KeyTable:
             raise read_fault(fault, self.folder) from fault
 
     def _check_end(self, last: bytes, bounds: Any) -> None:
-        """Look whether there is really nothing behind: many at a time, a block that is damaged is an end."""
+        """Raise StorageCorrupt if a bulk read ended early: it takes a damaged block for the end."""
         iterator: Any = None
         try:
             iterator = self._db.iter(bounds)
@@ -163,16 +163,16 @@ class KeyTable:
         except Exception as fault:
             raise read_fault(fault, self.folder) from fault
         finally:
-            # Whoever sets the segment aside has the error, and with it this frame; an iterator that lives
-            # holds the database and its lock.
+            # The error that sets the segment aside refers to this frame; an iterator that is referenced
+            # keeps the database and its lock open.
             del iterator
         if not is_end:
             raise StorageCorrupt(place=str(self.folder), reason="not all of its keys could be read")
 
     def write(
-        self, ranges: Iterable[Pair], deleted: Iterable[bytes], puts: Iterable[Pair], record: Record
+        self, ranges: Iterable[Pair], deleted: Iterable[bytes], puts: Iterable[Pair], record: SegmentRecord
     ) -> bool:
-        """Write through memory: ranges go, keys go, then entries are put; say whether a large range went."""
+        """Delete ranges and keys, then put entries, in one write; True if a large range was deleted."""
         batch: Any = WriteBatch(raw_mode=True)
         is_large = False
         for start, stop in ranges:
@@ -196,8 +196,8 @@ class KeyTable:
         self.is_flushed = False
         return is_large
 
-    def write_file(self, puts: Iterable[Pair], record: Record) -> None:
-        """Write entries whose keys rise as one file of RocksDB's; on the disk on return."""
+    def write_file(self, puts: Iterable[Pair], record: SegmentRecord) -> None:
+        """Write entries in key order as one table file and ingest it; durable on return."""
         place = self.folder / INCOMING_NAME
         writer: Any = SstFileWriter(self._options)
         options: Any = IngestExternalFileOptions()
@@ -218,16 +218,11 @@ class KeyTable:
         self.is_flushed = True
 
     def check_room(self, size_bytes: int) -> None:
-        """Refuse a write for which there is no room: StorageFull."""
-        try:
-            free_bytes = self._free_bytes(self.folder)
-        except OSError as problem:  # the folder was taken away under us
-            raise disk_error(self.folder, problem) from problem
-        if free_bytes - size_bytes < FREE_BYTES_MIN:
-            raise StorageFull(path=str(self.folder), free_bytes=free_bytes)
+        """Raise StorageFull if there is no room for a write."""
+        require_room(self.folder, size_bytes, bytes_min=FREE_BYTES_MIN, free_bytes_of=self._free_bytes)
 
     def flush(self) -> None:
-        """Put everything that was written on the disk."""
+        """Flush the memtable."""
         if self.is_flushed:
             return
         try:
@@ -237,7 +232,7 @@ class KeyTable:
         self.is_flushed = True
 
     def compact(self) -> None:
-        """Merge all files, so that what was deleted takes no room."""
+        """Compact all files, so that deleted entries take no room."""
         self.flush()
         try:
             self._db.compact_range(b"", META_GROUP + META_GROUP)
@@ -245,10 +240,10 @@ class KeyTable:
             raise write_fault(fault, self.folder, self._free_bytes(self.folder)) from fault
 
     def link_into(self, folder: Path) -> list[Path]:
-        """Return the files a second name in a new folder, in which they say their content."""
+        """Link the files into a new folder, under names that follow from their content; return the paths."""
         self.check_room(0)
         try:
-            # Never kept in a variable: a Checkpoint that lives holds the database and its lock.
+            # Never in a variable: a Checkpoint that is referenced keeps the database and its lock open.
             Checkpoint(self._db).create_checkpoint(str(folder))
         except Exception as fault:
             rmtree(folder.with_name(folder.name + ".tmp"), ignore_errors=True)
@@ -260,7 +255,7 @@ class KeyTable:
 
     @property
     def size_bytes(self) -> int:
-        """Return the bytes that its entries take, on the disk and in memory."""
+        """Return the bytes of its entries, on the disk and in the memtable."""
         named = self._db.property_int_value
         try:
             stored_bytes = named("rocksdb.live-sst-files-size") or 0
@@ -271,17 +266,17 @@ class KeyTable:
             raise read_fault(fault, self.folder) from fault
 
     def close(self) -> None:
-        """Let go of memory and locks; what was not flushed may be missing, together with its record."""
+        """Release memory and locks; what was not flushed may be missing, together with its record."""
         try:
             self._db.close()
         except DbClosedError:
             return
         except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
-            log.warning("closing %s: %s", self.folder, fault)
+            log.warning("segment not closed cleanly folder=%s problem=%s", self.folder, fault)
 
 
 def pages(table: Callable[[], KeyTable], start: bytes, stop: bytes) -> Iterator[Pair]:
-    """Yield the entries of a range page by page; the table is asked for anew for each page."""
+    """Yield the entries of a range page by page; `table` is called for each page."""
     while True:
         page = table().page(start, stop, PAGE_ENTRIES_MAX)
         yield from page

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.dedup.copies import OPERATOR, Job, Model, flip, segments, settings
+from tests.dedup.store.copies import OPERATOR, Job, Model, flip, segments, settings
 from tidegate.checkpoint.settings import StateSettings
 from tidegate.checkpoint.standby import CheckpointStandby
-from tidegate.checkpoint.store import Depot, operator_depot
-from tidegate.dedup.identity import DIGEST_XXHASH, IDENTITY_FILE, Identity
+from tidegate.checkpoint.store import CheckpointStore, operator_store
+from tidegate.dedup.identity import DIGEST_XXHASH, IDENTITY_FILE, DedupIdentity
 from tidegate.dedup.standby import standby_settings
 from tidegate.dedup.store.store import SegmentStoreFactory
 from tidegate.errors import StateNotFound, StorageCorrupt
@@ -37,7 +37,7 @@ def model() -> Model:
 def job(room: Path, model: Model) -> Job:
     job = Job(room, settings(room), parallelism=2)
     rule = segments().rule
-    identity = Identity(
+    identity = DedupIdentity(
         retention_us=rule.retention_us,
         interval_us=rule.interval_us,
         exact_keys=False,
@@ -45,15 +45,15 @@ def job(room: Path, model: Model) -> Job:
         columns=(("id", "bigint"),),
         digest=DIGEST_XXHASH,
     )
-    job.depot.path("").mkdir(parents=True)
-    job.depot.path(IDENTITY_FILE).write_bytes(identity.to_bytes())
+    job.checkpoint_store.path("").mkdir(parents=True)
+    job.checkpoint_store.path(IDENTITY_FILE).write_bytes(identity.to_bytes())
     job.drive(range(3), model)
     return job
 
 
-def opened_in(local_root: str | None) -> Callable[[Depot], StateSettings]:
-    def settings_of(depot: Depot) -> StateSettings:
-        found = standby_settings(depot, local_root)
+def opened_in(local_root: str | None) -> Callable[[CheckpointStore], StateSettings]:
+    def settings_of(checkpoint_store: CheckpointStore) -> StateSettings:
+        found = standby_settings(checkpoint_store, local_root)
         assert found is not None
         return found
 
@@ -76,7 +76,7 @@ def test_it_follows_all_partitions_batch_by_batch(job: Job, model: Model) -> Non
     assert moves(standby) == [(0, 3, 1), (1, 3, 1)]
     there = job.elsewhere("standby")
     assert there.stored(4) == model.counted()
-    assert [(one.way, one.change_files) for one in there.reports] == [("local", 0)] * 2
+    assert [(one.source, one.change_files) for one in there.reports] == [("local", 0)] * 2
 
 
 def test_a_copy_that_a_task_has_is_left_to_it(job: Job) -> None:
@@ -105,9 +105,9 @@ def test_a_copy_that_a_task_has_is_left_to_it(job: Job) -> None:
 _HOLD = """
 import sys
 from pathlib import Path
-from tidegate.checkpoint.local.lock import claim
+from tidegate.checkpoint.local.lock import lock_folder
 sys.stdin.readline()
-held = claim(Path(sys.argv[2]), wait_ms_max=60000)
+held = lock_folder(Path(sys.argv[2]), wait_ms_max=60000)
 print("held" if held else "not held", flush=True)
 sys.stdin.read()
 """
@@ -125,17 +125,17 @@ def test_it_mends_a_segment_of_its_own_copy(job: Job, model: Model) -> None:
 
 
 def test_what_is_wrong_with_one_partition_keeps_none_of_the_others(job: Job) -> None:
-    flip(job.depot.path(f"e0/0/{job.head(2).changes.file}"))
+    flip(job.checkpoint_store.path(f"e0/0/{job.head(2).changes.file}"))
     found = list(standby_of(job).follow())
     assert isinstance(found[0].problem, StorageCorrupt)
     assert (found[1].batch, found[1].problem) == (2, None)
 
 
 def test_settings_come_from_the_checkpoint_alone(job: Job, room: Path) -> None:
-    found = opened_in(None)(operator_depot(str(room / "checkpoint"), OPERATOR))
+    found = opened_in(None)(operator_store(str(room / "checkpoint"), OPERATOR))
     assert isinstance(found.backend, SegmentStoreFactory)
     assert found.backend.settings == segments()
-    assert standby_settings(operator_depot(str(room / "checkpoint"), "other"), None) is None
+    assert standby_settings(operator_store(str(room / "checkpoint"), "other"), None) is None
     with pytest.raises(StateNotFound):
         list(CheckpointStandby(room / "checkpoint", "other", opened_in(None), SystemClock()).follow())
 
@@ -160,7 +160,7 @@ def test_the_command_follows_gives_way_to_a_task_and_ends_on_ctrl_c(job: Job, mo
         # Its copies are where the tasks look: they begin warm, while the standby lives.
         job.reports.clear()
         job.drive([3], model)
-        assert [(one.way, one.change_files) for one in job.reports] == [("local", 0)] * 2
+        assert [(one.source, one.change_files) for one in job.reports] == [("local", 0)] * 2
         job.stop()
         child.send_signal(signal.SIGINT)
         assert child.wait(timeout=60) == 0

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.checkpoint.batches import open_new
 from tidegate.checkpoint.batch import open_batch
-from tidegate.checkpoint.commit import Opened
-from tidegate.checkpoint.commit_record import Head, RunFacts, read_head
+from tidegate.checkpoint.commit import OpenBatch
+from tidegate.checkpoint.commit_record import CommitRecord, RunFacts, read_commit_record
 from tidegate.checkpoint.keys.layout import META_GROUP, SEGMENT_PREFIX_BYTES, instance_of, segment_of_entry
 from tidegate.checkpoint.local.pool import pool
 from tidegate.checkpoint.recovery import RestoreReport
-from tidegate.checkpoint.settings import Asked, StateSettings
-from tidegate.checkpoint.store import CheckpointDisk, Depot, operator_depot
-from tidegate.dedup.columns import KeyColumn, decode_times
+from tidegate.checkpoint.settings import BatchRequest, StateSettings
+from tidegate.checkpoint.store import CheckpointDisk, CheckpointStore, operator_store
+from tidegate.dedup.columns import SegmentKeys, decode_times
 from tidegate.dedup.decision import OUTCOMES, BatchColumns, decide
 from tidegate.dedup.settings import SegmentSettings
 from tidegate.dedup.store.store import SegmentStore, SegmentStoreFactory
@@ -111,12 +112,12 @@ class Job:
     reports: list[RestoreReport] = field(default_factory=list)
 
     @property
-    def depot(self) -> Depot:
-        return operator_depot(str(self.root / self.checkpoint), OPERATOR)
+    def checkpoint_store(self) -> CheckpointStore:
+        return operator_store(str(self.root / self.checkpoint), OPERATOR)
 
-    def asked(self, batch: int, partition: int = 0) -> Asked:
+    def asked(self, batch: int, partition: int = 0) -> BatchRequest:
         self.attempts += 1
-        return Asked(
+        return BatchRequest(
             checkpoint=str(self.root / self.checkpoint),
             operator=OPERATOR,
             partition=partition,
@@ -154,7 +155,7 @@ class Job:
         """All stored times that count before a batch, which is opened and left."""
         found: set[tuple[bytes, int]] = set()
         for partition in range(self.parallelism):
-            with open_batch(self.asked(batch, partition), self.settings, SystemClock()) as opened:
+            with open_new(self.asked(batch, partition), self.settings, SystemClock()) as opened:
                 assert opened.report is not None
                 self.reports.append(opened.report)
                 edge_us = (opened.newest_event_us or 0) - RETENTION_US
@@ -166,15 +167,15 @@ class Job:
                     found |= {(stored_key, int(one)) for one in times if one >= edge_us}
         return found
 
-    def head(self, batch: int, partition: int = 0, epoch: int = 0) -> Head:
-        found = read_head(self.depot, epoch, partition, batch)
+    def head(self, batch: int, partition: int = 0, epoch: int = 0) -> CommitRecord:
+        found = read_commit_record(self.checkpoint_store, epoch, partition, batch)
         assert found is not None
         return found
 
     def copy(self, partition: int = 0, epoch: int = 0) -> Path:
         """The folder in which the store of a partition lies."""
-        place = self.settings.place(SystemClock())
-        folder = place.folder(self.depot, epoch, partition)
+        place = self.settings.local_directory(SystemClock())
+        folder = place.folder(self.checkpoint_store, epoch, partition)
         return next(folder.glob("db-segments.*"), folder / "db-segments")
 
     def segment(self, start_minutes: int, partition: int = 0) -> Path:
@@ -197,7 +198,7 @@ class Job:
         return instance_of(int.from_bytes(key_of(row[0])[:2], "big"), self.parallelism, GROUPS)
 
 
-def decided(opened: Opened, rows: list[Row]) -> dict[Row, str]:
+def decided(opened: OpenBatch, rows: list[Row]) -> dict[Row, str]:
     """Decide a batch's rows and publish them."""
     store = opened.backend
     assert isinstance(store, SegmentStore)
@@ -215,7 +216,7 @@ def columns(rows: list[Row]) -> BatchColumns:
     keys = np.frombuffer(b"".join(key_of(key) for key, _ in rows), np.uint8).reshape(-1, 18)
     times = np.array([at_us for _, at_us in rows], np.int64)
     numbers = np.array([key for key, _ in rows], np.uint64)
-    return BatchColumns(KeyColumn.of_digests(keys), times, None, lambda asked: numbers[asked])
+    return BatchColumns(SegmentKeys.of_digests(keys), times, None, lambda asked: numbers[asked])
 
 
 def marks(folder: Path) -> dict[str, tuple[int, int]]:

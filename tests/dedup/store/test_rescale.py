@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.dedup.copies import OPERATOR, Job, Model, rows_of, segments, settings
+from tests.dedup.store.copies import OPERATOR, Job, Model, rows_of, segments, settings
 from tidegate.checkpoint.savepoints import savepoint
-from tidegate.checkpoint.store import Depot
-from tidegate.dedup.identity import Identity, check_identity, read_identity
+from tidegate.checkpoint.store import CheckpointStore
+from tidegate.dedup.identity import DedupIdentity, check_identity, read_identity
 from tidegate.model.clock import SystemClock
 
 
@@ -48,10 +48,10 @@ def test_a_savepoint_says_by_which_columns_its_keys_are_stored(room: Path) -> No
     job.drive([0], model)
     rule = segments().rule
     columns = (("site", "string"), ("number", "bigint"))
-    identity = Identity(rule.retention_us, rule.interval_us, False, False, columns)
-    check_identity(job.depot, identity, OPERATOR)
+    identity = DedupIdentity(rule.retention_us, rule.interval_us, False, False, columns)
+    check_identity(job.checkpoint_store, identity, OPERATOR)
     savepoint.make(room / "checkpoint", OPERATOR, "before", SystemClock())
-    kept = Depot(savepoint.path_of(room / "checkpoint", OPERATOR, "before"))
+    kept = CheckpointStore(savepoint.path_of(room / "checkpoint", OPERATOR, "before"))
     assert read_identity(kept, OPERATOR) == identity
 
 
