@@ -72,5 +72,5 @@ def open_catalog() -> Iterator[OpenCatalog]:
 def catalog(place: CatalogPlace, clock: ManualClock, open_catalog: OpenCatalog) -> Catalog:
     """Return an open catalog with its first administrator."""
     catalog = open_catalog(place, clock)
-    catalog.people.ensure_admin(ADMIN_TOKEN, "home-1")
+    catalog.accounts.ensure_admin(ADMIN_TOKEN, "home-1")
     return catalog

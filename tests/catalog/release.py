@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.catalog.conftest import ADMIN, ADMIN_TOKEN
 from tidegate.catalog.database import Catalog
 from tidegate.catalog.database_url import CatalogPlace
-from tidegate.catalog.idempotency import Once
+from tidegate.catalog.idempotency import IdempotencyKey
 from tidegate.model.access import Role
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.postgres import PASSWORD, Postgres, find_binaries
@@ -26,10 +26,10 @@ RELEASED = Path(__file__).parent / "released"
 
 def fill(catalog: Catalog) -> str:
     """Put something into every table and give the text of a token."""
-    catalog.people.ensure_admin(ADMIN_TOKEN, "home-1")
-    catalog.people.create_tenant(ADMIN, "acme")
-    answered = Once("admin", "k", "f", lambda _: (201, b"\x00\xff"))
-    catalog.people.add_user(ADMIN, "acme", "bob", frozenset({Role.WRITER}), once=answered)
+    catalog.accounts.ensure_admin(ADMIN_TOKEN, "home-1")
+    catalog.accounts.create_tenant(ADMIN, "acme")
+    answered = IdempotencyKey("admin", "k", "f", lambda _: (201, b"\x00\xff"))
+    catalog.accounts.add_user(ADMIN, "acme", "bob", frozenset({Role.WRITER}), key=answered)
     made = catalog.tokens.make(ADMIN, "acme", "bob", label="é ☃", lifetime_seconds=3600)
     catalog.tokens.make_link(catalog.tokens.find(made.text), 60)
     catalog.leases.take("archive/a", "one", 60)

@@ -48,7 +48,7 @@ def fragile_place(fragile_postgres: Postgres) -> CatalogPlace:
 def fragile_catalog(fragile_place: CatalogPlace, open_catalog: OpenCatalog) -> Catalog:
     """Open a catalog there."""
     catalog = open_catalog(fragile_place, SystemClock())
-    catalog.people.ensure_admin(ADMIN_TOKEN)
+    catalog.accounts.ensure_admin(ADMIN_TOKEN)
     return catalog
 
 
@@ -70,7 +70,7 @@ def test_a_stopped_postgres_is_unavailable_and_works_again_when_back(
         for call in (
             fragile_catalog.ping,
             lambda: fragile_catalog.tokens.find(ADMIN_TOKEN),
-            lambda: fragile_catalog.people.add_user(ADMIN, "default", "bob", frozenset({Role.WRITER})),
+            lambda: fragile_catalog.accounts.add_user(ADMIN, "default", "bob", frozenset({Role.WRITER})),
         ):
             with pytest.raises(CatalogUnavailable) as caught:
                 call()
@@ -242,7 +242,7 @@ def test_a_damaged_file_is_told_from_a_busy_one(
     sqlite_place: CatalogPlace, open_catalog: OpenCatalog
 ) -> None:
     catalog = open_catalog(sqlite_place, ManualClock())
-    catalog.people.ensure_admin(ADMIN_TOKEN)
+    catalog.accounts.ensure_admin(ADMIN_TOKEN)
     catalog.close()
     file = sqlite_place.file
     assert file is not None
@@ -261,10 +261,10 @@ def test_a_file_that_someone_else_writes_to_is_unavailable(tmp_path: Path, open_
     other = sqlite3.connect(file, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(CatalogUnavailable, match="someone else is writing"):
-        catalog.people.ensure_admin(ADMIN_TOKEN)
+        catalog.accounts.ensure_admin(ADMIN_TOKEN)
     catalog.ping()  # reading goes on
     other.execute("ROLLBACK")
-    catalog.people.ensure_admin(ADMIN_TOKEN)
+    catalog.accounts.ensure_admin(ADMIN_TOKEN)
     other.close()
 
 
@@ -276,8 +276,8 @@ def test_a_full_disk_is_told_and_nothing_is_written(
     with pytest.raises(StorageFull), catalog.transaction() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
-        catalog.answers.store(connection, "acme", "bob", "k", "f", answer)
-    assert catalog.answers.find("acme", "bob", "k", "f") is None
+        catalog.idempotency.store(connection, "acme", "bob", "k", "f", answer)
+    assert catalog.idempotency.find("acme", "bob", "k", "f") is None
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_a_home_may_have_any_name(tmp_path: Path, name: str, open_catalog: OpenC
     (tmp_path / name).mkdir()
     file = tmp_path / name / "catalog.db"
     place = CatalogPlace(file_url(file))
-    open_catalog(place, ManualClock()).people.ensure_admin(ADMIN_TOKEN)
+    open_catalog(place, ManualClock()).accounts.ensure_admin(ADMIN_TOKEN)
     assert (place.file, place.shown) == (file, str(file))
     assert file.stat().st_size > 0
 

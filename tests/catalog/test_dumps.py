@@ -15,7 +15,7 @@ from tests.catalog.conftest import ADMIN, ADMIN_TOKEN, KINDS, PATIENCE_SECONDS, 
 from tests.catalog.release import fill
 from tidegate.catalog.database import Catalog
 from tidegate.catalog.database_url import CatalogPlace
-from tidegate.catalog.paging import Page
+from tidegate.catalog.paging import PageRequest
 from tidegate.catalog.tables import ALL_TABLES, AUDIT, USERS
 from tidegate.errors import BackupUnusable, CatalogTooNew, CatalogUnusable
 from tidegate.model.access import Role
@@ -66,7 +66,7 @@ def test_a_copy_holds_every_row_and_works(
         assert copy.tokens.find(token) == catalog.tokens.find(token)
         assert copy.tokens.find(ADMIN_TOKEN).is_instance_admin
         # Numbers go on where they were.
-        newest = copy.audit.list("default", Page(limit=1)).rows[0].id
+        newest = copy.audit.list("default", PageRequest(limit=1)).rows[0].id
         assert copy.audit.begin(ADMIN, "topic.create", "topic/x") > newest
         assert copy.jobs.create(ADMIN, "acme", "backup", "home").state == "queued"
     finally:
@@ -88,7 +88,7 @@ def test_a_copy_is_of_one_moment(catalog: Catalog, clock: ManualClock, tmp_path:
     def add_users() -> None:
         number = 0
         while not stop.is_set():
-            catalog.people.add_user(ADMIN, "default", f"user-{number}", WRITER)
+            catalog.accounts.add_user(ADMIN, "default", f"user-{number}", WRITER)
             at_work.set()
             number += 1
 

@@ -11,7 +11,7 @@ from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
 from tidegate.catalog.database_url import CatalogPlace
 from tidegate.catalog.jobs import HISTORY_EVENTS_MAX, ClaimedJob, Job
-from tidegate.catalog.paging import Page
+from tidegate.catalog.paging import PageRequest
 from tidegate.errors import JobNotFound, JobStateWrong, LeaseLost, RequestInvalid
 from tidegate.testing.clock import START_US, ManualClock
 
@@ -120,7 +120,7 @@ def test_a_cancelled_job_is_over_and_its_owner_learns_of_it(catalog: Catalog) ->
     with pytest.raises(JobStateWrong, match="cancelled"):
         catalog.jobs.cancel(carl, "default", queued.id)
     assert catalog.jobs.get("default", queued.id).history[-1].note == "by carl"
-    assert catalog.audit.list("default", Page(limit=1), user="carl").rows[0].action == "job.cancel"
+    assert catalog.audit.list("default", PageRequest(limit=1), user="carl").rows[0].action == "job.cancel"
 
 
 def test_jobs_of_another_tenant_are_not_found(catalog: Catalog) -> None:
@@ -130,7 +130,7 @@ def test_jobs_of_another_tenant_are_not_found(catalog: Catalog) -> None:
             catalog.jobs.get("default", wrong)
         with pytest.raises(JobNotFound):
             catalog.jobs.cancel(ADMIN, "default", wrong)
-    assert catalog.jobs.list("default", Page()).rows == []
+    assert catalog.jobs.list("default", PageRequest()).rows == []
     assert catalog.jobs.get("acme", job.id).id == job.id
 
 
@@ -139,12 +139,12 @@ def test_lists_are_newest_first_also_when_the_clock_goes_back(catalog: Catalog, 
     for _ in range(5):
         ids.append(create(catalog).id)
         clock.set_us(clock.now_us() - 60_000_000)
-    first = catalog.jobs.list("default", Page(limit=3))
-    second = catalog.jobs.list("default", Page(after=first.next, limit=3))
+    first = catalog.jobs.list("default", PageRequest(limit=3))
+    second = catalog.jobs.list("default", PageRequest(after=first.next, limit=3))
     assert [job.id for job in first.rows + second.rows] == ids[::-1]
     claim(catalog, ids[2])
-    assert [job.id for job in catalog.jobs.list("default", Page(), state="running").rows] == [ids[2]]
-    assert catalog.jobs.list("default", Page(), kind="prune").rows == []
+    assert [job.id for job in catalog.jobs.list("default", PageRequest(), state="running").rows] == [ids[2]]
+    assert catalog.jobs.list("default", PageRequest(), kind="prune").rows == []
 
 
 def test_the_history_of_a_job_has_a_limit(catalog: Catalog) -> None:

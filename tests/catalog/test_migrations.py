@@ -27,7 +27,7 @@ from tidegate.catalog.database import Catalog
 from tidegate.catalog.database_url import CatalogPlace
 from tidegate.catalog.idempotency import StoredAnswer
 from tidegate.catalog.migrations.upgrade import REVISION_TABLE, known_revisions, newest_revision, upgrade
-from tidegate.catalog.paging import Page
+from tidegate.catalog.paging import PageRequest
 from tidegate.catalog.tables import ALL_TABLES, METADATA
 from tidegate.errors import CatalogTooNew, LeaseHeld
 from tidegate.model.access import Role
@@ -140,7 +140,7 @@ def test_an_open_catalog_names_its_revision_and_opens_again(
     place: CatalogPlace, open_catalog: OpenCatalog, clock: ManualClock
 ) -> None:
     first = open_catalog(place, clock)
-    first.people.ensure_admin(ADMIN_TOKEN)
+    first.accounts.ensure_admin(ADMIN_TOKEN)
     first.close()
     again = open_catalog(place, clock)
     assert first.revision == again.revision == newest_revision()
@@ -156,16 +156,16 @@ def test_a_released_catalog_is_upgraded_with_its_rows(
     catalog = open_catalog(place, clock)
     assert catalog.revision == newest_revision()
     assert catalog.tokens.find(ADMIN_TOKEN).is_instance_admin
-    bob = catalog.people.get_user("acme", "bob")
+    bob = catalog.accounts.get_user("acme", "bob")
     assert (bob.roles, bob.enabled) == (frozenset({Role.WRITER}), True)
-    (token,) = catalog.tokens.list("acme", "bob", Page()).rows
+    (token,) = catalog.tokens.list("acme", "bob", PageRequest()).rows
     assert (token.label, token.kind) == ("é ☃", "token")
-    actions = [event.action for event in catalog.audit.list("default", Page()).rows]
+    actions = [event.action for event in catalog.audit.list("default", PageRequest()).rows]
     assert actions == ["token.create", "user.create", "tenant.create"]
-    assert catalog.answers.find("default", "admin", "k", "f") == StoredAnswer(201, b"\x00\xff")
+    assert catalog.idempotency.find("default", "admin", "k", "f") == StoredAnswer(201, b"\x00\xff")
     with pytest.raises(LeaseHeld):
         catalog.leases.take("archive/a", "two", 60)
-    (listed,) = catalog.jobs.list("acme", Page()).rows
+    (listed,) = catalog.jobs.list("acme", PageRequest()).rows
     job = catalog.jobs.get("acme", listed.id)
     assert (job.state, job.progress, job.details) == ("running", 0.25, {"a": [1, None, "ü"]})
     assert [event.note for event in job.history] == ["", "", "a note"]
@@ -221,7 +221,7 @@ def test_a_killed_migration_leaves_old_or_new_and_the_next_goes_on(place: Catalo
     assert there in (set(), {table.name for table in ALL_TABLES}), f"seed {seed}"
     # 2. the next start brings it to the newest revision, and it works
     catalog = Catalog.open(place, SystemClock(), random_bytes=secrets.token_bytes)
-    catalog.people.ensure_admin(ADMIN_TOKEN)
+    catalog.accounts.ensure_admin(ADMIN_TOKEN)
     assert catalog.tokens.find(ADMIN_TOKEN).is_instance_admin
     catalog.close()
 

@@ -15,7 +15,7 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Row, Table, TableColumn, TableKind
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import GroupCommitter, Staging
-from tidegate.tables.access_paths import Whole
+from tidegate.tables.access_paths import FullScan
 from tidegate.tables.definitions import TableDirectory
 from tidegate.tables.store import TableStore
 from tidegate.tables.validation import NewTable
@@ -102,7 +102,7 @@ class Bench:
         return self.run(self.writer.insert(table, user, rows, upsert=upsert))
 
     def rows(self, table: Table, user: str = "") -> list[Row]:
-        return [row for chunk in self.store.scan(self.engine, table, user, Whole(), 100) for row in chunk]
+        return [row for chunk in self.store.scan(self.engine, table, user, FullScan(), 100) for row in chunk]
 
     def messages(self, topic: Topic, partition: int | None = None) -> list[dict[str, Any]]:
         """Return all messages as they are outside, partition by partition, with their payloads parsed."""

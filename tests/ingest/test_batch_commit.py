@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from tests.topics.bench import NOW_US, Bench, build
 from tidegate.errors import PartitionNotFound, RequestInvalid, TopicNotFound
 from tidegate.ingest import batch_commit as module
-from tidegate.ingest.batch_commit import PARTS_KEPT_SECONDS, BatchParts, Outcome, check_partitions, stage_old
+from tidegate.ingest.batch_commit import (
+    PARTS_KEPT_SECONDS,
+    BatchCommitResult,
+    BatchParts,
+    check_partitions,
+    stage_old,
+)
 from tidegate.model.ids import SnowflakeSource
 from tidegate.storage.keys import KeySpace, prefix_range
 from tidegate.storage.memory import MemoryEngine
@@ -38,7 +44,7 @@ class Desk:
         change = self.parts.plan_part(self.topic, BatchName(writer, batch), stream(payloads), len(payloads))
         return self.bench.committer.submit(change).result(PATIENCE_SECONDS)
 
-    def commit(self, batch: int, part_ids: Sequence[int | None], writer: str = QUERY) -> Outcome:
+    def commit(self, batch: int, part_ids: Sequence[int | None], writer: str = QUERY) -> BatchCommitResult:
         ids = [part for part in part_ids if part is not None]
         change = self.parts.plan_commit(self.topic, BatchName(writer, batch), ids, lasts=True)
         return self.bench.committer.submit(change).result(PATIENCE_SECONDS)
@@ -83,7 +89,7 @@ def desk() -> Iterator[Desk]:
 def test_parts_are_unseen_until_their_batch_is_committed_and_gone_after(desk: Desk) -> None:
     first, second = desk.store(0, ["1", "2"]), desk.store(0, ["3"])
     assert desk.messages() == []
-    assert desk.commit(0, [first, second]) == Outcome(committed=True, messages=3)
+    assert desk.commit(0, [first, second]) == BatchCommitResult(committed=True, messages=3)
     assert desk.messages() == ["1", "2", "3"]
     assert desk.kept() == 1, "only what the writer committed last is left"
 
@@ -91,8 +97,8 @@ def test_parts_are_unseen_until_their_batch_is_committed_and_gone_after(desk: De
 def test_batch_that_is_committed_again_is_not_written_again(desk: Desk) -> None:
     part = desk.store(4, ["1"])
     desk.commit(4, [part])
-    assert desk.commit(4, [part]) == Outcome(committed=False, messages=1)
-    assert desk.commit(3, []) == Outcome(committed=False, messages=0)
+    assert desk.commit(4, [part]) == BatchCommitResult(committed=False, messages=1)
+    assert desk.commit(3, []) == BatchCommitResult(committed=False, messages=0)
     assert desk.store(4, ["2"]) is None, "nothing is stored for a batch that is committed"
     assert desk.messages() == ["1"]
 
@@ -101,20 +107,20 @@ def test_only_parts_that_the_commit_names_count(desk: Desk) -> None:
     """A task that ran twice, and a batch that ran again with other rows."""
     desk.store(0, ["1"])
     second = desk.store(0, ["2"])
-    assert desk.commit(0, [second, second]) == Outcome(committed=True, messages=1)
+    assert desk.commit(0, [second, second]) == BatchCommitResult(committed=True, messages=1)
     assert desk.messages() == ["2"]
     assert desk.kept() == 1, "the part that nobody named went with the commit"
 
 
 def test_empty_batch_is_remembered(desk: Desk) -> None:
-    assert desk.commit(0, []) == Outcome(committed=True, messages=0)
-    assert desk.commit(0, []) == Outcome(committed=False, messages=0)
+    assert desk.commit(0, []) == BatchCommitResult(committed=True, messages=0)
+    assert desk.commit(0, []) == BatchCommitResult(committed=False, messages=0)
 
 
 def test_two_writers_share_a_topic(desk: Desk) -> None:
     one, other = desk.store(0, ["1"]), desk.store(0, ["2"], writer="other")
     desk.commit(0, [one])
-    assert desk.commit(0, [other], writer="other") == Outcome(committed=True, messages=1)
+    assert desk.commit(0, [other], writer="other") == BatchCommitResult(committed=True, messages=1)
     assert desk.messages() == ["1", "2"]
 
 

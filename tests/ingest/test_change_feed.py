@@ -117,8 +117,8 @@ def test_row_that_a_where_cannot_judge_is_written_not_sent_and_counted(
     assert len(bench.rows(table)) == 4
     assert bench.router.faults_of(route) == bench.router.fault_count == 2
     said = [record.getMessage() for record in caplog.records if record.name.startswith("tidegate.")]
-    assert [text.split(":")[0] for text in said] == [
-        "a route of app.things could not judge a row, which was not sent"
+    assert [text.split(" reason=")[0] for text in said] == [
+        "the filter of a route failed, the row was not sent table=app.things"
     ]
 
 

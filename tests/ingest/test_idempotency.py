@@ -6,7 +6,14 @@ import pytest
 
 from tests.topics.bench import NOW_US, build
 from tidegate.errors import IdempotencyKeyReused, StorageCorrupt, TopicExists
-from tidegate.ingest.idempotency import KEPT_SECONDS, Answer, Once, old_answers, stage_forget, stage_once
+from tidegate.ingest.idempotency import (
+    KEPT_SECONDS,
+    Answer,
+    IdempotentRequest,
+    old_answers,
+    stage_forget,
+    stage_idempotent,
+)
 from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range
 from tidegate.storage.memory import MemoryEngine
@@ -16,8 +23,10 @@ DAY_US = KEPT_SECONDS * 1_000_000
 PATIENCE_SECONDS = 60
 
 
-def once(key: str = "k", fingerprint: bytes = b"f" * 16, now_us: int = NOW_US, user: str = "ann") -> Once:
-    return Once("default", user, key, fingerprint, now_us)
+def once(
+    key: str = "k", fingerprint: bytes = b"f" * 16, now_us: int = NOW_US, user: str = "ann"
+) -> IdempotentRequest:
+    return IdempotentRequest("default", user, key, fingerprint, now_us)
 
 
 class Deed:
@@ -32,8 +41,8 @@ class Deed:
         return Answer(201, f"done {self.done}".encode())
 
 
-def ask(committer: GroupCommitter, asked: Once, deed: Deed) -> Answer:
-    return committer.submit(lambda staging: stage_once(staging, asked, deed)).result(PATIENCE_SECONDS)
+def ask(committer: GroupCommitter, asked: IdempotentRequest, deed: Deed) -> Answer:
+    return committer.submit(lambda staging: stage_idempotent(staging, asked, deed)).result(PATIENCE_SECONDS)
 
 
 def test_a_repeat_is_answered_as_the_first_time_and_the_deed_is_done_once() -> None:
@@ -60,7 +69,7 @@ def test_after_a_crash_the_deed_and_its_answer_are_both_there_or_neither() -> No
 def test_two_repeats_in_one_group_do_the_deed_once() -> None:
     engine, deed = MemoryEngine(), Deed()
     committer = GroupCommitter(engine)
-    futures = [committer.submit(lambda staging: stage_once(staging, once(), deed)) for _ in range(20)]
+    futures = [committer.submit(lambda staging: stage_idempotent(staging, once(), deed)) for _ in range(20)]
     assert {future.result(PATIENCE_SECONDS).body for future in futures} == {b"done 1"}
     committer.close()
 
@@ -92,7 +101,9 @@ def test_a_refused_deed_is_not_remembered() -> None:
 
     for _ in range(2):
         with pytest.raises(TopicExists):
-            bench.committer.submit(lambda staging: stage_once(staging, once(), deed)).result(PATIENCE_SECONDS)
+            bench.committer.submit(lambda staging: stage_idempotent(staging, once(), deed)).result(
+                PATIENCE_SECONDS
+            )
     bench.committer.close()
 
 

@@ -60,7 +60,7 @@ def test_changes_of_a_followed_stream_name_what_was_replaced(
     """Also where the rows of one user alone are remembered."""
     follower = Follows()
     writer = StreamWriter(store, [follower])
-    writer._newest = stream_latest.NewestRows(store, bytes_max)
+    writer._latest = stream_latest.LatestRows(store, bytes_max)
 
     def append(user: str, *rows: Row) -> list[tuple[str, str, object, object]]:
         writer.append(TABLE, user, rows)
@@ -94,4 +94,4 @@ def test_changes_of_a_followed_stream_name_what_was_replaced(
     clock.advance(60)
     assert store.read(TABLE, "alice").rows == []
     assert append("alice", (1, "k")) == [("alice", "insert", None, "k")]
-    assert len(writer._newest) == (2 if bytes_max > 1 else 1)
+    assert len(writer._latest) == (2 if bytes_max > 1 else 1)

@@ -28,8 +28,8 @@ class Info(ctypes.Structure):
 
 libc.mallinfo2.restype = Info
 if sys.argv[1] == "alone":
-    from tidegate.storage.allocator import keep_memory_level
-    keep_memory_level()
+    from tidegate.storage.allocator import configure_allocator
+    configure_allocator()
 elif sys.argv[1] == "copy":
     from tidegate.checkpoint.backends.rocksdb import RocksBackend
     RocksBackend(Path(sys.argv[2]).parent / "copy")

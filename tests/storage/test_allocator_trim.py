@@ -11,7 +11,7 @@ import pytest
 # Blocks of which every second one stays: the heap has holes of whole pages, and cannot end earlier.
 CHILD = """
 import ctypes
-from tidegate.storage.allocator import GROWN_BYTES_MIN, TURNS_BETWEEN, Level, keep_memory_level
+from tidegate.storage.allocator import GROWN_BYTES_MIN, TURNS_BETWEEN, MemoryTrimmer, configure_allocator
 from tidegate.storage import allocator
 
 libc = ctypes.CDLL(None)
@@ -27,12 +27,12 @@ def grow(size_bytes):
 
 
 def turns():
-    return [level.give_back() for _ in range(TURNS_BETWEEN)]
+    return [trimmer.trim() for _ in range(TURNS_BETWEEN)]
 
 
-keep_memory_level()
-level = Level()
-print(level.give_back())
+configure_allocator()
+trimmer = MemoryTrimmer()
+print(trimmer.trim())
 grow(GROWN_BYTES_MIN // 2)
 print(any(turns()))
 grow(2 * GROWN_BYTES_MIN)

@@ -20,7 +20,7 @@ from tidegate.topics.dedup import (
     DEDUP_KEY_CHARS_MAX,
     SEGMENT_SECONDS_MIN,
     SEGMENTS_MAX,
-    Book,
+    SegmentList,
     segment_of,
 )
 from tidegate.topics.definitions import DEDUP_SECONDS_MAX, Retention, Topic
@@ -46,7 +46,7 @@ def _count(bench: Bench, topic: Topic) -> int:
 
 
 def _stored(bench: Bench, topic: Topic) -> int:
-    """Count what is kept of dedup keys, the book left out."""
+    """Count what is kept of dedup keys, the list of segments left out."""
     span = keys.dedup_range(topic.id, 0, 2**64 - 1)
     return sum(1 for _ in bench.engine.scan(span))
 
@@ -216,13 +216,13 @@ def test_an_idle_topic_is_emptied(bench: Bench) -> None:
     assert _stored(bench, topic) == 0
 
 
-def test_without_upkeep_the_book_stays_short(bench: Bench) -> None:
+def test_without_upkeep_the_list_of_segments_stays_short(bench: Bench) -> None:
     topic = _made(bench, seconds=1)
     for number in range(3 * SEGMENTS_MAX):
         bench.publish(topic, [b"1"], dedup_keys=[f"k{number}"])
         bench.clock.advance(SEGMENT_SECONDS_MIN)
-    book = Book.decode(bench.engine.get(keys.dedup_book_key(topic.id)), topic)
-    assert len(book.segments) <= SEGMENTS_MAX
+    listed = SegmentList.decode(bench.engine.get(keys.dedup_segments_key(topic.id)), topic)
+    assert len(listed.names) <= SEGMENTS_MAX
     assert _stored(bench, topic) <= SEGMENTS_MAX
     assert _count(bench, topic) == 3 * SEGMENTS_MAX
 
@@ -231,8 +231,8 @@ def test_no_more_than_three_segments_are_live(bench: Bench) -> None:
     topic = _made(bench, seconds=DAY)
     for hour in range(24 * 4):
         bench.publish(topic, [b"1"], dedup_keys=[f"k{hour}"])
-        book = Book.decode(bench.engine.get(keys.dedup_book_key(topic.id)), topic)
-        assert sum(segment > bench.clock.now_us() - DAY * _US for segment in book.segments) <= 3
+        listed = SegmentList.decode(bench.engine.get(keys.dedup_segments_key(topic.id)), topic)
+        assert sum(segment > bench.clock.now_us() - DAY * _US for segment in listed.names) <= 3
         bench.clock.advance(HOUR)
 
 
@@ -310,7 +310,7 @@ def test_a_retry_of_a_producer_in_the_same_group_gets_the_same_answer(bench: Ben
     assert all(_dropped(receipt) == [True, False] for receipt in receipts)
 
 
-def test_a_damaged_key_or_book_is_named_and_not_believed(bench: Bench) -> None:
+def test_a_damaged_key_or_list_is_named_and_not_believed(bench: Bench) -> None:
     topic = _made(bench, partitions=1)
     bench.publish(topic, [b"1"], dedup_keys=["k"])
     place = keys.dedup_prefix(topic.id, segment_of(topic, NOW_US)) + keys.dedup_digest("k")
@@ -320,9 +320,9 @@ def test_a_damaged_key_or_book_is_named_and_not_believed(bench: Bench) -> None:
         _run(bench, partial(_put, place, wrong))
         with pytest.raises(StorageCorrupt, match=r"dedup keys of topic 'app\.events'"):
             bench.publish(topic, [b"2"], dedup_keys=["k"])
-    book = keys.dedup_book_key(topic.id)
+    listed = keys.dedup_segments_key(topic.id)
     for wrong in (b"", b"\x01", b"\x09" + bytes(8)):
-        _run(bench, partial(_put, book, wrong))
+        _run(bench, partial(_put, listed, wrong))
         with pytest.raises(StorageCorrupt):
             bench.publish(topic, [b"2"], dedup_keys=["other"])
     assert bench.payloads(topic) == ["1"]

@@ -1,5 +1,5 @@
-"""The catalog: takes who and what, gives people, tokens, audit events, leases and jobs, keeps them in SQL.
+"""The catalog: takes changes of accounts, jobs and leases, returns them and an audit trail, keeps SQL tables.
 
 SQLite in the home folder, or PostgreSQL for several servers; the same tables and the same calls on both.
-Everything here blocks and is safe from any thread. The way in is `tidegate.catalog.database.Catalog`.
+All calls block and are safe from any thread. The entry point is `tidegate.catalog.database.Catalog`.
 """

@@ -1,13 +1,14 @@
-"""People: takes names and roles, gives tenants and users, keeps them.
+"""Tenants and users.
 
-Every call is asked within one tenant: a name of another one is not found. Changes write their audit event in
-the same transaction.
+Every call is about one tenant: a name of another one is not found. Changes write their audit event in the
+same transaction.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +16,8 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, delete, or_, select
 
 from tidegate.catalog.audit import Actor, Audit
 from tidegate.catalog.connections import Connections, insert_if_new
-from tidegate.catalog.idempotency import Answers, Once
-from tidegate.catalog.paging import Page, Paged, paged
+from tidegate.catalog.idempotency import IdempotencyKey, IdempotencyKeys
+from tidegate.catalog.paging import PageRequest, PageResult, page_of
 from tidegate.catalog.tables import ANSWERS, LINKS, TENANTS, TOKENS, USERS
 from tidegate.errors import (
     InvariantBroken,
@@ -36,14 +37,14 @@ from tidegate.model.names import (
     shorten,
 )
 
-HOME_TOKEN_PREFIX = "home-"  # noqa: S105 - how the ids of admin.token files begin
+HOME_TOKEN_PREFIX = "home-"  # noqa: S105 - prefix of the ids of admin.token files
 _DIGEST_CHARS = 16  # of 64: enough that two texts never share an id
-_IDS_A_QUERY_MAX = 500  # SQLite everywhere takes that many parameters
+QUERY_IDS_MAX = 500  # every build of SQLite takes that many parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Someone's own part of an instance."""
+    """A separate part of an instance, with users and data of its own."""
 
     name: str
     enabled: bool
@@ -52,7 +53,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Someone who may be let in, and what for."""
+    """An account that may be let in, and its roles."""
 
     tenant: str
     name: str
@@ -61,34 +62,34 @@ class User:
     created_us: int
 
 
-class People:
+class Accounts:
     """Tenants and users. Threads: any."""
 
-    def __init__(self, connections: Connections, clock: Clock, audit: Audit, answers: Answers) -> None:
+    def __init__(self, connections: Connections, clock: Clock, audit: Audit, keys: IdempotencyKeys) -> None:
         self._connections = connections
         self._clock = clock
         self._audit = audit
-        self._answers = answers
+        self._keys = keys
 
-    def create_tenant(self, actor: Actor, name: str, once: Once | None = None) -> Tenant:
-        """Make a tenant without users."""
+    def create_tenant(self, actor: Actor, name: str, key: IdempotencyKey | None = None) -> Tenant:
+        """Create a tenant without users."""
         tenant = Tenant(check_tenant_name(name), enabled=True, created_us=self._clock.now_us())
         with self._connections.write() as connection:
-            self._answers.reserve(connection, actor.tenant, once)
+            self._keys.reserve(connection, actor.tenant, key)
             if not insert_if_new(connection, TENANTS, _tenant_values(tenant)):
                 raise TenantExists(tenant=name)
             self._audit.write(connection, actor, Operation.TENANT_CREATE, f"tenant/{name}")
-            return self._answers.keep(connection, actor.tenant, once, tenant)
+            return self._keys.keep(connection, actor.tenant, key, tenant)
 
-    def list_tenants(self, page: Page) -> Paged[Tenant]:
-        """List tenants by name."""
+    def list_tenants(self, page: PageRequest) -> PageResult[Tenant]:
+        """Return a page of tenants, by name."""
         query = select(TENANTS).order_by(TENANTS.c.name).limit(page.limit + 1)
         after = page.after_text("tenant")
         if after is not None:
             query = query.where(TENANTS.c.name > after)
         with self._connections.read() as connection:
             found = connection.execute(query).all()
-        return paged(found, page, "tenant", lambda row: str(row.name), _tenant)
+        return page_of(found, page, "tenant", lambda row: str(row.name), _tenant)
 
     def get_tenant(self, name: str) -> Tenant:
         """Return a tenant."""
@@ -100,8 +101,10 @@ class People:
             raise TenantNotFound(tenant=name)
         return _tenant(row)
 
-    def set_tenant_enabled(self, actor: Actor, name: str, enabled: bool, once: Once | None = None) -> Tenant:
-        """Let the users of a tenant in, or keep them out; what they have stays."""
+    def set_tenant_enabled(
+        self, actor: Actor, name: str, enabled: bool, key: IdempotencyKey | None = None
+    ) -> Tenant:
+        """Let the users of a tenant in, or keep them out; their data stays."""
         if not is_tenant_name(name):
             raise TenantNotFound(tenant=shorten(name))
         if name == DEFAULT_TENANT and not enabled:
@@ -109,37 +112,37 @@ class People:
         action = Operation.TENANT_ENABLE if enabled else Operation.TENANT_DISABLE
         change = update(TENANTS).where(TENANTS.c.name == name).values(enabled=enabled).returning(TENANTS)
         with self._connections.write() as connection:
-            self._answers.reserve(connection, actor.tenant, once)
+            self._keys.reserve(connection, actor.tenant, key)
             row = connection.execute(change).one_or_none()
             if row is None:
                 raise TenantNotFound(tenant=name)
             self._audit.write(connection, actor, action, f"tenant/{name}")
-            return self._answers.keep(connection, actor.tenant, once, _tenant(row))
+            return self._keys.keep(connection, actor.tenant, key, _tenant(row))
 
     def add_user(
-        self, actor: Actor, tenant: str, name: str, roles: frozenset[Role], once: Once | None = None
+        self, actor: Actor, tenant: str, name: str, roles: frozenset[Role], key: IdempotencyKey | None = None
     ) -> User:
         """Add a user to a tenant."""
         now_us = self._clock.now_us()
         user = User(tenant, check_user_name(name), frozenset(roles), enabled=True, created_us=now_us)
         details = {"roles": sorted(roles)}
         with self._connections.write() as connection:
-            self._answers.reserve(connection, actor.tenant, once)
+            self._keys.reserve(connection, actor.tenant, key)
             _lock_tenant(connection, tenant)
             if not insert_if_new(connection, USERS, _user_values(user)):
                 raise UserExists(user=name)
             self._audit.write(connection, actor, Operation.USER_CREATE, f"user/{name}", details)
-            return self._answers.keep(connection, actor.tenant, once, user)
+            return self._keys.keep(connection, actor.tenant, key, user)
 
-    def list_users(self, tenant: str, page: Page) -> Paged[User]:
-        """List the users of a tenant by name."""
+    def list_users(self, tenant: str, page: PageRequest) -> PageResult[User]:
+        """Return a page of the users of a tenant, by name."""
         query = select(USERS).where(USERS.c.tenant == tenant).order_by(USERS.c.name).limit(page.limit + 1)
         after = page.after_text("user")
         if after is not None:
             query = query.where(USERS.c.name > after)
         with self._connections.read() as connection:
             found = connection.execute(query).all()
-        return paged(found, page, "user", lambda row: str(row.name), _user)
+        return page_of(found, page, "user", lambda row: str(row.name), _user)
 
     def get_user(self, tenant: str, name: str) -> User:
         """Return a user of a tenant."""
@@ -154,9 +157,9 @@ class People:
         *,
         roles: frozenset[Role] | None = None,
         enabled: bool | None = None,
-        once: Once | None = None,
+        key: IdempotencyKey | None = None,
     ) -> User:
-        """Return a user other roles, or let one in or keep one out; what is left out stays."""
+        """Change the roles of a user, or let one in or keep one out; None leaves a property as it is."""
         changes: dict[str, Any] = {}
         details: dict[str, Any] = {}
         if roles is not None:
@@ -167,35 +170,35 @@ class People:
         if _is_first_admin(tenant, name) and (enabled is False or Role.PANEL not in (roles or {Role.PANEL})):
             raise LastAdministrator(user=name)
         with self._connections.write() as connection:
-            self._answers.reserve(connection, actor.tenant, once)
+            self._keys.reserve(connection, actor.tenant, key)
             row = find_user(connection, tenant, name, lock=True)
             if changes:
                 change = update(USERS).where(_same_user(tenant, name)).values(**changes).returning(USERS)
                 row = connection.execute(change).one()
             self._audit.write(connection, actor, Operation.USER_CHANGE, f"user/{name}", details)
-            return self._answers.keep(connection, actor.tenant, once, _user(row))
+            return self._keys.keep(connection, actor.tenant, key, _user(row))
 
-    def remove_user(self, actor: Actor, tenant: str, name: str, once: Once | None = None) -> None:
-        """Remove a user; their tokens, links and idempotency keys go with them.
+    def remove_user(self, actor: Actor, tenant: str, name: str, key: IdempotencyKey | None = None) -> None:
+        """Remove a user with the tokens, links and idempotency keys.
 
-        Nothing of it works again, and no old answer is given again, when the name comes back.
+        None of them works again, and no old answer is returned, when a user of that name is added again.
         """
         if _is_first_admin(tenant, name):
             raise LastAdministrator(user=name)
         with self._connections.write() as connection:
-            self._answers.reserve(connection, actor.tenant, once)
+            self._keys.reserve(connection, actor.tenant, key)
             find_user(connection, tenant, name, lock=True)
             for table in (TOKENS, LINKS):
                 connection.execute(delete(table).where(table.c.tenant == tenant, table.c.user == name))
             connection.execute(delete(ANSWERS).where(_answers_of(tenant, name)))
             connection.execute(delete(USERS).where(_same_user(tenant, name)))
             self._audit.write(connection, actor, Operation.USER_DELETE, f"user/{name}")
-            self._answers.keep(connection, actor.tenant, once, None)
+            self._keys.keep(connection, actor.tenant, key, None)
 
     def ensure_admin(self, token_text: str, home_id: str = "") -> None:
-        """Make sure that the first administrator is there and that a home's admin.token lets them in.
+        """Make sure that the first administrator exists and that a home's admin.token lets them in.
 
-        Another text than before ends the old one of this home; other homes on the same catalog keep theirs.
+        A new text ends the old token of this home; other homes on the same catalog keep theirs.
         """
         now_us = self._clock.now_us()
         admin = User(DEFAULT_TENANT, ADMIN_USER, frozenset({Role.PANEL}), enabled=True, created_us=now_us)
@@ -217,23 +220,23 @@ class People:
             insert_if_new(connection, USERS, _user_values(admin))
             _end_old_home_tokens(connection, token, now_us)
             if not insert_if_new(connection, TOKENS, token):
-                # The file holds this text again, perhaps one that was replaced before: it works again.
-                again = {"home": home_id, "ended_us": None, "ended_by": ""}
-                connection.execute(update(TOKENS).where(TOKENS.c.id == token["id"]).values(**again))
+                # The file has a text that was replaced before: that token works again.
+                revived = {"home": home_id, "ended_us": None, "ended_by": ""}
+                connection.execute(update(TOKENS).where(TOKENS.c.id == token["id"]).values(**revived))
 
 
 def digest_of(text: str) -> str:
-    """Return the SHA-256 of a secret, in hex: what is kept instead of it."""
+    """Return the SHA-256 of a secret, in hex, which is stored instead of it."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def home_token_id(digest: str) -> str:
-    """Name the token of an admin.token file by the digest of its text."""
+    """Return the id of the token of an admin.token file, by the digest of its text."""
     return HOME_TOKEN_PREFIX + digest[:_DIGEST_CHARS]
 
 
 def roles_of(text: str) -> frozenset[Role]:
-    """Read the roles of a user's row."""
+    """Return the roles of a user's row."""
     names = json.loads(text)
     if not isinstance(names, list):
         raise InvariantBroken(reason="the roles of a user are not a list")
@@ -241,7 +244,7 @@ def roles_of(text: str) -> frozenset[Role]:
 
 
 def find_user(connection: Connection, tenant: str, name: str, *, lock: bool = False) -> Row[Any]:
-    """Return the row of a user; `lock` keeps it as it is until the transaction ends."""
+    """Return the row of a user; `lock` locks it until the transaction ends."""
     if not is_user_name(name):
         raise UserNotFound(user=shorten(name))
     query = select(USERS).where(_same_user(tenant, name))
@@ -252,15 +255,20 @@ def find_user(connection: Connection, tenant: str, name: str, *, lock: bool = Fa
 
 
 def end_tokens(connection: Connection, which: ColumnElement[bool], now_us: int, how: str) -> int:
-    """End tokens that live, and with each the sessions that stand on it; say how many tokens were meant."""
+    """End active tokens, and with each the sessions that depend on it; return the number of tokens."""
     ending = {"ended_us": now_us, "ended_by": how}
     living = TOKENS.c.ended_us.is_(None)
     change = update(TOKENS).where(which, living).values(**ending).returning(TOKENS.c.id)
     ended = list(connection.execute(change).scalars())
-    for start in range(0, len(ended), _IDS_A_QUERY_MAX):
-        on_them = TOKENS.c.made_with.in_(ended[start : start + _IDS_A_QUERY_MAX])
-        connection.execute(update(TOKENS).where(on_them, living).values(**ending))
+    for ids in id_slices(ended):
+        connection.execute(update(TOKENS).where(TOKENS.c.made_with.in_(ids), living).values(**ending))
     return len(ended)
+
+
+def id_slices(ids: Sequence[str]) -> Iterator[list[str]]:
+    """Yield ids in slices that fit into one query."""
+    for start in range(0, len(ids), QUERY_IDS_MAX):
+        yield list(ids[start : start + QUERY_IDS_MAX])
 
 
 def _lock_tenant(connection: Connection, tenant: str) -> None:
@@ -289,9 +297,9 @@ def _same_user(tenant: str, name: str) -> ColumnElement[bool]:
 
 
 def _answers_of(tenant: str, name: str) -> ColumnElement[bool]:
-    """Name the answers kept for a user: at home under the name, elsewhere under the tenant's and the name."""
-    at_home = and_(ANSWERS.c.tenant == tenant, ANSWERS.c.user == name)
-    return or_(at_home, ANSWERS.c.user == f"{tenant}/{name}")
+    """Return the condition for a user's answers: in its own tenant by name, in others by tenant and name."""
+    own = and_(ANSWERS.c.tenant == tenant, ANSWERS.c.user == name)
+    return or_(own, ANSWERS.c.user == f"{tenant}/{name}")
 
 
 def _roles_text(roles: frozenset[Role]) -> str:

@@ -1,8 +1,8 @@
-"""The audit trail: takes who did what, gives events newest first, keeps them until they are pruned.
+"""The audit trail: events of operations by tenant, newest first, until they are pruned.
 
-A deed inside the catalog writes its event in its own transaction, so that neither is there without the
-other. A deed elsewhere is noted before it begins (`started`) and again when it ends (`done`, `failed`): one
-that stays `started` was cut off by a crash.
+An operation inside the catalog writes its event in its own transaction, so that neither is there without the
+other. An operation elsewhere is recorded before it begins (`started`) and again when it ends (`done`,
+`failed`): one that stays `started` was cut off by a crash.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from tidegate.catalog.connections import Connections
-from tidegate.catalog.paging import Page, Paged, paged
+from tidegate.catalog.paging import PageRequest, PageResult, page_of
 from tidegate.catalog.tables import AUDIT, to_mapping
 from tidegate.errors import InvariantBroken
 from tidegate.model.access import DEFAULT_TENANT
 from tidegate.model.clock import Clock
 
-SUBJECT_CHARS_MAX = 300  # the longest name of a topic with what stands before it, and room
+SUBJECT_CHARS_MAX = 300  # the longest name of a topic with its prefix, and room
 DETAILS_BYTES_MAX = 4_096  # an event is a note, not an archive; longer details are cut
-_CUT_CHARS = (200, 20)  # what is left of each long value: first as much as tells, then as little as fits
-PRUNE_ROWS = 5_000  # deleted in one transaction, so that others wait for milliseconds
+_CUT_CHARS = (200, 20)  # of each long value: the first try keeps it readable, the second makes it fit
+PRUNE_ROWS = 5_000  # deleted in one transaction, so that others wait for milliseconds only
 
 Outcome = Literal["done", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts, in which tenant, and by which request."""
+    """The user of an operation, the tenant, and the request."""
 
     tenant: str
     user: str
@@ -39,13 +39,13 @@ class Actor:
 
 
 def system_actor(part: str, tenant: str = DEFAULT_TENANT) -> Actor:
-    """Name a part of Tidegate that acts by itself, as the audit trail shows it: `system:backup`."""
+    """Return the actor for a part of Tidegate that acts by itself; the audit trail shows `system:backup`."""
     return Actor(tenant, f"system:{part}")
 
 
 @dataclass(frozen=True, slots=True)
 class AuditEvent:
-    """One line of the trail."""
+    """One event of the audit trail."""
 
     id: int
     at_us: int
@@ -59,19 +59,19 @@ class AuditEvent:
 
 
 class Audit:
-    """The trail of every tenant. Threads: any."""
+    """The audit trail of every tenant. Threads: any."""
 
     def __init__(self, connections: Connections, clock: Clock) -> None:
         self._connections = connections
         self._clock = clock
 
     def begin(self, actor: Actor, action: str, subject: str, details: Mapping[str, Any] | None = None) -> int:
-        """Note that a deed begins, durably, and give the event's id for `finish`."""
+        """Record durably that an operation begins; return the event's id for `finish`."""
         with self._connections.write() as connection:
             return self.write(connection, actor, action, subject, details, outcome="started")
 
     def finish(self, event_id: int, outcome: Outcome, details: Mapping[str, Any] | None = None) -> None:
-        """Note how a deed ended; details join those of its beginning."""
+        """Record how an operation ended; details are added to those of its beginning."""
         with self._connections.write() as connection:
             row = connection.execute(select(AUDIT.c.details).where(AUDIT.c.id == event_id)).one_or_none()
             if row is None:
@@ -91,7 +91,7 @@ class Audit:
         *,
         outcome: str = "done",
     ) -> int:
-        """Write an event in the transaction of the deed; long texts are cut, for callers choose them."""
+        """Write an event in the transaction of the operation; long texts, which users choose, are cut."""
         values = {
             "at_us": self._clock.now_us(),
             "tenant": actor.tenant,
@@ -105,9 +105,9 @@ class Audit:
         return int(connection.execute(insert(AUDIT).values(**values).returning(AUDIT.c.id)).scalar_one())
 
     def list(
-        self, tenant: str, page: Page, *, user: str | None = None, action: str | None = None
-    ) -> Paged[AuditEvent]:
-        """List the events of a tenant, newest first."""
+        self, tenant: str, page: PageRequest, *, user: str | None = None, action: str | None = None
+    ) -> PageResult[AuditEvent]:
+        """Return a page of the events of a tenant, newest first."""
         query = select(AUDIT).where(AUDIT.c.tenant == tenant)
         if user is not None:
             query = query.where(AUDIT.c.user == user)
@@ -118,18 +118,14 @@ class Audit:
             query = query.where(AUDIT.c.id < after)
         with self._connections.read() as connection:
             found = connection.execute(query.order_by(AUDIT.c.id.desc()).limit(page.limit + 1)).all()
-        return paged(found, page, "event", lambda row: int(row.id), _event)
+        return page_of(found, page, "event", lambda row: int(row.id), _event)
 
     def prune(self, before_us: int) -> int:
-        """Delete events from before a moment and say how many."""
+        """Delete events from before a time; return their number."""
         old = select(AUDIT.c.id).where(AUDIT.c.at_us < before_us).order_by(AUDIT.c.id).limit(PRUNE_ROWS)
-        count = 0
-        while True:
-            with self._connections.write() as connection:
-                gone = connection.execute(delete(AUDIT).where(AUDIT.c.id.in_(old.scalar_subquery()))).rowcount
-            count += gone
-            if gone < PRUNE_ROWS:
-                return count
+        return self._connections.delete_in_portions(
+            delete(AUDIT).where(AUDIT.c.id.in_(old.scalar_subquery())), PRUNE_ROWS
+        )
 
 
 def _text(details: Mapping[str, Any]) -> str:

@@ -1,11 +1,11 @@
-"""Connections to the catalog's database: takes a place, gives transactions, keeps a pool.
+"""Connections and transactions of the catalog's database.
 
     read     sees committed rows; on PostgreSQL each statement by itself, on SQLite one snapshot
     write    all or nothing, durable when the block ends; on SQLite BEGIN IMMEDIATE, one writer at a time
     snapshot one moment for many statements, and time to read it all
 
-A connection that died in the pool is noticed before it is lent out, so that a database that was restarted
-works again with the next call. Every failure leaves as an error of our tree.
+A connection that died in the pool is detected at checkout, so that a database that was restarted works again
+with the next call. Every failure is raised as a TidegateError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event
+from sqlalchemy import Connection, Delete, Engine, Table, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -30,9 +30,9 @@ from tidegate.errors import CatalogUnavailable, CatalogUnusable
 from tidegate.model.clock import Clock
 
 LONG_WORK_SECONDS_MAX = 600.0  # migrations and copies of everything: minutes, not hours
-PATIENCE_EXTRA_SECONDS = 1.0  # how much later than the server the client gives up
+CLIENT_EXTRA_SECONDS = 1.0  # the client's timeout is that much longer than the server's
 _TIMEOUTS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-_BEGIN = "tidegate_begin"  # the option that says how SQLite begins
+_BEGIN = "tidegate_begin"  # the option with the statement that begins a transaction on SQLite
 _KEEPALIVE_COUNT = 3
 _SWITCH_POLL_SECONDS = 0.01
 
@@ -44,7 +44,7 @@ class Connections:
         self.place = place
         self.is_sqlite = place.file is not None
         self._opening = True
-        # SQLite has one writer; threads of ours queue here, where waiting is fair and costs no polling.
+        # SQLite has one writer; the threads of this process queue here, which is fair and needs no polling.
         self._writer = threading.Lock() if self.is_sqlite else None
         self._engine = _sqlite_engine(place) if self.is_sqlite else _postgresql_engine(place, clock)
         if self.is_sqlite:
@@ -57,41 +57,51 @@ class Connections:
             )
         self._writes = self._engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
 
-    def opened(self) -> None:
-        """Note that the database works: what fails from now on may work later."""
+    def mark_ready(self) -> None:
+        """Note that the database works: failures from now on may be temporary."""
         self._opening = False
 
     def close(self) -> None:
-        """Close every connection that is not lent out."""
+        """Close every connection that is not in use."""
         self._engine.dispose()
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Lend a connection for reading."""
+        """Yield a connection for reading."""
         with self._named_faults(), self._reads.connect() as connection:
             yield connection
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
-        """Lend a connection for one transaction: committed when the block ends, undone when it raises."""
+        """Yield a connection for one transaction: committed when the block ends, undone when it raises."""
         with self._named_faults(), self._turn(), self._writes.begin() as connection:
             yield connection
 
     @contextmanager
     def write_one(self) -> Iterator[Connection]:
-        """Lend a connection for one statement that is a transaction by itself: fewer trips to PostgreSQL."""
+        """Yield a connection for one statement that is a transaction by itself: fewer trips to PostgreSQL."""
         with self.write() if self.is_sqlite else self.read() as connection:
             yield connection
 
+    def delete_in_portions(self, statement: Delete, rows_max: int) -> int:
+        """Run a DELETE of at most `rows_max` rows until it deletes fewer; return the number of rows."""
+        count = 0
+        while True:
+            with self.write() as connection:
+                deleted = connection.execute(statement).rowcount
+            count += deleted
+            if deleted < rows_max:
+                return count
+
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Lend a connection on which every statement sees the same moment."""
+        """Yield a connection on which every statement sees the same snapshot."""
         with self._named_faults(), self._snapshots.connect() as connection, self._long_work(connection):
             yield connection
 
     @contextmanager
     def rebuild(self) -> Iterator[Connection]:
-        """Lend a connection for one transaction that may change tables and take minutes."""
+        """Yield a connection for one transaction that may change tables and take minutes."""
         with self._named_faults(), self._turn(), self._writes.connect() as connection:
             if self.is_sqlite:
                 # Changing a table on SQLite means a copy and a rename, which references must not notice.
@@ -133,12 +143,12 @@ class Connections:
         for name in _TIMEOUTS:
             connection.exec_driver_sql(f"SET LOCAL {name} = {int(LONG_WORK_SECONDS_MAX * 1_000)}")
         driver: Any = connection.connection.driver_connection
-        usual_seconds = driver.patience_seconds
-        driver.patience_seconds = LONG_WORK_SECONDS_MAX
+        usual_seconds = driver.timeout_seconds
+        driver.timeout_seconds = LONG_WORK_SECONDS_MAX
         try:
             yield
         finally:
-            driver.patience_seconds = usual_seconds
+            driver.timeout_seconds = usual_seconds
 
     def _check_references(self, connection: Connection) -> None:
         broken = connection.exec_driver_sql("PRAGMA foreign_key_check").fetchall()
@@ -148,9 +158,9 @@ class Connections:
 
 
 def insert_if_new(connection: Connection, table: Table, values: Mapping[str, Any]) -> bool:
-    """Insert a row unless one with its key is there; say whether it was inserted.
+    """Insert a row unless one with its key exists; True if it was inserted.
 
-    Waits for another transaction that is about to insert the same key, and then sees what became of it.
+    Waits for another transaction that inserts the same key, and then sees its outcome.
     """
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     statement = dialect.insert(table).values(**values).on_conflict_do_nothing()
@@ -179,7 +189,7 @@ def _sqlite_engine(place: CatalogPlace) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _connected(driver: Any, _record: Any) -> None:
-        driver.isolation_level = None  # transactions begin where we say so, not where the driver guesses
+        driver.isolation_level = None  # transactions begin by explicit statements, not implicitly
         for setting in ("synchronous=FULL", "foreign_keys=ON"):
             driver.execute(f"PRAGMA {setting}")
         _use_log(driver, place.timeout_seconds)
@@ -194,7 +204,7 @@ def _sqlite_engine(place: CatalogPlace) -> Engine:
 def _use_log(driver: sqlite3.Connection, timeout_seconds: float) -> None:
     """Switch a new file to a write-ahead log.
 
-    The switch does not wait for others who open the new file at the same moment, so it is tried again.
+    The switch does not wait for others that open the new file at the same moment, so it is retried.
     """
     driver.execute("PRAGMA busy_timeout=0")
     for left in reversed(range(math.ceil(timeout_seconds / _SWITCH_POLL_SECONDS))):
@@ -210,7 +220,7 @@ def _use_log(driver: sqlite3.Connection, timeout_seconds: float) -> None:
 
 def _postgresql_engine(place: CatalogPlace, clock: Clock) -> Engine:
     # Here, so that a catalog on SQLite opens without loading psycopg.
-    from tidegate.catalog.postgres_connection import PatientConnection
+    from tidegate.catalog.postgres_connection import TimeoutConnection
 
     milliseconds = max(1, int(place.timeout_seconds * 1_000))
     seconds = max(1, math.ceil(place.timeout_seconds))
@@ -232,17 +242,17 @@ def _postgresql_engine(place: CatalogPlace, clock: Clock) -> Engine:
     )
 
     @event.listens_for(engine, "do_connect")
-    def _connect(_dialect: Any, _record: Any, args: Any, options: Any) -> PatientConnection:
-        driver = PatientConnection.connect(*args, **options)
+    def _connect(_dialect: Any, _record: Any, args: Any, options: Any) -> TimeoutConnection:
+        driver = TimeoutConnection.connect(*args, **options)
         driver.clock = clock
         # The server gives up first, which leaves the connection usable.
-        driver.patience_seconds = place.timeout_seconds + PATIENCE_EXTRA_SECONDS
+        driver.timeout_seconds = place.timeout_seconds + CLIENT_EXTRA_SECONDS
         return driver
 
     @event.listens_for(engine, "connect")
     def _connected(driver: Any, _record: Any) -> None:
         was_autocommit = driver.autocommit
-        driver.autocommit = True  # settings of a transaction that is undone would be undone with it
+        driver.autocommit = True  # the settings would be undone with a transaction that is undone
         for name in _TIMEOUTS:
             driver.execute(f"SET {name} = {milliseconds}")
         driver.autocommit = was_autocommit
@@ -250,16 +260,21 @@ def _postgresql_engine(place: CatalogPlace, clock: Clock) -> Engine:
     return engine
 
 
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def _make_private(file: Path, place: CatalogPlace) -> None:
-    """Make the file before SQLite does, so that it and its log are readable by their owner alone."""
+    """Create the file before SQLite does, so that it and its log are readable by their owner alone."""
     if file.exists():
         return
     try:
         os.close(os.open(file, os.O_CREAT | os.O_RDWR, 0o600))
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(file.parent)
     except OSError as problem:
         raise CatalogUnusable(catalog=place.shown, reason=str(problem.strerror)) from problem

@@ -1,4 +1,4 @@
-"""The catalog of an instance: takes a place, gives people, tokens, leases and jobs, keeps its connections."""
+"""The catalog of an instance: an open database with accounts, tokens, audit trail, leases and jobs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from sqlalchemy import Connection, text
 
-from tidegate.catalog.accounts import People
+from tidegate.catalog.accounts import Accounts
 from tidegate.catalog.audit import Audit
 from tidegate.catalog.connections import Connections
 from tidegate.catalog.database_url import CatalogPlace
 from tidegate.catalog.dumps import dump, load
-from tidegate.catalog.idempotency import Answers
+from tidegate.catalog.idempotency import IdempotencyKeys
 from tidegate.catalog.jobs import Jobs
 from tidegate.catalog.leases import Leases
 from tidegate.catalog.migrations.upgrade import upgrade
@@ -32,15 +32,15 @@ class Catalog:
         self.revision = revision
         self._connections = connections
         self.audit = Audit(connections, clock)
-        self.answers = Answers(connections, clock)
-        self.people = People(connections, clock, self.audit, self.answers)
-        self.tokens = Tokens(connections, clock, random_bytes, self.audit, self.answers)
+        self.idempotency = IdempotencyKeys(connections, clock)
+        self.accounts = Accounts(connections, clock, self.audit, self.idempotency)
+        self.tokens = Tokens(connections, clock, random_bytes, self.audit, self.idempotency)
         self.leases = Leases(connections, clock)
-        self.jobs = Jobs(connections, clock, random_bytes, self.leases, (self.audit, self.answers))
+        self.jobs = Jobs(connections, clock, random_bytes, self.leases, (self.audit, self.idempotency))
 
     @classmethod
     def open(cls, place: CatalogPlace, clock: Clock, *, random_bytes: RandomBytes) -> Catalog:
-        """Open a catalog; make its tables where there are none, and bring old ones to the newest revision.
+        """Open a catalog; create its tables where there are none, and upgrade old ones.
 
         Several servers may open one at the same moment. A process that is killed here leaves the old tables
         or the new ones, and the next one goes on.
@@ -51,12 +51,12 @@ class Catalog:
         except BaseException:
             connections.close()
             raise
-        connections.opened()
+        connections.mark_ready()
         return cls(connections, revision, clock, random_bytes)
 
     @classmethod
     def load(cls, place: CatalogPlace, folder: Path, clock: Clock, *, random_bytes: RandomBytes) -> Catalog:
-        """Put what `dump` wrote into an empty database, all of it or nothing, and open it."""
+        """Load what `dump` wrote into an empty database, all of it or nothing, and open it."""
         connections = Connections(place, clock)
         try:
             load(connections, folder)
@@ -65,7 +65,7 @@ class Catalog:
         return cls.open(place, clock, random_bytes=random_bytes)
 
     def dump(self, folder: Path) -> None:
-        """Write every row of one moment into a folder, for `load` on either kind of database."""
+        """Write every row of one snapshot into a folder, for `load` on either kind of database."""
         dump(self._connections, folder)
 
     def close(self) -> None:
@@ -73,12 +73,12 @@ class Catalog:
         self._connections.close()
 
     def ping(self) -> None:
-        """Ask the database for an answer; CatalogUnavailable when there is none."""
+        """Run a statement that reads nothing; CatalogUnavailable when the database does not answer."""
         with self._connections.read() as connection:
             connection.execute(text("SELECT 1"))
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Lend a connection for one transaction: committed when the block ends, undone when it raises."""
+        """Yield a connection for one transaction: committed when the block ends, undone when it raises."""
         with self._connections.write() as connection:
             yield connection

@@ -1,4 +1,4 @@
-"""What a database says when it fails, in the words of our errors."""
+"""The failures of a database as errors of Tidegate."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from tidegate.errors import (
     TidegateError,
 )
 
-REASON_CHARS_MAX = 200  # the first line says it; the rest is advice for other programs
-# How PostgreSQL begins to refuse a connection that will not work later either; it sends no code with these.
+REASON_CHARS_MAX = 200  # the first line has the reason; the others are advice for other programs
+# Refusals of PostgreSQL that are not temporary; it sends no code with these.
 _NEVER_WORKS = ("password authentication failed", "no pg_hba.conf entry", "no password supplied")
 _PRIMARY_CODE_MASK = 0xFF  # SQLite's extended codes keep the primary one in the low byte
 _NO_SUCH_TABLE = "42P01"
 
 
 def fault_of(problem: SQLAlchemyError | UnicodeError, place: CatalogPlace, *, opening: bool) -> TidegateError:
-    """Return the error that a failure of the database means; `opening` when nothing worked with it yet."""
+    """Return the error for a failure of the database; `opening` while no statement has succeeded yet."""
     if isinstance(problem, UnicodeError | DataError):
         return RequestInvalid(reason="A text holds characters that the catalog cannot keep.")
     if isinstance(problem, PoolTimeout):
@@ -60,9 +60,9 @@ def fault_of(problem: SQLAlchemyError | UnicodeError, place: CatalogPlace, *, op
 
 
 def reason_of(problem: SQLAlchemyError, place: CatalogPlace) -> str:
-    """Return the first line of what the database said, without anything secret of its address."""
-    said = str(problem.orig) if isinstance(problem, DBAPIError) else str(problem)
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    """Return the first line of the database's message, without the secrets of its address."""
+    message = str(problem.orig) if isinstance(problem, DBAPIError) else str(problem)
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
     reason = (lines[0] if lines else type(problem).__name__).rstrip(".")
     for secret in place.secrets:
         reason = reason.replace(secret, "***")
@@ -70,7 +70,7 @@ def reason_of(problem: SQLAlchemyError, place: CatalogPlace) -> str:
 
 
 def is_absent_table(problem: DBAPIError) -> bool:
-    """Return whether a statement failed because there is no such table (yet)."""
+    """True if a statement failed because there is no such table (yet)."""
     state = getattr(problem.orig, "sqlstate", None)
     return state == _NO_SUCH_TABLE or "no such table" in str(problem.orig)
 
@@ -90,8 +90,7 @@ def _sqlite_fault(orig: sqlite3.Error, reason: str, place: CatalogPlace, *, open
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StorageCorrupt(place=str(file), reason=reason)
         case sqlite3.SQLITE_FULL:
-            free_bytes = shutil.disk_usage(file.parent).free
-            return StorageFull(path=str(file.parent), free_bytes=free_bytes)
+            return StorageFull(path=str(file.parent), free_bytes=shutil.disk_usage(file.parent).free)
         case sqlite3.SQLITE_IOERR:
             return StorageFailed(path=str(file), reason=reason)
         case sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM if opening:

@@ -1,4 +1,4 @@
-"""Where a catalog is: reads its address, gives one that SQLAlchemy takes and one that people may see."""
+"""The address of a catalog's database, for SQLAlchemy and, without secrets, for messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RULE = "Write sqlite:////path/catalog.db or postgresql://user:password@host/dat
 
 @dataclass(frozen=True, slots=True)
 class CatalogPlace:
-    """Which database, how many connections to it, and how long to wait for it."""
+    """The address of a database, its limit of connections, and its timeout."""
 
     url: str = field(repr=False)  # may hold a password
     connections_max: int = 8
@@ -25,7 +25,7 @@ class CatalogPlace:
 
     @property
     def address(self) -> URL:
-        """The address with the driver that we use."""
+        """The address with its SQLAlchemy driver."""
         try:
             url = make_url(self.url)
         except (ArgumentError, ValueError):
@@ -40,7 +40,7 @@ class CatalogPlace:
 
     @property
     def shown(self) -> str:
-        """The place as messages name it: a file, or host and database; never who connects or how."""
+        """The address in messages: a file, or host and database; never user, password or options."""
         url = self.address
         if url.get_backend_name() == "sqlite":
             return str(url.database)
@@ -56,7 +56,7 @@ class CatalogPlace:
 
     @property
     def secrets(self) -> list[str]:
-        """Whatever in the address must not be repeated."""
+        """The parts of the address that messages must not contain."""
         url = self.address
         hidden = [url.query.get(name) for name in ("password", "sslpassword", "passfile")]
         return [text for text in (url.password, *hidden) if isinstance(text, str) and text]
@@ -68,7 +68,7 @@ def file_url(file: Path) -> str:
 
 
 def place_of(settings: CatalogSettings, file: Path) -> CatalogPlace:
-    """Return where a catalog is: where the settings say, else in the file."""
+    """Return the address of a catalog: that of the settings, else the file."""
     url = settings.url or file_url(file)
     return CatalogPlace(url, settings.connections_max, settings.timeout_seconds)
 

@@ -1,6 +1,6 @@
-"""Copies of a whole catalog: takes one moment of a database, gives files that either kind of database takes.
+"""Dumps of a catalog: files with every row of one snapshot, which either kind of database can load.
 
-<table>.jsonl   a row a line: {"column": value}; bytes are {"base64": "…"}
+<table>.jsonl   one row on each line: {"column": value}; bytes are {"base64": "…"}
 catalog.json    format, revision, and the rows and SHA-256 of every file; written last
 """
 
@@ -19,7 +19,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Connection, MetaData, Table, func, insert, inspect, select, update
 
 from tidegate.catalog.audit import Actor, Audit
-from tidegate.catalog.connections import Connections
+from tidegate.catalog.connections import Connections, sync_folder
 from tidegate.catalog.migrations.upgrade import REVISION_TABLE, check_known, lock, newest_revision, upgrade_to
 from tidegate.catalog.tables import ALL_TABLES, AUDIT, LEASES
 from tidegate.errors import BackupUnusable, CatalogUnusable
@@ -44,7 +44,7 @@ class _Index(msgspec.Struct, frozen=True):
 
 
 def dump(connections: Connections, folder: Path) -> None:
-    """Write every row of one moment into a folder, durably; writes go on meanwhile."""
+    """Write every row of one snapshot into a folder, durably; writes are not blocked."""
     folder.mkdir(parents=True, exist_ok=True)
     tables: dict[str, _DumpedTable] = {}
     with connections.snapshot() as connection:
@@ -54,19 +54,15 @@ def dump(connections: Connections, folder: Path) -> None:
     with (folder / INDEX_FILE).open("wb") as file:
         file.write(index)
         _sync(file)
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync_folder(folder)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadMark:
-    """Tells a load that is part of something larger, which is not done yet, from every other.
+    """Identifies a load that is part of a larger operation, such as a restore.
 
-    The audit trail keeps it: `started` with the rows, `done` when all the rest is done too. Where the first
-    is the newest event, whatever the rows are for was cut off, and they may be loaded anew.
+    The audit trail has it: `started` with the rows, `done` when the whole operation is done. Where `started`
+    is the newest event, the operation was cut off, and the rows may be loaded again.
     """
 
     name: str
@@ -76,9 +72,9 @@ class LoadMark:
 
 
 def load(connections: Connections, folder: Path, mark: LoadMark | None = None) -> None:
-    """Put a dump into an empty database and bring it to the newest revision, all in one transaction.
+    """Load a dump into an empty database and upgrade it to the newest revision, in one transaction.
 
-    A database that holds nothing but a load of the same mark, which was cut off, counts as empty.
+    A database that has nothing but a load of the same mark, which was cut off, counts as empty.
     """
     index = _read_index(folder)
     check_known(index.revision, connections)
@@ -94,7 +90,7 @@ def load(connections: Connections, folder: Path, mark: LoadMark | None = None) -
             _load_table(connection, table, folder / f"{table.name}.jsonl")
         _move_counters(connection, found)
         upgrade_to("head", connection, connections)
-        # Who held a lease is not here; its number stays, so that the next holder's is higher.
+        # The holders of leases are not here; the fences stay, so that those of the next holders are higher.
         connection.execute(update(LEASES).values(holder="", expires_us=0))
         if mark is not None:
             audit = Audit(connections, mark.clock)
@@ -102,13 +98,13 @@ def load(connections: Connections, folder: Path, mark: LoadMark | None = None) -
 
 
 def keep_load(connections: Connections, mark: LoadMark) -> None:
-    """Note that all that a load was part of is done: its rows are in use from now on."""
+    """Record that the operation of a load is done: its rows are in use from now on."""
     with connections.write() as connection:
         connection.execute(update(AUDIT).where(*_begun(mark)).values(outcome="done"))
 
 
 def undo_load(connections: Connections, mark: LoadMark) -> None:
-    """Remove what a load put into a database, unless it is in use."""
+    """Remove the rows of a load, unless they are in use."""
     with connections.rebuild() as connection:
         lock(connection)
         if _is_cut_off(connection, mark):
@@ -120,7 +116,7 @@ def _begun(mark: LoadMark) -> tuple[ColumnElement[bool], ...]:
 
 
 def _is_cut_off(connection: Connection, mark: LoadMark) -> bool:
-    """Return whether the newest event is the beginning of this load."""
+    """True if the newest event is the beginning of this load."""
     if not inspect(connection).has_table(AUDIT.name):
         return False
     newest = select(func.max(AUDIT.c.id)).scalar_subquery()
@@ -180,7 +176,7 @@ def _check_file(file: Path, dumped: _DumpedTable) -> None:
 
 
 def _make_room(connection: Connection, connections: Connections, mark: LoadMark | None) -> None:
-    """Remove tables without rows, or with those of a load that was cut off; refuse when there are others."""
+    """Remove empty tables, or those of a load that was cut off; raise CatalogUnusable where rows exist."""
     cut_off = mark is not None and _is_cut_off(connection, mark)
     ours = {table.name for table in ALL_TABLES} | {REVISION_TABLE}
     there = sorted(ours & set(inspect(connection).get_table_names()))
@@ -214,7 +210,7 @@ def _batches(file: Path) -> Iterator[list[dict[str, Any]]]:
 
 
 def _move_counters(connection: Connection, found: MetaData) -> None:
-    """Let PostgreSQL count on from the newest row; SQLite does so by itself."""
+    """Set PostgreSQL's sequences to the newest rows; SQLite does so by itself."""
     if connection.dialect.name != "postgresql":
         return
     for name, column in _COUNTERS.items():

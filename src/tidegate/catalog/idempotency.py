@@ -1,7 +1,7 @@
-"""Answers by idempotency key: takes a key and what was asked, gives the answer of the first time, keeps both.
+"""Idempotency keys of requests that change the catalog, and the answers stored under them.
 
-The key is reserved first and the answer stored last, in the transaction of the deed. So a deed and its answer
-are there together or not at all, and of two requests with one key at the same moment the second waits for the
+The key is reserved first and the answer stored last, in the transaction of the change. So a change and its
+answer are there together or not at all, and of two concurrent requests with one key the second waits for the
 first and then gets its answer.
 """
 
@@ -18,20 +18,20 @@ from tidegate.catalog.tables import ANSWERS
 from tidegate.errors import IdempotencyKeyReused, InvariantBroken
 from tidegate.model.clock import Clock
 
-_RESERVED = 0  # the status of a key whose deed is not finished; no other transaction ever sees it
+_RESERVED = 0  # the status of a key whose change is not committed; no other transaction ever sees it
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """What was answered the first time; no body where it held a secret."""
+    """The answer of the first request; no body where it had a secret."""
 
     status: int
     body: bytes | None
 
 
 class AnswerKnown(Exception):
-    """The deed was done before, under the same key: here is what was answered."""
+    """The change was made before, under the same key; `answer` is that of the first request."""
 
     def __init__(self, answer: StoredAnswer) -> None:
         super().__init__(f"answered before with {answer.status}")
@@ -39,16 +39,16 @@ class AnswerKnown(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
-    """A deed that is done once: whose key, which key, a digest of what is asked, and how it is answered."""
+class IdempotencyKey:
+    """A user's idempotency key, a digest of the request, and the function from its result to its answer."""
 
     user: str
-    key: str
+    text: str
     fingerprint: str
     answer_of: Callable[[Any], tuple[int, bytes | None]]
 
 
-class Answers:
+class IdempotencyKeys:
     """Idempotency keys of every tenant. Threads: any."""
 
     def __init__(self, connections: Connections, clock: Clock) -> None:
@@ -56,7 +56,7 @@ class Answers:
         self._clock = clock
 
     def find(self, tenant: str, user: str, key: str, fingerprint: str) -> StoredAnswer | None:
-        """Return the answer under a key; refuse a key that came with another request."""
+        """Return the answer under a key; raise IdempotencyKeyReused for a key of another request."""
         with self._connections.read() as connection:
             return _find(connection, (tenant, user, key), fingerprint)
 
@@ -69,34 +69,34 @@ class Answers:
         fingerprint: str,
         answer: StoredAnswer,
     ) -> None:
-        """Store an answer in the transaction of its deed."""
+        """Store an answer in the transaction of its change."""
         values = {"tenant": tenant, "user": user, "key": key, "fingerprint": fingerprint}
         moment = {"created_us": self._clock.now_us()}
         connection.execute(insert(ANSWERS).values(**values, **moment, status=answer.status, body=answer.body))
 
-    def reserve(self, connection: Connection, tenant: str, once: Once | None) -> None:
-        """Claim a key before its deed; raise AnswerKnown when the deed was done before."""
-        if once is None:
+    def reserve(self, connection: Connection, tenant: str, key: IdempotencyKey | None) -> None:
+        """Reserve a key before its change; raise AnswerKnown when the change was made before."""
+        if key is None:
             return
-        values = {"tenant": tenant, "user": once.user, "key": once.key, "fingerprint": once.fingerprint}
+        values = {"tenant": tenant, "user": key.user, "key": key.text, "fingerprint": key.fingerprint}
         moment = {"created_us": self._clock.now_us()}
         if insert_if_new(connection, ANSWERS, {**values, **moment, "status": _RESERVED, "body": None}):
             return
-        known = _find(connection, (tenant, once.user, once.key), once.fingerprint)
+        known = _find(connection, (tenant, key.user, key.text), key.fingerprint)
         if known is None:
             raise InvariantBroken(reason="an idempotency key is taken and not there")
         raise AnswerKnown(known)
 
-    def keep(self, connection: Connection, tenant: str, once: Once | None, result: R) -> R:
-        """Put the answer of a deed under its reserved key, and give the result back."""
-        if once is not None:
-            status, body = once.answer_of(result)
-            same = _same_key((tenant, once.user, once.key))
+    def keep(self, connection: Connection, tenant: str, key: IdempotencyKey | None, result: R) -> R:
+        """Store the answer of a change under its reserved key; return the result."""
+        if key is not None:
+            status, body = key.answer_of(result)
+            same = _same_key((tenant, key.user, key.text))
             connection.execute(update(ANSWERS).where(same).values(status=status, body=body))
         return result
 
     def prune(self, before_us: int) -> int:
-        """Forget answers from before a moment and say how many."""
+        """Delete answers from before a time; return their number."""
         with self._connections.write() as connection:
             return connection.execute(delete(ANSWERS).where(ANSWERS.c.created_us < before_us)).rowcount
 

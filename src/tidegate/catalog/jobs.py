@@ -1,9 +1,9 @@
-"""Jobs: takes work that outlives a request, gives its state and history, keeps both until pruned.
+"""Jobs: work that outlives a request, with its state and history until it is pruned.
 
     queued → running → done | failed          cancelled from queued or running
 
-Whoever claims a job holds a lease on it. When its owner dies, the lease runs out and the next claim takes the
-job over, with one attempt more; what the old owner still reports is refused with LeaseLost.
+The owner of a job holds a lease on it. When the owner dies, the lease ends and the next claim takes the job
+over, with one attempt more; what the old owner still reports is refused with LeaseLost.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sqlalchemy import Connection, Row, and_, delete, insert, select, update
 
 from tidegate.catalog.audit import PRUNE_ROWS, Actor, Audit
 from tidegate.catalog.connections import Connections
-from tidegate.catalog.idempotency import Answers, Once
+from tidegate.catalog.idempotency import IdempotencyKey, IdempotencyKeys
 from tidegate.catalog.leases import Lease, Leases
-from tidegate.catalog.paging import Page, Paged, paged
+from tidegate.catalog.paging import PageRequest, PageResult, page_of
 from tidegate.catalog.tables import JOB_EVENTS, JOBS, LEASES, to_mapping, to_text
 from tidegate.errors import JobNotFound, JobStateWrong, LeaseHeld, LeaseLost
 from tidegate.model.clock import Clock
 from tidegate.model.ids import ObjectIdSource
 from tidegate.model.names import shorten
 
-DETAILS_BYTES_MAX = 1 << 20  # a job names what it works on; it does not carry it
+DETAILS_BYTES_MAX = 1 << 20  # a job names its data; it does not contain it
 HISTORY_EVENTS_MAX = 200  # kept of one job; the oldest go first
 NOTE_CHARS_MAX = 1_000
 CLAIM_QUEUED_MAX = 20  # tried in one claim; others claim at the same time
@@ -47,7 +47,7 @@ class JobEvent:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it stands; its history comes with `get`."""
+    """A job; only `Jobs.get` reads its history."""
 
     id: str
     tenant: str
@@ -69,7 +69,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job in the hands of its owner, with the lease that proves it."""
+    """A job with the lease of its owner."""
 
     job: Job
     lease: Lease
@@ -84,13 +84,13 @@ class Jobs:
         clock: Clock,
         random_bytes: Callable[[int], bytes],
         leases: Leases,
-        notes: tuple[Audit, Answers],
+        notes: tuple[Audit, IdempotencyKeys],
     ) -> None:
         self._connections = connections
         self._clock = clock
         self._ids = ObjectIdSource(clock, random_bytes)
         self._leases = leases
-        self._audit, self._answers = notes
+        self._audit, self._keys = notes
 
     def create(
         self,
@@ -99,7 +99,7 @@ class Jobs:
         kind: str,
         subject: str,
         details: Mapping[str, Any] | None = None,
-        once: Once | None = None,
+        key: IdempotencyKey | None = None,
     ) -> Job:
         """Queue a job."""
         values = {"id": str(self._ids.take()), "tenant": tenant, "kind": kind, "subject": subject}
@@ -107,16 +107,16 @@ class Jobs:
         values |= {"details": to_text(details or {}, DETAILS_BYTES_MAX, "Details")}
         counts = {"progress": 0.0, "attempts": 0, "created_us": self._clock.now_us()}
         with self._connections.write() as connection:
-            self._answers.reserve(connection, actor.tenant, once)
+            self._keys.reserve(connection, actor.tenant, key)
             row = connection.execute(insert(JOBS).values(**values, **counts).returning(JOBS)).one()
             self._note(connection, row, "queued", "")
-            return self._answers.keep(connection, actor.tenant, once, _job(row))
+            return self._keys.keep(connection, actor.tenant, key, _job(row))
 
     def claim(self, which: str | Collection[str], holder: str, ttl_seconds: float) -> ClaimedJob | None:
-        """Claim a job by its id, or the oldest of some kinds, queued or left by an owner that is gone.
+        """Claim a job by its id, or the oldest of some kinds, queued or abandoned by a dead owner.
 
-        Gives None where there is nothing to do. The claim runs out when no progress is reported for
-        `ttl_seconds`; a job of a living owner is never taken.
+        Return None where there is no such job. The claim ends when no progress is reported for `ttl_seconds`;
+        a job of a living owner is never taken.
         """
         for job_id in [which] if isinstance(which, str) else self._candidates(which):
             claimed = self._claim_one(job_id, holder, ttl_seconds)
@@ -125,7 +125,7 @@ class Jobs:
         return None
 
     def progress(self, claimed: ClaimedJob, done: float, note: str = "") -> ClaimedJob:
-        """Report how much is done, 0 to 1, and keep the claim; LeaseLost when the job was taken over."""
+        """Report progress, 0 to 1, and renew the claim; LeaseLost when the job was taken over."""
         done = min(1.0, max(0.0, done))
         with self._connections.write() as connection:
             row = self._own(connection, claimed)
@@ -136,17 +136,17 @@ class Jobs:
         return ClaimedJob(replace(claimed.job, progress=done), lease)
 
     def finish(self, claimed: ClaimedJob, result: Mapping[str, Any] | None = None) -> Job:
-        """End a job well; LeaseLost when it was taken over or cancelled."""
+        """End a job as done; LeaseLost when it was taken over or cancelled."""
         text = to_text(result or {}, DETAILS_BYTES_MAX, "Results")
         return self._end(claimed, {"state": "done", "progress": 1.0, "result": text}, "")
 
     def fail(self, claimed: ClaimedJob, error: Mapping[str, Any]) -> Job:
-        """End a job badly, with what went wrong; LeaseLost when it was taken over or cancelled."""
+        """End a job as failed, with its error; LeaseLost when it was taken over or cancelled."""
         text = to_text(error, DETAILS_BYTES_MAX, "Errors")
         return self._end(claimed, {"state": "failed", "error": text}, str(error.get("message", "")))
 
     def cancel(self, actor: Actor, tenant: str, job_id: str) -> Job:
-        """End a job that is not over; its owner learns of it with the next thing it reports."""
+        """Cancel a job that has not ended; its owner gets LeaseLost with its next report."""
         with self._connections.write() as connection:
             row = _find(connection, tenant, job_id, lock=True)
             if row.state in _FINAL:
@@ -167,8 +167,10 @@ class Jobs:
             history = [JobEvent(e.at_us, e.state, e.note) for e in connection.execute(lines)]
         return replace(_job(row), history=history)
 
-    def list(self, tenant: str, page: Page, kind: str | None = None, state: str | None = None) -> Paged[Job]:
-        """List the jobs of a tenant, newest first, without their history."""
+    def list(
+        self, tenant: str, page: PageRequest, kind: str | None = None, state: str | None = None
+    ) -> PageResult[Job]:
+        """Return a page of the jobs of a tenant, newest first, without their history."""
         query = select(JOBS).where(JOBS.c.tenant == tenant)
         if kind is not None:
             query = query.where(JOBS.c.kind == kind)
@@ -179,22 +181,17 @@ class Jobs:
             query = query.where(JOBS.c.number < after)
         with self._connections.read() as connection:
             found = connection.execute(query.order_by(JOBS.c.number.desc()).limit(page.limit + 1)).all()
-        return paged(found, page, "job", lambda row: int(row.number), _job)
+        return page_of(found, page, "job", lambda row: int(row.number), _job)
 
     def prune(self, before_us: int) -> int:
-        """Delete jobs that ended before a moment, with their history, and say how many."""
+        """Delete jobs that ended before a time, with their history; return their number."""
         old = select(JOBS.c.number).where(JOBS.c.finished_us < before_us).limit(PRUNE_ROWS)
-        count = 0
-        while True:
-            with self._connections.write() as connection:
-                change = delete(JOBS).where(JOBS.c.number.in_(old.scalar_subquery()))
-                gone = connection.execute(change).rowcount
-            count += gone
-            if gone < PRUNE_ROWS:
-                return count
+        return self._connections.delete_in_portions(
+            delete(JOBS).where(JOBS.c.number.in_(old.scalar_subquery())), PRUNE_ROWS
+        )
 
     def _candidates(self, kinds: Collection[str]) -> Sequence[str]:
-        """List the ids that are worth a try: queued ones first, then those whose owner seems gone."""
+        """Return the ids to try: queued jobs first, then those whose owner seems dead."""
         mine = JOBS.c.kind.in_(sorted(kinds))
         queued = select(JOBS.c.id).where(mine, JOBS.c.state == "queued").order_by(JOBS.c.number)
         running = (
@@ -240,7 +237,7 @@ class Jobs:
         return _job(row)
 
     def _own(self, connection: Connection, claimed: ClaimedJob) -> Row[Any]:
-        """Lock a job and its lease, always in that order, and make sure that the lease is held."""
+        """Lock a job and its lease, always in that order, and check that the lease is held."""
         query = select(JOBS).where(JOBS.c.id == claimed.job.id).with_for_update()
         row = connection.execute(query).one_or_none()
         if row is None or row.state != "running":

@@ -1,13 +1,13 @@
-"""Leases: takes a name and a holder, gives a fencing number, keeps who holds what and until when.
+"""Leases: exclusive rights with a time to live and a fencing number.
 
-    fence     rises with every take, never repeats, survives release: whoever has a smaller one has lost
+    fence     rises with every take, never repeats, survives release: a holder with a smaller one has lost
     renewals  counts up while a holder lives, so that others can see it live without trusting any clock
-    expires   by the wall clock of whoever renewed; past it anyone may take the lease at once
+    expires   by the wall clock of the last renewal; past it anyone may take the lease at once
 
-Clocks jump. A contender whose wall clock says "not yet" watches fence and renewals: unchanged for the whole
-time to live on its own monotonic clock, the holder is gone, and the lease is taken. A holder judges itself by
-monotonic time alone, counted from before it asked: it gives up no later than a watcher takes over. A wall
-clock that is set forward takes a lease from a living holder; its writes are then fenced off by `check`.
+Clocks jump. A contender whose wall clock says "not yet" watches fence and renewals: if they are unchanged for
+the whole time to live on its own monotonic clock, the holder is dead, and the lease is taken. A holder uses
+monotonic time alone, counted from before its request: it stops no later than a watcher takes over. A wall
+clock that is set forward takes a lease from a living holder; `check` then fences off its writes.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tidegate.catalog.tables import LEASES
 from tidegate.errors import InvariantBroken, LeaseHeld, LeaseLost
 from tidegate.model.clock import Clock
 
-WATCHED_MAX = 10_000  # leases of others that are remembered; the one seen longest ago is forgotten first
+WATCHED_MAX = 10_000  # leases of others in memory; the one seen longest ago is dropped first
 _NOBODY = ""
 _NEVER = -1  # no lease has this fence
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A lease that was held when it was given; `fence` goes with everything that is written under it."""
+    """A lease that was held when this was made; `fence` goes with everything that is written under it."""
 
     name: str
     holder: str
@@ -40,10 +40,7 @@ class Lease:
     since_seconds: float  # monotonic, from before the catalog was asked
 
     def still_mine(self, clock: Clock) -> bool:
-        """Return whether nobody can have taken it over yet.
-
-        By monotonic time, whatever the wall clock does.
-        """
+        """True if nobody can have taken it over yet, by monotonic time, whatever the wall clock does."""
         return clock.monotonic_seconds() - self.since_seconds < self.ttl_seconds
 
 
@@ -64,9 +61,9 @@ class Leases:
         self._seen_lock = threading.Lock()
 
     def take(self, name: str, holder: str, ttl_seconds: float) -> Lease:
-        """Take a lease that is free or whose holder is gone; LeaseHeld while someone has it.
+        """Take a lease that is free or whose holder is dead; LeaseHeld while it is held.
 
-        A holder names one run of one program: after a restart it is somebody else.
+        A holder's name is that of one run of one program: after a restart it is another one.
         """
         with self._connections.write_one() as connection:
             lease = self._take_existing(connection, name, holder, ttl_seconds)
@@ -76,19 +73,19 @@ class Leases:
             return self.take_on(connection, name, holder, ttl_seconds)
 
     def renew(self, lease: Lease) -> Lease:
-        """Hold on to a lease for its whole time again; LeaseLost when someone else took it."""
+        """Renew a lease for its whole time to live; LeaseLost when another holder took it."""
         with self._connections.write_one() as connection:
             return self.renew_on(connection, lease)
 
     def release(self, lease: Lease) -> None:
-        """Let others have it at once; does nothing when it is lost already."""
+        """Release a lease, so that others can take it at once; does nothing when it is lost already."""
         with self._connections.write_one() as connection:
             connection.execute(_RELEASE, _key(lease))
 
     def check(self, connection: Connection, lease: Lease) -> None:
-        """Make sure, inside a transaction, that it commits only while the lease is held: else LeaseLost.
+        """Make a transaction commit only while the lease is held; LeaseLost when it is not.
 
-        Whoever wants to take the lease waits until the transaction ends.
+        A contender that takes the lease waits until the transaction ends.
         """
         if connection.execute(_CHECK, _key(lease)).one_or_none() is None:
             raise LeaseLost(leases=lease.name)
@@ -106,7 +103,7 @@ class Leases:
             return Lease(name, holder, 1, ttl_seconds, since_seconds)
         row = connection.execute(select(LEASES).where(LEASES.c.name == name)).one_or_none()
         if row is not None:
-            self.is_takeable(row)  # the watch begins with the first look
+            self.is_takeable(row)  # the watch begins with the first read
         raise LeaseHeld(lease=name, holder=row.holder if row is not None else "someone")
 
     def renew_on(self, connection: Connection, lease: Lease) -> Lease:
@@ -118,7 +115,7 @@ class Leases:
         return replace(lease, since_seconds=since_seconds)
 
     def is_takeable(self, row: Row[Any]) -> bool:
-        """Look at a lease's row: say whether it can be taken now, and remember when it was first seen so."""
+        """True if the lease of a row can be taken now; records when the row was first seen like this."""
         if row.holder == _NOBODY or row.expires_us <= self._clock.now_us():
             return True
         now_seconds = self._clock.monotonic_seconds()
@@ -132,13 +129,13 @@ class Leases:
         return now_seconds - seen.since_seconds >= int(row.ttl_us) / 1_000_000
 
     def forget_on(self, connection: Connection, name: str) -> None:
-        """Remove a lease whose name never comes back; whoever holds it has lost it."""
+        """Remove a lease whose name is never used again; a holder has lost it."""
         connection.execute(delete(LEASES).where(LEASES.c.name == name))
 
     def _take_existing(
         self, connection: Connection, name: str, holder: str, ttl_seconds: float
     ) -> Lease | None:
-        """Take a lease that has a row, in one statement; None when it has none or someone holds it."""
+        """Take a lease that has a row, in one statement; None when it has none or is held."""
         if not holder or ttl_seconds <= 0:
             raise InvariantBroken(reason="a lease needs a holder and a time to live")
         since_seconds = self._clock.monotonic_seconds()

@@ -1,4 +1,4 @@
-"""Pages of long lists: takes a cursor and a limit, gives rows and the cursor of what follows."""
+"""Pages of long lists, with cursors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidegate.errors import RequestInvalid
 
 PAGE_ROWS_MAX = 1_000  # a page is read whole into memory, and once more as JSON
 PAGE_ROWS_DEFAULT = 100
-_CURSOR_CHARS_MAX = 1_000  # ours are far shorter
+_CURSOR_CHARS_MAX = 1_000  # real ones are far shorter
 _NUMBER_MAX = (1 << 63) - 1
 
 R = TypeVar("R")
@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Which part of a list is wanted: at most `limit` rows behind the cursor `after`."""
+class PageRequest:
+    """A request for at most `limit` rows of a list behind the cursor `after`."""
 
     after: str | None = None
     limit: int = PAGE_ROWS_DEFAULT
@@ -32,14 +32,14 @@ class Page:
             raise RequestInvalid(reason=f"A page has 1 to {PAGE_ROWS_MAX} rows, not {self.limit}.")
 
     def after_text(self, noun: str) -> str | None:
-        """Return the name that the cursor of a list of `noun`s stands for."""
+        """Return the name in the cursor of a list of `noun`s."""
         key = self._key(noun)
         if key is not None and (not isinstance(key, str) or "\0" in key or not key.isprintable()):
             raise _bad_cursor()
         return key
 
     def after_number(self, noun: str) -> int | None:
-        """Return the number that the cursor of a list of `noun`s stands for."""
+        """Return the number in the cursor of a list of `noun`s."""
         key = self._key(noun)
         if key is not None and (type(key) is not int or not 0 <= key <= _NUMBER_MAX):
             raise _bad_cursor()
@@ -61,23 +61,27 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Paged(Generic[T]):
+class PageResult(Generic[T]):
     """One page: its rows, and the cursor of the next page, None at the end."""
 
     rows: list[T]
     next: str | None
 
 
-def paged(
-    found: Sequence[R], page: Page, noun: str, key_of: Callable[[R], str | int], shape: Callable[[R], T]
-) -> Paged[T]:
-    """Make a page of rows that were asked for with one more than the limit: the extra one says it goes on."""
+def page_of(
+    found: Sequence[R],
+    page: PageRequest,
+    noun: str,
+    key_of: Callable[[R], str | int],
+    shape: Callable[[R], T],
+) -> PageResult[T]:
+    """Return a page of rows, read with one more than the limit: the extra row means that there are more."""
     rows = found[: page.limit]
     cursor = None
     if len(found) > page.limit:
         text = json.dumps([noun, key_of(rows[-1])], separators=(",", ":"))
         cursor = base64.urlsafe_b64encode(text.encode()).decode("ascii").rstrip("=")
-    return Paged([shape(row) for row in rows], cursor)
+    return PageResult([shape(row) for row in rows], cursor)
 
 
 def _bad_cursor() -> RequestInvalid:

@@ -1,7 +1,7 @@
-"""A connection to PostgreSQL that does not wait for ever: takes a limit, gives an error when it is reached.
+"""A connection to PostgreSQL with a timeout for every wait.
 
-PostgreSQL ends statements that run too long by itself; this is for a server, or a network, that says nothing
-at all.
+PostgreSQL ends statements that run too long by itself; this is for a server, or a network, that does not
+answer at all.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ import psycopg
 from tidegate.model.clock import Clock
 
 
-class PatientConnection(psycopg.Connection[Any]):
-    """A connection of psycopg whose every wait ends in time; it is closed when one does."""
+class TimeoutConnection(psycopg.Connection[Any]):
+    """A connection of psycopg with a timeout for every wait; it is closed when a wait times out."""
 
     clock: Clock
-    patience_seconds: float
+    timeout_seconds: float
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kwargs: Any) -> Any:
         return super().wait(self._limited(gen), *args, **kwargs)
 
     def _limited(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Pass on what a wait of psycopg wants and gets; it gets nothing about ten times a second."""
-        until_seconds = self.clock.monotonic_seconds() + self.patience_seconds
+        """Delegate to a wait of psycopg, which receives nothing about ten times a second while it waits."""
+        until_seconds = self.clock.monotonic_seconds() + self.timeout_seconds
         try:
-            wanted = next(gen)
+            request = next(gen)
             while True:
-                ready = yield wanted
+                ready = yield request
                 if not ready and self.clock.monotonic_seconds() >= until_seconds:
                     self.pgconn.finish()
-                    raise psycopg.OperationalError(f"no answer within {self.patience_seconds:g} s")
-                wanted = gen.send(ready)
+                    raise psycopg.OperationalError(f"no answer within {self.timeout_seconds:g} s")
+                request = gen.send(ready)
         except StopIteration as end:
             return end.value

@@ -1,9 +1,10 @@
 """The tables of the catalog, as the newest migration leaves them.
 
-Times are microseconds since 1970 (`…_us`). Open shapes (roles, details, results) are JSON text, the same on
-SQLite and PostgreSQL. Numbers that count up never repeat, also after the newest row is gone.
+Times are microseconds since 1970 (`…_us`). Columns without a fixed schema (roles, details, results) are JSON
+text, the same on SQLite and PostgreSQL. Autoincrement numbers never repeat, also after the newest row is
+deleted.
 
-JSON text in columns: one way to write it, one way to read it, and a limit.
+`to_text` and `to_mapping` write and read JSON columns.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ TOKENS = Table(
     Column("home", Text, nullable=False),  # the home whose admin.token it is, else empty
     Column("made_with", Text, nullable=False),  # the token that made the link of a session, else empty
     Column("label", Text, nullable=False),
-    Column("digest", Text, nullable=False),  # SHA-256 of the whole text; the text itself is nowhere
+    Column("digest", Text, nullable=False),  # SHA-256 of the whole text; the text itself is not stored
     Column("created_us", BigInteger, nullable=False),
     Column("expires_us", BigInteger),
     Column("ended_us", BigInteger),
@@ -169,18 +170,18 @@ ANSWERS = Table(
     Column("user", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("fingerprint", Text, nullable=False),
-    Column("status", Integer, nullable=False),  # 0 inside the transaction that does the deed, never at rest
-    Column("body", LargeBinary),  # none: it held a secret
+    Column("status", Integer, nullable=False),  # 0 inside the transaction of the change, never committed
+    Column("body", LargeBinary),  # NULL: it had a secret
     Column("created_us", BigInteger, nullable=False),
     Index("ix_answers_created_us", "created_us"),
 )
 
-# Every table, those that others point at first: the order in which rows can be put back.
+# Every table, referenced ones first: the order in which rows can be loaded.
 ALL_TABLES = METADATA.sorted_tables
 
 
 def to_text(value: Mapping[str, Any], bytes_max: int, noun: str) -> str:
-    """Return a mapping as JSON text; refuse one that is longer than its limit."""
+    """Return a mapping as JSON text; raise RequestInvalid for one that is longer than its limit."""
     text = json.dumps(value, separators=(",", ":"))  # ASCII: characters are bytes
     if len(text) > bytes_max:
         raise RequestInvalid(reason=f"{noun} of {len(text)} bytes are too long; {bytes_max} are allowed.")

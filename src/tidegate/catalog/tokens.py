@@ -1,15 +1,11 @@
-"""Tokens: takes secrets, gives whom they let in, keeps digests.
+"""Tokens, one-time links and the sessions that begin with them.
 
     text     tg_<16 hex digits: the id>_<43 characters: the secret>
-    at rest  the id, the SHA-256 of the text, whose it is, when it ends
+    at rest  the id, the SHA-256 of the text, its user, its expiry
 
-Ending is written down: a token that was revoked, or was seen after its time, never works again, whatever the
-clock says later. A session ends with the token that made its link. New ones come from `mint.py`, one-time
-links from `links.py`.
-
-Where tokens are made: takes randomness, gives a text once, keeps its digest.
-
-One-time links: takes someone who is let in, gives a code that lets a browser in once, keeps its digest.
+The end of a token is stored: one that was revoked, or was used after its expiry, never works again, whatever
+the clock says later. A link has a code that lets a browser in once and begins a session. A session ends with
+the token that made its link. The texts of tokens and codes are returned once and never stored.
 """
 
 from __future__ import annotations
@@ -24,11 +20,18 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, Select, and_, delete, insert, or_, select, update
 
-from tidegate.catalog.accounts import digest_of, end_tokens, find_user, home_token_id, roles_of
+from tidegate.catalog.accounts import (
+    digest_of,
+    end_tokens,
+    find_user,
+    home_token_id,
+    id_slices,
+    roles_of,
+)
 from tidegate.catalog.audit import Actor, Audit
 from tidegate.catalog.connections import Connections
-from tidegate.catalog.idempotency import Answers, Once
-from tidegate.catalog.paging import Page, Paged, paged
+from tidegate.catalog.idempotency import IdempotencyKey, IdempotencyKeys
+from tidegate.catalog.paging import PageRequest, PageResult, page_of
 from tidegate.catalog.tables import LINKS, TENANTS, TOKENS, USERS
 from tidegate.errors import (
     InvariantBroken,
@@ -48,18 +51,17 @@ from tidegate.model.clock import Clock
 from tidegate.model.names import shorten
 
 LABEL_CHARS_MAX = 200  # a line in a list
-USE_NOTED_SECONDS = 3_600  # how exact the time of the last use is; finer would be a write a request
-IDS_A_QUERY_MAX = 500  # SQLite everywhere takes that many parameters
-SESSION_KEPT_US = 86_400 * 1_000_000  # a browser makes many: for a day, lists show those that ended
+USE_NOTED_SECONDS = 3_600  # the resolution of the last use; a finer one would be a write for each request
+SESSION_KEPT_US = 86_400 * 1_000_000  # browsers make many: lists show ended ones for a day
 
 _TEXT = re.compile(r"tg_([0-9a-f]{16})_[A-Za-z0-9_-]{43}")
 _ID = re.compile(r"(home-)?[0-9a-f]{16}")
-_NO_DIGEST = "0" * 64  # compared with when there is no such token, so that both answers take as long
+_NO_DIGEST = "0" * 64  # is compared when there is no such token, so that both answers take as long
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as lists show it: without its secret."""
+    """A token without its secret, as lists show it."""
 
     id: str
     kind: str
@@ -79,14 +81,14 @@ class Tokens:
         clock: Clock,
         random_bytes: Callable[[int], bytes],
         audit: Audit,
-        answers: Answers,
+        keys: IdempotencyKeys,
     ) -> None:
         self._connections = connections
         self._clock = clock
-        self._mint = Mint(clock, random_bytes)
+        self._issuer = TokenIssuer(clock, random_bytes)
         self._links = Links(connections, clock, random_bytes, audit)
         self._audit = audit
-        self._answers = answers
+        self._keys = keys
 
     def make(
         self,
@@ -96,23 +98,23 @@ class Tokens:
         *,
         label: str = "",
         lifetime_seconds: float | None,
-        once: Once | None = None,
-    ) -> MadeToken:
-        """Make a token for a user; without a lifetime it has no end."""
+        key: IdempotencyKey | None = None,
+    ) -> IssuedToken:
+        """Issue a token for a user; without a lifetime it does not expire."""
         if len(label) > LABEL_CHARS_MAX or not (label == "" or label.isprintable()):
             raise RequestInvalid(reason=f"A label is one line of {LABEL_CHARS_MAX} characters at most.")
         expires_us = expiry_us(self._clock.now_us(), lifetime_seconds)
         with self._connections.write() as connection:
-            self._answers.reserve(connection, actor.tenant, once)
+            self._keys.reserve(connection, actor.tenant, key)
             find_user(connection, tenant, user, lock=True)
-            made = self._mint.insert(connection, (tenant, user), "token", label, expires_us)
-            details = {"label": label, "expires_us": made.expires_us}
-            subject = f"user/{user}/token/{made.id}"
+            issued = self._issuer.issue(connection, (tenant, user), "token", label, expires_us)
+            details = {"label": label, "expires_us": issued.expires_us}
+            subject = f"user/{user}/token/{issued.id}"
             self._audit.write(connection, actor, Operation.TOKEN_CREATE, subject, details)
-            return self._answers.keep(connection, actor.tenant, once, made)
+            return self._keys.keep(connection, actor.tenant, key, issued)
 
-    def list(self, tenant: str, user: str, page: Page) -> Paged[Token]:
-        """List the tokens of a user by id, those that ended too."""
+    def list(self, tenant: str, user: str, page: PageRequest) -> PageResult[Token]:
+        """Return a page of the tokens of a user, by id, ended ones included."""
         query = select(TOKENS).where(TOKENS.c.tenant == tenant, TOKENS.c.user == user)
         after = page.after_text("token")
         if after is not None:
@@ -120,13 +122,15 @@ class Tokens:
         with self._connections.read() as connection:
             find_user(connection, tenant, user)
             found = connection.execute(query.order_by(TOKENS.c.id).limit(page.limit + 1)).all()
-        return paged(found, page, "token", lambda row: str(row.id), _token)
+        return page_of(found, page, "token", lambda row: str(row.id), _token)
 
-    def revoke(self, actor: Actor, tenant: str, user: str, token_id: str, once: Once | None = None) -> None:
-        """End a token now, and the sessions that stand on it; one that has ended stays as it ended."""
+    def revoke(
+        self, actor: Actor, tenant: str, user: str, token_id: str, key: IdempotencyKey | None = None
+    ) -> None:
+        """Revoke a token and the sessions that depend on it; one that has ended before is not changed."""
         now_us = self._clock.now_us()
         with self._connections.write() as connection:
-            self._answers.reserve(connection, actor.tenant, once)
+            self._keys.reserve(connection, actor.tenant, key)
             find_user(connection, tenant, user)
             row = _find_own(connection, tenant, user, token_id)
             if row.kind == "home":
@@ -137,10 +141,10 @@ class Tokens:
             end_tokens(connection, TOKENS.c.id == token_id, now_us, "revoked")
             subject = f"user/{user}/token/{token_id}"
             self._audit.write(connection, actor, Operation.TOKEN_REVOKE, subject)
-            self._answers.keep(connection, actor.tenant, once, None)
+            self._keys.keep(connection, actor.tenant, key, None)
 
     def find(self, text: str) -> Principal:
-        """Return whom a token lets in; the answer for a wrong one takes as long as for a right one."""
+        """Return the principal of a token; a wrong token takes as long as a right one."""
         digest = digest_of(text)
         matched = _TEXT.fullmatch(text)
         ids = [home_token_id(digest), *([matched[1]] if matched else [])]
@@ -159,10 +163,9 @@ class Tokens:
         return found
 
     def check(self, ids: Sequence[str]) -> dict[str, Principal | TidegateError]:
-        """Judge tokens in use again, and note about once an hour that they are in use."""
+        """Return the principals or errors of tokens in use; record about once an hour that they are used."""
         rows: list[Row[Any]] = []
-        for start in range(0, len(ids), IDS_A_QUERY_MAX):
-            part = list(ids[start : start + IDS_A_QUERY_MAX])
+        for part in id_slices(ids):
             with self._connections.read() as connection:
                 rows += connection.execute(_with_owner().where(TOKENS.c.id.in_(part))).all()
         gone = TokenRevoked(hint="An administrator makes another.")
@@ -182,16 +185,16 @@ class Tokens:
         self._note_use(used)
         return judged
 
-    def make_link(self, principal: Principal, lifetime_seconds: float, request_id: str = "") -> MadeLink:
-        """Make a link that lets a browser in once, as whoever asks."""
+    def make_link(self, principal: Principal, lifetime_seconds: float, request_id: str = "") -> IssuedLink:
+        """Issue a link that lets a browser in once, as this principal."""
         return self._links.make(principal, lifetime_seconds, request_id)
 
-    def use_link(self, code: str, session_seconds: float, request_id: str = "") -> MadeToken:
-        """Trade the code of a link for a session token; LinkWrong for every try but the first."""
+    def use_link(self, code: str, session_seconds: float, request_id: str = "") -> IssuedToken:
+        """Exchange the code of a link for a session token; LinkWrong for every attempt but the first."""
         return self._links.use(code, session_seconds, request_id)
 
     def end_expired(self, now_us: int) -> int:
-        """End every token whose time is over at a moment, and say how many."""
+        """End every token that is expired at a time; return their number."""
         over = and_(TOKENS.c.expires_us <= now_us, TOKENS.c.ended_us.is_(None))
         with self._connections.read() as connection:
             if connection.execute(select(TOKENS.c.id).where(over).limit(1)).one_or_none() is None:
@@ -200,7 +203,7 @@ class Tokens:
             return end_tokens(connection, over, now_us, "expired")
 
     def prune(self, before_us: int) -> int:
-        """Delete tokens that ended before a moment, and say how many; links and sessions go after a day."""
+        """Delete tokens that ended before a time, links and sessions after a day; return their number."""
         day_ago_us = max(before_us, self._clock.now_us() - SESSION_KEPT_US)
         old_session = and_(TOKENS.c.kind == "session", TOKENS.c.ended_us < day_ago_us)
         with self._connections.write() as connection:
@@ -222,16 +225,14 @@ class Tokens:
         return Principal(row.tenant, row.user, roles, row.id, row.tenant, row.expires_us)
 
     def _end_expired_ids(self, ids: Sequence[str]) -> None:
-        for start in range(0, len(ids), IDS_A_QUERY_MAX):
-            part = TOKENS.c.id.in_(list(ids[start : start + IDS_A_QUERY_MAX]))
+        for part in id_slices(ids):
             with self._connections.write() as connection:
-                end_tokens(connection, part, self._clock.now_us(), "expired")
+                end_tokens(connection, TOKENS.c.id.in_(part), self._clock.now_us(), "expired")
 
     def _note_use(self, ids: Sequence[str]) -> None:
-        for start in range(0, len(ids), IDS_A_QUERY_MAX):
-            part = TOKENS.c.id.in_(list(ids[start : start + IDS_A_QUERY_MAX]))
-            # Rows that another server is noting already are left to it: nobody waits for anybody.
-            free = select(TOKENS.c.id).where(part).with_for_update(skip_locked=True)
+        for part in id_slices(ids):
+            # Rows that another server is updating are left to it, so that no server waits.
+            free = select(TOKENS.c.id).where(TOKENS.c.id.in_(part)).with_for_update(skip_locked=True)
             now_us = self._clock.now_us()
             with self._connections.write() as connection:
                 connection.execute(
@@ -265,48 +266,48 @@ def _token(row: Row[Any]) -> Token:
     return Token(row.id, row.kind, row.label, *times)
 
 
-LIFETIME_SECONDS_MAX = 100 * 366 * 86_400  # a century: more is a mistake, and no end is None
+LIFETIME_SECONDS_MAX = 100 * 366 * 86_400  # a century: more is a mistake; None does not expire
 _ID_BYTES = 8
 _SECRET_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class MadeToken:
-    """A new token; its text is shown once and is nowhere else."""
+class IssuedToken:
+    """A new token; its text is not stored."""
 
     id: str
     text: str
     expires_us: int | None
 
 
-class Mint:
-    """Makes tokens. Threads: any."""
+class TokenIssuer:
+    """Issues tokens. Threads: any."""
 
     def __init__(self, clock: Clock, random_bytes: Callable[[int], bytes]) -> None:
         self._clock = clock
         self._random_bytes = random_bytes
 
-    def insert(
+    def issue(
         self,
         connection: Connection,
-        whose: tuple[str, str],
+        owner: tuple[str, str],
         kind: str,
         label: str,
         expires_us: int | None,
         made_with: str = "",
-    ) -> MadeToken:
-        """Insert a new token for a tenant's user in a transaction of the caller.
+    ) -> IssuedToken:
+        """Issue a token for a user of a tenant in a transaction of the caller.
 
-        `made_with` is the token that a session stands on: it ends when that one does.
+        `made_with` is the token that a session depends on: it ends when that one does.
         """
         now_us = self._clock.now_us()
         token_id = self._random_bytes(_ID_BYTES).hex()
         secret = secret_text(self._random_bytes(_SECRET_BYTES))
-        made = MadeToken(token_id, f"tg_{token_id}_{secret}", expires_us)
-        values = {"id": token_id, "tenant": whose[0], "user": whose[1], "kind": kind, "label": label}
-        values |= {"home": "", "made_with": made_with, "digest": digest_of(made.text), "ended_by": ""}
-        connection.execute(insert(TOKENS).values(**values, created_us=now_us, expires_us=made.expires_us))
-        return made
+        issued = IssuedToken(token_id, f"tg_{token_id}_{secret}", expires_us)
+        values = {"id": token_id, "tenant": owner[0], "user": owner[1], "kind": kind, "label": label}
+        values |= {"home": "", "made_with": made_with, "digest": digest_of(issued.text), "ended_by": ""}
+        connection.execute(insert(TOKENS).values(**values, created_us=now_us, expires_us=expires_us))
+        return issued
 
 
 def secret_text(secret: bytes) -> str:
@@ -315,7 +316,7 @@ def secret_text(secret: bytes) -> str:
 
 
 def expiry_us(now_us: int, lifetime_seconds: float | None) -> int | None:
-    """Return the moment when something that lives that long from now ends."""
+    """Return the expiry for a lifetime that begins now; None without a lifetime."""
     if lifetime_seconds is None:
         return None
     if not 0 < lifetime_seconds <= LIFETIME_SECONDS_MAX:
@@ -323,15 +324,15 @@ def expiry_us(now_us: int, lifetime_seconds: float | None) -> int | None:
     return now_us + max(1, round(lifetime_seconds * 1_000_000))
 
 
-CODE_CHARS_MAX = 100  # ours have 43
-UNUSED_MAX = 20  # of one user: more than anyone has open at once, few enough to keep for everyone
+CODE_CHARS_MAX = 100  # real ones have 43
+UNUSED_MAX = 20  # unused links of one user: more than are open at once, few enough to store for all users
 _CODE_BYTES = 32
 _SESSION_LABEL = "browser"
 
 
 @dataclass(frozen=True, slots=True)
-class MadeLink:
-    """A new link; its code is shown once and is nowhere else."""
+class IssuedLink:
+    """A new link; its code is not stored."""
 
     code: str
     expires_us: int
@@ -351,13 +352,13 @@ class Links:
         self._clock = clock
         self._random_bytes = random_bytes
         self._audit = audit
-        self._mint = Mint(clock, random_bytes)
+        self._issuer = TokenIssuer(clock, random_bytes)
 
-    def make(self, principal: Principal, lifetime_seconds: float, request_id: str = "") -> MadeLink:
-        """Make a link for whoever asks; it opens what they may open, and ends with the token they used.
+    def make(self, principal: Principal, lifetime_seconds: float, request_id: str = "") -> IssuedLink:
+        """Issue a link for a principal, with the same rights; it ends with the principal's token.
 
-        A session makes none: each would begin another session, and signing in once would never end. Of
-        one user UNUSED_MAX wait at a time; the oldest gives way.
+        A session cannot issue links: each would begin another session, and one sign-in would never end. A
+        user has at most UNUSED_MAX unused links; the oldest one is deleted for a new one.
         """
         now_us = self._clock.now_us()
         expires_us = expiry_us(now_us, lifetime_seconds)
@@ -380,10 +381,10 @@ class Links:
             connection.execute(insert(LINKS).values(**values))
             _drop_oldest(connection, tenant, user)
             self._audit.write(connection, actor, Operation.LINK_CREATE, f"user/{principal.user}")
-        return MadeLink(code, expires_us)
+        return IssuedLink(code, expires_us)
 
-    def use(self, code: str, session_seconds: float, request_id: str = "") -> MadeToken:
-        """Trade a code for a session; of two that try at the same moment one gets it.
+    def use(self, code: str, session_seconds: float, request_id: str = "") -> IssuedToken:
+        """Exchange a code for a session; of two concurrent attempts one succeeds.
 
         The session ends with the token that made the link, if not before.
         """
@@ -396,7 +397,7 @@ class Links:
         same = LINKS.c.digest == digest_of(code)
         unused = and_(same, LINKS.c.used_us.is_(None), LINKS.c.expires_us > now_us)
         with self._connections.write() as connection:
-            # The owner is locked before the link, as in the removal of a user: nobody waits in a circle.
+            # The owner is locked before the link, as in the removal of a user, so that there is no deadlock.
             row = connection.execute(select(LINKS).where(unused)).one_or_none()
             if row is None:
                 raise LinkWrong
@@ -406,17 +407,17 @@ class Links:
             if used != 1 or maker is None:
                 raise LinkWrong
             expires_us = _earlier(session_us, maker.expires_us)
-            whose = (row.tenant, row.user)
-            made = self._mint.insert(
-                connection, whose, "session", _SESSION_LABEL, expires_us, made_with=row.made_with
+            owner = (row.tenant, row.user)
+            issued = self._issuer.issue(
+                connection, owner, "session", _SESSION_LABEL, expires_us, made_with=row.made_with
             )
             actor = Actor(row.tenant, row.user, request_id)
-            self._audit.write(connection, actor, "link.use", f"user/{row.user}/token/{made.id}")
-        return made
+            self._audit.write(connection, actor, "link.use", f"user/{row.user}/token/{issued.id}")
+        return issued
 
 
 def _living(connection: Connection, token_id: str, now_us: int) -> Row[Any] | None:
-    """Return a token that lives, and let nobody end it before this transaction does."""
+    """Return an active token, locked until the transaction ends; None for any other."""
     query = select(TOKENS).where(TOKENS.c.id == token_id).with_for_update(read=True)
     row = connection.execute(query).one_or_none()
     if row is None or row.ended_us is not None:
@@ -437,7 +438,7 @@ def _drop_oldest(connection: Connection, tenant: str, user: str) -> None:
 
 
 def _lock_owner(connection: Connection, tenant: str, user: str, *, alone: bool = False) -> None:
-    """Keep a user as they are; `alone` lets nobody else lock them meanwhile."""
+    """Lock a user until the transaction ends; `alone` excludes other locks."""
     same = and_(USERS.c.tenant == tenant, USERS.c.name == user, TENANTS.c.name == USERS.c.tenant)
     columns = select(USERS.c.enabled.label("user_enabled"), TENANTS.c.enabled.label("tenant_enabled"))
     lock = columns.where(same).with_for_update(read=not alone, of=USERS if alone else None)

@@ -1,5 +1,5 @@
-"""The write path: takes requests to store, gives their places, keeps nothing.
+"""The write path: takes rows and messages, returns what was stored, keeps nothing.
 
-A holder turns what it is given into puts; this package decides which holders take part and commits all of
-their puts at once.
+Tables, streams and topics stage their own puts; this package decides which of them take part in a change, and
+commits all of their puts in one write batch.
 """

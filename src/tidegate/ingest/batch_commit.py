@@ -1,11 +1,11 @@
-"""Batches in parts: takes parts from many tasks, gives a topic the whole batch in one write, exactly once.
+"""Exactly-once commits of batches whose messages arrive in parts from many tasks.
 
-Every task of a batch stores its messages as parts; nobody reads them. Then the batch is committed with the
-parts that count: their messages, the removal of the parts and the number of the batch are one write. A batch
-that the writer committed before is not written again, whatever its parts are, and neither is one with a
-smaller number. Messages whose dedup keys the topic accepted a short while ago are left out. Parts that no
-commit names (of a task that was tried twice, of a writer that died) go with the next commit of their writer,
-or after a day.
+Every task of a batch stores its messages as parts, which readers do not see. Then the batch is committed with
+the parts of its successful tasks: their messages, the removal of the parts and the number of the batch are
+one write batch. A batch that the writer committed before is not written again, whatever its parts are, and
+neither is one with a smaller number. Messages with dedup keys that the topic remembers are left out. Parts
+that no commit names (of a task that was tried twice, of a writer that died) are removed with the next commit
+of their writer, or after a day.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tidegate.model.ids import SnowflakeSource
 from tidegate.storage.engine import Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.topics import staged_batches as stored_parts
-from tidegate.topics.dedup import DedupKeys, Places, checked_digests
+from tidegate.topics.dedup import DedupKeys, MessagePositions, checked_digests
 from tidegate.topics.definitions import Topic
-from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.protocol import MessageLog
 from tidegate.topics.log.record_batch import Origin
-from tidegate.topics.staged_batches import BatchName, FoundPart, LastBatch, NewPart
+from tidegate.topics.staged_batches import BatchName, LastBatch, NewPart, StoredPart
 
 # A batch is held in memory while it is written, and other writers wait for it: a million messages of 100
 # bytes take about 0.7 GB and one and a half seconds.
@@ -37,12 +37,12 @@ BATCH_MESSAGES_MAX = 2_000_000
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 # A part is decoded whole by one thread; a task sends as many parts as it needs.
 PART_MESSAGES_MAX = 50_000
-# Longer than any batch takes, and than a server is away.
+# Longer than any batch takes, and than a server is down.
 PARTS_KEPT_SECONDS = 24 * 3600
-# One removal holds up the writers behind it no longer than a group of writes does.
+# One removal delays the writers behind it no longer than a group commit does.
 REMOVED_AT_ONCE_MAX = 1_000
 
-# The column of a part that has dedup keys.
+# The column of dedup keys in a part.
 DEDUP_COLUMN = "dedupKey"
 
 _PUBLISHED = Origin()
@@ -50,55 +50,55 @@ _US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Whether a commit wrote the batch now, and how many messages the batch has."""
+class BatchCommitResult:
+    """Whether this commit wrote the batch, and the number of messages in the batch."""
 
     committed: bool
     messages: int
-    # Of those, how many were left out now, because the topic had their dedup keys already.
+    # Those of the messages that were left out, because the topic had their dedup keys already.
     duplicates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What is old in one topic."""
+    """Parts and writers of one topic that are old enough to be removed."""
 
     topic: Topic
-    parts: Sequence[FoundPart]
+    parts: Sequence[StoredPart]
     writers: Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """The messages that go to one partition, and the number of each in the batch."""
+    """The messages for one partition, and the number of each in the batch."""
 
     keys: list[str | None] = field(default_factory=list)
     payloads: list[bytes] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
 
     def chosen(self, is_chosen: np.ndarray) -> _Columns:
-        """Return those whose numbers are marked."""
-        places = np.flatnonzero(is_chosen[self.indexes]).tolist()
+        """Return the messages whose numbers are set in a mask."""
+        positions = np.flatnonzero(is_chosen[self.indexes]).tolist()
         return _Columns(
-            [self.keys[place] for place in places],
-            [self.payloads[place] for place in places],
-            [self.indexes[place] for place in places],
+            [self.keys[place] for place in positions],
+            [self.payloads[place] for place in positions],
+            [self.indexes[place] for place in positions],
         )
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The messages of a batch by partition, and the digests of their dedup keys where any has one."""
+    """The messages of a batch by partition, and the digests of their dedup keys if there are any."""
 
     columns: dict[int, _Columns]
     digests: list[bytes | None] | None
 
 
 class BatchParts:
-    """Stores parts and commits batches of them. Methods that plan read the disk: call them in a thread."""
+    """Stores parts and commits batches. Methods named `plan_…` read the disk: call them in a thread."""
 
     def __init__(
-        self, reader: Reader, log: Log, ids: SnowflakeSource, clock: Clock, dedup: DedupKeys
+        self, reader: Reader, log: MessageLog, ids: SnowflakeSource, clock: Clock, dedup: DedupKeys
     ) -> None:
         self._reader = reader
         self._log = log
@@ -106,13 +106,13 @@ class BatchParts:
         self._ids = ids
         self._clock = clock
         self._turn = itertools.count()
-        # Held while a batch is planned and written: two large ones at once would hold twice the memory.
+        # Held while a batch is planned and written: two large ones at once would take twice the memory.
         self.turn = asyncio.Lock()
 
     def plan_part(
         self, topic: Topic, name: BatchName, content: bytes, messages: int
     ) -> Callable[[Staging], int | None]:
-        """Return the change that stores a part and gives its number; None where the batch is committed."""
+        """Return the change that stores a part and returns its number; None if the batch is committed."""
         part = NewPart(content, messages, self._clock.now_us())
 
         def stage(staging: Staging) -> int | None:
@@ -127,8 +127,8 @@ class BatchParts:
 
     def plan_commit(
         self, topic: Topic, name: BatchName, part_ids: Sequence[int], *, lasts: bool
-    ) -> Callable[[Staging], Outcome]:
-        """Return the change that appends the messages of parts, in this order, and ends the batch."""
+    ) -> Callable[[Staging], BatchCommitResult]:
+        """Return the change that appends the messages of parts, in this order, and commits the batch."""
         if self._known(self._reader, topic, name) is not None:
             everything = stored_parts.parts_until(self._reader, topic, name)
             return lambda staging: self._stage_known(staging, topic, name, everything)
@@ -141,45 +141,45 @@ class BatchParts:
             stored_parts.PARTS_VERSION, name.writer, name.number, messages, self._clock.now_us(), lasts
         )
 
-        def stage(staging: Staging) -> Outcome:
+        def stage(staging: Staging) -> BatchCommitResult:
             if self._known(staging, topic, name) is not None:
                 return self._stage_known(staging, topic, name, everything)
-            stored_parts.check_there(staging, topic)
+            stored_parts.check_exists(staging, topic)
             for part in parts:
                 self._part(staging, topic, name, part.part_id)
             duplicates = self._stage_messages(staging, topic, content)
             stored_parts.stage_removal(staging, topic, everything)
             stored_parts.stage_last_batch(staging, topic, last)
-            return Outcome(committed=True, messages=messages, duplicates=duplicates)
+            return BatchCommitResult(committed=True, messages=messages, duplicates=duplicates)
 
         return stage
 
     def _stage_messages(self, staging: Staging, topic: Topic, content: _Content) -> int:
-        """Append messages, and give how many were left out as duplicates."""
+        """Append messages; return the number of those left out as duplicates."""
         columns, digests = content.columns, content.digests
         if digests is None:
             for partition, mine in columns.items():
                 self._log.stage_append(staging, topic, partition, mine.keys, mine.payloads, _PUBLISHED)
             return 0
-        verdict, places = self._dedup.judge(staging, topic, digests), Places.empty(len(digests))
+        verdict, positions = self._dedup.judge(staging, topic, digests), MessagePositions.empty(len(digests))
         for partition, everything in columns.items():
             mine = everything.chosen(~verdict.duplicates)
             if not mine.indexes:
                 continue
-            added = self._log.stage_append(staging, topic, partition, mine.keys, mine.payloads, _PUBLISHED)
-            offsets = np.arange(added.base_offset, added.base_offset + added.count)
-            places.put(np.array(mine.indexes), (partition, offsets, added.ids))
-        self._dedup.stage_accepted(staging, verdict, digests, places)
+            run = self._log.stage_append(staging, topic, partition, mine.keys, mine.payloads, _PUBLISHED)
+            offsets = np.arange(run.base_offset, run.base_offset + run.count)
+            positions.put(np.array(mine.indexes), (partition, offsets, run.ids))
+        self._dedup.stage_accepted(staging, verdict, digests, positions)
         return int(verdict.duplicates.sum())
 
     def plan_abort(self, topic: Topic, name: BatchName, part_ids: Sequence[int]) -> Callable[[Staging], int]:
-        """Return the change that removes parts of a batch, and gives how many there were."""
+        """Return the change that removes parts of a batch; it returns the number of those that existed."""
         found = [stored_parts.find_part(self._reader, topic, name, part_id) for part_id in set(part_ids)]
         mine = [part for part in found if part is not None]
         return lambda staging: stored_parts.stage_removal(staging, topic, mine)
 
     def old(self, topic: Topic) -> list[Removal]:
-        """Return what is left of batches that nobody will commit any more, some at a time; blocking."""
+        """Return the abandoned parts and writers of a topic, in portions for one removal each; blocking."""
         horizon_us = self._clock.now_us() - PARTS_KEPT_SECONDS * _US
         parts = stored_parts.old_parts(self._reader, topic, horizon_us)
         writers = list(stored_parts.old_writers(self._reader, topic, horizon_us))
@@ -198,18 +198,18 @@ class BatchParts:
         return last if last is not None and name.number <= last.number else None
 
     def _stage_known(
-        self, staging: Staging, topic: Topic, name: BatchName, parts: Sequence[FoundPart]
-    ) -> Outcome:
-        """Leave a batch as it is, and remove what a second try of it stored."""
+        self, staging: Staging, topic: Topic, name: BatchName, parts: Sequence[StoredPart]
+    ) -> BatchCommitResult:
+        """Leave a committed batch as it is, and remove the parts that a second attempt stored."""
         last = self._known(staging, topic, name)
         if last is None:
-            # The topic was deleted since the plan was made, and what was known of the writer with it.
-            stored_parts.check_there(staging, topic)
+            # The topic was deleted since the plan was made, and the state of the writer with it.
+            stored_parts.check_exists(staging, topic)
             raise RequestInvalid(reason=f"Batch {name.number} is not known any more.", hint="Send it again.")
         stored_parts.stage_removal(staging, topic, parts)
-        return Outcome(committed=False, messages=last.messages if last.number == name.number else 0)
+        return BatchCommitResult(committed=False, messages=last.messages if last.number == name.number else 0)
 
-    def _part(self, reader: stored_parts.Getter, topic: Topic, name: BatchName, part_id: int) -> FoundPart:
+    def _part(self, reader: stored_parts.Getter, topic: Topic, name: BatchName, part_id: int) -> StoredPart:
         found = stored_parts.find_part(reader, topic, name, part_id)
         if found is None:
             hours = PARTS_KEPT_SECONDS // 3600
@@ -219,8 +219,8 @@ class BatchParts:
             )
         return found
 
-    def _content(self, topic: Topic, parts: Sequence[FoundPart]) -> _Content:
-        """Divide the messages of parts among the partitions, each in the order of the parts."""
+    def _content(self, topic: Topic, parts: Sequence[StoredPart]) -> _Content:
+        """Return the messages of parts by partition, in the order of the parts."""
         columns: dict[int, _Columns] = {}
         dedup_keys: list[str | None] = []
         is_tracked = topic.dedup_seconds is not None
@@ -261,7 +261,7 @@ class BatchParts:
 
 
 def stage_old(staging: Staging, old: Removal) -> None:
-    """Remove what is old; a writer that committed again since then is kept."""
+    """Remove old parts and writers; a writer that committed again since then is kept."""
     stored_parts.stage_removal(staging, old.topic, old.parts)
     for key, stored in old.writers:
         if staging.get(key) == stored:
@@ -269,7 +269,7 @@ def stage_old(staging: Staging, old: Removal) -> None:
 
 
 def check_partitions(topic: Topic, named: Sequence[int | None]) -> None:
-    """Refuse messages that name a partition which the topic does not have."""
+    """Raise PartitionNotFound for messages that name a partition which the topic does not have."""
     for number in {number for number in named if number is not None}:
         topic.check_partition(number)
 
@@ -296,5 +296,5 @@ def _lists(table: pa.Table) -> tuple[list[str | None], list[bytes], list[int | N
 
 
 def _optional(table: pa.Table, name: str) -> list[Any]:
-    """Return a column; nothing in each row where there is none."""
+    """Return a column of a table; None for each row where there is no such column."""
     return list(table.column(name).to_pylist()) if name in table.schema.names else [None] * table.num_rows

@@ -1,10 +1,10 @@
-"""Routing: takes the changes of a statement, gives messages to the topics that its table feeds.
+"""Change feeds: the messages that routes write for the changes of a statement.
 
-The messages are in the batch that the rows are in: after a crash a row and its message are both there or
-neither is. A statement's changes keep their order in every partition.
+The messages are in the write batch of the rows: after a crash a row and its message are both there or neither
+is. A statement's changes keep their order in every partition.
 
 A message's key is the text of the columns that decide its partition: those of PARTITION BY, else the primary
-key, with the user in front in a USER table. One column stands as its JSON without quotes, several as a JSON
+key, with the user in front in a USER table. One column is written as JSON without quotes, several as a JSON
 array.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from tidegate.errors import SqlInvalid, SqlUnsupported, TidegateError
-from tidegate.model.changes import Change, Changes, Inserted, Op
+from tidegate.model.changes import Change, Changes, InsertedRows, Op
 from tidegate.model.clock import Clock
 from tidegate.model.names import shorten
 from tidegate.model.schemas import ColumnType
@@ -31,20 +31,20 @@ from tidegate.sql.expressions.compile import LiveFilter, RowShape, compile_filte
 from tidegate.storage.group_commit import Staging
 from tidegate.tables.validation import KEY_COLUMNS_MAX, column_position
 from tidegate.topics.definitions import Topic, TopicDirectory
-from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.protocol import MessageLog
 from tidegate.topics.log.record_batch import Origin
 from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.payloads import CODECS, DiffEncoder, encode_full, encode_keys, preview_texts
 from tidegate.topics.routes import Route, RouteDirectory
 
 USER_COLUMN = "_user"
-# It is compiled for every route, some of that on the committer's thread, where all writers wait.
+# It is compiled for every route, sometimes on the committer's thread, where all writers wait.
 WHERE_CHARS_MAX = 4_000
 _SOURCE_WORDS = (
     ("the WHERE of a source does", re.compile(r"\blive queries do\b", re.IGNORECASE)),
     ("this source", re.compile(r"\bthis live query\b", re.IGNORECASE)),
     ("the WHERE of a source", re.compile(r"\b(a|the) live query\b", re.IGNORECASE)),
-    # A route has no parameters, and places are those of a text that nobody wrote.
+    # A route has no parameters, and the positions are those of a generated text.
     ("Write it another way.", re.compile(r"\bBind a parameter\.")),
     ("", re.compile(r" \(line \d+, column \d+\)")),
 )
@@ -57,7 +57,7 @@ _logger = logging.getLogger(__name__)
 def check_route(
     table: Table, where: str | None, partition_by: Sequence[str], payload: str
 ) -> tuple[str, ...]:
-    """Return the columns of PARTITION BY as the table spells them, or say what is wrong with a route."""
+    """Return the columns of PARTITION BY as the table spells them; raise an error for an invalid route."""
     if table.kind == TableKind.STREAM:
         reason = f"'{table.full_name}' is a STREAM table: its rows are in files, and cannot be one write with"
         raise SqlUnsupported(
@@ -76,7 +76,7 @@ def check_route(
 
 
 def _check_where(table: Table, where: str) -> None:
-    """Refuse a WHERE that no route can have."""
+    """Raise SqlInvalid or SqlUnsupported for a WHERE that no route can have."""
     if len(where) > WHERE_CHARS_MAX:
         reason = f"the WHERE of a source has {len(where):,} characters, and {WHERE_CHARS_MAX:,} is the most."
         raise SqlInvalid(reason=reason, hint="Send more rows, and let the reader choose; IN takes a list.")
@@ -88,21 +88,21 @@ def _check_where(table: Table, where: str) -> None:
 
 
 def _about_source(words: str) -> str:
-    """Return what is said of live queries, which have the same language, in the words of a source."""
+    """Return an error text about live queries, which have the same language, in the terms of a source."""
     for ours, theirs in _SOURCE_WORDS:
         words = theirs.sub(ours, words)
     return words[:1].upper() + words[1:] if words.startswith("the WHERE") else words
 
 
 class TopicRouter:
-    """Writes the messages of changed rows; a Follower of the row writer, on the committer's thread."""
+    """Writes the messages of changed rows. A Follower of the row writer, on the committer's thread."""
 
     def __init__(
         self,
         routes: RouteDirectory,
         schemas: PayloadSchemas,
         directory: TopicDirectory,
-        log: Log,
+        log: MessageLog,
         clock: Clock,
     ) -> None:
         self._routes = routes
@@ -110,41 +110,45 @@ class TopicRouter:
         self._directory = directory
         self._log = log
         self._clock = clock
-        # What is worked out of the routes of a table, for as long as neither changes.
+        # The compiled routes of each table, for as long as neither the routes nor the table change.
         self._plans: dict[int, _TablePlans] = {}
         self._faults: Counter[tuple[int, int, Op]] = Counter()
 
     def wants(self, table: Table) -> bool:
-        """Return whether any route has the table as its source."""
+        """True if any route has the table as its source."""
         return self._routes.feeds(table.id)
 
     def prepare(self, tables: Iterable[Table]) -> None:
-        """Compile the routes of tables before anyone writes, so that no writer waits for it."""
+        """Compile the routes of tables before the first write, so that no writer waits for it."""
         for table in tables:
             if self.wants(table):
                 try:
                     self._plans_of(table)
                 except TidegateError as problem:
-                    _logger.error("writes to %s are going to be refused: %s", table.full_name, problem)
+                    _logger.error(
+                        "route cannot be compiled, writes will be refused table=%s reason=%s",
+                        table.full_name,
+                        problem,
+                    )
 
     def stage(self, staging: Staging, changes: Changes) -> None:
-        """Add the messages of a statement to its batch."""
+        """Add the messages of a statement to its write batch."""
         for topic_id, by_op in self._plans_of(changes.table).by_topic.items():
             topic = self._directory.by_id(topic_id)
-            # A topic that is gone takes nothing, and fails nobody.
+            # A topic that was deleted gets nothing, and the statement does not fail.
             if topic is not None:
                 self._stage_topic(staging, topic, by_op, changes)
 
     def durable(self, changes: Changes) -> None:
-        """Do nothing: the log tells readers itself."""
+        """Do nothing: the log notifies readers itself."""
 
     def faults_of(self, route: Route) -> int:
-        """Return how many rows the WHERE of a route could not judge since the start; they were not sent."""
+        """Return how many rows the WHERE of a route failed on since the server started; none was sent."""
         return self._faults[route.topic_id, route.table_id, route.op]
 
     @property
     def fault_count(self) -> int:
-        """How many rows no WHERE could judge since the start, over all routes."""
+        """The number of rows that the WHERE of any route failed on since the server started."""
         return sum(self._faults.values())
 
     def _stage_topic(self, staging: Staging, topic: Topic, by_op: dict[Op, _Plan], changes: Changes) -> None:
@@ -167,22 +171,25 @@ class TopicRouter:
                 self._log.stage_append(staging, topic, partition, some_keys, some, origin)
 
     def _chosen(self, plan: _Plan, run: Sequence[Change]) -> Sequence[Change]:
-        """Return the changes that a WHERE is true for, and count those that it cannot judge."""
+        """Return the changes for which a WHERE is true, and count those on which it fails."""
         matches = plan.filter
         if matches is None:
             return run
         before, shown = matches.faults, plan.shown
         chosen: Sequence[Change]
-        if isinstance(run, Inserted):
-            chosen = Inserted([row for row in run.rows if matches(row)])
+        if isinstance(run, InsertedRows):
+            chosen = InsertedRows([row for row in run.rows if matches(row)])
         else:
             chosen = [change for change in run if matches(shown(change))]
         if matches.faults > before:
             route = plan.route
             self._faults[route.topic_id, route.table_id, route.op] += matches.faults - before
             if before == 0:
-                reason = "a route of %s could not judge a row, which was not sent: %s"
-                _logger.warning(reason, plan.source, matches.first_fault)
+                _logger.warning(
+                    "the filter of a route failed, the row was not sent table=%s reason=%s",
+                    plan.source,
+                    matches.first_fault,
+                )
         return chosen
 
     def _plans_of(self, table: Table) -> _TablePlans:
@@ -207,7 +214,7 @@ class _TablePlans:
 
 
 class _Plan:
-    """A route, compiled for a table at one moment of its life."""
+    """A route, compiled for one version of a table's schema."""
 
     def __init__(self, route: Route, table: Table) -> None:
         self.route = route
@@ -215,7 +222,7 @@ class _Plan:
         self.filter: LiveFilter | None = None
         if route.where is not None:
             self.filter = _compiled(route.where, table)
-        # What a change shows of itself: the row as it is now, or as it was last.
+        # The row of a change that is sent: the new one, or the old one of a delete.
         self.shown: Callable[[Change], Any] = itemgetter(1 if route.op == "delete" else 2)
         self._table = table
         self._is_scoped = table.is_scoped
@@ -225,7 +232,7 @@ class _Plan:
         self._origin = Origin()
 
     def origin(self, number: int, user: str) -> Origin:
-        """Return what the messages share; one that was asked for last is given again."""
+        """Return what the messages share; equal consecutive calls return the same object."""
         whose = user if self._is_scoped else None
         last = self._origin
         if last.schema != number or last.user != whose:
@@ -237,7 +244,7 @@ class _Plan:
     def messages(self, changes: Sequence[Change], user: str) -> tuple[list[str], list[bytes]]:
         """Return the keys and the payloads of messages."""
         rows: Sequence[Row] = (
-            changes.rows if isinstance(changes, Inserted) else list(map(self.shown, changes))
+            changes.rows if isinstance(changes, InsertedRows) else list(map(self.shown, changes))
         )
         return self._texts.of(rows, user), self._payloads(rows, changes)
 
@@ -255,7 +262,7 @@ class _Plan:
 
 
 def _compiled(where: str, table: Table) -> LiveFilter:
-    """Compile the WHERE of a route that was compiled before: whoever writes to the table did not make it."""
+    """Return the compiled WHERE of a stored route; an error is not the fault of the writer who gets it."""
     try:
         return compile_filter(where, RowShape(table.shown_columns), ())
     except TidegateError as problem:
@@ -267,12 +274,12 @@ def _compiled(where: str, table: Table) -> LiveFilter:
 
 
 class _KeyTexts:
-    """Writes the keys of messages of one route."""
+    """Encodes the keys of the messages of one route."""
 
     def __init__(self, table: Table, partition_by: Sequence[str]) -> None:
         names = partition_by or table.primary_key
         own = {column.name for column in table.columns}
-        # None stands for the user.
+        # None is the user.
         self._places: list[int | None] = [
             None if name == USER_COLUMN and name not in own else column_position(table, name)
             for name in names
@@ -299,7 +306,7 @@ class _KeyTexts:
 
 
 def _plain_texts(values: list[Value], kind: ColumnType) -> list[str]:
-    """Return the JSON of values, texts without their quotes."""
+    """Return the JSON of values, texts without quotes."""
     if kind.name in ("INT", "BIGINT") and None not in values:
         return list(map(str, values))
     return [value if isinstance(value, str) else _json_text(value) for value in json_column(values, kind)]
@@ -320,8 +327,8 @@ def _column(rows: Sequence[Row], place: int) -> list[Value]:
 
 
 def _runs(rows: Sequence[Change]) -> Iterable[tuple[Op, Sequence[Change]]]:
-    """Divide changes where the operation changes; most statements do one thing only."""
-    if isinstance(rows, Inserted):
+    """Return consecutive changes with the same operation; most statements have only one."""
+    if isinstance(rows, InsertedRows):
         return (("insert", rows),)
     if len(rows) == 1 or len(set(map(_op, rows))) == 1:
         return ((rows[0].op, rows),)
@@ -331,7 +338,7 @@ def _runs(rows: Sequence[Change]) -> Iterable[tuple[Op, Sequence[Change]]]:
 def _divided(
     topic: Topic, keys: Sequence[str], payloads: Sequence[bytes]
 ) -> Iterable[tuple[int, Sequence[str], Sequence[bytes]]]:
-    """Divide messages among the partitions of a topic; each keeps their order."""
+    """Return messages by partition of a topic, each in their order."""
     if len(keys) == 1:
         return ((topic.partition_of(keys[0]), keys, payloads),)
     parts: dict[int, tuple[int, list[str], list[bytes]]] = {}

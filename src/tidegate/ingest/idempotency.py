@@ -1,6 +1,6 @@
-"""Answers: takes the answer to a request with an idempotency key, gives it again, keeps it for a day.
+"""Idempotency keys of requests that write to the engine, and the answers stored under them for a day.
 
-The answer is written in the same batch as the deed: after a crash both are there or neither is. A key
+The answer is written in the same write batch as the change: after a crash both are there or neither is. A key
 belongs to one user of one tenant and to one request: the same key with another request is refused.
 
 answer        ANSWER | digest of tenant, user and key, 16              time, fingerprint, status, body
@@ -24,7 +24,7 @@ from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, u64
 
 KEPT_SECONDS = 24 * 3600
-# One removal holds up the writers behind it no longer than a group of writes does.
+# One removal delays the writers behind it no longer than a group commit does.
 REMOVED_AT_ONCE_MAX = 5_000
 
 _VERSION = 1
@@ -35,15 +35,15 @@ _US = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was answered."""
+    """The answer to a request."""
 
     status: int
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
-    """A request that must be done once, however often it comes."""
+class IdempotentRequest:
+    """A request with an idempotency key: it is done once, however often it is sent."""
 
     tenant: str
     user: str
@@ -53,31 +53,33 @@ class Once:
 
     @property
     def digest(self) -> bytes:
-        """The name under which the answer is kept."""
+        """The digest of tenant, user and key under which the answer is stored."""
         parts = b"\0".join(part.encode() for part in (self.tenant, self.user, self.key))
         return hashlib.blake2b(parts, digest_size=16).digest()
 
 
-def stage_once(staging: Staging, once: Once, deed: Callable[[Staging], Answer]) -> Answer:
-    """Do the deed and keep its answer, or give the answer of the first time and do nothing."""
-    digest = once.digest
+def stage_idempotent(
+    staging: Staging, request: IdempotentRequest, change: Callable[[Staging], Answer]
+) -> Answer:
+    """Stage a change and store its answer; do nothing but return the answer where the key has one."""
+    digest = request.digest
     stored = staging.get(join(KeySpace.ANSWER, digest))
     if stored is not None:
         at_us, fingerprint, answer = _decoded(stored)
-        if once.now_us - at_us < KEPT_SECONDS * _US:
-            if fingerprint != once.fingerprint:
-                raise IdempotencyKeyReused(key=once.key)
+        if request.now_us - at_us < KEPT_SECONDS * _US:
+            if fingerprint != request.fingerprint:
+                raise IdempotencyKeyReused(key=request.key)
             return answer
         staging.delete(join(KeySpace.ANSWER_TIME, u64(at_us), digest))
-    answer = deed(staging)
-    head = _HEAD.pack(_VERSION, once.now_us, once.fingerprint, answer.status)
+    answer = change(staging)
+    head = _HEAD.pack(_VERSION, request.now_us, request.fingerprint, answer.status)
     staging.put(join(KeySpace.ANSWER, digest), head + answer.body)
-    staging.put(join(KeySpace.ANSWER_TIME, u64(once.now_us), digest), b"")
+    staging.put(join(KeySpace.ANSWER_TIME, u64(request.now_us), digest), b"")
     return answer
 
 
 def old_answers(reader: Reader, now_us: int, after: bytes = b"") -> list[bytes]:
-    """Return keys of the time index that are too old, the next ones behind `after`; blocking."""
+    """Return the next expired keys of the time index behind `after`; blocking."""
     horizon_us = max(0, now_us - KEPT_SECONDS * _US)
     start = after + b"\0" if after else join(KeySpace.ANSWER_TIME, u64(0))
     span = KeyRange(start, max(start, join(KeySpace.ANSWER_TIME, u64(horizon_us))))
@@ -85,7 +87,7 @@ def old_answers(reader: Reader, now_us: int, after: bytes = b"") -> list[bytes]:
 
 
 def stage_forget(staging: Staging, old: Sequence[bytes]) -> None:
-    """Remove answers by their keys in the time index; one whose key was used again since then stays."""
+    """Remove answers by their keys in the time index; one whose key was used again since then is kept."""
     for key in old:
         staging.delete(key)
         digest = key[_DIGEST_AT:]

@@ -1,10 +1,11 @@
-"""Publish: takes messages for a topic, gives each its partition, offset and id once all of them are durable.
+"""Publishing to topics: partitions of messages, idempotent producers and dedup keys.
 
 All messages of a request are stored or none is. A message goes to the partition it names, else to that of
-its key, else (no key) to the one whose turn it is: requests without keys take the partitions in turn.
+its key, else to the same partition as all others of its request that have no key: these rotate round robin,
+request by request.
 
-A message with a dedup key that its topic accepted a short while ago is not stored again: its place is that of
-the first one, and the receipt says so.
+A message with a dedup key that its topic remembers is not stored again: its position is that of the first
+one, and the receipt marks it as a duplicate.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import numpy as np
 
 from tidegate.errors import SequenceReused, SequenceTooOld
 from tidegate.storage.group_commit import GroupCommitter, StageLater, Staging
-from tidegate.topics.dedup import DedupKeys, Places, checked_digests
+from tidegate.topics.dedup import DedupKeys, MessagePositions, checked_digests
 from tidegate.topics.definitions import Topic
-from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.protocol import MessageLog
 from tidegate.topics.log.record_batch import Origin
-from tidegate.topics.producers import REQUESTS_KEPT, Memory, Placed, recall, stage_memory
+from tidegate.topics.producers import REQUESTS_KEPT, ProducerRequest, ProducerState, recall, stage_memory
 
 _PUBLISHED = Origin()
 
@@ -41,13 +42,13 @@ class Messages:
         return len(self.payloads)
 
     def from_index(self, start: int) -> Messages:
-        """Leave the first ones out; their dedup keys are not looked at again."""
+        """Return all but the first messages, without dedup keys."""
         if start == 0:
             return self
         return Messages(self.keys[start:], self.payloads[start:], self.partitions[start:])
 
     def chosen(self, indexes: np.ndarray) -> Messages:
-        """Return some of them, without their dedup keys."""
+        """Return the messages at indexes, without dedup keys."""
         if len(indexes) == len(self):
             return self
         chosen = indexes.tolist()
@@ -60,7 +61,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """An idempotent producer and the number of its request's first message."""
+    """An idempotent producer and the sequence number of its request's first message."""
 
     producer: str
     sequence: int
@@ -68,45 +69,45 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where each message is, in the order of the request."""
+    """The position of each message, in the order of the request."""
 
     partitions: np.ndarray
     offsets: np.ndarray
     ids: np.ndarray
-    # Messages that this request stored; what a producer repeats was stored before.
+    # Messages that this request stored; those that a producer repeats were stored before.
     stored_count: int
-    # Which messages are duplicates of others; None where none can be.
+    # A mask of the messages that are duplicates of others; None where there are none.
     duplicates: np.ndarray | None = None
 
 
-# What was made of dedup keys: a digest for each message that has one. None where no message has.
+# The digest of each message's dedup key. None where no message has one.
 Digests = Sequence[bytes | None] | None
 
 
 class Publisher:
-    """Stores messages in topics. Use it from one event loop."""
+    """Stores messages in topics. Belongs to one event loop."""
 
-    def __init__(self, committer: GroupCommitter, log: Log, dedup: DedupKeys) -> None:
+    def __init__(self, committer: GroupCommitter, log: MessageLog, dedup: DedupKeys) -> None:
         self._committer = committer
         self._log = log
         self._dedup = dedup
         self._turn = itertools.count()
 
     async def publish(self, topic: Topic, messages: Messages, sender: Sender | None = None) -> Receipt:
-        """Store messages and return when they are on the disk."""
+        """Store messages; return once they are durable."""
         return await self._committer.commit(self.plan(topic, messages, sender))
 
     def plan(
         self, topic: Topic, messages: Messages, sender: Sender | None = None
     ) -> Callable[[Staging], Receipt]:
-        """Return the change that stores messages, for someone who commits it with something else."""
+        """Return the change that stores messages, for a caller that commits it with other changes."""
         routes = self._route(topic, messages)
         digests = None if messages.dedup_keys is None else checked_digests(topic, messages.dedup_keys)
         if sender is not None:
-            batch = _Batch(topic, messages, routes, digests)
+            batch = _PublishRequest(topic, messages, routes, digests)
             return lambda staging: self._stage_once(staging, batch, sender)
         if digests is not None:
-            batch = _Batch(topic, messages, routes, digests)
+            batch = _PublishRequest(topic, messages, routes, digests)
             return lambda staging: self._stage_unique(staging, batch, digests)
         return lambda staging: self._stage(staging, topic, messages, routes)
 
@@ -122,11 +123,11 @@ class Publisher:
                 routes[index] = turn if key is None else topic.partition_of(key)
         return routes
 
-    def _stage_once(self, staging: Staging, batch: _Batch, sender: Sender) -> Receipt:
+    def _stage_once(self, staging: Staging, batch: _PublishRequest, sender: Sender) -> Receipt:
         topic, messages = batch.topic, batch.messages
-        memory = recall(staging, topic, sender.producer, sender.sequence)
-        repeated = min(memory.expected - sender.sequence, len(messages))
-        old = self._repeat(topic, memory, sender, messages.keys[:repeated], messages.payloads[:repeated])
+        state = recall(staging, topic, sender.producer, sender.sequence)
+        repeated = min(state.expected - sender.sequence, len(messages))
+        old = self._repeat(topic, state, sender, messages.keys[:repeated], messages.payloads[:repeated])
         if repeated == len(messages):
             return old
         rest = batch.from_index(repeated)
@@ -134,27 +135,30 @@ class Publisher:
             new = self._stage(staging, topic, rest.messages, rest.routes)
         else:
             new = self._stage_unique(staging, rest, rest.digests)
-        stage_memory(staging, topic, memory, _placed(memory, new))
+        stage_memory(staging, topic, state, _producer_request(state, new))
         return _joined(old, new)
 
     def _repeat(
         self,
         topic: Topic,
-        memory: Memory,
+        state: ProducerState,
         sender: Sender,
         keys: Sequence[str | None],
         payloads: Sequence[bytes],
     ) -> Receipt:
-        """Return the places of messages that were stored before; others under their numbers are refused."""
+        """Return the positions of messages that were stored before.
+
+        Raise SequenceReused where other messages have their sequence numbers.
+        """
         count = len(payloads)
-        partitions, offsets, ids = memory.places(sender.sequence, sender.sequence + count)
-        # Of a duplicate nothing was stored that could be compared; its id is remembered instead.
+        partitions, offsets, ids = state.positions(sender.sequence, sender.sequence + count)
+        # Nothing of a duplicate was stored that could be compared; the state has its id instead.
         duplicates = ids != 0
         for partition in np.unique(partitions[~duplicates]):
             chosen = np.flatnonzero((partitions == partition) & ~duplicates)
             held = self._log.counters(topic, int(partition))
             if offsets[chosen[-1]] >= held.end:
-                # The first try is in this very group: it can be read back once the group is durable.
+                # The first attempt is in this same group: it can be read back once the group is durable.
                 raise StageLater
             if offsets[chosen[0]] < held.start:
                 removed = chosen[offsets[chosen] < held.start]
@@ -163,7 +167,7 @@ class Publisher:
                     sequence=sender.sequence + int(removed[0]),
                     kept=REQUESTS_KEPT,
                     hint="It was stored once; retention or CLEAR has removed it since. "
-                    f"Go on with sequence {memory.expected}.",
+                    f"Go on with sequence {state.expected}.",
                 )
             stored = self._log.messages_at(topic, int(partition), offsets[chosen])
             ids[chosen] = stored.column("message_id").to_numpy()
@@ -173,19 +177,21 @@ class Publisher:
                     raise SequenceReused(producer=sender.producer, sequence=sender.sequence + index)
         return Receipt(partitions, offsets, ids, 0, duplicates if duplicates.any() else None)
 
-    def _stage_unique(self, staging: Staging, batch: _Batch, digests: Sequence[bytes | None]) -> Receipt:
-        """Store the messages whose dedup keys are new, and their keys; the others get their first's place."""
+    def _stage_unique(
+        self, staging: Staging, batch: _PublishRequest, digests: Sequence[bytes | None]
+    ) -> Receipt:
+        """Store the messages with new dedup keys, and the keys; duplicates get the first one's position."""
         verdict = self._dedup.judge(staging, batch.topic, digests)
-        places, fresh = Places.empty(len(digests)), verdict.fresh
+        positions, fresh = MessagePositions.empty(len(digests)), verdict.fresh
         if len(fresh):
             new = self._stage(staging, batch.topic, batch.messages.chosen(fresh), batch.routes[fresh])
-            places.put(fresh, (new.partitions, new.offsets, new.ids))
-        verdict.complete(places)
-        self._dedup.stage_accepted(staging, verdict, digests, places)
-        return Receipt(places.partitions, places.offsets, places.ids, len(fresh), verdict.duplicates)
+            positions.put(fresh, (new.partitions, new.offsets, new.ids))
+        verdict.complete(positions)
+        self._dedup.stage_accepted(staging, verdict, digests, positions)
+        return Receipt(positions.partitions, positions.offsets, positions.ids, len(fresh), verdict.duplicates)
 
     def _stage(self, staging: Staging, topic: Topic, messages: Messages, routes: np.ndarray) -> Receipt:
-        if len(messages) == 1:  # the common case of a service that sends what it sees, one by one
+        if len(messages) == 1:  # the common case of a service that sends single events
             keys, payloads = messages.keys, messages.payloads
             one = self._log.stage_append(staging, topic, int(routes[0]), keys, payloads, _PUBLISHED)
             return Receipt(routes, np.array([one.base_offset]), one.ids, 1)
@@ -202,25 +208,25 @@ class Publisher:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    """A request on its way: its messages, their partitions, and the digests of their dedup keys."""
+class _PublishRequest:
+    """The messages of a request, their partitions, and the digests of their dedup keys."""
 
     topic: Topic
     messages: Messages
     routes: np.ndarray
     digests: Digests
 
-    def from_index(self, start: int) -> _Batch:
-        """Leave the first messages out."""
+    def from_index(self, start: int) -> _PublishRequest:
+        """Return the request without its first messages."""
         digests = None if self.digests is None else self.digests[start:]
-        return _Batch(self.topic, self.messages.from_index(start), self.routes[start:], digests)
+        return _PublishRequest(self.topic, self.messages.from_index(start), self.routes[start:], digests)
 
 
-def _placed(memory: Memory, new: Receipt) -> Placed:
-    """Return what a producer's memory keeps of messages that it just sent."""
+def _producer_request(state: ProducerState, new: Receipt) -> ProducerRequest:
+    """Return the messages that a producer just sent as a request of its state."""
     duplicates = new.duplicates
     ids = None if duplicates is None or not duplicates.any() else np.where(duplicates, new.ids, 0)
-    return Placed.of(memory.expected, new.partitions, new.offsets, ids)
+    return ProducerRequest.of(state.expected, new.partitions, new.offsets, ids)
 
 
 def _joined(old: Receipt, new: Receipt) -> Receipt:
@@ -241,13 +247,13 @@ def _mask(receipt: Receipt) -> np.ndarray:
 
 
 def _same_json(one: bytes, other: bytes) -> bool:
-    """Return whether two payloads mean the same; a sender may write one again with other spaces or order."""
+    """True if two payloads are the same JSON; a sender may repeat one with other spaces or another order."""
     if one == other:
         return True
     try:
         return bool(json.loads(one) == json.loads(other))
     except (ValueError, RecursionError):
-        return False  # too deep or too long to compare: then the bytes have to be the same
+        return False  # too deep or too large to parse: then the bytes have to be equal
 
 
 def _columns(messages: Messages, run: np.ndarray) -> tuple[Sequence[str | None], Sequence[bytes]]:

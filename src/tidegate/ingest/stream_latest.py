@@ -1,9 +1,9 @@
-"""Newest rows of streams by key: takes what is written, gives what that means to someone who follows.
+"""The latest rows of STREAM tables by key, which turn appends and deletes into inserts, updates and deletes.
 
 In a stream with a primary key a later row replaces an earlier one, and a delete may come after its row was
-replaced. Who follows the stream has to be told so, and the log alone does not say it. So the rows that a user
-has now are read once, under the table's lock and before the first write that someone follows, and kept up to
-date from there.
+replaced. Followers need to know that, and the log alone does not have it. So the current rows of a user are
+read once, under the table's lock and before the first write that has a follower, and kept up to date from
+then on.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tidegate.model.changes import Change
 from tidegate.model.tables import Row, Table, Value
 from tidegate.streams.store import StreamStore
 
-# Memory for the rows of all users together; those of the user who wrote last stay, whatever their size.
+# Memory for the rows of all users together; those of the last writer stay, whatever their size.
 NEWEST_BYTES_MAX = 64 * 1024 * 1024
-# What a row costs beside its texts: two tuples, a place in a dict, and its numbers.
+# Memory of a row beside its texts: two tuples, an entry of a dict, and its numbers.
 ROW_BYTES = 300
 
 
 class UserRows:
-    """The rows that a user has in a table, by key, the oldest first; guarded by the table's lock."""
+    """The current rows of a user in a table, by key, the oldest first; guarded by the table's lock."""
 
     def __init__(self, table: Table, user: str, rows: Sequence[Row]) -> None:
         self.table = table
@@ -37,7 +37,7 @@ class UserRows:
             self._put(self._key(row), row)
 
     def appended(self, rows: Sequence[Row]) -> list[Change]:
-        """Take rows that were added; rows that are over by the time of the newest count as gone."""
+        """Apply appended rows; return the changes. Rows expire by the time of the newest one."""
         changes: list[Change] = []
         for row in rows:
             time_us = _time_us(row)
@@ -45,13 +45,13 @@ class UserRows:
             key = self._key(row)
             old = self._rows.get(key)
             if old is not None and _time_us(old) > time_us:
-                continue  # the clock was set back: to readers the other row stays the newer one
+                continue  # the clock was set back: readers still see the other row as the newer one
             self._put(key, row)
             changes.append(Change("insert", None, row) if old is None else Change("update", old, row))
         return changes
 
     def deleted(self, rows: Sequence[Row]) -> list[Change]:
-        """Take rows that were hidden; one that a later row had replaced was told of before."""
+        """Apply deleted rows; return the changes. Rows that were replaced before make none."""
         changes: list[Change] = []
         for row in rows:
             key = self._key(row)
@@ -82,15 +82,14 @@ class UserRows:
             self._take(key)
 
 
-class NewestRows:
-    """Keeps the rows of users whose writes someone follows, within a size. Threads: any."""
+class LatestRows:
+    """A cache of the rows of users whose writes have followers, limited in size. Threads: any."""
 
     def __init__(self, streams: StreamStore, bytes_max: int = NEWEST_BYTES_MAX) -> None:
         self._streams = streams
         self._bytes_max = bytes_max
-        self._lock = (
-            threading.Lock()
-        )  # guards the two below; taken under the lock of a table, never around it
+        # Guards the two below; taken inside the lock of a table, never around it.
+        self._lock = threading.Lock()
         self._held: OrderedDict[tuple[int, str], tuple[UserRows, int]] = OrderedDict()
         self._size_bytes = 0
 
@@ -98,7 +97,7 @@ class NewestRows:
         return len(self._held)
 
     def load(self, table: Table, user: str) -> UserRows:
-        """Return a user's rows as they are now; under the table's lock, before something is written."""
+        """Return a user's current rows; under the table's lock, before a write."""
         with self._lock:
             kept = self._held.get((table.id, user))
         if kept is not None and kept[0].table == table:
@@ -106,7 +105,7 @@ class NewestRows:
         return UserRows(table, user, self._streams.read(table, user).rows)
 
     def keep(self, rows: UserRows) -> None:
-        """Remember what `load` gave, after the write; those that were not used for longest go."""
+        """Store the rows of `load` after the write; the least recently used ones are evicted."""
         with self._lock:
             self._drop(rows.table.id, rows.user)
             self._held[rows.table.id, rows.user] = (rows, rows.size_bytes)
@@ -115,7 +114,7 @@ class NewestRows:
                 self._drop(*next(iter(self._held)))
 
     def forget(self, table_id: int, user: str) -> None:
-        """Drop a user's rows: something is written that nobody follows."""
+        """Drop a user's rows: a write without followers makes them stale."""
         with self._lock:
             self._drop(table_id, user)
 

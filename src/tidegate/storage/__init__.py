@@ -1,5 +1,5 @@
-"""Bytes at rest: takes batches and files, gives them back by key, range and version, keeps them safe.
+"""Storage: takes write batches and files, returns them by key, range and version, keeps them durable.
 
-The engine (`engine`, `rocks`, `memory`), group commit on top of it (`commit`), key codecs (`keys`), the
-lake of Delta tables (`lake`) and the home folder that holds all of them (`home`).
+The engine (`engine`, `rocksdb`, `memory`), group commit on top of it (`group_commit`), key codecs (`keys`),
+the lake of Delta tables (`lake`) and the home folder that has all of them (`home`).
 """

@@ -1,9 +1,9 @@
-"""How this process takes memory from the system: sets up the C library's allocator so that it gives it back.
+"""The settings of the C library's allocator, so that freed memory is returned to the system.
 
-RocksDB's threads take blocks of all sizes and give them back in another order. Left alone, glibc keeps a heap
-for each thread, puts ever larger blocks into it, and can return none of it: a process whose live blocks
-stayed at 105 MB held 290 MB more after five minutes. Few heaps, and large blocks that the system hands out
-and takes back one by one, slow that down; between two batches, what is free inside the heaps is given back.
+RocksDB's threads allocate blocks of all sizes and free them in another order. With its defaults, glibc has a
+heap for each thread, puts ever larger blocks into it, and can return none of it: a process whose live blocks
+stayed at 105 MB held 290 MB more after five minutes. Few heaps, and large blocks that are mapped one by one,
+slow that down; between two batches, free pages inside the heaps are returned.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 _ARENA_MAX = -8
 _MMAP_THRESHOLD = -3
 
-# The thread that works and RocksDB's own do not wait for each other in one heap.
+# With two, the working thread and RocksDB's own do not wait for each other in one heap.
 HEAPS_MAX = 2
 
-# Blocks from this size on never lie in a heap. Smaller ones cost too much that way: at 256 KiB a worker spent
-# a tenth of its time in the system.
+# Blocks from this size on are mapped outside of the heaps. For smaller ones that costs too much: at 256 KiB a
+# worker spent a tenth of its time in the system.
 LARGE_BYTES = 2 * 1024 * 1024
 
-# Giving pages back takes some 10 ms, and taking them again more. A process that has not grown by this much
-# since the last time has little to give; and what a batch leaves, the next one takes again, so that only what
-# stays over many of them is worth it.
+# Returning pages takes about 10 ms, and allocating them again more. A process that has not grown by this much
+# since the last time has little to return; and what a batch frees, the next one allocates again, so that only
+# what stays free over many of them is worth it.
 GROWN_BYTES_MIN = 64 * 1024 * 1024
 TURNS_BETWEEN = 20
 
@@ -36,28 +36,28 @@ _PARAMETERS = (
 )
 
 
-def keep_memory_level() -> None:
-    """Set the allocator up; what the environment says of it stays, and other allocators are left alone."""
+def configure_allocator() -> None:
+    """Configure glibc's allocator; settings of the environment win, and other allocators are left alone."""
     if not sys.platform.startswith("linux"):
         return
-    set_up = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if set_up is None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+    if mallopt is None:
         return
     tunables = os.environ.get("GLIBC_TUNABLES", "")
     for variable, tunable, parameter, value in _PARAMETERS:
         if variable not in os.environ and tunable not in tunables:
-            set_up(parameter, value)
+            mallopt(parameter, value)
 
 
-class Level:
-    """What this process held when it last gave memory back, and the rule when to do so again."""
+class MemoryTrimmer:
+    """Returns free memory to the system when the process has grown since the last time."""
 
     def __init__(self) -> None:
         self._floor_bytes: int | None = None
         self._turns = 0
 
-    def give_back(self) -> bool:
-        """Return free pages to the system, every so many turns, where the process has grown; say whether."""
+    def trim(self) -> bool:
+        """Return free pages to the system at every 20th call, if the process has grown; True if it did."""
         self._turns += 1
         if self._floor_bytes is not None and self._turns < TURNS_BETWEEN:
             return False
@@ -78,7 +78,7 @@ class Level:
 
 
 def _resident_bytes() -> int | None:
-    """Return what this process holds in memory; None where the system does not say."""
+    """Return the resident memory of this process; None where the system does not have it."""
     try:
         pages = int(Path("/proc/self/statm").read_bytes().split()[1])
     except FileNotFoundError:

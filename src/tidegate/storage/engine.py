@@ -1,8 +1,7 @@
-"""The engine: an ordered map of bytes on disk, with atomic batches.
+"""The interface of the engine: an ordered map of bytes on disk, with atomic write batches.
 
-Takes batches of puts, deletes and range deletes; gives values by key and pairs by key range; keeps
-everything that was written, in key order. Two implementations pass one contract suite: `rocks.RocksEngine`
-and its in-memory twin `memory.MemoryEngine`.
+Two implementations pass one contract suite: `rocksdb.engine.RocksEngine` and its in-memory twin
+`memory.MemoryEngine`.
 
 Durability: `write` makes a batch visible and atomic; it outlives a killed process but not a power cut until
 `sync` returns (or `write(…, sync=True)`). Threads: every method may be called from any thread; batches
@@ -32,7 +31,7 @@ class KeyRange:
             raise InvariantBroken(reason=f"key range ends before it starts: {self.start!r} to {self.stop!r}")
 
 
-class Batch(Protocol):
+class EngineBatch(Protocol):
     """Changes that become visible together, in the order in which they were added."""
 
     def put(self, key: bytes, value: bytes, /) -> None: ...
@@ -45,14 +44,14 @@ class Batch(Protocol):
 
 
 class Reader(Protocol):
-    """What the engine and its snapshots both answer."""
+    """The reads that the engine and its snapshots share."""
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
         ...
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of many keys, in the order asked; cheaper than as many calls of `get`."""
+        """Return the values of many keys, in the order of `keys`; cheaper than as many calls of `get`."""
         ...
 
     def scan(self, span: KeyRange, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
@@ -61,7 +60,7 @@ class Reader(Protocol):
 
 
 class Snapshot(Reader, Protocol):
-    """The engine as it was at one moment; close it soon, it keeps old files alive."""
+    """The engine at one moment; close it soon, it keeps old files alive."""
 
     def close(self) -> None: ...
 
@@ -73,14 +72,14 @@ class Snapshot(Reader, Protocol):
 class Engine(Reader, Protocol):
     """An open store. One process holds it at a time."""
 
-    def batch(self) -> Batch:
+    def batch(self) -> EngineBatch:
         """Return an empty batch of this engine's own kind."""
         ...
 
-    def write(self, batch: Batch, *, sync: bool = False, frees: bool = False) -> None:
+    def write(self, batch: EngineBatch, *, sync: bool = False, frees: bool = False) -> None:
         """Apply a batch: all of it or nothing; durable on return when `sync` is set.
 
-        A batch that `frees` only removes: it may use the room that is kept in reserve on a full disk.
+        A batch that `frees` only removes keys: it may use the disk room that is held in reserve.
         """
         ...
 
@@ -89,7 +88,7 @@ class Engine(Reader, Protocol):
         ...
 
     def snapshot(self) -> Snapshot:
-        """Freeze a view of what is visible now."""
+        """Return a view of what is visible now."""
         ...
 
     def checkpoint(self, target: Path) -> None:
@@ -97,19 +96,19 @@ class Engine(Reader, Protocol):
         ...
 
     def compact(self, span: KeyRange) -> None:
-        """Give the disk back what was removed in a range; may take long, other calls go on meanwhile.
+        """Free the disk room of what was removed in a range; may take long, other calls are not blocked.
 
-        Not needed for answers to be right: the engine does it by itself, but at a time of its choosing.
+        Reads are right without it: the engine compacts by itself, but at a time of its own.
         """
         ...
 
     @property
     def reopen_needed(self) -> bool:
-        """Whether a write or a sync failed half way: memory may be ahead of the disk until `reopen`."""
+        """True if a write or a sync failed half way: memory may be ahead of the disk until `reopen`."""
         ...
 
     def reopen(self) -> None:
-        """Close and open again from what the disk holds: the way out of a failed write or sync."""
+        """Close and open again from what is on the disk, after a failed write or sync."""
         ...
 
     def close(self) -> None:

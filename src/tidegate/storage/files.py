@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tidegate.errors import HomeUnusable, StorageFailed, StorageFull
@@ -14,7 +14,7 @@ COPY_BYTES = 1 << 20  # read and written at a time: large enough to be quick, sm
 
 # A limit on the size of a file counts as a full disk: what failed goes on once there is room.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-# Another disk, a file system without hard links, too many links to one file, or no right to link it.
+# Another disk, a file system without hard links, too many links to one file, or no permission to link it.
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
 
 
@@ -35,7 +35,7 @@ def write_file_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> N
 
 
 def sync_folder(path: Path) -> None:
-    """Put the names in a folder on the disk."""
+    """Make the names in a folder durable."""
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -44,13 +44,13 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_tree(path: Path) -> None:
-    """Put every folder below a path on the disk, the deepest first; files are synced by who wrote them."""
+    """Sync every folder below a path, the deepest first; files are synced by their writers."""
     for folder, _, _ in os.walk(path, topdown=False):
         sync_folder(Path(folder))
 
 
 def copy_file(source: Path, target: Path, *, sync: bool = True) -> None:
-    """Copy a file's bytes and mode; on the disk on return when `sync` is set."""
+    """Copy a file's bytes and mode; durable on return when `sync` is set."""
     with source.open("rb") as old:
         mode = os.fstat(old.fileno()).st_mode & 0o777
         with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as new:
@@ -61,9 +61,9 @@ def copy_file(source: Path, target: Path, *, sync: bool = True) -> None:
 
 
 def link_or_copy(source: Path, target: Path, *, sync: bool = True) -> None:
-    """Give an immutable file a second name, or copy it where the disk has no links.
+    """Link an immutable file under a second name, or copy it where the disk has no links.
 
-    A name that is taken by the same file is left alone; one that another file has is given to this one.
+    A name that the same file has already is left alone; another file of that name is replaced.
     """
     try:
         os.link(source, target)
@@ -106,7 +106,7 @@ def is_full(problem: OSError) -> bool:
 
 
 def disk_free_bytes(path: Path) -> int:
-    """Return the room that is left for us on the disk that holds a path; the path need not exist yet."""
+    """Return the free room for this user on the disk of a path; the path need not exist yet."""
     place = path.absolute()
     while True:
         try:
@@ -118,10 +118,26 @@ def disk_free_bytes(path: Path) -> int:
             place = place.parent
 
 
+def require_room(
+    folder: Path, size_bytes: int, *, bytes_min: int, free_bytes_of: Callable[[Path], int] = disk_free_bytes
+) -> None:
+    """Raise StorageFull if a write into a folder would leave less than `bytes_min` on the disk.
+
+    A folder that was removed meanwhile raises StorageFailed: RocksDB would write on into deleted files.
+    """
+    try:
+        folder.stat()
+        free_bytes = free_bytes_of(folder)
+    except OSError as problem:
+        raise disk_error(folder, problem) from problem
+    if free_bytes - size_bytes < bytes_min:
+        raise StorageFull(path=str(folder), free_bytes=free_bytes)
+
+
 def disk_error(
     path: Path, problem: OSError, *, hint: str | None = None, full_hint: str | None = None
 ) -> StorageFull | StorageFailed:
-    """Return the error for a call that the disk refused: StorageFull where it is full, else StorageFailed."""
+    """Return the error for a failed call: StorageFull where the disk is full, else StorageFailed."""
     if is_full(problem):
         try:
             free_bytes = disk_free_bytes(path)
@@ -132,7 +148,7 @@ def disk_error(
 
 
 def home_error(path: Path, problem: OSError) -> HomeUnusable | StorageFull:
-    """Return the error for a home that the disk refuses."""
+    """Return the error for a failed call on a home."""
     if is_full(problem):
         return StorageFull(path=str(path), free_bytes=0, hint="Free some space and start again.")
     return HomeUnusable(home=str(path), reason=problem.strerror or str(problem))

@@ -1,15 +1,15 @@
-"""Group commit: takes staged changes from many writers, gives each its answer once the disk has them.
+"""Group commit: the changes of many writers in one write batch with one sync.
 
 One thread owns all writes to an engine. It takes every change that waits, lets each `stage` its puts in
-turn (so that offsets and counters are given out in commit order, without locks), writes them as one atomic
-batch and syncs once for all. While the disk works the next group gathers.
+turn (so that offsets and counters are assigned in commit order, without locks), writes them as one atomic
+write batch and syncs once for all. While the disk works the next group gathers.
 
 - A change that raises while staging is refused alone: nothing of it is written, the others go on.
 - Staging reads through what the changes before it in the group have put.
-- A failed write or sync fails the whole group and reopens the engine from what the disk holds, so that
-  memory never runs ahead of the disk.
+- A failed write or sync fails the whole group and reopens the engine from what is on the disk, so that
+  memory never stays ahead of the disk.
 - What changes `gather` under one name is turned into puts once, for the whole group: many small appends to
-  one place become one value.
+  one partition become one value.
 - `when_durable` runs after the sync and before any answer, in commit order, on the committer's thread.
 """
 
@@ -25,7 +25,7 @@ from itertools import repeat
 from typing import Any, Generic, TypeVar
 
 from tidegate.errors import InvariantBroken, NotReady, TidegateError
-from tidegate.storage.engine import Engine
+from tidegate.storage.engine import Engine, KeyRange
 
 T = TypeVar("T")
 Notice = Callable[[int, int, float], None]
@@ -33,8 +33,8 @@ Notice = Callable[[int, int, float], None]
 # A group larger than this gains nothing from sharing its sync and makes its first writer wait.
 GROUP_CHANGES_MAX = 512
 GROUP_BYTES_MAX = 16 * 1024 * 1024
-# A group that removes a range and puts no more than this makes room in the end: it may use the room that is
-# kept in reserve, so that a full disk can be helped. The counters of some hundred partitions are that much.
+# A group that removes a range and puts no more than this frees room in the end: it may use the room that is
+# held in reserve, so that deletes work on a full disk. Counters of some hundred partitions are that much.
 FREEING_BYTES_MAX = 64 * 1024
 # Waiting changes beyond this are refused: the disk is slower than the callers.
 QUEUE_CHANGES_MAX = 16_384
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 _PUT, _DELETE, _DELETE_RANGE = 0, 1, 2
 _Operation = tuple[int, bytes, bytes]
 
-# Takes the parts of one name in commit order; gives keys and values, and what to do once they are durable.
+# Takes the parts of one name in commit order; returns keys and values, and a callback for after the sync.
 Finish = Callable[[list[Any]], tuple[list[tuple[bytes, bytes]], Callable[[], None]]]
 _Gathered = tuple[Hashable, Any, Finish]
 
@@ -54,7 +54,7 @@ class StageLater(Exception):
 
 
 class Staging:
-    """What one change writes, and what it reads while it does.
+    """The transaction of one change: its puts and deletes, and reads through them.
 
     Belongs to the committer's thread; a change must not keep it.
     """
@@ -95,10 +95,7 @@ class Staging:
         return self._engine.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """Return the values of many keys as `get` does, in the order asked.
-
-        Far cheaper than as many calls.
-        """
+        """Return the values of many keys, in the order of `keys`; far cheaper than as many calls of `get`."""
         own, group = self._own, self._group
         if not (own or group):
             return self._engine.get_many(keys)
@@ -124,40 +121,44 @@ class Staging:
         self.operations.append((_DELETE, key, b""))
 
     def delete_range(self, start: bytes, stop: bytes) -> None:
-        """Remove the keys from `start` (in) to `stop` (out); the group ends here, nobody reads through it."""
+        """Remove the keys from `start` (in) to `stop` (out); this closes the group."""
         for key in [*self._own, *self._group]:
             if start <= key < stop:
                 self._own[key] = None
         self.operations.append((_DELETE_RANGE, start, stop))
         self.close_group()
 
+    def delete_keys(self, span: KeyRange) -> None:
+        """Remove the keys of a range; this closes the group."""
+        self.delete_range(span.start, span.stop)
+
     def close_group(self) -> None:
-        """End the group with this change: the next change sees it in the engine, and in memory."""
+        """End the group with this change: later changes find it in the engine, and in memory."""
         self.is_last_of_group = True
 
     def foresee(self, key: bytes, value: bytes) -> None:
-        """Let the changes after this one read a value that a `gather` of this one is going to put."""
+        """Let the changes after this one read a value that a `gather` of this one will put."""
         self._own[key] = value
 
     def set_pending(self, name: Hashable, state: Any) -> None:
-        """Leave a state for the changes after this one in the group; nothing of it is stored.
+        """Set a state for the changes after this one in the group; nothing of it is stored.
 
-        For what a `gather` under this name is going to put, and whose bytes are only known at the end.
+        For what a `gather` under this name will put, and whose bytes are only known at the end.
         """
         self.own_pending[name] = state
 
     def pending(self, name: Hashable) -> Any:
-        """Return what this change, or one before it in the group, left under a name; None if none did."""
+        """Return the state that this change, or one before it in the group, set under a name, or None."""
         found = self.own_pending.get(name)
         return self._pending.get(name) if found is None else found
 
     def gather(self, name: Hashable, part: Any, size_bytes: int, finish: Finish) -> None:
-        """Leave a part under a name: at the end of the group `finish` turns all parts of it into puts."""
+        """Add a part under a name: at the end of the group `finish` turns all its parts into puts."""
         self.gathered.append((name, part, finish))
         self.size_bytes += size_bytes
 
     def when_durable(self, callback: Callable[[], None]) -> None:
-        """Run something after the sync, before the writer gets its answer."""
+        """Call back after the sync, before the writer gets its answer."""
         self.callbacks.append(callback)
 
     def written(self) -> dict[bytes, bytes | None]:
@@ -166,7 +167,7 @@ class Staging:
 
 
 class _Change(Generic[T]):
-    """A stage function, and where its answer goes."""
+    """A stage function, and the future of its result."""
 
     __slots__ = ("answer", "error", "future", "loop", "stage")
 
@@ -183,7 +184,7 @@ class _Change(Generic[T]):
         self.error: BaseException | None = None
 
     def settle(self) -> None:
-        """Hand the answer over; on an event loop this runs on its own thread."""
+        """Set the future; that of an event loop is set on the loop's thread."""
         if isinstance(self.future, Future):
             if not self.future.set_running_or_notify_cancel():
                 return
@@ -213,33 +214,33 @@ class GroupCommitter:
         self._thread.start()
 
     def when_reopened(self, callback: Callable[[], None]) -> None:
-        """Run something whenever the engine was opened again: what is kept in memory of it may be wrong."""
+        """Call back whenever the engine was reopened: state in memory may be wrong."""
         self._reopened.append(callback)
 
     def when_failed(self, callback: Callable[[], None]) -> None:
-        """Run something whenever a group failed: what its changes did to memory is not so. Must not raise."""
+        """Call back whenever a group failed: what its changes did to memory is void. Must not raise."""
         self._failed.append(callback)
 
     def watch(self, monotonic_seconds: Callable[[], float], notice: Notice) -> None:
-        """Tell how many changes and bytes each group had and how long its sync took; from now on."""
+        """Report the changes, the bytes and the seconds of the sync of each group from now on."""
         self._notice = notice
         self._seconds = monotonic_seconds
 
     def submit(self, stage: Callable[[Staging], T]) -> Future[T]:
-        """Queue a change; the future holds what `stage` returned, once that is durable."""
+        """Queue a change; return the future of what `stage` returns, which is set once it is durable."""
         future: Future[T] = Future()
         self._enqueue(_Change(stage, future, None))
         return future
 
     async def commit(self, stage: Callable[[Staging], T]) -> T:
-        """Queue a change and wait for it without holding a thread."""
+        """Queue a change and await its result."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self._enqueue(_Change(stage, future, loop))
         return await future
 
     def close(self) -> None:
-        """Finish what was accepted, then stop; later changes are refused."""
+        """Finish the accepted changes, then stop; later ones are refused."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -265,15 +266,15 @@ class GroupCommitter:
             taken: list[_Change[Any]] = []
             try:
                 self._commit_group(taken)
-            except Exception as problem:  # noqa: BLE001 - told to every writer of the group
-                # Nothing taken: the engine does not open again, so nobody who waits can be served.
-                _fail(taken or self._take_all(taken), _as_ours(problem))
+            except Exception as problem:  # noqa: BLE001 - every writer of the group gets it
+                # Nothing taken: the engine does not open again, so that no waiting change can be written.
+                _fail(taken or self._take_all(taken), _tidegate_error(problem))
                 for forget in self._failed:
                     forget()
             _settle(taken)
 
     def _commit_group(self, taken: list[_Change[Any]]) -> None:
-        # 1. a group before this one failed half way: start again from what the disk holds
+        # 1. a group before this one failed half way: start again from what is on the disk
         if self._engine.reopen_needed:
             self._engine.reopen()
             self._must_forget = True
@@ -286,9 +287,9 @@ class GroupCommitter:
         # 3. one batch, one sync
         if operations:
             self._write(operations, len(taken), size_bytes)
-        # 4. tell readers, before writers are answered
+        # 4. notify readers, before writers are answered
         for callback in callbacks:
-            _tell(callback)
+            _notify(callback)
 
     def _stage(self, taken: list[_Change[Any]]) -> tuple[list[_Operation], list[Callable[[], None]], int]:
         group: dict[bytes, bytes | None] = {}
@@ -307,8 +308,8 @@ class GroupCommitter:
             except StageLater:
                 self._put_back(taken)
                 break
-            except Exception as problem:  # noqa: BLE001 - refused alone, and told to its writer
-                change.error = _as_ours(problem)
+            except Exception as problem:  # noqa: BLE001 - refused alone, its writer gets it
+                change.error = _tidegate_error(problem)
                 continue
             if staging.is_last_of_group:
                 # It may remove what the changes before it gathered: those come first.
@@ -370,18 +371,18 @@ class GroupCommitter:
             self._queue.appendleft(change)
 
 
-def _tell(callback: Callable[[], None]) -> None:
-    """Run what follows a durable group; the group is on the disk, so nothing here can make it fail."""
+def _notify(callback: Callable[[], None]) -> None:
+    """Run a callback of a durable group; the group is on the disk, so that no error here can undo it."""
     try:
         callback()
     except Exception:
-        log.exception("what follows a write failed; the write itself is done")
+        log.exception("callback after a durable write failed")
 
 
 def _finish(
     gathered: list[_Gathered], operations: list[_Operation], callbacks: list[Callable[[], None]]
 ) -> None:
-    """Turn what a group gathered into puts, name by name."""
+    """Turn the gathered parts of a group into puts, name by name."""
     parts_of: dict[Hashable, tuple[Finish, list[Any]]] = {}
     for name, part, finish in gathered:
         parts_of.setdefault(name, (finish, []))[1].append(part)
@@ -391,10 +392,10 @@ def _finish(
         callbacks.append(callback)
 
 
-def _as_ours(problem: Exception) -> TidegateError:
+def _tidegate_error(problem: Exception) -> TidegateError:
     if isinstance(problem, TidegateError):
         return problem
-    log.error("a change failed in a way that is not foreseen", exc_info=problem)
+    log.error("change failed with an unexpected error", exc_info=problem)
     return InvariantBroken(reason=f"{type(problem).__name__}: {problem}")
 
 
@@ -414,8 +415,8 @@ def _settle(changes: list[_Change[Any]]) -> None:
     for loop, settled in by_loop.items():
         try:
             loop.call_soon_threadsafe(_settle_on_loop, settled)
-        except RuntimeError:  # the loop is closed: nobody waits for these answers any more
-            log.warning("%d writes were stored, but their callers are gone", len(settled))
+        except RuntimeError:  # the loop is closed: no caller waits for these results any more
+            log.warning("writes stored, but the event loop of their callers is closed count=%d", len(settled))
 
 
 def _settle_on_loop(changes: list[_Change[Any]]) -> None:

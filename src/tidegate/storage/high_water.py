@@ -1,7 +1,7 @@
-"""The newest time that was given out, kept so that ids and numbers rise over a restart.
+"""The high-water mark of times, so that ids and numbers rise over a restart.
 
-A clock may be set back while the server is down. What is kept is at most `KEEP_SECONDS` old, and that much is
-added when it is read: what was given out in between is then in the past, too.
+A clock may be set back while the server is down. The stored time is at most `KEEP_SECONDS` old, and that much
+is added when it is read, so that it is above every time that was used in between.
 
     key SYSTEM | "clock"      value: microseconds since 1970 as u64
 """
@@ -18,13 +18,13 @@ _KEY = join(KeySpace.SYSTEM, b"clock")
 
 
 def read_high_water_us(reader: Reader, now_us: int) -> int:
-    """Return a time that is later than every one that was given out before, and not before now."""
+    """Return a time that is later than every one that was used before, and not before now."""
     stored = reader.get(_KEY)
     return now_us if stored is None else max(now_us, read_u64(stored) + _MARGIN_US)
 
 
 def stage_high_water(staging: Staging, now_us: int) -> None:
-    """Keep that times up to now were given out; an earlier now changes nothing."""
+    """Store that times up to now were used; an earlier now changes nothing."""
     stored = staging.get(_KEY)
     if stored is None or read_u64(stored) < now_us:
         staging.put(_KEY, u64(now_us))

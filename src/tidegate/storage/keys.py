@@ -1,9 +1,8 @@
 """Key codecs: fixed width, big-endian, so that the order of the bytes is the order of the values.
 
-Takes numbers, gives the parts of an engine key and back, keeps nothing. A key is `join(KeySpace.…, u32(…),
-u64(…))`: one byte that says whose key it is, then parts of fixed width. Keys of one space and one layout
-therefore sort by their parts, first part first, and `prefix_range` of the leading parts is exactly the keys
-that share them.
+A key is `join(KeySpace.…, u32(…), u64(…))`: one byte that says whose key it is, then parts of fixed width.
+Keys of one space and one layout therefore sort by their parts, first part first, and `prefix_range` of the
+leading parts is exactly the keys that share them.
 """
 
 from __future__ import annotations
@@ -34,18 +33,18 @@ class KeySpace(bytes, Enum):
     TOPIC = b"\x10"  # topic definitions
     TOPIC_LOG = b"\x11"  # record batches by topic, partition and base offset
     TOPIC_COUNTER = b"\x12"  # start and end offsets by topic and partition
-    TOPIC_PRODUCER = b"\x13"  # remembered answers by topic and producer
+    TOPIC_PRODUCER = b"\x13"  # idempotent producers by topic and digest of their id
     TOPIC_TIME = b"\x14"  # some offsets by topic, partition and time
-    TOPIC_GROUP = b"\x15"  # consumer groups by topic, and where they stand by partition
-    TOPIC_LEASE = b"\x16"  # messages given out and not acknowledged, by topic, group, partition and offset
+    TOPIC_GROUP = b"\x15"  # consumer groups by topic, and their positions by partition
+    TOPIC_LEASE = b"\x16"  # messages delivered and not acknowledged, by topic, group, partition and offset
     TOPIC_ROUTE = b"\x17"  # which changes of tables go into a topic
     TABLE = b"\x20"  # table definitions by table
     TABLE_ROW = b"\x21"  # rows by table, user and primary key
     TABLE_INDEX = b"\x22"  # nothing, by table, index, user, indexed columns and primary key
-    TABLE_COUNTER = b"\x23"  # how much a table holds
+    TABLE_COUNTER = b"\x23"  # rows and bytes of a table
     NAMESPACE = b"\x24"  # namespaces by tenant and name
-    ANSWER = b"\x18"  # remembered answers by idempotency key
-    ANSWER_TIME = b"\x19"  # the same, by the time at which they were given
+    ANSWER = b"\x18"  # answers by idempotency key
+    ANSWER_TIME = b"\x19"  # nothing, by the time of an answer and its idempotency key
     TOPIC_SCHEMA = b"\x1a"  # columns of payloads by topic and number
     TOPIC_PART = b"\x1b"  # messages that wait for their batch to be committed, by topic and writer
     TOPIC_DEDUP = b"\x1c"  # dedup keys that a topic accepted, by topic, segment and digest

@@ -1,8 +1,7 @@
-"""The engine's in-memory twin, for tests: the same promises, and failures on command.
+"""The engine's in-memory twin, for tests: the same guarantees, and failures on command.
 
-Takes what `rocks.RocksEngine` takes, gives the same answers, keeps everything in a dictionary and a sorted
-list of its keys. What was not synced is remembered as a list of steps back, so that `crash` can drop exactly
-that.
+All pairs are in a dictionary, with a sorted list of its keys. What was not synced is recorded as an undo log,
+so that `crash` can drop exactly that.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from tidegate.errors import InvariantBroken, StorageFailed, TidegateError
-from tidegate.storage.engine import Batch, KeyRange
+from tidegate.storage.engine import EngineBatch, KeyRange
 
 CHECKPOINT_FILE = "pairs.bin"
 _LENGTHS = struct.Struct(">II")  # of key and value, before each pair of a checkpoint
@@ -84,20 +83,20 @@ class _Store:
         return iter(found)
 
     def apply(self, changes: list[_Change | _RangeDelete]) -> list[_Change]:
-        """Make the changes; give the steps back, to be made last first."""
-        back: list[_Change] = []
+        """Apply changes; return the undo log, whose last step is undone first."""
+        undo_log: list[_Change] = []
         for change in changes:
             if len(change) == 3:
                 keys = self.slice(KeyRange(change[0], change[1]))
-                back.extend((key, self.values[key]) for key in keys)
+                undo_log.extend((key, self.values[key]) for key in keys)
                 self._set_all([(key, None) for key in keys])
             else:
-                back.append((change[0], self.values.get(change[0])))
+                undo_log.append((change[0], self.values.get(change[0])))
                 self._set_all([change])
-        return back
+        return undo_log
 
-    def take_back(self, back: list[_Change]) -> None:
-        for step in reversed(back):
+    def undo(self, undo_log: list[_Change]) -> None:
+        for step in reversed(undo_log):
             self._set_all([step])
 
     def _set_all(self, changes: list[_Change]) -> None:
@@ -136,7 +135,7 @@ class MemoryEngine:
     def batch(self) -> MemoryBatch:
         return MemoryBatch()
 
-    def write(self, batch: Batch, *, sync: bool = False, frees: bool = False) -> None:  # noqa: ARG002
+    def write(self, batch: EngineBatch, *, sync: bool = False, frees: bool = False) -> None:  # noqa: ARG002
         if not isinstance(batch, MemoryBatch):
             raise InvariantBroken(reason=f"a MemoryEngine cannot write a {type(batch).__name__}")
         with self._lock:
@@ -144,7 +143,7 @@ class MemoryEngine:
             if batch.spent:
                 raise InvariantBroken(reason="a batch was used again after it was written")
             batch.spent = True
-            self._check_sync_worked()
+            self._check_no_failed_sync()
             if self._write_error is not None:
                 error, self._write_error = self._write_error, None
                 raise error
@@ -157,7 +156,7 @@ class MemoryEngine:
     def sync(self) -> None:
         with self._lock:
             self._check_open()
-            self._check_sync_worked()
+            self._check_no_failed_sync()
             if self._sync_error is not None:
                 error, self._sync_error = self._sync_error, None
                 self._sync_failed = True
@@ -221,7 +220,7 @@ class MemoryEngine:
         return self._sync_failed
 
     def reopen(self) -> None:
-        """Start again; after a failed sync what was not synced is there or not, as the test chose."""
+        """Open again; after a failed sync what was not synced is there or not, as the test chose."""
         with self._lock:
             self._check_open()
             if self._sync_failed and self._survives:
@@ -237,11 +236,11 @@ class MemoryEngine:
             self._life += 1
 
     def crash(self) -> None:
-        """Lose the power: drop what was not synced, and come back."""
+        """Simulate a power cut: drop what was not synced, and open again."""
         with self._lock:
             if self._shared:
                 self._store, self._shared = self._store.copy(), False
-            self._store.take_back(self._unsynced)
+            self._store.undo(self._unsynced)
             self._unsynced.clear()
             self._sync_failed = False
             self._closed = False
@@ -254,7 +253,7 @@ class MemoryEngine:
     def fail_next_sync(self, error: BaseException, *, survives: bool = False) -> None:
         """Make the next sync raise; like RocksDB, the engine then takes no write until it is reopened.
 
-        What it was to sync is gone then, or still there where it `survives`: a disk may do either.
+        What was not synced is gone then, or still there where it `survives`: a disk may do either.
         """
         self._sync_error = error
         self._survives = survives
@@ -270,13 +269,13 @@ class MemoryEngine:
         if self._closed:
             raise InvariantBroken(reason="the engine is closed")
 
-    def _check_sync_worked(self) -> None:
+    def _check_no_failed_sync(self) -> None:
         if self._sync_failed:
             raise StorageFailed(path="memory", reason="a sync failed; the store takes writes after a reopen")
 
 
 class MemorySnapshot:
-    """The engine as it was at one moment."""
+    """The engine at one moment."""
 
     def __init__(self, engine: MemoryEngine, store: _Store, life: int) -> None:
         self._engine = engine

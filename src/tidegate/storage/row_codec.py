@@ -1,10 +1,10 @@
-"""Rows as bytes: the values by the order of their columns, without names; a schema id says which columns.
+"""The encoding of rows: values in the order of their columns, without names; a schema id names the columns.
 
     version u8 | schema id u16 | MessagePack array of the values        a row of a table, in the engine
 
-Numbers are big-endian. MessagePack holds null, booleans, 64-bit integers, doubles, UTF-8 text and bytes as
-they are; DECIMAL is text. A row that is shorter than its table is older than the last columns. The frames
-of streams hold the same arrays.
+Numbers are big-endian. MessagePack has null, booleans, 64-bit integers, doubles, UTF-8 text and bytes;
+DECIMAL is text. A row that is shorter than its table was written before the last columns were added. The
+frames of streams hold the same arrays.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def encode_row(schema_id: int, row: Row) -> bytes:
 
 
 class RowReader:
-    """Reads stored rows of one table as it is now: fills in columns that came later, restores DECIMAL.
+    """Decodes stored rows of one table: fills in columns that were added later, restores DECIMAL.
 
     `missing` has one value for each column, for rows that are older than it; `decimals` are the positions
     of DECIMAL columns.
@@ -54,7 +54,7 @@ class RowReader:
         self._heads = {_HEAD.pack(ROW_VERSION, known) for known in range(1, schema_id + 1)}
 
     def row(self, stored: bytes, place: Callable[[], str]) -> Row:
-        """Return the row of stored bytes; StorageCorrupt names the place that the caller tells."""
+        """Return the row of stored bytes; StorageCorrupt names the place that `place` returns."""
         if stored[:3] not in self._heads:
             version, schema_id = _HEAD.unpack(stored[:3].ljust(3, b"\0"))
             reason = (
@@ -68,7 +68,7 @@ class RowReader:
         return self.filled(values)
 
     def filled(self, values: list[Any]) -> Row:
-        """Return a whole row of decoded values."""
+        """Return decoded values as a row with all columns."""
         if len(values) < len(self._missing):
             values.extend(self._missing[len(values) :])
         for position in self._decimals:

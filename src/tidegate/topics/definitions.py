@@ -1,9 +1,7 @@
-"""Topic definitions: takes a name and a number of partitions, gives the topic, keeps it under its own id.
+"""The definitions of topics: id, name, partitions and retention.
 
-A topic's id is never given out twice, so a topic that is deleted and made again shares nothing with the old
+A topic's id is never used twice, so a topic that is deleted and created again shares nothing with the old
 one. A name belongs to a tenant: in another one it is not found.
-
-What people are told when they change a topic.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import msgspec
 from tidegate.errors import (
     PartitionNotFound,
     RequestInvalid,
-    StorageCorrupt,
     TopicExists,
     TopicNotFound,
     TopicReplaced,
@@ -29,21 +26,22 @@ from tidegate.storage.engine import Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import I64_MAX
 from tidegate.topics import keys
+from tidegate.topics.versions import decode_versioned
 
 _ID = struct.Struct(">Q")
 DEFINITION_VERSION = 1
-# A hundred years: longer is "for ever", and a time that far back still fits into 64 bits of microseconds.
+# A hundred years; a time that far back still fits into 64 bits of microseconds.
 RETENTION_SECONDS_MAX = 100 * 366 * 86_400
-# A key takes 63 bytes for so long, and for half as long again until its segment goes.
+# A key takes 63 bytes for so long, and for half as long again until its segment expires.
 DEDUP_SECONDS_MAX = 100 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """How long, and how much of, a topic is kept; None is without limit. Bytes are those of one partition.
+    """The retention of a topic by age and by bytes of one partition; None is without limit.
 
-    `dedup_seconds` is how long its dedup keys are remembered, whatever becomes of their messages; None is a
-    topic that takes none.
+    `dedup_seconds` is how long its dedup keys are remembered, whether or not their messages are still in the
+    log; None is a topic without dedup keys.
     """
 
     seconds: int | None = None
@@ -61,7 +59,7 @@ class Retention:
 
     @property
     def is_endless(self) -> bool:
-        """Whether all messages are kept."""
+        """True if no message ever expires."""
         return self.seconds is None and self.max_bytes is None
 
 
@@ -74,7 +72,7 @@ def _check_limit(unit: str, value: int | None, most: int) -> None:
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic's name and shape."""
+    """The definition of a topic."""
 
     id: int
     name: str
@@ -88,27 +86,27 @@ class Topic(msgspec.Struct, frozen=True):
 
     @property
     def retention(self) -> Retention:
-        """How long, and how much, is kept."""
+        """The retention of the topic."""
         return Retention(self.retention_seconds, self.retention_max_bytes, self.dedup_seconds)
 
     @property
     def is_dead(self) -> bool:
-        """Whether this is a topic of dead letters; it has none of its own."""
+        """True for a topic of dead letters, which has no dead letters of its own."""
         return self.name.endswith(DEAD_SUFFIX)
 
     @property
     def dead_name(self) -> str:
-        """The name of the topic that keeps this one's dead letters."""
+        """The name of the topic of this one's dead letters."""
         return self.name + DEAD_SUFFIX
 
     def check_partition(self, partition: int) -> int:
-        """Return the partition back, or say which ones there are."""
+        """Return the partition, or raise PartitionNotFound."""
         if not 0 <= partition < self.partitions:
             raise PartitionNotFound(topic=self.name, partition=partition, last=self.partitions - 1)
         return partition
 
     def check_id(self, topic_id: int | None) -> None:
-        """Refuse a reader that has offsets of an earlier topic of this name."""
+        """Raise TopicReplaced for a reader that has offsets of an earlier topic of this name."""
         if topic_id is not None and topic_id != self.id:
             raise TopicReplaced(topic=self.name)
 
@@ -118,7 +116,7 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class TopicDirectory:
-    """All topics by tenant and name. Reads are from memory; a change is seen once it is durable."""
+    """All topics by tenant and name. Reads are from memory; a change is visible once it is durable."""
 
     def __init__(self, reader: Reader, partitions_max: int) -> None:
         self._reader = reader
@@ -128,7 +126,7 @@ class TopicDirectory:
         self.reload()
 
     def reload(self) -> None:
-        """Read every definition again: the engine was opened anew, and the disk is right."""
+        """Read every definition again: the engine was reopened, and the disk decides."""
         found = [_decoded(key, value) for key, value in self._reader.scan(keys.definition_range())]
         self._by_name = {(topic.tenant, topic.name): topic for topic in found}
         self._by_id = {topic.id: topic for topic in found}
@@ -165,7 +163,7 @@ class TopicDirectory:
         now_us: int,
         retention: Retention = Retention(),  # noqa: B008 - frozen
     ) -> Topic:
-        """Make a topic; a name that is taken is refused."""
+        """Create a topic; raise TopicExists for a name that is taken."""
         check_topic_name(name)
         self._check_partitions(partitions)
         if (tenant, name) in self._by_name:
@@ -196,9 +194,9 @@ class TopicDirectory:
         partitions: int | None = None,
         retention: Retention | None = None,
     ) -> Topic:
-        """Add partitions, or keep more or less from now on; what is None stays as it is.
+        """Add partitions, or change the retention; what is None stays as it is.
 
-        Partitions cannot be taken away: their messages would be lost.
+        Partitions cannot be removed: their messages would be lost.
         """
         after = staged_topic(staging, topic)
         if partitions is not None:
@@ -213,8 +211,7 @@ class TopicDirectory:
         if retention is not None:
             if retention.dedup_seconds is None and after.dedup_seconds is not None:
                 # Nobody would remove them any more.
-                span = keys.dedup_everything(topic.id)
-                staging.delete_range(span.start, span.stop)
+                staging.delete_keys(keys.dedup_everything(topic.id))
             after = msgspec.structs.replace(
                 after,
                 retention_seconds=retention.seconds,
@@ -225,12 +222,12 @@ class TopicDirectory:
         return after
 
     def stage_dead(self, staging: Staging, topic: Topic, now_us: int) -> Topic:
-        """Return the topic of a topic's dead letters, made at the first one: it keeps everything."""
+        """Return the topic of a topic's dead letters; the first one creates it, with unlimited retention."""
         known = self._by_name.get((topic.tenant, topic.dead_name))
         if known is not None:
             return known
-        # Not durable yet, but perhaps made by this very change a moment ago. A change before it in the group
-        # cannot have made it: that one ended its group.
+        # Not durable yet, but perhaps created by this same change. A change before it in the group cannot
+        # have created it: that one would have closed its group.
         for key, value in staging.written().items():
             if value is not None and keys.is_definition(key):
                 made = _decoded(key, value)
@@ -239,11 +236,11 @@ class TopicDirectory:
         return self.stage_create(staging, topic.tenant, topic.dead_name, topic.partitions, now_us)
 
     def stage_delete(self, staging: Staging, tenant: str, name: str) -> Topic:
-        """Remove a topic and every byte of it."""
+        """Remove a topic and everything of it."""
         topic = self.get(tenant, name)
         staging.delete(keys.definition_key(topic.id))
         for span in keys.everything_of(topic.id):
-            staging.delete_range(span.start, span.stop)
+            staging.delete_keys(span)
         staging.when_durable(lambda: self._forget(topic))
         return topic
 
@@ -268,7 +265,7 @@ class TopicDirectory:
 
 
 def staged_topic(staging: Staging, topic: Topic) -> Topic:
-    """Return a topic as it is while a change is staged."""
+    """Return a topic as the changes staged so far leave it."""
     key = keys.definition_key(topic.id)
     stored = staging.get(key)
     if stored is None:
@@ -278,17 +275,11 @@ def staged_topic(staging: Staging, topic: Topic) -> Topic:
 
 def _decoded(key: bytes, value: bytes) -> Topic:
     place = f"the definition of topic {keys.topic_id_of(key)}"
-    try:
-        topic = msgspec.json.decode(value, type=Topic)
-    except msgspec.DecodeError as problem:
-        raise StorageCorrupt(place=place, reason=str(problem)) from problem
-    if topic.version != DEFINITION_VERSION:
-        raise StorageCorrupt(place=place, reason=f"version {topic.version}, this reads {DEFINITION_VERSION}")
-    return topic
+    return decode_versioned(value, Topic, DEFINITION_VERSION, place)
 
 
 def order_notice(topic: str, before: int, after: int) -> str:
-    """Return what more partitions do to the order of keys."""
+    """Return the notice of what more partitions do to the order of keys."""
     return (
         f"Topic '{topic}' has {after} partitions now, not {before}. A key may have another partition from "
         "here on: its new messages can be read before its older ones. Whoever needs the order of a key reads "

@@ -1,16 +1,16 @@
-"""Where a topic's bytes lie: the one place that builds and parses keys of topics.
+"""The keys of topics in the engine.
 
-definition    TOPIC | topic id u64                                    the topic's name and shape
+definition    TOPIC | topic id u64                                    the topic's definition
 counters      TOPIC_COUNTER | topic id u64 | partition u32            next offset, log start, last time and id
 record batch  TOPIC_LOG | topic id u64 | partition u32 | offset u64   messages, by their first offset
 time index    TOPIC_TIME | topic id u64 | partition u32 | i64 | u64   bytes before it, by time and base offset
-producer      TOPIC_PRODUCER | topic id u64 | digest of its id, 16    what an idempotent producer sent last
-dedup key     TOPIC_DEDUP | topic id u64 | 1 | segment u64 | 16       where its message went, by digest
-dedup book    TOPIC_DEDUP | topic id u64 | 0                          its newest time, and its segments
-next id       SYSTEM | 1 u32                                          the next topic id, never given out twice
+producer      TOPIC_PRODUCER | topic id u64 | digest of its id, 16    an idempotent producer's last requests
+dedup key     TOPIC_DEDUP | topic id u64 | 1 | segment u64 | 16       the position of its message, by digest
+segments      TOPIC_DEDUP | topic id u64 | 0                          segments of dedup keys, and a time
+next id       SYSTEM | 1 u32                                          the next topic id; ids are never reused
 
 All fixed width and big-endian, so that byte order is offset order and a range scan is a read. Groups, leases,
-routes, payload schemas and parts of a batch lie under the topic's id as well, each in a key space of its own.
+routes, payload schemas and parts of a batch have the topic's id in front as well, each in its own key space.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NEXT_ID = join(KeySpace.SYSTEM, u32(1))
 _OFFSET_AT = 13
 _TIME_AT = 13
 _TIME_OFFSET_AT = 21
-# Where everything of a topic lies, by its id, but for its definition.
+# The key spaces of a topic's data, by its id; its definition is apart.
 _SPACES = (
     KeySpace.TOPIC_COUNTER,
     KeySpace.TOPIC_LOG,
@@ -38,21 +38,21 @@ _SPACES = (
     KeySpace.TOPIC_PART,
     KeySpace.TOPIC_DEDUP,
 )
-_DEDUP_BOOK, _DEDUP_KEY = u8(0), u8(1)
+_DEDUP_SEGMENTS, _DEDUP_KEY = u8(0), u8(1)
 
 
 def definition_key(topic_id: int) -> bytes:
-    """Key of a topic's definition."""
+    """Return the key of a topic's definition."""
     return join(KeySpace.TOPIC, u64(topic_id))
 
 
 def definition_range() -> KeyRange:
-    """Keys of all definitions."""
+    """Return the keys of all definitions."""
     return prefix_range(KeySpace.TOPIC)
 
 
 def is_definition(key: bytes) -> bool:
-    """Return whether a key is that of a topic's definition."""
+    """True for the key of a topic's definition."""
     return key[:1] == KeySpace.TOPIC
 
 
@@ -62,12 +62,12 @@ def topic_id_of(key: bytes) -> int:
 
 
 def counter_key(topic_id: int, partition: int) -> bytes:
-    """Key of a partition's counters."""
+    """Return the key of a partition's counters."""
     return join(KeySpace.TOPIC_COUNTER, u64(topic_id), u32(partition))
 
 
 def record_key(topic_id: int, partition: int, base_offset: int) -> bytes:
-    """Key of a record batch."""
+    """Return the key of a record batch."""
     return join(KeySpace.TOPIC_LOG, u64(topic_id), u32(partition), u64(base_offset))
 
 
@@ -77,12 +77,12 @@ def base_offset_of(key: bytes) -> int:
 
 
 def record_range(topic_id: int, partition: int, start: int, stop: int) -> KeyRange:
-    """Keys of the record batches whose base offset is in a half-open range."""
+    """Return the keys of the record batches whose base offset is in a half-open range."""
     return KeyRange(record_key(topic_id, partition, start), record_key(topic_id, partition, stop))
 
 
 def time_key(topic_id: int, partition: int, time_us: int, base_offset: int) -> bytes:
-    """Key of an entry of the time index."""
+    """Return the key of an entry of the time index."""
     return join(KeySpace.TOPIC_TIME, u64(topic_id), u32(partition), i64(time_us), u64(base_offset))
 
 
@@ -92,12 +92,12 @@ def time_of(key: bytes) -> tuple[int, int]:
 
 
 def time_range(topic_id: int, partition: int) -> KeyRange:
-    """Keys of the time index of a partition."""
+    """Return the keys of the time index of a partition."""
     return prefix_range(join(KeySpace.TOPIC_TIME, u64(topic_id), u32(partition)))
 
 
 def producer_key(topic_id: int, producer_id: str) -> bytes:
-    """Key of what a producer sent last."""
+    """Return the key of an idempotent producer's last requests."""
     digest = hashlib.blake2b(producer_id.encode(), digest_size=16).digest()
     return join(KeySpace.TOPIC_PRODUCER, u64(topic_id), digest)
 
@@ -105,33 +105,33 @@ def producer_key(topic_id: int, producer_id: str) -> bytes:
 def dedup_digest(dedup_key: str) -> bytes:
     """Return the 16 bytes that stand for a dedup key: BLAKE2b-128 of its UTF-8.
 
-    Strangers choose these keys, and with a digest that can be forged (xxh3 can) one of them could make the
-    message of another look like a duplicate. For BLAKE2b that takes 2^128 tries, and it needs no secret that
-    a backup would have to carry. Two keys that collide, after 2^64 tries, are both the forger's own.
+    Users choose these keys, and with a digest that can be forged (xxh3 can) one user could make the message
+    of another look like a duplicate. For BLAKE2b that takes 2^128 tries, and it needs no secret that a backup
+    would have to carry. Two keys that collide, after 2^64 tries, are both the attacker's own.
     """
     return hashlib.blake2b(dedup_key.encode(), digest_size=16).digest()
 
 
-def dedup_book_key(topic_id: int) -> bytes:
-    """Key of what a topic knows of its dedup keys as a whole."""
-    return join(KeySpace.TOPIC_DEDUP, u64(topic_id), _DEDUP_BOOK)
+def dedup_segments_key(topic_id: int) -> bytes:
+    """Return the key of the list of a topic's segments of dedup keys."""
+    return join(KeySpace.TOPIC_DEDUP, u64(topic_id), _DEDUP_SEGMENTS)
 
 
 def dedup_prefix(topic_id: int, segment: int) -> bytes:
-    """What the keys of a segment's dedup keys begin with; their digests follow."""
+    """Return the prefix of the keys of a segment; the digests of dedup keys follow."""
     return join(KeySpace.TOPIC_DEDUP, u64(topic_id), _DEDUP_KEY, u64(segment))
 
 
 def dedup_range(topic_id: int, start: int, stop: int) -> KeyRange:
-    """Dedup keys of the segments in a half-open range."""
+    """Return the dedup keys of the segments in a half-open range."""
     return KeyRange(dedup_prefix(topic_id, start), dedup_prefix(topic_id, stop))
 
 
 def dedup_everything(topic_id: int) -> KeyRange:
-    """All that a topic knows of dedup keys."""
+    """Return all keys of a topic that have to do with dedup keys."""
     return prefix_range(join(KeySpace.TOPIC_DEDUP, u64(topic_id)))
 
 
 def everything_of(topic_id: int) -> list[KeyRange]:
-    """Ranges that hold all keys of one topic but its definition."""
+    """Return ranges that hold all keys of one topic but its definition."""
     return [prefix_range(join(space, u64(topic_id))) for space in _SPACES]

@@ -1,10 +1,10 @@
-"""Payload schemas: takes tables that feed a topic, gives the columns of their payloads, keeps them by number.
+"""Payload schemas: the columns of the tables that feed a topic, by the number that record batches name.
 
     TOPIC_SCHEMA | topic id u64 | number u16 → the schema as JSON
 
-A routed payload is values without names, and its record batch says under which schema of the topic they were
-written. A schema is kept as long as its topic, so messages stay readable after columns were added to the
-table and after the table is gone.
+A routed payload is values without names, and its record batch names the schema of the topic under which they
+were written. A schema is stored as long as its topic, so messages stay readable after columns were added to
+the table and after the table is dropped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from tidegate.model.tables import Table, TableColumn
 from tidegate.storage.engine import KeyRange, Reader
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u16, read_u64, u16, u64
+from tidegate.topics.versions import decode_versioned
 
 SCHEMA_VERSION = 1
-NUMBER_MAX = 0xFFFF  # what the header of a record batch has room for
+NUMBER_MAX = 0xFFFF  # the header of a record batch has two bytes for it
 _NUMBER_AT = 9
 
 
 class PayloadSchema(msgspec.Struct, frozen=True):
-    """The columns of a table at one moment of its life, as one topic numbers them."""
+    """The columns of a table at one version of its schema, with their number in one topic."""
 
     number: int
     table_id: int
@@ -36,19 +37,19 @@ class PayloadSchema(msgspec.Struct, frozen=True):
 
 
 def schema_key(topic_id: int, number: int) -> bytes:
-    """Key of one schema of a topic."""
+    """Return the key of one schema of a topic."""
     return join(KeySpace.TOPIC_SCHEMA, u64(topic_id), u16(number))
 
 
 def schema_range(topic_id: int | None = None) -> KeyRange:
-    """Keys of all schemas of a topic, or of all topics."""
+    """Return the keys of all schemas of a topic, or of all topics."""
     return prefix_range(join(KeySpace.TOPIC_SCHEMA, b"" if topic_id is None else u64(topic_id)))
 
 
 class PayloadSchemas:
-    """The schemas of all topics. Numbers are given on the committer's thread; reads are for any.
+    """The schemas of all topics. Numbers are assigned on the committer's thread; reads are for any.
 
-    Reads are from memory; a schema is seen once it is durable, before the messages that are written under it.
+    Reads are from memory; a schema is visible once it is durable, before the messages written under it.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -58,7 +59,7 @@ class PayloadSchemas:
         self.reload()
 
     def reload(self) -> None:
-        """Read every schema again: the engine was opened anew, and the disk is right."""
+        """Read every schema again: the engine was reopened, and the disk decides."""
         by_topic: dict[int, dict[int, PayloadSchema]] = {}
         for key, value in self._reader.scan(schema_range()):
             schema = _decoded(key, value)
@@ -71,12 +72,12 @@ class PayloadSchemas:
         self._by_topic = by_topic
 
     def forget(self, topic_id: int) -> None:
-        """Drop what is remembered of a topic that is gone."""
+        """Drop the schemas of a topic that is gone."""
         for schema in self._by_topic.pop(topic_id, {}).values():
             self._numbers.pop((topic_id, schema.table_id, schema.schema_id), None)
 
     def get(self, topic_id: int, number: int) -> PayloadSchema:
-        """Return one schema of a topic; StorageCorrupt when messages name one that is not there."""
+        """Return one schema of a topic; raise StorageCorrupt when messages name one that is missing."""
         schema = self._by_topic.get(topic_id, {}).get(number)
         if schema is not None:
             return schema
@@ -91,10 +92,7 @@ class PayloadSchemas:
         return sorted(self._by_topic.get(topic_id, {}).values(), key=lambda schema: schema.number)
 
     def stage_number(self, staging: Staging, topic_id: int, table: Table, now_us: int) -> int:
-        """Return the number of a table's columns in a topic.
-
-        The first time they are written with the rows.
-        """
+        """Return the number of a table's columns in a topic; the first time, write them with the rows."""
         known = self._numbers.get((topic_id, table.id, table.schema_id))
         if known is not None:
             return known
@@ -118,7 +116,7 @@ class PayloadSchemas:
         return schema.number
 
     def _remember(self, topic_id: int, schema: PayloadSchema) -> None:
-        # A new dict, so that a reader on another thread never sees one that grows.
+        # A new dict, so that a reader on another thread never iterates over one that changes.
         self._by_topic[topic_id] = {**self._by_topic.get(topic_id, {}), schema.number: schema}
         self._numbers[topic_id, schema.table_id, schema.schema_id] = schema.number
 
@@ -132,12 +130,7 @@ def _schema_of(number: int, table: Table, now_us: int) -> PayloadSchema:
 def _decoded(key: bytes, value: bytes) -> PayloadSchema:
     number = read_u16(key, _NUMBER_AT)
     place = f"payload schema {number} of topic {read_u64(key, 1)}"
-    try:
-        schema = msgspec.json.decode(value, type=PayloadSchema)
-    except msgspec.DecodeError as problem:
-        raise StorageCorrupt(place=place, reason=str(problem)) from problem
-    if schema.version != SCHEMA_VERSION:
-        raise StorageCorrupt(place=place, reason=f"version {schema.version}, this reads {SCHEMA_VERSION}")
+    schema = decode_versioned(value, PayloadSchema, SCHEMA_VERSION, place)
     if schema.number != number:
         raise StorageCorrupt(place=place, reason=f"it says that it is number {schema.number}")
     return schema

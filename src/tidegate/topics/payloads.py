@@ -1,4 +1,4 @@
-"""Payloads of routed changes: binary inside, JSON outside. Version 1, by the codec of the record batch.
+"""Payloads of routed changes: MessagePack in the log, JSON for readers. Version 1, by codec.
 
     codec 0  text   the payload is JSON text, as it was published
     codec 1  key    MessagePack array of the primary key's values, and the preview behind them, if any
@@ -6,14 +6,12 @@
     codec 3  diff   MessagePack array: [0, row] inserted · [1, row] deleted ·
                     [2, key, places of the columns that differ, their old values, their new values] updated
 
-Values lie by the order of the columns in the payload schema that the record batch names, as `storage.rows`
-writes them. Outside every payload is one line of JSON, with values as answers of SQL give them, but for JSON
-columns, which are values and not text.
+Values are in the order of the columns in the payload schema that the record batch names, encoded as by
+`storage.row_codec`. Readers get every payload as one line of JSON, with values as answers of SQL have them,
+except that values of JSON columns are embedded and not text.
 
-Routed payloads as JSON: takes MessagePack arrays of many messages, gives one line of JSON for each.
-
-Works column by column, so that a message costs a few microseconds: one decode for all messages, one
-conversion for each column that JSON shows otherwise, one encode for all lines.
+The conversion to JSON works column by column, so that a message costs a few microseconds: one decode for all
+messages, one conversion for each column whose JSON differs from its stored value, one encode for all lines.
 """
 
 from __future__ import annotations
@@ -26,14 +24,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import UNSET
 
 from tidegate.errors import InvariantBroken, StorageCorrupt, TimeRangeInvalid
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableColumn, Value, positions_of
-from tidegate.model.timeranges import TIME_US_MAX, TIME_US_MIN, format_time
-from tidegate.model.values import json_column
+from tidegate.model.values import json_dates, json_times
 from tidegate.topics.payload_schemas import PayloadSchema
 
 CODEC_TEXT, CODEC_KEY, CODEC_FULL, CODEC_DIFF = range(4)
@@ -42,7 +38,7 @@ INSERTED, DELETED, UPDATED = range(3)
 
 _ARRAY_HEAD = b"\xdd"  # MessagePack: an array whose length is a u32
 _encode = msgspec.msgpack.Encoder().encode
-# What a payload can bring up that is not as it was written.
+# What decoding a damaged payload may raise.
 _DAMAGE = (
     *(msgspec.DecodeError, TimeRangeInvalid),
     *(ValueError, TypeError, LookupError, ArithmeticError, RecursionError),
@@ -55,30 +51,30 @@ def encode_full(rows: Sequence[Row]) -> list[bytes]:
 
 
 def encode_keys(columns: Sequence[Sequence[Value]], previews: Sequence[str] | None = None) -> list[bytes]:
-    """Return the payloads of primary keys, which come by their columns, with previews where there are any."""
+    """Return the payloads of primary keys, given as columns, with previews where there are any."""
     return list(map(_encode, zip(*columns, *([previews] if previews is not None else []), strict=True)))
 
 
 class DiffEncoder:
-    """Writes what changed in rows of one table; a NaN is the same as a NaN here, and 0 is not -0."""
+    """Encodes the differences of rows of one table; a NaN equals a NaN here, and 0 is not -0."""
 
     def __init__(self, table: Table) -> None:
         kinds = [column.type.name for column in table.columns]
         self._key = table.key_positions
-        # Values of these types may be equal and still not the same.
+        # Values of these types may compare equal and be encoded differently.
         self._loose = [place for place, kind in enumerate(kinds) if kind in ("DOUBLE", "DECIMAL")]
         self._strict = [place for place, kind in enumerate(kinds) if kind not in ("DOUBLE", "DECIMAL")]
 
     def inserted(self, rows: Sequence[Row]) -> list[bytes]:
-        """Return the payloads of rows that came."""
+        """Return the payloads of inserted rows."""
         return [_encode((INSERTED, row)) for row in rows]
 
     def deleted(self, rows: Sequence[Row]) -> list[bytes]:
-        """Return the payloads of rows that went."""
+        """Return the payloads of deleted rows."""
         return [_encode((DELETED, row)) for row in rows]
 
     def updated(self, old_rows: Iterable[Row], new_rows: Iterable[Row]) -> list[bytes]:
-        """Return the payloads of rows that stayed, and what they were before."""
+        """Return the payloads of updated rows."""
         return [self._updated(old, new) for old, new in zip(old_rows, new_rows, strict=True)]
 
     def _updated(self, old: Row, new: Row) -> bytes:
@@ -93,7 +89,7 @@ class DiffEncoder:
 def json_batch(
     batch: pa.RecordBatch, codec: int, schema: PayloadSchema | None, place: str = "a topic"
 ) -> pa.RecordBatch:
-    """Return messages with their payloads as JSON text; StorageCorrupt names the place and the message."""
+    """Return messages with their payloads as JSON text; StorageCorrupt names `place` and the message."""
     if codec == CODEC_TEXT or batch.num_rows == 0:
         return batch
     if codec not in (CODEC_KEY, CODEC_FULL, CODEC_DIFF):
@@ -138,7 +134,7 @@ def _texts(writer: TextWriter, codec: int, payloads: pa.Array) -> pa.Array:
 
 
 def _packed(payloads: pa.Array) -> bytes:
-    """Return one MessagePack array of all payloads: they lie side by side already."""
+    """Return one MessagePack array of all payloads, which are contiguous in the column."""
     _, offsets_buffer, values = payloads.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int32)[payloads.offset : payloads.offset + len(payloads) + 1]
     inside = memoryview(values)[int(offsets[0]) : int(offsets[-1])] if values is not None else b""
@@ -150,7 +146,7 @@ def _joined(payloads: Sequence[bytes]) -> bytes:
 
 
 def _cut(lines: bytes, count: int) -> pa.Array:
-    """Return the lines of a text as strings, without their ends."""
+    """Return the lines of a text as strings, without line ends."""
     chars = np.frombuffer(lines, np.uint8)
     ends = np.flatnonzero(chars == ord("\n"))
     if len(ends) != count:
@@ -177,7 +173,7 @@ def _damage(batch: pa.RecordBatch, codec: int, schema: PayloadSchema, place: str
 
 PREVIEW_NAME = "_preview"
 
-# What MessagePack holds for a value of each type.
+# The MessagePack type of the values of each column type.
 _STORED: dict[str, type] = {
     "BOOLEAN": bool,
     "INT": int,
@@ -191,10 +187,6 @@ _STORED: dict[str, type] = {
     "JSON": str,
     "UUID": str,
 }
-# Below this many moments Python is quicker than a call of Arrow.
-_TIMES_MIN = 32
-_WHOLE_SECOND = r"\.000000$"
-_WHOLE_MILLISECOND = r"(\.\d{3})000$"
 
 Column = tuple[str, ColumnType]
 _encode_lines = msgspec.json.Encoder().encode_lines
@@ -202,7 +194,7 @@ _decode_loose = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 
 class TextWriter:
-    """Writes the payloads of one payload schema."""
+    """Encodes the payloads of one payload schema as lines of JSON."""
 
     def __init__(self, columns: Sequence[Column], key_places: Sequence[int]) -> None:
         self._columns = list(columns)
@@ -260,13 +252,15 @@ class TextWriter:
     def _inserted(self, messages: Sequence[Sequence[Any]]) -> list[Any]:
         columns = self._row_columns(messages)
         return self._whole(
-            columns, [[UNSET if new is None else _Both(None, new) for new in column] for column in columns]
+            columns,
+            [[UNSET if new is None else _ValueChange(None, new) for new in column] for column in columns],
         )
 
     def _deleted(self, messages: Sequence[Sequence[Any]]) -> list[Any]:
         columns = self._row_columns(messages)
         return self._whole(
-            columns, [[UNSET if old is None else _Both(old, None) for old in column] for column in columns]
+            columns,
+            [[UNSET if old is None else _ValueChange(old, None) for old in column] for column in columns],
         )
 
     def _row_columns(self, messages: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
@@ -278,7 +272,7 @@ class TextWriter:
         return list(map(_Difference, keys, map(self._row, *both)))
 
     def _updated(self, messages: Sequence[Sequence[Any]]) -> list[Any]:
-        # All values of a column are converted together, and taken out again in the order they went in.
+        # All values of a column are converted together, and consumed in the order they were added.
         pools: list[list[Any]] = [[] for _ in self._columns]
         for _, places, old, new in messages:
             for place, before, after in zip(places, old, new, strict=True):
@@ -286,14 +280,14 @@ class TextWriter:
         shown = [iter(_shown(pool, kind)) for pool, (_, kind) in zip(pools, self._columns, strict=True)]
         names = self._names
         changed = [
-            {names[place]: _Both(next(shown[place]), next(shown[place])) for place in places}
+            {names[place]: _ValueChange(next(shown[place]), next(shown[place])) for place in places}
             for _, places, _, _ in messages
         ]
         keys = map(self._key_row, *self._key_columns([key for key, _, _, _ in messages]))
         return list(map(_Difference, keys, changed))
 
 
-class _Both(msgspec.Struct, gc=False):
+class _ValueChange(msgspec.Struct, gc=False):
     """A value before and after."""
 
     old: Any
@@ -301,18 +295,18 @@ class _Both(msgspec.Struct, gc=False):
 
 
 class _Difference(msgspec.Struct, gc=False):
-    """A row's primary key and what changed in it."""
+    """A row's primary key and its changed columns."""
 
     key: Any
     changed: Any
 
 
 def _maker(names: Sequence[str]) -> Callable[..., Any]:
-    """Return the function that makes an object of values, as quick to make and to write as there is."""
+    """Return a fast function from values to an object that JSON writes with these names."""
     fields: list[tuple[str, Any]] = [(f"field_{place}", Any) for place in range(len(names))]
     spelled = {field: name for (field, _), name in zip(fields, names, strict=True)}
     if any(char in name for name in names for char in '"\\'):
-        # A struct writes the names of its fields as they are.
+        # A struct writes the names of its fields without escapes.
         return lambda *values: {
             name: value for name, value in zip(names, values, strict=True) if value is not UNSET
         }
@@ -329,23 +323,9 @@ def _shown_columns(columns: Iterable[Sequence[Any]], kinds: Sequence[Column]) ->
 
 
 def _shown(values: Sequence[Any], kind: ColumnType) -> Sequence[Any]:
-    """Return values as the JSON writer takes them; it shows BYTES, NaN and the infinities by itself."""
+    """Return values as the JSON encoder takes them; it converts BYTES, NaN and the infinities by itself."""
     convert = _CONVERTERS.get(kind.name)
     return values if convert is None else convert(values)
-
-
-def _times(values: Sequence[Any]) -> list[Any]:
-    if len(values) < _TIMES_MIN:
-        return [None if value is None else format_time(value) for value in values]
-    moments = pa.array(values, pa.int64())
-    ends = pc.min_max(moments).as_py()
-    if ends["min"] is not None and (ends["min"] < TIME_US_MIN or ends["max"] > TIME_US_MAX):
-        raise ValueError("a moment is outside the years 1 to 9999")
-    text = moments.cast(pa.timestamp("us")).cast(pa.string())
-    short = pc.replace_substring_regex(text, pattern=_WHOLE_SECOND, replacement="")
-    short = pc.replace_substring_regex(short, pattern=_WHOLE_MILLISECOND, replacement=r"\1")
-    marked = pc.binary_join_element_wise(pc.replace_substring(short, " ", "T", max_replacements=1), "Z", "")
-    return marked.to_pylist()  # type: ignore[no-any-return]
 
 
 def _decimals(values: Sequence[Any]) -> list[Any]:
@@ -353,17 +333,13 @@ def _decimals(values: Sequence[Any]) -> list[Any]:
 
 
 def _documents(values: Sequence[Any]) -> list[Any]:
-    """Return JSON texts as they are, but on one line: a line end in JSON can only stand between its parts."""
+    """Return JSON texts on one line: a line end in JSON can only be between its tokens."""
     return [None if value is None else msgspec.Raw(value.replace("\n", " ")) for value in values]
 
 
-def _dates(values: Sequence[Any]) -> list[Any]:
-    return json_column(values, ColumnType.DATE)
-
-
 _CONVERTERS: dict[str, Callable[[Sequence[Any]], list[Any]]] = {
-    "TIMESTAMP": _times,
+    "TIMESTAMP": json_times,
     "DECIMAL": _decimals,
     "JSON": _documents,
-    "DATE": _dates,
+    "DATE": json_dates,
 }

@@ -1,9 +1,9 @@
-"""Idempotent producers: takes sequence numbers, gives back what was stored before, keeps the last requests.
+"""Idempotent producers: their sequence numbers and last requests.
 
-A producer numbers its messages from 0. What it repeats is answered as it was the first time and stored
-once; what it skips is refused. The memory of a producer is in the same write batch as its messages, so the
-two never differ. Remembered are the places of the messages of the last `REQUESTS_KEPT` requests; their ids
-are read from the log.
+A producer numbers its messages from 0. Messages that it repeats are answered as the first time and stored
+once; a gap is refused. The state of a producer is in the same write batch as its messages, so the two never
+differ. It has the positions of the messages of the last `REQUESTS_KEPT` requests; their ids are read from the
+log.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tidegate.storage.group_commit import Staging
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
 
-# A client has one request under way, or a few; older answers cannot be asked for by a retry.
+# A client has one request under way, or a few; a retry never repeats older ones.
 REQUESTS_KEPT = 8
-# Each request rewrites the memory: of large requests fewer are kept, the last one always.
+# Each request rewrites the state: of large requests fewer are stored, the last one always.
 MESSAGES_KEPT = 8192
-MEMORY_VERSION = 1
+STATE_VERSION = 1
 
 
-class Placed(msgspec.Struct, array_like=True):
-    """Where the messages of one request went: a partition and an offset for each, as packed integers.
+class ProducerRequest(msgspec.Struct, array_like=True):
+    """The positions of the messages of one request: a partition and an offset for each, as packed integers.
 
-    `duplicates`, empty where there is none, has the message id of the first one for each that was dropped as
-    its duplicate, and 0 for each that was stored.
+    `duplicates` has the id of the first message for each that was dropped as its duplicate, and 0 for each
+    that was stored; it is empty where there are no duplicates.
     """
 
     sequence: int
@@ -38,8 +38,8 @@ class Placed(msgspec.Struct, array_like=True):
     @classmethod
     def of(
         cls, sequence: int, partitions: np.ndarray, offsets: np.ndarray, duplicates: np.ndarray | None
-    ) -> Placed:
-        """Pack the places of messages from a number on."""
+    ) -> ProducerRequest:
+        """Return the request of messages whose sequence numbers begin at `sequence`."""
         return cls(
             sequence,
             partitions.astype(np.uint32).tobytes(),
@@ -48,7 +48,7 @@ class Placed(msgspec.Struct, array_like=True):
         )
 
     def ids_of_first(self) -> bytes:
-        """Return the ids of the first messages of duplicates, one for each message."""
+        """Return the ids of the first messages of duplicates: 8 bytes for each message."""
         return self.duplicates or bytes(8 * self.count)
 
     @property
@@ -57,18 +57,18 @@ class Placed(msgspec.Struct, array_like=True):
         return len(self.partitions) // 4
 
 
-class Memory(msgspec.Struct, array_like=True):
-    """What is remembered of one producer of one topic."""
+class ProducerState(msgspec.Struct, array_like=True):
+    """The state of one producer of one topic; `expected` is its next sequence number."""
 
-    version: int = MEMORY_VERSION
+    version: int = STATE_VERSION
     producer: str = ""
     expected: int = 0
-    requests: list[Placed] = []
+    requests: list[ProducerRequest] = []
 
-    def places(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the partitions and offsets of the messages numbered `start` ≤ sequence < `stop`.
+    def positions(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return partitions, offsets and ids of the messages `start` ≤ sequence < `stop`.
 
-        The third are message ids, of those that were duplicates alone; 0 is one that was stored.
+        Only duplicates have an id here; it is 0 for messages that were stored.
         """
         if start < stop and (not self.requests or start < self.requests[0].sequence):
             raise SequenceTooOld(producer=self.producer, sequence=start, kept=REQUESTS_KEPT)
@@ -84,18 +84,18 @@ class Memory(msgspec.Struct, array_like=True):
         )
 
 
-def recall(staging: Staging, topic: Topic, producer: str, sequence: int) -> Memory:
-    """Return what is remembered; refuse a sequence that skips messages."""
+def recall(staging: Staging, topic: Topic, producer: str, sequence: int) -> ProducerState:
+    """Return the state of a producer; raise SequenceGap for a sequence number that skips messages."""
     stored = staging.get(keys.producer_key(topic.id, producer))
-    memory = Memory(producer=producer) if stored is None else _decoded(stored, topic, producer)
-    if sequence > memory.expected:
-        raise SequenceGap(producer=producer, sequence=sequence, expected=memory.expected)
-    return memory
+    state = ProducerState(producer=producer) if stored is None else _decoded(stored, topic, producer)
+    if sequence > state.expected:
+        raise SequenceGap(producer=producer, sequence=sequence, expected=state.expected)
+    return state
 
 
-def stage_memory(staging: Staging, topic: Topic, memory: Memory, placed: Placed) -> None:
-    """Remember where the next messages of a producer went."""
-    after = Memory(
+def stage_memory(staging: Staging, topic: Topic, memory: ProducerState, placed: ProducerRequest) -> None:
+    """Store the state of a producer after its next request."""
+    after = ProducerState(
         producer=memory.producer,
         expected=memory.expected + placed.count,
         requests=_recent([*memory.requests, placed]),
@@ -103,8 +103,8 @@ def stage_memory(staging: Staging, topic: Topic, memory: Memory, placed: Placed)
     staging.put(keys.producer_key(topic.id, memory.producer), msgspec.msgpack.encode(after))
 
 
-def _recent(requests: list[Placed]) -> list[Placed]:
-    kept: list[Placed] = []
+def _recent(requests: list[ProducerRequest]) -> list[ProducerRequest]:
+    kept: list[ProducerRequest] = []
     count = 0
     for placed in reversed(requests[-REQUESTS_KEPT:]):
         count += placed.count
@@ -114,14 +114,12 @@ def _recent(requests: list[Placed]) -> list[Placed]:
     return kept
 
 
-def _decoded(stored: bytes, topic: Topic, producer: str) -> Memory:
+def _decoded(stored: bytes, topic: Topic, producer: str) -> ProducerState:
     place = f"topic '{topic.name}', producer '{producer}'"
     try:
-        memory = msgspec.msgpack.decode(stored, type=Memory)
+        state = msgspec.msgpack.decode(stored, type=ProducerState)
     except msgspec.DecodeError as problem:
         raise StorageCorrupt(place=place, reason=str(problem)) from problem
-    if memory.version != MEMORY_VERSION or memory.producer != producer:
-        raise StorageCorrupt(
-            place=place, reason=f"written by version {memory.version} for '{memory.producer}'"
-        )
-    return memory
+    if state.version != STATE_VERSION or state.producer != producer:
+        raise StorageCorrupt(place=place, reason=f"written by version {state.version} for '{state.producer}'")
+    return state

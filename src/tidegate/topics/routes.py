@@ -1,9 +1,9 @@
-"""Routes: takes which changes of which tables go into which topic, gives them by table and topic, keeps them.
+"""Routes: the rules by which changes of tables feed topics, by table and by topic.
 
     TOPIC_ROUTE | topic id u64 | table id u64 | op u8 → the route as JSON
 
-A topic has at most one route for one operation of one table. A change is seen once it is durable, and ends
-its group of writes: on the committer's thread memory is therefore always what the disk holds.
+A topic has at most one route for one operation of one table. A change is visible once it is durable, and
+closes its group commit: on the committer's thread memory therefore always agrees with the disk.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u8, read_u64, u8, u64
 from tidegate.topics.definitions import Topic
 from tidegate.topics.payloads import PREVIEW_NAME
+from tidegate.topics.versions import decode_versioned
 
 Payload = Literal["key", "full", "diff"]
 
 ROUTE_VERSION = 1
-# A preview is for people who look at a topic; who needs the row takes payload = 'full'.
+# A preview is for people who browse a topic; programs that need the row use payload = 'full'.
 PREVIEW_CHARS_MAX = 1_000
 OPS: dict[Op, int] = {"insert": 1, "update": 2, "delete": 3}
 _OP_AT = 17
 
 
 class Route(msgspec.Struct, frozen=True):
-    """One operation of one table that feeds a topic, which of its rows, and what of them."""
+    """One operation of one table that feeds a topic: which rows, and what of them is the payload."""
 
     topic_id: int
     table_id: int
@@ -46,12 +47,12 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def route_key(topic_id: int, table_id: int, op: Op) -> bytes:
-    """Key of one route."""
+    """Return the key of one route."""
     return join(KeySpace.TOPIC_ROUTE, u64(topic_id), u64(table_id), u8(OPS[op]))
 
 
 def route_range() -> KeyRange:
-    """Keys of all routes."""
+    """Return the keys of all routes."""
     return prefix_range(KeySpace.TOPIC_ROUTE)
 
 
@@ -60,13 +61,13 @@ class RouteDirectory:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        # By table and by topic; their tuples are replaced and never changed, so that readers may keep them.
+        # By table and by topic; tuples are replaced and never changed, so that readers may keep them.
         self._by_table: dict[int, tuple[Route, ...]] = {}
         self._by_topic: dict[int, tuple[Route, ...]] = {}
         self.reload()
 
     def reload(self) -> None:
-        """Read every route again: the engine was opened anew, and the disk is right."""
+        """Read every route again: the engine was reopened, and the disk decides."""
         found = [_decoded(key, value) for key, value in self._reader.scan(route_range())]
         self._set(found)
 
@@ -74,7 +75,7 @@ class RouteDirectory:
         return sum(map(len, self._by_topic.values()))
 
     def feeds(self, table_id: int) -> bool:
-        """Return whether a table has any route; one look into a dict."""
+        """True if a table has any route; one lookup in a dict."""
         return table_id in self._by_table
 
     def of_table(self, table_id: int) -> tuple[Route, ...]:
@@ -93,7 +94,7 @@ class RouteDirectory:
             raise RouteExists(topic=topic.name, table=table.full_name, op=route.op.upper())
         staging.put(key, msgspec.json.encode(route))
         staging.when_durable(lambda: self._set([*self._all(), route]))
-        # Rows that are written after this one's answer must be routed, and rows before it must not.
+        # Rows that are written after this change is answered must be routed, and rows before it must not.
         staging.close_group()
         return route
 
@@ -101,20 +102,20 @@ class RouteDirectory:
         self, staging: Staging, topic: Topic, table: Table, ops: Iterable[Op] | None = None
     ) -> list[Route]:
         """Remove routes of a table into a topic, all of them where no operation is named."""
-        there = {route.op: route for route in self.of_topic(topic.id) if route.table_id == table.id}
-        wanted: list[Op] = list(there) if ops is None else list(dict.fromkeys(ops))
-        missing = [op for op in wanted if op not in there]
-        if missing or not wanted:
+        existing = {route.op: route for route in self.of_topic(topic.id) if route.table_id == table.id}
+        chosen: list[Op] = list(existing) if ops is None else list(dict.fromkeys(ops))
+        missing = [op for op in chosen if op not in existing]
+        if missing or not chosen:
             words = ", ".join(op.upper() for op in missing) or "change"
             raise RouteNotFound(topic=topic.name, table=table.full_name, op=words)
-        return self._stage_remove(staging, [there[op] for op in wanted])
+        return self._stage_remove(staging, [existing[op] for op in chosen])
 
     def stage_drop_table(self, staging: Staging, table: Table) -> list[Route]:
-        """Remove the routes of a table that goes; what they sent stays in the topics."""
+        """Remove the routes of a table that is dropped; the messages that they wrote stay."""
         return self._stage_remove(staging, self.of_table(table.id))
 
     def stage_drop_topic(self, staging: Staging, topic: Topic) -> list[Route]:
-        """Remove the routes into a topic that goes."""
+        """Remove the routes into a topic that is deleted."""
         return self._stage_remove(staging, self.of_topic(topic.id))
 
     def _stage_remove(self, staging: Staging, gone: Sequence[Route]) -> list[Route]:
@@ -161,12 +162,7 @@ def _check_preview(table: Table, route: Route) -> None:
 
 def _decoded(key: bytes, value: bytes) -> Route:
     place = f"a route of table {read_u64(key, 9)} into topic {read_u64(key, 1)}"
-    try:
-        route = msgspec.json.decode(value, type=Route)
-    except msgspec.DecodeError as problem:
-        raise StorageCorrupt(place=place, reason=str(problem)) from problem
-    if route.version != ROUTE_VERSION:
-        raise StorageCorrupt(place=place, reason=f"version {route.version}, this reads {ROUTE_VERSION}")
+    route = decode_versioned(value, Route, ROUTE_VERSION, place)
     if key != route_key(route.topic_id, route.table_id, route.op):
         raise StorageCorrupt(place=place, reason=f"its key says operation {read_u8(key, _OP_AT)}")
     return route

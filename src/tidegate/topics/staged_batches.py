@@ -1,11 +1,11 @@
-"""Parts: messages that wait for their batch to be committed, and what each writer committed last.
+"""Parts of batches: messages that wait for their batch to be committed, and the last batch of each writer.
 
 committed   TOPIC_PART | topic id u64 | 0 | writer 16                               the last batch of a writer
 head        TOPIC_PART | topic id u64 | 1 | writer 16 | batch u64 | part id u64     its size and its time
 content     TOPIC_PART | topic id u64 | 2 | part id u64                             messages, as Arrow
 
-A writer stands in keys as a digest of its name, 16 bytes. Heads lie apart from the content, so that looking
-for parts never reads messages. Values of heads and of `committed` are MessagePack with a version in front.
+Keys have a digest of the writer's name, 16 bytes. Heads are apart from the content, so that listing parts
+never reads messages. Values of heads and of `committed` are MessagePack with a version in front.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from tidegate.storage.group_commit import Staging
 from tidegate.storage.keys import KeySpace, join, prefix_range, read_u64, u8, u64
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
+from tidegate.topics.versions import decode_versioned
 
 PARTS_VERSION = 1
 WRITER_CHARS_MAX = 200
-# Batches are counted from 0; more than this is a mistake upstream, and would not fit into a signed number.
+# Batches are counted from 0; a larger number is a mistake upstream, and would not fit into a signed integer.
 BATCH_MAX = 2**62
 
 _COMMITTED, _HEAD, _CONTENT = u8(0), u8(1), u8(2)
@@ -36,7 +37,7 @@ _PART_AT = _BATCH_AT + 8
 
 @dataclass(frozen=True, slots=True)
 class BatchName:
-    """One batch of one writer; a batch is committed once, however often it is tried."""
+    """The name of one batch of one writer; a batch is committed once, however often it is tried."""
 
     writer: str
     number: int
@@ -51,7 +52,7 @@ class BatchName:
 
 @dataclass(frozen=True, slots=True)
 class NewPart:
-    """Messages on their way in: an Arrow stream that was checked, how many it holds, and when it came."""
+    """A part to be stored: a checked Arrow stream, its number of messages, and the time."""
 
     content: bytes
     messages: int
@@ -59,7 +60,7 @@ class NewPart:
 
 
 class PartHead(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of a part without reading it."""
+    """The size and time of a part, which are read without its content."""
 
     version: int
     messages: int
@@ -68,7 +69,7 @@ class PartHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LastBatch(msgspec.Struct, frozen=True, array_like=True):
-    """The last batch that a writer committed; one that does not last is forgotten after a while."""
+    """The last batch that a writer committed; one without `lasts` is removed after a while."""
 
     version: int
     writer: str
@@ -79,8 +80,8 @@ class LastBatch(msgspec.Struct, frozen=True, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class FoundPart:
-    """A part that is stored."""
+class StoredPart:
+    """The key and the head of a stored part."""
 
     key: bytes
     head: PartHead
@@ -92,7 +93,7 @@ class FoundPart:
 
     @property
     def part_id(self) -> int:
-        """Its own number, never given out twice."""
+        """Its number, which is never used twice."""
         return read_u64(self.key, _PART_AT)
 
 
@@ -100,7 +101,7 @@ Stored = TypeVar("Stored", PartHead, LastBatch)
 
 
 class Getter(Protocol):
-    """What an engine and a staging both answer."""
+    """The reads that an engine and a staging share."""
 
     def get(self, key: bytes) -> bytes | None: ...
 
@@ -111,21 +112,21 @@ def last_batch(reader: Getter, topic: Topic, writer: str) -> LastBatch | None:
     return None if stored is None else _decoded(stored, LastBatch, topic)
 
 
-def find_part(reader: Getter, topic: Topic, name: BatchName, part_id: int) -> FoundPart | None:
+def find_part(reader: Getter, topic: Topic, name: BatchName, part_id: int) -> StoredPart | None:
     """Return a part by its number; one of another batch is not found."""
     key = join(_head_prefix(topic, name.writer), u64(name.number), u64(part_id))
     stored = reader.get(key)
-    return None if stored is None else FoundPart(key, _decoded(stored, PartHead, topic))
+    return None if stored is None else StoredPart(key, _decoded(stored, PartHead, topic))
 
 
-def parts_until(reader: Reader, topic: Topic, name: BatchName) -> list[FoundPart]:
-    """Return the parts of a writer up to a batch, those that nobody will name any more among them."""
+def parts_until(reader: Reader, topic: Topic, name: BatchName) -> list[StoredPart]:
+    """Return the parts of a writer up to a batch, abandoned ones included."""
     prefix = _head_prefix(topic, name.writer)
     span = KeyRange(prefix, join(prefix, u64(name.number + 1)))
-    return [FoundPart(key, _decoded(stored, PartHead, topic)) for key, stored in reader.scan(span)]
+    return [StoredPart(key, _decoded(stored, PartHead, topic)) for key, stored in reader.scan(span)]
 
 
-def content_of(reader: Reader, topic: Topic, part: FoundPart) -> bytes:
+def content_of(reader: Reader, topic: Topic, part: StoredPart) -> bytes:
     """Return the messages of a part, an Arrow stream."""
     stored = reader.get(_content_key(topic, part.part_id))
     if stored is None or len(stored) != part.head.size_bytes:
@@ -135,7 +136,7 @@ def content_of(reader: Reader, topic: Topic, part: FoundPart) -> bytes:
 
 def stage_part(staging: Staging, topic: Topic, name: BatchName, part_id: int, part: NewPart) -> None:
     """Store a part under its number."""
-    check_there(staging, topic)
+    check_exists(staging, topic)
     head = PartHead(PARTS_VERSION, part.messages, len(part.content), part.at_us)
     key = join(_head_prefix(topic, name.writer), u64(name.number), u64(part_id))
     staging.put(key, msgspec.msgpack.encode(head))
@@ -143,34 +144,34 @@ def stage_part(staging: Staging, topic: Topic, name: BatchName, part_id: int, pa
 
 
 def stage_last_batch(staging: Staging, topic: Topic, committed: LastBatch) -> None:
-    """Remember what a writer committed last."""
+    """Store the last batch of a writer."""
     staging.put(_committed_key(topic, committed.writer), msgspec.msgpack.encode(committed))
 
 
-def stage_removal(staging: Staging, topic: Topic, parts: Sequence[FoundPart]) -> int:
-    """Remove parts and give how many were still there."""
-    still_there = [part for part in parts if staging.get(part.key) is not None]
-    for part in still_there:
+def stage_removal(staging: Staging, topic: Topic, parts: Sequence[StoredPart]) -> int:
+    """Remove parts; return the number of those that still existed."""
+    existing = [part for part in parts if staging.get(part.key) is not None]
+    for part in existing:
         staging.delete(part.key)
         staging.delete(_content_key(topic, part.part_id))
-    return len(still_there)
+    return len(existing)
 
 
-def check_there(staging: Staging, topic: Topic) -> None:
-    """Refuse a topic that was deleted since the request came in: what went into it could never be read."""
+def check_exists(staging: Staging, topic: Topic) -> None:
+    """Raise TopicNotFound for a topic that was deleted since the request came in."""
     if staging.get(keys.definition_key(topic.id)) is None:
         raise TopicNotFound(topic=topic.name)
 
 
-def old_parts(reader: Reader, topic: Topic, horizon_us: int) -> list[FoundPart]:
+def old_parts(reader: Reader, topic: Topic, horizon_us: int) -> list[StoredPart]:
     """Return the parts that were stored before a time; blocking."""
     heads = prefix_range(join(KeySpace.TOPIC_PART, u64(topic.id), _HEAD))
-    found = (FoundPart(key, _decoded(stored, PartHead, topic)) for key, stored in reader.scan(heads))
+    found = (StoredPart(key, _decoded(stored, PartHead, topic)) for key, stored in reader.scan(heads))
     return [part for part in found if part.head.at_us < horizon_us]
 
 
 def old_writers(reader: Reader, topic: Topic, horizon_us: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and values of writers whose one batch was committed before a time; blocking."""
+    """Yield keys and values of writers without `lasts` whose batch was committed before a time; blocking."""
     span = prefix_range(join(KeySpace.TOPIC_PART, u64(topic.id), _COMMITTED))
     for key, stored in reader.scan(span):
         committed = _decoded(stored, LastBatch, topic)
@@ -195,15 +196,7 @@ def _digest(writer: str) -> bytes:
 
 
 def _decoded(stored: bytes, kind: type[Stored], topic: Topic) -> Stored:
-    try:
-        decoded = msgspec.msgpack.decode(stored, type=kind)
-    except msgspec.DecodeError as problem:
-        raise StorageCorrupt(place=_place(topic), reason=str(problem)) from problem
-    if decoded.version != PARTS_VERSION:
-        raise StorageCorrupt(
-            place=_place(topic), reason=f"version {decoded.version}, this reads {PARTS_VERSION}"
-        )
-    return decoded
+    return decode_versioned(stored, kind, PARTS_VERSION, _place(topic), msgspec.msgpack.decode)
 
 
 def _place(topic: Topic) -> str:

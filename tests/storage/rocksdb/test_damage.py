@@ -20,7 +20,7 @@ from tests.storage.live_copy import copy_still
 from tidegate.errors import StorageCorrupt, TidegateError
 from tidegate.storage.engine import KeyRange
 from tidegate.storage.rocksdb.engine import RocksEngine
-from tidegate.storage.rocksdb.options import RocksSettings
+from tidegate.storage.rocksdb.options import EngineOptions
 from tidegate.storage.rocksdb.wal import (
     BLOCK_BYTES,
     HEADER_BYTES,
@@ -78,7 +78,7 @@ Outcome = tuple[str, object]
 def read_all(folder: Path) -> Outcome:
     """Return ("pairs", what a scan finds) or ("corrupt", the place that the error names)."""
     try:
-        engine = RocksEngine(folder, RocksSettings(free_bytes_min=0))
+        engine = RocksEngine(folder, EngineOptions(free_bytes_min=0))
     except StorageCorrupt as error:
         return "corrupt", error.values["place"]
     try:

@@ -18,10 +18,10 @@ from tidegate.errors import InvariantBroken, StorageFailed, StorageFull
 from tidegate.storage.engine import KeyRange
 from tidegate.storage.rocksdb import engine as rocks
 from tidegate.storage.rocksdb.engine import RocksEngine
-from tidegate.storage.rocksdb.options import MIB, RocksSettings
+from tidegate.storage.rocksdb.options import MIB, EngineOptions
 
 EVERYTHING = KeyRange(b"", b"\xff" * 8)
-SMALL = RocksSettings(write_buffer_bytes=MIB, free_bytes_min=0)
+SMALL = EngineOptions(write_buffer_bytes=MIB, free_bytes_min=0)
 HEAL_SECONDS_MAX = 60.0  # RocksDB looks for room every five seconds
 
 
@@ -174,10 +174,10 @@ def test_a_sync_lets_other_threads_run(tmp_path: Path) -> None:
 
 
 def test_settings_hold_for_a_store_that_exists_already_and_the_cache_is_shared(tmp_path: Path) -> None:
-    first = RocksEngine(tmp_path / "first", RocksSettings(block_cache_bytes=64 * MIB))
+    first = RocksEngine(tmp_path / "first", EngineOptions(block_cache_bytes=64 * MIB))
     first.close()
-    first = RocksEngine(tmp_path / "first", RocksSettings(block_cache_bytes=96 * MIB))
-    second = RocksEngine(tmp_path / "second", RocksSettings(block_cache_bytes=16 * MIB))
+    first = RocksEngine(tmp_path / "first", EngineOptions(block_cache_bytes=96 * MIB))
+    second = RocksEngine(tmp_path / "second", EngineOptions(block_cache_bytes=16 * MIB))
     sizes = {engine._db.property_value("rocksdb.block-cache-capacity") for engine in (first, second)}
     # One cache for the whole program, as large as the largest that anyone asked for.
     (size,) = sizes
@@ -190,7 +190,7 @@ def test_a_write_is_refused_before_the_reserve_is_touched_and_works_once_there_i
     tmp_path: Path,
 ) -> None:
     free = [1_000 * MIB]
-    engine = RocksEngine(tmp_path, RocksSettings(free_bytes_min=64 * MIB), free_bytes=lambda _: free[0])
+    engine = RocksEngine(tmp_path, EngineOptions(free_bytes_min=64 * MIB), free_bytes=lambda _: free[0])
     put(engine, b"a")
     free[0] = 63 * MIB
     with pytest.raises(StorageFull, match="Nothing was written") as refused:
@@ -211,7 +211,7 @@ def test_a_write_is_refused_before_the_reserve_is_touched_and_works_once_there_i
 
 
 def test_a_large_batch_counts_against_the_reserve_itself(tmp_path: Path) -> None:
-    engine = RocksEngine(tmp_path, RocksSettings(free_bytes_min=10 * MIB), free_bytes=lambda _: 12 * MIB)
+    engine = RocksEngine(tmp_path, EngineOptions(free_bytes_min=10 * MIB), free_bytes=lambda _: 12 * MIB)
     put(engine, b"a")
     with pytest.raises(StorageFull):
         put(engine, b"b", b"x" * (3 * MIB))

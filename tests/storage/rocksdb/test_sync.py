@@ -11,7 +11,7 @@ import pytest
 from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.rocksdb import engine
 from tidegate.storage.rocksdb.engine import RocksEngine
-from tidegate.storage.rocksdb.options import RocksSettings, options_of
+from tidegate.storage.rocksdb.options import EngineOptions, options_of
 
 
 class Counted:
@@ -22,7 +22,7 @@ class Counted:
         monkeypatch.setattr(engine, "options_of", self._counting)
         self.engine = RocksEngine(path)
 
-    def _counting(self, settings: RocksSettings) -> Any:
+    def _counting(self, settings: EngineOptions) -> Any:
         self._options = options_of(settings)
         self._options.enable_statistics()
         return self._options

@@ -22,8 +22,8 @@ from tidegate.topics.groups.types import (
     ExtendResult,
     FetchRequest,
     FetchResult,
+    GroupDescription,
     GroupLimits,
-    GroupShape,
     NackRequest,
     NackResult,
 )
@@ -76,7 +76,7 @@ class GroupsBench:
         lease_ms: int | None = None,
     ) -> FetchResult:
         asked = FetchRequest(group, member, start, partition, limit, lease_ms)
-        return self.commit(lambda s: self.groups.stage_take(s, topic, asked))
+        return self.commit(lambda s: self.groups.stage_fetch(s, topic, asked))
 
     def ack(
         self, topic: Topic, leases: Sequence[str], group: str = "g", member: str | None = None
@@ -129,7 +129,7 @@ class GroupsBench:
 
         return self.commit(stage)
 
-    def shape(self, topic: Topic, group: str = "g") -> GroupShape:
+    def shape(self, topic: Topic, group: str = "g") -> GroupDescription:
         return next(shape for shape in self.groups.describe(topic) if shape.group == group)
 
     def payloads(self, topic: Topic, partition: int = 0) -> list[str]:
@@ -154,15 +154,15 @@ def build(engine: Engine, clock: ManualClock, limits: GroupLimits = LIMITS) -> G
 def leases(given: FetchResult) -> list[str]:
     """Return the leases of everything that was given."""
     return [
-        lease_id(grant.partition, grant.grant, offset)
-        for grant in given.grants
+        lease_id(grant.partition, grant.fetch_id, offset)
+        for grant in given.ranges
         for offset in range(grant.start, grant.stop)
     ]
 
 
 def offsets(given: FetchResult) -> list[int]:
     """Return the offsets of everything that was given, in the order of giving."""
-    return [offset for grant in given.grants for offset in range(grant.start, grant.stop)]
+    return [offset for grant in given.ranges for offset in range(grant.start, grant.stop)]
 
 
 def broken_disk() -> StorageFailed:

@@ -9,7 +9,7 @@ import msgspec
 
 from tests.topics.groups.reference import Partition, Reference
 from tidegate.topics.groups.groups import Groups
-from tidegate.topics.groups.types import GroupShape
+from tidegate.topics.groups.types import GroupDescription
 
 if TYPE_CHECKING:
     from tests.topics.groups.world import World
@@ -42,7 +42,7 @@ def check_partition(world: World, shown: Any, mine: Partition, log: tuple[int, i
 
 def check_ready(world: World, name: str, reference: Reference) -> None:
     numbers = [number for number in reference.partitions if number < world.topic.partitions]
-    ready = world.bench.groups.ready(world.topic, name, None)
+    ready = world.bench.groups.estimate_fetch(world.topic, name, None)
     now_us = world.steady_us
     found = [reference.available(number, world.log(number), now_us) for number in numbers]
     total = sum(len(due) + new for due, new in found)
@@ -77,7 +77,7 @@ class _Shape(msgspec.Struct):
     partitions: list[Any]
 
 
-def _plain(shape: GroupShape) -> _Shape:
+def _plain(shape: GroupDescription) -> _Shape:
     """Return what of a group is kept on the disk."""
     ordered = [part.partition for part in shape.partitions]
     assert all(first < second for first, second in pairwise(ordered))

@@ -90,7 +90,7 @@ def test_case_18_leases_that_run_out_too_often_make_dead_letters(groups: GroupsB
     assert {(letter["reason"], letter["origin"]["member"]) for letter in found} == {
         ("the lease ran out", "worker")
     }
-    assert (groups.groups.tallies.dead, groups.groups.tallies.expired) == (5, 15)
+    assert (groups.groups.counters.dead, groups.groups.counters.expired) == (5, 15)
 
 
 def test_a_take_that_meets_them_makes_dead_letters_too(groups: GroupsBench) -> None:
@@ -99,7 +99,7 @@ def test_a_take_that_meets_them_makes_dead_letters_too(groups: GroupsBench) -> N
     fail(groups, topic, LIMITS.deliveries_max)
     groups.publish(topic, 1, 1)
     given = groups.take(topic, "b")
-    assert [(one.partition, one.start, one.deliveries) for one in given.grants] == [(1, 2, 1)]
+    assert [(one.partition, one.start, one.deliveries) for one in given.ranges] == [(1, 2, 1)]
     assert dead_topic(groups, topic).partitions == 2
     assert [letter["origin"]["offset"] for letter in letters(groups, topic, 1)] == [0, 1]
 
@@ -140,7 +140,7 @@ def test_messages_of_the_dead_letter_topic_are_given_without_end(groups: GroupsB
     dead = dead_topic(groups, topic)
     for number in range(1, 6):
         given = groups.take(dead)
-        assert given.grants[0].deliveries == number
+        assert given.ranges[0].deliveries == number
         assert groups.nack(dead, leases(given), dead=True).dead == 0
     assert [one.name for one in groups.directory] == ["app.jobs", "app.jobs.dead"]
 
@@ -151,7 +151,7 @@ def test_without_dead_letters_a_message_is_given_without_end() -> None:
     topic = groups.create()
     groups.publish(topic, 1)
     for number in range(1, 6):
-        assert groups.take(topic).grants[0].deliveries == number
+        assert groups.take(topic).ranges[0].deliveries == number
         groups.clock.advance(30)
         groups.expire(topic)
     assert len(groups.directory) == 1
@@ -204,7 +204,7 @@ def test_many_rejected_messages_become_dead_letters_in_parts(groups: GroupsBench
     found = letters(big, topic)
     assert [letter["origin"]["offset"] for letter in found] == list(range(500, 2500))
     assert {letter["reason"] for letter in found} == {"no such thing"}
-    assert (big.groups.tallies.dead, big.groups.tallies.expired) == (2000, 0)
+    assert (big.groups.counters.dead, big.groups.counters.expired) == (2000, 0)
     assert offsets(big.take(topic)) == []
     big.committer.close()
 
@@ -255,7 +255,7 @@ def test_a_damaged_message_is_a_dead_letter_without_payload_and_the_group_goes_o
         assert groups.nack(topic, held, reason="no").dead == 9
     else:
         groups.clock.advance(30)
-        assert (groups.expire(topic).dead if way == "expire" else groups.take(topic, "b").grants) in (9, [])
+        assert (groups.expire(topic).dead if way == "expire" else groups.take(topic, "b").ranges) in (9, [])
     groups.publish(topic, 1)
     assert offsets(groups.take(topic, "b")) == [9]
     found = letters(groups, topic)
@@ -267,7 +267,9 @@ def test_a_damaged_message_is_a_dead_letter_without_payload_and_the_group_goes_o
     assert found[0]["reason"] == why
     assert found[3]["reason"] == f"the message could not be read (partition 0, offset 3); before that: {why}"
     assert (found[3]["origin"]["messageId"], found[3]["origin"]["member"]) == (None, "worker")
-    assert any("5 messages became dead letters" in message for message in caplog.messages)
+    assert any(
+        "dead letters without payloads" in message and "count=5" in message for message in caplog.messages
+    )
 
 
 def test_one_payload_that_is_not_what_its_schema_says_leaves_the_others_readable(groups: GroupsBench) -> None:

@@ -58,7 +58,7 @@ def test_case_18_leases_survive_a_crash_with_holder_time_and_count(groups: Group
     assert again.ack(topic, held[2:3]).acked == 1
     again.clock.advance(30)
     given = again.take(topic, "b")
-    assert [(one.start, one.stop, one.deliveries) for one in given.grants] == [(1, 2, 2), (3, 6, 2)]
+    assert [(one.start, one.stop, one.deliveries) for one in given.ranges] == [(1, 2, 2), (3, 6, 2)]
     again.committer.close()
 
 
@@ -78,7 +78,7 @@ def test_case_18_a_killed_process_leaves_leases_and_acks_on_the_disk(tmp_path: P
     clock.advance(1)
     given = second.take(topic, "b", 1000)
     assert offsets(given) == [30, *range(60, 100)]
-    assert given.grants[0].deliveries == 2
+    assert given.ranges[0].deliveries == 2
     for bench in (first, second):
         bench.committer.close()
         bench.engine.close()
@@ -115,17 +115,17 @@ def test_a_stage_that_is_refused_after_its_work_is_as_if_it_never_was(groups: Gr
     groups.publish(topic, 4)
 
     def refused(staging: Staging) -> None:
-        groups.groups.stage_take(staging, topic, FetchRequest("g", "a", limit=4))
+        groups.groups.stage_fetch(staging, topic, FetchRequest("g", "a", limit=4))
         raise RequestInvalid(reason="the rest of the statement is wrong", hint="")
 
     gate = threading.Event()
     blocker = groups.committer.submit(lambda _staging: gate.wait(60))
     taken = groups.committer.submit(
-        lambda s: groups.groups.stage_take(s, topic, FetchRequest("g", "b", limit=1))
+        lambda s: groups.groups.stage_fetch(s, topic, FetchRequest("g", "b", limit=1))
     )
     wrong = groups.committer.submit(refused)
     last = groups.committer.submit(
-        lambda s: groups.groups.stage_take(s, topic, FetchRequest("g", "c", limit=9))
+        lambda s: groups.groups.stage_fetch(s, topic, FetchRequest("g", "c", limit=9))
     )
     gate.set()
     blocker.result(60)
@@ -139,7 +139,7 @@ def test_changes_of_one_group_of_writes_see_each_other(groups: GroupsBench) -> N
     groups.publish(topic, 4)
 
     def both(staging: Staging) -> FetchResult:
-        given = groups.groups.stage_take(staging, topic, FetchRequest("g", "a", limit=3))
+        given = groups.groups.stage_fetch(staging, topic, FetchRequest("g", "a", limit=3))
         groups.groups.stage_ack(staging, topic, AckRequest("g", "a", leases(given)[:2]))
         return given
 
@@ -158,7 +158,7 @@ def test_case_20_a_group_that_retention_overtook_is_told_once_what_it_missed(gro
     groups.nack(topic, held[5:10], delay_ms=1000)
     groups.ack(topic, held[:2])
     groups.trim(topic, 30)
-    assert groups.groups.ready(topic, "g", None).missed
+    assert groups.groups.estimate_fetch(topic, "g", None).missed
     # 10 to 14 and 2 to 4 are still held, 5 to 9 wait, 15 to 29 were never given.
     assert groups.shape(topic).missed == 20
     assert groups.groups.lag(topic, "g") == 20 + 8
@@ -223,7 +223,7 @@ def test_a_straddled_entry_is_given_again_from_the_start_of_the_log(groups: Grou
     groups.trim(topic, 5)
     given = groups.take(topic, "b", 2)
     assert (given.missed, offsets(given)) == ({0: 5}, [5, 6])
-    assert given.grants[0].deliveries == 2
+    assert given.ranges[0].deliveries == 2
     assert groups.expire(topic).expired == 1
     assert offsets(groups.take(topic, "b", 9)) == [7, 8, 9]
 
@@ -237,7 +237,7 @@ def test_a_clock_that_is_set_neither_ends_nor_holds_leases(groups: GroupsBench) 
     assert groups.groups.overdue(groups.clock.now_us()) == []
     groups.clock.set_us(groups.clock.now_us() - 10 * 3_600_000_000)
     groups.clock.advance(29)
-    due_us = groups.groups.ready(topic, "g", None).due_us
+    due_us = groups.groups.estimate_fetch(topic, "g", None).due_us
     assert due_us == groups.clock.now_us() + 1_000_000
     assert groups.extend(topic, held).extended == 2
     groups.clock.advance(30)
@@ -262,13 +262,13 @@ def test_a_clock_that_is_set_back_while_the_server_is_down_holds_no_lease_for_lo
     again.committer.close()
 
 
-def test_grants_after_a_restart_are_above_all_before(groups: GroupsBench) -> None:
+def test_fetch_ids_after_a_restart_are_above_all_before(groups: GroupsBench) -> None:
     topic = groups.create()
     groups.publish(topic, 2)
-    before = groups.take(topic, "a", 1).grants[0].grant
+    before = groups.take(topic, "a", 1).ranges[0].fetch_id
     groups.clock.set_us(groups.clock.now_us() - 86_400_000_000)
     again = crashed(groups)
-    assert again.take(topic, "b", 1).grants[0].grant > before
+    assert again.take(topic, "b", 1).ranges[0].fetch_id > before
     again.committer.close()
 
 
@@ -286,7 +286,7 @@ def test_expiry_makes_due_says_so_and_survives(groups: GroupsBench) -> None:
     assert again.groups.overdue(again.clock.now_us()) == []
     # Nobody else was given them: their member may still say that it is done.
     assert again.upto(topic, 2, member="a").acked == 3
-    assert [one.partition for one in again.take(topic, "b").grants] == [1]
+    assert [one.partition for one in again.take(topic, "b").ranges] == [1]
     again.committer.close()
 
 
@@ -345,7 +345,7 @@ def test_readers_on_other_threads_never_meet_a_group_in_the_middle_of_a_change(g
                 shape = groups.shape(topic)
                 # Nothing is acknowledged and nothing added: however it is divided, the sum stays.
                 assert shape.lag == 800
-                groups.groups.ready(topic, "g", None)
+                groups.groups.estimate_fetch(topic, "g", None)
                 groups.groups.overdue(groups.clock.now_us())
         except BaseException as fault:  # noqa: BLE001 - told by the test
             faults.append(fault)
@@ -367,10 +367,10 @@ def test_a_group_that_was_full_says_so_when_it_has_room_again(groups: GroupsBenc
     topic = groups.create()
     groups.publish(topic, 1001)
     given = leases(groups.take(topic, limit=1000))
-    assert groups.groups.ready(topic, "g", None).count == 0
+    assert groups.groups.estimate_fetch(topic, "g", None).count == 0
     groups.notices.clear()
     groups.ack(topic, given[:1])
-    assert groups.notices == ["g"] and groups.groups.ready(topic, "g", None).count == 1
+    assert groups.notices == ["g"] and groups.groups.estimate_fetch(topic, "g", None).count == 1
     groups.ack(topic, given[1:2])
     assert groups.notices == ["g"]
 

@@ -15,7 +15,7 @@ from tidegate.errors import (
 )
 from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
-from tidegate.topics.groups.types import AckRequest, GroupLimits, LeasedRange, Ready
+from tidegate.topics.groups.types import AckRequest, FetchEstimate, GroupLimits, LeasedRange
 from tidegate.topics.log.reader import Start
 
 LATEST = Start("latest")
@@ -85,7 +85,7 @@ def test_case_18_what_a_dead_member_had_comes_again_and_is_counted(groups: Group
     assert offsets(groups.take(topic, "b")) == []
     groups.clock.advance(0.1)
     again = groups.take(topic, "b")
-    assert [(grant.start, grant.stop, grant.deliveries) for grant in again.grants] == [(0, 2, 2)]
+    assert [(grant.start, grant.stop, grant.deliveries) for grant in again.ranges] == [(0, 2, 2)]
     late = groups.ack(topic, leases(first))
     assert (late.acked, late.lost) == (0, leases(first))
     assert groups.upto(topic, 1, member="a").acked == 0
@@ -150,9 +150,9 @@ def test_case_19_the_first_take_fixes_only_the_partitions_that_it_names(groups: 
     groups.publish(topic, 2, 0)
     groups.publish(topic, 2, 1)
     assert groups.take(topic, partition=0, start=LATEST).next_offsets == {0: 2}
-    assert not groups.groups.ready(topic, "g", None).is_known
+    assert not groups.groups.estimate_fetch(topic, "g", None).is_known
     given = groups.take(topic, start=Start("offsets", offsets={1: 1, 0: 0}))
-    assert [(grant.partition, grant.start, grant.stop) for grant in given.grants] == [(1, 1, 2)]
+    assert [(grant.partition, grant.start, grant.stop) for grant in given.ranges] == [(1, 1, 2)]
     with pytest.raises(RequestInvalid):
         groups.take(topic, group="h", start=Start("offset", 1))
     assert groups.groups.names(topic) == ["g"]
@@ -172,7 +172,9 @@ def test_unknown_groups_are_not_found(groups: GroupsBench) -> None:
     ):
         with pytest.raises(GroupNotFound):
             ask()
-    assert groups.groups.ready(topic, "g", None) == Ready(0, missed=False, due_us=None, is_known=False)
+    assert groups.groups.estimate_fetch(topic, "g", None) == FetchEstimate(
+        0, missed=False, due_us=None, is_known=False
+    )
     assert groups.groups.lag(topic, "g") == 0
 
 
@@ -182,11 +184,11 @@ def test_case_18_a_nack_with_a_delay_in_the_middle_of_a_range(groups: GroupsBenc
     given = leases(groups.take(topic))
     assert groups.nack(topic, [given[2]], delay_ms=5000, reason="busy").nacked == 1
     assert groups.notices == ["g"]
-    assert groups.groups.ready(topic, "g", None).due_us == groups.clock.now_us() + 5_000_000
+    assert groups.groups.estimate_fetch(topic, "g", None).due_us == groups.clock.now_us() + 5_000_000
     assert offsets(groups.take(topic, "b")) == []
     groups.clock.advance(5)
     again = groups.take(topic, "b")
-    assert [(grant.start, grant.stop, grant.deliveries) for grant in again.grants] == [(2, 3, 2)]
+    assert [(grant.start, grant.stop, grant.deliveries) for grant in again.ranges] == [(2, 3, 2)]
     assert groups.ack(topic, [given[2]]).lost == [given[2]]
     rest = [given[number] for number in (0, 1, 3, 4)]
     assert groups.ack(topic, rest).position == {0: 2}
@@ -210,12 +212,12 @@ def test_what_is_released_counts_as_never_given(groups: GroupsBench) -> None:
     topic = groups.create()
     groups.publish(topic, 10)
     given = groups.take(topic)
-    grant = given.grants[0]
-    rest = LeasedRange(0, 4, 10, grant.grant, 1)
+    grant = given.ranges[0]
+    rest = LeasedRange(0, 4, 10, grant.fetch_id, 1)
     assert groups.commit(lambda s: groups.groups.stage_release(s, topic, "g", "a", [rest])) == 6
     groups.publish(topic, 2)
     again = groups.take(topic, "b")
-    assert [(one.start, one.stop, one.deliveries) for one in again.grants] == [(4, 12, 1)]
+    assert [(one.start, one.stop, one.deliveries) for one in again.ranges] == [(4, 12, 1)]
     # A second release of the same comes too late: another has it.
     assert groups.commit(lambda s: groups.groups.stage_release(s, topic, "g", "a", [rest])) == 0
     assert groups.ack(topic, leases(again)).acked == 8
@@ -225,7 +227,7 @@ def test_case_21_partitions_take_turns(groups: GroupsBench) -> None:
     topic = groups.create(partitions=3)
     for number in range(3):
         groups.publish(topic, 2, number)
-    order = [groups.take(topic, limit=1).grants[0].partition for _ in range(6)]
+    order = [groups.take(topic, limit=1).ranges[0].partition for _ in range(6)]
     assert sorted(order[:3]) == [0, 1, 2]
     assert sorted(order) == [0, 0, 1, 1, 2, 2]
 
@@ -237,7 +239,7 @@ def test_what_is_due_again_comes_before_new_messages_lowest_first(groups: Groups
     groups.nack(topic, [given[3], given[1]])
     again = groups.take(topic, "b")
     assert offsets(again) == [1, 3, 4, 5]
-    assert [grant.deliveries for grant in again.grants] == [2, 2, 1]
+    assert [grant.deliveries for grant in again.ranges] == [2, 2, 1]
 
 
 def test_case_18_a_take_of_many_is_one_entry_and_scattered_acks_leave_the_rest(groups: GroupsBench) -> None:
@@ -245,7 +247,7 @@ def test_case_18_a_take_of_many_is_one_entry_and_scattered_acks_leave_the_rest(g
     topic = big.create()
     big.publish(topic, 6000)
     given = big.take(topic, limit=6000)
-    assert len(given.grants) == 1
+    assert len(given.ranges) == 1
     texts = leases(given)
     assert big.ack(topic, texts[::2]).acked == 3000
     assert big.shape(topic).in_flight == 3000
@@ -276,7 +278,7 @@ def test_case_19_a_reset_loses_the_leases_of_before(groups: GroupsBench) -> None
     assert groups.reset(topic, Start("offset", 2)) == {0: 2}
     assert groups.ack(topic, held).lost == held
     again = groups.take(topic, "b")
-    assert [(grant.start, grant.stop, grant.deliveries) for grant in again.grants] == [(2, 5, 1)]
+    assert [(grant.start, grant.stop, grant.deliveries) for grant in again.ranges] == [(2, 5, 1)]
     assert groups.reset(topic, LATEST) == {0: 5}
     assert groups.groups.lag(topic, "g") == 0
     with pytest.raises(OffsetOutOfRange):

@@ -1,4 +1,4 @@
-"""Lease ids: what is written is read back, by grant and range; what is none is told apart."""
+"""Lease ids: what is written is read back, by fetch and range; other texts are returned apart."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_leases_are_read_as_they_were_written_each_once(parts: list[tuple[int, i
     named, strange = read_leases(texts)
     assert strange == []
     found = [
-        (one.partition, one.grant, offset)
+        (one.partition, one.fetch_id, offset)
         for one in named
         for start, stop in one.ranges
         for offset in range(start, stop)
@@ -47,7 +47,7 @@ def test_leases_are_read_as_they_were_written_each_once(parts: list[tuple[int, i
 
 def test_leases_of_one_grant_become_one_range() -> None:
     ((named,), _) = read_leases([lease_id(3, 77, offset) for offset in reversed(range(1000))])
-    assert (named.partition, named.grant, named.ranges) == (3, 77, [(0, 1000)])
+    assert (named.partition, named.fetch_id, named.ranges) == (3, 77, [(0, 1000)])
 
 
 @pytest.mark.parametrize(

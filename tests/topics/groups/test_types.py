@@ -27,7 +27,7 @@ def test_a_group_holds_no_more_than_it_may(groups: GroupsBench) -> None:
     groups.publish(topic, 2 * LIMITS.in_flight_max)
     given = groups.take(topic, limit=5000)
     assert len(offsets(given)) == LIMITS.in_flight_max
-    assert groups.groups.ready(topic, "g", None).count == 0
+    assert groups.groups.estimate_fetch(topic, "g", None).count == 0
     assert offsets(groups.take(topic, "b")) == []
     groups.ack(topic, leases(given)[:3])
     assert groups.notices == ["g"], "who waits learns that there is room again"
@@ -52,7 +52,7 @@ def test_names_of_groups_and_members_are_printable(groups: GroupsBench, name: st
     with pytest.raises(NameInvalid):
         groups.take(topic, member=name)
     with pytest.raises(NameInvalid):
-        groups.groups.seen(topic, "g", name)
+        groups.groups.record_activity(topic, "g", name)
     for ask in (
         lambda: groups.expire(topic, name),
         lambda: groups.ack(topic, [], group=name),
@@ -76,14 +76,14 @@ def test_members_are_listed_while_they_are_heard_of_hold_or_wait(groups: GroupsB
     topic = groups.create()
     groups.publish(topic, 2)
     groups.take(topic, "holds", lease_ms=600_000)
-    groups.groups.seen(topic, "g", "waits", 1)
-    groups.groups.seen(topic, "g", "gone")
+    groups.groups.record_activity(topic, "g", "waits", 1)
+    groups.groups.record_activity(topic, "g", "gone")
     at_us = groups.clock.now_us()
     groups.clock.advance(61)
     shown = [(member.member, member.holds, member.waits) for member in groups.shape(topic).members]
     assert shown == [("holds", 2, 0), ("waits", 0, 1)]
     assert groups.shape(topic).members[0].last_seen_us == at_us
-    groups.groups.seen(topic, "g", "waits", -1)
+    groups.groups.record_activity(topic, "g", "waits", -1)
     groups.clock.advance(61)
     assert [member.member for member in groups.shape(topic).members] == ["holds"]
 
@@ -102,7 +102,7 @@ def test_a_group_tells_what_was_given_and_acknowledged_last(groups: GroupsBench)
     assert (part.position, part.next, part.lag, part.in_flight, part.waiting) == (2, 3, 2, 1, 0)
 
 
-def test_tallies_count_what_became_durable(groups: GroupsBench) -> None:
+def test_counters_count_what_became_durable(groups: GroupsBench) -> None:
     topic = groups.create()
     groups.publish(topic, 4)
     given = leases(groups.take(topic))
@@ -111,9 +111,9 @@ def test_tallies_count_what_became_durable(groups: GroupsBench) -> None:
     groups.clock.advance(30)
     assert groups.expire(topic).expired == 2
     groups.take(topic)
-    tallies = groups.groups.tallies
-    assert (tallies.delivered, tallies.redelivered, tallies.acked) == (7, 3, 1)
-    assert (tallies.nacked, tallies.expired, tallies.dead) == (1, 2, 0)
+    counters = groups.groups.counters
+    assert (counters.delivered, counters.redelivered, counters.acked) == (7, 3, 1)
+    assert (counters.nacked, counters.expired, counters.dead) == (1, 2, 0)
 
 
 def test_an_extension_without_leases_is_a_sign_of_life(groups: GroupsBench) -> None:
@@ -132,8 +132,8 @@ def test_groups_begin_at_zero_in_partitions_that_are_added(groups: GroupsBench) 
     wider = groups.add_partitions(topic, 3)
     groups.publish(wider, 2, 2)
     given = groups.take(wider, start=LATEST)
-    assert [(grant.partition, grant.start, grant.stop) for grant in given.grants] == [(2, 0, 2)]
-    assert groups.take(topic).grants == [], "a request that knows fewer partitions gets those"
+    assert [(grant.partition, grant.start, grant.stop) for grant in given.ranges] == [(2, 0, 2)]
+    assert groups.take(topic).ranges == [], "a request that knows fewer partitions gets those"
 
 
 def test_a_topic_that_is_gone_gives_nothing(groups: GroupsBench) -> None:

@@ -32,7 +32,7 @@ class World(Ground):
         asked = FetchRequest(group, member, Start(kind, offsets=offsets), number, limit)
         self.acts.append(
             Act(
-                lambda s: self.bench.groups.stage_take(s, topic, asked),
+                lambda s: self.bench.groups.stage_fetch(s, topic, asked),
                 lambda given: self._took(asked, chosen, given),
             )
         )
@@ -56,7 +56,7 @@ class World(Ground):
         for number in chosen:
             part = reference.partitions[number]
             part.untold = 0
-            mine = [grant for grant in given.grants if grant.partition == number]
+            mine = [grant for grant in given.ranges if grant.partition == number]
             got = [offset for grant in mine for offset in range(grant.start, grant.stop)]
             due, new = found[number]
             again = [offset for offset in got if offset < part.next]
@@ -71,7 +71,7 @@ class World(Ground):
                 for offset in range(grant.start, grant.stop):
                     before = part.given.get(offset)
                     assert grant.deliveries == (before.deliveries if before else 0) + 1
-                    text = lease_id(number, grant.grant, offset)
+                    text = lease_id(number, grant.fetch_id, offset)
                     ends_us = now_us + LIMITS.lease_ms_default * 1000
                     part.given[offset] = Message(grant.deliveries, text, ends_us, True, asked.member)
         self.leases[asked.group] += leases(given)

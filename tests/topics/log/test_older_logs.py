@@ -15,11 +15,11 @@ import pytest
 
 from tests.topics.bench import NOW_US, Bench, build
 from tidegate.ingest.publish import Sender
+from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.storage.memory import CHECKPOINT_FILE, MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics.definitions import Retention, Topic
-from tidegate.topics.log.reader import arrow_stream, take
-from tidegate.topics.log.record_batch import MESSAGE_SCHEMA
+from tidegate.topics.log.reader import arrow_stream, read_messages
 
 GOLDEN = Path(__file__).with_name("topic_log_v1.bin.z")
 MESSAGES = 1_119
@@ -66,7 +66,7 @@ def test_one_stream_gives_batches_of_both_versions(old: Bench, topic: Topic) -> 
         texts = [str(number) if number < MESSAGES else "0" for number in range(start, stop)]
         assert table.column("payload").to_pylist() == texts
         assert table.column("user").null_count == stop - start
-    taken = take(old.log, topic, {0: 0}, end)
+    taken = read_messages(old.log, topic, {0: 0}, end)
     assert [batch.schema for batch in taken.batches] == [MESSAGE_SCHEMA] * 8
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.tables.bench import column
 from tests.topics.bench import NOW_US, Bench, build
 from tidegate.errors import OffsetOutOfRange, PartitionNotFound, RequestInvalid
+from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.model.tables import Table, TableKind
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.memory import MemoryEngine
@@ -17,16 +18,16 @@ from tidegate.testing.clock import ManualClock
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log.reader import (
     CHUNK_BYTES,
-    TAKEN_BYTES_MAX,
+    RESULT_BYTES_MAX,
     Start,
     arrow_stream,
-    of_ranges,
     plan,
+    read_messages,
+    read_ranges,
     shared,
     start_offsets,
-    take,
 )
-from tidegate.topics.log.record_batch import MESSAGE_SCHEMA, Origin
+from tidegate.topics.log.record_batch import Origin
 from tidegate.topics.payloads import CODEC_FULL, encode_full
 
 
@@ -68,25 +69,25 @@ def test_taking_from_all_partitions_shares_the_limit(bench: Bench) -> None:
     topic = bench.create(partitions=2)
     for partition in (0, 1):
         bench.publish(topic, [b"1"] * 5, partitions=[partition] * 5)
-    taken = take(bench.log, topic, {0: 0, 1: 0}, 6)
+    taken = read_messages(bench.log, topic, {0: 0, 1: 0}, 6)
     assert (taken.count, taken.next_offsets) == (6, {0: 3, 1: 3})
-    rest = take(bench.log, topic, taken.next_offsets, 100)
+    rest = read_messages(bench.log, topic, taken.next_offsets, 100)
     assert (rest.count, rest.next_offsets) == (4, {0: 5, 1: 5})
 
 
 def test_an_answer_ends_before_it_gets_too_large_and_the_next_goes_on(bench: Bench) -> None:
     topic = bench.create(partitions=2)
-    large = b"x" * (TAKEN_BYTES_MAX // 3)
+    large = b"x" * (RESULT_BYTES_MAX // 3)
     for partition in (0, 1):
         bench.publish(topic, [large] * 4, partitions=[partition] * 4)
     position, counts = {0: 0, 1: 0}, []
-    while (taken := take(bench.log, topic, position, 100)).batches:
+    while (taken := read_messages(bench.log, topic, position, 100)).batches:
         counts.append(taken.count)
         position = taken.next_offsets
     assert sum(counts) == 8
     assert max(counts) <= 3
-    bench.publish(topic, [b"y" * (TAKEN_BYTES_MAX + 1)], partitions=[0])
-    assert take(bench.log, topic, position, 100).count == 1, "one message is always given"
+    bench.publish(topic, [b"y" * (RESULT_BYTES_MAX + 1)], partitions=[0])
+    assert read_messages(bench.log, topic, position, 100).count == 1, "one message is always given"
 
 
 def test_a_limit_below_the_number_of_partitions_reaches_all_of_them(bench: Bench) -> None:
@@ -95,7 +96,7 @@ def test_a_limit_below_the_number_of_partitions_reaches_all_of_them(bench: Bench
         bench.publish(topic, [b"1"] * 50, partitions=[partition] * 50)
     position = {0: 0, 1: 0, 2: 0}
     for _ in range(30):
-        position = take(bench.log, topic, position, 1).next_offsets
+        position = read_messages(bench.log, topic, position, 1).next_offsets
     assert position == {0: 10, 1: 10, 2: 10}
 
 
@@ -139,14 +140,14 @@ def test_ranges_are_given_in_their_order_and_cut_to_the_message(bench: Bench) ->
             texts = [b'"%d/%d"' % (partition, batch * 4 + index) for index in range(4)]
             bench.publish(topic, texts, partitions=[partition] * 4)
     wanted = [(1, 3, 6), (0, 9, 10), (0, 0, 1), (1, 2, 2), (0, 1, 12)]
-    batches, given_out = of_ranges(bench.log, topic, wanted, 10**6)
+    batches, given_out = read_ranges(bench.log, topic, wanted, 10**6)
     places = [(row["partition"], row["offset"], row["payload"]) for b in batches for row in b.to_pylist()]
     expected = [(p, offset, f'"{p}/{offset}"') for p, start, stop in wanted for offset in range(start, stop)]
     assert places == expected
     assert given_out == len(expected)
-    assert of_ranges(bench.log, topic, [], 10**6) == ([], 0)
+    assert read_ranges(bench.log, topic, [], 10**6) == ([], 0)
     with pytest.raises(OffsetOutOfRange):
-        of_ranges(bench.log, topic, [(0, 11, 13)], 10**6)
+        read_ranges(bench.log, topic, [(0, 11, 13)], 10**6)
 
 
 @pytest.mark.parametrize(("bytes_max", "least", "most"), [(1, 1, 1), (3_500, 2, 3), (10**6, 8, 8)])
@@ -156,7 +157,7 @@ def test_ranges_end_before_they_get_too_large_but_never_before_the_first_message
     topic = bench.create()
     for _ in range(2):
         bench.publish(topic, [b"x" * 1000] * 4)
-    batches, given_out = of_ranges(bench.log, topic, [(0, 1, 3), (0, 0, 1), (0, 3, 8)], bytes_max)
+    batches, given_out = read_ranges(bench.log, topic, [(0, 1, 3), (0, 0, 1), (0, 3, 8)], bytes_max)
     offsets = [offset for batch in batches for offset in batch.column("offset").to_pylist()]
     assert offsets == [1, 2, 0, 3, 4, 5, 6, 7][:given_out]
     assert least <= given_out <= most
@@ -191,12 +192,12 @@ def test_binary_payloads_leave_as_json_by_every_way_out(bench: Bench) -> None:
         table.validate(full=True)
         assert table.column("payload").to_pylist() == texts[start:stop]
         assert table.column("offset").to_pylist() == list(range(start, stop))
-    taken = take(bench.log, topic, {0: 3}, 4)
+    taken = read_messages(bench.log, topic, {0: 3}, 4)
     assert [row["payload"] for batch in taken.batches for row in batch.to_pylist()] == texts[3:7]
-    batches, given_out = of_ranges(bench.log, topic, [(0, 600, 602), (0, 0, 2)], 10**6)
+    batches, given_out = read_ranges(bench.log, topic, [(0, 600, 602), (0, 0, 2)], 10**6)
     assert given_out == 4
     assert [row["payload"] for batch in batches for row in batch.to_pylist()] == texts[600:602] + texts[:2]
-    one = bench.log.message_at(topic, 0, 2).to_pylist()
+    one = read_messages(bench.log, topic, {0: 2}, 1).batches[0].to_pylist()
     assert [(row["payload"], row["op"], row["user"], row["source"]) for row in one] == [
         (_row_text(1), "INSERT", "ada", "app.rows")
     ]

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.errors import StorageCorrupt
+from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.topics.log import record_batch
 from tidegate.topics.log.record_batch import (
-    MESSAGE_SCHEMA,
     Origin,
-    Place,
     Run,
+    RunPosition,
     decode_batch,
     encode_runs,
     joined_runs,
@@ -35,7 +35,7 @@ _messages = st.lists(
 def _encode(messages: list[tuple[str | None, bytes]], base: int = 7) -> bytes:
     ids = np.arange(100, 100 + len(messages), dtype=np.int64)
     keys = [key for key, _ in messages]
-    run = Run(Place(3, base, 1_000), Origin(), ids, keys, [payload for _, payload in messages])
+    run = Run(RunPosition(3, base, 1_000), Origin(), ids, keys, [payload for _, payload in messages])
     return encode_runs([run])
 
 
@@ -73,14 +73,18 @@ def _golden_runs() -> list[Run]:
     """The messages of the golden file of version 2."""
     inserted = Origin("INSERT", "app.rows", codec=2, schema=513, user="ada")
     one = Run(
-        Place(3, 7, 1_000),
+        RunPosition(3, 7, 1_000),
         inserted,
         np.array([100, 101]),
         ["k", None],
         [b"\x91\xff", b"\x91\x02"],
     )
     other = Run(
-        Place(3, 9, 2_000), replace(inserted, op="DELETE", user=None), np.array([102]), ["k"], [b"\x91\x03"]
+        RunPosition(3, 9, 2_000),
+        replace(inserted, op="DELETE", user=None),
+        np.array([102]),
+        ["k"],
+        [b"\x91\x03"],
     )
     return [one, other]
 
@@ -97,7 +101,7 @@ def test_a_batch_of_this_version_is_read_for_ever() -> None:
     batch = decode_batch(GOLDEN.read_bytes(), 7, "here")
     assert (batch.version, batch.codec, batch.schema, batch.count) == (2, 2, 513, 3)
     assert (batch.first_us, batch.last_us) == (1_000, 2_000)
-    assert not batch.is_as_outside, "payloads of this codec are not text"
+    assert not batch.is_wire_format, "payloads of this codec are not text"
     read = batch.arrow()
     payloads = read.column("payload").view(pa.binary()).to_pylist()
     assert payloads == [b"\x91\xff", b"\x91\x02", b"\x91\x03"]
@@ -114,7 +118,7 @@ def test_a_batch_that_an_older_version_wrote_is_read() -> None:
     """A golden file: if this fails, logs on disk out there cannot be read any more."""
     batch = decode_batch(GOLDEN_V1.read_bytes(), 7, "here")
     assert (batch.version, batch.codec, batch.schema) == (1, 0, 0)
-    assert not batch.is_as_outside, "it has a column less than what leaves"
+    assert not batch.is_wire_format, "it has a column less than what leaves"
     read = batch.arrow()
     assert read.schema == MESSAGE_SCHEMA
     rows = read.to_pydict()
@@ -153,7 +157,7 @@ def test_few_messages_lie_as_arrow_would_write_them(
         like = replace(origin, source=wanted[0][0].source, payload_mode="full")
         keys, payloads = [key for key, _ in messages], [payload for _, payload in messages]
         ids = np.arange(offset, offset + len(messages), dtype=np.int64) * 3
-        runs.append(Run(Place(7, offset, offset + 5), like, ids, keys, payloads))
+        runs.append(Run(RunPosition(7, offset, offset + 5), like, ids, keys, payloads))
         offset += len(messages)
     few = pa.ipc.read_record_batch(
         pa.py_buffer(record_batch._small_body(record_batch._TEMPLATE, runs, offset - base)), MESSAGE_SCHEMA
@@ -171,7 +175,7 @@ def test_runs_that_share_a_batch_keep_their_own_operation_and_user(wanted: list[
     runs, base = [], 0
     for origin, count in wanted:
         ids = np.arange(base, base + count)
-        runs.append(Run(Place(0, base, base), origin, ids, [None] * count, [b"1"] * count))
+        runs.append(Run(RunPosition(0, base, base), origin, ids, [None] * count, [b"1"] * count))
         base += count
     rows: list[dict[str, object]] = []
     stored_count = 0

@@ -15,9 +15,14 @@ from tidegate.storage.memory import MemoryEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import keys
 from tidegate.topics.definitions import Retention, Topic
-from tidegate.topics.log import time_index
 from tidegate.topics.log.counters import Counters
-from tidegate.topics.log.time_index import INDEX_EVERY_BYTES, IndexEntry, entry_pair, read_entry
+from tidegate.topics.log.time_index import (
+    INDEX_EVERY_BYTES,
+    IndexEntry,
+    PartitionReader,
+    entry_pair,
+    read_entry,
+)
 
 
 def drop_entries(bench: Bench, topic: Topic, until_us: int) -> None:
@@ -84,7 +89,7 @@ def test_a_search_reads_little_of_a_log_that_has_the_index() -> None:
     for number in range(300):
         bench.clock.set_us(NOW_US + number)
         bench.publish(topic, [b"x" * (INDEX_EVERY_BYTES // 6)])
-    entries = list(time_index.entries(engine, topic.id, 0, "here"))
+    entries = list(PartitionReader(engine, topic, 0).entries())
     assert 40 <= len(entries) <= 60, "about one a MiB"
     engine.looked_bytes = 0
     assert bench.log.offset_at(topic, 0, NOW_US + 177) == 177

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.topics.bench import NOW_US, Bench, build
@@ -28,11 +29,10 @@ from tidegate.storage.rocksdb.engine import RocksEngine
 from tidegate.testing.clock import ManualClock
 from tidegate.topics import keys
 from tidegate.topics.definitions import Topic
-from tidegate.topics.log import time_index
 from tidegate.topics.log.log import TopicLog
-from tidegate.topics.log.reader import arrow_stream, of_ranges, take
+from tidegate.topics.log.reader import arrow_stream, read_messages, read_ranges
 from tidegate.topics.log.record_batch import Origin
-from tidegate.topics.log.time_index import INDEX_EVERY_BYTES
+from tidegate.topics.log.time_index import INDEX_EVERY_BYTES, PartitionReader
 
 MIB = 1024 * 1024
 
@@ -164,7 +164,7 @@ def test_a_change_that_closes_its_group_counts_what_those_before_it_append(bench
     held = bench.log.counters(topic, 0)
     sizes = [len(value) for _, value in bench.engine.scan(keys.record_range(topic.id, 0, 0, keys.OFFSET_END))]
     assert (held.end, held.stored_bytes, held.appended_bytes) == (9, sum(sizes), sum(sizes))
-    entries = list(time_index.entries(bench.engine, topic.id, 0, "here"))
+    entries = list(PartitionReader(bench.engine, topic, 0).entries())
     assert [(entry.offset, entry.bytes_before) for entry in entries] == [
         (7, sum(sizes[:4])),
         (8, sum(sizes[:5])),
@@ -201,10 +201,10 @@ def test_case_20_a_reader_of_a_range_that_is_gone_is_told_the_earliest_offset(be
     for attempt in (
         lambda: bench.log.read(topic, 0, 3, 6),
         lambda: list(before),
-        lambda: take(bench.log, topic, {0: 0}, 10),
+        lambda: read_messages(bench.log, topic, {0: 0}, 10),
         lambda: arrow_stream(bench.log, topic, 0, 2, 5),
-        lambda: bench.log.message_at(topic, 0, 3),
-        lambda: of_ranges(bench.log, topic, [(0, 4, 5), (0, 0, 1)], 1000),
+        lambda: bench.log.messages_at(topic, 0, np.array([3])),
+        lambda: read_ranges(bench.log, topic, [(0, 4, 5), (0, 0, 1)], 1000),
     ):
         with pytest.raises(OffsetOutOfRange) as caught:
             attempt()
@@ -261,7 +261,7 @@ def test_case_22_a_reader_in_the_midst_of_what_is_trimmed_reads_on(tmp_path: Pat
         reading = bench.log.read(topic, 0, 0, 10)
         assert next(reading).base_offset == 0
         bench.trim(topic, 8)
-        bench.log.tidy(topic, 0, bytes_min=1)
+        bench.log.compact(topic, 0, bytes_min=1)
         assert [batch.base_offset for batch in reading] == [2, 4, 6, 8]
         bench.committer.close()
         engine.close()
@@ -317,14 +317,16 @@ def test_case_22_the_disk_gets_its_room_back_after_a_trim_and_after_a_topic_is_g
     engine.compact(keys.record_range(topic.id, 0, 0, keys.OFFSET_END))
     full_bytes = _disk_bytes(engine.path)
     assert full_bytes > 20 * MIB
-    assert not bench.log.tidy(topic, 0, MIB), "nothing was removed"
+    assert not bench.log.compact(topic, 0, MIB), "nothing was removed"
     bench.trim(topic, 22)
-    assert bench.log.tidy(topic, 0, MIB)
+    assert bench.log.compact(topic, 0, MIB)
     assert _disk_bytes(engine.path) < full_bytes // 4
-    assert not bench.log.tidy(topic, 0, MIB), "once is enough"
+    assert not bench.log.compact(topic, 0, MIB), "once is enough"
     bench.delete(topic)
     bench.log.forget(topic)
-    assert (bench.log.tidy_gone(), bench.log.tidy_gone()) == (0, 0), "what is left is not worth it"
+    assert (bench.log.compact_deleted(), bench.log.compact_deleted()) == (0, 0), (
+        "what is left is not worth it"
+    )
     bench.committer.close()
     engine.close()
 
@@ -335,7 +337,7 @@ def test_a_large_topic_that_is_gone_is_remembered_until_its_room_is_back(bench: 
         bench.publish(topic, [b"x" * (16 * MIB)])
     bench.delete(topic)
     bench.log.forget(topic)
-    assert (bench.log.tidy_gone(), bench.log.tidy_gone()) == (1, 0)
+    assert (bench.log.compact_deleted(), bench.log.compact_deleted()) == (1, 0)
 
 
 def test_what_was_counted_for_a_trim_is_not_needed_by_it(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Bringing a catalog to the newest revision: takes connections, gives the revision, keeps nothing."""
+"""The upgrade of a catalog to the newest revision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidegate.errors import CatalogTooNew
 
 # A name of our own: another program in the same database may use Alembic too.
 REVISION_TABLE = "catalog_revision"
-# Held by whoever migrates a catalog on PostgreSQL. Any number that nobody else is likely to take.
+# The advisory lock of a migration on PostgreSQL: a number that no other program is likely to use.
 _MIGRATION_LOCK = 0x7469_6465_6761_7465
 # Alembic keeps what it is doing in globals of its modules: one upgrade at a time in one Python.
 _ALEMBIC = threading.Lock()
@@ -27,19 +27,19 @@ BetweenSteps = Callable[[], None]
 
 @functools.cache
 def known_revisions() -> tuple[str, ...]:
-    """List every revision that this version knows, oldest first."""
-    # By their names, because Alembic is slow to load and most starts find nothing to do.
+    """Return every revision that this version knows, oldest first."""
+    # By file name, because Alembic is slow to load and most starts have nothing to migrate.
     files = (Path(__file__).parent / "versions").glob("r*_*.py")
     return tuple(sorted(file.name[1:].split("_")[0] for file in files))
 
 
 def newest_revision() -> str:
-    """Name the revision that this version works with."""
+    """Return the revision that this version works with."""
     return known_revisions()[-1]
 
 
 def upgrade(connections: Connections, between_steps: BetweenSteps | None = None) -> str:
-    """Bring the tables to the newest revision and name it; one of several at a time does the work.
+    """Upgrade the tables to the newest revision and return it; of concurrent calls one does the work.
 
     A revision that this version does not know is CatalogTooNew. `between_steps` is called after every
     statement: tests stop the world there.
@@ -53,7 +53,7 @@ def upgrade(connections: Connections, between_steps: BetweenSteps | None = None)
 
 
 def lock(connection: Connection) -> None:
-    """Wait until nobody else migrates, and keep others from it until the transaction ends."""
+    """Wait for other migrations, and block them until the transaction ends."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})")
 
@@ -81,7 +81,7 @@ def upgrade_to(
 
 
 def check_known(revision: str | None, connections: Connections) -> None:
-    """Refuse a revision that a newer version made."""
+    """Raise CatalogTooNew for a revision of a newer version."""
     if revision is not None and revision not in known_revisions():
         raise CatalogTooNew(catalog=connections.place.shown, found=revision)
 

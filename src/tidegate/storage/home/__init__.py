@@ -1,1 +1,1 @@
-"""The home folder: layout and version, locks, the server's address, upgrades, files of pipelines."""
+"""The home folder of an instance: takes its path, returns the paths in it, keeps version, token and locks."""

@@ -1,6 +1,6 @@
-"""Where a server answers: takes what a caller names, gives address, token and whom to trust, keeps nothing.
+"""The address, token and certificates of the server that a process connects to.
 
-The Python client, the command line and Spark's processes all look here, so that they find the same server.
+The Python client, the command line and Spark's processes all use this, so that they find the same server.
 """
 
 from __future__ import annotations
@@ -21,30 +21,29 @@ CONTEXTS_KEPT_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A server: its address, the token for it, and the certificates it is trusted by (None: the system's)."""
+class ServerEndpoint:
+    """The address of a server, the token for it, and the trusted certificates (None: the system's)."""
 
     url: str
     token: str = field(repr=False)
     ca_file: str | None = None
-    # The file holds the one certificate that the server of this home has: its name does not matter then.
+    # The file has the one certificate of the server of this home: its name does not matter then.
     pinned: bool = False
 
     @property
     def is_https(self) -> bool:
-        """Whether the server speaks TLS."""
+        """True if the server speaks TLS."""
         return self.url.startswith("https://")
 
     def tls_context(self) -> ssl.SSLContext:
-        """Return what checks the server's certificate; a file that holds none is ServerUntrusted.
+        """Return the context that checks the server's certificate; ServerUntrusted for a file without one.
 
-        For a plain address it is a context that trusts nobody: it costs nothing, and no one can be let in by
-        mistake.
+        For a plain address it is a context that trusts no certificate.
         """
         if not self.is_https:
             return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         try:
-            # A file that was written anew is read anew.
+            # A file that changed is read again.
             changed_ns = Path(self.ca_file).stat().st_mtime_ns if self.ca_file else 0
             return _context(self.ca_file, changed_ns, self.pinned)
         except OSError as problem:  # an SSLError is one
@@ -59,9 +58,9 @@ def find_server(
     environ: Mapping[str, str] = os.environ,
     *,
     ca_file: str | Path | None = None,
-) -> Found:
+) -> ServerEndpoint:
     """Return the server: as named, else from the environment, else from the home folder."""
-    # A home that is named is the one that is meant, whatever the environment says.
+    # A home that is named wins over the environment.
     url = url or (environ.get("TIDEGATE_URL") if home is None else None)
     token = (token or (environ.get("TIDEGATE_TOKEN") if home is None else None) or "").strip()
     trusted = str(ca_file or environ.get("TIDEGATE_CA_FILE") or "") or None
@@ -71,7 +70,7 @@ def find_server(
         reason = f"'{url}' is not an address of a server."
         raise RequestInvalid(reason=reason, hint=f"Write http://{url}.")
     if url and token:
-        return Found(url, token, trusted)
+        return ServerEndpoint(url, token, trusted)
     if url and not _is_of_home(url, home, environ):
         # The token of a home opens everything there: it is sent to the server of that home and nobody else.
         raise TokenMissing(hint=f"Give a token for {url}: TIDEGATE_TOKEN, or connect(url, token=…).")
@@ -80,16 +79,16 @@ def find_server(
         if url:
             raise TokenMissing(hint=f"Give a token with the address: {folder} has none to offer.")
         raise ServerNotRunning(url=f"the home {folder}", reason="there is no home there")
-    opened = Home.existing(folder)
+    found = Home.existing(folder)
     if url is None:
-        address = opened.server_address()
+        address = found.server_address()
         if address is None:
             raise ServerNotRunning(url=f"the home {folder}", reason="no server runs there")
         url = address.url
-        # The server of a home says itself by which certificate it is known.
+        # The server of a home writes down its own certificate.
         if address.ca_file and not ca_file:
-            return Found(url, token or opened.read_token(), address.ca_file, pinned=True)
-    return Found(url, token or opened.read_token(), trusted)
+            return ServerEndpoint(url, token or found.read_token(), address.ca_file, pinned=True)
+    return ServerEndpoint(url, token or found.read_token(), trusted)
 
 
 def _is_of_home(url: str, home: str | Path | None, environ: Mapping[str, str]) -> bool:
@@ -102,12 +101,12 @@ def _is_of_home(url: str, home: str | Path | None, environ: Mapping[str, str]) -
 
 @functools.lru_cache(maxsize=CONTEXTS_KEPT_MAX)
 def _context(ca_file: str | None, changed_ns: int, pinned: bool) -> ssl.SSLContext:  # noqa: ARG001
-    """Return what checks a certificate; the time of the file's change is part of the key it is kept under."""
+    """Return the context for a file of certificates; the time of its change is part of the cache key."""
     context = ssl.create_default_context(cafile=ca_file)
     if pinned:
         context.check_hostname = False
     if ca_file is not None:
-        # A file may hold the server's own certificate rather than the one that signed it: whoever names it
-        # trusts it. Its name and its end are checked all the same.
+        # A file may have the server's own certificate rather than the one that signed it: naming the file is
+        # enough to trust it. Its host name and its expiry are checked all the same.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context

@@ -1,19 +1,19 @@
-"""The home folder: takes a path, gives the places inside it, keeps the layout version, a token and two locks.
+"""The home folder: its layout, the paths in it, its id and its token.
 
-layout.json     the layout version; written last: a folder without it is not finished, and is finished
-home.id         16 hexadecimal digits that tell this home from others; a restored one has the same
+layout.json     the layout version; written last: a folder without it is incomplete, and is completed
+home.id         16 hexadecimal digits that identify this home; a restored one has the same
 tidegate.toml   settings, the user's own
 admin.token     the admin's bearer token, mode 0600
 locks/          server.lock and worker.lock: an flock, and the pid of its holder for messages
-run/            server.json: address of the running server; backups/: frozen copies while they are packed
+run/            server.json: address of the running server; backups/: snapshots while they are packed
 engine/         RocksDB
 catalog/        catalog.db: tenants, users, tokens, audit, leases, jobs (unless PostgreSQL has them)
 lake/           Delta tables of the tenant `default`
 streams/        logs of the STREAM tables of the tenant `default`; what is being removed is in .trash
-tenants/        <tenant>/lake and <tenant>/streams: those of the others
-checkpoints/    Spark's, one folder a pipeline
-pipelines/      one Python file a pipeline; that of a stopped one ends in .py.stopped
-kept/           whole copies from before an upgrade
+tenants/        <tenant>/lake and <tenant>/streams: those of the other tenants
+checkpoints/    Spark's, one folder for each pipeline
+pipelines/      one Python file for each pipeline; that of a stopped one ends in .py.stopped
+kept/           complete copies from before an upgrade
 logs/
 """
 
@@ -39,8 +39,8 @@ from tidegate.storage.home.locks import (
 )
 from tidegate.storage.home.upgrade import upgrade_home
 
-# 1: the first. 2: a catalogue, tenants and kept copies. 3: record batches and counters of topics of version
-# 2, which an earlier program would take for damage; nothing moves.
+# 1: the first. 2: a catalog, tenants and copies in `kept`. 3: record batches and counters of topics of
+# version 2, which an earlier program would take for damage; no file moves.
 LAYOUT_VERSION = 3
 LAYOUT_FILE = "layout.json"
 ID_FILE = "home.id"
@@ -50,13 +50,12 @@ FOLDERS = (
     *("locks", "run", "engine", "catalog", "lake", "tenants"),
     *("checkpoints", "pipelines", "kept", "logs", "streams"),
 )
-# Homes that were made before streams have no folder for them, and are of the same layout: nothing that was
-# there moves or reads otherwise, so an empty folder is all there is to an upgrade. The next start makes it.
+# Homes from before streams have no folder for them, and are of the same layout: no other file moves or
+# changes, so that the next start only has to create an empty folder.
 LATER_FOLDERS = frozenset({"streams"})
-LOST_AND_FOUND = "lost+found"  # what some disks of their own have
-RESTORING = ".restoring-"  # begins the name of what a restore has not finished
-# What may stand in a folder before it becomes a home: the user's settings, and what an interrupted start
-# left.
+LOST_AND_FOUND = "lost+found"  # in the root of some file systems
+RESTORING = ".restoring-"  # prefix of the files of an unfinished restore
+# What may be in a folder before it becomes a home: the user's settings, and what an interrupted start left.
 ALLOWED_BEFORE = frozenset({*FOLDERS, "tidegate.toml", TOKEN_FILE, ID_FILE, LOST_AND_FOUND})
 # Shorter ones can be guessed; our own have 43.
 TOKEN_CHARS_MIN = 16
@@ -66,26 +65,26 @@ ID_CHARS = 16
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """Where the server of a home answers."""
+    """The address of the server of a home."""
 
     url: str
     pid: int
-    # The certificates that the server is trusted by, where it speaks TLS with one of its own.
+    # The file of the server's certificate, where it speaks TLS with one of its own.
     ca_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """A home folder that is complete and of a layout that this version knows."""
+    """A complete home folder of the layout of this version."""
 
     path: Path
 
     @classmethod
     def open(cls, path: Path, make_token: Callable[[], str], clock: Clock | None = None) -> Home:
-        """Open a home, or make one where the folder is absent or empty; never leave one half made.
+        """Open a home, or create one where the folder is absent or empty; never leave one half created.
 
-        One of an older layout is upgraded first, with a whole copy kept; HomeLocked while it is in use.
-        `make_token` gives a new random text at every call.
+        One of an older layout is copied and upgraded first; HomeLocked while it is in use. `make_token`
+        returns a new random text at every call.
         """
         path = path.expanduser().absolute()
         try:
@@ -104,10 +103,10 @@ class Home:
 
     @classmethod
     def existing(cls, path: Path) -> Home:
-        """Open a home that is there; refuse to make one, and one of an older layout.
+        """Open an existing home; raise HomeUnusable where there is none, or one of an older layout.
 
-        Upgrading is for the start of a server, which has the locks; a command of this version beside a
-        server of an older one would look for places that are not there yet.
+        Upgrading is left to the start of a server, which has the locks; a command of this version beside a
+        server of an older one would look for files that do not exist yet.
         """
         path = path.expanduser().absolute()
         found = _layout_of(path)
@@ -128,14 +127,13 @@ class Home:
         return cls(path)
 
     def note_parts(self, names: frozenset[str]) -> None:
-        """Write down which parts hold something from now on, so that one that vanishes is missed."""
+        """Record the parts that have data from now on, so that a lost one is noticed."""
         noted = _parts_of(self.path)
         if not names <= noted:
-            kept = {"layout": LAYOUT_VERSION, "parts": sorted(noted | names)}
-            write_file_atomically(self.path / LAYOUT_FILE, json.dumps(kept).encode())
+            _write_layout(self.path, noted | names)
 
     def lost_parts(self) -> list[str]:
-        """Name the parts that held something and are not there: an empty one must not take their place."""
+        """Return the names of parts that had data and are missing: an empty one must not replace them."""
         marks = {ENGINE_PART: self.engine_path / "CURRENT", CATALOG_PART: self.catalog_path}
         return [name for name in sorted(_parts_of(self.path)) if name in marks and not marks[name].exists()]
 
@@ -164,7 +162,7 @@ class Home:
         return self.streams_path if tenant == DEFAULT_TENANT else self.tenants_path / tenant / "streams"
 
     def stream_tenants(self) -> list[str]:
-        """Name the tenants that have a folder of stream logs, and the first one in any case."""
+        """Return the tenants that have a folder of stream logs; the default tenant is always first."""
         if not self.tenants_path.is_dir():
             return [DEFAULT_TENANT]
         others = (folder.name for folder in self.tenants_path.iterdir() if (folder / "streams").is_dir())
@@ -195,12 +193,12 @@ class Home:
         return self.run_path / "backups"
 
     @property
-    def kept_path(self) -> Path:
+    def copies_path(self) -> Path:
         return self.path / "kept"
 
     @property
     def home_id(self) -> str:
-        """The digits that tell this home from others."""
+        """The digits that identify this home."""
         try:
             text = (self.path / ID_FILE).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as problem:
@@ -215,7 +213,7 @@ class Home:
         return self.path / TOKEN_FILE
 
     def read_token(self) -> str:
-        """Return the admin's token; one that could be guessed is refused."""
+        """Return the admin's token; raise HomeUnusable for one that could be guessed."""
         try:
             token = self.token_path.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as problem:
@@ -227,15 +225,15 @@ class Home:
         return token
 
     def lock(self, kind: LockKind, *, wait_seconds: float = LEAVING_HOLDER_WAIT_SECONDS) -> HomeLock:
-        """Take the lock for a kind of process; refuse with the pid of a living holder.
+        """Take the lock for a kind of process; HomeLocked names the pid of a living holder.
 
-        A holder that stops, whose supervisor is gone, or that is dead and whose child has the lock still, is
-        waited for.
+        A holder that is stopping, whose supervisor is gone, or that is dead while a child of it still has the
+        lock, is waited for.
         """
         return take_lock(self.path, kind, wait_seconds)
 
     def write_address(self, url: str, pid: int, ca_file: str | None = None) -> None:
-        """Say where the server answers, and by which certificates it is trusted."""
+        """Write the address of the server, and the file of its certificate."""
         trusted = {"caFile": ca_file} if ca_file else {}
         try:
             self.run_path.mkdir(exist_ok=True, mode=0o700)
@@ -245,11 +243,11 @@ class Home:
             raise home_error(self.path, problem) from problem
 
     def clear_address(self) -> None:
-        """Say that no server answers."""
+        """Remove the address of the server."""
         (self.run_path / "server.json").unlink(missing_ok=True)
 
     def server_address(self) -> ServerAddress | None:
-        """Return the address that the last server wrote, or None; it may have died since."""
+        """Return the address that the last server wrote, or None; the server may have died since."""
         try:
             text = (self.run_path / "server.json").read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -284,19 +282,19 @@ def _layout_of(path: Path) -> int | None:
 
 
 def _make(path: Path, make_token: Callable[[], str]) -> None:
-    """Make a home, one start at a time: whoever comes second finds it made."""
+    """Create a home, one start at a time: a concurrent start finds it complete."""
     while True:
         existed = not _make_folder(path)
         with flocked_folder(path) as ours:
             if not ours:
-                continue  # another start could not make it and took it away
+                continue  # another start failed to create it and removed it
             if _layout_of(path) is None:
                 _fill(path, make_token, remove_root=not existed)
             return
 
 
 def _make_folder(path: Path) -> bool:
-    """Make the folder unless it is there; say whether it is ours."""
+    """Create the folder; return False where it exists."""
     try:
         path.mkdir(parents=True, mode=0o700)
     except FileExistsError:
@@ -329,7 +327,7 @@ def _upgrade(path: Path, make_token: Callable[[], str], clock: Clock) -> None:
 
 
 def _add_what_is_missing(path: Path, make_token: Callable[[], str], made: list[Path]) -> None:
-    """Make every folder and file of the layout that is not there, and note each in `made`."""
+    """Create every folder and file of the layout that is missing, and add each to `made`."""
     for name in FOLDERS:
         if not (path / name).exists():
             (path / name).mkdir(mode=0o700)
@@ -355,7 +353,7 @@ def _ours(name: str) -> bool:
 
 
 def _unmake(path: Path, made: list[Path], *, remove_root: bool) -> None:
-    """Remove what this start made; a folder into which someone put something meanwhile stays."""
+    """Remove what this start created; a folder that is not empty any more stays."""
     for place in [*reversed(made), *([path] if remove_root else [])]:
         with contextlib.suppress(OSError):
             place.rmdir() if place.is_dir() else place.unlink()

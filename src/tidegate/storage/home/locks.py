@@ -1,4 +1,4 @@
-"""Locks of a home: takes a folder, gives a lock that one process holds, and names a living holder."""
+"""The locks of a home: one process of a kind at a time, by flock, with the pid of the holder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Literal
 from tidegate.errors import HomeLocked
 from tidegate.storage.files import home_error
 
-# A holder that stops, or the Java part of a worker that was killed, has the lock for a moment longer.
+# A holder that is stopping, or the Java process of a killed worker, has the lock for a moment longer.
 LEAVING_HOLDER_WAIT_SECONDS = 30.0
 LOCK_POLL_SECONDS = 0.1
 STOPPING = "stopping"
 UNDER = "under"
-# What a holder says of itself; each writes over what stood there before.
-_WORDS_BYTES = 80
+# The text of a holder in the lock file; it overwrites the one before.
+_HOLDER_BYTES = 80
 
 LockKind = Literal["server", "worker"]
 
@@ -31,33 +31,33 @@ class HomeLock:
         self.fd = fd
 
     def mark_stopping(self) -> None:
-        """Say that the holder is on its way out, so that its successor waits and is not refused."""
-        self._say(STOPPING)
+        """Mark the holder as stopping, so that its successor waits and is not refused."""
+        self._write(STOPPING)
 
     def mark_supervised(self, supervisor: int) -> None:
-        """Say that the holder stops with another process: once that is gone, its successor waits."""
-        self._say(f"{UNDER} {supervisor}")
+        """Mark the holder as stopping with another process: once that is gone, its successor waits."""
+        self._write(f"{UNDER} {supervisor}")
 
     def mark_brief(self, name: str) -> None:
-        """Say that this is no server or worker but something named so, which others wait for a while."""
-        self._say(f"{STOPPING} {name}")
+        """Mark the holder as a short command of this name, which servers and workers wait for."""
+        self._write(f"{STOPPING} {name}")
 
     def release(self) -> None:
-        """Give the lock back; a second call does nothing."""
+        """Release the lock; a second call does nothing."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
-    def _say(self, words: str) -> None:
+    def _write(self, words: str) -> None:
         if self.fd >= 0:
-            os.pwrite(self.fd, f"{os.getpid()} {words}".ljust(_WORDS_BYTES).encode("ascii"), 0)
+            os.pwrite(self.fd, f"{os.getpid()} {words}".ljust(_HOLDER_BYTES).encode("ascii"), 0)
 
 
 def take_lock(home: Path, kind: LockKind, wait_seconds: float) -> HomeLock:
-    """Take the lock for a kind of process; refuse with the pid of a living holder.
+    """Take the lock for a kind of process; HomeLocked names the pid of a living holder.
 
-    A holder that stops, whose supervisor is gone, or that is dead and whose child has the lock still, is
-    waited for.
+    A holder that is stopping, whose supervisor is gone, or that is dead while a child of it still has the
+    lock, is waited for.
     """
     path = lock_path(home, kind)
     try:
@@ -80,7 +80,7 @@ def take_lock(home: Path, kind: LockKind, wait_seconds: float) -> HomeLock:
 
 
 def try_flock(fd: int) -> bool:
-    """Lock an open file unless someone else has; say whether it is ours now."""
+    """Lock an open file; return False where another process has it locked."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -90,7 +90,7 @@ def try_flock(fd: int) -> bool:
 
 @contextmanager
 def flocked_folder(path: Path) -> Iterator[bool]:
-    """Hold a lock on a folder itself while the block runs; False where the folder went while we waited."""
+    """Hold a lock on a folder while the block runs; False where the folder was removed during the wait."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -104,7 +104,7 @@ def flocked_folder(path: Path) -> Iterator[bool]:
 
 
 def is_at(fd: int, path: Path) -> bool:
-    """Return whether an open file or folder still has its name."""
+    """True if an open file or folder still has its name."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def is_at(fd: int, path: Path) -> bool:
 
 
 def is_flocked(path: Path) -> bool:
-    """Return whether a living process holds a lock on a file; one that is not there is free."""
+    """True if a living process holds a lock on a file; False for a file that does not exist."""
     try:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def is_flocked(path: Path) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; one that only waits to be collected does not."""
+    """True if a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -135,12 +135,12 @@ def is_alive(pid: int) -> bool:
 
 
 def lock_path(home: Path, kind: LockKind) -> Path:
-    """Name the file of a lock."""
+    """Return the file of a lock."""
     return home / "locks" / f"{kind}.lock"
 
 
 def running_pid(path: Path) -> int | None:
-    """Return the pid that a lock's file names; None where it is gone, on its way out, or nobody has said."""
+    """Return the pid in a lock's file; None where the process is gone or stopping, or there is no pid."""
     try:
         holder, leaving, _ = _holder_of(path)
     except (FileNotFoundError, ValueError):
@@ -149,14 +149,14 @@ def running_pid(path: Path) -> int | None:
 
 
 def _holder_of(path: Path) -> tuple[int, bool, str]:
-    """Return the holder's pid (0: it has not said), whether it is leaving or gone, and a brief one's name."""
+    """Return the holder's pid (0: none written), whether it is stopping or gone, and a command's name."""
     words = path.read_text(encoding="ascii").split()
     if not words:
         return 0, True, ""
-    holder, said, rest = int(words[0]), words[1:2], words[2:]
-    if said == [UNDER]:
+    holder, mark, rest = int(words[0]), words[1:2], words[2:]
+    if mark == [UNDER]:
         return holder, not (is_alive(holder) and is_alive(int(rest[0]))), ""
-    return holder, said == [STOPPING] or not is_alive(holder), " ".join(rest)
+    return holder, mark == [STOPPING] or not is_alive(holder), " ".join(rest)
 
 
 def _is_zombie(pid: int) -> bool:

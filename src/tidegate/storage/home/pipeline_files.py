@@ -1,10 +1,10 @@
-"""Files of pipelines: takes the folder of a home, gives what is installed and what is stopped, keeps both.
+"""The files of pipelines in a home.
 
 <name>.py           installed: the worker runs it
-<name>.py.stopped   stopped: kept as it was, and nobody runs it
+<name>.py.stopped   stopped: unchanged, and not run
 
-Whoever installs a file over a stopped one may die before the stopped one is gone, so beside an installed file
-a stopped one counts for nothing.
+A process that installs a file over a stopped one may die before the stopped one is removed, so a stopped file
+beside an installed one is ignored.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ class PipelineFiles:
 
 
 def list_pipeline_files(folder: Path) -> PipelineFiles:
-    """Return the pipelines of a folder; none where it is not there or not ours to read."""
+    """Return the pipelines of a folder; none where it does not exist or is not readable."""
     try:
-        # One look: between two, a file could be renamed and be seen in neither.
+        # One listing: between two, a file could be renamed and be missing in both.
         files = [path.name for path in folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return PipelineFiles((), ())  # the checks of the home tell of a folder that is lost
+        return PipelineFiles((), ())  # the checks of the home report a lost folder
     installed = {name.removesuffix(INSTALLED_SUFFIX) for name in files if name.endswith(INSTALLED_SUFFIX)}
     stopped = {name.removesuffix(STOPPED_SUFFIX) for name in files if name.endswith(STOPPED_SUFFIX)}
     return PipelineFiles(tuple(sorted(installed)), tuple(sorted(stopped - installed)))
 
 
 def installed_path(folder: Path, name: str) -> Path:
-    """Return where the file of a pipeline is while the worker shall run it."""
+    """Return the path of an installed pipeline's file."""
     return folder / f"{name}{INSTALLED_SUFFIX}"
 
 
 def stopped_path(folder: Path, name: str) -> Path:
-    """Return where the file of a pipeline is while it is stopped."""
+    """Return the path of a stopped pipeline's file."""
     return folder / f"{name}{STOPPED_SUFFIX}"
 
 
 def install_pipeline_file(folder: Path, name: str, content: bytes) -> Replaced | None:
-    """Install a file under a name, also where a stopped one has it; say which other contents it replaced.
+    """Install a file under a name, also over a stopped one; return what other content it replaced.
 
-    It is written also where nothing changed: the worker then forgets an old failure and tries at once.
+    It is written also where nothing changed: the worker then drops an old failure and retries at once.
     """
     target, stopped = installed_path(folder, check_pipeline_name(name)), stopped_path(folder, name)
     replaced: Replaced | None = None
@@ -71,7 +71,7 @@ def install_pipeline_file(folder: Path, name: str, content: bytes) -> Replaced |
 
 
 def stop_pipeline_file(folder: Path, name: str) -> bool:
-    """Keep a pipeline's file where no worker looks for work; False where it was stopped already."""
+    """Stop a pipeline by renaming its file; False where it is stopped already."""
     source, stopped = installed_path(folder, check_pipeline_name(name)), stopped_path(folder, name)
     try:
         source.replace(stopped)
@@ -84,12 +84,12 @@ def stop_pipeline_file(folder: Path, name: str) -> bool:
 
 
 def start_pipeline_file(folder: Path, name: str) -> bool:
-    """Put a stopped pipeline's file back for the worker; False where it is not stopped."""
+    """Start a stopped pipeline by renaming its file back; False where it is not stopped."""
     target, stopped = installed_path(folder, check_pipeline_name(name)), stopped_path(folder, name)
     if target.exists():
         return False
     try:
-        # A rename keeps the time of a file, by which the worker tells that it is to begin anew.
+        # A rename keeps the time of a file, which tells the worker to start the pipeline again.
         os.utime(stopped)
         stopped.replace(target)
     except FileNotFoundError as problem:
@@ -101,7 +101,7 @@ def start_pipeline_file(folder: Path, name: str) -> bool:
 
 
 def check_removable(folder: Path, name: str) -> None:
-    """Refuse a pipeline that is not there, and one that is not stopped."""
+    """Raise PipelineNotFound or, for a pipeline that is not stopped, Conflict."""
     if installed_path(folder, check_pipeline_name(name)).exists():
         reason = f"Pipeline '{name}' is not stopped: only a stopped one can be removed."
         raise Conflict(reason=reason, hint=f"Stop it first: tidegate pipeline stop {name}")
@@ -110,7 +110,7 @@ def check_removable(folder: Path, name: str) -> None:
 
 
 def remove_pipeline_file(folder: Path, name: str) -> None:
-    """Remove a stopped pipeline's file for good; what the pipeline has written stays."""
+    """Remove a stopped pipeline's file; what the pipeline has written stays."""
     check_removable(folder, name)
     if not _unlink(stopped_path(folder, name)):
         raise PipelineNotFound(pipeline=name)

@@ -1,13 +1,13 @@
-"""Upgrade of a home: takes one of an older layout, gives one of this version's, keeps a whole copy.
+"""The upgrade of a home to the layout of this version, after a complete copy of it.
 
-    1. both locks: nobody else, of whatever version, works in the home
-    2. kept/layout-1-<time>/: a home that the old version opens, made under another name and renamed
+    1. both locks: no other process, of whatever version, works in the home
+    2. kept/layout-1-<time>/: a home that the old version opens, copied under another name and renamed
     3. what the new layout adds
     4. layout.json, last
 
 A kill at any step leaves a home of the old layout; the next start begins again at step 1. Files that are
 never changed in place (RocksDB's tables, Parquet, Delta's log) are shared with the copy by hard links, so
-the copy costs little room; everything else is copied.
+the copy takes little room; everything else is copied.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tidegate.model.clock import Clock
 from tidegate.storage.files import copy_file, link_or_copy, sync_tree
 from tidegate.storage.home.locks import LEAVING_HOLDER_WAIT_SECONDS, take_lock
 
-KEPT_FOLDER = "kept"
+COPIES_FOLDER = "kept"
 PARTIAL = ".partial"
 # What belongs to running processes, and the copies themselves.
-_NOT_KEPT = frozenset({KEPT_FOLDER, "run", "locks"})
+_NOT_COPIED = frozenset({COPIES_FOLDER, "run", "locks"})
 _IMMUTABLE = re.compile(r"\.sst$|\.parquet$|^\d{20}\.json$|^\d{20}\.checkpoint\.")
 
 log = logging.getLogger(__name__)
@@ -37,10 +37,10 @@ log = logging.getLogger(__name__)
 def upgrade_home(
     path: Path, wanted: int, clock: Clock, layout_of: Callable[[], int], finish: Callable[[], None]
 ) -> None:
-    """Keep a copy of the home as it is, then let `finish` make it one of the wanted layout.
+    """Copy a home, then let `finish` bring it to the wanted layout.
 
-    HomeLocked while a server or a worker runs there. `layout_of` is asked again under the locks: another
-    start may have been quicker.
+    HomeLocked while a server or a worker runs there. `layout_of` is called again under the locks: another
+    start may have done the upgrade.
     """
     server = take_lock(path, "server", LEAVING_HOLDER_WAIT_SECONDS)
     try:
@@ -49,8 +49,8 @@ def upgrade_home(
             before = layout_of()
             if before >= wanted:
                 return
-            kept = keep_copy(path, f"layout-{before}", clock)
-            log.info("kept the home as it was, layout %d, at %s", before, kept)
+            copy = copy_home(path, f"layout-{before}", clock)
+            log.info("home copied before its upgrade layout=%d copy=%s", before, copy)
             finish()
         finally:
             worker.release()
@@ -58,22 +58,22 @@ def upgrade_home(
         server.release()
 
 
-def keep_copy(home: Path, name: str, clock: Clock) -> Path:
-    """Put a whole copy of a home into its folder `kept`, and give where it is."""
-    kept = home / KEPT_FOLDER
-    kept.mkdir(exist_ok=True, mode=0o700)
-    for left in kept.glob(f"*{PARTIAL}"):
+def copy_home(home: Path, name: str, clock: Clock) -> Path:
+    """Copy a home into its folder `kept`; return the path of the copy."""
+    copies = home / COPIES_FOLDER
+    copies.mkdir(exist_ok=True, mode=0o700)
+    for left in copies.glob(f"*{PARTIAL}"):
         shutil.rmtree(left)
     stamp = datetime.fromtimestamp(clock.now_us() / 1_000_000, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    target = kept / f"{name}-{stamp}"
+    target = copies / f"{name}-{stamp}"
     partial = target.with_name(target.name + PARTIAL)
     try:
         _copy_tree(home, partial)
         sync_tree(partial)
         partial.rename(target)
-        sync_tree(kept)
+        sync_tree(copies)
     except OSError:
-        with contextlib.suppress(OSError):  # what is left is removed by the next start
+        with contextlib.suppress(OSError):  # the next start removes what is left
             shutil.rmtree(partial)
         raise
     return target
@@ -81,14 +81,14 @@ def keep_copy(home: Path, name: str, clock: Clock) -> Path:
 
 def _copy_tree(home: Path, target: Path) -> None:
     target.mkdir(mode=0o700)
-    for name in sorted(_NOT_KEPT - {KEPT_FOLDER}):
+    for name in sorted(_NOT_COPIED - {COPIES_FOLDER}):
         (target / name).mkdir(mode=0o700)
     for folder, folders, names in os.walk(home, followlinks=True):
         inside = Path(folder).relative_to(home)
         if inside == Path():
-            folders[:] = [entry for entry in folders if entry not in _NOT_KEPT]
+            folders[:] = [entry for entry in folders if entry not in _NOT_COPIED]
         for entry in folders:
             (target / inside / entry).mkdir(mode=0o700)
         for entry in names:
-            keep = link_or_copy if _IMMUTABLE.search(entry) else copy_file
-            keep(Path(folder) / entry, target / inside / entry)
+            copy = link_or_copy if _IMMUTABLE.search(entry) else copy_file
+            copy(Path(folder) / entry, target / inside / entry)

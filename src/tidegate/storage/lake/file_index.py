@@ -1,4 +1,4 @@
-"""The files of a Delta table: takes log actions, gives one small Arrow table with a row for each data file.
+"""The data files of a Delta table as one small Arrow table, from its log or from delta-rs.
 
 Columns of that table: `path` (relative to the table, decoded), `size_bytes`, `record_count` (null when the
 writer did not count), `min.<column>` and `max.<column>` for each column that has an order, `part.<column>`
@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from tidegate.errors import SqlUnsupported, StorageCorrupt
 
-# Writers cut timestamps in statistics to whole milliseconds, so that a maximum may be up to 1 ms too low.
+# Writers truncate timestamps in statistics to milliseconds, so that a maximum may be up to 1 ms too low.
 STATISTICS_TIME_SLACK = timedelta(milliseconds=1)
 # Writers put decimals into JSON as doubles; a double carries 15 decimal digits without loss.
 STATISTICS_DECIMAL_DIGITS_MAX = 15
@@ -54,7 +54,7 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class LakeColumn:
-    """A column as the Delta schema has it; `kind` is the type's name, or the JSON of a nested type."""
+    """A column of a Delta schema; `kind` is the type's name, or the JSON of a nested type."""
 
     name: str
     kind: Any
@@ -62,7 +62,7 @@ class LakeColumn:
 
     @property
     def decimal_digits(self) -> tuple[int, int] | None:
-        """Return precision and scale of a decimal column, None for any other."""
+        """The precision and scale of a decimal column, None for any other."""
         if not isinstance(self.kind, str) or not self.kind.startswith("decimal("):
             return None
         precision, scale = self.kind.removeprefix("decimal(").removesuffix(")").split(",")
@@ -70,7 +70,7 @@ class LakeColumn:
 
     @property
     def ordered_type(self) -> pa.DataType | None:
-        """Return the Arrow type of the column's statistics, None when files cannot be told apart by it."""
+        """The Arrow type of the column's statistics, None where they cannot exclude files."""
         digits = self.decimal_digits
         if digits is not None:
             exact = self.is_partition or digits[0] <= STATISTICS_DECIMAL_DIGITS_MAX
@@ -80,12 +80,12 @@ class LakeColumn:
 
 @dataclass(slots=True)
 class FileChanges:
-    """What a run of commits did to the list of files."""
+    """The changes of consecutive commits to the list of files."""
 
     added: dict[str, dict[str, Any]] = field(default_factory=dict)
     removed: set[str] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)
-    relist: bool = False  # something in the log is beyond adding and removing files
+    relist: bool = False  # the log has other actions than adding and removing files
 
 
 def read_columns(schema_json: str, partition_columns: Iterable[str]) -> tuple[LakeColumn, ...]:
@@ -131,7 +131,7 @@ def from_listing(listing: pa.Table, columns: tuple[LakeColumn, ...]) -> pa.Table
 
 
 def read_commit(path: Path, changes: FileChanges, columns: tuple[LakeColumn, ...]) -> None:
-    """Fold one commit file into the changes; StorageCorrupt names the file when it is not JSON lines."""
+    """Add one commit file to the changes; StorageCorrupt names the file when it is not JSON lines."""
     added: dict[str, dict[str, Any]] = {}
     for action in parse_commit(path):
         kind, body = next(iter(action.items()))
@@ -169,7 +169,7 @@ def parse_commit(path: Path) -> list[dict[str, Any]]:
 
 
 def apply_changes(files: pa.Table, changes: FileChanges) -> pa.Table | None:
-    """Return the file table after the changes, or None when a removed file was not there: list again then."""
+    """Return the file table after the changes, or None when a removed file is missing: list again then."""
     drop = pc.is_in(files["path"], value_set=pa.array(sorted(changes.touched), pa.string()))
     dropped = pc.filter(files["path"], drop).to_pylist()
     if not changes.removed <= set(dropped):
@@ -213,7 +213,7 @@ def _partition_value(text: str, column: LakeColumn) -> Any:
 
 
 def _statistic(value: Any, column: LakeColumn) -> Any:
-    """Return a bound in the column's type, None when the log holds something else there."""
+    """Return a bound in the column's type, None when the log has another type there."""
     if value is None:
         return None
     try:
@@ -252,7 +252,7 @@ def _nested(listing: pa.Table, outer: str, name: str) -> pa.ChunkedArray | None:
 
 
 def _relative(encoded: str) -> str:
-    """Return the path inside the table; a path that leads out of it is refused."""
+    """Return the path inside the table; raise SqlUnsupported for a path that leads out of it."""
     path = unquote(encoded)
     if path.startswith("/") or _SCHEME.match(encoded) or ".." in path.split("/"):
         raise SqlUnsupported(reason=f"The table refers to a file outside its folder: {path}")
@@ -260,7 +260,7 @@ def _relative(encoded: str) -> str:
 
 
 def _widen(files: pa.Table) -> pa.Table:
-    """Move time bounds apart by what writers cut off."""
+    """Widen time bounds by what writers truncate."""
     slack = pa.scalar(STATISTICS_TIME_SLACK, pa.duration("us"))
     for position, entry in enumerate(files.schema):
         if not pa.types.is_timestamp(entry.type) or entry.name.startswith("part."):

@@ -1,14 +1,14 @@
-"""The lake: the Delta tables of a home, one folder each; takes a name, gives what the table holds now.
+"""The lake: the Delta tables of a tenant, one folder each, at their newest versions.
 
-Anyone may write these tables: Spark's Delta sink, delta-rs, any other writer. The lake only reads. It
-keeps, for each table, the file list of the version it saw last (`TableView`). `view` brings the list up to
-date before it answers, by reading the JSON of the commits that came since: some tens of microseconds when
-nothing changed, and well under a millisecond for a small commit, however many files the table has. Whatever
-is beyond adding and removing files (another schema, another protocol, a table that was dropped and made
-again) is listed anew with delta-rs.
+Any program may write these tables: Spark's Delta sink, delta-rs, other writers. The lake only reads. It
+caches, for each table, the file list of the version it saw last (`TableView`). `view` first updates the list
+by reading the JSON of the commits since then: some tens of microseconds when nothing changed, and well under
+a millisecond for a small commit, however many files the table has. Where commits do more than add and remove
+files (another schema, another protocol, a table that was dropped and created again), the table is listed
+again with delta-rs.
 
-Threads: every method may be called from any thread; one lock a table. A `TableView` never changes. Damage:
-a log that cannot be read raises StorageCorrupt with the file's name; other tables stay readable.
+Threads: every method may be called from any thread; one lock for each table. A `TableView` never changes.
+Damage: a log that cannot be read raises StorageCorrupt with the file's name; other tables stay readable.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FEATURES_READ = frozenset(
     {"timestampNtz", "vacuumProtocolCheck", "v2Checkpoint", "deletionVectors", "columnMapping"}
 )
 READER_VERSION_MAX = 3
-# A table that is dropped and made again while it is listed is tried this many times.
+# Attempts for a table that is dropped and created again while it is listed.
 LISTING_ATTEMPTS_MAX = 3
 
 _COMMIT = re.compile(r"\d{20}\.(json|checkpoint\..*parquet|checkpoint\.parquet)")
@@ -51,7 +51,7 @@ _CommitMark = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class TableView:
-    """One version of a table: its columns and its data files, as `lake_files` lays them out."""
+    """One version of a table: its columns and its data files, a table as `file_index` describes it."""
 
     name: str
     folder: Path
@@ -69,12 +69,6 @@ class TableView:
     def size_bytes(self) -> int:
         return int(pc.sum(self.files["size_bytes"]).as_py() or 0)
 
-    @property
-    def record_count(self) -> int | None:
-        """Return the number of rows, None when a writer did not count."""
-        counts = self.files["record_count"]
-        return None if counts.null_count else int(pc.sum(counts).as_py() or 0)
-
 
 class Lake:
     """The tables under one folder, which may not exist yet."""
@@ -85,7 +79,7 @@ class Lake:
         self._lock = threading.Lock()
 
     def names(self) -> list[str]:
-        """List the tables in name order; a folder whose first commit is not there yet is not one."""
+        """Return the names of the tables, sorted; a folder without a commit is not a table."""
         try:
             folders = [entry.name for entry in os.scandir(self.root) if not entry.name.startswith(".")]
         except FileNotFoundError:
@@ -93,7 +87,7 @@ class Lake:
         return sorted(name for name in folders if _has_commit(self.root / name))
 
     def find(self, name: str) -> str:
-        """Return the table's name as its folder spells it, in any case as SQL allows; else TableNotFound."""
+        """Return the table's name as its folder spells it, ignoring case as SQL does; else TableNotFound."""
         plain = name not in {"", ".", ".."} and not set(name) & {"/", "\\", "\0"}
         if plain and not name.startswith(".") and _has_commit(self.root / name):
             return name
@@ -104,7 +98,7 @@ class Lake:
         raise TableNotFound(table=f"lake.{name}", known=", ".join(f"lake.{k}" for k in known) or "none yet")
 
     def view(self, name: str) -> TableView:
-        """Return the newest version of a table; TableNotFound, StorageCorrupt or SqlUnsupported."""
+        """Return the newest version of a table; raise TableNotFound, StorageCorrupt or SqlUnsupported."""
         exact = self.find(name)
         with self._lock:
             table = self._tables.setdefault(exact, _OpenTable(exact, self.root / exact))
@@ -113,14 +107,14 @@ class Lake:
         except (StorageCorrupt, FileNotFoundError):
             if _has_commit(self.root / exact):
                 raise
-            with self._lock:  # dropped while we looked
+            with self._lock:  # dropped meanwhile
                 self._tables.pop(exact, None)
             self.find(exact)
             raise
 
 
 class _OpenTable:
-    """A table whose newest known version is kept between calls."""
+    """A table whose newest known version is cached between calls."""
 
     def __init__(self, name: str, folder: Path) -> None:
         self._name = name
@@ -138,7 +132,7 @@ class _OpenTable:
             try:
                 return self._follow(view)
             except FileNotFoundError:
-                return self._list()  # a commit went away after it was seen: the table is another one now
+                return self._list()  # a commit was removed after it was seen: the table is another one now
 
     def _follow(self, view: TableView) -> TableView:
         """Apply the commits after the view's version; anything unusual leads to a new listing."""
@@ -194,9 +188,9 @@ class _OpenTable:
         return self._log / f"{version:020}.json"
 
     def _commit_mark(self, version: int) -> _CommitMark | None:
-        """Tell a commit file from another one of the same name."""
+        """Return what distinguishes a commit file from another one of the same name, or None."""
         try:
-            stat = os.stat(self._commit_path(version))  # noqa: PTH116 - twice as quick as Path.stat
+            stat = os.stat(self._commit_path(version))  # noqa: PTH116 - twice as fast as Path.stat
         except FileNotFoundError:
             return None
         return stat.st_ino, stat.st_mtime_ns, stat.st_size
@@ -206,7 +200,7 @@ class _OpenTable:
 
 
 def _check_readable(name: str, table: Any) -> None:
-    """Refuse tables whose files do not hold their rows plainly; wrong rows would be worse than none."""
+    """Raise SqlUnsupported for features that change which rows files have; wrong rows are worse than none."""
     protocol = table.protocol()
     features = set(protocol.reader_features or ())
     unknown = sorted(features - FEATURES_READ)
@@ -228,7 +222,7 @@ def _unsupported(name: str, what: str, hint: str) -> SqlUnsupported:
 
 
 def _refuse_empty_commits(log: Path) -> None:
-    """Find commits that a power cut emptied: delta-rs takes them for commits that did nothing."""
+    """Raise StorageCorrupt for commits that a power cut emptied; delta-rs takes them for empty commits."""
     with os.scandir(log) as entries:
         for entry in entries:
             if entry.name.endswith(".json") and _COMMIT.fullmatch(entry.name) and not entry.stat().st_size:
@@ -246,7 +240,7 @@ def _has_commit(folder: Path) -> bool:
 
 
 def _damage(log: Path, error: Exception) -> StorageCorrupt:
-    """Find the file of a log that cannot be read, and say so."""
+    """Return the error for a log that cannot be read, with the name of the damaged file."""
     for path in sorted(log.glob("*.json")):
         try:
             parse_commit(path)

@@ -1,4 +1,4 @@
 """The engine on RocksDB: takes write batches, returns values and snapshots, keeps one database.
 
-Also the check of RocksDB's log before it is opened, and what works around faults of rocksdict.
+It also has the check of RocksDB's logs before they are replayed, and workarounds for faults of rocksdict.
 """

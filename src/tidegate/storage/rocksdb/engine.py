@@ -6,9 +6,9 @@ operating system, `sync` puts it on the disk. Threads: any thread may call any m
 replayed (`wal`), blocks when they are read.
 
 A full disk: a write that finds less than `free_bytes_min` free is refused with StorageFull before RocksDB
-sees it, and works again as soon as there is room. Should RocksDB meet a full disk all the same, the write
-raises StorageFull, reads go on, and RocksDB takes writes again some seconds after room was made, or at once
-after `reopen`. In both cases nothing of the refused batch is there.
+gets it, and works again as soon as there is room. If RocksDB still runs into a full disk, the write raises
+StorageFull, reads go on, and RocksDB takes writes again some seconds after room was freed, or at once after
+`reopen`. In both cases nothing of the refused batch is applied.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from typing import Any
 from rocksdict import Checkpoint, DbClosedError, Rdict, WriteBatch
 
 from tidegate.errors import InvariantBroken, StorageFailed, StorageFull, TidegateError
-from tidegate.storage.engine import Batch, KeyRange
+from tidegate.storage.engine import EngineBatch, KeyRange
 from tidegate.storage.files import disk_free_bytes
 from tidegate.storage.rocksdb.errors import READ_HINT, open_fault, read_fault, sync_fault, write_fault
-from tidegate.storage.rocksdb.options import MIB, RocksSettings, options_of
-from tidegate.storage.rocksdb.reads import RocksSnapshot, View, pairs_of
+from tidegate.storage.rocksdb.options import MIB, EngineOptions, options_of
+from tidegate.storage.rocksdb.reads import RocksSnapshot, RocksView, pairs_of
 from tidegate.storage.rocksdb.wal import check_logs, cut_unwritten_tail
 
-# The free room is looked up again after this much: what can be written between two looks is far below the
-# reserve, and a look costs about a microsecond.
+# The free room is read again after this much: what can be written between two reads is far below the reserve,
+# and a read costs about a microsecond.
 ROOM_CHECK_BYTES = MIB
 ROOM_CHECK_WRITES = 16
 
-# What a call meets when it comes upon a database that is closed, or that another thread is closing right now.
+# Raised by calls on a database that is closed, or that another thread is closing right now.
 _SHUT = (DbClosedError, RuntimeError)
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 class RocksBatch:
     """Changes that become visible together; written once.
 
-    `put` and `delete` are RocksDB's own methods, without a call of ours between. A range that ends before it
+    `put` and `delete` are RocksDB's own methods, without a Python call between. A range that ends before it
     starts is refused here: RocksDB would apply half of the batch and then take no write at all.
     """
 
@@ -68,7 +68,7 @@ class RocksBatch:
         return self._count if self._raw is None else len(self._raw)
 
     def spend(self) -> Any:
-        """Return RocksDB's batch away; nothing can be added or written any more."""
+        """Return RocksDB's batch; after this, nothing can be added or written."""
         raw = self._raw
         if raw is None:
             _refuse_spent()
@@ -88,16 +88,16 @@ class RocksEngine:
     def __init__(
         self,
         path: Path,
-        settings: RocksSettings | None = None,
+        settings: EngineOptions | None = None,
         *,
         free_bytes: Callable[[Path], int] = disk_free_bytes,
     ) -> None:
         self.path = path
-        self.settings = settings or RocksSettings()
+        self.settings = settings or EngineOptions()
         self._free_bytes = free_bytes
         self._turn = threading.Condition(threading.Lock())
-        self._inside = 0  # calls that let go of Python's lock while RocksDB works; closing waits for them
-        self._views: weakref.WeakSet[View] = weakref.WeakSet()
+        self._inside = 0  # calls that release Python's lock while RocksDB works; closing waits for them
+        self._views: weakref.WeakSet[RocksView] = weakref.WeakSet()
         self._write_lock = threading.Lock()
         self._room_bytes_left = 0
         self._room_writes_left = 0
@@ -109,7 +109,7 @@ class RocksEngine:
     def batch(self) -> RocksBatch:
         return RocksBatch()
 
-    def write(self, batch: Batch, *, sync: bool = False, frees: bool = False) -> None:
+    def write(self, batch: EngineBatch, *, sync: bool = False, frees: bool = False) -> None:
         if not isinstance(batch, RocksBatch):
             raise InvariantBroken(reason=f"a RocksEngine cannot write a {type(batch).__name__}")
         raw = batch.spend()
@@ -191,8 +191,7 @@ class RocksEngine:
         with self._turn:
             if self._closed:
                 raise InvariantBroken(reason="the engine is closed")
-            # Opening writes files. Without room it would fail and take the reads away, so the store stays
-            # open.
+            # Opening writes files. Without room it would fail and reads would stop, so the store stays open.
             free_bytes = self._free_bytes(self.path)
             if free_bytes < self.settings.free_bytes_min:
                 raise StorageFull(path=str(self.path), free_bytes=free_bytes)
@@ -218,7 +217,7 @@ class RocksEngine:
         try:
             cut = cut_unwritten_tail(self.path)
             if cut is not None:
-                log.warning("cut %s at byte %d: the last write never reached the disk", *cut)
+                log.warning("log truncated, its last write never reached the disk file=%s byte=%d", *cut)
             check_logs(self.path)
             # Named column families keep rocksdict from taking the options of an existing store from its
             # folder.
@@ -226,10 +225,10 @@ class RocksEngine:
         except TidegateError:
             raise
         except Exception as fault:
-            raise open_fault(fault, self.path, self._free_bytes_near()) from fault
+            raise open_fault(fault, self.path, self._free_bytes(self.path)) from fault
 
     def _shut(self, reason: TidegateError) -> None:
-        """Close RocksDB for real; the caller holds the turn."""
+        """Close RocksDB; the caller holds the turn."""
         while self._inside:
             self._turn.wait()
         for view in list(self._views):
@@ -239,13 +238,13 @@ class RocksEngine:
         except DbClosedError:
             return  # a reopen that failed left it closed
         except Exception as fault:  # noqa: BLE001 - rocksdict has no narrower type
-            # Closed it is. What its flush could not write stands in the write-ahead log and is replayed.
-            log.warning("closing %s: %s", self.path, fault)
+            # It is closed. What its flush could not write is in the write-ahead log and is replayed.
+            log.warning("store closed with an error path=%s reason=%s", self.path, fault)
 
-    def _view(self, *, stop: bytes | None = None, snapshot: bool = False) -> View:
+    def _view(self, *, stop: bytes | None = None, snapshot: bool = False) -> RocksView:
         with self._turn:
             self._check_open()
-            view = View(self._db, self.path, stop=stop, snapshot=snapshot)
+            view = RocksView(self._db, self.path, stop=stop, snapshot=snapshot)
             self._views.add(view)
         return view
 
@@ -277,7 +276,7 @@ class RocksEngine:
             self._check_open()
 
     def _wrote(self, raw: Any, frees: bool) -> bool:
-        """Write a batch; give False, with the batch untouched, when the store is shut at this moment."""
+        """Write a batch; return False, with the batch untouched, while the store is being reopened."""
         try:
             with self._write_lock:
                 if not frees:
@@ -293,7 +292,7 @@ class RocksEngine:
 
     def _write_failed(self, fault: Exception) -> TidegateError:
         error = write_fault(fault, self.path, self._free_bytes(self.path))
-        # RocksDB goes on by itself after a full disk, and nothing of the batch is visible: no need to reopen.
+        # RocksDB recovers by itself from a full disk, and nothing of the batch is visible: no need to reopen.
         if not isinstance(error, StorageFull):
             self._half_way = True
         return error
@@ -311,10 +310,3 @@ class RocksEngine:
             raise StorageFull(path=str(self.path), free_bytes=free_bytes)
         self._room_bytes_left = ROOM_CHECK_BYTES
         self._room_writes_left = ROOM_CHECK_WRITES
-
-    def _free_bytes_near(self) -> int:
-        """Return the free room at the nearest folder that is there: the store's own may not be."""
-        near = self.path
-        while not near.exists() and near != near.parent:
-            near = near.parent
-        return self._free_bytes(near)

@@ -1,8 +1,7 @@
-"""Turns what RocksDB says into our errors.
+"""The errors of RocksDB as errors of Tidegate.
 
-Takes the exception that rocksdict raised, gives one of ours, keeps nothing. rocksdict raises plain Exception
-with RocksDB's text ("IO error: …", "Corruption: …"), so the text is all there is to tell one failure from
-another.
+rocksdict raises plain Exception with RocksDB's text ("IO error: …", "Corruption: …"), so that failures can
+only be distinguished by their texts.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def read_fault(fault: Exception, path: Path) -> TidegateError:
 def write_fault(fault: Exception, path: Path, free_bytes: int) -> TidegateError:
     """Return the error for a batch that was not applied."""
     text = str(fault)
-    if any(sign in text for sign in _NO_SPACE):
+    if _is_full(text):
         return StorageFull(path=str(path), free_bytes=free_bytes)
     if "already consumed" in text or text.startswith("Invalid argument"):
         return InvariantBroken(reason=f"RocksDB refused a batch: {text}")
@@ -49,13 +48,17 @@ def sync_fault(fault: Exception, path: Path) -> TidegateError:
 def open_fault(fault: Exception, path: Path, free_bytes: int) -> TidegateError:
     """Return the error for a store that does not open."""
     text = str(fault)
-    if any(sign in text for sign in _NO_SPACE):
+    if _is_full(text):
         return StorageFull(path=str(path), free_bytes=free_bytes)
     locked = _LOCKED.search(text)
     if locked:
         holder = "this process" if locked[1].startswith("No locks") else "another process"
         return StorageFailed(path=str(path), reason=f"{holder} has it open", hint=LOCK_HINT)
     return _corrupt(fault, path) or _failed(fault, path, OPEN_HINT)
+
+
+def _is_full(text: str) -> bool:
+    return any(sign in text for sign in _NO_SPACE)
 
 
 def _closed(fault: Exception) -> TidegateError | None:
@@ -73,7 +76,7 @@ def _corrupt(fault: Exception, path: Path) -> TidegateError | None:
     named = _FILE.search(text)
     if named:
         return StorageCorrupt(place=str(path / named[1]), reason=text)
-    # A damaged log is reported without its name: find it, so that a person knows which file to restore.
+    # A damaged log is reported without its name: find it, so that the error names the file to restore.
     found = locate_damage(path)
     if found is None:
         return StorageCorrupt(place=str(path), reason=text)

@@ -1,14 +1,13 @@
-"""Views of a RocksDB store as it was at one moment: scans and snapshots.
+"""Views of a RocksDB store at one moment: scans and snapshots.
 
-Takes an open database, gives pairs and values as of the moment the view was made, keeps the view until it is
-released. The engine releases every view that is still open before it closes, since any of them keeps the
-database and its lock alive; who reads on from such a view gets an error, never a short answer.
+The engine releases every view that is still open before it closes, since any of them keeps the database and
+its lock alive; later reads from such a view raise an error and never return too few pairs.
 
 What rocksdict 0.3.29 gets wrong, and what is done about it here:
 
-- `Snapshot.items()` and `.iter()` read the newest state, not the snapshot's. An RdictIter does hold the
-  state of its making, so a snapshot here carries one, and its scans share it.
-- `RdictItems` ends without a word when a block fails its checksum. RdictIter has `status()`, so all scans
+- `Snapshot.items()` and `.iter()` read the newest state, not the snapshot's. An RdictIter does keep the
+  state of its creation, so a snapshot here has one, and its scans share it.
+- `RdictItems` ends without an error when a block fails its checksum. RdictIter has `status()`, so all scans
   use it.
 - `ReadOptions.set_iterate_lower_bound` sets the upper bound. The lower end is compared here.
 - The upper bound's bytes are not copied: whoever drops them frees memory that RocksDB reads. A view holds
@@ -28,15 +27,15 @@ from tidegate.errors import InvariantBroken, TidegateError
 from tidegate.storage.engine import KeyRange
 from tidegate.storage.rocksdb.errors import read_fault
 
-PAGE_ROWS_MIN = 4  # a scan that stops early pays for few rows that nobody reads
+PAGE_ROWS_MIN = 4  # a scan that stops early reads few rows in vain
 PAGE_ROWS_MAX = 256  # long enough that the seek at the head of a page costs nothing per row
 PAGE_BYTES = 256 * 1024  # pages of large values stop growing here, so that a scan holds little memory
 
 _Pair = tuple[bytes, bytes]
 
 
-class View:
-    """The database as it was when the view was made; threads take turns."""
+class RocksView:
+    """The database at the moment when the view was created; threads take turns."""
 
     __slots__ = ("__weakref__", "_gone", "_iterator", "_lock", "_path", "_snapshot", "_stop")
 
@@ -55,13 +54,13 @@ class View:
             raise read_fault(fault, path) from fault
 
     def release(self, reason: TidegateError) -> None:
-        """Let the database go; later reads raise the reason."""
+        """Release the database; later reads raise the reason."""
         with self._lock:
             self._gone = self._gone or reason
             self._iterator = self._snapshot = None
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value that the key had when a view with a snapshot was made."""
+        """Return the value of a key; the view must have a snapshot."""
         with self._lock:
             if self._gone is not None:
                 raise self._gone
@@ -119,8 +118,8 @@ def _page_backwards(iterator: Any, span: KeyRange, rows_max: int) -> list[_Pair]
     return pairs
 
 
-def pairs_of(view: View, span: KeyRange, *, reverse: bool) -> Iterator[_Pair]:
-    """Yield the pairs of a range page by page, so that the view is free between pages."""
+def pairs_of(view: RocksView, span: KeyRange, *, reverse: bool) -> Iterator[_Pair]:
+    """Yield the pairs of a range page by page, so that other threads can use the view between pages."""
     rows_max = PAGE_ROWS_MIN
     while span.start < span.stop:
         pairs = view.page(span, rows_max, reverse=reverse)
@@ -137,9 +136,9 @@ def pairs_of(view: View, span: KeyRange, *, reverse: bool) -> Iterator[_Pair]:
 
 
 class RocksSnapshot:
-    """The engine as it was at one moment; close it soon, it keeps old files alive."""
+    """The engine at one moment; close it soon, it keeps old files alive."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: RocksView) -> None:
         self._view = view
 
     def get(self, key: bytes) -> bytes | None:

@@ -1,7 +1,6 @@
-"""Finds damage in RocksDB's log files that RocksDB itself passes over.
+"""Checks of RocksDB's log files for damage that RocksDB itself does not report.
 
-Takes the folder of an engine that is not open; gives nothing, or raises StorageCorrupt with the file and the
-byte.
+They run on the folder of an engine that is not open, and raise StorageCorrupt with the file and the byte.
 
 The write-ahead log and the MANIFEST share one format: blocks of 32 KiB, each filled with records that carry
 a masked CRC-32C (4 bytes), a length (2) and a type (1). The checksum covers type and payload, not the
@@ -28,13 +27,11 @@ from tidegate.errors import StorageCorrupt
 BLOCK_BYTES = 32_768  # fixed by the format
 SECTOR_BYTES = 512  # the least that a disk writes at once
 HEADER_BYTES = 7  # checksum 4, length 2, type 1; fixed by the format
-LOCATE_BYTES_MAX = (
-    64 * 1024 * 1024
-)  # the checksum runs in Python, some MB a second: more would stall the start
+# The checksum runs in Python, some MB a second: more would stall the start.
+LOCATE_BYTES_MAX = 64 * 1024 * 1024
 
-_RECORD_TYPES = frozenset(
-    (1, 2, 3, 4)
-)  # full, first, middle, last: the kinds that our options let RocksDB write
+# Full, first, middle, last: the types that RocksDB writes with the engine's options.
+_RECORD_TYPES = frozenset((1, 2, 3, 4))
 _MASK_DELTA = 0xA282EAD8  # fixed by the format
 _CASTAGNOLI = 0x82F63B78  # the reflected polynomial of CRC-32C
 
@@ -45,7 +42,7 @@ _LogBytes = mmap.mmap | bytes
 def check_logs(folder: Path) -> None:
     """Raise StorageCorrupt when a log in the folder is broken before its last record."""
     for path in log_files(folder):
-        with _opened(path) as log:
+        with _MappedLog(path) as log:
             broken_at = _chain_end(log)
             if broken_at is not None and _whole_record_after(log, broken_at):
                 reason = f"the record at byte {broken_at} has a broken header, and whole records follow it"
@@ -53,16 +50,16 @@ def check_logs(folder: Path) -> None:
 
 
 def cut_unwritten_tail(folder: Path) -> tuple[Path, int] | None:
-    """Cut the newest log before a last record that ends in sectors of zeros; give the file and the byte.
+    """Truncate the newest log before a last record that ends in sectors of zeros; return file and byte.
 
     A power cut leaves this on some file systems: the length of the file got to the disk, the last bytes did
-    not. Zeros of whole sectors up to the end of the file were never synced, so nothing acknowledged goes. A
-    record that ends in zeros and fits its checksum stays.
+    not. Zeros of whole sectors up to the end of the file were never synced, so nothing acknowledged is lost.
+    A record that ends in zeros and fits its checksum stays.
     """
     logs = [path for path in log_files(folder) if path.suffix == ".log"]
     if not logs:
         return None
-    with _opened(logs[-1]) as log:
+    with _MappedLog(logs[-1]) as log:
         written = len(log[-BLOCK_BYTES:].rstrip(b"\x00")) + max(0, len(log) - BLOCK_BYTES)
         zeros_at = -(-written // SECTOR_BYTES) * SECTOR_BYTES
         torn = next(
@@ -83,7 +80,7 @@ def locate_damage(folder: Path) -> tuple[Path, int] | None:
     """Return the file and the byte of the first record that fails its checksum; None when none does."""
     budget_bytes = LOCATE_BYTES_MAX
     for path in log_files(folder):
-        with _opened(path) as log:
+        with _MappedLog(path) as log:
             for at, length, kind in _records(log):
                 budget_bytes -= length
                 if budget_bytes < 0:
@@ -94,7 +91,7 @@ def locate_damage(folder: Path) -> tuple[Path, int] | None:
 
 
 def log_files(folder: Path) -> list[Path]:
-    """List the write-ahead logs, oldest first, and the MANIFEST in use."""
+    """Return the write-ahead logs, oldest first, and the MANIFEST in use."""
     found = sorted(
         (path for path in folder.glob("*.log") if path.stem.isdigit()), key=lambda path: int(path.stem)
     )
@@ -106,8 +103,8 @@ def log_files(folder: Path) -> list[Path]:
     return found
 
 
-class _opened:  # noqa: N801 - reads as a verb in `with`
-    """The bytes of a file, mapped; an empty file cannot be mapped and is empty bytes."""
+class _MappedLog:
+    """The bytes of a file, mapped into memory; those of an empty file, which cannot be mapped, are b""."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -150,20 +147,20 @@ def _chain_end(log: _LogBytes) -> int | None:
 
 
 def _whole_record_after(log: _LogBytes, broken_at: int) -> bool:
-    """Tell whether the broken record is whole but for its header, or a whole record lies behind it."""
+    """True if only the header of the broken record is damaged, or a whole record is behind it."""
     size = len(log)
     block_end = min(size, broken_at + BLOCK_BYTES - broken_at % BLOCK_BYTES)
     if _whole_but_for_its_header(log, broken_at, block_end):
         return True
     if any(_is_whole(log, at, block_end) for at in range(broken_at + 1, block_end - HEADER_BYTES + 1)):
         return True
-    # Every block opens with a record, so behind this block only block starts need a look.
+    # Every block starts with a record, so that behind this block only block starts are checked.
     starts = range(block_end, size - HEADER_BYTES + 1, BLOCK_BYTES)
     return any(_is_whole(log, at, min(size, at + BLOCK_BYTES)) for at in starts)
 
 
 def _whole_but_for_its_header(log: _LogBytes, at: int, block_end: int) -> bool:
-    """Tell whether the checksum fits once the type, or the length of a last record, is set right."""
+    """True if the checksum fits with another type, or with another length of a last record."""
     _, length, kind = _header.unpack_from(log, at)
     if kind in _RECORD_TYPES:
         return _checksum_fits(log, at, block_end - at - HEADER_BYTES, kind)

@@ -1,14 +1,14 @@
-"""Rows of consumer groups: takes groups, positions and entries, gives their keys and bytes, keeps nothing.
+"""Keys and bytes of the rows of consumer groups: groups, positions and entries.
 
-group     TOPIC_GROUP | topic id u64 | digest of the name, 16                      name and when it was made
-position  TOPIC_GROUP | topic id u64 | digest, 16 | partition u32                  where it stands, 77 bytes
-entry     TOPIC_LEASE | topic id u64 | digest, 16 | partition u32 | start u64      messages given, not acked
+group     TOPIC_GROUP | topic id u64 | digest of the name, 16                      name and time of creation
+position  TOPIC_GROUP | topic id u64 | digest, 16 | partition u32                  its position, 77 bytes
+entry     TOPIC_LEASE | topic id u64 | digest, 16 | partition u32 | start u64      delivered, not acked
 
     group     version u8 | created i64 | name, UTF-8 | crc32 u32
-    position  version u8 | revision u64 | next u64 | last grant u64 |
+    position  version u8 | revision u64 | next u64 | last fetch id u64 |
               delivered offset i64 | delivered time i64 | acked offset i64 | acked time i64 |
-              missed, not told u64 | missed in all u64 | crc32 u32 (offset -1: none yet)
-    entry     version u8 | kind u8 | stop u64 | deliveries u32 | grant u64 | ends i64 | span i64 |
+              missed, not reported u64 | missed in all u64 | crc32 u32 (offset -1: none yet)
+    entry     version u8 | kind u8 | stop u64 | deliveries u32 | fetch id u64 | ends i64 | span i64 |
               delivered time i64 | member bytes u16 | member, UTF-8 | reason, UTF-8 | crc32 u32
 
 Version 1, big-endian, times in µs since 1970; a checksum covers what is before it. A digest is BLAKE2b of the
@@ -45,18 +45,18 @@ WAITING: Final = 2
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """Messages `start` ≤ offset < `stop` that were given and are not acknowledged, all in one state.
+    """Messages `start` ≤ offset < `stop` that were delivered and are not acknowledged, all in one state.
 
-    Held: leased to `member` until `ends_us`. Waiting: given again from `ends_us` on. `span_us` is how long
-    the state lasts at most, whatever the clock does meanwhile. A waiting entry has the member whose lease ran
-    out, which may still acknowledge it; none when it was given back.
+    Held: leased to `member` until `ends_us`. Waiting: delivered again from `ends_us` on. `span_us` is how
+    long the state lasts at most, whatever the clock does meanwhile. A waiting entry has the member whose
+    lease ended, which may still acknowledge it; none when it was nacked.
     """
 
     start: int
     stop: int
     kind: int
     deliveries: int
-    grant: int
+    fetch_id: int
     ends_us: int
     span_us: int
     delivered_us: int
@@ -77,7 +77,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
             stop,
             self.kind,
             self.deliveries,
-            self.grant,
+            self.fetch_id,
             self.ends_us,
             self.span_us,
             self.delivered_us,
@@ -93,7 +93,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
             self.kind,
             self.stop,
             self.deliveries,
-            self.grant,
+            self.fetch_id,
             self.ends_us,
             self.span_us,
             self.delivered_us,
@@ -104,16 +104,16 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Position(msgspec.Struct, frozen=True, gc=False):
-    """Where a group stands in a partition, but for its entries."""
+    """The position of a group in a partition, without its entries."""
 
     next: int
     revision: int = 0
-    last_grant: int = 0
+    last_fetch_id: int = 0
     delivered_offset: int = -1
     delivered_us: int = 0
     acked_offset: int = -1
     acked_us: int = 0
-    missed_untold: int = 0
+    missed_unreported: int = 0
     missed_total: int = 0
 
     def encode(self) -> bytes:
@@ -122,49 +122,49 @@ class Position(msgspec.Struct, frozen=True, gc=False):
             ROW_VERSION,
             self.revision,
             self.next,
-            self.last_grant,
+            self.last_fetch_id,
             self.delivered_offset,
             self.delivered_us,
             self.acked_offset,
             self.acked_us,
-            self.missed_untold,
+            self.missed_unreported,
             self.missed_total,
         )
         return body + _CRC.pack(zlib.crc32(body))
 
 
 def digest_of(group: str) -> bytes:
-    """Return the digest that stands for a group's name in keys."""
+    """Return the digest of a group's name, which keys have instead of it."""
     return hashlib.blake2b(group.encode(), digest_size=DIGEST_BYTES).digest()
 
 
 def group_key(topic_id: int, digest: bytes) -> bytes:
-    """Key of a group."""
+    """Return the key of a group."""
     return join(KeySpace.TOPIC_GROUP, u64(topic_id), digest)
 
 
 def position_key(topic_id: int, digest: bytes, partition: int) -> bytes:
-    """Key of where a group stands in a partition."""
+    """Return the key of a group's position in a partition."""
     return join(KeySpace.TOPIC_GROUP, u64(topic_id), digest, u32(partition))
 
 
 def entry_prefix(topic_id: int, digest: bytes, partition: int) -> bytes:
-    """Return what the keys of a partition's entries begin with; the start follows."""
+    """Return the prefix of the keys of a partition's entries; the start follows."""
     return join(KeySpace.TOPIC_LEASE, u64(topic_id), digest, u32(partition))
 
 
 def groups_range(topic_id: int | None = None) -> KeyRange:
-    """Keys of groups and positions, of one topic or of all."""
+    """Return the keys of groups and positions, of one topic or of all."""
     return prefix_range(KeySpace.TOPIC_GROUP if topic_id is None else _topic(KeySpace.TOPIC_GROUP, topic_id))
 
 
 def entries_range(topic_id: int) -> KeyRange:
-    """Keys of the entries of all groups of a topic."""
+    """Return the keys of the entries of all groups of a topic."""
     return prefix_range(_topic(KeySpace.TOPIC_LEASE, topic_id))
 
 
 def everything_of_group(topic_id: int, digest: bytes) -> list[KeyRange]:
-    """Ranges that hold all keys of one group."""
+    """Return ranges that hold all keys of one group."""
     spaces = (KeySpace.TOPIC_GROUP, KeySpace.TOPIC_LEASE)
     return [prefix_range(join(space, u64(topic_id), digest)) for space in spaces]
 
@@ -196,7 +196,7 @@ def encode_group(name: str, created_us: int) -> bytes:
 
 
 def decode_group(stored: bytes, place: str) -> tuple[str, int]:
-    """Return the name of a stored group and when it was made."""
+    """Return the name of a stored group and the time of its creation."""
     body = _checked(stored, _GROUP_HEAD.size, place)
     _, created_us = _GROUP_HEAD.unpack_from(body)
     return body[_GROUP_HEAD.size :].decode(), created_us
@@ -207,19 +207,20 @@ def decode_position(stored: bytes, place: str) -> Position:
     body = _checked(stored, _POSITION.size, place)
     if len(body) != _POSITION.size:
         raise StorageCorrupt(place=place, reason=f"a position has {_POSITION.size} bytes, not {len(body)}")
-    _, revision, offset, grant, given, given_us, acked, acked_us, untold, total = _POSITION.unpack(body)
-    return Position(offset, revision, grant, given, given_us, acked, acked_us, untold, total)
+    # In the struct the offset comes first: it is the one field without a default.
+    _, revision, offset, *others = _POSITION.unpack(body)
+    return Position(offset, revision, *others)
 
 
 def decode_entry(stored: bytes, start: int, place: str) -> Entry:
     """Return a stored entry."""
     body = _checked(stored, _ENTRY_HEAD.size, place)
-    _, kind, stop, deliveries, grant, ends_us, span_us, delivered_us, size = _ENTRY_HEAD.unpack_from(body)
+    _, kind, stop, deliveries, fetch_id, ends_us, span_us, delivered_us, size = _ENTRY_HEAD.unpack_from(body)
     if kind not in (HELD, WAITING) or stop <= start:
         raise StorageCorrupt(place=place, reason=f"an entry of kind {kind} that ends at {stop}")
     text_at = _ENTRY_HEAD.size + size
     member, reason = body[_ENTRY_HEAD.size : text_at].decode(), body[text_at:].decode()
-    return Entry(start, stop, kind, deliveries, grant, ends_us, span_us, delivered_us, member, reason)
+    return Entry(start, stop, kind, deliveries, fetch_id, ends_us, span_us, delivered_us, member, reason)
 
 
 def _topic(space: KeySpace, topic_id: int) -> bytes:

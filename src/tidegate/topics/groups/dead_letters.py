@@ -1,12 +1,12 @@
-"""Dead letters: takes messages that nobody could work on, gives each a place in the topic `<topic>.dead`.
+"""Dead letters: messages of a consumer group whose deliveries are exhausted, in the topic `<topic>.dead`.
 
 A dead letter has the key of its message, the operation DEAD, the topic as its source, and as its payload
 
     {"reason": "…", "origin": {"topic": …, "partition": …, "offset": …, …}, "payload": the message's own}
 
-It is appended in the write batch that takes the message from its group: a message is in exactly one of both.
-One that is damaged in the log becomes a dead letter without a payload, and its reason says so: it must not
-hold up the messages behind it.
+It is appended in the write batch that removes the message from its group: a message is in exactly one of
+both. One that is damaged in the log becomes a dead letter without a payload, and its reason says so: it must
+not hold up the messages behind it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidegate.errors import StorageCorrupt
 from tidegate.model.timeranges import format_time
 from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic, TopicDirectory
-from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.protocol import MessageLog
 from tidegate.topics.log.record_batch import Origin, StoredBatch
 
 OP = "DEAD"
@@ -36,8 +36,8 @@ Letter = tuple[str | None, bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """Messages of one partition that a group gives up: `start` ≤ offset < `stop`, and how it came to that."""
+class ExhaustedRange:
+    """Exhausted messages of one partition, `start` ≤ offset < `stop`: the last member, deliveries, reason."""
 
     partition: int
     start: int
@@ -53,7 +53,7 @@ class Lost:
 
 
 class LetterOrigin(msgspec.Struct, rename="camel"):
-    """Where a dead letter comes from, and what happened to it there; None is also what could not be read."""
+    """The origin of a dead letter and its last delivery; None is also what could not be read."""
 
     topic: str
     partition: int
@@ -70,50 +70,52 @@ class LetterOrigin(msgspec.Struct, rename="camel"):
 
 
 class DeadLetters:
-    """Writes dead letters; belongs to the committer's thread."""
+    """Appends dead letters. Belongs to the committer's thread."""
 
-    def __init__(self, log: Log, directory: TopicDirectory) -> None:
+    def __init__(self, log: MessageLog, directory: TopicDirectory) -> None:
         self._log = log
         self._directory = directory
 
-    def stage(self, staging: Staging, topic: Topic, group: str, lost: Sequence[Lost], now_us: int) -> int:
-        """Append what a group gives up, of what is still in the log; give the number of messages."""
-        if not lost:
+    def stage(
+        self, staging: Staging, topic: Topic, group: str, exhausted: Sequence[ExhaustedRange], now_us: int
+    ) -> int:
+        """Append the exhausted messages of a group that are still in the log; return their number."""
+        if not exhausted:
             return 0
         dead = self._directory.stage_dead(staging, topic, now_us)
         origin = Origin(op=OP, source=topic.name)
         count = 0
-        by_partition: dict[int, list[Lost]] = {}
-        for one in lost:
+        by_partition: dict[int, list[ExhaustedRange]] = {}
+        for one in exhausted:
             by_partition.setdefault(one.partition, []).append(one)
-        for partition, parts in by_partition.items():
+        for partition, ranges in by_partition.items():
             letters: list[Letter] = []
-            for part in parts:
-                letters += _Burial(self._log, topic, group, part).letters()
+            for one in ranges:
+                letters += _DeadLetterBuilder(self._log, topic, group, one).letters()
             message_keys, payloads = [key for key, _ in letters], [payload for _, payload in letters]
             self._log.stage_append(staging, dead, partition % dead.partitions, message_keys, payloads, origin)
             count += len(payloads)
         return count
 
 
-class _Burial:
-    """Makes the dead letters of one range of messages."""
+class _DeadLetterBuilder:
+    """Builds the dead letters of one range of messages."""
 
-    def __init__(self, messages: Log, topic: Topic, group: str, lost: Lost) -> None:
+    def __init__(self, messages: MessageLog, topic: Topic, group: str, exhausted: ExhaustedRange) -> None:
         self._log = messages
         self._topic = topic
         self._group = group
-        self._lost = lost
+        self._range = exhausted
         self._damage: StorageCorrupt | None = None
         self._damaged = 0
 
     def letters(self) -> list[Letter]:
         """Return a letter for each message, in their order; damage is logged once."""
         found: list[Letter] = []
-        at, stop = self._lost.start, self._lost.stop
+        at, stop = self._range.start, self._range.stop
         while at < stop:
             try:
-                for stored in self._log.read(self._topic, self._lost.partition, at, stop):
+                for stored in self._log.read(self._topic, self._range.partition, at, stop):
                     until = min(stored.stop_offset, stop)
                     found += self._of_batch(stored, at, until)
                     at = until
@@ -124,9 +126,9 @@ class _Burial:
                 at = until
         if self._damage is not None:
             log.error(
-                "%d messages became dead letters of group '%s' without their payloads: %s",
-                self._damaged,
+                "dead letters without payloads, the messages cannot be read group=%s count=%d reason=%s",
                 self._group,
+                self._damaged,
                 self._damage.message,
             )
         return found
@@ -142,7 +144,7 @@ class _Burial:
             reason = self._noted(start, damage)
             batch = stored.arrow().slice(start - stored.base_offset, 1)
             return self._of_rows(batch, [b"null"], reason)
-        return self._of_rows(batch, batch.column("payload").cast(pa.binary()).to_pylist(), self._lost.reason)
+        return self._of_rows(batch, batch.column("payload").cast(pa.binary()).to_pylist(), self._range.reason)
 
     def _of_rows(self, batch: pa.RecordBatch, payloads: Iterable[bytes], reason: str) -> list[Letter]:
         times = batch.column("ts").cast("int64").to_pylist()
@@ -162,24 +164,35 @@ class _Burial:
 
     def _origin(self, offset: int, message_id: str | None, ts: str | None, *rest: str | None) -> LetterOrigin:
         op, source, mode, user = rest
-        lost, topic = self._lost, self._topic.name
-        member, given = lost.member or None, lost.deliveries
+        exhausted, topic = self._range, self._topic.name
+        member, given = exhausted.member or None, exhausted.deliveries
         return LetterOrigin(
-            topic, lost.partition, offset, message_id, self._group, member, given, op, ts, source, mode, user
+            topic,
+            exhausted.partition,
+            offset,
+            message_id,
+            self._group,
+            member,
+            given,
+            op,
+            ts,
+            source,
+            mode,
+            user,
         )
 
     def _noted(self, offset: int, damage: StorageCorrupt) -> str:
         self._damage = self._damage or damage
         self._damaged += 1
-        place = f"partition {self._lost.partition}, offset {offset}"
-        return f"the message could not be read ({place}); before that: {self._lost.reason}"
+        place = f"partition {self._range.partition}, offset {offset}"
+        return f"the message could not be read ({place}); before that: {self._range.reason}"
 
     def _damage_stop(self, at: int, damage: StorageCorrupt) -> int:
-        """Return where the damage ends that begins at an offset.
+        """Return the offset after the damage that begins at an offset.
 
-        Of one record batch all offsets fail in the same words, so that few of them have to be tried.
+        All offsets of one record batch fail with the same error, so that a bisection tries few of them.
         """
-        low, high = at + 1, self._lost.stop
+        low, high = at + 1, self._range.stop
         while low < high:
             middle = (low + high) // 2
             if self._fault(middle) == damage.values:
@@ -190,7 +203,7 @@ class _Burial:
 
     def _fault(self, offset: int) -> dict[str, Any] | None:
         try:
-            next(self._log.read(self._topic, self._lost.partition, offset, offset + 1), None)
+            next(self._log.read(self._topic, self._range.partition, offset, offset + 1), None)
         except StorageCorrupt as damage:
             return damage.values
         return None

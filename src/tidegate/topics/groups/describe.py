@@ -1,29 +1,40 @@
-"""Looks at groups: takes a group and its logs, gives what is ready, how far it is behind, who is in it."""
+"""Descriptions of consumer groups: what a fetch would find, lag, members, partitions and counters."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from tidegate.topics.definitions import Topic
 from tidegate.topics.groups.ledger import Ledger
-from tidegate.topics.groups.members import Seen
-from tidegate.topics.groups.store import Group
-from tidegate.topics.groups.types import GroupShape, MemberShape, PartitionShape, Ready
-from tidegate.topics.log.protocol import Log
+from tidegate.topics.groups.members import MemberActivity
+from tidegate.topics.groups.store import GroupState
+from tidegate.topics.groups.types import (
+    FetchEstimate,
+    GroupCounters,
+    GroupDescription,
+    MemberDescription,
+    PartitionDescription,
+)
+from tidegate.topics.log.protocol import MessageLog
 
-# Messages that are due again are counted up to about this many: who asks wants to know whether, not how many.
+# Messages that are due for redelivery are counted up to about this many: callers only need to know whether
+# there are any.
 DUE_COUNTED_MAX = 1000
 
 
-def ready_of(
-    log: Log,
+def estimate_fetch(
+    log: MessageLog,
     topic: Topic,
-    group: Group,
+    group: GroupState,
     partitions: Sequence[int],
     times_us: tuple[int, int],
     in_flight_max: int,
-) -> Ready:
-    """Return what a take from partitions would find; `times_us` are now, and how far the clock is ahead."""
+) -> FetchEstimate:
+    """Return what a fetch from partitions would find.
+
+    `times_us` are the steady time now, and how far the machine's clock is ahead of it.
+    """
     now_us, ahead_us = times_us
     count, missed, is_known = 0, False, True
     later_us: int | None = None
@@ -41,15 +52,15 @@ def ready_of(
                 break
             count += max(0, entry.stop - max(entry.start, held.start))
         position = ledger.position
-        missed = missed or lost > 0 or position.missed_untold > 0 or position.next < held.start
+        missed = missed or lost > 0 or position.missed_unreported > 0 or position.next < held.start
         due_us = ledger.due_later_us(now_us)
         if due_us is not None:
             later_us = due_us if later_us is None else min(later_us, due_us)
-    return Ready(count, missed, None if later_us is None else later_us + ahead_us, is_known)
+    return FetchEstimate(count, missed, None if later_us is None else later_us + ahead_us, is_known)
 
 
-def lag_of(log: Log, topic: Topic, group: Group, now_us: int) -> int:
-    """Count the messages that a group has not acknowledged."""
+def lag_of(log: MessageLog, topic: Topic, group: GroupState, now_us: int) -> int:
+    """Return the number of messages that a group has not acknowledged."""
     total = 0
     for partition, ledger in group.ledgers.items():
         if partition < topic.partitions:
@@ -58,29 +69,37 @@ def lag_of(log: Log, topic: Topic, group: Group, now_us: int) -> int:
     return total
 
 
-def shape_of(log: Log, topic: Topic, group: Group, seen: Mapping[str, Seen], now_us: int) -> GroupShape:
-    """Describe a group."""
+def describe_group(
+    log: MessageLog,
+    topic: Topic,
+    group: GroupState,
+    active: Mapping[str, MemberActivity],
+    counters: GroupCounters,
+    now_us: int,
+) -> GroupDescription:
+    """Return the description of a group, with a copy of its counters."""
     holds: dict[str, int] = {}
-    heard: dict[str, int | None] = {name: one.wall_us for name, one in seen.items()}
-    parts: list[PartitionShape] = []
+    last_seen_us: dict[str, int | None] = {name: one.wall_us for name, one in active.items()}
+    parts: list[PartitionDescription] = []
     missed = 0
     for partition, ledger in sorted(group.ledgers.items()):
         if partition >= topic.partitions:
             continue
-        shape = _partition_shape(log, topic, partition, ledger, now_us)
-        parts.append(shape)
+        part = _describe_partition(log, topic, partition, ledger, now_us)
+        parts.append(part)
         missed += ledger.position.missed_total
-        missed += max(0, shape.start - ledger.position.next) + ledger.lost_count(shape.start, now_us)
+        missed += max(0, part.start - ledger.position.next) + ledger.lost_count(part.start, now_us)
         for entry in ledger.entries():
             if ledger.is_held(entry, now_us):
                 holds[entry.member] = holds.get(entry.member, 0) + entry.count
-                if entry.member not in seen:
-                    heard[entry.member] = max(heard.get(entry.member) or 0, entry.delivered_us)
+                if entry.member not in active:
+                    delivered_us = max(last_seen_us.get(entry.member) or 0, entry.delivered_us)
+                    last_seen_us[entry.member] = delivered_us
     members = [
-        MemberShape(name, at_us, holds.get(name, 0), seen[name].waits if name in seen else 0)
-        for name, at_us in sorted(heard.items())
+        MemberDescription(name, at_us, holds.get(name, 0), active[name].waits if name in active else 0)
+        for name, at_us in sorted(last_seen_us.items())
     ]
-    return GroupShape(
+    return GroupDescription(
         group.name,
         group.created_us,
         sum(part.lag for part in parts),
@@ -89,15 +108,18 @@ def shape_of(log: Log, topic: Topic, group: Group, seen: Mapping[str, Seen], now
         missed,
         members,
         parts,
+        replace(counters),
     )
 
 
-def _partition_shape(log: Log, topic: Topic, partition: int, ledger: Ledger, now_us: int) -> PartitionShape:
+def _describe_partition(
+    log: MessageLog, topic: Topic, partition: int, ledger: Ledger, now_us: int
+) -> PartitionDescription:
     held, position = log.counters(topic, partition), ledger.position
     in_flight = sum(entry.count for entry in ledger.entries() if ledger.is_held(entry, now_us))
     waiting = ledger.outstanding - in_flight - ledger.lost_count(held.start, now_us)
-    is_given, is_acked = position.delivered_offset >= 0, position.acked_offset >= 0
-    return PartitionShape(
+    is_delivered, is_acked = position.delivered_offset >= 0, position.acked_offset >= 0
+    return PartitionDescription(
         partition,
         held.start,
         held.end,
@@ -106,8 +128,8 @@ def _partition_shape(log: Log, topic: Topic, partition: int, ledger: Ledger, now
         ledger.lag(held.start, held.end, now_us),
         in_flight,
         waiting,
-        position.delivered_offset if is_given else None,
-        position.delivered_us if is_given else None,
+        position.delivered_offset if is_delivered else None,
+        position.delivered_us if is_delivered else None,
         position.acked_offset if is_acked else None,
         position.acked_us if is_acked else None,
     )

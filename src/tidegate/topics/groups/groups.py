@@ -1,21 +1,18 @@
-"""Consumer groups: takes what members ask for, gives leases on messages, keeps who has what until it is done.
+"""Consumer groups: fetches, acks, nacks, extensions and expirations of leases, resets and descriptions.
 
-A member takes messages and has each for a time, its lease; it acknowledges them, gives them back, or lets the
-lease run out, and then they are given again, also to others. What was acknowledged never comes again; what
-was not always does, or becomes a dead letter, or was removed from the log and is told as missed.
+A member fetches messages and holds each for a time, its lease; it acknowledges them, nacks them, or lets the
+lease end, and then they are delivered again, perhaps to other members. What was acknowledged is never
+delivered again; what was not always is, or becomes a dead letter, or was removed from the log and is reported
+as missed.
 
-Everything that is promised is in the write batch that promised it: a crash takes back nothing that a member
-was told. Methods named `stage_…` belong to the committer's thread, the others to any.
+Every promise is in the write batch of the change that gave it: a crash takes back nothing that a member was
+answered. Methods named `stage_…` belong to the committer's thread, the others to any.
 
-    group_rows     what is written, and where      ledger        who has what in one partition
-    group_memory   groups that were read           ledger_steps  what one step changes in a ledger
-    group_book     changes, in step with the disk  group_work    what members do
-    members        who is there                    group_view    looking at groups
-
-What members of groups do: takes, acks, nacks, extensions and expiry, each worked out and then staged.
-
-A step reads the group as the changes before it left it, works out a draft for each partition, stages dead
+A change reads the group as the changes before it left it, computes a draft for each partition, stages dead
 letters and rows, and changes memory last: one that is refused half way leaves everything as it was.
+
+The counters are kept in memory and begin at 0 when the server starts; a message counts once its change is
+durable. Only the number of missed messages is stored with the group's positions as well.
 """
 
 from __future__ import annotations
@@ -32,33 +29,33 @@ from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic, TopicDirectory
 from tidegate.topics.groups import describe, leases
 from tidegate.topics.groups.codec import Entry, Position
-from tidegate.topics.groups.dead_letters import DeadLetters, Lost
-from tidegate.topics.groups.leases import Lease, Named, Rules, Took, Window, read_leases
-from tidegate.topics.groups.ledger import Draft, Ledger
+from tidegate.topics.groups.dead_letters import DeadLetters, ExhaustedRange
+from tidegate.topics.groups.leases import LeaseSet, LogBounds, MessageLease, Rules, StepResult, read_leases
+from tidegate.topics.groups.ledger import Change, Draft, Ledger
 from tidegate.topics.groups.members import Members, SteadyTime
-from tidegate.topics.groups.store import Group, GroupBook, GroupMemory
+from tidegate.topics.groups.store import GroupCache, GroupState, GroupStore
 from tidegate.topics.groups.types import (
     AckRequest,
     AckResult,
     ExpiryResult,
     ExtendRequest,
     ExtendResult,
+    FetchEstimate,
     FetchRequest,
     FetchResult,
+    GroupCounters,
+    GroupDescription,
     GroupLimits,
-    GroupShape,
     LeasedRange,
     NackRequest,
     NackResult,
-    Ready,
-    Tallies,
     check_group_name,
     check_member_name,
 )
-from tidegate.topics.log.protocol import Log
+from tidegate.topics.log.protocol import MessageLog
 from tidegate.topics.log.reader import Start, shared, start_offsets
 
-# Of one take, nack or round of expiry: more would hold up the writes of others.
+# Of one fetch, nack or expiration: more would hold up the writes of others.
 DEAD_AT_ONCE_MAX = 1000
 EXPIRED_AT_ONCE_MAX = 1000
 
@@ -69,7 +66,7 @@ class Groups:
     def __init__(
         self,
         engine: Engine,
-        log: Log,
+        log: MessageLog,
         directory: TopicDirectory,
         ids: SnowflakeSource,
         clock: Clock,
@@ -83,179 +80,177 @@ class Groups:
         # Called on the committer's thread after something became, or will become, due for a group.
         self._notify = notify
         self._steady = SteadyTime(clock)
-        self._book = GroupBook(GroupMemory(engine, ids, self._steady), limits.groups_max)
-        self._lock = self._book.lock
+        self._store = GroupStore(GroupCache(engine, ids, self._steady), limits.groups_max)
+        self._lock = self._store.lock
         self._members = Members(clock, self._steady, limits.member_seconds)
         self._letters = DeadLetters(log, directory)
-        self.tallies = Tallies()
+        # Totals over all groups since the server started, and those of each group by topic id and name.
+        self.counters = GroupCounters()
+        self._counters_of: dict[int, dict[str, GroupCounters]] = {}
 
-    def stage_take(self, staging: Staging, topic: Topic, take: FetchRequest) -> FetchResult:
+    def stage_fetch(self, staging: Staging, topic: Topic, fetch: FetchRequest) -> FetchResult:
         """Lease messages to a member: what is due again first, then new ones, from all partitions in turn.
 
-        The first take fixes where the group begins in the partitions that it names, also when it finds
-        nothing there.
+        The first fetch sets the group's position in the partitions that it names, also when it finds nothing
+        there.
         """
-        check_member_name(take.member)
-        partitions = chosen_partitions(topic, take.partition)
+        check_member_name(fetch.member)
+        partitions = chosen_partitions(topic, fetch.partition)
         with self._lock:
-            group = self._book.find(staging, topic, take.group, partitions)
+            group = self._store.find(staging, topic, fetch.group, partitions)
             if group is None:
-                group = self._book.new(topic, take.group, self._clock.now_us())
-            rules, windows = self._rules(topic), self._windows(topic, partitions)
-            drafts = self._begun(topic, group, take, partitions)
+                group = self._store.new(topic, fetch.group, self._clock.now_us())
+            rules, bounds = self._rules(topic), self._bounds(topic, partitions)
+            drafts = self._begin_drafts(topic, group, fetch, partitions)
             for partition, draft in drafts.items():
-                draft.settle(windows[partition].start, rules.now_us)
-            took = self._taken(group, take, drafts, windows, rules)
-            missed = leases.told(drafts)
-            dead = self._bury(staging, topic, group, took)
-            self._book.stage(staging, group, drafts)
+                draft.settle(bounds[partition].start, rules.now_us)
+            results = self._fetch_from(group, fetch, drafts, bounds, rules)
+            missed = leases.report_missed(drafts)
+            dead = self._stage_dead_letters(staging, topic, group, results)
+            self._store.stage(staging, group, drafts)
             group.turn += 1
-            self._members.seen(topic.id, take.group, take.member)
+            self._members.record(topic.id, fetch.group, fetch.member)
             next_offsets = {partition: draft.position.next for partition, draft in drafts.items()}
-        grants = [
-            LeasedRange(partition, entry.start, entry.stop, entry.grant, entry.deliveries)
-            for partition, one in took.items()
-            for entry in one.held
+        ranges = [
+            LeasedRange(partition, entry.start, entry.stop, entry.fetch_id, entry.deliveries)
+            for partition, result in results.items()
+            for entry in result.leased
         ]
-        expired = sum(one.expired for one in took.values())
-        if grants or missed or dead or expired:
-            staging.when_durable(lambda: self._count_taken(grants, expired, dead, sum(missed.values())))
-        return FetchResult(grants, missed, next_offsets)
+        expired = sum(result.expired for result in results.values())
+        if ranges or missed or dead or expired:
+            counts = _fetch_counts(ranges, expired, dead, sum(missed.values()))
+            staging.when_durable(lambda: self._count(topic, fetch.group, counts))
+        return FetchResult(ranges, missed, next_offsets)
 
-    def stage_ack(self, staging: Staging, topic: Topic, acks: AckRequest) -> AckResult:
-        """Note what a member is done with; it never comes again to the group."""
-        _check_acks(acks)
-        named, strange = read_leases(acks.leases or ())
-        upto = acks.upto or {}
+    def stage_ack(self, staging: Staging, topic: Topic, ack: AckRequest) -> AckResult:
+        """Acknowledge messages of a member: they are never delivered to the group again."""
+        _check_ack(ack)
+        sets, strange = read_leases(ack.leases or ())
+        upto = ack.upto or {}
         for partition, offset in upto.items():
             self._check_offset(topic, partition, offset)
-        partitions = _named_partitions(topic, named) if acks.upto is None else sorted(upto)
+        partitions = _partitions_of(topic, sets) if ack.upto is None else sorted(upto)
         with self._lock:
-            group = self._book.get(staging, topic, acks.group, partitions)
+            group = self._store.get(staging, topic, ack.group, partitions)
             rules, drafts = self._rules(topic), _drafts(group, partitions)
             was_full = any(one.ledger.outstanding >= self._limits.in_flight_max for one in drafts.values())
-            counts, lost = leases.ack_named(drafts, named, rules, acks.member)
+            acked_of, lost = leases.ack_leases(drafts, sets, rules, ack.member)
             for partition, offset in upto.items():
-                if partition in drafts and acks.member is not None:
+                if partition in drafts and ack.member is not None:
                     draft = drafts[partition]
-                    counts[partition] = leases.ack_upto(draft, acks.member, offset, rules.wall_us)
-            self._book.stage(staging, group, drafts)
+                    acked_of[partition] = leases.ack_upto(draft, ack.member, offset, rules.wall_us)
+            self._store.stage(staging, group, drafts)
             position = {
                 partition: draft.ledger.position_offset(
                     self._log.counters(topic, partition).start, rules.now_us
                 )
                 for partition, draft in drafts.items()
             }
-            self._heard(topic, acks.group, acks.member)
-        acked = sum(counts.values())
+            self._record_member(topic, ack.group, ack.member)
+        acked = sum(acked_of.values())
         if acked:
-            staging.when_durable(lambda: self._count_acked(topic, acks.group, acked, was_full))
-        return AckResult(acked, position, strange + lost, counts)
+            # Of a group that was full, waiting members may get more now.
+            counts = GroupCounters(acked=acked)
+            staging.when_durable(lambda: self._count(topic, ack.group, counts, notify=was_full))
+        return AckResult(acked, position, strange + lost, acked_of)
 
     def stage_nack(self, staging: Staging, topic: Topic, nack: NackRequest) -> NackResult:
-        """Return messages back: again after a pause, at once and uncounted, or never (a dead letter)."""
+        """End leases without an ack: deliver again after a delay, release uncounted, or dead-letter."""
         _check_member(nack.member)
-        named, strange = read_leases(nack.leases)
-        partitions = _named_partitions(topic, named)
+        sets, strange = read_leases(nack.leases)
+        partitions = _partitions_of(topic, sets)
         with self._lock:
-            group = self._book.get(staging, topic, nack.group, partitions)
+            group = self._store.get(staging, topic, nack.group, partitions)
             rules, drafts = self._rules(topic), _drafts(group, partitions)
-            took = {partition: Took() for partition in drafts}
-            windows = self._windows(topic, list(drafts))
-            nacked, lost, dead_room = 0, strange, DEAD_AT_ONCE_MAX
-            for one in named:
-                found = leases.found(drafts, one, rules, nack.member)
-                nacked += leases.count_of(found)
-                lost += leases.lost_leases(one, found)
-                for entry, parts in found:
-                    draft, start = drafts[one.partition], windows[one.partition].start
-                    doomed = leases.give_back(draft, entry, parts, nack, rules, start, dead_room)
-                    dead_room -= sum(each.entry.count for each in doomed)
-                    took[one.partition].doomed += doomed
-            dead = self._bury(staging, topic, group, took)
-            self._book.stage(staging, group, drafts)
-            self._heard(topic, nack.group, nack.member)
+            results = {partition: StepResult() for partition in drafts}
+            bounds = self._bounds(topic, list(drafts))
+            nacked, lost, exhausted_room = 0, strange, DEAD_AT_ONCE_MAX
+            for one in sets:
+                held = leases.find_held(drafts, one, rules, nack.member)
+                nacked += leases.message_count(held)
+                lost += leases.lost_leases(one, held)
+                for entry, parts in held:
+                    draft, start = drafts[one.partition], bounds[one.partition].start
+                    exhausted = leases.nack_parts(draft, entry, parts, nack, rules, start, exhausted_room)
+                    exhausted_room -= sum(each.entry.count for each in exhausted)
+                    results[one.partition].exhausted += exhausted
+            dead = self._stage_dead_letters(staging, topic, group, results)
+            self._store.stage(staging, group, drafts)
+            self._record_member(topic, nack.group, nack.member)
         if nacked:
-            failed = 0 if nack.release else nacked
-            staging.when_durable(lambda: self._count_failed(topic, nack.group, failed, 0, dead))
+            counts = GroupCounters(nacked=0 if nack.release else nacked, dead=dead)
+            staging.when_durable(lambda: self._count(topic, nack.group, counts, notify=True))
         return NackResult(nacked, dead, lost)
 
     def stage_extend(self, staging: Staging, topic: Topic, extend: ExtendRequest) -> ExtendResult:
-        """Let leases end later, counted from now; without leases only the group is looked for."""
+        """Let leases end later, counted from now; without leases, check that the group exists."""
         _check_member(extend.member)
-        named, lost = read_leases(extend.leases)
-        partitions = _named_partitions(topic, named)
+        sets, lost = read_leases(extend.leases)
+        partitions = _partitions_of(topic, sets)
         span_us = self._span_us(extend.lease_ms)
         with self._lock:
-            group = self._book.get(staging, topic, extend.group, partitions)
+            group = self._store.get(staging, topic, extend.group, partitions)
             rules, drafts = self._rules(topic), _drafts(group, partitions)
-            count = 0
 
-            def longer(entry: Entry, start: int, stop: int) -> Entry:
-                return leases.extended(entry, start, stop, rules.now_us, span_us)
+            def to_extended(entry: Entry, start: int, stop: int) -> Entry:
+                return leases.as_extended(entry, start, stop, rules.now_us, span_us)
 
-            for one in named:
-                found = leases.found(drafts, one, rules, extend.member)
-                count += leases.count_of(found)
-                lost += leases.lost_leases(one, found)
-                for entry, parts in found:
-                    drafts[one.partition].replace(entry, parts, longer)
-            self._book.stage(staging, group, drafts)
-            self._heard(topic, extend.group, extend.member)
+            count = _replace_held(drafts, sets, rules, extend.member, to_extended, lost)
+            self._store.stage(staging, group, drafts)
+            self._record_member(topic, extend.group, extend.member)
         return ExtendResult(count, rules.wall_us + span_us, lost)
 
     def stage_release(
-        self, staging: Staging, topic: Topic, group: str, member: str, grants: Sequence[LeasedRange]
+        self, staging: Staging, topic: Topic, group: str, member: str, ranges: Sequence[LeasedRange]
     ) -> int:
-        """Take back leases that a member was never told of, as if they had not been given."""
-        named = _named(grants)
-        partitions = _named_partitions(topic, named)
-        count = 0
+        """Undo leases whose messages never reached the member, as if they had not been delivered.
+
+        Return the number of messages.
+        """
+        sets = _lease_sets(ranges)
+        partitions = _partitions_of(topic, sets)
         with self._lock:
-            known = self._book.get(staging, topic, group, partitions)
+            known = self._store.get(staging, topic, group, partitions)
             rules, drafts = self._rules(topic), _drafts(known, partitions)
 
-            def back(entry: Entry, start: int, stop: int) -> Entry:
-                return leases.released(entry, start, stop, rules.now_us)
+            def to_released(entry: Entry, start: int, stop: int) -> Entry:
+                return leases.as_released(entry, start, stop, rules.now_us)
 
-            for one in named:
-                found = leases.found(drafts, one, rules, member)
-                count += leases.count_of(found)
-                for entry, parts in found:
-                    drafts[one.partition].replace(entry, parts, back)
-            self._book.stage(staging, known, drafts)
+            count = _replace_held(drafts, sets, rules, member, to_released, [])
+            self._store.stage(staging, known, drafts)
         if count:
             staging.when_durable(lambda: self._notify(topic, group))
         return count
 
     def stage_expire(self, staging: Staging, topic: Topic, group: str) -> ExpiryResult:
-        """Let messages wait to be given again whose lease ran out; those that failed too often are dead."""
+        """Set messages whose lease ended to waiting; exhausted ones become dead letters."""
         with self._lock:
-            known = self._book.get(staging, topic, group, ())
+            known = self._store.get(staging, topic, group, ())
             partitions = sorted(number for number in known.ledgers if number < topic.partitions)
-            known = self._book.get(staging, topic, group, partitions)
-            rules, windows = self._rules(topic), self._windows(topic, partitions)
+            known = self._store.get(staging, topic, group, partitions)
+            rules, bounds = self._rules(topic), self._bounds(topic, partitions)
             drafts = _drafts(known, partitions)
-            took: dict[int, Took] = {}
-            entries_room, dead_room = EXPIRED_AT_ONCE_MAX, DEAD_AT_ONCE_MAX
+            results: dict[int, StepResult] = {}
+            entries_room, exhausted_room = EXPIRED_AT_ONCE_MAX, DEAD_AT_ONCE_MAX
             for partition, draft in drafts.items():
                 if draft.ledger.has_lapsed(rules.now_us):
-                    draft.settle(windows[partition].start, rules.now_us)
-                    one = leases.expire(draft, rules, entries_room, dead_room)
+                    draft.settle(bounds[partition].start, rules.now_us)
+                    result = leases.expire(draft, rules, entries_room, exhausted_room)
                     entries_room = max(0, entries_room - len(draft.removed))
-                    dead_room -= sum(doomed.entry.count for doomed in one.doomed)
-                    took[partition] = one
-            dead = self._bury(staging, topic, known, took)
-            self._book.stage(staging, known, drafts)
-        expired = sum(one.expired for one in took.values())
+                    exhausted_room -= sum(one.entry.count for one in result.exhausted)
+                    results[partition] = result
+            dead = self._stage_dead_letters(staging, topic, known, results)
+            self._store.stage(staging, known, drafts)
+        expired = sum(result.expired for result in results.values())
         if any(not draft.is_empty for draft in drafts.values()):
-            staging.when_durable(lambda: self._count_failed(topic, group, 0, expired, dead))
+            counts = GroupCounters(expired=expired, dead=dead)
+            staging.when_durable(lambda: self._count(topic, group, counts, notify=True))
         return ExpiryResult(expired, dead)
 
     def stage_reset(
         self, staging: Staging, topic: Topic, group: str, start: Start, partition: int | None
     ) -> dict[int, int]:
-        """Let a group go on from another place; leases of before are lost. Gives the new positions."""
+        """Move the positions of a group, and end its leases; return the new positions."""
         if start.kind == "offsets" and partition is None:
             targets = {
                 named: start_offsets(self._log, topic, start, named)[named] for named in sorted(start.offsets)
@@ -263,106 +258,109 @@ class Groups:
         else:
             targets = start_offsets(self._log, topic, start, partition)
         with self._lock:
-            known = self._book.get(staging, topic, group, list(targets))
+            known = self._store.get(staging, topic, group, list(targets))
             drafts: dict[int, Draft] = {}
             for number, offset in targets.items():
                 ledger = known.ledgers.get(number)
                 draft = Draft(Ledger(Position(offset)) if ledger is None else ledger)
                 draft.removed = {entry.start: entry for entry in draft.ledger.entries()}
-                draft.position = replace(draft.position, next=offset, missed_untold=0)
+                draft.position = replace(draft.position, next=offset, missed_unreported=0)
                 drafts[number] = draft
-            self._book.stage(staging, known, drafts)
+            self._store.stage(staging, known, drafts)
         staging.when_durable(lambda: self._notify(topic, group))
         return targets
 
     def stage_delete(self, staging: Staging, topic: Topic, group: str) -> None:
-        """Remove a group and where it stands; its next take begins anew."""
+        """Remove a group with its positions and leases; its next fetch creates it again."""
         with self._lock:
-            self._book.stage_delete(staging, self._book.get(staging, topic, group, ()))
-        staging.when_durable(lambda: self._gone(topic, group))
+            self._store.stage_delete(staging, self._store.get(staging, topic, group, ()))
+        staging.when_durable(lambda: self._forget_group(topic, group))
 
     def stage_partitions(self, staging: Staging, topic_after: Topic, first_new: int) -> None:
-        """Let every group begin at the beginning of partitions that are added to its topic."""
+        """Set the position of every group to the beginning of partitions that are added to its topic."""
         with self._lock:
             added = range(first_new, topic_after.partitions)
-            self._book.stage_new_partitions(staging, topic_after, added)
+            self._store.stage_new_partitions(staging, topic_after, added)
 
-    # Looking, from any thread
+    # Reads, from any thread
 
-    def ready(self, topic: Topic, group: str, partition: int | None) -> Ready:
-        """Return whether a take would find something now, and when it may be worth to look again; cheap."""
+    def estimate_fetch(self, topic: Topic, group: str, partition: int | None) -> FetchEstimate:
+        """Return what a fetch would find now, and when more becomes due; cheap."""
         with self._lock:
-            known = self._book.memory.of(topic.id).get(group)
+            known = self._store.memory.of(topic.id).get(group)
             if known is None:
-                return Ready(0, missed=False, due_us=None, is_known=False)
+                return FetchEstimate(0, missed=False, due_us=None, is_known=False)
             times_us = (self._steady.now_us(), self._steady.ahead_us())
             partitions = chosen_partitions(topic, partition)
-            return describe.ready_of(
+            return describe.estimate_fetch(
                 self._log, topic, known, partitions, times_us, self._limits.in_flight_max
             )
 
     def overdue(self, now_us: int) -> list[tuple[int, str]]:
-        """List the groups, by topic id, that hold leases which ran out; `now_us` is the clock's."""
+        """Return the groups, by topic id, that hold leases which ended; `now_us` is the machine's clock."""
         with self._lock:
             steady_us = now_us - self._steady.ahead_us()
             return [
                 (group.topic_id, group.name)
-                for group in self._book.memory.everything()
+                for group in self._store.memory.everything()
                 if any(ledger.has_lapsed(steady_us) for ledger in group.ledgers.values())
             ]
 
     def names(self, topic: Topic) -> list[str]:
-        """List the groups of a topic."""
+        """Return the names of the groups of a topic."""
         with self._lock:
-            return sorted(self._book.memory.of(topic.id))
+            return sorted(self._store.memory.of(topic.id))
 
     def lag(self, topic: Topic, group: str) -> int:
-        """Count the messages that a group has not acknowledged; 0 for one that is not there."""
+        """Return the number of messages that a group has not acknowledged; 0 for one that does not exist."""
         with self._lock:
-            known = self._book.memory.of(topic.id).get(group)
+            known = self._store.memory.of(topic.id).get(group)
             return 0 if known is None else describe.lag_of(self._log, topic, known, self._steady.now_us())
 
-    def describe(self, topic: Topic) -> list[GroupShape]:
-        """Describe the groups of a topic, by name."""
-        seen = self._members.of_topic(topic.id)
-        shapes = []
+    def describe(self, topic: Topic) -> list[GroupDescription]:
+        """Return the descriptions of the groups of a topic, by name."""
+        active = self._members.of_topic(topic.id)
+        found = []
         for name in self.names(topic):
             with self._lock:
-                known = self._book.memory.of(topic.id).get(name)
+                known = self._store.memory.of(topic.id).get(name)
                 if known is not None:
-                    members, now_us = seen.get(name, {}), self._steady.now_us()
-                    shapes.append(describe.shape_of(self._log, topic, known, members, now_us))
-        return shapes
+                    members, now_us = active.get(name, {}), self._steady.now_us()
+                    counters = self._counters_of.get(topic.id, {}).get(name, GroupCounters())
+                    found.append(describe.describe_group(self._log, topic, known, members, counters, now_us))
+        return found
 
-    def seen(self, topic: Topic, group: str, member: str, waits: int = 0) -> None:
-        """Note a sign of life of a member; `waits` is 1 when a long poll of it begins, -1 when it ends."""
+    def record_activity(self, topic: Topic, group: str, member: str, waits: int = 0) -> None:
+        """Record that a member is active; `waits` is 1 when a long poll of it begins, -1 when it ends."""
         check_group_name(group)
         check_member_name(member)
-        self._members.seen(topic.id, group, member, waits)
+        self._members.record(topic.id, group, member, waits)
 
     def reload(self) -> None:
-        """Drop what is remembered: the engine was opened again, and may hold more or less than we think."""
+        """Drop the groups in memory: the engine was opened again, and may hold more or less than they say."""
         with self._lock:
-            self._book.memory.clear()
+            self._store.memory.clear()
 
     def forget(self, topic: Topic) -> None:
-        """Drop what is remembered of a topic that is gone."""
+        """Drop what is in memory of a topic that is gone."""
         with self._lock:
-            self._book.memory.forget(topic.id)
+            self._store.memory.forget(topic.id)
         self._members.forget(topic.id)
+        self._counters_of.pop(topic.id, None)
 
-    def _gone(self, topic: Topic, group: str) -> None:
+    def _forget_group(self, topic: Topic, group: str) -> None:
         self._members.forget(topic.id, group)
+        self._counters_of.get(topic.id, {}).pop(group, None)
         self._notify(topic, group)
 
-    def _begun(
-        self, topic: Topic, group: Group, take: FetchRequest, partitions: Sequence[int]
+    def _begin_drafts(
+        self, topic: Topic, group: GroupState, fetch: FetchRequest, partitions: Sequence[int]
     ) -> dict[int, Draft]:
-        """Return a draft a partition; where the group has no position yet, it begins where the take says."""
+        """Return a draft for each partition; one without a position starts where the fetch says."""
         unknown = [partition for partition in partitions if partition not in group.ledgers]
-        if unknown and len(partitions) > 1 and take.start.kind in ("offset", "after"):
-            start_offsets(self._log, topic, take.start, None)  # says that an offset belongs to one partition
-        begin = {partition: _begin(self._log, topic, take.start, partition) for partition in unknown}
+        if unknown and len(partitions) > 1 and fetch.start.kind in ("offset", "after"):
+            start_offsets(self._log, topic, fetch.start, None)  # raises: an offset belongs to one partition
+        begin = {partition: _begin(self._log, topic, fetch.start, partition) for partition in unknown}
         return {
             partition: Draft(
                 Ledger(Position(begin[partition])) if partition in unknown else group.ledgers[partition]
@@ -370,49 +368,52 @@ class Groups:
             for partition in partitions
         }
 
-    def _taken(
+    def _fetch_from(
         self,
-        group: Group,
-        take: FetchRequest,
+        group: GroupState,
+        fetch: FetchRequest,
         drafts: Mapping[int, Draft],
-        windows: Mapping[int, Window],
+        bounds: Mapping[int, LogBounds],
         rules: Rules,
-    ) -> dict[int, Took]:
-        """Work out who gives how many, then take them, another partition first each time."""
-        shares = dict.fromkeys(drafts, take.limit)
+    ) -> dict[int, StepResult]:
+        """Share the limit among partitions, then lease from each, starting at another one every time."""
+        shares = dict.fromkeys(drafts, fetch.limit)
         if len(drafts) > 1:
             found = {
-                partition: leases.available(draft, windows[partition], rules, take.limit)
+                partition: leases.available(draft, bounds[partition], rules, fetch.limit)
                 for partition, draft in drafts.items()
             }
-            shares = shared(found, take.limit, group.turn)
-        lease = Lease(self._ids.take(), take.member, self._span_us(take.lease_ms))
+            shares = shared(found, fetch.limit, group.turn)
+        lease = MessageLease(self._ids.take(), fetch.member, self._span_us(fetch.lease_ms))
         order = sorted(drafts)
-        first, dead_room = group.turn % len(order), DEAD_AT_ONCE_MAX
-        took: dict[int, Took] = {}
+        first, exhausted_room = group.turn % len(order), DEAD_AT_ONCE_MAX
+        results: dict[int, StepResult] = {}
         for partition in order[first:] + order[:first]:
             if shares[partition] > 0:
-                limits = (shares[partition], dead_room)
-                took[partition] = leases.take(drafts[partition], windows[partition], rules, lease, limits)
-                dead_room -= sum(doomed.entry.count for doomed in took[partition].doomed)
-        return took
+                limits = (shares[partition], exhausted_room)
+                result = leases.fetch(drafts[partition], bounds[partition], rules, lease, limits)
+                exhausted_room -= sum(one.entry.count for one in result.exhausted)
+                results[partition] = result
+        return results
 
-    def _bury(self, staging: Staging, topic: Topic, group: Group, took: Mapping[int, Took]) -> int:
-        lost = [
-            Lost(
+    def _stage_dead_letters(
+        self, staging: Staging, topic: Topic, group: GroupState, results: Mapping[int, StepResult]
+    ) -> int:
+        exhausted = [
+            ExhaustedRange(
                 partition, one.entry.start, one.entry.stop, one.entry.member, one.entry.deliveries, one.reason
             )
-            for partition, found in took.items()
-            for one in found.doomed
+            for partition, result in results.items()
+            for one in result.exhausted
         ]
-        return self._letters.stage(staging, topic, group.name, lost, self._clock.now_us())
+        return self._letters.stage(staging, topic, group.name, exhausted, self._clock.now_us())
 
-    def _heard(self, topic: Topic, group: str, member: str | None) -> None:
+    def _record_member(self, topic: Topic, group: str, member: str | None) -> None:
         if member is not None:
-            self._members.seen(topic.id, group, member)
+            self._members.record(topic.id, group, member)
 
     def _rules(self, topic: Topic) -> Rules:
-        # Dead letters of dead letters would never end: those are given again for as long as they are kept.
+        # Dead letters of dead letters would never end: they are delivered again until retention removes them.
         can_die = self._limits.dead_letters and not topic.is_dead
         return Rules(
             self._steady.now_us(),
@@ -421,11 +422,11 @@ class Groups:
             self._limits.in_flight_max,
         )
 
-    def _windows(self, topic: Topic, partitions: Sequence[int]) -> dict[int, Window]:
+    def _bounds(self, topic: Topic, partitions: Sequence[int]) -> dict[int, LogBounds]:
         found = {}
         for partition in partitions:
             held = self._log.counters(topic, partition)
-            found[partition] = Window(held.start, held.end)
+            found[partition] = LogBounds(held.start, held.end)
         return found
 
     def _span_us(self, lease_ms: int | None) -> int:
@@ -444,25 +445,12 @@ class Groups:
                 hint="Acknowledge offsets of messages that you were given: the last is 'latest' - 1.",
             )
 
-    def _count_taken(self, grants: Sequence[LeasedRange], expired: int, dead: int, missed: int) -> None:
-        tallies = self.tallies
-        tallies.delivered += sum(grant.count for grant in grants)
-        tallies.redelivered += sum(grant.count for grant in grants if grant.deliveries > 1)
-        tallies.expired += expired
-        tallies.dead += dead
-        tallies.missed += missed
-
-    def _count_acked(self, topic: Topic, group: str, acked: int, was_full: bool) -> None:
-        self.tallies.acked += acked
-        if was_full:
-            # The group may hold more again.
+    def _count(self, topic: Topic, group: str, counts: GroupCounters, *, notify: bool = False) -> None:
+        """Count messages of a durable change, and wake waiting members where more may be due."""
+        self.counters.add(counts)
+        self._counters_of.setdefault(topic.id, {}).setdefault(group, GroupCounters()).add(counts)
+        if notify:
             self._notify(topic, group)
-
-    def _count_failed(self, topic: Topic, group: str, nacked: int, expired: int, dead: int) -> None:
-        self.tallies.nacked += nacked
-        self.tallies.expired += expired
-        self.tallies.dead += dead
-        self._notify(topic, group)
 
 
 def chosen_partitions(topic: Topic, partition: int | None) -> Sequence[int]:
@@ -470,8 +458,8 @@ def chosen_partitions(topic: Topic, partition: int | None) -> Sequence[int]:
     return range(topic.partitions) if partition is None else [topic.check_partition(partition)]
 
 
-def _begin(log: Log, topic: Topic, start: Start, partition: int) -> int:
-    """Return where a group begins; one that is below the log is told at once what it missed."""
+def _begin(log: MessageLog, topic: Topic, start: Start, partition: int) -> int:
+    """Return the offset at which a group starts; one below the log counts as missed messages at once."""
     try:
         return start_offsets(log, topic, start, partition)[partition]
     except OffsetOutOfRange as refused:
@@ -486,27 +474,56 @@ def _check_member(member: str | None) -> None:
         check_member_name(member)
 
 
-def _check_acks(acks: AckRequest) -> None:
-    _check_member(acks.member)
-    if (acks.leases is None) == (acks.upto is None):
+def _check_ack(ack: AckRequest) -> None:
+    _check_member(ack.member)
+    if (ack.leases is None) == (ack.upto is None):
         raise RequestInvalid(reason="An ack has either leases or offsets.", hint="Send two requests.")
-    if acks.upto is not None and acks.member is None:
+    if ack.upto is not None and ack.member is None:
         reason = "An ack up to an offset is of what one member was given."
         raise RequestInvalid(reason=reason, hint="Name the member.")
 
 
-def _named_partitions(topic: Topic, named: Sequence[Named]) -> list[int]:
+def _fetch_counts(ranges: Sequence[LeasedRange], expired: int, dead: int, missed: int) -> GroupCounters:
+    return GroupCounters(
+        delivered=sum(one.count for one in ranges),
+        redelivered=sum(one.count for one in ranges if one.deliveries > 1),
+        expired=expired,
+        dead=dead,
+        missed=missed,
+    )
+
+
+def _replace_held(
+    drafts: Mapping[int, Draft],
+    sets: Sequence[LeaseSet],
+    rules: Rules,
+    member: str | None,
+    change: Change,
+    lost: list[str],
+) -> int:
+    """Change what leases hold, and add those that hold nothing to `lost`; return the number of messages."""
+    count = 0
+    for one in sets:
+        held = leases.find_held(drafts, one, rules, member)
+        count += leases.message_count(held)
+        lost += leases.lost_leases(one, held)
+        for entry, parts in held:
+            drafts[one.partition].replace(entry, parts, change)
+    return count
+
+
+def _partitions_of(topic: Topic, sets: Sequence[LeaseSet]) -> list[int]:
     """Return the partitions of leases; one that the topic does not have holds nothing."""
-    return sorted({one.partition for one in named if one.partition < topic.partitions})
+    return sorted({one.partition for one in sets if one.partition < topic.partitions})
 
 
-def _named(grants: Sequence[LeasedRange]) -> list[Named]:
-    ranges: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for one in grants:
+def _lease_sets(ranges: Sequence[LeasedRange]) -> list[LeaseSet]:
+    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for one in ranges:
         if one.start < one.stop:
-            ranges.setdefault((one.partition, one.grant), []).append((one.start, one.stop))
-    return [Named(partition, grant, sorted(parts)) for (partition, grant), parts in ranges.items()]
+            found.setdefault((one.partition, one.fetch_id), []).append((one.start, one.stop))
+    return [LeaseSet(partition, fetch_id, sorted(parts)) for (partition, fetch_id), parts in found.items()]
 
 
-def _drafts(group: Group, partitions: Sequence[int]) -> dict[int, Draft]:
+def _drafts(group: GroupState, partitions: Sequence[int]) -> dict[int, Draft]:
     return {number: Draft(group.ledgers[number]) for number in partitions if number in group.ledgers}

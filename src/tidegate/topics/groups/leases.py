@@ -1,14 +1,15 @@
-"""Steps on a ledger: takes what a member asks for, works out in a draft what changes, keeps nothing.
+"""Leases of messages: what one request changes in a ledger, and the text of a lease id.
 
-Each step says what to do with the messages that are beyond help (`Doomed`); who calls moves them to the dead
-letters in the same write.
+The functions on a `Draft` compute what a fetch, an ack, a nack, an extension or an expiration changes.
+Messages whose deliveries are exhausted are returned (`ExhaustedEntry`); the caller writes them as dead
+letters in the same write batch.
 
-Lease ids: takes a partition, a grant and an offset, gives the text that a consumer holds, and back.
+The id of a lease is the text that a consumer holds:
 
-    <partition>.<grant in hex>.<offset>        0.1f3c9a0b2c4d1000.17
+    <partition>.<fetch id in hex>.<offset>        0.1f3c9a0b2c4d1000.17
 
-A grant is one take: its number is never given out twice, so that a consumer that comes back late cannot touch
-what was leased to another since.
+A fetch id is never used twice, so it is a fencing token: a consumer that comes back late cannot touch what
+was leased to another one since.
 """
 
 from __future__ import annotations
@@ -27,373 +28,30 @@ REASON_CHARS_MAX = 2_000  # of a nack: a line or two of an exception, not its tr
 RAN_OUT = "the lease ran out"
 GIVEN_BACK = "given back without a reason"
 
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What the log of a partition holds: `start` ≤ offset < `end`."""
-
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What holds for one step: the time, and when a message is beyond help (never, where it is None)."""
-
-    now_us: int
-    wall_us: int
-    deliveries_max: int | None
-    in_flight_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """What a take gives its messages."""
-
-    grant: int
-    member: str
-    span_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Doomed:
-    """Messages of one entry that are given no more, and why."""
-
-    entry: Entry
-    reason: str
-
-
-@dataclass(slots=True)
-class Took:
-    """What a take found in one partition."""
-
-    held: list[Entry] = field(default_factory=list)
-    doomed: list[Doomed] = field(default_factory=list)
-    expired: int = 0
-
-
-def available(draft: Draft, window: Window, rules: Rules, limit: int) -> int:
-    """Count what a take would find in a settled draft, up to a limit or a little more."""
-    count = _new_count(draft, window, rules)
-    for entry in draft.ledger.due(rules.now_us):
-        if count >= limit:
-            break
-        left = draft.current(entry)
-        count += left.count if left is not None else 0
-    return count
-
-
-def _new_count(draft: Draft, window: Window, rules: Rules) -> int:
-    room = rules.in_flight_max - draft.outstanding
-    return max(0, min(room, window.end - max(draft.position.next, window.start)))
-
-
-def take(draft: Draft, window: Window, rules: Rules, lease: Lease, limits: tuple[int, int]) -> Took:
-    """Lease what is due again, lowest first, then new messages; `limits` are those given and those doomed."""
-    room, doomed_room = limits
-    new = _new_count(draft, window, rules)
-    took = Took()
-    for listed in draft.ledger.due(rules.now_us):
-        if not room:
-            break
-        entry = draft.current(listed)
-        if entry is None:
-            continue
-        if rules.deliveries_max is not None and entry.deliveries >= rules.deliveries_max:
-            doomed_room -= _doom(draft, entry, took, doomed_room)
-            continue
-        stop = min(entry.stop, entry.start + room)
-        draft.replace(entry, [(entry.start, stop)])
-        room -= stop - entry.start
-        if entry.kind == HELD:
-            took.expired += stop - entry.start
-        _hold(took, entry.start, stop, entry.deliveries + 1, lease, rules)
-    start = max(draft.position.next, window.start)
-    count = min(room, new)
-    if count:
-        draft.position = replace(draft.position, next=start + count)
-        _hold(took, start, start + count, 1, lease, rules)
-    if took.held:
-        draft.put.update((entry.start, entry) for entry in took.held)
-        draft.position = replace(
-            draft.position,
-            last_grant=lease.grant,
-            delivered_offset=took.held[-1].stop - 1,
-            delivered_us=rules.wall_us,
-        )
-    return took
-
-
-def _hold(took: Took, start: int, stop: int, deliveries: int, lease: Lease, rules: Rules) -> None:
-    if took.held and took.held[-1].stop == start and took.held[-1].deliveries == deliveries:
-        start = took.held.pop().start
-    ends_us = rules.now_us + lease.span_us
-    took.held.append(
-        Entry(start, stop, HELD, deliveries, lease.grant, ends_us, lease.span_us, rules.wall_us, lease.member)
-    )
-
-
-def _doom(draft: Draft, entry: Entry, took: Took, room: int) -> int:
-    stop = min(entry.stop, entry.start + room)
-    if stop == entry.start:
-        return 0
-    draft.replace(entry, [(entry.start, stop)])
-    if entry.kind == HELD and not entry.reason:
-        took.expired += stop - entry.start
-    took.doomed.append(Doomed(entry.part(entry.start, stop), _why(entry)))
-    return stop - entry.start
-
-
-def _why(entry: Entry) -> str:
-    return entry.reason or (RAN_OUT if entry.kind == HELD else GIVEN_BACK)
-
-
-def expire(draft: Draft, rules: Rules, entries_max: int, doomed_max: int) -> Took:
-    """Let messages wait whose lease ran out, or doom them; a long list is done in parts."""
-    took = Took()
-    for listed in draft.ledger.due(rules.now_us):
-        if not entries_max or (rules.deliveries_max is not None and not doomed_max):
-            break
-        entry = draft.current(listed)
-        if entry is None or entry.kind != HELD:
-            continue
-        entries_max -= 1
-        if rules.deliveries_max is not None and entry.deliveries >= rules.deliveries_max:
-            doomed_max -= _doom(draft, entry, took, doomed_max)
-            continue
-        draft.replace(entry, [(entry.start, entry.stop)], _lapsed)
-        took.expired += entry.count
-    return took
-
-
-def _lapsed(entry: Entry, start: int, stop: int) -> Entry:
-    # The member stays: it may acknowledge this by offset until somebody else is given it.
-    return Entry(
-        start,
-        stop,
-        WAITING,
-        entry.deliveries,
-        entry.grant,
-        entry.ends_us,
-        0,
-        entry.delivered_us,
-        entry.member,
-        RAN_OUT,
-    )
-
-
-Found = list[tuple[Entry, list[tuple[int, int]]]]
-
-
-def held_parts(draft: Draft, named: Named, now_us: int, member: str | None) -> Found:
-    """Return the parts of entries that leases of one grant still hold, of a member where one is named."""
-    return [
-        (entry, parts)
-        for entry, parts in draft.ledger.clipped(named.ranges)
-        if entry.grant == named.grant
-        and member in (None, entry.member)
-        and draft.ledger.is_held(entry, now_us)
-    ]
-
-
-def count_of(found: Found) -> int:
-    """Count the messages of parts."""
-    return sum(stop - start for _, parts in found for start, stop in parts)
-
-
-def lost_leases(named: Named, found: Found) -> list[str]:
-    """Return the leases that are in none of the parts found."""
-    if count_of(found) == named.count:
-        return []
-    kept = [part for _, parts in found for part in parts]
-    lost, at = [], 0
-    for first, last in named.ranges:
-        for offset in range(first, last):
-            while at < len(kept) and kept[at][1] <= offset:
-                at += 1
-            if at == len(kept) or offset < kept[at][0]:
-                lost.append(lease_id(named.partition, named.grant, offset))
-    return lost
-
-
-def ack_upto(draft: Draft, member: str, offset: int, wall_us: int) -> int:
-    """Take out what a member was given last, up to an offset (in); give the number of messages."""
-    parts = [
-        (entry, min(entry.stop, offset + 1))
-        for entry in draft.ledger.below(offset + 1)
-        if entry.member == member
-    ]
-    for entry, stop in parts:
-        draft.replace(entry, [(entry.start, stop)])
-    if parts:
-        note_acked(draft, parts[-1][1] - 1, wall_us)
-    return sum(stop - entry.start for entry, stop in parts)
-
-
-def note_acked(draft: Draft, offset: int, wall_us: int) -> None:
-    """Remember the last offset that was acknowledged, and when."""
-    draft.position = replace(draft.position, acked_offset=offset, acked_us=wall_us)
-
-
-def waiting(entry: Entry, start: int, stop: int, due_us: int, delay_us: int, reason: str) -> Entry:
-    """Return part of a held entry as one that was given back and waits."""
-    return Entry(
-        start,
-        stop,
-        WAITING,
-        entry.deliveries,
-        entry.grant,
-        due_us,
-        delay_us,
-        entry.delivered_us,
-        "",
-        reason[:REASON_CHARS_MAX],
-    )
-
-
-def released(entry: Entry, start: int, stop: int, now_us: int) -> Entry:
-    """Return part of a held entry as it was before it was given: due at once, that delivery not counted."""
-    count = max(0, entry.deliveries - 1)
-    return Entry(start, stop, WAITING, count, entry.grant, now_us, 0, entry.delivered_us, "")
-
-
-def extended(entry: Entry, start: int, stop: int, now_us: int, span_us: int) -> Entry:
-    """Return part of a held entry with a lease that is counted from now."""
-    return Entry(
-        start,
-        stop,
-        HELD,
-        entry.deliveries,
-        entry.grant,
-        now_us + span_us,
-        span_us,
-        entry.delivered_us,
-        entry.member,
-    )
-
-
-def found(drafts: Mapping[int, Draft], named: Named, rules: Rules, member: str | None) -> Found:
-    """Return the parts of entries that leases of one grant still hold, of any partition, as `held_parts`."""
-    draft = drafts.get(named.partition)
-    return [] if draft is None else held_parts(draft, named, rules.now_us, member)
-
-
-def ack_named(
-    drafts: Mapping[int, Draft], named: Sequence[Named], rules: Rules, member: str | None
-) -> tuple[dict[int, int], list[str]]:
-    """Take out what leases hold; give the messages in each partition, and the leases that hold nothing."""
-    acked, lost = dict.fromkeys(drafts, 0), []
-    for one in named:
-        mine = found(drafts, one, rules, member)
-        lost += lost_leases(one, mine)
-        for entry, parts in mine:
-            drafts[one.partition].replace(entry, parts)
-        if mine:
-            acked[one.partition] += count_of(mine)
-            last = mine[-1][1][-1][1] - 1
-            note_acked(drafts[one.partition], last, rules.wall_us)
-    return acked, lost
-
-
-def give_back(
-    draft: Draft,
-    entry: Entry,
-    parts: Sequence[tuple[int, int]],
-    nack: NackRequest,
-    rules: Rules,
-    log_start: int,
-    doomed_max: int,
-) -> list[Doomed]:
-    """Let parts of an entry wait to be given again; give those that never are, up to a number of messages."""
-    most, reason = rules.deliveries_max, (nack.reason or GIVEN_BACK)[:REASON_CHARS_MAX]
-    if most is not None and not nack.release and (nack.dead or entry.deliveries >= most):
-        return _give_up(
-            draft, entry, parts, (log_start, doomed_max), given_up(entry, rules.now_us, most, reason)
-        )
-
-    def back(held: Entry, start: int, stop: int) -> Entry:
-        if nack.release:
-            return released(held, start, stop, rules.now_us)
-        delay_us = nack.delay_ms * 1000
-        return waiting(held, start, stop, rules.now_us + delay_us, delay_us, reason)
-
-    draft.replace(entry, parts, back)
-    return []
-
-
-def given_up(entry: Entry, now_us: int, deliveries_max: int, reason: str) -> Entry:
-    """Return a held entry as one whose lease ended and that failed too often: expiry makes it dead letters.
-
-    It has no member: nobody may acknowledge by offset what was given back.
-    """
-    deliveries = max(entry.deliveries, deliveries_max)
-    return replace(entry, deliveries=deliveries, ends_us=now_us, span_us=0, member="", reason=reason)
-
-
-def _give_up(
-    draft: Draft,
-    entry: Entry,
-    parts: Sequence[tuple[int, int]],
-    limits: tuple[int, int],
-    later: Entry,
-) -> list[Doomed]:
-    """Doom parts of an entry, as many as allowed; `later` stands for the others. What is gone is missed."""
-    log_start, room = limits
-    cuts: list[tuple[int, int]] = []
-    doomed: list[Doomed] = []
-    put: set[int] = set()
-    for start, stop in parts:
-        kept = min(max(start, log_start), stop)
-        cut = min(kept + room, stop)
-        room -= cut - kept
-        draft.miss(kept - start)
-        if kept < cut:
-            doomed.append(Doomed(entry.part(kept, cut), later.reason))
-        if start < cut:
-            cuts.append((start, cut))
-        if cut < stop:
-            cuts.append((cut, stop))
-            put.add(cut)
-    draft.replace(entry, cuts, lambda _held, start, stop: later.part(start, stop) if start in put else None)
-    return doomed
-
-
-def told(drafts: Mapping[int, Draft]) -> dict[int, int]:
-    """Return what the group missed in each partition, from now on told."""
-    missed = {
-        partition: draft.position.missed_untold
-        for partition, draft in drafts.items()
-        if draft.position.missed_untold
-    }
-    for partition in missed:
-        drafts[partition].tell()
-    return missed
-
-
-LEASE_CHARS_MAX = 48  # partition, grant and offset at their longest, and two dots
-ECHO_CHARS_MAX = 200  # of a text that is no lease, when it is named to whoever sent it
+LEASE_CHARS_MAX = 48  # partition, fetch id and offset at their longest, and two dots
+ECHO_CHARS_MAX = 200  # of a text that is no lease, where an error repeats it
 _LEASE = r"(?:0|[1-9][0-9]{0,9})\.[0-9a-f]{16}\.(?:0|[1-9][0-9]{0,18})"
 _ONE = re.compile(_LEASE)
 # One match for all of them: thousands of leases come in one request.
 _ALL = re.compile(rf"(?:{_LEASE}\n)*")
 
 
-def lease_prefix(partition: int, grant: int) -> str:
-    """Return what the leases of one grant begin with; the offset follows."""
-    return f"{partition}.{grant:016x}."
+def lease_prefix(partition: int, fetch_id: int) -> str:
+    """Return the prefix of the lease ids of one fetch; the offset follows."""
+    return f"{partition}.{fetch_id:016x}."
 
 
-def lease_id(partition: int, grant: int, offset: int) -> str:
-    """Return the text of one lease."""
-    return f"{partition}.{grant:016x}.{offset}"
+def lease_id(partition: int, fetch_id: int, offset: int) -> str:
+    """Return the id of one lease."""
+    return f"{partition}.{fetch_id:016x}.{offset}"
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """Leases of one grant, named together: half-open ranges of offsets that rise and do not touch."""
+class LeaseSet:
+    """Leases of one fetch in one partition: half-open ranges of offsets that rise and do not touch."""
 
     partition: int
-    grant: int
+    fetch_id: int
     ranges: list[tuple[int, int]]
 
     @property
@@ -402,26 +60,33 @@ class Named:
         return sum(stop - start for start, stop in self.ranges)
 
 
-def read_leases(leases: Sequence[str]) -> tuple[list[Named], list[str]]:
-    """Return what leases name, by grant, and the texts that are none. One that is there twice counts once."""
+def read_leases(leases: Sequence[str]) -> tuple[list[LeaseSet], list[str]]:
+    """Return leases by fetch, and texts that are no lease ids; a lease that is named twice counts once."""
     strange: list[str] = []
     if not _are_all(leases):
         wrong = dict.fromkeys(text for text in leases if not _ONE.fullmatch(text))
         strange = [text[:ECHO_CHARS_MAX] for text in wrong]
         leases = [text for text in leases if text not in wrong]
-    return _by_grant(leases), strange
+    return _by_fetch(leases), strange
 
 
-def _by_grant(leases: Sequence[str]) -> list[Named]:
+def _are_all(leases: Sequence[str]) -> bool:
+    text = "\n".join(leases)
+    # A line break inside a text would pass as two leases.
+    is_counted = text.count("\n") == max(0, len(leases) - 1)
+    return is_counted and _ALL.fullmatch(text + "\n" if leases else "") is not None
+
+
+def _by_fetch(leases: Sequence[str]) -> list[LeaseSet]:
     offsets_of: dict[str, list[int]] = {}
     for text in leases:
         head, _, offset = text.rpartition(".")
         offsets_of.setdefault(head, []).append(int(offset))
-    named = []
+    sets = []
     for head, offsets in offsets_of.items():
-        partition, _, grant = head.partition(".")
-        named.append(Named(int(partition), int(grant, 16), _ranges(sorted(set(offsets)))))
-    return named
+        partition, _, fetch_id = head.partition(".")
+        sets.append(LeaseSet(int(partition), int(fetch_id, 16), _ranges(sorted(set(offsets)))))
+    return sets
 
 
 def _ranges(offsets: list[int]) -> list[tuple[int, int]]:
@@ -438,8 +103,328 @@ def _ranges(offsets: list[int]) -> list[tuple[int, int]]:
     return found
 
 
-def _are_all(leases: Sequence[str]) -> bool:
-    text = "\n".join(leases)
-    # A line break inside a text would pass as two leases.
-    is_counted = text.count("\n") == max(0, len(leases) - 1)
-    return is_counted and _ALL.fullmatch(text + "\n" if leases else "") is not None
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """The offsets in the log of a partition: `start` ≤ offset < `end`."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The time of one step, and its limits; without `deliveries_max` no message is ever exhausted."""
+
+    now_us: int
+    wall_us: int
+    deliveries_max: int | None
+    in_flight_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLease:
+    """The lease of the messages of one fetch."""
+
+    fetch_id: int
+    member: str
+    span_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExhaustedEntry:
+    """Messages of one entry that are not delivered again, and why."""
+
+    entry: Entry
+    reason: str
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a step did in one partition: entries leased, entries exhausted, and the leases that ended."""
+
+    leased: list[Entry] = field(default_factory=list)
+    exhausted: list[ExhaustedEntry] = field(default_factory=list)
+    expired: int = 0
+
+
+def available(draft: Draft, bounds: LogBounds, rules: Rules, limit: int) -> int:
+    """Return the number of messages that a fetch would find in a settled draft, up to about a limit."""
+    count = _new_count(draft, bounds, rules)
+    for entry in draft.ledger.due(rules.now_us):
+        if count >= limit:
+            break
+        left = draft.current(entry)
+        count += left.count if left is not None else 0
+    return count
+
+
+def _new_count(draft: Draft, bounds: LogBounds, rules: Rules) -> int:
+    room = rules.in_flight_max - draft.outstanding
+    return max(0, min(room, bounds.end - max(draft.position.next, bounds.start)))
+
+
+def fetch(
+    draft: Draft, bounds: LogBounds, rules: Rules, lease: MessageLease, limits: tuple[int, int]
+) -> StepResult:
+    """Lease what is due again, lowest first, then new messages.
+
+    `limits` are those of leased and of exhausted messages.
+    """
+    room, exhausted_room = limits
+    new = _new_count(draft, bounds, rules)
+    result = StepResult()
+    for listed in draft.ledger.due(rules.now_us):
+        if not room:
+            break
+        entry = draft.current(listed)
+        if entry is None:
+            continue
+        if rules.deliveries_max is not None and entry.deliveries >= rules.deliveries_max:
+            exhausted_room -= _exhaust(draft, entry, result, exhausted_room)
+            continue
+        stop = min(entry.stop, entry.start + room)
+        draft.replace(entry, [(entry.start, stop)])
+        room -= stop - entry.start
+        if entry.kind == HELD:
+            result.expired += stop - entry.start
+        _lease(result, entry.start, stop, entry.deliveries + 1, lease, rules)
+    start = max(draft.position.next, bounds.start)
+    count = min(room, new)
+    if count:
+        draft.position = replace(draft.position, next=start + count)
+        _lease(result, start, start + count, 1, lease, rules)
+    if result.leased:
+        draft.put.update((entry.start, entry) for entry in result.leased)
+        draft.position = replace(
+            draft.position,
+            last_fetch_id=lease.fetch_id,
+            delivered_offset=result.leased[-1].stop - 1,
+            delivered_us=rules.wall_us,
+        )
+    return result
+
+
+def _lease(
+    result: StepResult, start: int, stop: int, deliveries: int, lease: MessageLease, rules: Rules
+) -> None:
+    last = result.leased[-1] if result.leased else None
+    if last is not None and last.stop == start and last.deliveries == deliveries:
+        start = result.leased.pop().start
+    ends_us = rules.now_us + lease.span_us
+    result.leased.append(
+        Entry(
+            start, stop, HELD, deliveries, lease.fetch_id, ends_us, lease.span_us, rules.wall_us, lease.member
+        )
+    )
+
+
+def _exhaust(draft: Draft, entry: Entry, result: StepResult, room: int) -> int:
+    """Remove the first messages of an entry as exhausted, as many as allowed; return their number."""
+    stop = min(entry.stop, entry.start + room)
+    if stop == entry.start:
+        return 0
+    draft.replace(entry, [(entry.start, stop)])
+    if entry.kind == HELD and not entry.reason:
+        result.expired += stop - entry.start
+    reason = entry.reason or (RAN_OUT if entry.kind == HELD else GIVEN_BACK)
+    result.exhausted.append(ExhaustedEntry(entry.part(entry.start, stop), reason))
+    return stop - entry.start
+
+
+def expire(draft: Draft, rules: Rules, entries_max: int, exhausted_max: int) -> StepResult:
+    """Set entries whose lease ended to waiting, or exhaust them; a long list takes several calls."""
+    result = StepResult()
+    for listed in draft.ledger.due(rules.now_us):
+        if not entries_max or (rules.deliveries_max is not None and not exhausted_max):
+            break
+        entry = draft.current(listed)
+        if entry is None or entry.kind != HELD:
+            continue
+        entries_max -= 1
+        if rules.deliveries_max is not None and entry.deliveries >= rules.deliveries_max:
+            exhausted_max -= _exhaust(draft, entry, result, exhausted_max)
+            continue
+        draft.replace(entry, [(entry.start, entry.stop)], _as_expired)
+        result.expired += entry.count
+    return result
+
+
+def _as_expired(entry: Entry, start: int, stop: int) -> Entry:
+    # The member stays: it may acknowledge this by offset until the message is delivered to another one.
+    return _as_waiting(entry, start, stop, (entry.ends_us, 0), entry.member, RAN_OUT)
+
+
+def _as_waiting(
+    entry: Entry, start: int, stop: int, times_us: tuple[int, int], member: str, reason: str
+) -> Entry:
+    """Return part of a held entry as one that waits; `times_us` are when it is due, and how long that is."""
+    due_us, delay_us = times_us
+    counts = (WAITING, entry.deliveries, entry.fetch_id)
+    return Entry(start, stop, *counts, due_us, delay_us, entry.delivered_us, member, reason)
+
+
+def as_released(entry: Entry, start: int, stop: int, now_us: int) -> Entry:
+    """Return part of a held entry as it was before its delivery: due at once, that delivery not counted."""
+    count = max(0, entry.deliveries - 1)
+    return Entry(start, stop, WAITING, count, entry.fetch_id, now_us, 0, entry.delivered_us, "")
+
+
+def as_extended(entry: Entry, start: int, stop: int, now_us: int, span_us: int) -> Entry:
+    """Return part of a held entry with a lease that is counted from now."""
+    counts, ends_us = (HELD, entry.deliveries, entry.fetch_id), now_us + span_us
+    return Entry(start, stop, *counts, ends_us, span_us, entry.delivered_us, entry.member)
+
+
+def as_exhausted(entry: Entry, now_us: int, deliveries_max: int, reason: str) -> Entry:
+    """Return a held entry as one whose lease ended and whose deliveries are exhausted.
+
+    The next expiration makes dead letters of it. It has no member: nobody may acknowledge by offset what was
+    nacked.
+    """
+    deliveries = max(entry.deliveries, deliveries_max)
+    return replace(entry, deliveries=deliveries, ends_us=now_us, span_us=0, member="", reason=reason)
+
+
+# Entries, each with the ranges of offsets of it that leases hold.
+HeldParts = list[tuple[Entry, list[tuple[int, int]]]]
+
+
+def find_held(drafts: Mapping[int, Draft], leases: LeaseSet, rules: Rules, member: str | None) -> HeldParts:
+    """Return the parts of entries that leases of one fetch still hold, of a member where one is named."""
+    draft = drafts.get(leases.partition)
+    if draft is None:
+        return []
+    return [
+        (entry, parts)
+        for entry, parts in draft.ledger.clipped(leases.ranges)
+        if entry.fetch_id == leases.fetch_id
+        and member in (None, entry.member)
+        and draft.ledger.is_held(entry, rules.now_us)
+    ]
+
+
+def message_count(held: HeldParts) -> int:
+    """Return the number of messages of parts."""
+    return sum(stop - start for _, parts in held for start, stop in parts)
+
+
+def lost_leases(leases: LeaseSet, held: HeldParts) -> list[str]:
+    """Return the ids of the leases that are in none of the held parts."""
+    if message_count(held) == leases.count:
+        return []
+    parts = [part for _, ranges in held for part in ranges]
+    lost, at = [], 0
+    for first, last in leases.ranges:
+        for offset in range(first, last):
+            while at < len(parts) and parts[at][1] <= offset:
+                at += 1
+            if at == len(parts) or offset < parts[at][0]:
+                lost.append(lease_id(leases.partition, leases.fetch_id, offset))
+    return lost
+
+
+def ack_leases(
+    drafts: Mapping[int, Draft], sets: Sequence[LeaseSet], rules: Rules, member: str | None
+) -> tuple[dict[int, int], list[str]]:
+    """Remove the messages that leases hold.
+
+    Return the number of messages in each partition, and the leases that hold nothing.
+    """
+    acked, lost = dict.fromkeys(drafts, 0), []
+    for leases in sets:
+        held = find_held(drafts, leases, rules, member)
+        lost += lost_leases(leases, held)
+        draft = drafts.get(leases.partition)
+        if draft is None or not held:
+            continue
+        for entry, parts in held:
+            draft.replace(entry, parts)
+        acked[leases.partition] += message_count(held)
+        _note_acked(draft, held[-1][1][-1][1] - 1, rules.wall_us)
+    return acked, lost
+
+
+def ack_upto(draft: Draft, member: str, offset: int, wall_us: int) -> int:
+    """Remove the messages that a member got last, up to an offset (in); return their number."""
+    parts = [
+        (entry, min(entry.stop, offset + 1))
+        for entry in draft.ledger.below(offset + 1)
+        if entry.member == member
+    ]
+    for entry, stop in parts:
+        draft.replace(entry, [(entry.start, stop)])
+    if parts:
+        _note_acked(draft, parts[-1][1] - 1, wall_us)
+    return sum(stop - entry.start for entry, stop in parts)
+
+
+def _note_acked(draft: Draft, offset: int, wall_us: int) -> None:
+    draft.position = replace(draft.position, acked_offset=offset, acked_us=wall_us)
+
+
+def nack_parts(
+    draft: Draft,
+    entry: Entry,
+    parts: Sequence[tuple[int, int]],
+    nack: NackRequest,
+    rules: Rules,
+    log_start: int,
+    exhausted_max: int,
+) -> list[ExhaustedEntry]:
+    """Set parts of an entry to waiting, or exhaust up to a number of messages and return them."""
+    most, reason = rules.deliveries_max, (nack.reason or GIVEN_BACK)[:REASON_CHARS_MAX]
+    if most is not None and not nack.release and (nack.dead or entry.deliveries >= most):
+        later = as_exhausted(entry, rules.now_us, most, reason)
+        return _exhaust_parts(draft, entry, parts, (log_start, exhausted_max), later)
+    delay_us = nack.delay_ms * 1000
+
+    def to_waiting(held: Entry, start: int, stop: int) -> Entry:
+        if nack.release:
+            return as_released(held, start, stop, rules.now_us)
+        return _as_waiting(held, start, stop, (rules.now_us + delay_us, delay_us), "", reason)
+
+    draft.replace(entry, parts, to_waiting)
+    return []
+
+
+def _exhaust_parts(
+    draft: Draft,
+    entry: Entry,
+    parts: Sequence[tuple[int, int]],
+    limits: tuple[int, int],
+    later: Entry,
+) -> list[ExhaustedEntry]:
+    """Exhaust parts of an entry, as many messages as allowed; `later` replaces the others.
+
+    What is not in the log any more counts as missed.
+    """
+    log_start, room = limits
+    cuts: list[tuple[int, int]] = []
+    exhausted: list[ExhaustedEntry] = []
+    put: set[int] = set()
+    for start, stop in parts:
+        first = min(max(start, log_start), stop)
+        cut = min(first + room, stop)
+        room -= cut - first
+        draft.miss(first - start)
+        if first < cut:
+            exhausted.append(ExhaustedEntry(entry.part(first, cut), later.reason))
+        if start < cut:
+            cuts.append((start, cut))
+        if cut < stop:
+            cuts.append((cut, stop))
+            put.add(cut)
+    draft.replace(entry, cuts, lambda _held, start, stop: later.part(start, stop) if start in put else None)
+    return exhausted
+
+
+def report_missed(drafts: Mapping[int, Draft]) -> dict[int, int]:
+    """Return the missed messages of each partition that were not reported yet, and mark them as reported."""
+    missed = {
+        partition: draft.position.missed_unreported
+        for partition, draft in drafts.items()
+        if draft.position.missed_unreported
+    }
+    for partition in missed:
+        drafts[partition].mark_reported()
+    return missed

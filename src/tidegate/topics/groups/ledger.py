@@ -1,11 +1,11 @@
-"""The ledger of a group in a partition: takes times and offsets, gives what to change, keeps who has what.
+"""The ledger of a group in a partition: the messages delivered and not acknowledged, and who holds them.
 
-A message is below `next` and in no entry: acknowledged (or missed). In an entry: given and not acknowledged,
-held or waiting. From `next` on: never given. Entries do not overlap.
+A message below `next` and in no entry is acknowledged (or missed). One in an entry is delivered and not
+acknowledged: held or waiting. One from `next` on was never delivered. Entries do not overlap.
 
-An operation is worked out in a `Draft` and leaves the ledger alone; `apply` then makes all of its changes at
-once, and cannot fail. Looking at what is due moves entries inside the ledger's index, but changes nothing
-that can be seen. Not safe from two threads at once.
+An operation is computed in a `Draft` and leaves the ledger alone; `apply` then makes all of its changes at
+once, and cannot fail. Asking for due entries moves them inside the ledger's index, but changes nothing that
+can be observed. Not safe from two threads at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from tidegate.errors import InvariantBroken
 from tidegate.topics.groups.codec import HELD, Entry, Position
 
-# An index may have this many dead places before it is made again from the entries.
+# An index may have this many stale places before it is rebuilt from the entries.
 INDEX_SLACK = 64
 
 Ranges = Iterable[tuple[int, int]]
@@ -27,7 +27,7 @@ Change = Callable[[Entry, int, int], Entry | None]
 
 
 class Ledger:
-    """Who has what of a partition; `position` and `stored` are its row, as it is and as it is written."""
+    """The entries of a partition; `position` and `stored` are its row, decoded and as it is written."""
 
     __slots__ = (
         "_advanced_us",
@@ -62,7 +62,7 @@ class Ledger:
         return len(self._starts)
 
     def entries(self) -> Iterator[Entry]:
-        """Return all entries by offset."""
+        """Return all entries in the order of their offsets."""
         return (self._by_start[start] for start in self._starts)
 
     def below(self, offset: int) -> list[Entry]:
@@ -70,7 +70,7 @@ class Ledger:
         return [self._by_start[start] for start in self._starts[: bisect_left(self._starts, offset)]]
 
     def clipped(self, ranges: Ranges) -> list[tuple[Entry, list[tuple[int, int]]]]:
-        """Return the entries that ranges meet, and the parts of them that they do; ranges rise."""
+        """Return the entries that overlap ranges, each with the parts that do; ranges rise."""
         found: list[tuple[Entry, list[tuple[int, int]]]] = []
         starts, by_start = self._starts, self._by_start
         for start, stop in ranges:
@@ -88,7 +88,7 @@ class Ledger:
         return found
 
     def due(self, now_us: int) -> Iterator[Entry]:
-        """Yield what may be given again, lowest first: it waited long enough, or its lease ran out."""
+        """Yield the entries that may be delivered again, lowest first: their wait or their lease ended."""
         self._advance(now_us)
         last = -1
         for start in self._due:
@@ -98,7 +98,7 @@ class Ledger:
                 yield entry
 
     def due_later_us(self, now_us: int) -> int | None:
-        """Return when something that is not due now will be; None where nothing is held or waiting."""
+        """Return when the next entry becomes due that is not due yet; None where there is none."""
         self._advance(now_us)
         while self._later:
             ends_us, start = self._later[0]
@@ -109,7 +109,7 @@ class Ledger:
         return None
 
     def has_lapsed(self, now_us: int) -> bool:
-        """Whether a lease ran out and nobody has dealt with it yet."""
+        """True if a lease ended and its entry is not expired yet."""
         while self._lapses:
             ends_us, start = self._lapses[0]
             entry = self._by_start.get(start)
@@ -119,18 +119,21 @@ class Ledger:
         return False
 
     def is_held(self, entry: Entry, now_us: int) -> bool:
-        """Whether somebody has a lease on these messages."""
+        """True if a member has a lease on these messages."""
         return entry.kind == HELD and now_us < entry.ends_us
 
     def position_offset(self, log_start: int, now_us: int) -> int:
-        """Return the lowest offset that is not acknowledged, of those that are still there or held."""
+        """Return the lowest offset that is not acknowledged, of those that are in the log or held."""
         for entry in self.entries():
             if entry.stop > log_start or self.is_held(entry, now_us):
                 return entry.start if self.is_held(entry, now_us) else max(entry.start, log_start)
         return max(self.position.next, log_start)
 
     def lost_count(self, log_start: int, now_us: int) -> int:
-        """Count the messages of entries that can never be given again: removed from the log, and not held."""
+        """Return the number of messages in entries that are removed from the log and not held.
+
+        They can never be delivered again.
+        """
         return sum(
             min(entry.stop, log_start) - entry.start
             for entry in self.below(log_start)
@@ -138,12 +141,12 @@ class Ledger:
         )
 
     def lag(self, log_start: int, log_end: int, now_us: int) -> int:
-        """Count the messages that are not acknowledged, of those that are still there or held."""
+        """Return the number of messages that are not acknowledged, of those that are in the log or held."""
         new = max(0, log_end - max(self.position.next, log_start))
         return new + self.outstanding - self.lost_count(log_start, now_us)
 
     def apply(self, draft: Draft) -> None:
-        """Make the changes of a draft, all at once."""
+        """Apply the changes of a draft, all at once."""
         gone = [start for start in draft.removed if start not in draft.put]
         new = [start for start in draft.put if start not in draft.removed]
         self.outstanding -= sum(entry.count for entry in draft.removed.values())
@@ -198,12 +201,12 @@ class Ledger:
             if entry is not None and entry.ends_us <= now_us:
                 moved.append(start)
         if moved:
-            # A list that someone walks over stays as it is.
+            # A list that a caller iterates over must not change.
             self._due = sorted({*self._due, *moved}) if len(moved) > 4 else _inserted(self._due, moved)
 
 
 class Draft:
-    """Changes to one ledger that are worked out and not made yet."""
+    """Changes to one ledger that are computed and not applied yet."""
 
     __slots__ = ("_cut", "_encoded", "before", "ledger", "position", "put", "removed")
 
@@ -220,12 +223,12 @@ class Draft:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to write."""
+        """True if there is nothing to write."""
         return not self.removed and not self.put and self.position is self.before
 
     @property
     def outstanding(self) -> int:
-        """Messages in entries after the change."""
+        """The number of messages in entries after the change."""
         count = self.ledger.outstanding
         count -= sum(entry.count for entry in self.removed.values())
         return count + sum(entry.count for entry in self.put.values())
@@ -249,7 +252,7 @@ class Draft:
         return self._cut if self._cut is not None and self._cut.stop == entry.stop else None
 
     def replace(self, entry: Entry, parts: Ranges, change: Change | None = None) -> None:
-        """Take parts out of an entry, or change them; the rest of it stays in the state that it is in."""
+        """Remove parts of an entry, or change them; the rest of it stays in the state that it is in."""
         if self.put.get(entry.start) is entry:
             del self.put[entry.start]
         else:
@@ -266,7 +269,7 @@ class Draft:
             self.put[at] = entry.part(at, entry.stop)
 
     def settle(self, log_start: int, now_us: int) -> int:
-        """Skip what was removed from the log and nobody holds; give how many messages that are."""
+        """Skip what was removed from the log and is not held; return the number of these messages."""
         skipped = max(0, log_start - self.position.next)
         if skipped:
             self.position = replace(self.position, next=log_start)
@@ -280,14 +283,14 @@ class Draft:
         return skipped
 
     def miss(self, count: int) -> None:
-        """Note messages that the group never gets."""
+        """Count messages that the group can never get."""
         if count:
-            untold, total = self.position.missed_untold + count, self.position.missed_total + count
-            self.position = replace(self.position, missed_untold=untold, missed_total=total)
+            unreported, total = self.position.missed_unreported + count, self.position.missed_total + count
+            self.position = replace(self.position, missed_unreported=unreported, missed_total=total)
 
-    def tell(self) -> None:
-        """Note that the group was told what it missed."""
-        self.position = replace(self.position, missed_untold=0)
+    def mark_reported(self) -> None:
+        """Note that the missed messages were reported to a member."""
+        self.position = replace(self.position, missed_unreported=0)
 
 
 def _inserted(starts: list[int], new: Iterable[int]) -> list[int]:

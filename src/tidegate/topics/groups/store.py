@@ -1,14 +1,10 @@
-"""The book of groups: takes drafts of ledgers, stages their rows, gives groups that agree with the disk.
-
-Memory runs ahead of the disk while a group of writes is on its way. A change that was staged and then not
-written (its caller raised, the disk was full) is noticed at the next change of the same group: the row that a
-ledger stands for is not the one that is read through the staging.
-
-Groups in memory: takes rows of the engine, gives groups with their ledgers, keeps those that were used.
+"""The store of consumer groups: groups and ledgers in memory, in step with their rows in the engine.
 
 A topic's groups are read at their first use, all of them at once: a handful of rows each. From then on memory
-is the newer one while a group of writes is on its way; a ledger's `stored` tells which row of the disk it
-stands for, so that one whose write failed is noticed and read again.
+runs ahead of the disk while a group commit is under way. A change that was staged and then not written (its
+caller raised, the disk was full) is noticed at the next change of the same consumer group: a ledger's
+`stored` is the row that it stands for, and that is not the row which is read through the staging. The group
+is then read again.
 """
 
 from __future__ import annotations
@@ -31,22 +27,22 @@ from tidegate.topics.groups.ledger import Draft, Ledger
 from tidegate.topics.groups.members import SteadyTime
 from tidegate.topics.groups.types import check_group_name
 
-# Entries beyond this are removed as one range: it ends the group of writes, so few are removed one by one.
+# More entries than this are removed as one range, which ends the group commit; fewer are removed one by one.
 DELETES_MAX = 256
 
 
-class GroupBook:
-    """Groups that agree with the disk, and the way to change them. Stages belong to the committer's thread.
+class GroupStore:
+    """Reads and changes of groups that agree with the disk. Stages belong to the committer's thread.
 
-    Whoever looks at a group holds `lock`; it is never held while something waits for the disk to sync.
+    A caller holds `lock` while it uses a group; it is never held while something waits for a sync.
     """
 
-    def __init__(self, memory: GroupMemory, groups_max: int) -> None:
+    def __init__(self, memory: GroupCache, groups_max: int) -> None:
         self.memory = memory
         self.lock = threading.RLock()
         self._groups_max = groups_max
 
-    def find(self, staging: Staging, topic: Topic, name: str, partitions: Sequence[int]) -> Group | None:
+    def find(self, staging: Staging, topic: Topic, name: str, partitions: Sequence[int]) -> GroupState | None:
         """Return a group as the changes before this one left it, or None."""
         check_group_name(name)
         for is_last in (False, True):
@@ -54,9 +50,9 @@ class GroupBook:
             known: list[bytes | None] = [None] * (len(partitions) + 1)
             if group is not None:
                 known = group.stored_rows(partitions)
-            asked = group if group is not None else Group(topic.id, name, 0)
-            wanted = [asked.position_key(partition) for partition in partitions]
-            definition, *stored = staging.get_many([keys.definition_key(topic.id), asked.key, *wanted])
+            named = group if group is not None else GroupState(topic.id, name, 0)
+            positions = [named.position_key(partition) for partition in partitions]
+            definition, *stored = staging.get_many([keys.definition_key(topic.id), named.key, *positions])
             if definition is None:
                 # Deleted since the request came in.
                 raise TopicNotFound(topic=topic.name)
@@ -64,27 +60,27 @@ class GroupBook:
                 return group
             if not is_last:
                 self.memory.read_again(topic.id, name)
-        # What changes before this one in the group of writes made of it is not in the engine yet.
+        # Changes before this one in the same group commit wrote its rows, which are not in the engine yet.
         raise StageLater
 
-    def get(self, staging: Staging, topic: Topic, name: str, partitions: Sequence[int]) -> Group:
+    def get(self, staging: Staging, topic: Topic, name: str, partitions: Sequence[int]) -> GroupState:
         """Return a group as the changes before this one left it."""
         group = self.find(staging, topic, name, partitions)
         if group is None:
             raise GroupNotFound(topic=topic.name, group=name)
         return group
 
-    def new(self, topic: Topic, name: str, now_us: int) -> Group:
-        """Return a group that nobody knows yet; `stage` writes it."""
+    def new(self, topic: Topic, name: str, now_us: int) -> GroupState:
+        """Return a new group; `stage` writes it."""
         if len(self.memory.of(topic.id)) >= self._groups_max:
             raise RequestInvalid(
                 reason=f"Topic '{topic.name}' has {self._groups_max} consumer groups, and may not have more.",
                 hint="Delete those that nobody uses, or raise topics.groups_max.",
             )
-        return Group(topic.id, name, now_us)
+        return GroupState(topic.id, name, now_us)
 
-    def stage(self, staging: Staging, group: Group, drafts: Mapping[int, Draft]) -> None:
-        """Write what drafts change, and make the changes; new groups and ledgers are written as they are."""
+    def stage(self, staging: Staging, group: GroupState, drafts: Mapping[int, Draft]) -> None:
+        """Write what drafts change, then apply them; new groups and ledgers are written as they are."""
         known = self.memory.of(group.topic_id)
         if group.name not in known:
             staging.put(group.key, group.stored)
@@ -101,21 +97,21 @@ class GroupBook:
             group.ledgers[partition] = draft.ledger
 
     def stage_new_partitions(self, staging: Staging, topic: Topic, partitions: Sequence[int]) -> None:
-        """Let every group of a topic begin at 0 in partitions that nobody has written to."""
+        """Set the position of every group of a topic to 0 in partitions that are new."""
         for name in self.memory.names(topic.id):
             group = self.find(staging, topic, name, partitions)
             if group is not None:
                 fresh = [number for number in partitions if number not in group.ledgers]
                 self.stage(staging, group, {number: Draft(Ledger(Position(0))) for number in fresh})
 
-    def stage_delete(self, staging: Staging, group: Group) -> None:
+    def stage_delete(self, staging: Staging, group: GroupState) -> None:
         """Remove a group and every row of it."""
         for span in everything_of_group(group.topic_id, group.digest):
-            staging.delete_range(span.start, span.stop)
+            staging.delete_keys(span)
         self.memory.of(group.topic_id).pop(group.name, None)
 
 
-def _stage_draft(staging: Staging, group: Group, partition: int, draft: Draft) -> None:
+def _stage_draft(staging: Staging, group: GroupState, partition: int, draft: Draft) -> None:
     prefix = group.entry_prefix(partition)
     gone = [start for start in draft.removed if start not in draft.put]
     if len(gone) > DELETES_MAX and not draft.put and len(gone) == len(draft.ledger):
@@ -128,8 +124,8 @@ def _stage_draft(staging: Staging, group: Group, partition: int, draft: Draft) -
     staging.put(group.position_key(partition), draft.finish())
 
 
-class Group:
-    """A group and its ledgers, by partition; a partition where it has no position yet has none."""
+class GroupState:
+    """A group and its ledgers by partition; a partition without a position has no ledger."""
 
     __slots__ = (
         "_entry_prefixes",
@@ -152,13 +148,13 @@ class Group:
         self.key = rows.group_key(topic_id, self.digest)
         self.stored = rows.encode_group(name, created_us)
         self.ledgers: dict[int, Ledger] = {}
-        # Whose turn it is to be first when a take is from all partitions.
+        # Rotates the partition that comes first when a fetch is from all of them.
         self.turn = 0
         self._position_keys: dict[int, bytes] = {}
         self._entry_prefixes: dict[int, bytes] = {}
 
     def position_key(self, partition: int) -> bytes:
-        """Key of where this group stands in a partition."""
+        """Return the key of this group's position in a partition."""
         key = self._position_keys.get(partition)
         if key is None:
             key = rows.position_key(self.topic_id, self.digest, partition)
@@ -166,7 +162,7 @@ class Group:
         return key
 
     def entry_prefix(self, partition: int) -> bytes:
-        """Return what the keys of a partition's entries begin with."""
+        """Return the prefix of the keys of a partition's entries."""
         prefix = self._entry_prefixes.get(partition)
         if prefix is None:
             prefix = rows.entry_prefix(self.topic_id, self.digest, partition)
@@ -174,7 +170,7 @@ class Group:
         return prefix
 
     def stored_rows(self, partitions: Sequence[int]) -> list[bytes | None]:
-        """Return the rows that this stands for: its own, then those of partitions."""
+        """Return the rows that this stands for: that of the group, then those of its positions."""
         found: list[bytes | None] = [self.stored]
         for partition in partitions:
             ledger = self.ledgers.get(partition)
@@ -182,18 +178,18 @@ class Group:
         return found
 
 
-class GroupMemory:
-    """The groups of the topics that were used since the start. Not safe from two threads at once."""
+class GroupCache:
+    """The groups of the topics that were used since the server started. One thread at a time."""
 
     def __init__(self, engine: Engine, ids: SnowflakeSource, steady: SteadyTime) -> None:
         self._engine = engine
         self._ids = ids
         self._steady = steady
-        self._by_topic: dict[int, dict[str, Group]] = {}
+        self._by_topic: dict[int, dict[str, GroupState]] = {}
         self._has_all = False
 
-    def of(self, topic_id: int) -> dict[str, Group]:
-        """Return the groups of a topic by name."""
+    def of(self, topic_id: int) -> dict[str, GroupState]:
+        """Return the groups of a topic, by name."""
         known = self._by_topic.get(topic_id)
         if known is None:
             spans = (rows.groups_range(topic_id), rows.entries_range(topic_id))
@@ -201,7 +197,7 @@ class GroupMemory:
             self._by_topic[topic_id] = known
         return known
 
-    def everything(self) -> Iterator[Group]:
+    def everything(self) -> Iterator[GroupState]:
         """Return every group of every topic."""
         if not self._has_all:
             topic_ids = {rows.topic_id_of(key) for key, _ in self._engine.scan(rows.groups_range())}
@@ -211,7 +207,7 @@ class GroupMemory:
         return (group for groups in self._by_topic.values() for group in groups.values())
 
     def names(self, topic_id: int) -> list[str]:
-        """List the groups of a topic that memory or the engine has: one of both may be behind."""
+        """Return the names of groups that memory or the engine has: either may be behind the other."""
         span = rows.groups_range(topic_id)
         found = set(self.of(topic_id))
         for key, value in self._engine.scan(span):
@@ -220,7 +216,7 @@ class GroupMemory:
         return sorted(found)
 
     def read_again(self, topic_id: int, name: str) -> None:
-        """Take one group from the engine: a write of it failed after memory had it."""
+        """Replace one group by what the engine has: a write of it failed after memory had it."""
         spans = rows.everything_of_group(topic_id, rows.digest_of(name))
         found = list(self._read(topic_id, spans))
         self.of(topic_id).pop(name, None)
@@ -232,11 +228,11 @@ class GroupMemory:
         self._by_topic.pop(topic_id, None)
 
     def clear(self) -> None:
-        """Drop everything: the disk is right."""
+        """Drop everything that is in memory."""
         self._by_topic.clear()
         self._has_all = False
 
-    def _read(self, topic_id: int, spans: Sequence[KeyRange]) -> Iterator[Group]:
+    def _read(self, topic_id: int, spans: Sequence[KeyRange]) -> Iterator[GroupState]:
         with self._engine.snapshot() as view:
             groups, positions = _read_positions(view, topic_id, spans[0])
             entries = self._read_entries(view, topic_id, spans[1])
@@ -245,8 +241,8 @@ class GroupMemory:
                 raise StorageCorrupt(place=_place(topic_id), reason="a position belongs to no group")
             ledger = Ledger(position, entries.pop((digest, partition), []))
             groups[digest].ledgers[partition] = ledger
-            # A grant that is given out from now on is above all that anybody ever held.
-            self._ids.advance_past(position.last_grant)
+            # Fetch ids from now on are above all that were ever used.
+            self._ids.advance_past(position.last_fetch_id)
         if entries:
             raise StorageCorrupt(place=_place(topic_id), reason="a lease belongs to no group")
         yield from groups.values()
@@ -267,14 +263,14 @@ class GroupMemory:
 
 def _read_positions(
     view: Reader, topic_id: int, span: KeyRange
-) -> tuple[dict[bytes, Group], dict[tuple[bytes, int], Position]]:
-    groups: dict[bytes, Group] = {}
+) -> tuple[dict[bytes, GroupState], dict[tuple[bytes, int], Position]]:
+    groups: dict[bytes, GroupState] = {}
     positions: dict[tuple[bytes, int], Position] = {}
     for key, value in view.scan(span):
         partition, digest = rows.partition_in(key), rows.digest_in(key)
         if partition is None:
             name, created_us = rows.decode_group(value, _place(topic_id))
-            groups[digest] = Group(topic_id, name, created_us)
+            groups[digest] = GroupState(topic_id, name, created_us)
         else:
             positions[digest, partition] = rows.decode_position(value, _place(topic_id))
     return groups, positions

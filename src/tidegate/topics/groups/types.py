@@ -1,4 +1,4 @@
-"""What consumer groups are asked, what they answer, and how they are described; all inert."""
+"""Requests, results, limits and descriptions of consumer groups; all inert."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME_RULE = f"1 to {NAME_CHARS_MAX} printable characters, no control characters.
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """What a group may hold and for how long, unless it says."""
+    """Limits of consumer groups, and the lease time of a fetch that names none."""
 
     lease_ms_default: int = 30_000
     deliveries_max: int = 16
@@ -40,7 +40,7 @@ class GroupLimits:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """A member asks for messages; `start` counts only where the group has no position yet."""
+    """A fetch of one member; `start` counts only where the group has no position yet."""
 
     group: str
     member: str
@@ -52,12 +52,12 @@ class FetchRequest:
 
 @dataclass(frozen=True, slots=True)
 class LeasedRange:
-    """Messages of one partition that were leased together: `start` ≤ offset < `stop`."""
+    """Messages of one partition that one fetch leased: `start` ≤ offset < `stop`."""
 
     partition: int
     start: int
     stop: int
-    grant: int
+    fetch_id: int
     deliveries: int
 
     @property
@@ -68,19 +68,22 @@ class LeasedRange:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """What a take leased, what the group missed since it was last told, and where its new messages go on."""
+    """Messages that a fetch leased, messages missed since the last report, and the next new offsets.
 
-    grants: list[LeasedRange]
+    `missed` and `next_offsets` are by partition.
+    """
+
+    ranges: list[LeasedRange]
     missed: dict[int, int]
     next_offsets: dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AckRequest:
-    """What a member is done with: leases, or all that it was given up to an offset of a partition (in).
+    """An acknowledgement: of leases, or of all that a member holds up to an offset of a partition (in).
 
-    Offsets need a member. Leases of another than the one that is named are lost; without a name the lease
-    alone decides.
+    Offsets need a member. Where a member is named, leases of other members count as lost; without one the
+    lease alone decides.
     """
 
     group: str
@@ -91,9 +94,9 @@ class AckRequest:
 
 @dataclass(frozen=True, slots=True)
 class AckResult:
-    """How many messages were acknowledged, the position after it, and leases that are no longer held.
+    """The number of acknowledged messages, the positions after it, and leases that are no longer held.
 
-    `by_partition` says how many in each; it has the partitions of `position`.
+    `by_partition` is the number in each of the partitions of `position`.
     """
 
     acked: int
@@ -104,9 +107,9 @@ class AckResult:
 
 @dataclass(frozen=True, slots=True)
 class NackRequest:
-    """What a member gives back: it failed, (`release`) was not worked on, or (`dead`) never can succeed.
+    """A negative acknowledgement: failed, not worked on (`release`), or never to be tried again (`dead`).
 
-    Leases of another than the member that is named are lost; without a name the lease alone decides.
+    Where a member is named, leases of other members count as lost; without one the lease alone decides.
     """
 
     group: str
@@ -120,9 +123,9 @@ class NackRequest:
 
 @dataclass(frozen=True, slots=True)
 class NackResult:
-    """How many messages were given back, how many of them are dead letters now, and leases no longer held.
+    """The numbers of nacked messages and of new dead letters among them, and leases no longer held.
 
-    Of very many that are to be dead letters, the rest becomes so with the next rounds of expiry.
+    One nack makes a limited number of dead letters; the next expirations of leases make the rest.
     """
 
     nacked: int
@@ -132,10 +135,7 @@ class NackResult:
 
 @dataclass(frozen=True, slots=True)
 class ExtendRequest:
-    """A member needs its leases for longer, counted from now; those of another than it are lost.
-
-    Without a name the lease alone decides.
-    """
+    """A new lease time, counted from now; where a member is named, leases of others count as lost."""
 
     group: str
     member: str | None
@@ -145,7 +145,7 @@ class ExtendRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExtendResult:
-    """How many leases now end when, and those that are no longer held."""
+    """The number of extended leases, when they end now, and leases that are no longer held."""
 
     extended: int
     expires_us: int
@@ -154,17 +154,18 @@ class ExtendResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpiryResult:
-    """How many leases ran out, and how many of their messages are dead letters now."""
+    """The number of leases that ended, and of dead letters that their messages became."""
 
     expired: int
     dead: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """What a take would find now: about how many messages, something missed, and when there will be more.
+class FetchEstimate:
+    """An estimate of what a fetch would return now, and the time at which more becomes due.
 
-    `is_known` is false for a group, or a partition of it, that has no position yet: a take gives it one.
+    `count` is approximate. `missed` is true where there are missed messages to report. `is_known` is false
+    for a group, or a partition of it, that has no position yet: a fetch sets one.
     """
 
     count: int
@@ -173,9 +174,35 @@ class Ready:
     is_known: bool = True
 
 
+@dataclass(slots=True)
+class GroupCounters:
+    """Numbers of messages since the server started, each counted once it is durable.
+
+    `delivered` includes `redelivered`. `missed` counts what was reported to members.
+    """
+
+    delivered: int = 0
+    redelivered: int = 0
+    acked: int = 0
+    nacked: int = 0
+    expired: int = 0
+    dead: int = 0
+    missed: int = 0
+
+    def add(self, other: GroupCounters) -> None:
+        """Add the counts of a change."""
+        self.delivered += other.delivered
+        self.redelivered += other.redelivered
+        self.acked += other.acked
+        self.nacked += other.nacked
+        self.expired += other.expired
+        self.dead += other.dead
+        self.missed += other.missed
+
+
 @dataclass(frozen=True, slots=True)
-class MemberShape:
-    """Who is in a group: when it was heard of last, messages it holds, long polls that wait."""
+class MemberDescription:
+    """A member of a group: when it was active last, messages that it holds, long polls that wait."""
 
     member: str
     last_seen_us: int | None
@@ -184,8 +211,8 @@ class MemberShape:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionShape:
-    """Where a group stands in a partition."""
+class PartitionDescription:
+    """The position and the lag of a group in one partition."""
 
     partition: int
     start: int
@@ -202,8 +229,11 @@ class PartitionShape:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupShape:
-    """A group: where it stands, who is in it, what it missed in all."""
+class GroupDescription:
+    """The state of a group: lag, members and partitions; and its counters since the server started.
+
+    `missed` is durable and counts since the group was created; what `counters` has is kept in memory.
+    """
 
     group: str
     created_us: int
@@ -211,30 +241,18 @@ class GroupShape:
     in_flight: int
     waiting: int
     missed: int
-    members: list[MemberShape] = field(default_factory=list)
-    partitions: list[PartitionShape] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Tallies:
-    """Messages that went through groups since the start, counted once they are durable."""
-
-    delivered: int = 0
-    redelivered: int = 0
-    acked: int = 0
-    nacked: int = 0
-    expired: int = 0
-    dead: int = 0
-    missed: int = 0
+    members: list[MemberDescription] = field(default_factory=list)
+    partitions: list[PartitionDescription] = field(default_factory=list)
+    counters: GroupCounters = field(default_factory=GroupCounters)
 
 
 def check_group_name(name: str) -> str:
-    """Return the name back, or raise NameInvalid."""
+    """Return the name; raise NameInvalid for one that no group can have."""
     return _checked(name, "group")
 
 
 def check_member_name(name: str) -> str:
-    """Return the name back, or raise NameInvalid."""
+    """Return the name; raise NameInvalid for one that no member can have."""
     return _checked(name, "member")
 
 

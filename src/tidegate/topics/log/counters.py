@@ -1,10 +1,10 @@
-"""Counters of a partition: takes and gives where it stands, keeps it in 61 bytes that any damage shows in.
+"""The counters of a partition, in 61 bytes with a checksum.
 
     version u8 | end u64 | start u64 | last time i64 µs | last id u64 | stored u64 | appended u64 |
     indexed u64 | crc32 u32
 
 Version 2, big-endian; the checksum covers what is before it. Version 1 ends after `stored` and has no
-checksum: it is of a time when nothing was ever removed, so all that was appended is stored.
+checksum: it was written before retention existed, so all that was appended is stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CRC = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Where a partition stands: what it holds is `start` ≤ offset < `end`."""
+    """The offsets in the log of a partition, `start` ≤ offset < `end`, its last time and id, its sizes."""
 
     end: int = 0
     start: int = 0
@@ -31,9 +31,9 @@ class Counters:
     last_id: int = 0
     # Bytes of the record batches from `start` on.
     stored_bytes: int = 0
-    # Bytes of all record batches there ever were: it only grows, so the time index can count by it.
+    # Bytes of all record batches ever appended: it only grows, so the time index can count by it.
     appended_bytes: int = 0
-    # `appended_bytes` as it was where the newest entry of the time index is.
+    # `appended_bytes` at the newest entry of the time index.
     indexed_bytes: int = 0
 
     @property
@@ -57,7 +57,7 @@ class Counters:
 
     @classmethod
     def decode(cls, stored: bytes | None, place: str) -> Counters:
-        """Read stored bytes; none means a partition that nobody has written to."""
+        """Return the counters of stored bytes; None stands for a partition that was never written to."""
         if stored is None:
             return cls()
         if len(stored) == _COUNTERS.size + _CRC.size and stored[0] == COUNTERS_VERSION:

@@ -1,6 +1,6 @@
-"""The interface of a topic's log: what groups, publishing, reading and retention need, and no more.
+"""The interface of a topic's log that groups, publishing, reading and retention use.
 
-`log.TopicLog` keeps topics in the engine. Another home for a topic is another class with these methods.
+`log.TopicLog` implements it on the engine.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tidegate.topics.log.record_batch import Origin, StoredBatch
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
-    """What an append gave out."""
+class AppendResult:
+    """The offsets and ids of the messages of one append."""
 
     partition: int
     base_offset: int
@@ -32,14 +32,14 @@ class Appended:
         return len(self.ids)
 
 
-class Log(Protocol):
-    """Ordered logs of messages by topic and partition; offsets are dense and never given out twice.
+class MessageLog(Protocol):
+    """Ordered logs of messages by topic and partition; offsets are dense and never used twice.
 
     Methods named `stage_…` belong to the committer's thread, the others to any.
     """
 
     def counters(self, topic: Topic, partition: int) -> Counters:
-        """Return where a partition stands, counting only what is durable."""
+        """Return the counters of a partition, of what is durable."""
         ...
 
     def stage_append(
@@ -50,16 +50,16 @@ class Log(Protocol):
         message_keys: Sequence[str | None],
         payloads: Sequence[bytes],
         origin: Origin,
-    ) -> Appended:
-        """Add messages to the end of a partition."""
+    ) -> AppendResult:
+        """Append messages to a partition."""
         ...
 
     def stage_trim(self, staging: Staging, topic: Topic, partition: int, start: int) -> int:
-        """Remove the record batches that lie wholly before an offset; give how many messages that were."""
+        """Remove the record batches that lie wholly before an offset; return the number of messages."""
         ...
 
     def check_range(self, topic: Topic, partition: int, start: int, stop: int) -> None:
-        """Refuse a range that is not wholly in the partition: OffsetOutOfRange."""
+        """Raise OffsetOutOfRange for a range that is not wholly in the partition."""
         ...
 
     def read(self, topic: Topic, partition: int, start: int, stop: int) -> Iterator[StoredBatch]:
@@ -69,18 +69,11 @@ class Log(Protocol):
     def arrow(
         self, topic: Topic, stored: StoredBatch, start: int | None = None, stop: int | None = None
     ) -> pa.RecordBatch:
-        """Return messages as they are outside: payloads are JSON text.
-
-        `start` and `stop` leave others out.
-        """
+        """Return the messages of a record batch, payloads as JSON text; `start` and `stop` limit them."""
         ...
 
     def messages_at(self, topic: Topic, partition: int, offsets: np.ndarray) -> pa.Table:
         """Return the messages at offsets of one partition, which rise."""
-        ...
-
-    def message_at(self, topic: Topic, partition: int, offset: int) -> pa.RecordBatch:
-        """Return one message as it is outside."""
         ...
 
     def offset_at(self, topic: Topic, partition: int, time_us: int) -> int:
@@ -92,5 +85,5 @@ class Log(Protocol):
         ...
 
     def forget(self, topic: Topic) -> None:
-        """Drop what is remembered of a topic that is gone."""
+        """Drop what is in memory of a topic that is gone."""
         ...

@@ -1,8 +1,8 @@
-"""Reading without a group: takes positions and limits, gives messages and offset ranges, keeps nothing.
+"""Reads of topics without a consumer group.
 
-`start_offsets` turns what a caller may say (`earliest`, a time, an offset …) into an offset a partition,
-`plan` gives a range of offsets that is at most so many messages long, `take` gives messages, `arrow_stream`
-gives a range as the bytes of one Arrow IPC stream.
+`start_offsets` resolves a start position (`earliest`, a time, an offset …) into an offset for each partition,
+`plan` returns ranges of offsets with a limited number of messages, `read_messages` and `read_ranges` return
+messages, `arrow_stream` the bytes of a range as one Arrow IPC stream.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidegate.errors import OffsetOutOfRange, RequestInvalid
+from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.topics.definitions import Topic
-from tidegate.topics.log.protocol import Log
-from tidegate.topics.log.record_batch import MESSAGE_SCHEMA, STREAM_END, STREAM_START, StoredBatch
+from tidegate.topics.log.protocol import MessageLog
+from tidegate.topics.log.record_batch import STREAM_END, STREAM_START, StoredBatch
 
-# Record batches below this are joined on the way out: Spark and Arrow pay for each batch, not only for each
-# row.
+# Smaller record batches are joined on the way out: Spark and Arrow pay for each batch, not only for each row.
 JOIN_BELOW_MESSAGES = 512
 JOIN_BELOW_BYTES = 256 * 1024
 JOINED_MESSAGES_MAX = 8192
 # Bytes gathered before they are sent: large enough that the cost of a send does not count.
 CHUNK_BYTES = 1024 * 1024
-# Bytes of messages in one answer that is held in memory; the caller goes on from where it ended.
-TAKEN_BYTES_MAX = 16 * 1024 * 1024
+# Bytes of messages in one answer that is built in memory; the caller continues where it ended.
+RESULT_BYTES_MAX = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where to begin: an end of the log, an offset, the one after it, a time, or an offset a partition."""
+    """A start position: an end of the log, an offset, the one after it, a time, or offsets by partition."""
 
     kind: Literal["earliest", "latest", "offset", "after", "timestamp", "offsets"]
     value: int = 0
@@ -41,8 +41,8 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Offset ranges of one read: `start` (in) to `end` (out) a partition, and where the log ends now."""
+class ReadPlan:
+    """Offset ranges of one read, by partition: `start` (in) to `end` (out), and the end of the log now."""
 
     start: dict[int, int]
     end: dict[int, int]
@@ -50,8 +50,8 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """Messages of several partitions, in offset order within each, and the offset to go on from."""
+class TopicReadResult:
+    """Messages of several partitions, in offset order within each, and the next offsets to read."""
 
     batches: list[pa.RecordBatch]
     next_offsets: dict[int, int]
@@ -62,8 +62,8 @@ class Taken:
         return sum(batch.num_rows for batch in self.batches)
 
 
-def start_offsets(log: Log, topic: Topic, start: Start, partition: int | None) -> dict[int, int]:
-    """Return the offset to begin with, for one partition or for all; refuse one that is not in the log."""
+def start_offsets(log: MessageLog, topic: Topic, start: Start, partition: int | None) -> dict[int, int]:
+    """Return the first offset, for one partition or for all; OffsetOutOfRange for one not in the log."""
     chosen = range(topic.partitions) if partition is None else [topic.check_partition(partition)]
     if start.kind in ("offset", "after") and len(chosen) > 1:
         raise RequestInvalid(
@@ -75,7 +75,7 @@ def start_offsets(log: Log, topic: Topic, start: Start, partition: int | None) -
     return {number: _start_offset(log, topic, start, number) for number in chosen}
 
 
-def _start_offset(log: Log, topic: Topic, start: Start, partition: int) -> int:
+def _start_offset(log: MessageLog, topic: Topic, start: Start, partition: int) -> int:
     held = log.counters(topic, partition)
     if start.kind == "earliest":
         return held.start
@@ -94,47 +94,44 @@ def _start_offset(log: Log, topic: Topic, start: Start, partition: int) -> int:
     return offset
 
 
-def plan(log: Log, topic: Topic, start: Start, messages_max: int | None) -> Plan:
-    """Return the next range to read.
-
-    Where there is more than allowed, every partition gets an equal share.
-    """
+def plan(log: MessageLog, topic: Topic, start: Start, messages_max: int | None) -> ReadPlan:
+    """Return the next ranges to read; where there is more than allowed, in equal shares."""
     begin = start_offsets(log, topic, start, None)
     latest = {partition: max(log.counters(topic, partition).end, begin[partition]) for partition in begin}
     waiting = {partition: latest[partition] - begin[partition] for partition in begin}
     shares = waiting if messages_max is None else shared(waiting, messages_max, sum(begin.values()))
     end = {partition: begin[partition] + shares[partition] for partition in begin}
-    return Plan(begin, end, latest)
+    return ReadPlan(begin, end, latest)
 
 
 def shared(waiting: Mapping[int, int], total_max: int, turn: int = 0) -> dict[int, int]:
-    """Divide a total among partitions: equal shares, and what one does not need goes to the others.
+    """Return equal shares of a total; what one partition does not need goes to the others.
 
-    Where the total is too small for all, `turn` says who comes first; a reader that goes on reaches everyone.
+    Where the total is too small for all, `turn` rotates the first one, so that repeated reads reach all.
     """
-    given = dict.fromkeys(waiting, 0)
+    shares = dict.fromkeys(waiting, 0)
     left = total_max
-    hungry = {partition for partition, count in waiting.items() if count}
-    while hungry and left > 0:
-        share = max(1, left // len(hungry))
-        order = sorted(hungry)
+    open_partitions = {partition for partition, count in waiting.items() if count}
+    while open_partitions and left > 0:
+        share = max(1, left // len(open_partitions))
+        order = sorted(open_partitions)
         first = turn % len(order)
         for partition in order[first:] + order[:first]:
-            part = min(share, waiting[partition] - given[partition], left)
-            given[partition] += part
+            part = min(share, waiting[partition] - shares[partition], left)
+            shares[partition] += part
             left -= part
-        hungry = {partition for partition in hungry if given[partition] < waiting[partition]}
-    return given
+        open_partitions = {one for one in open_partitions if shares[one] < waiting[one]}
+    return shares
 
 
-def take(log: Log, topic: Topic, begin: Mapping[int, int], limit: int) -> Taken:
+def read_messages(log: MessageLog, topic: Topic, begin: Mapping[int, int], limit: int) -> TopicReadResult:
     """Return at most `limit` messages from these offsets on, from all partitions in equal shares.
 
-    Fewer come where they are large: an answer ends at `TAKEN_BYTES_MAX`, but never before its first message.
+    Large messages make it fewer: a result ends at `RESULT_BYTES_MAX`, but never before its first message.
     """
     held = {partition: max(0, log.counters(topic, partition).end - begin[partition]) for partition in begin}
-    taken = Taken([], dict(begin))
-    room_bytes = TAKEN_BYTES_MAX
+    taken = TopicReadResult([], dict(begin))
+    room_bytes = RESULT_BYTES_MAX
     for partition, count in shared(held, limit, sum(begin.values())).items():
         stop = begin[partition] + count
         for stored in log.read(topic, partition, begin[partition], stop):
@@ -149,26 +146,26 @@ def take(log: Log, topic: Topic, begin: Mapping[int, int], limit: int) -> Taken:
     return taken
 
 
-def of_ranges(
-    log: Log, topic: Topic, ranges: Sequence[tuple[int, int, int]], bytes_max: int
+def read_ranges(
+    log: MessageLog, topic: Topic, ranges: Sequence[tuple[int, int, int]], bytes_max: int
 ) -> tuple[list[pa.RecordBatch], int]:
-    """Return the messages of ranges (partition, start, stop), in this order, and how many they are.
+    """Return the messages of ranges (partition, start, stop), in this order, and their number.
 
-    It ends early where they are too large for `bytes_max`, but never before the first message.
+    The result ends at `bytes_max`, but never before the first message.
     """
     batches: list[pa.RecordBatch] = []
-    given, room_bytes = 0, bytes_max
+    count, room_bytes = 0, bytes_max
     for partition, start, stop in ranges:
         for stored in log.read(topic, partition, start, stop):
             whole = log.arrow(topic, stored, start, stop)
             batch = _fitting(whole, room_bytes, at_least_one=not batches)
             if batch.num_rows:
                 batches.append(batch)
-                given += batch.num_rows
+                count += batch.num_rows
             room_bytes -= batch.nbytes
             if batch.num_rows < whole.num_rows:
-                return batches, given
-    return batches, given
+                return batches, count
+    return batches, count
 
 
 def _fitting(batch: pa.RecordBatch, room_bytes: int, *, at_least_one: bool) -> pa.RecordBatch:
@@ -180,11 +177,11 @@ def _fitting(batch: pa.RecordBatch, room_bytes: int, *, at_least_one: bool) -> p
     return batch.slice(0, max(fitting, 1 if at_least_one else 0))
 
 
-def arrow_stream(log: Log, topic: Topic, partition: int, start: int, stop: int) -> Iterator[bytes]:
+def arrow_stream(log: MessageLog, topic: Topic, partition: int, start: int, stop: int) -> Iterator[bytes]:
     """Return exactly the messages of a range as the bytes of an Arrow IPC stream, in chunks.
 
-    Stored record batches go out as they lie; only the outer two are cut, and small ones are joined. A chunk
-    has at most `CHUNK_BYTES`, however large a message is.
+    Stored record batches are sent without decoding; only the outer two are cut, and small ones are joined. A
+    chunk has at most `CHUNK_BYTES`, however large a message is.
     """
     log.check_range(topic, partition, start, stop)
     return _chunks(_messages(log, topic, log.read(topic, partition, start, stop), start, stop))
@@ -207,7 +204,7 @@ def _chunks(parts: Iterator[bytes | memoryview]) -> Iterator[bytes]:
 
 
 def _messages(
-    log: Log, topic: Topic, stored: Iterator[StoredBatch], start: int, stop: int
+    log: MessageLog, topic: Topic, stored: Iterator[StoredBatch], start: int, stop: int
 ) -> Iterator[bytes | memoryview]:
     small: list[pa.RecordBatch] = []
     small_rows = small_bytes = 0
@@ -217,7 +214,7 @@ def _messages(
             if small:
                 yield _joined(small)
                 small, small_rows, small_bytes = [], 0, 0
-            yield batch.body if batch.is_as_outside else _joined([log.arrow(topic, batch)])
+            yield batch.body if batch.is_wire_format else _joined([log.arrow(topic, batch)])
             continue
         small.append(log.arrow(topic, batch, start, stop))
         small_rows += small[-1].num_rows

@@ -1,23 +1,21 @@
-"""The record batch: how messages of one partition lie in the log. Version 2; version 1 is read.
+"""The record batch, the format of messages in the log of a partition. Version 2; version 1 is read.
 
     version u8 | codec u8 | schema u16 | count u32 | first time i64 µs | last time i64 µs | crc32 u32 | body
 
 Big-endian. The checksum covers the header before it and the body. The body is one encapsulated Arrow IPC
-record-batch message of `MESSAGE_SCHEMA`, so that a reader gets it as it lies, after a schema message and
-without being decoded on the way. A body holds `count` messages whose offsets follow the base offset in the
-key.
+record-batch message of `MESSAGE_SCHEMA`, so that it can be sent to a reader after a schema message without
+being decoded. A body holds `count` messages whose offsets follow the base offset in the key.
 
-The codec says what the bytes of the payloads are: 0 is JSON text, others are binary and written by the
-columns of the topic's payload schema of that number. Only payloads of codec 0 may leave as they lie.
+The codec says what the bytes of the payloads are: 0 is JSON text, others are binary and have the columns of
+the topic's payload schema of that number. Only payloads of codec 0 may be sent without decoding.
 
 Version 1 has neither codec nor schema (both 0) nor the last column, `user`.
 
-Small Arrow IPC record batches: takes the columns of few messages, gives the encapsulated message.
-
-What Arrow writes for a record batch of a fixed schema differs only in numbers at fixed places: the count, the
-nulls of each column, where each buffer lies, and the length of all of them. Putting those into a message that
-Arrow wrote once costs a fraction of ten Arrow arrays, and most groups of writes hold few messages. Where
-Arrow's message does not look as expected there is no template, and Arrow has to write all of them.
+A body of few messages is made from a template. What Arrow writes for a record batch of a fixed schema differs
+only in numbers at fixed places: the count, the nulls of each column, the offset of each buffer, and the
+length of all of them. Patching those into a message that Arrow wrote once costs a fraction of ten Arrow
+arrays, and most group commits hold few messages. Where Arrow's message does not look as expected there is no
+template, and Arrow writes all bodies.
 """
 
 from __future__ import annotations
@@ -35,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 
 from tidegate.errors import StorageCorrupt
+from tidegate.model.messages import MESSAGE_SCHEMA
 
 _NUMBER = struct.Struct("<q")
 _PREFIX_BYTES = 8  # a mark, and the length of the metadata
@@ -43,7 +42,7 @@ _SAMPLE_ROWS = 251
 
 
 class SmallColumn(NamedTuple):
-    """A column as it lies: how many nulls, and its buffers, the bitmap of what is there first."""
+    """A column of a small body: its number of nulls and its buffers, the validity bitmap first."""
 
     null_count: int
     buffers: tuple[bytes, ...]
@@ -72,15 +71,15 @@ def texts(values: Sequence[bytes | None]) -> SmallColumn:
 
 @lru_cache(maxsize=4096)
 def repeated_text(value: str | None, count: int) -> SmallColumn:
-    """Return a column that says the same for all messages."""
+    """Return a column with one value for all messages."""
     return texts([None if value is None else value.encode()] * count)
 
 
 class Template:
-    """A record-batch message of one schema, whose numbers are put in."""
+    """A record-batch message of one schema whose numbers are replaced."""
 
     def __init__(self, head: bytes, places: tuple[int, int, int, int], columns: int, buffers: int) -> None:
-        """`places` are those of the count, the body's length, the nodes and the buffers."""
+        """`places` are the positions of the count, the body's length, the nodes and the buffers."""
         self._head = head
         self._count_at, self._length_at, self._nodes_at, self._buffers_at = places
         self._nodes = struct.Struct(f"<{2 * columns}q")
@@ -112,7 +111,7 @@ class Template:
 
 
 def template_of(schema: pa.Schema) -> Template | None:
-    """Find the places of the numbers in what Arrow writes; None where one is not where it is expected."""
+    """Return the template of a schema; None where Arrow's message does not look as expected."""
     columns = [_sample(field, _SAMPLE_ROWS) for field in schema]
     written = _by_arrow(schema, columns, _SAMPLE_ROWS)
     head_bytes = _PREFIX_BYTES + int.from_bytes(written[4:_PREFIX_BYTES], "little")
@@ -123,15 +122,15 @@ def template_of(schema: pa.Schema) -> Template | None:
     for size in sizes:
         spans += struct.pack("<qq", end, size)
         end += size + -size % 8
-    # The count stands before the buffers and the nodes, which have it too.
+    # The first occurrence of the count is before the buffers and the nodes, which contain it as well.
     before_nodes = head[: head.find(nodes)]
     needles = (_NUMBER.pack(_SAMPLE_ROWS), _NUMBER.pack(body_bytes), nodes, spans)
     if [before_nodes.count(needles[0]), *map(head.count, needles[1:])] != [1, 1, 1, 1]:
         return None
     places = (before_nodes.find(needles[0]), *map(head.find, needles[1:]))
-    made = Template(head, places, len(columns), len(sizes))  # type: ignore[arg-type]
+    template = Template(head, places, len(columns), len(sizes))  # type: ignore[arg-type]
     few = [_sample(field, 2) for field in schema]
-    return made if made.message(2, few) == _by_arrow(schema, few, 2) else None
+    return template if template.message(2, few) == _by_arrow(schema, few, 2) else None
 
 
 def _sample(field: pa.Field, count: int) -> SmallColumn:
@@ -158,37 +157,21 @@ VERSION = 2
 VERSION_WITHOUT_USER = 1
 HEADER = struct.Struct(">BBHIqqI")
 _HEADER_BEFORE_CRC = HEADER.size - 4
-# A reader decodes whole record batches: more than this in one would make a small read dear, and a slow reader
-# hold much. A message that is larger by itself has a record batch of its own.
+# A reader decodes whole record batches: larger ones would make a small read expensive, and a slow reader hold
+# much memory. A message that is larger by itself has a record batch of its own.
 BATCH_MESSAGES_MAX = 8192
 BATCH_BYTES_MAX = 1024 * 1024
-# Retention by bytes removes whole record batches and keeps the newest: where there is a limit, none is more
-# than a part of it. Below the least, the head of a record batch (about 1 KiB) would be most of what is kept.
+# Retention by bytes removes whole record batches and keeps the newest: where there is a limit, none is larger
+# than a fraction of it. Below the minimum the head of a record batch (about 1 KiB) would be most of the log.
 LIMITED_BATCH_BYTES_MIN = 4 * 1024
 LIMITED_BATCH_PARTS = 8
-# What a message takes besides its key and payload, about: its other columns.
+# About what the other columns of a message take besides its key and payload.
 MESSAGE_HEAD_BYTES = 80
-# Up to so many messages are written without Arrow's arrays, whose making would be most of the time.
+# Up to this many messages are written without Arrow's arrays, which would take most of the time.
 SMALL_MESSAGES_MAX = 64
 # Ends an Arrow IPC stream.
 STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
-MESSAGE_SCHEMA = pa.schema(
-    [
-        pa.field("partition", pa.int32(), nullable=False),
-        pa.field("offset", pa.int64(), nullable=False),
-        pa.field("message_id", pa.int64(), nullable=False),
-        pa.field("ts", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("op", pa.string(), nullable=False),
-        pa.field("source", pa.string()),
-        pa.field("payload_mode", pa.string(), nullable=False),
-        pa.field("key", pa.string()),
-        # JSON text outside. Inside, where the codec says so, other bytes of the same layout.
-        pa.field("payload", pa.string(), nullable=False),
-        # Whose row a change of a USER table is.
-        pa.field("user", pa.string()),
-    ]
-)
 _TEMPLATE = template_of(MESSAGE_SCHEMA)
 _SCHEMA_WITHOUT_USER = pa.schema(list(MESSAGE_SCHEMA)[:-1])
 STREAM_START: bytes = MESSAGE_SCHEMA.serialize().to_pybytes()
@@ -196,7 +179,7 @@ STREAM_START: bytes = MESSAGE_SCHEMA.serialize().to_pybytes()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a run of messages shares: the change they tell of, whose and where from, and how it is written."""
+    """What the messages of a run share: operation, source, user, and the codec of their payloads."""
 
     op: str = "PUBLISH"
     source: str | None = None
@@ -206,7 +189,7 @@ class Origin:
     user: str | None = None
 
     def shares_batch_with(self, other: Origin) -> bool:
-        """Whether messages of both may lie in one record batch: they may differ in operation and user."""
+        """True if messages of both may be in one record batch: they may differ in operation and user."""
         return self is other or (
             self.source == other.source
             and self.payload_mode == other.payload_mode
@@ -215,8 +198,8 @@ class Origin:
         )
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
-    """Where a run of messages goes: its partition, first offset and time."""
+class RunPosition(msgspec.Struct, frozen=True, gc=False):
+    """The position of a run of messages: its partition, first offset and time."""
 
     partition: int
     base_offset: int
@@ -225,7 +208,7 @@ class Place(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A checked record batch as it lies in the log."""
+    """A record batch of the log whose checksum is verified; the body is not decoded."""
 
     base_offset: int
     count: int
@@ -237,8 +220,8 @@ class StoredBatch:
     version: int = VERSION
 
     @property
-    def is_as_outside(self) -> bool:
-        """Whether the body may leave as it lies: the columns are today's, and the payloads are text."""
+    def is_wire_format(self) -> bool:
+        """True if the body can be sent without decoding: it has all columns, and the payloads are text."""
         return self.version == VERSION and self.codec == 0
 
     @property
@@ -247,9 +230,9 @@ class StoredBatch:
         return self.base_offset + self.count
 
     def arrow(self) -> pa.RecordBatch:
-        """Decode the messages but not their payloads; the result shares memory with the stored bytes.
+        """Return the messages with their payloads as stored: text for codec 0 only.
 
-        Payloads are as they lie: text for codec 0 only. `TopicLog.arrow` gives messages as they are outside.
+        The result shares memory with the stored bytes. `TopicLog.arrow` decodes payloads as well.
         """
         if self.version == VERSION:
             return pa.ipc.read_record_batch(pa.py_buffer(self.body), MESSAGE_SCHEMA)
@@ -261,7 +244,7 @@ class StoredBatch:
 class Run(msgspec.Struct, frozen=True):
     """Messages of one partition that follow each other; payloads are as the origin's codec says, checked."""
 
-    place: Place
+    place: RunPosition
     origin: Origin
     ids: np.ndarray
     keys: Sequence[str | None]
@@ -274,20 +257,20 @@ class Run(msgspec.Struct, frozen=True):
 
     def part(self, start: int, stop: int) -> Run:
         """Return the messages `start` ≤ index < `stop`, which keep their offsets and ids."""
-        place = Place(self.place.partition, self.place.base_offset + start, self.place.ts_us)
+        place = RunPosition(self.place.partition, self.place.base_offset + start, self.place.ts_us)
         chosen = slice(start, stop)
         return Run(place, self.origin, self.ids[chosen], self.keys[chosen], self.payloads[chosen])
 
 
 class BatchLimits(NamedTuple):
-    """How much may be in one record batch; a message counts as its key, its payload and `head_bytes`."""
+    """The size limit of a record batch; a message counts as its key, its payload and `head_bytes`."""
 
     bytes_max: int = BATCH_BYTES_MAX
     head_bytes: int = 0
 
     @classmethod
     def of(cls, retention_max_bytes: int | None) -> BatchLimits:
-        """Return the limits for a topic, by the bytes that it keeps of a partition."""
+        """Return the limits for a topic by its retention in bytes of one partition."""
         if retention_max_bytes is None:
             return _UNLIMITED
         part_bytes = max(LIMITED_BATCH_BYTES_MIN, retention_max_bytes // LIMITED_BATCH_PARTS)
@@ -298,15 +281,15 @@ _UNLIMITED = BatchLimits()
 
 
 def message_bytes(keys: Sequence[str | None], payloads: Sequence[bytes]) -> int:
-    """Count the bytes of messages, with their keys."""
+    """Return the bytes of messages, with their keys."""
     if len(payloads) == 1:
         return len(payloads[0]) + len((keys[0] or "").encode())
-    # One text of all keys is counted several times as quickly as each by itself.
+    # Encoding one text of all keys is several times faster than each by itself.
     return sum(map(len, payloads)) + len("".join(filter(None, keys)).encode())
 
 
 def joined_runs(runs: Sequence[Run], limits: BatchLimits = _UNLIMITED) -> Iterator[list[Run]]:
-    """Divide runs that follow each other into those that share a record batch: like origins, not too long.
+    """Yield the runs of each record batch: consecutive ones with equal origins, up to the limits.
 
     A run that is too long for one record batch is cut.
     """
@@ -360,7 +343,7 @@ def encode_runs(runs: Sequence[Run]) -> bytes:
 
 
 def _small_body(template: Template, runs: Sequence[Run], count: int) -> bytes:
-    """Return the Arrow message of few messages; what `_large_body` gives, for less."""
+    """Return the Arrow message of few messages; the same messages as `_large_body`, faster."""
     place, origin = runs[0].place, runs[0].origin
     of_message = runs if len(runs) == count else [run for run in runs for _ in run.payloads]
     ops = {run.origin.op for run in runs}
@@ -431,7 +414,7 @@ def _times(runs: Sequence[Run]) -> pa.Array:
 
 
 def decode_batch(stored: bytes, base_offset: int, place: str) -> StoredBatch:
-    """Check a stored record batch and give it; `place` names it in errors."""
+    """Return a stored record batch; raise StorageCorrupt for a damaged one, which `place` names."""
     if len(stored) < HEADER.size:
         raise StorageCorrupt(place=place, reason="the record batch is shorter than its header")
     version, codec, schema, count, first_us, last_us, checksum = HEADER.unpack_from(stored)

@@ -13,13 +13,13 @@ _COUNTER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 def upgrade() -> None:
     """Make the first tables."""
-    _make_people()
+    _make_accounts()
     _make_tokens()
     _make_audit()
     _make_jobs()
 
 
-def _make_people() -> None:
+def _make_accounts() -> None:
     op.create_table(
         "tenants",
         sa.Column("name", sa.Text(), nullable=False),
