@@ -1,10 +1,10 @@
-"""Makes the client that blocks from the one for asyncio: takes sdk/_async, writes sdk/_sync.
+"""The generator of the blocking client: writes sdk/_sync from sdk/_async.
 
     python scripts/generate_sdk.py
 
-The calls of both clients are described once. `await` and `async` go, names change as RENAMED says, and
-everything else stays as it is written; what both need in two kinds is `_async/concurrency.py` and
-`_async/sockets.py` here, and the modules of these names in `blocking/` there.
+The calls of both clients are written once, with docstrings that fit both. `await` and `async` are removed,
+names change as RENAMED says, and everything else stays as it is. What exists in two forms by hand is
+`_async/concurrency.py` and `_async/sockets.py`, and the modules of these names in `blocking/`.
 tests/sdk/test_generated.py fails when the result is not up to date.
 """
 
@@ -19,7 +19,7 @@ from pathlib import Path
 SDK = Path(__file__).resolve().parent.parent / "src" / "tidegate" / "sdk"
 SOURCE = SDK / "_async"
 TARGET = SDK / "_sync"
-# What waits has two forms written by hand: these in _async, and those of the same name in blocking.
+# Written by hand in both forms: these in _async, and those of the same name in blocking.
 IN_BLOCKING = frozenset({"concurrency", "sockets"})
 
 # A whole word on the left becomes the one on the right.
@@ -39,39 +39,28 @@ RENAMED = {
     "AnyIOBackend": "SyncBackend",
 }
 PATTERNS = [
-    (re.compile(r"\ban `async with`"), "a `with`"),
     (re.compile(r"\basync (def|with|for)\b"), r"\1"),
     (re.compile(r"\bawait "), ""),
     (re.compile(r"\bAwaitable\[None\]"), "None"),
     (re.compile(r"\bAwaitable, "), ""),
-    (re.compile(r"\btasks may share it"), "threads may share it"),
-    (re.compile(r"\bby one task in a `with`"), "by one thread in a `with`"),
-    (re.compile(r"\bany number of its tasks may take\b"), "any number of its threads may take"),
-    (re.compile(r"\bOne background task fetches\b"), "One background thread fetches"),
-    (re.compile(r"\ba cancelled task or Ctrl-C leaves\b"), "Ctrl-C leaves"),
-    (re.compile(r"\bone thread or task\b"), "one thread"),
-    (
-        re.compile(r"The client for asyncio: takes calls, gives awaitable"),
-        "The client that blocks: takes calls, gives",
-    ),
     (re.compile(rf"\bsdk\._async\.({'|'.join(sorted(IN_BLOCKING))})\b"), r"sdk.blocking.\1"),
     *((re.compile(rf"\b{old}\b"), new) for old, new in RENAMED.items()),
 ]
 
 
 def synchronous(source: str, name: str) -> str:
-    """Return the blocking form of a source text; its docstring says where it comes from."""
+    """Return the blocking form of a source text; its docstring names the file it is generated from."""
     text = source
     for pattern, replacement in PATTERNS:
         text = pattern.sub(replacement, text)
     left = re.search(r"\b(?:async|await|[Aa]sync\w*)\b", _without_docstring(text))
     if left:
         raise SystemExit(f"{name}: '{left[0]}' is left; add a rule to {Path(__file__).name}")
-    return _tidied(_signed(text, name), name)
+    return _format(_with_origin(text, name), name)
 
 
 def generated() -> dict[Path, str]:
-    """Return every file of the blocking client with what it should hold."""
+    """Return every file of the blocking client with its content."""
     return {
         TARGET / path.name: synchronous(path.read_text(encoding="utf-8"), path.name)
         for path in sorted(SOURCE.glob("*.py"))
@@ -84,15 +73,15 @@ def _without_docstring(text: str) -> str:
     return ast.unparse(ast.Module(tree.body[1:], []))
 
 
-def _signed(text: str, name: str) -> str:
-    promise = ast.get_docstring(ast.parse(text)) or ""
-    note = f"Made from _async/{name} by scripts/generate_sdk.py: change that one, and run it again."
+def _with_origin(text: str, name: str) -> str:
+    docstring = ast.get_docstring(ast.parse(text)) or ""
+    origin = f"Made from _async/{name} by scripts/generate_sdk.py: change that one, and run it again."
     _, _, rest = text.removeprefix('"""').partition('"""\n')
-    return f'"""{promise}\n\n{note}\n"""\n{rest}'
+    return f'"""{docstring}\n\n{origin}\n"""\n{rest}'
 
 
-def _tidied(text: str, name: str) -> str:
-    """Lay the text out as all others: shorter lines may fit into one, imports may change order."""
+def _format(text: str, name: str) -> str:
+    """Format the text as ruff does: shorter lines may fit into one, imports may change order."""
     for arguments in (["check", "--select", "I", "--fix", "--quiet"], ["format", "--quiet"]):
         command = [sys.executable, "-m", "ruff", *arguments, "--stdin-filename", str(TARGET / name), "-"]
         text = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
@@ -100,13 +89,13 @@ def _tidied(text: str, name: str) -> str:
 
 
 def main() -> None:
-    """Write what has changed and say so."""
-    wanted = generated()
+    """Write the files that changed, and print their names."""
+    files = generated()
     for path in sorted(TARGET.glob("*.py")):
-        if path not in wanted:
+        if path not in files:
             path.unlink()
             print(f"removed {path.name}")
-    for path, text in wanted.items():
+    for path, text in files.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.write_text(text, encoding="utf-8")
             print(f"wrote _sync/{path.name}")

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 import tidegate
-from tidegate.sdk.types import GroupShown, Message
+from tidegate.sdk.types import GroupDict, MessageDict
 
 # One question waits this long at most: a consumer that ends waits for its last one.
 WAIT_MS = 100
 # What a test waits for at most; it goes on as soon as it is there.
 SECONDS_MAX = 60.0
 
-Body = Callable[[Any, Message], object]
+Body = Callable[[Any, MessageDict], object]
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Where:
     group: str = "g"
 
 
-def consume_blocking(where: Where, body: Body, **options: Any) -> list[Message]:
+def consume_blocking(where: Where, body: Body, **options: Any) -> list[MessageDict]:
     """Call `body(consumer, message)` for each message until it returns True."""
-    given: list[Message] = []
+    given: list[MessageDict] = []
     with (
         tidegate.connect(where.url, token=where.token) as client,
         client.topic(where.topic).consumer(where.group, **{"wait_ms": WAIT_MS, **options}) as consumer,
@@ -45,9 +45,9 @@ def consume_blocking(where: Where, body: Body, **options: Any) -> list[Message]:
     return given
 
 
-def consume_async(where: Where, body: Body, **options: Any) -> list[Message]:
+def consume_async(where: Where, body: Body, **options: Any) -> list[MessageDict]:
     """Do the same with asyncio; the body runs in a thread, so that it may block."""
-    given: list[Message] = []
+    given: list[MessageDict] = []
 
     async def follow() -> None:
         options.setdefault("wait_ms", WAIT_MS)
@@ -67,11 +67,11 @@ def consume_async(where: Where, body: Body, **options: Any) -> list[Message]:
 BOTH = pytest.mark.parametrize("consume", [consume_blocking, consume_async], ids=["blocking", "asyncio"])
 
 
-def group_of(client: tidegate.Client, topic: str, group: str = "g") -> GroupShown:
+def group_of(client: tidegate.Client, topic: str, group: str = "g") -> GroupDict:
     return next(shown for shown in client.topic(topic).groups() if shown["group"] == group)
 
 
-def payloads(messages: list[Message]) -> list[Any]:
+def payloads(messages: list[MessageDict]) -> list[Any]:
     return [message["payload"] for message in messages]
 
 

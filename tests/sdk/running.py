@@ -15,13 +15,13 @@ from typing import IO, Any
 import pytest
 
 import tidegate
-from tidegate.sdk.types import Message
+from tidegate.sdk.types import MessageDict
 from tidegate.testing.server import RunningServer
 
 # A child that takes longer than this hangs.
 CHILD_SECONDS_MAX = 120.0
 
-Work = Callable[[Any, Message], object]
+Work = Callable[[Any, MessageDict], object]
 
 
 def run_blocking(server: RunningServer, topic: str, work: Work, **options: Any) -> None:
@@ -36,7 +36,7 @@ def run_async(server: RunningServer, topic: str, work: Work, **options: Any) -> 
             agent = client.topic(topic).agent("ai", **options)
 
             @agent.on
-            async def answer(message: Message) -> object:
+            async def answer(message: MessageDict) -> object:
                 return await asyncio.to_thread(work, agent, message)
 
             await agent.run()
@@ -56,7 +56,7 @@ class Count:
         self._guard = threading.Lock()
         self.seen: list[tuple[Any, Any]] = []
 
-    def __call__(self, agent: Any, message: Message) -> None:
+    def __call__(self, agent: Any, message: MessageDict) -> None:
         with self._guard:
             self.seen.append((message["payload"], message["deliveries"]))
             self._left -= 1

@@ -23,7 +23,7 @@ from tidegate.errors import (
     TopicExists,
     TopicNotFound,
 )
-from tidegate.storage.home.address import Found, find_server
+from tidegate.storage.home.address import ServerEndpoint, find_server
 from tidegate.testing.server import RunningServer
 
 
@@ -35,7 +35,7 @@ def test_topics_from_making_to_deleting(client: tidegate.Client) -> None:
     assert page["messages"][0]["messageId"] == places[0]["messageId"]
     rest = topic.consume({"offsets": page["nextOffsets"]})
     assert [message["payload"] for message in rest["messages"]] == [None]
-    assert topic.name in [listed["name"] for listed in client.topics.list()]
+    assert topic.name in [list_all["name"] for list_all in client.topics.list()]
     client.topics.delete(topic.name)
     with pytest.raises(TopicNotFound) as caught:
         topic.consume()
@@ -61,7 +61,7 @@ def test_sql_gives_rows_dictionaries_and_arrow(client: tidegate.Client, server: 
     assert answer.to_arrow().to_pydict() == {"n": [2, 3], "name": ["b", None]}
     assert list(answer.to_pandas()["n"]) == [2, 3]
     assert client.sql_arrow("SELECT max(n) AS most FROM lake.numbers").to_pydict() == {"most": [3]}
-    assert "numbers" in [listed["name"] for listed in client.status()["tables"]]
+    assert "numbers" in [list_all["name"] for list_all in client.status()["tables"]]
 
 
 def test_sql_gives_polars_where_it_is_installed(client: tidegate.Client) -> None:
@@ -77,7 +77,7 @@ def test_a_server_is_found_by_address_environment_or_home(server: RunningServer)
         find_server(None, None, server.home, {"TIDEGATE_URL": "http://other", "TIDEGATE_TOKEN": "x"}),
         find_server(None, None, None, {"TIDEGATE_HOME": str(server.home)}),
     ):
-        assert found == Found(server.url, server.token)
+        assert found == ServerEndpoint(server.url, server.token)
 
 
 def test_where_no_server_runs_the_error_says_how_to_start_one(tmp_path: Path) -> None:

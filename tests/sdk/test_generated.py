@@ -13,18 +13,35 @@ import pytest
 import tidegate
 from tests.paths import ROOT
 
-SCRIPT = ROOT / "scripts" / "generate_sdk.py"
+SCRIPTS = ROOT / "scripts"
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_sdk", SCRIPT)
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    return load_script("generate_sdk")
+
+
+def test_the_types_of_answers_are_up_to_date() -> None:
+    types = load_script("generate_sdk_types")
+    assert types.TARGET.read_text() == types.generated(), "run 'python scripts/generate_sdk_types.py'"
+
+
+def test_types_have_the_keys_of_the_json() -> None:
+    types = load_script("generate_sdk_types")
+    text = types.generated()
+    assert "class TopicChangeDict(TopicDict):" in text
+    assert "    nextOffsets: dict[str, int]\n    missed: NotRequired[dict[str, int]]" in text
+    assert "    dedupKey: NotRequired[str | None]" in text
 
 
 def test_the_blocking_client_is_up_to_date(script: ModuleType) -> None:

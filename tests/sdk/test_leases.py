@@ -18,12 +18,14 @@ from tidegate.sdk.agent_policy import (
     reason_of,
 )
 from tidegate.sdk.leases import ACK_SECONDS, ACKS_AT_ONCE, LeaseTracker
-from tidegate.sdk.types import Message
+from tidegate.sdk.types import MessageDict
 
 
-def message(offset: int, deliveries: int = 1) -> Message:
+def message(offset: int, deliveries: int = 1) -> MessageDict:
     fields = {"topic": "t", "partition": 0, "offset": offset, "messageId": str(offset), "key": "k"}
-    return cast(Message, {**fields, "lease": f"0.a.{offset}", "deliveries": deliveries, "payload": offset})
+    return cast(
+        MessageDict, {**fields, "lease": f"0.a.{offset}", "deliveries": deliveries, "payload": offset}
+    )
 
 
 def taken(leases: LeaseTracker, now: float = 0.0) -> int | None:
@@ -33,87 +35,87 @@ def taken(leases: LeaseTracker, now: float = 0.0) -> int | None:
 
 def test_more_is_asked_for_when_half_of_what_may_wait_is_gone() -> None:
     leases = LeaseTracker(30, limit=100, prefetch=10)
-    assert leases.missing() == 10
-    leases.took([message(n) for n in range(10)], 0)
+    assert leases.fetch_count() == 10
+    leases.add([message(n) for n in range(10)], 0)
     asked = []
     for _ in range(6):
         leases.take(0)
-        asked.append(leases.missing())
+        asked.append(leases.fetch_count())
     assert asked == [0, 0, 0, 0, 5, 6]
 
 
 def test_without_prefetch_only_what_is_waited_for_is_asked_for() -> None:
     leases = LeaseTracker(30, limit=3, prefetch=0)
-    assert leases.missing() == 0
-    assert [leases.want(1) for _ in range(5)] == [1, 2, 3, 4, 5]
-    assert leases.missing() == 3
-    leases.took([message(n) for n in range(3)], 0)
-    assert leases.missing() == 2
-    assert [leases.want(-1) for _ in range(3)] == [4, 3, 2]
-    assert leases.missing() == 0
+    assert leases.fetch_count() == 0
+    assert [leases.add_waiters(1) for _ in range(5)] == [1, 2, 3, 4, 5]
+    assert leases.fetch_count() == 3
+    leases.add([message(n) for n in range(3)], 0)
+    assert leases.fetch_count() == 2
+    assert [leases.add_waiters(-1) for _ in range(3)] == [4, 3, 2]
+    assert leases.fetch_count() == 0
 
 
 def test_a_message_whose_lease_is_over_is_not_given_out() -> None:
     leases = LeaseTracker(30, 100, 200)
-    leases.took([message(0)], 0)
-    leases.took([message(1)], 10)
+    leases.add([message(0)], 0)
+    leases.add([message(1)], 10)
     assert taken(leases, 30) == 1
-    assert leases.rest() == ["0.a.1"]
+    assert leases.take_all() == ["0.a.1"]
 
 
 def test_what_is_done_is_acknowledged_together_or_after_a_moment() -> None:
     leases = LeaseTracker(30, 1000, 1000)
-    leases.took([message(n) for n in range(200)], 0)
+    leases.add([message(n) for n in range(200)], 0)
     assert leases.done([f"0.a.{0}"], 1.0) is True
-    assert leases.to_acknowledge(1.0) == []
+    assert leases.take_done(1.0) == []
     due_in = leases.due_in(1.0)
     assert due_in == pytest.approx(ACK_SECONDS)
-    assert leases.to_acknowledge(1.0 + ACK_SECONDS) == ["0.a.0"]
+    assert leases.take_done(1.0 + ACK_SECONDS) == ["0.a.0"]
     woken = [leases.done([f"0.a.{n}"], 2.0) for n in range(1, ACKS_AT_ONCE + 1)]
     assert woken == [True, *[False] * (ACKS_AT_ONCE - 2), True]
     assert leases.due_in(2.0) == 0
-    assert len(leases.to_acknowledge(2.0)) == ACKS_AT_ONCE
+    assert len(leases.take_done(2.0)) == ACKS_AT_ONCE
 
 
 def test_what_could_not_be_acknowledged_comes_first_the_next_time() -> None:
     leases = LeaseTracker(30, 100, 200)
-    leases.took([message(n) for n in range(3)], 0)
+    leases.add([message(n) for n in range(3)], 0)
     leases.done(["0.a.0"], 0)
-    first = leases.to_acknowledge(0, at_once=True)
+    first = leases.take_done(0, at_once=True)
     leases.done(["0.a.1"], 1)
-    leases.put_back(first, 1)
-    assert leases.to_acknowledge(1, at_once=True) == ["0.a.0", "0.a.1"]
-    assert leases.to_acknowledge(9, at_once=True) == []
-    assert leases.rest() == ["0.a.2"]
+    leases.put_back_done(first, 1)
+    assert leases.take_done(1, at_once=True) == ["0.a.0", "0.a.1"]
+    assert leases.take_done(9, at_once=True) == []
+    assert leases.take_all() == ["0.a.2"]
 
 
 def test_all_that_is_held_is_extended_after_a_third_of_the_time() -> None:
     leases = LeaseTracker(30, 100, 200)
     assert leases.due_in(0) is None
-    leases.took([message(0), message(1)], 0)
-    leases.took([message(2)], 9)
+    leases.add([message(0), message(1)], 0)
+    leases.add([message(2)], 9)
     assert leases.due_in(0) == 10
-    assert leases.to_extend(9.9) == []
-    assert leases.to_extend(10) == ["0.a.0", "0.a.1", "0.a.2"]
-    leases.extended(["0.a.0", "0.a.2"], 10)
+    assert leases.due_to_extend(9.9) == []
+    assert leases.due_to_extend(10) == ["0.a.0", "0.a.1", "0.a.2"]
+    leases.extend(["0.a.0", "0.a.2"], 10)
     assert leases.due_in(10) == 10
     assert [taken(leases, 31), taken(leases, 31)] == [0, 2]
     leases.done(["0.a.0", "0.a.2"], 31)
-    leases.to_acknowledge(31, at_once=True)
-    assert leases.to_extend(40) == []
+    leases.take_done(31, at_once=True)
+    assert leases.due_to_extend(40) == []
     assert leases.due_in(40) is None
 
 
 def test_a_lost_message_is_dropped_and_said_when_it_is_in_work() -> None:
     leases = LeaseTracker(30, 100, 200)
-    leases.took([message(n) for n in range(4)], 0)
+    leases.add([message(n) for n in range(4)], 0)
     assert taken(leases) == 0
-    assert leases.lost(["0.a.0", "0.a.1"]) == ["0.a.0"]
+    assert leases.lose(["0.a.0", "0.a.1"]) == ["0.a.0"]
     assert leases.done(["0.a.0"], 1) is False
-    assert leases.to_acknowledge(9, at_once=True) == []
+    assert leases.take_done(9, at_once=True) == []
     assert taken(leases) == 2
-    assert leases.waiting() == ["0.a.3"]
-    assert leases.rest() == ["0.a.2"]
+    assert leases.take_buffered() == ["0.a.3"]
+    assert leases.take_all() == ["0.a.2"]
 
 
 def test_pauses_grow_up_to_the_longest() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpcore
 import pytest
 
 import tidegate
@@ -32,9 +32,9 @@ from tidegate.sdk.retries import (
     FailureKind,
     RetryPolicy,
     RetryState,
-    setback_of,
+    connection_failure,
 )
-from tidegate.storage.home.address import Found
+from tidegate.storage.home.address import ServerEndpoint
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.server import RunningServer, running_server
 
@@ -64,14 +64,14 @@ class Pauses:
         self.seconds.append(seconds)
         self.clock.advance(seconds)
 
-    def retrying(self, seconds: float = 10.0) -> RetryPolicy:
+    def retry_policy(self, seconds: float = 10.0) -> RetryPolicy:
         return RetryPolicy(seconds, clock=self.clock, chance=random.Random(7))
 
 
 @contextmanager
 def client_of(faulty: FaultyServer, pauses: Pauses, seconds: float = 10.0) -> Iterator[Client]:
-    found = Found(faulty.url, "token")
-    transport = Transport(lambda: found, retrying=pauses.retrying(seconds), pause=pauses.pause)
+    found = ServerEndpoint(faulty.url, "token")
+    transport = Transport(lambda: found, retry_policy=pauses.retry_policy(seconds), pause=pauses.pause)
     with Client(transport) as client:
         yield client
 
@@ -213,9 +213,9 @@ def test_a_server_that_is_away_is_waited_for_even_by_what_may_act_twice(home: Pa
 def test_a_port_where_nobody_listens_ends_within_the_patience() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        found = Found(f"http://127.0.0.1:{taken.getsockname()[1]}", "token")
+        found = ServerEndpoint(f"http://127.0.0.1:{taken.getsockname()[1]}", "token")
         pauses = Pauses()
-        transport = Transport(lambda: found, retrying=pauses.retrying(4.0), pause=pauses.pause)
+        transport = Transport(lambda: found, retry_policy=pauses.retry_policy(4.0), pause=pauses.pause)
         with Client(transport) as client, pytest.raises(ServerNotRunning) as caught:
             client.sql("SELECT 1")
     assert caught.value.request_id
@@ -224,59 +224,59 @@ def test_a_port_where_nobody_listens_ends_within_the_patience() -> None:
 
 def test_pauses_double_up_to_a_second_and_are_jittered() -> None:
     pauses = Pauses()
-    course = RetryState(pauses.retrying(3600), GET)
-    seconds = [course.next_pause(LOST) or 0.0 for _ in range(12)]
+    retry_state = RetryState(pauses.retry_policy(3600), GET)
+    seconds = [retry_state.next_pause(LOST) or 0.0 for _ in range(12)]
     full = [min(0.05 * 2**attempt, 1.0) for attempt in range(12)]
     assert all(half / 2 <= one <= half for one, half in zip(seconds, full, strict=True))
     assert len(set(seconds)) == 12
 
 
 def test_attempts_are_bounded_whatever_the_patience() -> None:
-    course = RetryState(Pauses().retrying(1e9), GET)
+    retry_state = RetryState(Pauses().retry_policy(1e9), GET)
     attempts = 1
-    while course.next_pause(AWAY) is not None:
+    while retry_state.next_pause(AWAY) is not None:
         attempts += 1
     assert attempts == ATTEMPTS_MAX
 
 
 def test_a_server_that_says_nothing_is_not_asked_again() -> None:
-    silent = setback_of(httpx.ReadTimeout(""), "http://h")
-    course = RetryState(Pauses().retrying(3600), GET)
-    assert course.next_pause(silent) is None
-    assert course.may_have_arrived
+    silent = connection_failure(httpcore.ReadTimeout(""), "http://h")
+    retry_state = RetryState(Pauses().retry_policy(3600), GET)
+    assert retry_state.next_pause(silent) is None
+    assert retry_state.may_have_arrived
 
 
 def test_a_long_wait_takes_nothing_from_the_patience() -> None:
     pauses = Pauses()
-    course = RetryState(pauses.retrying(10), GET)
+    retry_state = RetryState(pauses.retry_policy(10), GET)
     pauses.clock.advance(60)
-    assert course.next_pause(LOST) is not None
+    assert retry_state.next_pause(LOST) is not None
     pauses.clock.advance(11)
-    assert course.next_pause(LOST) is None
+    assert retry_state.next_pause(LOST) is None
 
 
 def test_a_course_knows_whether_something_may_have_arrived() -> None:
-    retrying = Pauses().retrying()
+    retry_policy = Pauses().retry_policy()
     busy = FailedAttempt(FailureKind.BUSY, TooManyRequests())
-    for setbacks, expected in (
+    for failures, expected in (
         ([AWAY, busy], False),
         ([AWAY, LOST, busy], True),
         ([FailedAttempt(FailureKind.BUSY, CatalogUnavailable(reason="r"))], True),
     ):
-        course = RetryState(retrying, POST)
-        for setback in setbacks:
-            course.next_pause(setback)
-        assert course.may_have_arrived is expected
+        retry_state = RetryState(retry_policy, POST)
+        for failure in failures:
+            retry_state.next_pause(failure)
+        assert retry_state.may_have_arrived is expected
 
 
 def test_a_vigil_goes_on_until_it_is_over() -> None:
     pauses, over = Pauses(), threading.Event()
-    vigil = EndlessRetryState(pauses.retrying(0), GET, over.is_set)
-    silent = setback_of(httpx.ReadTimeout(""), "http://h")
+    vigil = EndlessRetryState(pauses.retry_policy(0), GET, over.is_set)
+    silent = connection_failure(httpcore.ReadTimeout(""), "http://h")
     troubled = FailedAttempt(FailureKind.FINAL, CatalogUnavailable(reason="r"))
-    for setback in (AWAY, LOST, silent, troubled) * ATTEMPTS_MAX:
+    for failure in (AWAY, LOST, silent, troubled) * ATTEMPTS_MAX:
         pauses.clock.advance(3600)
-        assert vigil.next_pause(setback) is not None
+        assert vigil.next_pause(failure) is not None
     assert vigil.next_pause(FailedAttempt(FailureKind.FINAL, TopicNotFound(topic="t"))) is None
     over.set()
     assert vigil.next_pause(LOST) is None

@@ -14,7 +14,7 @@ import pytest
 
 from tidegate.errors import RequestInvalid
 from tidegate.sdk.arrow import rows_of, table_of
-from tidegate.sdk.statements import insertion
+from tidegate.sdk.statements import insert_request
 
 TABLE = pa.table({"id": [1, 2], "text": ["a", None]})
 
@@ -72,11 +72,11 @@ def test_rows_that_would_lose_something_are_refused(rows: object, words: str) ->
 
 
 def test_a_table_is_named_and_never_pasted() -> None:
-    request = insertion("Chat.Order", TABLE, upsert=True, key=None)
+    request = insert_request("Chat.Order", TABLE, upsert=True, key=None)
     assert request is not None
     assert parse_qs(urlsplit(request.path).query) == {"sql": ['UPSERT INTO "chat"."order"']}
     assert table_of(request.content or b"").equals(TABLE)
     assert not request.is_safe
     for name in ("messages", 'a.b"; DROP', "a.b c", "a.b.c", ""):
         with pytest.raises(RequestInvalid, match="not the name of a table"):
-            insertion(name, TABLE, upsert=False, key=None)
+            insert_request(name, TABLE, upsert=False, key=None)

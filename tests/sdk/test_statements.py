@@ -10,7 +10,7 @@ import pytest
 import tidegate
 from tests.sdk.faults import Say, faulty_server
 from tidegate.errors import RequestInvalid, ServerNotRunning, SqlInvalid
-from tidegate.sdk.statements import first_word, gives_rows, only_reads
+from tidegate.sdk.statements import first_word, only_reads, returns_rows
 
 ANSWER = Say(content=b'{"columns": [], "rows": [], "rowCount": 3, "tookMs": 1}')
 
@@ -48,6 +48,9 @@ def test_what_only_reads_is_known(sql: str) -> None:
         "SELECT $x$ open",
         "COPY x TO 'y'",
         "?",
+        "SELECT /* a /* b */ ' */ 1; DROP TABLE x; -- '",
+        "SELECT 1; -- note\r DROP TABLE x",
+        "SELECT a$b$; DROP TABLE x; SELECT c$b$",
     ],
 )
 def test_what_may_write_or_cannot_be_read_is_not_taken_for_reading(sql: str) -> None:
@@ -115,7 +118,7 @@ def test_what_gives_no_rows_is_not_sent_for_arrow() -> None:
     ],
 )
 def test_one_statement_that_reads_gives_rows(sql: str) -> None:
-    assert gives_rows(sql)
+    assert returns_rows(sql)
 
 
 def test_the_answer_of_a_script_is_no_arrow_table() -> None:

@@ -16,7 +16,7 @@ import tidegate
 from tests.sdk.faults import FaultyServer, Say, faulty_server
 from tidegate.errors import ServerNotRunning, ServerUntrusted
 from tidegate.pipeline.topic.client import ServerClient, ServerLocation
-from tidegate.storage.home.address import Found, find_server
+from tidegate.storage.home.address import ServerEndpoint, find_server
 from tidegate.storage.home.home import Home
 
 STATUS = Say(content=b'{"version": "1"}')
@@ -120,10 +120,10 @@ def test_a_home_says_by_which_certificate_its_server_is_known(secured: Secured, 
 
 def test_a_certificate_is_named_by_argument_then_environment() -> None:
     environ = {"TIDEGATE_CA_FILE": "env.pem"}
-    assert find_server("https://h", "t", None, environ) == Found("https://h", "t", "env.pem")
+    assert find_server("https://h", "t", None, environ) == ServerEndpoint("https://h", "t", "env.pem")
     assert find_server("https://h", "t", None, environ, ca_file=Path("a.pem")).ca_file == "a.pem"
     assert find_server("https://h", "t", None, {}).ca_file is None
-    assert "secret" not in repr(Found("https://h", "secret"))
+    assert "secret" not in repr(ServerEndpoint("https://h", "secret"))
 
 
 def test_the_wire_of_pipelines_trusts_and_refuses_alike(secured: Secured) -> None:

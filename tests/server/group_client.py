@@ -7,7 +7,8 @@ from typing import Any
 import httpx
 import msgspec
 
-from tidegate.server.openapi import schemas
+from tidegate.model.wire.groups import GroupList
+from tidegate.model.wire.topics import MessagePage
 
 
 class Group:
@@ -31,13 +32,13 @@ class Group:
     def take(self, limit: int = 100, **body: Any) -> list[dict[str, Any]]:
         answer = self.ask("consume", limit=limit, **body)
         assert answer.status_code == 200, answer.text
-        msgspec.json.decode(answer.content, type=schemas.Consumed)
+        msgspec.json.decode(answer.content, type=MessagePage)
         messages: list[dict[str, Any]] = answer.json()["messages"]
         return messages
 
     def shown(self) -> dict[str, Any]:
         answer = self.http.get(f"/api/v1/topics/{self.topic}/groups")
-        msgspec.json.decode(answer.content, type=schemas.Groups)
+        msgspec.json.decode(answer.content, type=GroupList)
         found: dict[str, Any] = next(g for g in answer.json()["groups"] if g["group"] == self.group)
         return found
 

@@ -216,7 +216,10 @@ fall()
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     found = [json.loads(line) for line in ended.stderr.splitlines()]
-    assert [line["message"] for line in found] == ["a-thread ends", "the program ends"]
+    assert [line["message"] for line in found] == [
+        "uncaught exception, the thread ends thread=a-thread",
+        "uncaught exception, the process ends",
+    ]
     assert all(line["errorType"] == "ValueError" for line in found)
     assert SECRET not in ended.stderr
 

@@ -74,7 +74,7 @@ def test_no_part_of_a_secret_is_left(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "serving /home/x at http://127.0.0.1:8787",
+        "serving home=/home/x url=http://127.0.0.1:8787",
         "No bearer token was given.",
         "Send the header Authorization with a bearer token",
         "the worker ended with code=137",

@@ -189,7 +189,7 @@ def test_none_of_the_requests_are_traced_at_ratio_zero_but_a_sampled_parent_is(r
 def test_a_collector_that_refuses_is_said_once_and_again_when_it_is_back(
     receiver: Received, caplog: pytest.LogCaptureFixture
 ) -> None:
-    exporter = sent._TellingExporter(receiver.url)
+    exporter = sent._LoggingExporter(receiver.url)
     with caplog.at_level(logging.INFO):
         receiver.status = 400
         for _ in range(3):
@@ -199,7 +199,10 @@ def test_a_collector_that_refuses_is_said_once_and_again_when_it_is_back(
             exporter.export([])
     exporter.shutdown()
     ours = [record.getMessage() for record in caplog.records if record.name == "tidegate.telemetry.otlp"]
-    assert ours == [f"spans are lost: {receiver.url} does not take them", "spans are sent again"]
+    assert ours == [
+        f"spans lost, collector does not accept them endpoint={receiver.url}",
+        f"collector accepts spans again endpoint={receiver.url}",
+    ]
 
 
 def test_an_unreachable_collector_breaks_nothing_and_stops_in_time(caplog: pytest.LogCaptureFixture) -> None:

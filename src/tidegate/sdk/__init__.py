@@ -1,5 +1,6 @@
-"""The Python door: takes calls, gives answers and our own errors, keeps one connection pool a client.
+"""The Python client: takes calls, gives answers and our own errors, keeps one connection pool per client.
 
-`asynchronous/` is written by hand; `synchronous/` is made from it by scripts/generate_sdk.py. What needs no
-waiting is shared and stands beside them: what a request is, what may be tried again, what an answer means.
+`_async/` is written by hand; `_sync/` is generated from it by scripts/generate_sdk.py. `blocking/` holds the
+two modules that exist in both forms by hand. What neither waits nor sends is shared, in modules of its own:
+requests, retries, leases, messages of live queries.
 """

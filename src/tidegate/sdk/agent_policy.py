@@ -1,4 +1,4 @@
-"""What becomes of messages: takes results and failures, gives answers, pauses and reasons, keeps nothing."""
+"""Consumer options, the retry policy of agents, and the requests for failed and answered messages."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from typing import Any, TypedDict
 
 from tidegate.errors import LeaseLost, NotFound, RequestInvalid, TidegateError
 from tidegate.sdk.requests import API, OUTGOING, Request, encoded
-from tidegate.sdk.types import Message
+from tidegate.sdk.types import MessageDict
 
 REASON_CHARS_MAX = 500
 MEMBER_CHARS_MAX = 200
 LEASE_MS = 30_000
-# A consumer that ends waits for its last question: longer would be felt, shorter would ask too often.
+# A consumer that ends waits for its last fetch: longer would be noticed, shorter would fetch too often.
 WAIT_MS = 1_000
 LIMIT = 100
 WORKERS_MAX = 1_000
 
 
 class Reject(Exception):
-    """Raised by a function that works on messages: this one never works, to the dead letters with it."""
+    """Raised by a function that works on messages, for one that can never work: it becomes a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When a message that failed comes again, and after how many deliveries it is given up.
+    """When a message that failed is delivered again, and after how many deliveries it is a dead letter.
 
     The pause before the next delivery is `first_ms`, then `factor` times as long each time, up to `most_ms`.
     Without `attempts` the server's setting topics.deliveries_max decides.
@@ -57,15 +57,15 @@ class Retry:
         return int(min(pause_ms, self.most_ms))
 
     def is_over(self, deliveries: int) -> bool:
-        """Return whether a message that failed this often is given up."""
+        """True if a message that failed this often is not delivered again."""
         return self.attempts is not None and deliveries >= self.attempts
 
 
 class Tuning(TypedDict, total=False):
-    """How a consumer fetches: `limit` messages a question, `prefetch` waiting here at most.
+    """How a consumer fetches: up to `limit` messages per request, up to `prefetch` buffered.
 
-    `lease_ms` is how long the server keeps a message for a consumer that went silent; `wait_ms` how long one
-    question waits for messages; `retry` says when a message that failed comes again.
+    `lease_ms` is how long the server holds a message for a consumer that does not answer; `wait_ms` how long
+    one request waits for messages; `retry` says when a message that failed is delivered again.
     """
 
     limit: int
@@ -77,7 +77,7 @@ class Tuning(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """What a consumer asks for; `prefetch` is twice the limit unless it says else, 0 is one at a time."""
+    """The options of a consumer; `prefetch` is twice the limit by default, 0 fetches one at a time."""
 
     group: str
     member: str
@@ -95,37 +95,38 @@ class ConsumerOptions:
             raise RequestInvalid(reason=reason, hint="Leave them out to take what is usual.")
 
     @property
-    def ahead(self) -> int:
-        """The most messages that wait here for their turn."""
+    def prefetch_max(self) -> int:
+        """The most messages that are buffered."""
         return 2 * self.limit if self.prefetch is None else self.prefetch
 
-    def member_of(self) -> dict[str, Any]:
+    def member_fields(self) -> dict[str, Any]:
         """Return the fields by which the server knows this member of its group."""
         return {"group": self.group, "member": self.member}
 
-    def question(self, limit: int, wait_ms: int) -> dict[str, Any]:
-        """Return the body of a consume."""
-        body = {**self.member_of(), "from": self.start, "limit": limit}
+    def consume_body(self, limit: int, wait_ms: int) -> dict[str, Any]:
+        """Return the body of a consume request."""
+        body = {**self.member_fields(), "from": self.start, "limit": limit}
         body |= {"waitMs": wait_ms, "leaseMs": self.lease_ms}
         return body if self.partition is None else body | {"partition": self.partition}
 
 
 def member_name() -> str:
-    """Return a name that no other consumer has, and that tells where it runs."""
+    """Return a name that no other consumer has, with host and process id."""
     tail = f"-{os.getpid()}-{secrets.token_hex(3)}"
     host = "".join(c for c in socket.gethostname() if c.isprintable()) or "host"
     return host[: MEMBER_CHARS_MAX - len(tail)] + tail
 
 
 def reason_of(problem: BaseException) -> str:
-    """Return in a line why a message failed."""
-    said = str(problem)
-    text = said if isinstance(problem, Reject) and said else f"{type(problem).__name__}: {said}".rstrip(": ")
+    """Return on one line why a message failed."""
+    text = str(problem)
+    if not (isinstance(problem, Reject) and text):
+        text = f"{type(problem).__name__}: {text}".rstrip(": ")
     return " ".join(text.split())[:REASON_CHARS_MAX]
 
 
-def nack_body(problem: BaseException, message: Message, retry: Retry) -> dict[str, Any]:
-    """Return what to tell the server of a message that failed: why, and when it comes again, if at all."""
+def nack_body(problem: BaseException, message: MessageDict, retry: Retry) -> dict[str, Any]:
+    """Return the body of the nack of a failed message: why, and when it is delivered again, if at all."""
     deliveries = message["deliveries"] or 1
     body: dict[str, Any] = {"leases": [message["lease"]], "reason": reason_of(problem)}
     if isinstance(problem, Reject) or retry.is_over(deliveries):
@@ -133,30 +134,30 @@ def nack_body(problem: BaseException, message: Message, retry: Retry) -> dict[st
     return body | {"delayMs": retry.pause_ms(deliveries)}
 
 
-def what_next(
-    message: Message, body: Mapping[str, Any], told: Mapping[str, Any] | TidegateError | None
+def describe_outcome(
+    message: MessageDict, body: Mapping[str, Any], answer: Mapping[str, Any] | TidegateError | None
 ) -> str:
-    """Return what becomes of a message that failed: `told` is the answer to its nack, if any."""
-    if isinstance(told, NotFound):
+    """Return in words what happens to a failed message next; `answer` is that to its nack, if any."""
+    if isinstance(answer, NotFound):
         return "its topic or its group is gone"
-    if told is None or isinstance(told, LeaseLost):
+    if answer is None or isinstance(answer, LeaseLost):
         return "its lease is over, others may have it"
-    if isinstance(told, TidegateError):
+    if isinstance(answer, TidegateError):
         return "again when its lease ends"
-    if told.get("dead"):
+    if answer.get("dead"):
         return f"it is a dead letter now, in {message['topic']}.dead"
     pause_ms = int(body.get("delayMs", 0))
     return f"again in {pause_ms / 1000:g} s" if pause_ms else "again at once"
 
 
-def answer_request(path: str, asked: tuple[str, str], message: Message, answer: object) -> Request:
-    """Return the publish of an answer; its key lets the server take one answer for a message.
+def answer_request(path: str, scope: tuple[str, str], message: MessageDict, answer: object) -> Request:
+    """Return the publish of an answer; its idempotency key limits a message to one answer.
 
-    `asked` is the group, and when the topic of the answers was made: a new one has no answers yet.
+    `scope` is the group, and the creation time of the topic of the answers: a new topic has none yet.
     """
-    is_whole = isinstance(answer, dict) and "payload" in answer and answer.keys() <= OUTGOING
-    outgoing = answer if is_whole else {"payload": answer, "key": message["key"]}
-    parts = (path, message["topic"], *asked, message["messageId"])
+    is_message = isinstance(answer, dict) and "payload" in answer and answer.keys() <= OUTGOING
+    outgoing = answer if is_message else {"payload": answer, "key": message["key"]}
+    parts = (path, message["topic"], *scope, message["messageId"])
     digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
     content = encoded({"messages": [outgoing]})
     return Request("POST", f"{API}{path}", content, key=f"answer-{digest}")

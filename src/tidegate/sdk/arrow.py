@@ -1,4 +1,4 @@
-"""Arrow in and out of the client: takes tables and bytes, gives bytes and tables, keeps nothing."""
+"""Arrow in requests and replies: tables to streams, rows to tables, streams to pages of messages."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tidegate.sdk.requests import encoded
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Columns that a consumed table has and that the server gives out anew when it is published again.
-COLUMNS_GIVEN_OUT = frozenset({"offset", "message_id", "ts", "op", "source", "payload_mode", "user"})
-COLUMNS_GIVEN_OUT |= {"lease", "deliveries"}
+# Columns of a consumed table that the server assigns anew when it is published again.
+SERVER_COLUMNS = frozenset({"offset", "message_id", "ts", "op", "source", "payload_mode", "user"})
+SERVER_COLUMNS |= {"lease", "deliveries"}
 NEXT_OFFSETS = b"tidegate.nextOffsets"
 MISSED = b"tidegate.missed"
 
 
 @dataclass(frozen=True)
 class ArrowPage:
-    """Messages as a table, and where to go on: `consume_arrow({"offsets": page.next_offsets})`.
+    """Messages as a table, and the next offsets: `consume_arrow({"offsets": page.next_offsets})`.
 
-    `missed` tells a group how many messages of each partition were removed before it took them.
+    `missed` is how many messages of each partition were removed before the group fetched them.
     """
 
     table: pa.Table
@@ -42,8 +42,7 @@ def stream_of(table: pa.Table | pa.RecordBatch) -> bytes:
     if not isinstance(table, pa.Table):
         reason = f"{type(table).__name__} is not an Arrow table."
         raise RequestInvalid(reason=reason, hint="Give a pyarrow.Table or RecordBatch.")
-    known = table.drop_columns([name for name in table.column_names if name in COLUMNS_GIVEN_OUT])
-    return stream_bytes(known)
+    return stream_bytes(table.drop_columns([name for name in table.column_names if name in SERVER_COLUMNS]))
 
 
 def stream_bytes(table: pa.Table) -> bytes:
@@ -104,14 +103,14 @@ def _column(name: str, values: list[Any]) -> pa.Array:
 
 
 def _text_of(value: Any) -> Any:
-    """Return a structure as the JSON that a column stores, an id as its text, and all else as it is."""
+    """Return a dictionary or list as JSON, a UUID as its text, and all else as it is."""
     if isinstance(value, dict | list | tuple):
         return encoded(value).decode()
     return str(value) if isinstance(value, UUID) else value
 
 
 def table_of(content: bytes) -> pa.Table:
-    """Read an Arrow stream; what is none is an error of ours."""
+    """Return the table of an Arrow stream; TidegateError where the bytes are none."""
     import pyarrow as pa
 
     try:
@@ -121,11 +120,11 @@ def table_of(content: bytes) -> pa.Table:
 
 
 def page_of(content: bytes) -> ArrowPage:
-    """Read a page of messages and the offsets that travel in its schema."""
+    """Return a page of messages; its offsets are in the metadata of the schema."""
     table = table_of(content)
-    notes = table.schema.metadata or {}
-    following = notes.get(NEXT_OFFSETS)
-    if following is None:
+    metadata = table.schema.metadata or {}
+    next_offsets = metadata.get(NEXT_OFFSETS)
+    if next_offsets is None:
         raise TidegateError(reason="The server's Arrow answer does not say where to go on.")
-    missed = json.loads(notes.get(MISSED, b"{}"))
-    return ArrowPage(table.replace_schema_metadata(None), json.loads(following), missed)
+    missed = json.loads(metadata.get(MISSED, b"{}"))
+    return ArrowPage(table.replace_schema_metadata(None), json.loads(next_offsets), missed)

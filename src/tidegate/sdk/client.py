@@ -1,4 +1,4 @@
-"""The client that blocks under its short name, for the command line; `import tidegate` lends out both."""
+"""The blocking client under a short name, for the command line; `import tidegate` offers both clients."""
 
 from __future__ import annotations
 

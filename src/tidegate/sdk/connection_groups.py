@@ -1,8 +1,8 @@
-"""Groups of connections: takes how busy each is, gives the one to use, keeps the counts.
+"""The choice of a connection pool among several small ones.
 
-httpx looks at all connections of a pool for every request and compares them with each other: at 32 calls at
-once that costs more than the calls. So connections are kept in small groups, each a pool of its own. The
-first group that has room is taken, so that few calls at once keep a few connections warm.
+For every request httpcore goes through all connections of a pool, and for each idle one through all of them
+again: with 32 calls at once in one pool that costs more than the calls. So a client has many pools of a few
+connections each. The first pool with room is used, so that few concurrent calls keep a few connections warm.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ GROUPS_MAX = 16
 
 
 class ConnectionGroups:
-    """How many calls each group has; threads may share it."""
+    """The number of calls in each group; threads may share it."""
 
     def __init__(self) -> None:
-        self._busy = [0] * GROUPS_MAX
-        self._guard = Lock()
+        self._calls = [0] * GROUPS_MAX
+        self._lock = Lock()
 
     def take(self) -> int:
-        """Return the number of the first group with room, or of the one that is asked least."""
-        with self._guard:
-            with_room = (n for n, busy in enumerate(self._busy) if busy < GROUP_CONNECTIONS_MAX)
+        """Return the number of the first group with room, or of the one with the fewest calls."""
+        with self._lock:
+            with_room = (n for n, calls in enumerate(self._calls) if calls < GROUP_CONNECTIONS_MAX)
             number = next(with_room, None)
             if number is None:
-                number = self._busy.index(min(self._busy))
-            self._busy[number] += 1
+                number = self._calls.index(min(self._calls))
+            self._calls[number] += 1
             return number
 
-    def give_back(self, number: int) -> None:
-        """Say that a call of a group has ended."""
-        with self._guard:
-            self._busy[number] -= 1
+    def release(self, number: int) -> None:
+        """Count one call less in a group."""
+        with self._lock:
+            self._calls[number] -= 1

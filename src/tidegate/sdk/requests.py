@@ -1,7 +1,4 @@
-"""What goes over the wire and comes back: takes Python values, gives bytes and headers, keeps nothing.
-
-What a caller means to send: takes messages and leases, gives them as lists, or says how to write them.
-"""
+"""Requests and replies of the client: bodies, headers, and the checks of what a caller passes in."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import json
 import math
 import secrets
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -30,7 +27,7 @@ IDEMPOTENT_METHODS = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One call of the server; `repeatable` says that sending it twice does no more than sending it once."""
+    """One call of the server; `repeatable`: sending it twice has the effect of sending it once."""
 
     method: str
     path: str
@@ -39,75 +36,86 @@ class Request:
     accept: str = JSON
     key: str | None = None
     repeatable: bool = False
-    # How long the server may take on purpose, beside the usual.
+    # How long the server may wait on purpose, in addition to the usual timeout.
     wait_seconds: float = 0.0
 
     @property
     def is_safe(self) -> bool:
-        """Whether it may be sent again when nobody knows if it arrived."""
+        """Whether it may be sent again when it is not known if it arrived."""
         return self.repeatable or self.key is not None or self.method in IDEMPOTENT_METHODS
 
     def headers(self, token: str, tenant: str | None, request_id: str) -> dict[str, str]:
-        """Return the headers, the trace of the caller among them where there is one."""
-        found = {"Authorization": f"Bearer {token}", "Accept": self.accept, "X-Request-Id": request_id}
+        """Return the headers, with the trace of the caller where there is one."""
+        headers = {"Authorization": f"Bearer {token}", "Accept": self.accept, "X-Request-Id": request_id}
         if self.content is not None:
-            found["Content-Type"] = self.content_type
+            headers["Content-Type"] = self.content_type
         if self.key is not None:
-            found["Idempotency-Key"] = self.key
+            headers["Idempotency-Key"] = self.key
         if tenant is not None:
-            found["X-Tenant"] = tenant
-        _add_trace(found)
-        return found
+            headers["X-Tenant"] = tenant
+        _add_trace(headers)
+        return headers
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a server answered."""
+    """The answer of a server: status, headers as they came, and the whole body."""
 
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
     content: bytes
-    headers: Mapping[str, str]
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is 200 to 299."""
+        return 200 <= self.status < 300
+
+    def header(self, name: bytes) -> str:
+        """Return the value of a header, named in small letters; nothing where it is missing."""
+        values = (value for key, value in self.headers if key.lower() == name)
+        return next(values, b"").decode("latin-1")
 
 
 def get(path: str, query: Mapping[str, Any] | None = None) -> Request:
-    """Ask for something; parameters that are None are left out."""
-    given = {name: value for name, value in (query or {}).items() if value is not None}
-    return Request("GET", f"{API}{path}?{urlencode(given)}" if given else f"{API}{path}")
+    """Return a request that reads; query parameters that are None are left out."""
+    query = {name: value for name, value in (query or {}).items() if value is not None}
+    return Request("GET", f"{API}{path}?{urlencode(query)}" if query else f"{API}{path}")
 
 
 def post(path: str, body: object, *, repeatable: bool = False, wait_seconds: float = 0.0) -> Request:
-    """Send JSON; `repeatable` where the call only reads or is numbered."""
+    """Return a request that posts JSON; `repeatable` where the call only reads or has a sequence number."""
     return Request("POST", f"{API}{path}", encoded(body), repeatable=repeatable, wait_seconds=wait_seconds)
 
 
 def create(path: str, body: object) -> Request:
-    """Make something; a key of its own lets the server know the request when it comes a second time."""
+    """Return a request that creates something, with a new idempotency key."""
     return Request("POST", f"{API}{path}", encoded(body), key=secrets.token_hex(16))
 
 
 def patch(path: str, body: object) -> Request:
-    """Change something."""
+    """Return a request that changes something."""
     return Request("PATCH", f"{API}{path}", encoded(body))
 
 
 def delete(path: str) -> Request:
-    """Remove something."""
+    """Return a request that removes something."""
     return Request("DELETE", f"{API}{path}")
 
 
 def quoted(name: str) -> str:
-    """Write a name so that it is one part of a path."""
+    """Return a name, escaped as one segment of a path."""
     return quote(name, safe="")
 
 
 def encoded(body: object) -> bytes:
-    """Encode a body; what JSON cannot say is refused, never changed on the way."""
+    """Return a body as JSON; a value that JSON does not have is RequestInvalid, never replaced."""
     try:
         content = msgspec.json.encode(body)
     except (TypeError, ValueError, RecursionError) as problem:
         reason = f"The request cannot be written as JSON: {problem}."
         raise RequestInvalid(reason=reason, hint="Send texts, numbers, lists and dictionaries.") from problem
-    # A number that is none is written as null: look for it only where there is a null.
-    if b"null" in content and _has_no_number(body):
+    # NaN and infinity are written as null: look for them only where there is a null.
+    if b"null" in content and _has_nan_or_infinity(body):
         raise RequestInvalid(
             reason="JSON has no NaN and no infinity.", hint="Send null or a text in their place."
         )
@@ -115,7 +123,7 @@ def encoded(body: object) -> bytes:
 
 
 def decoded(content: bytes, url: str) -> Any:
-    """Decode an answer; a number that no double holds is what Python makes of it, not an error."""
+    """Return the value of a JSON answer; a number beyond a double is what Python makes of it, no error."""
     try:
         try:
             return msgspec.json.decode(content)
@@ -126,32 +134,32 @@ def decoded(content: bytes, url: str) -> Any:
         raise TidegateError(reason=reason, hint=NOT_OURS_HINT) from problem
 
 
-def noted(error: TidegateError) -> TidegateError:
-    """Return an error whose traceback says what to do, too."""
+def with_hint(error: TidegateError) -> TidegateError:
+    """Return the error, with its hint as a note that tracebacks show."""
     if error.hint and error.hint not in getattr(error, "__notes__", ()):
         error.add_note(error.hint)
     return error
 
 
-def checked_tenant(tenant: str | None) -> str | None:
-    """Return a tenant's name that a header can carry; whether there is one, the server says."""
+def check_tenant(tenant: str | None) -> str | None:
+    """Return a tenant's name that a header can carry; whether it exists is for the server to check."""
     if tenant is not None and not (tenant and tenant.isascii() and tenant.isprintable()):
         raise RequestInvalid(reason="This is no name of a tenant.", hint="Names are plain ASCII text.")
     return tenant
 
 
-def _has_no_number(value: object) -> bool:
+def _has_nan_or_infinity(value: object) -> bool:
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):
-        return any(_has_no_number(inner) for inner in value.values())
+        return any(_has_nan_or_infinity(inner) for inner in value.values())
     if isinstance(value, (list, tuple, set, frozenset)):
-        return any(_has_no_number(inner) for inner in value)
+        return any(_has_nan_or_infinity(inner) for inner in value)
     return False
 
 
 def _add_trace(headers: dict[str, str]) -> None:
-    """Pass on the caller's span; a program that does not trace does not load the library for it."""
+    """Add the caller's span; a program that does not trace does not load the library for it."""
     if "opentelemetry.trace" in sys.modules:
         from opentelemetry import propagate
 
@@ -160,18 +168,18 @@ def _add_trace(headers: dict[str, str]) -> None:
 
 OUTGOING = frozenset({"payload", "key", "partition", "dedupKey"})
 FIELDS = "Its fields are payload, key, partition and dedupKey"
-# Enough to know one's own message again.
+# Enough for a caller to recognise the message.
 SHOWN_CHARS_MAX = 200
-# Iterated, these give letters, numbers and names of fields.
+# Iterated, these yield letters, numbers and names of fields.
 NO_LISTS = (str, bytes, bytearray, Mapping)
-# What JSON knows beside an object: certainly no message.
+# JSON values other than an object: none of them is a message.
 PLAIN = (str, bytes, int, float, list, tuple, type(None))
-# JSON has no bytes: they would go out as another text, and be another key.
+# JSON has no bytes: they would be sent as another text, and be another key.
 BYTES = (bytes, bytearray, memoryview)
 
 
 def message_list(messages: Iterable[Any]) -> list[Any]:
-    """Return messages as a list; what is meant as a payload by itself is refused before anything is sent."""
+    """Return messages as a list; a bare payload is refused before anything is sent."""
     if isinstance(messages, NO_LISTS):
         whole = isinstance(messages, Mapping) and "payload" in messages and messages.keys() <= OUTGOING
         shown = _shown(messages) if whole else _as_message(messages)
@@ -184,7 +192,7 @@ def message_list(messages: Iterable[Any]) -> list[Any]:
 
 
 def lease_list(leases: Iterable[Any]) -> list[str]:
-    """Return leases as a list; one text would be taken letter by letter, and is refused."""
+    """Return leases as a list; a single text would be read letter by letter, and is refused."""
     if isinstance(leases, NO_LISTS):
         hint = 'Write ["…"] around one lease; a message has its own in message["lease"].'
         raise RequestInvalid(reason="Leases are given as a list, also where there is one.", hint=hint)
@@ -196,8 +204,8 @@ def lease_list(leases: Iterable[Any]) -> list[str]:
 
 
 def _check_message(number: int, message: object) -> None:
-    given = message.get("dedupKey") if isinstance(message, Mapping) else getattr(message, "dedupKey", None)
-    if isinstance(given, BYTES):
+    key = message.get("dedupKey") if isinstance(message, Mapping) else getattr(message, "dedupKey", None)
+    if isinstance(key, BYTES):
         reason = f"A dedupKey is a text, not bytes (message {number})."
         raise RequestInvalid(reason=reason, hint="Write it as a text, such as key.decode() or key.hex().")
     if isinstance(message, Mapping):
@@ -209,7 +217,7 @@ def _check_message(number: int, message: object) -> None:
     elif isinstance(message, PLAIN):
         reason = f"A message is a dictionary (message {number})."
     else:
-        return  # of a class of the caller's: the server says whether it is one
+        return  # an object of the caller's own class: the server decides whether it is a message
     hint = f"{FIELDS}. Write {_as_message(message)}."
     if isinstance(message, Mapping) and "payload" in message:
         hint = f"{FIELDS}; fields of your own belong into the payload."

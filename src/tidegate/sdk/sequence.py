@@ -1,8 +1,8 @@
-"""The numbers of a producer's messages: takes batches, gives each its number, keeps the one in doubt.
+"""The sequence numbers of a producer's messages.
 
-A number belongs to its messages for ever. When the answer to a batch is lost for good, the server may or may
-not have it; other messages under the same number would then be answered as if they were stored, and be gone.
-So the batch in doubt is the only one that may be sent next.
+A sequence number belongs to its messages for ever. When the answer to a batch is lost for good, the server
+may or may not have stored it; other messages under the same number would then be answered as if they were
+stored, and be lost. So the batch in doubt is the only one that may be sent next.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def producer_name() -> str:
 
 
 class ProducerSequence:
-    """The next number of one producer; belongs to one thread or task at a time."""
+    """The next sequence number of one producer; used by one caller at a time."""
 
     def __init__(self, producer_id: str, sequence: int) -> None:
         self.producer_id = producer_id
@@ -26,18 +26,18 @@ class ProducerSequence:
         self._in_doubt: bytes | None = None
 
     def begin(self, content: bytes) -> None:
-        """Take the next number for a batch; refuse another batch than the one in doubt."""
+        """Use the next number for a batch; refuse another batch than the one in doubt."""
         if self._in_doubt is not None and self._in_doubt != content:
             reason = f"Nobody knows whether the messages from number {self.sequence} on are stored."
             hint = "Publish the same messages again, which is safe; or leave them, and take a new producer."
             raise RequestInvalid(reason=reason, hint=hint)
         self._in_doubt = content
 
-    def stored(self, count: int) -> None:
-        """Go on behind a batch that is stored."""
+    def commit(self, count: int) -> None:
+        """Advance past a batch that is stored."""
         self.sequence += count
         self._in_doubt = None
 
-    def refused(self) -> None:
-        """Keep the number: its batch is certainly not stored."""
+    def abort(self) -> None:
+        """Leave the number to the next batch: this one is certainly not stored."""
         self._in_doubt = None

@@ -1,4 +1,4 @@
-"""Signals that end a program: takes what to call, keeps the handlers that were there before."""
+"""Handlers of SIGTERM and SIGINT for the time that an agent runs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` at the first SIGTERM or SIGINT; the second does what it did before.
+    """Call `stop` at the first SIGTERM or SIGINT; the second has the effect that it had before.
 
-    Only the main thread may have handlers: in another one this does nothing.
+    Only the main thread may set handlers: in another one this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -29,12 +29,12 @@ def stopped_by_signals(stop: Callable[[], None]) -> Iterator[None]:
             if former is not None:  # None: not set from Python, and cannot be set from it
                 signal.signal(number, former)
 
-    def ended(_number: int, _frame: FrameType | None) -> None:
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
         restore()
         stop()
 
     for number in ENDING:
-        before[number] = signal.signal(number, ended)
+        before[number] = signal.signal(number, on_signal)
     try:
         yield
     finally:

@@ -1,12 +1,15 @@
-"""The shapes of answers: dictionaries with known keys, named as they are on the wire."""
+"""The types of answers: dictionaries whose keys are those of the JSON.
+
+Generated from model/wire by scripts/generate_sdk_types.py: change the structs there, and run it again.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 
-class PartitionShown(TypedDict):
-    """A partition holds the offsets from `start` up to, and without, `end`."""
+class PartitionDict(TypedDict):
+    """The offsets that a partition holds, from `start` up to and without `end`."""
 
     partition: int
     start: int
@@ -14,58 +17,58 @@ class PartitionShown(TypedDict):
     bytes: int
 
 
-class SourceShown(TypedDict):
-    """A table whose changes go into a topic."""
+class TopicSourceDict(TypedDict):
+    """A table whose changes feed a topic."""
 
     table: str
-    op: str
+    op: Literal["INSERT", "UPDATE", "DELETE"]
     where: str | None
     partitionBy: list[str]
-    payload: str
+    payload: Literal["key", "full", "diff"]
     preview: int
 
 
-class ColumnShown(TypedDict):
+class ColumnDict(TypedDict):
     """A column and its type."""
 
     name: str
     type: str
 
 
-class PayloadSchemaShown(TypedDict):
+class TopicSchemaDict(TypedDict):
     """The columns of the rows that a table sent into a topic, from some moment on."""
 
     number: int
     source: str
-    columns: list[ColumnShown]
+    columns: list[ColumnDict]
 
 
-class TopicShown(TypedDict):
-    """A topic and what it holds."""
+class TopicDict(TypedDict):
+    """A topic: its settings, what it holds, and what feeds it."""
 
     name: str
     createdAt: str
+    partitions: list[PartitionDict]
     messages: int
     bytes: int
-    partitions: list[PartitionShown]
     retentionSeconds: int | None
     retentionMaxBytes: int | None
     dedupSeconds: int | None
     duplicates: int
-    sources: list[SourceShown]
-    schemas: list[PayloadSchemaShown]
+    sources: list[TopicSourceDict]
+    schemas: list[TopicSchemaDict]
 
 
-class TopicChanged(TopicShown):
-    """A topic that was changed; the notice says what more partitions do to the order of keys."""
+class TopicChangeDict(TopicDict):
+    """A topic after a change; the notice says what more partitions do to the order of keys."""
 
     notice: str | None
 
 
-class Outgoing(TypedDict):
+class NewMessageDict(TypedDict):
     """A message to publish; without a partition its key chooses one.
 
-    A topic with `dedup_seconds` stores one message of a `dedupKey` in that time.
+    A topic with `dedupSeconds` stores one message of a `dedupKey` in that time.
     """
 
     payload: Any
@@ -74,8 +77,8 @@ class Outgoing(TypedDict):
     dedupKey: NotRequired[str | None]
 
 
-class Placed(TypedDict):
-    """Where a published message is; of a duplicate, where the first one of its dedup key is."""
+class PublishedMessageDict(TypedDict):
+    """The place of a published message; of a duplicate, the place of the first message of its dedup key."""
 
     partition: int
     offset: int
@@ -83,8 +86,8 @@ class Placed(TypedDict):
     duplicate: NotRequired[bool]
 
 
-class Message(TypedDict):
-    """A message of a topic; taken by a group it has a lease, and how often it was delivered."""
+class MessageDict(TypedDict):
+    """A message as it was stored; one that a group fetched has a lease and the number of its deliveries."""
 
     topic: str
     partition: int
@@ -101,37 +104,37 @@ class Message(TypedDict):
     payload: Any
 
 
-class MessagePage(TypedDict):
-    """Messages, and where to go on: `consume({"offsets": page["nextOffsets"]})`."""
+class MessagePageDict(TypedDict):
+    """Messages, the offset of each partition to go on from, and how many messages a group missed."""
 
-    messages: list[Message]
+    messages: list[MessageDict]
     nextOffsets: dict[str, int]
     missed: NotRequired[dict[str, int]]
 
 
-class Acked(TypedDict):
-    """How many messages were acknowledged, and the first that is not, by partition."""
+class AckDict(TypedDict):
+    """The number of messages that were acknowledged, and the lowest offset that is not, by partition."""
 
     acked: int
     position: dict[str, int]
 
 
-class Nacked(TypedDict):
-    """How many messages were given back, and how many of them are dead letters now."""
+class NackDict(TypedDict):
+    """The number of messages that will be redelivered or became dead letters, and of those dead letters."""
 
     nacked: int
     dead: int
 
 
-class Extended(TypedDict):
-    """How many leases run anew, and until when."""
+class ExtendDict(TypedDict):
+    """The number of leases that were extended, and when they end."""
 
     extended: int
     expiresAt: str
 
 
-class MemberShown(TypedDict):
-    """A consumer of a group: how many messages it holds, how many of its questions wait."""
+class GroupMemberDict(TypedDict):
+    """A member of a group: the messages it holds, and its long polls; only leases are known of some."""
 
     member: str
     lastSeenAt: str | None
@@ -139,15 +142,15 @@ class MemberShown(TypedDict):
     waits: int
 
 
-class MomentShown(TypedDict):
-    """When something happened to which message."""
+class OffsetTimeDict(TypedDict):
+    """The offset of a message, and when something happened to it."""
 
     offset: int
     at: str
 
 
-class GroupPartitionShown(TypedDict):
-    """Where a group is in a partition."""
+class GroupPartitionDict(TypedDict):
+    """The position of a group in a partition; the lag counts what is not acknowledged."""
 
     partition: int
     start: int
@@ -157,12 +160,16 @@ class GroupPartitionShown(TypedDict):
     lag: int
     inFlight: int
     waiting: int
-    lastDelivered: MomentShown | None
-    lastAcked: MomentShown | None
+    lastDelivered: OffsetTimeDict | None
+    lastAcked: OffsetTimeDict | None
 
 
-class GroupShown(TypedDict):
-    """A consumer group of a topic."""
+class GroupDict(TypedDict):
+    """A consumer group: its lag, its members and partitions, and its counters.
+
+    `missed` counts since the group was created, `delivered` to `nacked` since the server started. `delivered`
+    includes `redelivered`.
+    """
 
     group: str
     createdAt: str
@@ -170,12 +177,16 @@ class GroupShown(TypedDict):
     inFlight: int
     waiting: int
     missed: int
-    members: list[MemberShown]
-    partitions: list[GroupPartitionShown]
+    delivered: int
+    redelivered: int
+    acked: int
+    nacked: int
+    members: list[GroupMemberDict]
+    partitions: list[GroupPartitionDict]
 
 
-class Me(TypedDict):
-    """Who the token belongs to."""
+class MeDict(TypedDict):
+    """The user whom the token belongs to, in the tenant where they act."""
 
     tenant: str
     user: str
@@ -184,7 +195,7 @@ class Me(TypedDict):
     instanceAdmin: bool
 
 
-class Tenant(TypedDict):
+class TenantDict(TypedDict):
     """A tenant."""
 
     name: str
@@ -192,7 +203,7 @@ class Tenant(TypedDict):
     createdAt: str
 
 
-class User(TypedDict):
+class UserDict(TypedDict):
     """A user of a tenant."""
 
     name: str
@@ -202,8 +213,8 @@ class User(TypedDict):
     createdAt: str
 
 
-class TokenMade(TypedDict):
-    """A new token; its text is told once."""
+class NewTokenDict(TypedDict):
+    """A new token; its text is shown this once."""
 
     id: str
     token: str
@@ -211,7 +222,7 @@ class TokenMade(TypedDict):
     expiresAt: str | None
 
 
-class TokenShown(TypedDict):
+class TokenDict(TypedDict):
     """A token without its secret."""
 
     id: str
@@ -223,7 +234,7 @@ class TokenShown(TypedDict):
     lastUsedAt: str | None
 
 
-class AuditEvent(TypedDict):
+class AuditEventDict(TypedDict):
     """Who did what, when, and how it ended."""
 
     id: int
@@ -237,16 +248,8 @@ class AuditEvent(TypedDict):
     details: dict[str, Any]
 
 
-class JobMoment(TypedDict):
-    """One line of a job's history."""
-
-    at: str
-    state: str
-    note: str
-
-
-class Job(TypedDict):
-    """Work that the server does by itself; `history` is there when one job is shown."""
+class JobSummaryDict(TypedDict):
+    """Work that the server does by itself, as lists show it."""
 
     id: str
     kind: str
@@ -262,18 +265,31 @@ class Job(TypedDict):
     details: dict[str, Any]
     result: dict[str, Any] | None
     error: dict[str, Any] | None
-    history: NotRequired[list[JobMoment]]
 
 
-class Link(TypedDict):
-    """A link that opens the server in a browser, once."""
+class JobStepDict(TypedDict):
+    """One entry of a job's history."""
+
+    at: str
+    state: str
+    note: str
+
+
+class JobDict(JobSummaryDict):
+    """A job and its history."""
+
+    history: list[JobStepDict]
+
+
+class LinkDict(TypedDict):
+    """A link that signs in a browser, once."""
 
     url: str
     expiresAt: str
 
 
-class BackupBegun(TypedDict):
-    """A frozen copy of the home, waiting on the server's machine to be packed."""
+class BackupStartDict(TypedDict):
+    """A frozen copy of the home, on the server's machine, to be packed by the client."""
 
     id: str
     path: str

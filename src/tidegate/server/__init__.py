@@ -1,5 +1,6 @@
-"""The HTTP door: takes requests, gives answers and errors in one shape, keeps nothing but the running parts.
+"""The HTTP server: takes requests, gives answers, keeps everything that serves them open (`runtime`).
 
-`routes` lists every endpoint, `app` puts authorisation and the error mapping around them, one module a noun
-holds the endpoints, `running` opens and closes the parts behind them, `serve` is the process.
+`api/routes` lists every endpoint, `http/app` authenticates and admits requests and maps errors to answers,
+one module a noun in `api` has the endpoints, `runtime` opens and closes what they use, `serve` is the
+process.
 """

@@ -1,4 +1,4 @@
-"""The server process: takes a home and settings, serves until it is told to stop, leaves the home closed."""
+"""The server process, from its start to an orderly stop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import uvicorn
 from tidegate import __version__
 from tidegate.errors import PortInUse, StartRefused
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.server.http.app import build_app
-from tidegate.server.http.protocol import hide_cuts, limited_protocol
+from tidegate.server.http.app import HttpApp
+from tidegate.server.http.protocol import hide_aborted_answers, limited_protocol
 from tidegate.server.http.tls import load_tls
-from tidegate.server.runtime.background import start_chores, stop_chores
-from tidegate.server.runtime.runtime import Running, open_running
+from tidegate.server.runtime.background import start_background_tasks, stop_background_tasks
+from tidegate.server.runtime.runtime import Runtime, open_runtime
 from tidegate.server.websocket.protocol import MESSAGE_BYTES_MAX, LiveProtocol
 from tidegate.settings import Settings
 from tidegate.storage.home.home import Home
@@ -32,12 +32,12 @@ from tidegate.telemetry.redaction import keep_secret
 from tidegate.telemetry.tracing import start_tracing, stop_tracing
 
 LISTEN_BACKLOG = 2048
-# Connections, RocksDB's files and room to spare.
+# Connections, RocksDB's files, and a reserve.
 OPEN_FILES = 65_536
-# Time that requests broken off at the end of the grace get to tell their callers: it is a few bytes each.
-LAST_WORDS_SECONDS = 1.0
-# Time that closing gets behind the grace. All that was acknowledged is on the disk before that; what still
-# runs then is a read that nobody waits for.
+# Time in which requests that are cancelled at the end of the grace period answer: it is a few bytes each.
+CANCEL_SECONDS_MAX = 1.0
+# Time for closing after the grace period. All that was acknowledged is on the disk before that; only reads
+# that nobody waits for can still run then.
 CLOSE_SECONDS_MAX = 5.0
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ def run_server(
 
     `supervisor` is the pid of a process that this one stops with.
     """
-    _take_open_files()
-    # 1. one server a home, before anything of it is touched
+    _raise_open_files()
+    # 1. the lock of the home, before anything in it is changed
     lock = home.lock("server")
     if supervisor is not None:
         lock.mark_supervised(supervisor)
@@ -72,16 +72,16 @@ def run_server(
         lock.release()
 
 
-def _take_open_files() -> None:
-    """Use as many open files as the system allows: each connection is one, and shells give few."""
+def _raise_open_files() -> None:
+    """Raise the limit of open files as far as the system allows: each connection needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    target = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < target:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; say so when the port is taken."""
+    """Return a listening socket; raise PortInUse when the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -99,7 +99,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, but signals are ours: it would raise them again before the home is closed."""
+    """Uvicorn without its signal handlers: it would raise signals again before the home is closed."""
 
     def __init__(self, config: uvicorn.Config, grace_seconds: float) -> None:
         super().__init__(config)
@@ -107,33 +107,33 @@ class _Server(uvicorn.Server):
         self._stop_by_seconds: float | None = None
 
     def begin_stop(self) -> None:
-        """Take no new work; the grace begins now, however busy the loop is. A second call does not wait."""
+        """Accept no new work; the grace period begins now. After a second call nothing is waited for."""
         if self._stop_by_seconds is None:
             self._stop_by_seconds = asyncio.get_running_loop().time() + self._grace_seconds
         self.force_exit = self.should_exit
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let what runs finish within the grace; break off the rest, and leave no connection open."""
+        """Let requests finish within the grace period, cancel the rest, and close all connections."""
         if self._stop_by_seconds is not None:
             left_seconds = max(0.0, self._stop_by_seconds - asyncio.get_running_loop().time())
-            # Uvicorn says int, and waits for parts of a second too.
+            # Typed as int, but uvicorn waits for fractions of a second too.
             self.config.timeout_graceful_shutdown = left_seconds  # type: ignore[assignment]
         await super().shutdown(sockets)
         unfinished = list(self.server_state.tasks)
         for task in unfinished:
-            # Those that uvicorn broke off are telling it already: a second time would stop them from that.
+            # Those that uvicorn cancelled are answering already: a second cancel would stop that.
             if not task.cancelling():
                 task.cancel()
         if unfinished:
-            await asyncio.wait(unfinished, timeout=LAST_WORDS_SECONDS)
+            await asyncio.wait(unfinished, timeout=CANCEL_SECONDS_MAX)
         for connection in list(self.server_state.connections):
-            # A caller who does not read would hold up a connection that closes in good order for ever.
+            # A client that does not read would delay an orderly close for ever.
             connection.transport.abort()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take no signals."""
+        """Install no signal handlers."""
         yield
 
 
@@ -141,16 +141,17 @@ async def _serve(
     settings: Settings, home: Home, clock: Clock, listener: socket.socket, lock: HomeLock
 ) -> None:
     tls = load_tls(settings.server)
-    running = open_running(settings, home, clock, asyncio.get_running_loop())
-    chores = start_chores(running)
-    # What the start made stays: a collector that walks it again and again would hold requests up for it.
+    runtime = open_runtime(settings, home, clock, asyncio.get_running_loop())
+    tasks = start_background_tasks(runtime)
+    # The objects of the start stay: a garbage collector that traverses them again and again would delay
+    # requests.
     gc.collect()
     gc.freeze()
     if tls is not None:
-        chores.append(asyncio.ensure_future(tls.follow_files()))
+        tasks.append(asyncio.ensure_future(tls.follow_files()))
     try:
         config = uvicorn.Config(
-            build_app(running),
+            HttpApp(runtime),
             http=limited_protocol(settings.server),
             ws=LiveProtocol,
             ws_max_size=MESSAGE_BYTES_MAX,
@@ -161,7 +162,7 @@ async def _serve(
             lifespan="off",
             log_config=None,
             access_log=False,
-            # Whoever connects is who they are: a header could say anything.
+            # The peer's address counts: a header could say anything.
             proxy_headers=False,
             server_header=False,
         )
@@ -169,37 +170,37 @@ async def _serve(
         if tls is not None:
             config.ssl = tls.context
         url = _url(listener, "http" if tls is None else "https")
-        running.url = settings.server.public_url or url
+        runtime.url = settings.server.public_url or url
         home.write_address(url, os.getpid(), None if tls is None else str(tls.write_pin(home.run_path)))
-        log.info("serving %s at %s", home.path, url)
-        hide_cuts()
+        log.info("serving home=%s url=%s", home.path, url)
+        hide_aborted_answers()
         server = _Server(config, settings.server.grace_seconds)
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, _stop, server, running, lock, number)
+            asyncio.get_running_loop().add_signal_handler(number, _stop, server, runtime, lock, number)
         await server.serve([listener])
     finally:
-        gc.unfreeze()  # what is left at the end is let go of as it should be
+        gc.unfreeze()  # so that objects are finalized as usual
         lock.mark_stopping()
-        await stop_chores(chores)
+        await stop_background_tasks(tasks)
         home.clear_address()
-        await asyncio.to_thread(running.close)
+        await asyncio.to_thread(runtime.close)
         log.info("stopped")
 
 
-def _stop(server: _Server, running: Running, lock: HomeLock, number: int) -> None:
-    """Take no new work and finish what was accepted; a second signal does not wait for it."""
-    log.info("stopping on %s", signal.Signals(number).name)
+def _stop(server: _Server, runtime: Runtime, lock: HomeLock, number: int) -> None:
+    """Accept no new work and finish running requests; a second signal does not wait for them."""
+    log.info("stopping signal=%s", signal.Signals(number).name)
     lock.mark_stopping()
     server.begin_stop()
-    running.begin_stop()
-    _end_by(running.settings.server.grace_seconds + CLOSE_SECONDS_MAX)
+    runtime.begin_stop()
+    _end_by(runtime.settings.server.grace_seconds + CLOSE_SECONDS_MAX)
 
 
 def _end_by(seconds: float) -> None:
-    """End the process when it has not ended by itself by then, as a kill would: homes are made for that."""
+    """Kill the process if it has not ended by then; a home survives that like any crash."""
 
     def end() -> None:
-        log.warning("closing took longer than %.0f s: the process ends", CLOSE_SECONDS_MAX)
+        log.warning("close timed out, ending the process seconds_max=%.0f", CLOSE_SECONDS_MAX)
         logging.shutdown()
         os._exit(0)
 
@@ -210,7 +211,7 @@ def _end_by(seconds: float) -> None:
 
 def _url(listener: socket.socket, scheme: str) -> str:
     host, port = listener.getsockname()[:2]
-    if host in ("0.0.0.0", "::"):  # noqa: S104 - what we were told to listen on
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - what the settings say
         host = "127.0.0.1"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 

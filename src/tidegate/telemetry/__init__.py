@@ -1,5 +1,5 @@
-"""Watching: takes what the running parts say of themselves, gives metrics, log lines and spans, keeps counts.
+"""Telemetry: takes events of the running server, gives metrics, log lines and traces, keeps counts.
 
-`families` is the table of all metrics, `metrics` counts them, `logs` writes lines in which no secret stands,
-`tracing` makes spans. Nothing here is needed to serve a request, so nothing here may stop one.
+`metric_families` is the table of all metrics, `metrics` counts them, `logs` writes lines without secrets,
+`tracing` makes spans. No request depends on it, so a failure in here must not fail one.
 """

@@ -1,9 +1,9 @@
-"""Logs: takes log records, gives lines for people or for machines, and lets no secret into either.
+"""The log: one line for each record, as text or as JSON, without secrets.
 
-`start_logging` puts one handler on the root logger. It writes a line for each record: for people
-(`time level logger: message (request …)`), or one JSON object. The request that a record belongs to comes
-from `request_context`, which the door sets. Whatever a caller or a library logs, in the message, its
-arguments, its extra fields or a traceback, goes through `redaction`. Any thread may log.
+`start_logging` puts one handler on the root logger. A line is text (`time level logger: message (request
+…)`), or one JSON object. The request of a record comes from `request_context`, which the HTTP application
+sets. Everything that is logged, by Tidegate or by a library, in the message, its arguments, its extra fields
+or a traceback, goes through `redaction`. Any thread may log.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from typing import Any, TextIO
 from tidegate.settings import LogSettings
 from tidegate.telemetry.redaction import redact, redact_value
 
-# A line for each request, call or statement would bury ours; those of sqlalchemy hold what people stored.
-CHATTY_LOGGERS = ("alembic", "httpx", "httpcore", "py4j", "sqlalchemy", "urllib3", "opentelemetry")
-# Longer texts are cut: a log is read by people, and a line has an end.
+# Libraries that log each request, call or statement; lines of sqlalchemy would contain stored data.
+VERBOSE_LOGGERS = ("alembic", "httpx", "httpcore", "py4j", "sqlalchemy", "urllib3", "opentelemetry")
+# Longer texts are cut.
 TEXT_CHARS_MAX = 32_000
 CUT = " …[cut]"
 
-# What a record has by itself; everything else in it came with `extra=`.
+# The attributes of every record; all others came with `extra=`.
 _OWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 # Names of a JSON line that an extra field cannot take.
 _LINE_FIELDS = frozenset({"time", "level", "logger", "message", "process", "pid", "requestId", "tenant"})
 _TAKEN = _LINE_FIELDS | {"user", "errorType", "traceback", "stack"}
-# Control characters could move a terminal's cursor or begin a line that looks like ours.
+# Control characters could move a terminal's cursor or forge a line.
 _CONTROLS = {
     number: f"\\x{number:02x}" for number in [*range(32), 127, *range(128, 160)] if number not in (9, 10)
 }
@@ -43,10 +43,9 @@ _context: ContextVar[_Context] = ContextVar("tidegate_request", default=_NOBODY)
 
 
 class RequestContext:
-    """Returns which request, tenant and user the lines of this task belong to, until its `with` ends.
+    """Sets the request, tenant and user of this task's log lines, until its `with` ends.
 
-    It holds from the moment it is made; without `with`, for the rest of the task. Costs less than a
-    microsecond.
+    Takes effect when it is made; without `with`, for the rest of the task. Costs less than a microsecond.
     """
 
     __slots__ = ("_token",)
@@ -71,7 +70,7 @@ request_context = RequestContext
 
 @dataclass(slots=True)
 class LineCounts:
-    """How many lines were written as a warning, as an error or worse, and how many could not be written."""
+    """The numbers of warnings, of lines at level error or above, and of lines that could not be written."""
 
     warnings: int = 0
     errors: int = 0
@@ -79,17 +78,17 @@ class LineCounts:
 
 
 def start_logging(settings: LogSettings, stream: TextIO, process_name: str) -> None:
-    """Send the log of this program to a stream; a second call replaces the first."""
+    """Send the log of this process to a stream; a second call replaces the first."""
     root = logging.getLogger()
     for logger in [root, *_loggers()]:
-        # A library that brought a handler of its own would write past the redaction.
+        # A handler that a library has installed would bypass the redaction.
         for foreign in list(logger.handlers):
             logger.removeHandler(foreign)
         if logger is not root:
             logger.propagate = True
     root.addHandler(LineHandler(stream, _formatter(settings.format, process_name)))
     root.setLevel(settings.level.upper())
-    for name in CHATTY_LOGGERS:
+    for name in VERBOSE_LOGGERS:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
     logging.captureWarnings(True)
     sys.excepthook = _log_crash
@@ -97,7 +96,7 @@ def start_logging(settings: LogSettings, stream: TextIO, process_name: str) -> N
 
 
 def line_counts() -> LineCounts:
-    """Return the counts of the log that `start_logging` began; zeros where there is none."""
+    """Return the counts since `start_logging`; zeros before."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, LineHandler):
             return handler.counts
@@ -105,7 +104,7 @@ def line_counts() -> LineCounts:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines and counts them; what cannot be formatted or written never reaches the caller."""
+    """Writes lines and counts them; an error in formatting or writing never reaches the caller."""
 
     def __init__(self, stream: TextIO, formatter: logging.Formatter) -> None:
         super().__init__(stream)
@@ -121,12 +120,12 @@ class LineHandler(logging.StreamHandler[TextIO]):
         try:
             self.stream.write(self.format(record) + self.terminator)
             self.flush()
-        except Exception:  # noqa: BLE001 - nowhere is left to say it; logging's own way prints the arguments
+        except Exception:  # noqa: BLE001 - nowhere to log it; logging itself would print the arguments
             self.counts.lost += 1
 
 
-class _PeopleFormatter(logging.Formatter):
-    """`2026-01-31T08:00:00.123Z INFO tidegate.server.serve: serving … (request 5f3a, tenant acme)`."""
+class _TextFormatter(logging.Formatter):
+    """`2026-01-31T08:00:00.123Z INFO tidegate.server.serve: serving home=… (request 5f3a, tenant acme)`."""
 
     def format(self, record: logging.LogRecord) -> str:
         request_id, tenant, user = map(redact, _context.get())
@@ -136,7 +135,7 @@ class _PeopleFormatter(logging.Formatter):
         time_text = _time_text(record.created, "milliseconds")
         line = f"{time_text} {record.levelname} {record.name}: {_message(record)}"
         line += f" ({', '.join(notes)})" if notes else ""
-        # Later lines of a message are set in, so that none of them can pass for a record of its own.
+        # Further lines of a message are indented, so that none of them looks like a record.
         line = line.translate(_CONTROLS).replace("\n", "\n    ")
         return "\n".join([line, *(text.translate(_CONTROLS) for text in _traces(record).values())])
 
@@ -172,14 +171,14 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _formatter(form: str, process_name: str) -> logging.Formatter:
-    return _JsonFormatter(process_name) if form == "json" else _PeopleFormatter()
+    return _JsonFormatter(process_name) if form == "json" else _TextFormatter()
 
 
 def _message(record: logging.LogRecord) -> str:
     """Return the message without secrets, also where its arguments do not fit it."""
     try:
         text = record.getMessage()
-    except Exception as problem:  # noqa: BLE001 - said in the line itself
+    except Exception as problem:  # noqa: BLE001 - reported in the line itself
         text = f"{record.msg!r} with arguments that do not fit it ({type(problem).__name__}: {problem})"
     return _cut(redact(text))
 
@@ -187,7 +186,7 @@ def _message(record: logging.LogRecord) -> str:
 def _traces(record: logging.LogRecord) -> dict[str, str]:
     found: dict[str, str] = {}
     if record.exc_info and record.exc_info[0] is not None:
-        # Not record.exc_text: another handler may have put an unredacted one there, and would find ours.
+        # Not record.exc_text: it is shared with other handlers, and may be unredacted.
         found["traceback"] = _cut(redact(logging.Formatter().formatException(record.exc_info)))
     if record.stack_info:
         found["stack"] = _cut(redact(record.stack_info))
@@ -216,12 +215,14 @@ def _log_crash(kind: type[BaseException], error: BaseException, trace: Traceback
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    logging.getLogger("tidegate").critical("the program ends", exc_info=(kind, error, trace))
+    text = "uncaught exception, the process ends"
+    logging.getLogger("tidegate").critical(text, exc_info=(kind, error, trace))
 
 
 def _log_thread_crash(crash: threading.ExceptHookArgs) -> None:
     if crash.exc_value is None or issubclass(crash.exc_type, SystemExit):
         return
-    name = crash.thread.name if crash.thread else "a thread"
-    told = (crash.exc_type, crash.exc_value, crash.exc_traceback)
-    logging.getLogger("tidegate").critical("%s ends", name, exc_info=told)
+    name = crash.thread.name if crash.thread else "unknown"
+    error = (crash.exc_type, crash.exc_value, crash.exc_traceback)
+    text = "uncaught exception, the thread ends thread=%s"
+    logging.getLogger("tidegate").critical(text, name, exc_info=error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["counter", "gauge", "histogram"]
-# event: counted as it happens; scrape: read from the running server when somebody asks.
+# event: counted as it happens; scrape: read from the running server at a scrape.
 Source = Literal["event", "scrape"]
 
 OTHER = "other"
@@ -19,7 +19,7 @@ OTHER = "other"
 # as one.
 TENANT_LABELS_MAX = 50
 PIPELINE_LABELS_MAX = 50
-# The table of routes is fixed and has some forty entries; this only guards against a caller's mistake.
+# The table of routes is fixed and has some fifty entries; this only guards against a mistake in the code.
 ROUTE_LABELS_MAX = 200
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", OTHER)
 STATUS_LABELS_MAX = 500  # 100 to 599
@@ -30,7 +30,8 @@ STATEMENT_KINDS = (
     *("select", "insert", "upsert", "update", "delete", "ddl"),
     *("publish", "consume", "ack", OTHER),
 )
-# Refused: by its caller's mistake or rights, or by what is stored. Failed: by the server's own fault.
+# refused: a mistake or missing right of the client, or a conflict with stored data; failed: the server's
+# fault.
 STATEMENT_OUTCOMES = ("done", "refused", "failed")
 TABLE_KINDS = ("user", "shared", "stream", OTHER)
 LOG_LEVELS = ("warning", "error")
@@ -147,7 +148,42 @@ _TOPICS = (
         (_TENANT,),
         "scrape",
     ),
-    _counter("tidegate_leases_expired_total", "", "Messages whose lease ran out.", (), "scrape"),
+    _counter(
+        "tidegate_topic_group_delivered_total",
+        "",
+        "Messages that consumer groups leased, redelivered ones too.",
+        (),
+        "scrape",
+    ),
+    _counter(
+        "tidegate_topic_group_redelivered_total",
+        "",
+        "Messages that consumer groups leased again.",
+        (),
+        "scrape",
+    ),
+    _counter(
+        "tidegate_topic_group_acked_total",
+        "",
+        "Messages that consumer groups acknowledged.",
+        (),
+        "scrape",
+    ),
+    _counter(
+        "tidegate_topic_group_nacked_total",
+        "",
+        "Messages that consumer groups gave back after a failure.",
+        (),
+        "scrape",
+    ),
+    _counter(
+        "tidegate_topic_group_missed_total",
+        "",
+        "Messages that were removed before their consumer group read them.",
+        (),
+        "scrape",
+    ),
+    _counter("tidegate_leases_expired_total", "", "Messages whose lease expired.", (), "scrape"),
     _counter("tidegate_dead_letters_total", "", "Messages that became dead letters.", (), "scrape"),
     _counter(
         "tidegate_route_faults_total", "", "Rows that the WHERE of a route could not judge.", (), "scrape"

@@ -1,8 +1,7 @@
-"""Metrics: takes what happens, gives it in Prometheus' formats, keeps counts in a registry of its own.
+"""The metrics of one server, in a registry of their own.
 
-`Metrics` is made once by a server and passed on; there is no global one, so two servers in one program do
-not mix. `observe_request` and the loop's other counts belong to the event loop; everything else may be
-called from any thread. No method raises for a label it does not know: it counts it as `other`.
+`Metrics` is made once by a server and passed on; there is no global one, so two servers in one process do not
+mix. Any thread may call the methods. None of them raises for an unknown label: it is counted as `other`.
 """
 
 from __future__ import annotations
@@ -22,55 +21,67 @@ from prometheus_client.registry import Collector
 from tidegate.errors import InvariantBroken
 from tidegate.telemetry.metric_families import (
     FAMILIES,
+    METHODS,
     OTHER,
     PIPELINE_LABELS_MAX,
+    ROUTE_LABELS_MAX,
     STATEMENT_KINDS,
     STATEMENT_OUTCOMES,
     TABLE_KINDS,
     TENANT_LABELS_MAX,
     Family,
 )
-from tidegate.telemetry.request_metrics import FoldedNames, RequestTally
 
 OPENMETRICS = "application/openmetrics-text"
-# These live in the tally: prometheus_client would take five times as long for each request.
-TALLIED = frozenset(
-    {
-        "tidegate_http_requests_total",
-        "tidegate_http_request_duration_seconds",
-        "tidegate_http_received_bytes_total",
-        "tidegate_http_sent_bytes_total",
-    }
-)
-
+NO_ROUTE = "(none)"
 Refusal = Literal["token", "forbidden", "busy", "guesses"]
 StatementOutcome = Literal["done", "refused", "failed"]
 Seconds = Callable[[], float]
 T = TypeVar("T")
 
 
+class BoundedLabels:
+    """Label values that users choose: the first `names_max` stand for themselves, the rest is `other`.
+
+    Which ones these are does not change while the server runs, so that no series comes and goes. Any thread.
+    """
+
+    def __init__(self, names_max: int) -> None:
+        self._names_max = names_max
+        self._names: set[str] = set()
+        self._lock = threading.Lock()
+
+    def fold(self, name: str) -> str:
+        """Return the label value under which a name is counted."""
+        if name in self._names:
+            return name
+        with self._lock:
+            if len(self._names) >= self._names_max:
+                return OTHER
+            self._names.add(name)
+        return name
+
+
 class Metrics:
-    """All counts of one server."""
+    """All metrics of one server."""
 
     def __init__(self, monotonic_seconds: Seconds) -> None:
-        """`monotonic_seconds` is the clock's; durations that are measured here are taken with it."""
+        """`monotonic_seconds` is the clock with which durations are measured here."""
         self.registry = CollectorRegistry()
         self._seconds = monotonic_seconds
-        self._tally = RequestTally()
-        self.registry.register(self._tally)
-        # The name of the request hook, without a layer in between: it is called for every request.
-        self._add_request = self._tally.add
-        self._made = {
-            family.name: _make(family, self.registry)
-            for family in FAMILIES
-            if family.source == "event" and family.name not in TALLIED
+        self._metrics = {
+            family.name: _make(family, self.registry) for family in FAMILIES if family.source == "event"
         }
-        self.pipelines = FoldedNames(PIPELINE_LABELS_MAX)
-        self.tenants = FoldedNames(TENANT_LABELS_MAX)
+        self.pipelines = BoundedLabels(PIPELINE_LABELS_MAX)
+        self.tenants = BoundedLabels(TENANT_LABELS_MAX)
         self._published: dict[str, Counter] = {}
         self._consumed: dict[str, Counter] = {}
-        # Found once: looking a series up takes longer than counting in it.
-        statements = self._made["tidegate_sql_statements_total"]
+        # Series are looked up once: that takes longer than counting.
+        self._routes = BoundedLabels(ROUTE_LABELS_MAX)
+        self._requests: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        self._received_bytes: Counter = self._metrics["tidegate_http_received_bytes_total"]
+        self._sent_bytes: Counter = self._metrics["tidegate_http_sent_bytes_total"]
+        statements = self._metrics["tidegate_sql_statements_total"]
         self._statements: dict[tuple[str, str], Counter] = {
             (kind, outcome): statements.labels(kind, outcome)
             for kind in STATEMENT_KINDS
@@ -79,31 +90,38 @@ class Metrics:
         self._rows_written: dict[tuple[str, str], Counter] = {}
         self._lock = threading.Lock()
         for family in FAMILIES:  # words that are known appear at once, with 0
-            for label in family.labels if len(family.labels) == 1 and family.name in self._made else ():
+            for label in family.labels if len(family.labels) == 1 and family.name in self._metrics else ():
                 for word in label.words:
-                    self._made[family.name].labels(word)
+                    self._metrics[family.name].labels(word)
         # A server does not start without its catalog.
-        self._made["tidegate_catalog_up"].set(1)
+        self._metrics["tidegate_catalog_up"].set(1)
 
     def observe_request(
         self,
-        route_template: str,
+        route: str,
         method: str,
         status: int,
         seconds: float,
         received_bytes: int = 0,
         sent_bytes: int = 0,
     ) -> None:
-        """Count one answered request; on the event loop, well under a microsecond."""
-        self._add_request(route_template, method, status, seconds, received_bytes, sent_bytes)
+        """Count one answered request; `route` is the template of its path."""
+        series = self._requests.get((route, method, status)) or self._series_of(route, method, status)
+        requests, durations = series
+        requests.inc()
+        durations.observe(seconds)
+        if received_bytes:
+            self._received_bytes.inc(received_bytes)
+        if sent_bytes:
+            self._sent_bytes.inc(sent_bytes)
 
     def count_refusal(self, reason: Refusal) -> None:
-        """Count a request that the door turned away."""
-        self._made["tidegate_http_refused_total"].labels(reason).inc()
+        """Count a request that was refused before its endpoint."""
+        self._metrics["tidegate_http_refused_total"].labels(reason).inc()
 
     def observe_loop_lag(self, seconds: float) -> None:
-        """Note how much later than asked the event loop came back."""
-        self._made["tidegate_event_loop_lag_seconds"].observe(max(0.0, seconds))
+        """Record the lag of the event loop."""
+        self._metrics["tidegate_event_loop_lag_seconds"].observe(max(0.0, seconds))
 
     def count_published(self, tenant: str, count: int) -> None:
         """Count messages that were stored."""
@@ -111,41 +129,41 @@ class Metrics:
 
     def count_trimmed(self, count: int) -> None:
         """Count messages that were removed from topics."""
-        self._made["tidegate_messages_trimmed_total"].inc(count)
+        self._metrics["tidegate_messages_trimmed_total"].inc(count)
 
     def count_consumed(self, tenant: str, count: int, size_bytes: int) -> None:
-        """Count messages that were handed out."""
-        self._made["tidegate_messages_consumed_bytes_total"].inc(size_bytes)
+        """Count messages that were delivered."""
+        self._metrics["tidegate_messages_consumed_bytes_total"].inc(size_bytes)
         (self._consumed.get(tenant) or self._of_tenant("consumed", self._consumed, tenant)).inc(count)
 
     def observe_commit(self, changes: int, size_bytes: int, sync_seconds: float) -> None:
-        """Note one group commit; called by the committer's thread after the sync."""
-        self._made["tidegate_commit_group_changes"].observe(changes)
-        self._made["tidegate_commit_group_bytes"].observe(size_bytes)
-        self._made["tidegate_commit_sync_seconds"].observe(sync_seconds)
+        """Record one group commit; called by the committer's thread after the sync."""
+        self._metrics["tidegate_commit_group_changes"].observe(changes)
+        self._metrics["tidegate_commit_group_bytes"].observe(size_bytes)
+        self._metrics["tidegate_commit_sync_seconds"].observe(sync_seconds)
 
     def count_corrupt_frame(self) -> None:
-        """Count bytes at rest that do not match their checksum."""
-        self._made["tidegate_corrupt_frames_total"].inc()
+        """Count stored bytes that do not match their checksum."""
+        self._metrics["tidegate_corrupt_frames_total"].inc()
 
     def observe_catalog(self, seconds: float, *, answered: bool) -> None:
-        """Note one call of the catalog, and whether its database answered."""
-        self._made["tidegate_catalog_call_duration_seconds"].observe(seconds)
-        self._made["tidegate_catalog_up"].set(1 if answered else 0)
+        """Record one call of the catalog, and whether its database answered."""
+        self._metrics["tidegate_catalog_call_duration_seconds"].observe(seconds)
+        self._metrics["tidegate_catalog_up"].set(1 if answered else 0)
         if not answered:
-            self._made["tidegate_catalog_failures_total"].inc()
+            self._metrics["tidegate_catalog_failures_total"].inc()
 
     @contextmanager
     def statement(self) -> Iterator[StatementTurn]:
-        """Watch a statement from the moment it queues; run it with `turn.run` in the thread that does it."""
-        turn = StatementTurn(self._made, self._seconds)
+        """Observe a statement from the moment it is queued; its thread runs it with `turn.run`."""
+        turn = StatementTurn(self._metrics, self._seconds)
         try:
             yield turn
         finally:
             turn.leave()
 
     def count_statement(self, kind: str, outcome: StatementOutcome) -> None:
-        """Count a statement that ended: what it does (`STATEMENT_KINDS`), and how it went."""
+        """Count a statement that ended, by its kind (`STATEMENT_KINDS`) and its outcome."""
         (self._statements.get((kind, outcome)) or self._statements[OTHER, outcome]).inc()
 
     def count_rows_written(self, tenant: str, table_kind: str, count: int) -> None:
@@ -153,68 +171,68 @@ class Metrics:
         (self._rows_written.get((tenant, table_kind)) or self._rows_of(tenant, table_kind)).inc(count)
 
     def count_stream_append(self, rows: int, size_bytes: int) -> None:
-        """Count what one append put into a stream log."""
-        self._made["tidegate_stream_appended_rows_total"].inc(rows)
-        self._made["tidegate_stream_appended_bytes_total"].inc(size_bytes)
+        """Count one append to a stream log."""
+        self._metrics["tidegate_stream_appended_rows_total"].inc(rows)
+        self._metrics["tidegate_stream_appended_bytes_total"].inc(size_bytes)
 
     def observe_stream_flush(self, seconds: float) -> None:
-        """Note one round that brought gathered bytes of stream logs to their files."""
-        self._made["tidegate_stream_flush_duration_seconds"].observe(seconds)
+        """Record one flush of the buffers of stream logs."""
+        self._metrics["tidegate_stream_flush_duration_seconds"].observe(seconds)
 
     def watch_stream_writers(self, read: Callable[[], float]) -> None:
-        """Ask `read` at every scrape how many stream logs are open; it must be quick and raise nothing."""
-        self._made["tidegate_stream_writers_open"].set_function(read)
+        """Call `read` at every scrape for the number of open stream logs; it must be quick and not raise."""
+        self._metrics["tidegate_stream_writers_open"].set_function(read)
 
     def count_stream_evicted(self, windows: int) -> None:
-        """Count expired windows that were put out of sight."""
-        self._made["tidegate_stream_windows_evicted_total"].inc(windows)
+        """Count expired windows that were removed from view."""
+        self._metrics["tidegate_stream_windows_evicted_total"].inc(windows)
 
     def live_connections(self, delta: int) -> None:
-        """Add to the live sockets that are open; -1 takes one back."""
-        self._made["tidegate_live_connections"].inc(delta)
+        """Add to the number of open live sockets; -1 for one that was closed."""
+        self._metrics["tidegate_live_connections"].inc(delta)
 
     def live_subscriptions(self, delta: int) -> None:
-        """Add to the subscriptions of all live sockets; a negative number takes some back."""
-        self._made["tidegate_live_subscriptions"].inc(delta)
+        """Add to the number of live subscriptions; negative for those that ended."""
+        self._metrics["tidegate_live_subscriptions"].inc(delta)
 
     def count_live_changes(self, count: int) -> None:
         """Count changes that were sent to subscribers."""
-        self._made["tidegate_live_changes_sent_total"].inc(count)
+        self._metrics["tidegate_live_changes_sent_total"].inc(count)
 
     def count_live_lagged(self) -> None:
         """Count a subscriber that fell behind and got a new snapshot."""
-        self._made["tidegate_live_lagged_total"].inc()
+        self._metrics["tidegate_live_lagged_total"].inc()
 
     def count_live_slow_closed(self) -> None:
-        """Count a socket that was closed because it took nothing for too long."""
-        self._made["tidegate_live_slow_closed_total"].inc()
+        """Count a socket that was closed because its client did not read for too long."""
+        self._metrics["tidegate_live_slow_closed_total"].inc()
 
     def begin_job(self) -> None:
-        """Count a job that runs; `end_job` takes it back."""
-        self._made["tidegate_jobs_running"].inc()
+        """Count a running job until `end_job`."""
+        self._metrics["tidegate_jobs_running"].inc()
 
     def end_job(self, *, done: bool) -> None:
-        """Count a job that runs no more, by how it ended."""
-        self._made["tidegate_jobs_running"].dec()
-        self._made["tidegate_jobs_finished_total"].labels("done" if done else "failed").inc()
+        """Count a job that ended, by its outcome."""
+        self._metrics["tidegate_jobs_running"].dec()
+        self._metrics["tidegate_jobs_finished_total"].labels("done" if done else "failed").inc()
 
     def observe_backup(self, finished_seconds: float, took_seconds: float, size_bytes: int) -> None:
-        """Note a finished backup; `finished_seconds` is since 1970. Also for the last one before a start."""
-        self._made["tidegate_backup_last_success_timestamp_seconds"].set(finished_seconds)
-        self._made["tidegate_backup_last_duration_seconds"].set(took_seconds)
-        self._made["tidegate_backup_last_size_bytes"].set(size_bytes)
+        """Record a finished backup; `finished_seconds` is since 1970."""
+        self._metrics["tidegate_backup_last_success_timestamp_seconds"].set(finished_seconds)
+        self._metrics["tidegate_backup_last_duration_seconds"].set(took_seconds)
+        self._metrics["tidegate_backup_last_size_bytes"].set(size_bytes)
 
     def count_backup_failure(self) -> None:
-        """Count a backup that failed or was given up."""
-        self._made["tidegate_backup_failures_total"].inc()
+        """Count a backup that failed or was aborted."""
+        self._metrics["tidegate_backup_failures_total"].inc()
 
     def count_scrape_error(self, part: str) -> None:
         """Count a part of a scrape that could not be read."""
-        self._made["tidegate_scrape_errors_total"].labels(part).inc()
+        self._metrics["tidegate_scrape_errors_total"].labels(part).inc()
 
     def render(self, more: Collector | None = None, accept: str = "") -> tuple[bytes, str]:
-        """Return all samples, those of `more` among them, and the content type that fits `accept`."""
-        # What is read now comes first: a part of it that fails is counted in what comes after.
+        """Return all samples, those of `more` too, and the content type that fits `accept`."""
+        # `more` is read first: if a part of it fails, that is counted in the registry's samples.
         read = list(more.collect()) if more is not None else []
         page = _Page([*read, *self.registry.collect()])
         if any(choice.partition(";")[0].strip() == OPENMETRICS for choice in accept.split(",")):
@@ -222,10 +240,23 @@ class Metrics:
             return openmetrics, CONTENT_TYPE_OPENMETRICS
         return generate_latest(page), CONTENT_TYPE_PLAIN_0_0_4
 
+    def _series_of(self, route: str, method: str, status: int) -> tuple[Counter, Histogram]:
+        """Return the series of a request's labels; those that stand for themselves are looked up once."""
+        labels = (
+            self._routes.fold(route or NO_ROUTE),
+            method if method in METHODS else OTHER,
+            str(status) if 100 <= status <= 599 else OTHER,
+        )
+        requests: Counter = self._metrics["tidegate_http_requests_total"].labels(*labels)
+        durations: Histogram = self._metrics["tidegate_http_request_duration_seconds"].labels(labels[0])
+        if labels == (route, method, str(status)):
+            self._requests[route, method, status] = requests, durations
+        return requests, durations
+
     def _of_tenant(self, what: str, known: dict[str, Counter], tenant: str) -> Counter:
         with self._lock:
             name = self.tenants.fold(tenant)
-            counter: Counter = self._made[f"tidegate_messages_{what}_total"].labels(name)
+            counter: Counter = self._metrics[f"tidegate_messages_{what}_total"].labels(name)
             if name == tenant:
                 known[tenant] = counter
         return counter
@@ -234,22 +265,22 @@ class Metrics:
         kind = table_kind.lower() if table_kind.lower() in TABLE_KINDS else OTHER
         with self._lock:
             name = self.tenants.fold(tenant)
-            counter: Counter = self._made["tidegate_rows_written_total"].labels(name, kind)
+            counter: Counter = self._metrics["tidegate_rows_written_total"].labels(name, kind)
             if name == tenant:
                 self._rows_written[tenant, table_kind] = counter
         return counter
 
 
 class StatementTurn:
-    """One statement: it waits, then runs, or leaves before its turn came."""
+    """One statement: it is queued, then runs, or leaves the queue."""
 
-    def __init__(self, made: dict[str, Any], seconds: Seconds) -> None:
-        self._waiting: Gauge = made["tidegate_sql_statements_waiting"]
-        self._running: Gauge = made["tidegate_sql_statements_running"]
-        self._durations: Histogram = made["tidegate_sql_statement_duration_seconds"]
+    def __init__(self, metrics: dict[str, Any], seconds: Seconds) -> None:
+        self._waiting: Gauge = metrics["tidegate_sql_statements_waiting"]
+        self._running: Gauge = metrics["tidegate_sql_statements_running"]
+        self._durations: Histogram = metrics["tidegate_sql_statement_duration_seconds"]
         self._seconds = seconds
         self._lock = threading.Lock()
-        self._waits = True
+        self._is_queued = True
         self._waiting.inc()
 
     def run(self, call: Callable[..., T], *arguments: Any) -> T:
@@ -263,15 +294,15 @@ class StatementTurn:
                 self._durations.observe(self._seconds() - began)
 
     def leave(self) -> None:
-        """Wait no longer; a second call does nothing."""
+        """Leave the queue; a second call does nothing."""
         with self._lock:
-            waited, self._waits = self._waits, False
-        if waited:
+            was_queued, self._is_queued = self._is_queued, False
+        if was_queued:
             self._waiting.dec()
 
 
 class _Page(Collector):
-    """What one scrape shows: samples without the moments of their making, which nobody asks for."""
+    """The samples of one scrape, without the `_created` ones."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = list(metrics)

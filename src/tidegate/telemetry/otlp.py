@@ -1,6 +1,6 @@
-"""Spans that are sent: OpenTelemetry's SDK with OTLP over HTTP; imported only when tracing is on.
+"""The export of spans with OpenTelemetry's SDK, OTLP over HTTP; imported only if tracing is enabled.
 
-Keeps a provider of its own and never touches OpenTelemetry's global one, so that a program which embeds
+It has a provider of its own and never touches OpenTelemetry's global one, so that a program which embeds
 Tidegate keeps its own tracing.
 """
 
@@ -26,26 +26,26 @@ from tidegate.settings import TracingSettings
 from tidegate.telemetry.redaction import redact
 from tidegate.telemetry.tracing import ATTRIBUTE_NAMES, Value
 
-# Ended spans that wait to be sent, some 2 MB; beyond it the oldest are dropped.
+# Ended spans that wait to be sent, some 2 MB; beyond that the oldest are dropped.
 QUEUE_SPANS_MAX = 4096
 BATCH_SPANS_MAX = 512
 SEND_INTERVAL_MS = 1000
 SEND_SECONDS_MAX = 5.0
-# What a stopping server gives to spans that were not sent yet.
+# Time that a stopping server has for spans that were not sent yet.
 STOP_SECONDS_MAX = 3.0
 HEADER = "traceparent"
 
 log = logging.getLogger(__name__)
 
 
-class Exporting:
-    """The running half of tracing; any thread."""
+class SpanExport:
+    """Makes and sends spans; any thread."""
 
     def __init__(self, settings: TracingSettings, service_name: str, version: str) -> None:
-        # The SDK says every failed attempt; `_TellingExporter` says the first.
+        # The SDK logs every failed attempt; `_LoggingExporter` logs the first.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         named = {"service.name": service_name, "service.version": version}
-        self._exporter = _TellingExporter(settings.endpoint_url)
+        self._exporter = _LoggingExporter(settings.endpoint_url)
         self._provider = TracerProvider(
             sampler=ParentBased(TraceIdRatioBased(settings.sample_ratio)),
             resource=Resource.create({name: value for name, value in named.items() if value}),
@@ -63,41 +63,41 @@ class Exporting:
         self._wire = TraceContextTextMapPropagator()
 
     def span(self, name: str, remote_parent: str | None, attributes: Mapping[str, Value]) -> SentSpan:
-        """Return a span that begins at its `with`."""
+        """Return a span that starts at its `with`."""
         return SentSpan(self, name, remote_parent, attributes)
 
     def begin(self, name: str, remote_parent: str | None, attributes: Mapping[str, Value]) -> Span:
-        """Begin a span: a child of the caller's, or of the one that is open here."""
+        """Start a span: a child of the remote one, or of the current one."""
         if remote_parent is None:
-            return self._tracer.start_span(name, None, SpanKind.INTERNAL, _named(attributes))
+            return self._tracer.start_span(name, None, SpanKind.INTERNAL, _otel_attributes(attributes))
         parent = self._wire.extract({HEADER: remote_parent})
-        return self._tracer.start_span(name, parent, SpanKind.SERVER, _named(attributes))
+        return self._tracer.start_span(name, parent, SpanKind.SERVER, _otel_attributes(attributes))
 
     def traceparent(self) -> str:
-        """Return the header that names the current span; empty when there is none."""
+        """Return the traceparent header of the current span; empty if there is none."""
         carrier: dict[str, str] = {}
         self._wire.inject(carrier)
         return carrier.get(HEADER, "")
 
     def stop(self) -> None:
-        """Send what waits; a collector that does not take it in time is left."""
+        """Send pending spans; give up if the collector does not accept them in time."""
         sending = threading.Thread(target=self._provider.shutdown, name="tidegate-last-spans", daemon=True)
         sending.start()
         sending.join(STOP_SECONDS_MAX)
         if sending.is_alive():
-            log.warning("the last spans were not sent in %g s", STOP_SECONDS_MAX)
+            log.warning("spans lost at stop, collector too slow seconds_max=%g", STOP_SECONDS_MAX)
             self._exporter.give_up()
 
 
 class SentSpan:
     """A span that will be sent; belongs to the task or thread that enters it."""
 
-    __slots__ = ("_attributes", "_exporting", "_name", "_open", "_remote_parent")
+    __slots__ = ("_attributes", "_export", "_name", "_open", "_remote_parent")
 
     def __init__(
-        self, exporting: Exporting, name: str, remote_parent: str | None, attributes: Mapping[str, Value]
+        self, export: SpanExport, name: str, remote_parent: str | None, attributes: Mapping[str, Value]
     ) -> None:
-        self._exporting = exporting
+        self._export = export
         self._name = name
         self._remote_parent = remote_parent
         self._attributes = attributes
@@ -105,10 +105,10 @@ class SentSpan:
 
     def set(self, **attributes: Value) -> None:
         if self._open is not None:
-            self._open[0].set_attributes(_named(attributes))
+            self._open[0].set_attributes(_otel_attributes(attributes))
 
     def __enter__(self) -> SentSpan:
-        begun = self._exporting.begin(self._name, self._remote_parent, self._attributes)
+        begun = self._export.begin(self._name, self._remote_parent, self._attributes)
         self._open = begun, attach(set_span_in_context(begun))
         return self
 
@@ -122,13 +122,13 @@ class SentSpan:
             return
         begun, token = self._open
         if error is not None:
-            _note_error(begun, error)
+            _record_error(begun, error)
         detach(token)
         begun.end()
 
 
-class _TellingExporter(SpanExporter):
-    """Sends spans; says once that the collector does not take them, and once that it does again."""
+class _LoggingExporter(SpanExporter):
+    """Sends spans; logs once that the collector does not accept them, and once that it does again."""
 
     def __init__(self, endpoint_url: str) -> None:
         self._endpoint_url = endpoint_url
@@ -138,27 +138,27 @@ class _TellingExporter(SpanExporter):
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         result = self._wire.export(spans)
-        worked = result is SpanExportResult.SUCCESS
-        if not worked and not self._away:
-            log.warning("spans are lost: %s does not take them", self._endpoint_url)
-        if worked and self._away:
-            log.info("spans are sent again")
-        self._away = not worked
+        is_sent = result is SpanExportResult.SUCCESS
+        if not is_sent and not self._away:
+            log.warning("spans lost, collector does not accept them endpoint=%s", self._endpoint_url)
+        if is_sent and self._away:
+            log.info("collector accepts spans again endpoint=%s", self._endpoint_url)
+        self._away = not is_sent
         return result
 
     def shutdown(self) -> None:
         self.give_up()
 
     def give_up(self) -> None:
-        """Stop an attempt that goes on; a second call does nothing."""
+        """Stop a running attempt; a second call does nothing."""
         if not self._stopped:
             self._stopped = True
             self._wire.shutdown()  # type: ignore[no-untyped-call]
 
 
-def _note_error(begun: Span, error: BaseException) -> None:
-    """Say what went wrong; a caller's mistake is no failure of ours."""
-    # Not record_exception: it would send the traceback, which nobody has redacted.
+def _record_error(begun: Span, error: BaseException) -> None:
+    """Record an error; a mistake of the client does not mark the span as failed."""
+    # Not record_exception: it would send the traceback unredacted.
     begun.set_attribute("error.type", type(error).__name__)
     if isinstance(error, TidegateError):
         begun.set_attribute(ATTRIBUTE_NAMES["status"], error.status)
@@ -166,7 +166,7 @@ def _note_error(begun: Span, error: BaseException) -> None:
         begun.set_status(Status(StatusCode.ERROR, redact(str(error))))
 
 
-def _named(attributes: Mapping[str, Value]) -> dict[str, Value]:
+def _otel_attributes(attributes: Mapping[str, Value]) -> dict[str, Value]:
     """Return attributes under their OpenTelemetry names, without secrets and without empty texts."""
     return {
         ATTRIBUTE_NAMES.get(name, f"tidegate.{name}"): redact(value) if isinstance(value, str) else value

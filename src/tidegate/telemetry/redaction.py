@@ -1,9 +1,9 @@
-"""Redaction: takes a text that is about to be written, gives it without secrets, keeps the ones it was told.
+"""Redaction of secrets in texts that are about to be written.
 
-Two nets: forms in which secrets appear (our tokens, bearer and cookie headers, one-time codes, passwords in
-settings and addresses), and the exact secrets of this program (`keep_secret`). They rather hide too much
-than too little. Every pattern begins with a fixed text or has a bounded reach, so that a long line costs
-time in proportion to its length.
+Secrets are found by their form (tokens of Tidegate, bearer and cookie headers, one-time codes, passwords in
+settings and URLs), and by their exact text where this process knows it (`keep_secret`). Rather too much is
+hidden than too little. Every pattern begins with a fixed text or has a bounded length, so that the time is
+linear in the length of a line.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable
 from urllib.parse import quote, quote_plus
 
 HIDDEN = "[hidden]"
-# Shorter ones are no secrets but words, and hiding those would blot out ordinary lines.
+# Shorter ones are words rather than secrets, and hiding them would garble ordinary lines.
 SECRET_CHARS_MIN = 6
 VALUE_CHARS_MAX = 512
-# A structure that is deeper, or that holds itself, is written as text from here on.
+# A structure that is nested deeper, or contains itself, is written as text from here on.
 DEPTH_MAX = 6
 
 # A value as people, Python and JSON write it: in quotes to the closing one, which has an end after it (one
@@ -36,46 +36,46 @@ SECRET_KEYS = frozenset(
 )
 
 
-def _kept_front(match: re.Match[str]) -> str:
+def _keep_prefix(match: re.Match[str]) -> str:
     return f"{match[1]}{HIDDEN}"
 
 
 _RULES: list[tuple[re.Pattern[str], Callable[[re.Match[str]], str]]] = [
-    # Our own tokens: the id is public and worth having, what follows is the secret.
-    (re.compile(r"(tg_[0-9a-f]{16}_)[A-Za-z0-9_-]+"), _kept_front),
+    # Tokens of Tidegate: the id is public and useful, the rest is the secret.
+    (re.compile(r"(tg_[0-9a-f]{16}_)[A-Za-z0-9_-]+"), _keep_prefix),
     # Headers: a value in quotes ends with them, one without with the line.
     (
         re.compile(rf"((?:authorization|cookie){_SEPARATOR})(?:{_QUOTED}|[^\n]+)", re.IGNORECASE),
-        _kept_front,
+        _keep_prefix,
     ),
-    (re.compile(rf"(tidegate_session{_SEPARATOR}){_VALUE}", re.IGNORECASE), _kept_front),
-    # `bearer token` in a sentence is left alone.
+    (re.compile(rf"(tidegate_session{_SEPARATOR}){_VALUE}", re.IGNORECASE), _keep_prefix),
+    # `bearer token` in a sentence stays.
     (
         re.compile(r"(bearer(?:\s+|%20|\+))(?!tokens?(?:[\s.,;:)]|$))[^\s'\"<>,;\\]+", re.IGNORECASE),
-        _kept_front,
+        _keep_prefix,
     ),
-    # The code of a one-time link; a number of three digits is the code that a program ended with.
+    # The code of a one-time link; a number of three digits is an exit code.
     (
         re.compile(
             r"((?:(?<!\w)|(?<=%3f)|(?<=%26))code(?:=|%3d))(?!\d{1,3}\b)[^\s&'\"<>#),;]+", re.IGNORECASE
         ),
-        _kept_front,
+        _keep_prefix,
     ),
     (
         re.compile(
             rf"((?:passw(?:or)?d|passphrase|pwd|secret|api_?key)\\*['\"]?\s*[:=]\s*){_VALUE}", re.IGNORECASE
         ),
-        _kept_front,
+        _keep_prefix,
     ),
-    # `token: wrong` in a sentence is left alone; `token=…` and `"token": …` are not.
-    (re.compile(rf"(token(?:\\*['\"]\s*[:=]|=|%3d)\s*){_VALUE}", re.IGNORECASE), _kept_front),
+    # `token: wrong` in a sentence stays; `token=…` and `"token": …` are hidden.
+    (re.compile(rf"(token(?:\\*['\"]\s*[:=]|=|%3d)\s*){_VALUE}", re.IGNORECASE), _keep_prefix),
     # scheme://user:password@host, up to the last @ of the word: passwords hold anything.
     (
         re.compile(rf"(://[^\s/:@]{{0,128}}:)\S{{1,{VALUE_CHARS_MAX}}}@"),
         lambda match: f"{match[1]}{HIDDEN}@",
     ),
 ]
-# A line without one of these has nothing for the rules; most lines are let through by this one look.
+# A line without one of these matches no rule; most lines need only this check.
 _HINTS = re.compile(
     r"tg_|authorization|cookie|tidegate_session|bearer|code|passw|passphrase|pwd|secret|api_?key|token|://",
     re.IGNORECASE,
@@ -83,7 +83,7 @@ _HINTS = re.compile(
 
 
 class KnownSecrets:
-    """Exact secrets, in the forms in which they may be written; any thread."""
+    """Exact secrets, in all encodings in which they may be written; any thread."""
 
     def __init__(self) -> None:
         self._forms: set[str] = set()
@@ -91,7 +91,7 @@ class KnownSecrets:
         self._lock = threading.Lock()
 
     def keep(self, text: str) -> None:
-        """Hide this text from now on; one that is shorter than SECRET_CHARS_MIN is let be."""
+        """Hide this text from now on, unless it is shorter than SECRET_CHARS_MIN."""
         if len(text) < SECRET_CHARS_MIN:
             return
         with self._lock:
@@ -102,7 +102,7 @@ class KnownSecrets:
             self._pattern = re.compile("|".join(map(re.escape, longest)))
 
     def hide(self, text: str) -> str:
-        """Return the text without them."""
+        """Return a text without these secrets."""
         return text if self._pattern is None else self._pattern.sub(HIDDEN, text)
 
 
@@ -110,7 +110,7 @@ _known = KnownSecrets()
 
 
 def keep_secret(text: str) -> None:
-    """Hide an exact text in everything that this program logs from now on."""
+    """Hide an exact text in everything that this process logs from now on."""
     _known.keep(text)
 
 
@@ -119,13 +119,13 @@ def redact(text: str) -> str:
     text = _known.hide(text)
     if _HINTS.search(text) is None:
         return text
-    for pattern, instead in _RULES:
-        text = pattern.sub(instead, text)
+    for pattern, replacement in _RULES:
+        text = pattern.sub(replacement, text)
     return text
 
 
 def redact_value(key: str, value: object, depth: int = 0) -> object:
-    """Return a value of a structured line without secrets: by its key, by what it says, and inside of it."""
+    """Return a value of a structured line without secrets: by its key, by its text, and inside it."""
     if key.lower() in SECRET_KEYS:
         return HIDDEN
     if value is None or isinstance(value, (bool, int, float)):

@@ -1,8 +1,9 @@
-"""Tracing: takes names and attributes, gives OpenTelemetry spans when it is on and one empty object when not.
+"""Tracing: OpenTelemetry spans, if it is enabled.
 
-Off is the default, and then nothing of OpenTelemetry is imported and `span` gives back the same empty object
-each time. On, ended spans wait in a bounded queue for a thread that sends them; a collector that is slow or
-away costs spans, never a request. Any thread or task may make spans; one made inside another is its child.
+It is disabled by default: then OpenTelemetry is not imported, and `span` returns the same empty object each
+time. Otherwise ended spans wait in a bounded queue for a thread that sends them; a collector that is slow or
+unavailable costs spans, never a request. Any thread or task may make spans; one made inside another is its
+child.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from tidegate.errors import StartRefused
 from tidegate.settings import TracingSettings
 
 if TYPE_CHECKING:
-    from tidegate.telemetry.otlp import Exporting
+    from tidegate.telemetry.otlp import SpanExport
 
 Value = str | int | float | bool
-# What our short words are called in OpenTelemetry's conventions; any other becomes `tidegate.<word>`.
+# OpenTelemetry's names of attributes; any other becomes `tidegate.<name>`.
 ATTRIBUTE_NAMES = {
     "route": "http.route",
     "method": "http.request.method",
@@ -29,14 +30,14 @@ ATTRIBUTE_NAMES = {
 INSTALL_HINT = "pip install 'tidegate[tracing]', or leave tracing.endpoint_url empty."
 
 
-class Span(Protocol):
-    """A stretch of work, from `with` to its end; an error that leaves it is noted."""
+class TraceSpan(Protocol):
+    """A span, from the start of its `with` to the end; an error that leaves it is recorded."""
 
     def set(self, **attributes: Value) -> None:
-        """Add what became known on the way."""
+        """Add attributes that became known meanwhile."""
         ...
 
-    def __enter__(self) -> Span: ...
+    def __enter__(self) -> TraceSpan: ...
 
     def __exit__(
         self,
@@ -47,14 +48,14 @@ class Span(Protocol):
 
 
 class _NoSpan:
-    """A span of nothing; the one that everyone shares while tracing is off."""
+    """The empty span, shared by all callers while tracing is disabled."""
 
     __slots__ = ()
 
     def set(self, **attributes: Value) -> None:  # noqa: ARG002
         return None
 
-    def __enter__(self) -> Span:
+    def __enter__(self) -> TraceSpan:
         return self
 
     def __exit__(
@@ -67,47 +68,47 @@ class _NoSpan:
 
 
 NO_SPAN = _NoSpan()
-_exporting: Exporting | None = None
+_export: SpanExport | None = None
 
 
 def start_tracing(settings: TracingSettings, service_name: str, version: str = "") -> None:
-    """Begin to send spans when an endpoint is set; StartRefused when the packages for it are not there."""
-    global _exporting  # noqa: PLW0603 - one for the program, as the log is
+    """Start to send spans if an endpoint is set; raise StartRefused if the packages are not installed."""
+    global _export  # noqa: PLW0603 - one for the process, as the log is
     if not settings.endpoint_url:
         return
     try:
-        from tidegate.telemetry.otlp import Exporting
+        from tidegate.telemetry.otlp import SpanExport
     except ImportError as problem:
         reason = f"Tracing is on (tracing.endpoint_url), but '{problem.name}' is not installed."
         raise StartRefused(reason=reason, hint=INSTALL_HINT) from problem
     stop_tracing()
-    _exporting = Exporting(settings, service_name, version)
+    _export = SpanExport(settings, service_name, version)
 
 
 def stop_tracing() -> None:
-    """Send what waits, for a few seconds at most, and stop; does nothing when tracing is off."""
-    global _exporting
-    ending, _exporting = _exporting, None
+    """Send pending spans, for a few seconds at most, and stop; does nothing if tracing is disabled."""
+    global _export
+    ending, _export = _export, None
     if ending is not None:
         ending.stop()
 
 
 def is_tracing() -> bool:
-    """Return whether spans are sent; for a caller that would do work only to describe one."""
-    return _exporting is not None
+    """True if spans are sent; for callers that would work only to describe one."""
+    return _export is not None
 
 
-def span(name: str, remote_parent: str | None = None, **attributes: Value) -> Span:
+def span(name: str, remote_parent: str | None = None, **attributes: Value) -> TraceSpan:
     """Return a span to use with `with`.
 
-    A door gives `remote_parent`, the traceparent header of whoever asked, empty where there is none; one that
-    cannot be read counts as none.
+    `remote_parent` is the traceparent header of a request, empty where there is none; an invalid one counts
+    as none.
     """
-    if _exporting is None:
+    if _export is None:
         return NO_SPAN
-    return _exporting.span(name, remote_parent, attributes)
+    return _export.span(name, remote_parent, attributes)
 
 
 def traceparent() -> str:
-    """Return the W3C traceparent of the span that is open here, for a call to others; empty without one."""
-    return "" if _exporting is None else _exporting.traceparent()
+    """Return the W3C traceparent of the current span, for requests to others; empty without one."""
+    return "" if _export is None else _export.traceparent()

@@ -16,7 +16,7 @@ from tests.sdk.consuming import group_of, payloads, wait_until
 from tests.sdk.faults import faulty_server
 from tests.sdk.running import BOTH, Count, Run, program, run_blocking
 from tidegate.errors import RequestInvalid, TopicNotFound
-from tidegate.sdk.types import Message
+from tidegate.sdk.types import MessageDict
 from tidegate.testing.server import RunningServer
 
 QUICK = tidegate.Retry(attempts=3, first_ms=0)
@@ -37,7 +37,7 @@ def test_every_message_is_answered_and_keeps_its_key(
 ) -> None:
     count = Count(8)
 
-    def work(agent: Any, message: Message) -> object:
+    def work(agent: Any, message: MessageDict) -> object:
         count(agent, message)
         return {"double": message["payload"] * 2} if message["payload"] else None
 
@@ -55,7 +55,7 @@ def test_what_fails_is_tried_again_and_given_up_with_its_reason(
 ) -> None:
     count = Count(7 + 2 + 3)
 
-    def work(agent: Any, message: Message) -> None:
+    def work(agent: Any, message: MessageDict) -> None:
         count(agent, message)
         if message["payload"] == 2 and message["deliveries"] == 1:
             raise ValueError("not yet")
@@ -82,7 +82,7 @@ def test_several_are_worked_on_at_once(
     together = threading.Barrier(4, timeout=90)
     count = Count(8)
 
-    def work(agent: Any, message: Message) -> None:
+    def work(agent: Any, message: MessageDict) -> None:
         together.wait()
         count(agent, message)
 
@@ -92,7 +92,7 @@ def test_several_are_worked_on_at_once(
 
 
 def test_a_stop_waits_for_what_is_in_work(server: RunningServer, client: tidegate.Client, topic: str) -> None:
-    def work(agent: Any, message: Message) -> object:
+    def work(agent: Any, message: MessageDict) -> object:
         agent.stop()
         wait_until(lambda: group_of(client, topic, "ai")["inFlight"] <= 1)
         return "late"
@@ -108,7 +108,7 @@ def test_an_answer_whose_acknowledgement_was_lost_is_not_published_twice(
     """A message that is given again after its answer was stored, with another answer the second time."""
     seen: list[int] = []
 
-    def work(agent: Any, message: Message) -> object:
+    def work(agent: Any, message: MessageDict) -> object:
         seen.append(message["payload"])
         agent.stop()
         return {"try": len(seen)}
@@ -129,7 +129,7 @@ def test_a_lost_answer_of_the_server_publishes_nothing_twice(
         with tidegate.connect(faulty.url, token=server.token) as through:
             agent = through.topic(topic).agent("ai", answers=f"{topic}_answers", workers=1)
 
-            def work(message: Message) -> object:
+            def work(message: MessageDict) -> object:
                 agent.stop()
                 faulty.script += ["lose"] * 2
                 return "once"
@@ -165,7 +165,7 @@ def test_what_a_killed_agent_had_comes_again_to_another(
         begun = {int(output.readline()), int(output.readline())}
     count = Count(8)
 
-    def work(agent: Any, message: Message) -> object:
+    def work(agent: Any, message: MessageDict) -> object:
         count(agent, message)
         return message["payload"]
 
@@ -181,7 +181,7 @@ def test_a_cancelled_agent_gives_everything_back(
     async def scene() -> None:
         begun = asyncio.Event()
 
-        async def work(message: Message) -> None:
+        async def work(message: MessageDict) -> None:
             begun.set()
             await asyncio.sleep(3600)
 

@@ -14,8 +14,8 @@ from tests.sdk.consuming import payloads
 from tests.sdk.faults import Chosen, Say, faulty_server
 from tests.sdk.running import BOTH, Count, Run, run_blocking
 from tidegate.errors import Forbidden, RequestInvalid, TokenWrong, TopicNotFound
-from tidegate.sdk.agent_policy import what_next
-from tidegate.sdk.types import Message
+from tidegate.sdk.agent_policy import describe_outcome
+from tidegate.sdk.types import MessageDict
 from tidegate.testing.server import RunningServer
 
 # A message that fails once is a dead letter.
@@ -40,10 +40,10 @@ def reader(server: RunningServer, client: tidegate.Client) -> Iterator[tidegate.
         yield connected
 
 
-def answering(agent: Any) -> Callable[[Message], object]:
+def answering(agent: Any) -> Callable[[MessageDict], object]:
     """Return a function that answers; an agent that comes to the last message ends without an error."""
 
-    def answer(message: Message) -> object:
+    def answer(message: MessageDict) -> object:
         if message["payload"] == 2:
             agent.stop()
         return message["payload"]
@@ -70,7 +70,7 @@ def test_answers_that_the_token_may_not_publish_end_the_agent_and_nothing_is_dea
 def test_a_topic_of_answers_that_is_deleted_ends_the_agent_and_nothing_is_dead(
     run: Run, server: RunningServer, client: tidegate.Client, topic: str
 ) -> None:
-    def work(agent: Any, message: Message) -> object:
+    def work(agent: Any, message: MessageDict) -> object:
         if message["payload"] == 0:
             client.topics.delete(f"{topic}_answers")
         return answering(agent)(message)
@@ -99,7 +99,7 @@ def test_a_topic_of_answers_that_is_made_anew_gets_answers_anew(
     for _ in range(2):
         count = Count(3)
 
-        def work(agent: Any, message: Message, count: Count = count) -> object:
+        def work(agent: Any, message: MessageDict, count: Count = count) -> object:
             count(agent, message)
             return message["payload"]
 
@@ -111,11 +111,11 @@ def test_a_topic_of_answers_that_is_made_anew_gets_answers_anew(
         client.topic(topic).reset("ai", "earliest")
 
 
-async def waits(_message: Message) -> None:
+async def waits(_message: MessageDict) -> None:
     """Do what only the other client can run."""
 
 
-def yields(_message: Message) -> Iterator[int]:
+def yields(_message: MessageDict) -> Iterator[int]:
     yield 1
 
 
@@ -138,7 +138,7 @@ def test_the_log_says_which_message_failed_and_what_becomes_of_it(
 ) -> None:
     count = Count(4)
 
-    def work(agent: Any, message: Message) -> None:
+    def work(agent: Any, message: MessageDict) -> None:
         count(agent, message)
         if message["payload"] == 0:
             raise ValueError("not now" if message["deliveries"] == 1 else "never")
@@ -150,11 +150,14 @@ def test_the_log_says_which_message_failed_and_what_becomes_of_it(
     dead = f"it is a dead letter now, in {topic}.dead"
     ids = [message["messageId"] for message in client.topic(topic).consume()["messages"]]
     ours = [record for record in caplog.records if record.name == "tidegate.agent"]
-    said = [record.getMessage() for record in ours]
-    assert sorted(said) == [
-        f"{topic} 0:0 (message {ids[0]}, delivery 1) failed: again in 0.05 s",
-        f"{topic} 0:0 (message {ids[0]}, delivery 2) failed: {dead}",
-        f"{topic} 0:1 (message {ids[1]}, delivery 1) is rejected (not for us): {dead}",
+    lines = [record.getMessage() for record in ours]
+    first, second = (
+        f"topic={topic} partition=0 offset={offset} message={ids[offset]} delivery=" for offset in (0, 1)
+    )
+    assert sorted(lines) == [
+        f"message failed {first}1 next='again in 0.05 s'",
+        f"message failed {first}2 next='{dead}'",
+        f"message rejected {second}1 reason='not for us' next='{dead}'",
     ]
     raised = [str(record.exc_info[1]) for record in ours if record.exc_info]
     assert raised == ["not now", "never"]
@@ -163,8 +166,8 @@ def test_the_log_says_which_message_failed_and_what_becomes_of_it(
 def test_what_becomes_of_a_message_whose_failure_could_not_be_told(topic: str) -> None:
     message: Any = {"topic": topic}
     body = {"delayMs": 2_000}
-    assert what_next(message, body, {"dead": 0}) == "again in 2 s"
-    assert what_next(message, {}, {"dead": 0}) == "again at once"
-    assert what_next(message, body, TokenWrong()) == "again when its lease ends"
-    assert what_next(message, body, TopicNotFound(topic=topic)) == "its topic or its group is gone"
-    assert what_next(message, body, None) == "its lease is over, others may have it"
+    assert describe_outcome(message, body, {"dead": 0}) == "again in 2 s"
+    assert describe_outcome(message, {}, {"dead": 0}) == "again at once"
+    assert describe_outcome(message, body, TokenWrong()) == "again when its lease ends"
+    assert describe_outcome(message, body, TopicNotFound(topic=topic)) == "its topic or its group is gone"
+    assert describe_outcome(message, body, None) == "its lease is over, others may have it"

@@ -32,7 +32,7 @@ def test_topics_from_making_to_deleting(server: RunningServer) -> None:
         assert page["messages"][0]["messageId"] == places[0]["messageId"]
         rest = await topic.consume({"offsets": page["nextOffsets"]})
         assert [message["payload"] for message in rest["messages"]] == [None]
-        assert topic.name in [listed["name"] for listed in await client.topics.list()]
+        assert topic.name in [list_all["name"] for list_all in await client.topics.list()]
         await client.topics.delete(topic.name)
         with pytest.raises(TopicNotFound) as caught:
             await topic.consume()

@@ -19,10 +19,10 @@ from tests.sdk.consuming import BOTH, Where, consume_blocking, group_of, payload
 from tests.sdk.faults import faulty_server
 from tidegate.errors import LeaseLost, RequestInvalid, TopicNotFound
 from tidegate.sdk import leases
-from tidegate.sdk.types import Message
+from tidegate.sdk.types import MessageDict
 from tidegate.testing.server import RunningServer
 
-Consume = Callable[..., list[Message]]
+Consume = Callable[..., list[MessageDict]]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_a_message_is_done_when_the_next_is_asked_for_and_break_gives_the_rest_b
 def test_an_exception_gives_its_message_back_to_come_later_and_the_others_at_once(
     consume: Consume, where: Where, client: tidegate.Client
 ) -> None:
-    def fail(_consumer: object, message: Message) -> None:
+    def fail(_consumer: object, message: MessageDict) -> None:
         if message["payload"] == 2:
             raise ValueError("cannot do 2")
 
@@ -72,7 +72,7 @@ def test_an_exception_gives_its_message_back_to_come_later_and_the_others_at_onc
 def test_what_failed_comes_again_with_its_count_and_ends_as_a_dead_letter(
     consume: Consume, where: Where, client: tidegate.Client
 ) -> None:
-    def fail(_consumer: object, message: Message) -> None:
+    def fail(_consumer: object, message: MessageDict) -> None:
         raise ValueError("never")
 
     retry = tidegate.Retry(attempts=3, first_ms=0)
@@ -90,7 +90,7 @@ def test_what_failed_comes_again_with_its_count_and_ends_as_a_dead_letter(
 def test_an_end_of_the_program_is_no_failure_of_the_message(
     where: Where, client: tidegate.Client, problem: type[BaseException]
 ) -> None:
-    def end(_consumer: object, message: Message) -> None:
+    def end(_consumer: object, message: MessageDict) -> None:
         if message["payload"] == 1:
             raise problem
 
@@ -131,7 +131,7 @@ def test_a_cancelled_task_gives_everything_back(where: Where, client: tidegate.C
 def test_stop_ends_the_loop_after_the_message_in_work(
     consume: Consume, where: Where, client: tidegate.Client
 ) -> None:
-    def stop(consumer: Any, message: Message) -> None:
+    def stop(consumer: Any, message: MessageDict) -> None:
         if message["payload"] == 3:
             consumer.stop()
             # What waits is given back before the message in work is done.
@@ -144,7 +144,7 @@ def test_stop_ends_the_loop_after_the_message_in_work(
 
 @BOTH
 def test_stop_wakes_a_consumer_that_waits(consume: Consume, where: Where, client: tidegate.Client) -> None:
-    def stop_soon(consumer: Any, message: Message) -> None:
+    def stop_soon(consumer: Any, message: MessageDict) -> None:
         if message["payload"] == 9:
             threading.Timer(0.1, consumer.stop).start()
 
@@ -153,7 +153,7 @@ def test_stop_wakes_a_consumer_that_waits(consume: Consume, where: Where, client
 
 
 def test_a_signal_may_stop_it_wherever_it_interrupts(where: Where) -> None:
-    given: list[Message] = []
+    given: list[MessageDict] = []
     with tidegate.connect(where.url, token=where.token) as client:
         consumer = client.topic(where.topic).consumer("g", wait_ms=100)
         before = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop())
@@ -276,7 +276,7 @@ def test_leases_are_extended_while_the_body_runs(
         def extensions() -> int:
             return sum(seen.path.endswith("/extend") for seen in list(faulty.seen))
 
-        def slow(_consumer: object, message: Message) -> bool:
+        def slow(_consumer: object, message: MessageDict) -> bool:
             if message["payload"] == 0:
                 over = time.monotonic() + lease_ms / 1000 + 0.5
                 wait_until(lambda: extensions() >= 4 and time.monotonic() > over)
@@ -299,7 +299,7 @@ def test_what_retention_took_is_told(
     with caplog.at_level(logging.WARNING), topic.consumer("g", wait_ms=100) as consumer:
         assert next(iter(consumer))["payload"] == "after"
         assert sum(consumer.missed.values()) >= 9
-    assert "missed" in caplog.text
+    assert "messages removed before they were fetched" in caplog.text
 
 
 def test_batches_are_tables_that_are_done_one_by_one(where: Where, client: tidegate.Client) -> None:

@@ -27,10 +27,10 @@ from tests.sdk.consuming import (
 from tests.sdk.faults import Chosen, FaultyServer, Say, faulty_server
 from tidegate.errors import ServerNotRunning, TopicNotFound
 from tidegate.sdk import leases
-from tidegate.sdk.types import Message
+from tidegate.sdk.types import MessageDict
 from tidegate.testing.server import RunningServer, running_server
 
-Consume = Callable[..., list[Message]]
+Consume = Callable[..., list[MessageDict]]
 
 
 @pytest.fixture
@@ -77,13 +77,13 @@ def test_a_lease_that_is_lost_while_its_message_is_in_work_is_told_and_not_ackno
     monkeypatch.setattr(leases, "EXTEND_AFTER", 500 / lease_ms)  # soon, so that the loss is noticed
     stolen: list[str] = []
 
-    def steal(_consumer: object, message: Message) -> bool:
+    def steal(_consumer: object, message: MessageDict) -> bool:
         if message["payload"] == 0 and not stolen:
             # A reset takes the lease away, and someone else is given the message in work.
             client.topic(topic).reset("g", "earliest")
             page = client.topic(topic).consume(group="g", member="thief", limit=2, lease_ms=lease_ms)
             stolen.extend(str(taken["lease"]) for taken in page["messages"])
-            wait_until(lambda: "is lost" in caplog.text)
+            wait_until(lambda: "message in work lost" in caplog.text)
         return bool(message["payload"] == 9)
 
     with faulty_server(upstream=server.url) as faulty, caplog.at_level(logging.WARNING):
@@ -98,14 +98,14 @@ def test_a_lease_that_is_lost_while_its_message_is_in_work_is_told_and_not_ackno
 def test_messages_that_are_done_too_late_are_told(
     server: RunningServer, client: tidegate.Client, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def reset(_consumer: object, message: Message) -> bool:
+    def reset(_consumer: object, message: MessageDict) -> bool:
         if message["payload"] == 0 and message["deliveries"] == 1:
             client.topic(topic).reset("g", {"offset": 5})
         return bool(message["payload"] == 9)
 
     with caplog.at_level(logging.WARNING):
         consume_blocking(Where(server.url, server.token, topic), reset, prefetch=0)
-    assert "done after their leases ended" in caplog.text
+    assert "messages done after their leases ended" in caplog.text
 
 
 def test_an_error_for_good_ends_the_loop(client: tidegate.Client, topic: str) -> None:
@@ -128,7 +128,7 @@ def test_what_is_said_of_messages_whose_topic_or_group_was_deleted_is_true(
             client.topics.delete(topic)
         else:
             client.topic(topic).delete_group("g")
-    assert "1 messages are held no more, there is nothing to nack" in caplog.text
+    assert "messages no longer held verb=nack count=1" in caplog.text
     assert "come again" not in caplog.text
 
 
@@ -176,7 +176,7 @@ def test_consumers_go_on_over_a_kill_of_the_server(tmp_path: Path) -> None:
         agent = topic.agent("ai", answers="faults.answers", workers=2, lease_ms=10_000)
         consumer = topic.consumer("g", wait_ms=WAIT_MS, limit=5, lease_ms=10_000)
 
-        def work(message: Message) -> object:
+        def work(message: MessageDict) -> object:
             if message["payload"] == 20:
                 is_back.wait(SECONDS_MAX)  # the server is away while this is worked on
             return message["payload"]

@@ -11,11 +11,11 @@ import tidegate
 from tests.sdk.consuming import group_of
 from tests.sdk.faults import Say, faulty_server
 from tidegate.errors import GroupNotFound, LeaseLost, OffsetOutOfRange, TopicExists
-from tidegate.sdk.types import MessagePage
+from tidegate.sdk.types import MessagePageDict
 from tidegate.testing.server import RunningServer
 
 
-def leases(page: MessagePage) -> list[str]:
+def leases(page: MessagePageDict) -> list[str]:
     return [str(message["lease"]) for message in page["messages"]]
 
 

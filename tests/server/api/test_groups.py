@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tests.server.group_client import Group, code, leases, offsets, publish
-from tidegate.server.openapi import schemas
+from tidegate.model.wire.topics import TopicChangeResponse
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -256,7 +256,7 @@ def test_added_partitions_lose_no_message_of_a_group(
     group = Group(http, new_topic(1))
     group.take(100, **{"from": "latest"})
     answer = http.patch(f"/api/v1/topics/{group.topic}", json={"partitions": 3, "retentionSeconds": 60})
-    changed = msgspec.json.decode(answer.content, type=schemas.TopicChanged)
+    changed = msgspec.json.decode(answer.content, type=TopicChangeResponse)
     assert len(changed.partitions) == 3 and "order of a key" in (changed.notice or "")
     for partition in range(3):
         publish(http, group.topic, 1, partition=partition)
@@ -281,6 +281,22 @@ def test_description_of_a_group_tells_who_holds_what(http: httpx.Client, pair: A
     (part,) = shown["partitions"]
     assert (part["start"], part["position"], part["next"], part["end"]) == (0, 1, 3, 6)
     assert part["lastDelivered"]["offset"] == 2 and part["lastAcked"]["offset"] == 0
+
+
+def test_description_of_a_group_has_its_counters(http: httpx.Client, pair: Any) -> None:
+    def counted() -> list[int]:
+        shown = a.shown()
+        return [shown[name] for name in ("delivered", "redelivered", "acked", "nacked")]
+
+    a, b = pair
+    publish(http, a.topic, 6)
+    held = a.take(2)
+    a.done("ack", leases=leases(held)[:1])
+    assert counted() == [2, 0, 1, 0]
+    b.done("nack", leases=leases(b.take(1)))
+    assert counted() == [3, 0, 1, 1]
+    b.take(1)
+    assert counted() == [4, 1, 1, 1]
 
 
 def test_arrow_answer_carries_leases(http: httpx.Client, pair: Any) -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import NoReturn
 
 import httpx
+import msgspec
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tidegate.model.timeranges import format_time
+from tidegate.model.wire.status import WorkerReport
 from tidegate.server.api.metrics import render
-from tidegate.server.runtime.runtime import Running, WorkerReport, open_running
+from tidegate.server.runtime.runtime import ReceivedReport, Runtime, open_runtime
 from tidegate.settings import load_settings
 from tidegate.storage.home.home import Home
 from tidegate.telemetry.metric_families import FAMILIES, PIPELINE_LABELS_MAX, SCRAPE_PARTS
@@ -39,11 +41,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def running(tmp_path: Path) -> Iterator[Running]:
+def running(tmp_path: Path) -> Iterator[Runtime]:
     """Open the parts of a server without its door."""
     home = Home.open(tmp_path / "home", lambda: secrets.token_urlsafe(32))
     loop = asyncio.new_event_loop()
-    opened = open_running(load_settings(None, {}), home, ManualClock(), loop)
+    opened = open_runtime(load_settings(None, {}), home, ManualClock(), loop)
     try:
         yield opened
     finally:
@@ -64,14 +66,14 @@ def types(text: bytes) -> list[str]:
     return [line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE")]
 
 
-def test_every_family_is_in_a_scrape_once(running: Running) -> None:
-    running.worker = WorkerReport(report([pipeline("p")]), running.clock.monotonic_seconds())
-    found = types(render(running))
+def test_every_family_is_in_a_scrape_once(running: Runtime) -> None:
+    running.worker = received(report([pipeline("p")]), running.clock.monotonic_seconds())
+    found = types(render(running)[0])
     assert sorted(found) == sorted(family.name for family in FAMILIES)
 
 
-def test_a_new_server_without_a_worker_says_so(running: Running) -> None:
-    found = samples(render(running))
+def test_a_new_server_without_a_worker_says_so(running: Runtime) -> None:
+    found = samples(render(running)[0])
     assert found["tidegate_worker_up"] == 0
     assert found["tidegate_topics"] == 0
     assert found["tidegate_catalog_up"] == 1
@@ -81,23 +83,23 @@ def test_a_new_server_without_a_worker_says_so(running: Running) -> None:
     assert found["tidegate_process_open_files"] > 0
     assert found["tidegate_uptime_seconds"] >= 0
     assert [value for name, value in found.items() if name.startswith("tidegate_build_info")] == [1]
-    assert set(types(render(running))) == {family.name for family in FAMILIES} - NOT_AT_ONCE - {
+    assert set(types(render(running)[0])) == {family.name for family in FAMILIES} - NOT_AT_ONCE - {
         family.name for family in FAMILIES if family.name.startswith("tidegate_pipeline_")
     }
 
 
 @pytest.mark.parametrize("part", SCRAPE_PARTS)
 def test_a_part_that_fails_is_counted_and_the_others_are_there(
-    running: Running, part: str, monkeypatch: pytest.MonkeyPatch
+    running: Runtime, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tidegate.server.api import metrics as module
 
-    def broken(_running: Running) -> NoReturn:
+    def broken(_running: Runtime) -> NoReturn:
         raise OSError("the disk is gone")
 
-    whole = set(types(render(running)))
+    whole = set(types(render(running)[0]))
     monkeypatch.setitem(module._PARTS, part, broken)
-    scraped = render(running)
+    scraped = render(running)[0]
     left = set(types(scraped))
     assert left < whole
     assert len(left) > len(whole) / 2
@@ -106,10 +108,10 @@ def test_a_part_that_fails_is_counted_and_the_others_are_there(
     assert sum(others.values()) == 1
 
 
-def test_an_engine_folder_that_is_gone_breaks_no_scrape(running: Running, tmp_path: Path) -> None:
+def test_an_engine_folder_that_is_gone_breaks_no_scrape(running: Runtime, tmp_path: Path) -> None:
     (tmp_path / "home" / "engine").rename(tmp_path / "elsewhere")
     try:
-        found = samples(render(running))
+        found = samples(render(running)[0])
     finally:
         (tmp_path / "elsewhere").rename(tmp_path / "home" / "engine")
     assert found["tidegate_scrape_errors_total part=engine"] == 1
@@ -131,10 +133,14 @@ def report(pipelines: list[dict[str, object]]) -> dict[str, object]:
     return {"pid": 1, "state": "running", "memoryBytes": 123, **disk, "pipelines": pipelines}
 
 
-def test_pipelines_show_their_state_and_counts(running: Running) -> None:
+def received(content: dict[str, object], at_seconds: float) -> ReceivedReport:
+    return ReceivedReport(msgspec.convert(content, WorkerReport), at_seconds)
+
+
+def test_pipelines_show_their_state_and_counts(running: Runtime) -> None:
     said = report([pipeline("orders"), pipeline("clicks", "failed"), pipeline("odd", "thinking")])
-    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
-    found = samples(render(running))
+    running.worker = received(said, running.clock.monotonic_seconds())
+    found = samples(render(running)[0])
     assert (found["tidegate_worker_up"], found["tidegate_worker_memory_bytes"]) == (1, 123)
     assert found["tidegate_pipeline_state pipeline=orders state=running"] == 1
     assert found["tidegate_pipeline_state pipeline=orders state=failed"] == 0
@@ -146,10 +152,10 @@ def test_pipelines_show_their_state_and_counts(running: Running) -> None:
     assert "tidegate_pipeline_lag_messages pipeline=orders" not in found  # it is not known
 
 
-def test_the_state_of_all_operators_of_a_pipeline_is_added_up(running: Running) -> None:
+def test_the_state_of_all_operators_of_a_pipeline_is_added_up(running: Runtime) -> None:
     said = report([pipeline("orders", operators=[operator("sessions"), operator("totals")])])
-    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
-    found = samples(render(running))
+    running.worker = received(said, running.clock.monotonic_seconds())
+    found = samples(render(running)[0])
     assert found["tidegate_pipeline_state_bytes pipeline=orders"] == 800
     assert found["tidegate_pipeline_state_entries pipeline=orders"] == 20
     assert found["tidegate_pipeline_checkpoint_bytes pipeline=orders"] == 1800
@@ -163,12 +169,12 @@ def dedup(**changed: object) -> dict[str, object]:
     return {**figures, **filters, "reads": 40, "lookupSeconds": 0.5, "streamTime": None, **changed}
 
 
-def test_deduplication_is_added_up_by_pipeline(running: Running) -> None:
+def test_deduplication_is_added_up_by_pipeline(running: Runtime) -> None:
     """Case 25: duplicates, state size, read latency and filters under our names."""
     operators = [{**operator("orders"), "dedup": dedup()}, {**operator("clicks"), "dedup": dedup(unique=10)}]
     said = report([pipeline("p", operators=[*operators, operator("other")]), pipeline("plain")])
-    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
-    found = samples(render(running))
+    running.worker = received(said, running.clock.monotonic_seconds())
+    found = samples(render(running)[0])
     of = {name.removeprefix("tidegate_pipeline_dedup_"): value for name, value in found.items()}
     assert (of["unique_total pipeline=p"], of["duplicates_total pipeline=p"]) == (1000, 20)
     assert (of["late_total pipeline=p"], of["keys pipeline=p"], of["bytes pipeline=p"]) == (6, 1980, 60_000)
@@ -186,33 +192,33 @@ def test_deduplication_is_added_up_by_pipeline(running: Running) -> None:
     )
 
 
-def test_the_lag_of_the_stream_is_that_of_the_operator_furthest_behind(running: Running) -> None:
+def test_the_lag_of_the_stream_is_that_of_the_operator_furthest_behind(running: Runtime) -> None:
     """Case 25: a clock that is wrong shows; a time ahead of the clock is below 0."""
     now_us = running.clock.now_us()
     times = [format_time(now_us - behind * 1_000_000) for behind in (3_600, 60)]
     behind = [{**operator(time), "dedup": dedup(streamTime=time)} for time in times]
     ahead = {**operator("o"), "dedup": dedup(streamTime=format_time(now_us + 86_400_000_000))}
     said = report([pipeline("behind", operators=behind), pipeline("ahead", operators=[ahead])])
-    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
-    found = samples(render(running))
+    running.worker = received(said, running.clock.monotonic_seconds())
+    found = samples(render(running)[0])
     assert found["tidegate_pipeline_dedup_stream_lag_seconds pipeline=behind"] == pytest.approx(3_600, abs=60)
     assert found["tidegate_pipeline_dedup_stream_lag_seconds pipeline=ahead"] == pytest.approx(
         -86_400, abs=60
     )
 
 
-def test_a_worker_that_fell_silent_is_not_up(running: Running) -> None:
-    running.worker = WorkerReport(report([]), running.clock.monotonic_seconds() - 60)
-    found = samples(render(running))
+def test_a_worker_that_fell_silent_is_not_up(running: Runtime) -> None:
+    running.worker = received(report([]), running.clock.monotonic_seconds() - 60)
+    found = samples(render(running)[0])
     assert found["tidegate_worker_up"] == 0
     assert found["tidegate_worker_report_age_seconds"] >= 60
 
 
-def test_thousands_of_pipelines_fold_into_a_bounded_number(running: Running) -> None:
+def test_thousands_of_pipelines_fold_into_a_bounded_number(running: Runtime) -> None:
     said = report([pipeline(f"p{number}") for number in range(2000)])
-    running.worker = WorkerReport(said, running.clock.monotonic_seconds())
+    running.worker = received(said, running.clock.monotonic_seconds())
     for _ in range(2):  # the second scrape has the same series
-        found = samples(render(running))
+        found = samples(render(running)[0])
         rows = {
             name: value for name, value in found.items() if name.startswith("tidegate_pipeline_rows_total")
         }

@@ -123,6 +123,17 @@ def test_a_write_by_key_means_the_same_as_through_duckdb(admin: Client) -> None:
         assert found[0] == found[1], expression
 
 
+def test_a_time_that_no_column_holds_is_not_written(admin: Client) -> None:
+    admin.run("CREATE SHARED TABLE z.far (id INT PRIMARY KEY, at TIMESTAMP, day DATE)")
+    admin.run("INSERT INTO z.far VALUES (1, '2024-01-31T10:00:00Z', '2024-01-31')")
+    before = admin.rows("SELECT * FROM z.far")
+    for assignment in ("at = at + INTERVAL 9000 YEAR", "day = day + 5000000"):
+        for where in ("id = 1", "id = 1 AND 1 = 1"):
+            refused = admin.refused(f"UPDATE z.far SET {assignment} WHERE {where}")
+            assert refused["code"] == "VALUE_INVALID", assignment
+    assert admin.rows("SELECT * FROM z.far") == before
+
+
 def test_rows_that_were_over_their_time_stay_gone(admin: Client) -> None:
     admin.run("CREATE STREAM TABLE z.st (n INT) WITH (ttl_seconds = 1)")
     admin.run("INSERT INTO z.st VALUES (1)")

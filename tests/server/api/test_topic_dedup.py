@@ -18,8 +18,8 @@ from tests.server.sql_client import Client
 from tests.server.topic_client import told
 from tidegate.errors import RequestInvalid
 from tidegate.ingest.publish import Messages
-from tidegate.server.runtime.background import keep_retention
-from tidegate.server.runtime.runtime import Running
+from tidegate.server.runtime.background import apply_retention
+from tidegate.server.runtime.runtime import Runtime
 from tidegate.storage.keys import KeySpace, prefix_range
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.server import RunningServer
@@ -180,19 +180,19 @@ def test_the_python_clients_send_and_tell(server: RunningServer, topic: str) -> 
 def test_upkeep_removes_keys_that_are_over_and_counts_what_was_dropped(tmp_path: Path) -> None:
     clock = ManualClock(NOW_US)
 
-    async def scene(running: Running) -> None:
+    async def scene(running: Runtime) -> None:
         made = await running.committer.commit(
-            lambda staging: running.topics.stage_create(
+            lambda staging: running.topics.directory.stage_create(
                 staging, "default", "app.once", 1, clock.now_us(), Retention(dedup_seconds=3600)
             )
         )
         messages = Messages([None] * 3, [b"1"] * 3, [None] * 3, ["a", "b", "a"])
-        await running.publisher.publish(made, messages)
+        await running.topics.publisher.publish(made, messages)
         clock.advance(3600 + 1800)
-        await keep_retention(running)
+        await apply_retention(running)
         stored = [key for key, _ in running.engine.scan(prefix_range(KeySpace.TOPIC_DEDUP))]
         assert len(stored) == 1, "the book alone"
-        assert running.log.counters(made, 0).end == 2
-        assert running.topic.dedup.dropped_by_tenant() == {"default": 1}
+        assert running.topics.log.counters(made, 0).end == 2
+        assert running.topics.dedup.dropped_by_tenant() == {"default": 1}
 
     with_running(tmp_path / "home", clock, scene)

@@ -246,6 +246,7 @@ def test_system_tables_show_topics_groups_and_sources(admin: Client, topic: str,
     assert select('"group", lag, in_flight, waiting, missed, members', "topic_groups") == [
         ["g", 2, 1, 0, 0, 1]
     ]
+    assert select("delivered, redelivered, acked, nacked", "topic_groups") == [[2, 0, 1, 0]]
     columns = (
         'partition, start, "end", position, next, lag, in_flight, last_delivered_offset, last_acked_offset'
     )

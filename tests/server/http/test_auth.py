@@ -1,4 +1,4 @@
-"""Identities: known tokens cost no database, and what ended is refused, whatever the clock does."""
+"""Authentication: cached tokens need no database, and ended ones are refused, whatever the clock does."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidegate.errors import (
     TooManyGuesses,
 )
 from tidegate.model.access import Principal, Role
-from tidegate.server.http.auth import ADDRESSES_MAX, IDLE_SECONDS_MAX, GuessBrake, Identities, in_tenant
+from tidegate.server.http.auth import ADDRESSES_MAX, IDLE_SECONDS_MAX, GuessLimit, TokenCache, in_tenant
 from tidegate.settings import AuthSettings
 from tidegate.testing.clock import ManualClock
 
@@ -58,16 +58,16 @@ async def at_once(call: Any, *arguments: Any) -> Any:
     return call(*arguments)
 
 
-def build(book: Book, clock: ManualClock, **settings: Any) -> Identities:
-    return Identities(book, AuthSettings(**settings), clock, at_once)
+def build(book: Book, clock: ManualClock, **settings: Any) -> TokenCache:
+    return TokenCache(book, AuthSettings(**settings), clock, at_once)
 
 
 def test_a_known_token_is_not_looked_up_again() -> None:
     book, clock = Book(good=principal("1")), ManualClock(NOW_US)
     identities = build(book, clock)
-    assert identities.known(b"good") is None
+    assert identities.cached(b"good") is None
     found = asyncio.run(identities.find(b"good", "10.0.0.1"))
-    assert identities.known(b"good") is found
+    assert identities.cached(b"good") is found
     assert book.lookups == 1
 
 
@@ -80,7 +80,7 @@ def test_a_revoked_token_is_refused_after_the_next_check_in_calls_that_run_too()
     asyncio.run(identities.refresh())
     with pytest.raises(TokenRevoked):
         running.check(clock)
-    assert identities.known(b"good") is None
+    assert identities.cached(b"good") is None
 
 
 def test_a_token_that_ended_stays_ended_when_the_clock_goes_back_an_hour() -> None:
@@ -90,10 +90,10 @@ def test_a_token_that_ended_stays_ended_when_the_clock_goes_back_an_hour() -> No
     asyncio.run(identities.find(b"short", "10.0.0.1"))
     clock.advance(11)
     with pytest.raises(TokenExpired):
-        identities.known(b"short")
+        identities.cached(b"short")
     clock.set_us(NOW_US - HOUR_SECONDS * 1_000_000)
     with pytest.raises(TokenExpired):
-        identities.known(b"short")
+        identities.cached(b"short")
 
 
 def test_while_the_catalog_is_away_known_tokens_work_for_as_long_as_the_setting_says() -> None:
@@ -103,14 +103,14 @@ def test_while_the_catalog_is_away_known_tokens_work_for_as_long_as_the_setting_
     book.away = True
     clock.advance(60)
     asyncio.run(identities.refresh(required=False))
-    assert identities.known(b"good") is not None
+    assert identities.cached(b"good") is not None
     clock.advance(3)
-    assert identities.known(b"good") is None
+    assert identities.cached(b"good") is None
     with pytest.raises(CatalogUnavailable):
         asyncio.run(identities.find(b"good", "10.0.0.1"))
     book.away = False
     asyncio.run(identities.refresh(required=False))
-    assert identities.known(b"good") is not None
+    assert identities.cached(b"good") is not None
 
 
 def test_roles_that_changed_hold_after_the_next_check() -> None:
@@ -119,7 +119,7 @@ def test_roles_that_changed_hold_after_the_next_check() -> None:
     asyncio.run(identities.find(b"good", "10.0.0.1"))
     book.tokens["good"] = principal("1", panel=True)
     asyncio.run(identities.refresh())
-    known = identities.known(b"good")
+    known = identities.cached(b"good")
     assert known is not None
     assert known.principal.roles == {Role.PANEL}
 
@@ -146,7 +146,7 @@ def test_guessing_is_stopped_and_known_tokens_go_on() -> None:
     book.tokens["new"] = principal("3")
     assert asyncio.run(identities.find(b"new", "10.0.0.1")).principal.token_id == "3"
     assert 0 < refused.value.values["retry_after_seconds"] <= 60
-    assert identities.known(b"good") is not None
+    assert identities.cached(b"good") is not None
     with pytest.raises(TokenWrong):
         asyncio.run(identities.find(b"d", "10.0.0.2"))
     clock.advance(61)
@@ -155,7 +155,7 @@ def test_guessing_is_stopped_and_known_tokens_go_on() -> None:
 
 
 def test_the_brake_holds_a_bounded_number_of_addresses() -> None:
-    brake = GuessBrake(1, ManualClock(NOW_US))
+    brake = GuessLimit(1, ManualClock(NOW_US))
     for number in range(ADDRESSES_MAX + 10):
         brake.count(str(number))
     assert len(brake) == ADDRESSES_MAX
@@ -196,7 +196,7 @@ def test_all_calls_that_begin_at_once_with_a_new_token_end_with_it() -> None:
             await book.gate.wait()
             return call(*arguments)
 
-        identities = Identities(book, AuthSettings(guesses_max=3), clock, slowly)
+        identities = TokenCache(book, AuthSettings(guesses_max=3), clock, slowly)
         finds = [asyncio.ensure_future(identities.find(b"good", "10.0.0.1")) for _ in range(50)]
         await asyncio.sleep(0)
         book.gate.set()
@@ -230,7 +230,7 @@ def test_a_right_that_was_taken_away_while_the_catalog_left_is_not_honoured_from
     asyncio.run(identities.find(b"good", "10.0.0.1"))
     book.away = True
     asyncio.run(identities.refresh())
-    assert identities.known(b"good") is None
+    assert identities.cached(b"good") is None
     with pytest.raises(CatalogUnavailable):
         asyncio.run(identities.find(b"good", "10.0.0.1"))
 
@@ -247,7 +247,7 @@ def test_the_answer_of_an_older_check_never_overwrites_a_newer_one() -> None:
             await gate.wait()
             return answer
 
-        identities = Identities(book, AuthSettings(), clock, at_once)
+        identities = TokenCache(book, AuthSettings(), clock, at_once)
         identity = await identities.find(b"good", "10.0.0.1")
         identities._run = held_back
         older = asyncio.ensure_future(identities.refresh())

@@ -28,11 +28,11 @@ from tidegate.server.api import status
 from tidegate.server.api.publish import LARGE_MESSAGES
 from tidegate.server.http import responses
 from tidegate.server.http.protocol import limited_protocol
-from tidegate.server.http.request import LARGE_BODY_BYTES, Call
+from tidegate.server.http.request import LARGE_BODY_BYTES, HttpRequest
 from tidegate.server.http.responses import (
     ANSWER_BYTES_MAX,
     PIECE_BYTES,
-    AnswersHeld,
+    HeldResponses,
     LargeResponse,
     StreamResponse,
 )
@@ -166,18 +166,18 @@ def test_more_bytes_of_answers_than_fit_are_refused_with_a_time_to_wait(
 
 
 def test_what_is_held_is_counted_until_it_is_released() -> None:
-    held = AnswersHeld(100)
-    held.take(1000)  # alone
+    held = HeldResponses(100)
+    held.add(1000)  # alone
     with pytest.raises(TooManyRequests):
-        held.take(1)
+        held.add(1)
     with pytest.raises(TooManyRequests):
         held.check_room()
     held.release(1000)
-    held.take(60)
+    held.add(60)
     held.check_room()
     with pytest.raises(TooManyRequests):
-        held.take(41)
-    held.take(40)
+        held.add(41)
+    held.add(40)
     assert held.size_bytes == 100
 
 
@@ -202,7 +202,7 @@ def serving(app: ASGIApp) -> Iterator[str]:
 @pytest.mark.parametrize("streamed", [True, False])
 def test_a_caller_who_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch, streamed: bool) -> None:
     monkeypatch.setattr(responses, "UNREAD_SECONDS", 0.5)
-    held, ended = AnswersHeld(), threading.Event()
+    held, ended = HeldResponses(), threading.Event()
 
     async def chunks() -> AsyncIterator[bytes]:
         for _ in range(UNREAD_BYTES // PIECE_BYTES):
@@ -210,7 +210,7 @@ def test_a_caller_who_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch, 
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if streamed:
-            held.take(1)
+            held.add(1)
             answer: Any = StreamResponse(chunks(), "text/plain", lambda: held.release(1))
         else:
             answer = LargeResponse(b"x" * UNREAD_BYTES, "text/plain", held=held)
@@ -251,9 +251,9 @@ def test_work_on_a_large_body_leaves_the_event_loop() -> None:
         async def receive() -> dict[str, Any]:
             return {"type": "http.request", "body": b"x" * size_bytes}
 
-        call = Call({"headers": []}, receive, running)
+        call = HttpRequest({"headers": []}, receive, running)
         await call.body()
-        return (await call.worked(threading.current_thread)).name
+        return (await call.run_by_size(threading.current_thread)).name
 
     assert asyncio.run(worker_of(LARGE_BODY_BYTES)) == threading.current_thread().name
     assert asyncio.run(worker_of(LARGE_BODY_BYTES + 1)).startswith("tidegate-read")

@@ -6,17 +6,18 @@ import pytest
 
 from tidegate.errors import EndpointNotFound, InvariantBroken, MethodNotAllowed
 from tidegate.model.access import Operation
-from tidegate.server.api.routes import ROUTES, Route
+from tidegate.server.api.routes import ROUTES
 from tidegate.server.api.status import health
+from tidegate.server.http.request import Endpoint
 from tidegate.server.http.router import Router
 
 
-def route(method: str, path: str) -> Route:
-    return Route(method, path, health, Operation.STATUS_SHOW)
+def route(method: str, path: str) -> Endpoint:
+    return Endpoint(method, path, health, Operation.STATUS_SHOW)
 
 
 @pytest.mark.parametrize("known", ROUTES, ids=lambda known: f"{known.method} {known.path}")
-def test_every_route_is_found_by_its_path(known: Route) -> None:
+def test_every_route_is_found_by_its_path(known: Endpoint) -> None:
     path = known.path.replace("{", "a.").replace("}", "-1")
     found, params = Router(ROUTES).find(known.method, path)
     assert found is known

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.paging import Page
-from tidegate.ingest.idempotency import Answer, Once, stage_once
+from tidegate.catalog.paging import PageRequest
+from tidegate.ingest.idempotency import Answer, IdempotentRequest, stage_idempotent
 from tidegate.model.tables import Table, TableColumn, TableKind
 from tidegate.query.scans.system import table_functions
 from tidegate.server.runtime.background import evict_streams, prune
-from tidegate.server.runtime.runtime import Running, open_running
+from tidegate.server.runtime.runtime import Runtime, open_runtime
 from tidegate.settings import load_settings
 from tidegate.storage.home.home import Home
 from tidegate.storage.keys import KeySpace, prefix_range
@@ -31,7 +31,7 @@ def with_running(home: Path, clock: ManualClock, scene: object) -> None:
     async def run() -> None:
         opened = Home.open(home, secrets.token_urlsafe)
         settings = load_settings(None, {"TIDEGATE_CATALOG_AUDIT_DAYS_MAX": "30"})
-        running = open_running(settings, opened, clock, asyncio.get_running_loop())
+        running = open_runtime(settings, opened, clock, asyncio.get_running_loop())
         try:
             await scene(running)  # type: ignore[operator]
         finally:
@@ -40,21 +40,21 @@ def with_running(home: Path, clock: ManualClock, scene: object) -> None:
     asyncio.run(run())
 
 
-async def answer(running: Running, key: str) -> None:
-    once = Once("default", "ann", key, b"f" * 16, running.clock.now_us())
+async def answer(running: Runtime, key: str) -> None:
+    once = IdempotentRequest("default", "ann", key, b"f" * 16, running.clock.now_us())
     await running.committer.commit(
-        lambda staging: stage_once(staging, once, lambda _staging: Answer(200, b"{}"))
+        lambda staging: stage_idempotent(staging, once, lambda _staging: Answer(200, b"{}"))
     )
 
 
-def kept_answers(running: Running) -> int:
+def kept_answers(running: Runtime) -> int:
     return len(list(running.engine.scan(prefix_range(KeySpace.ANSWER))))
 
 
 def test_answers_go_after_a_day_and_events_after_the_days_that_are_set(home: Path) -> None:
     clock = ManualClock(NOW_US)
 
-    async def scene(running: Running) -> None:
+    async def scene(running: Runtime) -> None:
         audit = running.catalog.audit
         await answer(running, "old")
         audit.finish(audit.begin(ACTOR, "topic.create", "topic/old"), "done")
@@ -62,12 +62,12 @@ def test_answers_go_after_a_day_and_events_after_the_days_that_are_set(home: Pat
         await answer(running, "new")
         await prune(running)
         assert kept_answers(running) == 1
-        subjects = [event.subject for event in audit.list("default", Page(None, 100)).rows]
+        subjects = [event.subject for event in audit.list("default", PageRequest(None, 100)).rows]
         assert "topic/old" in subjects
         clock.advance(29 * DAY_SECONDS)
         audit.begin(ACTOR, "topic.create", "topic/new")
         await prune(running)
-        subjects = [event.subject for event in audit.list("default", Page(None, 100)).rows]
+        subjects = [event.subject for event in audit.list("default", PageRequest(None, 100)).rows]
         assert "topic/old" not in subjects
         assert "topic/new" in subjects
         assert kept_answers(running) == 0
@@ -78,7 +78,7 @@ def test_answers_go_after_a_day_and_events_after_the_days_that_are_set(home: Pat
 def test_a_token_whose_time_was_over_stays_ended_when_the_clock_goes_back(home: Path) -> None:
     clock = ManualClock(NOW_US)
 
-    async def scene(running: Running) -> None:
+    async def scene(running: Runtime) -> None:
         tokens = running.catalog.tokens
         made = tokens.make(ACTOR, "default", "admin", label="", lifetime_seconds=3600)
         assert tokens.find(made.text).user == "admin"
@@ -86,14 +86,16 @@ def test_a_token_whose_time_was_over_stays_ended_when_the_clock_goes_back(home: 
         await prune(running)
         clock.set_us(NOW_US)
         (ended,) = [
-            token for token in tokens.list("default", "admin", Page(None, 100)).rows if token.id == made.id
+            token
+            for token in tokens.list("default", "admin", PageRequest(None, 100)).rows
+            if token.id == made.id
         ]
         assert ended.ended_us is not None
 
     with_running(home, clock, scene)
 
 
-async def make_stream(running: Running, name: str) -> Table:
+async def make_stream(running: Runtime, name: str) -> Table:
     new = NewTable("chat", name, TableKind.STREAM, (TableColumn("id", "BIGINT"),), (), 60)
     directory = running.tables.directory
     made: Table = await running.committer.commit(
@@ -104,7 +106,7 @@ async def make_stream(running: Running, name: str) -> Table:
 
 
 def complaints(caplog: pytest.LogCaptureFixture) -> int:
-    return sum("'chat.broken': STORAGE_FAILED" in text for text in caplog.messages)
+    return sum("table=chat.broken error_code=STORAGE_FAILED" in text for text in caplog.messages)
 
 
 def test_a_stream_whose_folder_is_broken_keeps_no_other_from_its_turn(
@@ -112,7 +114,7 @@ def test_a_stream_whose_folder_is_broken_keeps_no_other_from_its_turn(
 ) -> None:
     clock = ManualClock(NOW_US)
 
-    async def scene(running: Running) -> None:
+    async def scene(running: Runtime) -> None:
         directory, streams = running.tables.directory, running.tables.streams
         await running.committer.commit(
             lambda staging: directory.stage_create_namespace(staging, "default", "chat")

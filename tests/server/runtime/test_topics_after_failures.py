@@ -11,7 +11,7 @@ import pytest
 from tidegate.errors import StorageFailed
 from tidegate.model.ids import SnowflakeSource
 from tidegate.model.tables import Table, TableColumn, TableKind
-from tidegate.server.runtime.topics import TopicParts, open_topics
+from tidegate.server.runtime.topics import TopicRuntime, open_topics
 from tidegate.settings import Settings
 from tidegate.storage.group_commit import GroupCommitter, Staging
 from tidegate.storage.memory import MemoryEngine
@@ -23,7 +23,7 @@ from tidegate.topics.routes import Route
 
 TABLE = Table(7, "default", "app", "users", TableKind.SHARED, (TableColumn("id", "BIGINT"),), ("id",), 0)
 SECONDS_MAX = 60
-Stage = Callable[[TopicParts, Staging, Topic], object]
+Stage = Callable[[TopicRuntime, Staging, Topic], object]
 
 
 class Home:
@@ -38,7 +38,7 @@ class Home:
         self.commit(lambda s: publish(self.parts, s, self.topic))
         self.commit(lambda s: take(self.parts, s, self.topic))
 
-    def opened(self) -> TopicParts:
+    def opened(self) -> TopicRuntime:
         """Return topics that know of the disk what is there now."""
         committer = GroupCommitter(self.engine)
         self.committers.append(committer)
@@ -52,7 +52,7 @@ class Home:
         with pytest.raises(StorageFailed):
             self.commit(lambda staging: stage(self.parts, staging, self.topic))
 
-    def seen(self, parts: TopicParts) -> list[Any]:
+    def seen(self, parts: TopicRuntime) -> list[Any]:
         """Return all that topics remember of what they wrote."""
         return [
             list(parts.directory),
@@ -79,24 +79,24 @@ def broken() -> StorageFailed:
     return StorageFailed(path="memory", reason="the test said so")
 
 
-def create(parts: TopicParts, staging: Staging, _topic: Topic) -> object:
+def create(parts: TopicRuntime, staging: Staging, _topic: Topic) -> object:
     return parts.directory.stage_create(staging, "default", "app.more", 2, 0)
 
 
-def publish(parts: TopicParts, staging: Staging, topic: Topic) -> object:
+def publish(parts: TopicRuntime, staging: Staging, topic: Topic) -> object:
     return parts.log.stage_append(staging, topic, 0, [None, None, None], [b"1", b"2", b"3"], Origin())
 
 
-def number(parts: TopicParts, staging: Staging, topic: Topic) -> object:
+def number(parts: TopicRuntime, staging: Staging, topic: Topic) -> object:
     return parts.schemas.stage_number(staging, topic.id, TABLE, 0)
 
 
-def route(parts: TopicParts, staging: Staging, topic: Topic) -> object:
+def route(parts: TopicRuntime, staging: Staging, topic: Topic) -> object:
     return parts.routes.stage_add(staging, topic, TABLE, Route(topic.id, TABLE.id, "insert"))
 
 
-def take(parts: TopicParts, staging: Staging, topic: Topic) -> object:
-    return parts.groups.stage_take(staging, topic, FetchRequest("g", "a", limit=1))
+def take(parts: TopicRuntime, staging: Staging, topic: Topic) -> object:
+    return parts.groups.stage_fetch(staging, topic, FetchRequest("g", "a", limit=1))
 
 
 @pytest.mark.parametrize("stage", [create, publish, number, route, take])

@@ -1,1 +1,1 @@
-"""The client for asyncio: takes calls, gives awaitable answers, keeps one connection pool."""
+"""The client: takes calls, gives answers or raises our errors, keeps a pool of connections."""

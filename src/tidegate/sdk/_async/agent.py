@@ -1,4 +1,4 @@
-"""An agent: runs a function on each message of a topic, publishes its answers, tries again what fails."""
+"""The agent: runs a function on each message of a topic, publishes its answers, and retries what fails."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tidegate.errors import Forbidden, IdempotencyKeyReused, NotFound, RequestInvalid, TokenWrong
-from tidegate.sdk._async.concurrency import BackgroundTask, called, check_function
+from tidegate.sdk._async.concurrency import BackgroundTask, call_function, check_function
 from tidegate.sdk._async.prefetch import Prefetcher
 from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.agent_policy import WORKERS_MAX, ConsumerOptions, Reject, answer_request, reason_of
 from tidegate.sdk.requests import get, quoted
 from tidegate.sdk.retries import EndlessRetryState
 from tidegate.sdk.signals import stopped_by_signals
-from tidegate.sdk.types import Message
+from tidegate.sdk.types import MessageDict
 
 logger = logging.getLogger("tidegate.agent")
 
-Work = Callable[[Message], Any]
+Work = Callable[[MessageDict], Any]
 F = TypeVar("F", bound=Work)
 
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """What an agent does: how many messages at once, and where its answers go."""
+    """How many messages an agent works on at once, and the topic of its answers."""
 
     path: str
-    asking: ConsumerOptions
+    consumer: ConsumerOptions
     workers: int
     answers: str | None
 
@@ -47,42 +47,40 @@ class NotAnswerable(Exception):
         self.cause = cause
 
 
-def place_of(message: Message) -> str:
-    """Name a message in the log as the command line finds it again."""
-    return (
-        f"{message['topic']} {message['partition']}:{message['offset']}"
-        f" (message {message['messageId']}, delivery {message['deliveries']})"
-    )
+def message_fields(message: MessageDict) -> tuple[object, ...]:
+    """Return what a log line names: topic, partition, offset, id and delivery of a message."""
+    position = (message["topic"], message["partition"], message["offset"])
+    return (*position, message["messageId"], message["deliveries"])
 
 
 class Agent:
-    """Works on the messages of a group, several at once; runs until it is stopped."""
+    """Works on the messages of a group, several at once, until it is stopped."""
 
-    def __init__(self, transport: Transport, duty: AgentOptions) -> None:
+    def __init__(self, transport: Transport, options: AgentOptions) -> None:
         self._transport = transport
-        self._duty = duty
+        self._options = options
         self._function: Work | None = None
-        self._intake: Prefetcher | None = None
+        self._prefetcher: Prefetcher | None = None
         self._is_stopped = False
-        self._answers_made = ""
+        self._answers_created_at = ""
 
     def on(self, function: F) -> F:
-        """Name the function to run, as a decorator: takes a message, gives an answer or None."""
+        """Set the function to run, as a decorator: it takes a message and returns an answer or None."""
         self._function = function
         return function
 
     def stop(self) -> None:
         """End when the messages in work are done. Any thread and signal handlers may call it."""
         self._is_stopped = True
-        if self._intake is not None:
-            self._intake.stop()
+        if self._prefetcher is not None:
+            self._prefetcher.stop()
 
     async def run(self, function: Work | None = None) -> None:
-        """Work until `stop`, SIGTERM or SIGINT; a second signal does not wait for what is in work.
+        """Work until `stop`, SIGTERM or SIGINT; a second signal does not wait for messages in work.
 
         A message is acknowledged when the function has returned and its answer is stored. When the function
-        raises, the message comes again after a pause; after the last attempt, or at `Reject`, it is a dead
-        letter with the reason.
+        raises, the message is delivered again after a pause; after the last attempt, or at `Reject`, it
+        becomes a dead letter with the reason.
         """
         function = function or self._function
         if function is None:
@@ -90,68 +88,79 @@ class Agent:
                 reason="The agent has no function.", hint="Give one to run(), or use @agent.on."
             )
         check_function(function)
-        duty = self._duty
-        if duty.answers is not None:
-            found = await self._transport.call(get(f"/topics/{quoted(duty.answers)}"))
-            self._answers_made = str(found["createdAt"])
-        intake = self._intake = Prefetcher(self._transport, duty.path, duty.asking)
+        options = self._options
+        if options.answers is not None:
+            topic = await self._transport.call(get(f"/topics/{quoted(options.answers)}"))
+            self._answers_created_at = str(topic["createdAt"])
+        prefetcher = self._prefetcher = Prefetcher(self._transport, options.path, options.consumer)
         with stopped_by_signals(self.stop):
             if self._is_stopped:
-                intake.stop()
-            await intake.open()
-            await self._work_together(intake, function)
-        intake.check()
+                prefetcher.stop()
+            await prefetcher.open()
+            await self._run_workers(prefetcher, function)
+        prefetcher.check()
 
-    async def _work_together(self, intake: Prefetcher, function: Work) -> None:
-        intake.follow()
-        work = functools.partial(self._work, intake, function)
-        name = f"tidegate-agent-{self._duty.asking.group}"
-        crew = [BackgroundTask(work, f"{name}-{number}") for number in range(self._duty.workers)]
+    async def _run_workers(self, prefetcher: Prefetcher, function: Work) -> None:
+        prefetcher.start_fetching()
+        work = functools.partial(self._run_worker, prefetcher, function)
+        name = f"tidegate-agent-{self._options.consumer.group}"
+        workers = [BackgroundTask(work, f"{name}-{number}") for number in range(self._options.workers)]
         try:
-            for worker in crew:
+            for worker in workers:
                 await worker.join()
         except BaseException:
-            for worker in crew:
+            for worker in workers:
                 await worker.cancel()
             raise
         finally:
-            await intake.close()
+            await prefetcher.close()
 
-    async def _work(self, intake: Prefetcher, function: Work) -> None:
+    async def _run_worker(self, prefetcher: Prefetcher, function: Work) -> None:
         try:
-            while (message := await intake.next()) is not None:
-                await self._work_on(intake, function, message)
+            while (message := await prefetcher.next()) is not None:
+                await self._run_function(prefetcher, function, message)
         except BaseException:
-            # The program ends, or a mistake of ours: the others do not go on without this one.
-            intake.stop()
+            # The program ends, or there is a bug here: the other workers do not go on without this one.
+            prefetcher.stop()
             raise
 
-    async def _work_on(self, intake: Prefetcher, function: Work, message: Message) -> None:
+    async def _run_function(self, prefetcher: Prefetcher, function: Work, message: MessageDict) -> None:
         try:
-            answer = await called(function, message)
-            if answer is not None and self._duty.answers is not None:
-                await self._publish(intake, message, answer)
+            answer = await call_function(function, message)
+            if answer is not None and self._options.answers is not None:
+                await self._publish(prefetcher, message, answer)
         except NotAnswerable as problem:
-            # No fault of the message: each one would end as a dead letter.
-            await intake.give_back({"leases": [str(message["lease"])], "release": True})
+            # The message is not at fault: every message would end as a dead letter.
+            await prefetcher.nack({"leases": [str(message["lease"])], "release": True})
             raise problem.cause from None
-        except Reject as refusal:
-            follows = await intake.failed(message, refusal)
-            logger.warning("%s is rejected (%s): %s", place_of(message), reason_of(refusal), follows)
+        except Reject as problem:
+            outcome = await prefetcher.fail(message, problem)
+            logger.warning(
+                "message rejected topic=%s partition=%s offset=%s message=%s delivery=%s reason=%r next=%r",
+                *(*message_fields(message), reason_of(problem), outcome),
+            )
         except Exception as problem:
-            follows = await intake.failed(message, problem)
-            logger.warning("%s failed: %s", place_of(message), follows, exc_info=problem)
+            outcome = await prefetcher.fail(message, problem)
+            logger.warning(
+                "message failed topic=%s partition=%s offset=%s message=%s delivery=%s next=%r",
+                *(*message_fields(message), outcome),
+                exc_info=problem,
+            )
         else:
-            intake.done([str(message["lease"])])
+            prefetcher.done([str(message["lease"])])
 
-    async def _publish(self, intake: Prefetcher, message: Message, answer: object) -> None:
-        """Store an answer, and no second one for the same message."""
-        path = f"/topics/{quoted(str(self._duty.answers))}/publish"
-        request = answer_request(path, (self._duty.asking.group, self._answers_made), message, answer)
-        course = EndlessRetryState(self._transport.retrying, request, intake.is_stopped)
+    async def _publish(self, prefetcher: Prefetcher, message: MessageDict, answer: object) -> None:
+        """Store an answer, once for a message."""
+        path = f"/topics/{quoted(str(self._options.answers))}/publish"
+        scope = (self._options.consumer.group, self._answers_created_at)
+        request = answer_request(path, scope, message, answer)
+        retry_state = EndlessRetryState(self._transport.retry_policy, request, prefetcher.is_stopped)
         try:
-            await self._transport.send(request, course)
+            await self._transport.send(request, retry_state)
         except IdempotencyKeyReused:
-            logger.warning("%s was answered before; that answer stays", place_of(message))
+            logger.warning(
+                "message answered before topic=%s partition=%s offset=%s message=%s delivery=%s",
+                *message_fields(message),
+            )
         except (Forbidden, NotFound, TokenWrong) as problem:
             raise NotAnswerable(problem) from problem

@@ -1,4 +1,4 @@
-"""A consumer: gives a group's messages one by one, each again until it is done."""
+"""The consumer: the messages of a group one by one, or as Arrow tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidegate.errors import RequestInvalid
 from tidegate.sdk._async.prefetch import Prefetcher
 from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.agent_policy import ConsumerOptions, reason_of
-from tidegate.sdk.types import Message
+from tidegate.sdk.types import MessageDict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,10 +19,10 @@ LEFT = "The loop was left before the message was done."
 
 
 class MessageBatch:
-    """Messages as an Arrow table, done when the next batch is asked for, or at `ack`."""
+    """Messages as an Arrow table, acknowledged when the next batch is requested, or at `ack`."""
 
-    def __init__(self, intake: Prefetcher, table: pa.Table) -> None:
-        self._intake = intake
+    def __init__(self, prefetcher: Prefetcher, table: pa.Table) -> None:
+        self._prefetcher = prefetcher
         self.table = table
         self.leases: list[str] = table.column("lease").to_pylist()
 
@@ -32,132 +32,132 @@ class MessageBatch:
         return len(self.leases)
 
     async def ack(self) -> None:
-        """Acknowledge all of it now; raises LeaseLost for messages that were not held any more."""
-        await self._intake.acknowledge(self.leases)
+        """Acknowledge all of it now; raise LeaseLost for messages that were not held any more."""
+        await self._prefetcher.acknowledge(self.leases)
 
     async def nack(self, *, delay_ms: int = 0, reason: str | None = None) -> None:
-        """Give all of it back: it comes again after the delay, and counts as a failed delivery."""
-        await self._intake.give_back({"leases": self.leases, "delayMs": delay_ms, "reason": reason})
+        """Nack all of it: it is delivered again after the delay, and counts as a failed delivery."""
+        await self._prefetcher.nack({"leases": self.leases, "delayMs": delay_ms, "reason": reason})
 
 
 class Consumer:
-    """The messages of a group, to be iterated by one task in an `async with`; any thread may stop it.
+    """The messages of a group, iterated by one caller inside its context; any thread may stop it.
 
-    A message counts as done when the next one is asked for, and is acknowledged then, not before. An
-    exception that leaves the `with` gives the message in work back, to come again after a pause; `break` and
-    Ctrl-C give it back at once. Messages that wait here go back to the group in any case.
+    A message counts as done when the next one is requested, and is acknowledged then, not before. An
+    exception that leaves the context nacks the message in work, to be delivered again after a pause; `break`
+    and Ctrl-C return it at once. Buffered messages are returned to the group in any case.
     """
 
-    def __init__(self, transport: Transport, path: str, asking: ConsumerOptions) -> None:
+    def __init__(self, transport: Transport, path: str, options: ConsumerOptions) -> None:
         self._transport = transport
         self._path = path
-        self._asking = asking
-        self._intake: Prefetcher | None = None
+        self._options = options
+        self._prefetcher: Prefetcher | None = None
         self._is_stopped = False
-        self._current: Message | None = None
-        self._left: Message | None = None
+        self._current: MessageDict | None = None
+        self._abandoned: MessageDict | None = None
         self._batch: MessageBatch | None = None
 
     @property
     def group(self) -> str:
         """The group whose messages these are."""
-        return self._asking.group
+        return self._options.group
 
     @property
     def member(self) -> str:
         """The name under which the group lists this consumer."""
-        return self._asking.member
+        return self._options.member
 
     @property
     def missed(self) -> dict[int, int]:
-        """How many messages of each partition were removed before the group took them."""
-        return {} if self._intake is None else self._intake.missed
+        """How many messages of each partition were removed before the group fetched them."""
+        return {} if self._prefetcher is None else self._prefetcher.missed
 
     def stop(self) -> None:
         """End the iteration before its next message. Any thread and signal handlers may call it."""
         self._is_stopped = True
-        if self._intake is not None:
-            self._intake.stop()
+        if self._prefetcher is not None:
+            self._prefetcher.stop()
 
-    async def ack(self, message: Message) -> None:
-        """Acknowledge a message now; raises LeaseLost when it was not held any more."""
-        self._settled(message)
-        await self._opened().acknowledge([str(message["lease"])])
+    async def ack(self, message: MessageDict) -> None:
+        """Acknowledge a message now; raise LeaseLost when it was not held any more."""
+        self._clear_current(message)
+        await self._open_prefetcher().acknowledge([str(message["lease"])])
 
-    async def nack(self, message: Message, *, delay_ms: int = 0, reason: str | None = None) -> None:
-        """Give a message back: it comes again after the delay, and counts as a failed delivery."""
-        self._settled(message)
+    async def nack(self, message: MessageDict, *, delay_ms: int = 0, reason: str | None = None) -> None:
+        """Nack a message: it is delivered again after the delay, and counts as a failed delivery."""
+        self._clear_current(message)
         body = {"leases": [message["lease"]], "delayMs": delay_ms, "reason": reason}
-        await self._opened().give_back(body)
+        await self._open_prefetcher().nack(body)
 
     async def batches(self) -> AsyncIterator[MessageBatch]:
-        """Iterate over Arrow tables of up to `limit` messages; each is done when the next is asked for."""
-        intake = self._opened()
-        await intake.release_waiting()
+        """Yield Arrow tables of up to `limit` messages; each is done when the next is requested."""
+        prefetcher = self._open_prefetcher()
+        await prefetcher.release_buffered()
         while True:
             if self._batch is not None:
-                # Told before more is asked for: a server does the two quicker one after the other.
+                # Acknowledged before more is fetched: a server does the two faster one after the other.
                 batch, self._batch = self._batch, None
-                await intake.settle(batch.leases)
-            page = await intake.page(self._asking.limit)
+                await prefetcher.settle(batch.leases)
+            page = await prefetcher.page(self._options.limit)
             if page is None:
-                intake.check()
+                prefetcher.check()
                 return
-            self._batch = MessageBatch(intake, page.table)
+            self._batch = MessageBatch(prefetcher, page.table)
             yield self._batch
 
     def __aiter__(self) -> Self:
-        self._opened().follow()
-        # A loop that begins while a message is in work: the one before was left in the middle of it.
-        self._left, self._current = self._current, None
+        self._open_prefetcher().start_fetching()
+        # A loop that begins while a message is in work: the loop before was left in the middle of it.
+        self._abandoned, self._current = self._current, None
         return self
 
-    async def __anext__(self) -> Message:
-        intake = self._opened()
+    async def __anext__(self) -> MessageDict:
+        prefetcher = self._open_prefetcher()
         if self._current is not None:
-            intake.done([str(self._current["lease"])])
+            prefetcher.done([str(self._current["lease"])])
             self._current = None
-        if self._left is not None:
-            message, self._left = self._left, None
-            await intake.failed(message, RequestInvalid(reason=LEFT))
-        self._current = await intake.next()
+        if self._abandoned is not None:
+            message, self._abandoned = self._abandoned, None
+            await prefetcher.fail(message, RequestInvalid(reason=LEFT))
+        self._current = await prefetcher.next()
         if self._current is None:
-            intake.check()
+            prefetcher.check()
             raise StopAsyncIteration
         return self._current
 
     async def __aenter__(self) -> Self:
-        self._intake = Prefetcher(self._transport, self._path, self._asking)
+        self._prefetcher = Prefetcher(self._transport, self._path, self._options)
         if self._is_stopped:
-            self._intake.stop()
-        await self._intake.open()
+            self._prefetcher.stop()
+        await self._prefetcher.open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
-        intake = self._opened()
+        prefetcher = self._open_prefetcher()
         try:
             if isinstance(problem, Exception):
-                await self._failed(intake, problem)
+                await self._fail(prefetcher, problem)
         finally:
-            await intake.close()
+            await prefetcher.close()
 
-    async def _failed(self, intake: Prefetcher, problem: Exception) -> None:
+    async def _fail(self, prefetcher: Prefetcher, problem: Exception) -> None:
         if self._current is not None:
-            await intake.failed(self._current, problem)
+            await prefetcher.fail(self._current, problem)
         if self._batch is not None:
             deliveries = max(self._batch.table.column("deliveries").to_pylist())
-            pause_ms = self._asking.retry.pause_ms(deliveries)
+            pause_ms = self._options.retry.pause_ms(deliveries)
             body: dict[str, Any] = {"leases": self._batch.leases, "delayMs": pause_ms}
-            await intake.give_back(body | {"reason": reason_of(problem)})
+            await prefetcher.nack(body | {"reason": reason_of(problem)})
 
-    def _settled(self, message: Message) -> None:
+    def _clear_current(self, message: MessageDict) -> None:
         if self._current is not None and self._current["lease"] == message["lease"]:
             self._current = None
 
-    def _opened(self) -> Prefetcher:
-        if self._intake is None:
+    def _open_prefetcher(self) -> Prefetcher:
+        if self._prefetcher is None:
             hint = "So that what is not done goes back to the group at the end."
             raise RequestInvalid(reason="A consumer is used in a `with`.", hint=hint)
-        return self._intake
+        return self._prefetcher

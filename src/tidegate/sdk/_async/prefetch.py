@@ -1,4 +1,4 @@
-"""The intake of a consumer: fetches messages ahead, keeps their leases, tells what became of them."""
+"""The fetch loop of a consumer: buffered messages, their leases and acknowledgements."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 from tidegate.errors import LeaseLost, NotFound, TidegateError
 from tidegate.sdk._async.concurrency import BackgroundTask, WakeSignal, sleep
 from tidegate.sdk._async.transport import Transport
-from tidegate.sdk.agent_policy import ConsumerOptions, nack_body, what_next
+from tidegate.sdk.agent_policy import ConsumerOptions, describe_outcome, nack_body
 from tidegate.sdk.arrow import ArrowPage, page_of
 from tidegate.sdk.leases import LeaseTracker
-from tidegate.sdk.requests import API, ARROW_STREAM, JSON, Request, decoded, encoded, noted, post
+from tidegate.sdk.requests import API, ARROW_STREAM, JSON, Request, decoded, encoded, post, with_hint
 from tidegate.sdk.retries import EndlessRetryState, RetryState
-from tidegate.sdk.types import Message, MessagePage
+from tidegate.sdk.types import MessageDict, MessagePageDict
 
 # A server that stops answers at once and empty: it is not asked again in the same moment.
 EMPTY_PAUSE_SECONDS = 0.05
-# A loop that waits for nothing lets those who fetch and acknowledge have a turn after so many messages.
-TURN_MESSAGES = 50
+# A loop that never waits yields to the background tasks after this many messages.
+YIELD_MESSAGES = 50
 # Leases in one request: far below the largest body, and quick to answer.
 LEASES_AT_ONCE = 10_000
 
@@ -27,287 +27,290 @@ logger = logging.getLogger("tidegate.consumer")
 
 
 class Prefetcher:
-    """Messages of a group for one program; any number of its tasks may take them and say they are done.
+    """The messages of a group for one program; concurrent callers may take them and report them done.
 
-    One background task fetches, another acknowledges and extends. A server that is away is waited for. What
-    cannot be made up for ends it, and is raised by `check`.
+    One background task fetches, another acknowledges and extends. A server that is away is waited for. A
+    failure that a retry cannot repair ends it, and is raised by `check`.
     """
 
-    def __init__(self, transport: Transport, path: str, asking: ConsumerOptions) -> None:
+    def __init__(self, transport: Transport, path: str, options: ConsumerOptions) -> None:
         self._transport = transport
         self._path = path
-        self._asking = asking
-        self._clock = transport.retrying.clock
-        self._leases = LeaseTracker(asking.lease_ms / 1000, asking.limit, asking.ahead)
-        self._ready, self._room, self._due = WakeSignal(), WakeSignal(), WakeSignal()
+        self._options = options
+        self._clock = transport.retry_policy.clock
+        self._leases = LeaseTracker(options.lease_ms / 1000, options.limit, options.prefetch_max)
+        # Messages are buffered; fewer are buffered than wanted; leases are to be acknowledged or extended.
+        self._buffered, self._room, self._due = WakeSignal(), WakeSignal(), WakeSignal()
         self._fetcher: BackgroundTask | None = None
         self._keeper: BackgroundTask | None = None
         self._failure: Exception | None = None
         self._is_stopped = False
         self._is_closing = False
-        self._given = 0
+        self._returned_count = 0
         self.missed: dict[int, int] = {}
 
     async def open(self) -> None:
-        """Ask for the first message: this fixes where a new group begins, and raises what is wrong."""
-        request = post(f"{self._path}/consume", self._asking.question(1, 0), repeatable=True)
+        """Fetch the first message: this fixes where a new group begins, and raises what is wrong."""
+        request = post(f"{self._path}/consume", self._options.consume_body(1, 0), repeatable=True)
         reply = await self._transport.send(request)
-        self._took(decoded(reply.content, request.path))
-        self._transport.standing.add(self)
-        self._keeper = BackgroundTask(self._keep, f"tidegate-keep-{self._asking.group}")
+        self._add(decoded(reply.content, request.path))
+        self._transport.open_readers.add(self)
+        self._keeper = BackgroundTask(self._keep_leases, f"tidegate-keep-{self._options.group}")
 
-    def follow(self) -> None:
-        """Begin to fetch ahead."""
+    def start_fetching(self) -> None:
+        """Start to fetch in the background."""
         if self._fetcher is None and not self._is_stopped:
-            self._fetcher = BackgroundTask(self._fetch, f"tidegate-fetch-{self._asking.group}")
+            self._fetcher = BackgroundTask(self._fetch, f"tidegate-fetch-{self._options.group}")
 
     def is_stopped(self) -> bool:
-        """Return whether no more messages are given."""
+        """True if no more messages are returned."""
         return self._is_stopped
 
     def stop(self) -> None:
-        """Give no more messages; what is in work may be ended. Threads and signal handlers may call it."""
+        """Return no more messages; those in work may be finished. Threads and signal handlers may call it."""
         self._is_stopped = True
-        for bell in (self._ready, self._room):
-            bell.ring()
+        for signal in (self._buffered, self._room):
+            signal.set()
 
     def check(self) -> None:
-        """Raise what ended it, if it was not `stop`."""
+        """Raise the failure that ended it, if it was not `stop`."""
         if self._failure is not None:
             raise self._failure
 
-    async def next(self) -> Message | None:
-        """Return the next message, waiting for it; None when it is over."""
+    async def next(self) -> MessageDict | None:
+        """Return the next message, waiting for it; None once it is stopped."""
         if self._is_stopped:
             return None
-        message = self._leases.take(self._now()) or await self._awaited()
-        if self._leases.missing():
-            self._room.ring()
-        self._given += 1
-        if self._given % TURN_MESSAGES == 0:
+        message = self._leases.take(self._now()) or await self._wait_for_message()
+        if self._leases.fetch_count():
+            self._room.set()
+        self._returned_count += 1
+        if self._returned_count % YIELD_MESSAGES == 0:
             await sleep(0)
         return message
 
     def done(self, leases: list[str]) -> None:
         """Acknowledge soon, together with others."""
         if self._leases.done(leases, self._now()):
-            self._due.ring()
+            self._due.set()
 
     async def acknowledge(self, leases: list[str]) -> None:
-        """Acknowledge now, and raise LeaseLost for what was not held any more."""
-        self._leases.dropped(leases)
+        """Acknowledge now, and raise LeaseLost for leases that were not held any more."""
+        self._leases.drop(leases)
         for part in _parts(leases):
             await self._transport.send(self._post("ack", {"leases": part}))
 
     async def settle(self, leases: list[str]) -> None:
-        """Acknowledge what is done of these, and wait until the server has it, however long that takes."""
+        """Acknowledge these leases, and wait until the server has stored it, however long that takes."""
         self._leases.done(leases, self._now())
         try:
             await self._acknowledge_done(self.is_stopped, at_once=True)
         except TidegateError:
             if not self._is_stopped:
                 raise
-            logger.debug("stopped while the server is away: the end tries to acknowledge once more")
+            logger.debug("stopped while the server is away: close acknowledges once more")
 
-    async def failed(self, message: Message, problem: BaseException) -> str:
-        """Return a message back that failed, with the reason, and say what becomes of it."""
-        body = nack_body(problem, message, self._asking.retry)
-        held = self._leases.dropped(body["leases"])
-        told = await self._tried("nack", body) if held else None
-        return what_next(message, body, told)
+    async def fail(self, message: MessageDict, problem: BaseException) -> str:
+        """Nack a message that failed, with the reason, and return in words what happens to it next."""
+        body = nack_body(problem, message, self._options.retry)
+        held = self._leases.drop(body["leases"])
+        answer = await self._send_once("nack", body) if held else None
+        return describe_outcome(message, body, answer)
 
-    async def give_back(self, body: Mapping[str, Any]) -> None:
-        """Nack leases; what cannot be told now is told by their end."""
-        held = self._leases.dropped(body["leases"])
+    async def nack(self, body: Mapping[str, Any]) -> None:
+        """Nack leases; where that fails, they end by themselves."""
+        held = self._leases.drop(body["leases"])
         for part in _parts(held):
-            await self._tried("nack", {**body, "leases": part})
+            await self._send_once("nack", {**body, "leases": part})
 
-    async def release_waiting(self) -> None:
-        """Give back what waits for its turn, as if it had never been taken."""
-        await self._release(self._leases.waiting())
+    async def release_buffered(self) -> None:
+        """Return the buffered messages to the group, as if they had never been fetched."""
+        await self._release(self._leases.take_buffered())
 
     async def page(self, limit: int) -> ArrowPage | None:
-        """Return the next messages as a table, waiting for the first; None when it is over."""
+        """Return the next messages as a table, waiting for the first; None once it is stopped."""
         while not self._is_stopped:
             began = self._now()
-            content = await self._ask(limit, ARROW_STREAM)
+            content = await self._consume(limit, ARROW_STREAM)
             if content is None:
                 break
             page = page_of(content)
-            self._told(page.missed)
+            self._count_missed(page.missed)
             if page.table.num_rows:
                 self._leases.hold(page.table.column("lease").to_pylist(), self._now())
-                self._due.ring()
+                self._due.set()
                 return page
-            await self._breathe(began)
+            await self._pause_after_empty(began)
         return None
 
     async def close(self) -> None:
-        """Stop, acknowledge what is done, and give back everything else at once."""
+        """Stop, acknowledge what is done, and return everything else to the group at once."""
         self.stop()
         if self._fetcher is not None:
             await self._fetcher.join()
         self._is_closing = True
-        self._due.ring()
+        self._due.set()
         if self._keeper is not None:
             await self._keeper.join()
-        for part in _parts(self._leases.to_acknowledge(self._now(), at_once=True)):
-            await self._tried("ack", {"leases": part})
-        await self._release(self._leases.rest())
-        self._transport.standing.discard(self)
+        for part in _parts(self._leases.take_done(self._now(), at_once=True)):
+            await self._send_once("ack", {"leases": part})
+        await self._release(self._leases.take_all())
+        self._transport.open_readers.discard(self)
 
-    async def _awaited(self) -> Message | None:
-        self._leases.want(1)
+    async def _wait_for_message(self) -> MessageDict | None:
+        self._leases.add_waiters(1)
         message = None
         try:
             while not self._is_stopped:
                 message = self._leases.take(self._now())
                 if message is not None:
                     break
-                self._room.ring()
-                await self._ready.wait()
+                self._room.set()
+                await self._buffered.wait()
         finally:
-            # One ring may have been meant for several.
-            if self._leases.want(-1):
-                self._ready.ring()
+            # The signal may have been meant for several waiters.
+            if self._leases.add_waiters(-1):
+                self._buffered.set()
         return message
 
     async def _fetch(self) -> None:
         try:
             while not self._is_stopped:
-                count = self._leases.missing()
+                count = self._leases.fetch_count()
                 if not count:
                     await self._room.wait()
                     continue
                 began = self._now()
-                content = await self._ask(count, JSON)
-                if content is not None and not self._took(decoded(content, self._path)):
-                    await self._breathe(began)
+                content = await self._consume(count, JSON)
+                if content is not None and not self._add(decoded(content, self._path)):
+                    await self._pause_after_empty(began)
         except Exception as problem:  # noqa: BLE001 - `check` raises it
-            self._fail(problem, is_expected=False)
-        # What is in work may take its time; others need not wait for what was not begun.
-        await self.release_waiting()
+            self._set_failure(problem, is_expected=False)
+        # Messages in work may take long; other members need not wait for those that were not begun.
+        await self.release_buffered()
 
-    def _took(self, page: MessagePage) -> bool:
-        self._told(page.get("missed"))
+    def _add(self, page: MessagePageDict) -> bool:
+        """Buffer the messages of a page; True if it has any."""
+        self._count_missed(page.get("missed"))
         if page["messages"]:
-            self._leases.took(page["messages"], self._now())
-            self._ready.ring()
-            self._due.ring()
+            self._leases.add(page["messages"], self._now())
+            self._buffered.set()
+            self._due.set()
         return bool(page["messages"])
 
-    async def _breathe(self, asked_at: float) -> None:
-        """Pause where a question came back empty and too soon."""
-        if self._now() - asked_at < self._asking.wait_ms / 2000:
+    async def _pause_after_empty(self, requested_at: float) -> None:
+        """Pause where an empty answer came sooner than the server was asked to wait."""
+        if self._now() - requested_at < self._options.wait_ms / 2000:
             await self._room.wait(EMPTY_PAUSE_SECONDS)
 
-    def _told(self, missed: Mapping[str, int] | None) -> None:
+    def _count_missed(self, missed: Mapping[str, int] | None) -> None:
         for partition, count in (missed or {}).items():
             self.missed[int(partition)] = self.missed.get(int(partition), 0) + count
             logger.warning(
-                "group '%s' of %s missed %d messages of partition %s: they were removed before it took them",
-                *(self._asking.group, self._path, count, partition),
+                "messages removed before they were fetched group=%s path=%s partition=%s missed=%d",
+                *(self._options.group, self._path, partition, count),
             )
 
-    async def _ask(self, count: int, accept: str) -> bytes | None:
-        """Ask for messages, waiting for the first of them; None when it is over."""
-        question = self._asking.question(count, self._asking.wait_ms)
-        wait_seconds = self._asking.wait_ms / 1000
+    async def _consume(self, count: int, accept: str) -> bytes | None:
+        """Return the answer with the next messages, waiting for the first of them; None once stopped."""
+        body = encoded(self._options.consume_body(count, self._options.wait_ms))
+        wait_seconds = self._options.wait_ms / 1000
         path = f"{API}{self._path}/consume"
-        request = Request("POST", path, encoded(question), JSON, accept, None, True, wait_seconds)
-        course = EndlessRetryState(self._transport.retrying, request, self.is_stopped)
+        request = Request("POST", path, body, JSON, accept, None, True, wait_seconds)
+        retry_state = EndlessRetryState(self._transport.retry_policy, request, self.is_stopped)
         try:
-            reply = await self._transport.send(request, course, self._room.wait)
+            reply = await self._transport.send(request, retry_state, self._room.wait)
         except TidegateError as problem:
             if not self._is_stopped:
                 raise
-            logger.debug("stopped while the server is away: %s", problem)
+            logger.debug("stopped while the server is away error=%r", str(problem))
             return None
         return reply.content
 
-    async def _keep(self) -> None:
-        """Acknowledge and extend when it is time, until the end: what is in work is kept after a stop."""
+    async def _keep_leases(self) -> None:
+        """Acknowledge and extend until it is closed: messages in work keep their leases after a stop."""
         try:
             while not self._is_closing:
                 await self._due.wait(self._leases.due_in(self._now()))
-                await self._acknowledge_done(self._is_over)
+                await self._acknowledge_done(self._closes)
                 await self._extend()
         except Exception as problem:  # noqa: BLE001 - `check` raises it
-            self._fail(problem, is_expected=self._is_closing)
+            self._set_failure(problem, is_expected=self._is_closing)
 
     async def _acknowledge_done(self, is_over: Callable[[], bool], *, at_once: bool = False) -> None:
-        leases = self._leases.to_acknowledge(self._now(), at_once=at_once)
+        leases = self._leases.take_done(self._now(), at_once=at_once)
         try:
             while leases:
-                await self._tell("ack", {"leases": leases[:LEASES_AT_ONCE]}, is_over)
+                await self._send_until("ack", {"leases": leases[:LEASES_AT_ONCE]}, is_over)
                 leases = leases[LEASES_AT_ONCE:]
         except BaseException:
-            self._leases.put_back(leases, self._now())
+            self._leases.put_back_done(leases, self._now())
             raise
 
     async def _extend(self) -> None:
         now = self._now()
-        for part in _parts(self._leases.to_extend(now)):
-            body = {"leases": part, "leaseMs": self._asking.lease_ms}
-            lost = await self._tell("extend", body, self._is_over)
-            self._leases.extended(set(part).difference(lost), now)
-            for lease in self._leases.lost(lost):
-                logger.warning("the lease %s of a message in work is lost: others may work on it too", lease)
+        for part in _parts(self._leases.due_to_extend(now)):
+            body = {"leases": part, "leaseMs": self._options.lease_ms}
+            lost = await self._send_until("extend", body, self._closes)
+            self._leases.extend(set(part).difference(lost), now)
+            for lease in self._leases.lose(lost):
+                logger.warning("lease of a message in work lost: others may work on it too lease=%s", lease)
 
-    async def _tell(self, verb: str, body: dict[str, Any], is_over: Callable[[], bool]) -> list[str]:
-        """Tell the server however long it takes; give the leases that were not held any more."""
+    async def _send_until(self, verb: str, body: dict[str, Any], is_over: Callable[[], bool]) -> list[str]:
+        """Send a request, however long it takes until `is_over`; return the leases that were not held."""
         request = self._post(verb, body)
-        course = EndlessRetryState(self._transport.retrying, request, is_over)
+        retry_state = EndlessRetryState(self._transport.retry_policy, request, is_over)
         try:
-            await self._transport.send(request, course, self._due.wait)
+            await self._transport.send(request, retry_state, self._due.wait)
         except LeaseLost as problem:
-            return self._lost(verb, problem, course)
+            return self._lost_leases(verb, problem, retry_state)
         return []
 
-    async def _tried(self, verb: str, body: dict[str, Any]) -> Mapping[str, Any] | TidegateError:
-        """Tell the server, or give up after the usual time: leases run out by themselves."""
+    async def _send_once(self, verb: str, body: dict[str, Any]) -> Mapping[str, Any] | TidegateError:
+        """Send a request with the usual retries; an error is returned, because leases end by themselves."""
         request = self._post(verb, body)
-        course = self._transport.course_of(request)
+        retry_state = self._transport.new_retry_state(request)
         count = len(body["leases"])
         try:
-            reply = await self._transport.send(request, course)
+            reply = await self._transport.send(request, retry_state)
         except LeaseLost as problem:
-            self._lost(verb, problem, course)
+            self._lost_leases(verb, problem, retry_state)
             return problem
         except NotFound as problem:
             # The topic or the group was deleted, and its leases with it.
-            logger.warning("%d messages are held no more, there is nothing to %s: %s", count, verb, problem)
+            logger.warning("messages no longer held verb=%s count=%d error=%r", verb, count, str(problem))
             return problem
         except TidegateError as problem:
             logger.warning(
-                "%s of %d messages failed, they come again when their leases end: %s", verb, count, problem
+                "request failed: messages come again when their leases end verb=%s count=%d error=%r",
+                *(verb, count, str(problem)),
             )
             return problem
         answer: Mapping[str, Any] = decoded(reply.content, request.path)
         return answer
 
-    def _lost(self, verb: str, problem: LeaseLost, course: RetryState) -> list[str]:
+    def _lost_leases(self, verb: str, problem: LeaseLost, retry_state: RetryState) -> list[str]:
         leases = [str(lease) for lease in problem.values.get("leases", ())]
         # Where an answer was lost, the first attempt may have done it, and the second finds nothing to do.
-        if verb == "ack" and not course.may_have_arrived:
-            logger.warning("%d messages were done after their leases ended: they come again", len(leases))
+        if verb == "ack" and not retry_state.may_have_arrived:
+            logger.warning("messages done after their leases ended: they come again count=%d", len(leases))
         return leases
 
     async def _release(self, leases: list[str]) -> None:
         for part in _parts(leases):
-            await self._tried("nack", {"leases": part, "release": True})
+            await self._send_once("nack", {"leases": part, "release": True})
 
     def _post(self, verb: str, body: dict[str, Any]) -> Request:
-        return post(f"{self._path}/{verb}", {**self._asking.member_of(), **body}, repeatable=True)
+        return post(f"{self._path}/{verb}", {**self._options.member_fields(), **body}, repeatable=True)
 
-    def _fail(self, problem: Exception, *, is_expected: bool) -> None:
+    def _set_failure(self, problem: Exception, *, is_expected: bool) -> None:
         if is_expected and isinstance(problem, TidegateError):
-            logger.debug("ended while the server did not answer: %s", problem)
+            logger.debug("closed while the server did not answer error=%r", str(problem))
             return
-        self._failure = noted(problem) if isinstance(problem, TidegateError) else problem
+        self._failure = with_hint(problem) if isinstance(problem, TidegateError) else problem
         self.stop()
 
-    def _is_over(self) -> bool:
+    def _closes(self) -> bool:
         return self._is_closing
 
     def _now(self) -> float:

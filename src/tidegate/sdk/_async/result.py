@@ -1,4 +1,4 @@
-"""Rows of a statement, in the form that the caller works with."""
+"""The answers of SQL statements: rows as lists, dictionaries, Arrow, pandas or Polars."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tidegate.errors import RequestInvalid
 from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.arrow import table_of
-from tidegate.sdk.requests import ARROW_STREAM, Request, noted
+from tidegate.sdk.requests import ARROW_STREAM, Request, with_hint
 from tidegate.sdk.statements import PATH, SCRIPT_HINT
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What one statement of several answered; `row_count` is how many rows it gave, or wrote."""
+    """The answer of one statement of several; `row_count` is how many rows it returned, or wrote."""
 
     columns: list[dict[str, str]]
     rows: list[list[Any]]
@@ -35,7 +35,7 @@ class Result:
 
 @dataclass(frozen=True)
 class SqlAnswer(Result):
-    """What a call answered: of several statements the last one's rows, and all in `results`."""
+    """The answer of a call: of several statements the last one's rows, and all in `results`."""
 
     took_ms: float
     results: list[Result]
@@ -46,13 +46,13 @@ class SqlAnswer(Result):
         """Return the rows as an Arrow table with exact types; asks the server again."""
         if len(self.results) > 1:
             reason = "The answers of several statements do not go into one Arrow table."
-            raise noted(RequestInvalid(reason=reason, hint=SCRIPT_HINT))
+            raise with_hint(RequestInvalid(reason=reason, hint=SCRIPT_HINT))
         if not self._request.repeatable:
             reason = "Asking for Arrow would run the statement a second time, and it may write."
             hint = "Use rows or to_dicts(), or sql_arrow() from the start."
             if not self.columns:
                 hint = "It gave no rows; row_count says how many it wrote."
-            raise noted(RequestInvalid(reason=reason, hint=hint))
+            raise with_hint(RequestInvalid(reason=reason, hint=hint))
         return await arrow_rows(self._transport, self._request)
 
     async def to_pandas(self) -> pd.DataFrame:
@@ -67,21 +67,21 @@ class SqlAnswer(Result):
         return polars.from_arrow(table)
 
 
-def answer_of(said: Mapping[str, Any], transport: Transport, request: Request) -> SqlAnswer:
-    """Return what a server answered to a call."""
-    last = _result(said)
-    results = [_result(one) for one in said.get("results") or ()] or [last]
+def answer_of(body: Mapping[str, Any], transport: Transport, request: Request) -> SqlAnswer:
+    """Return the answer with this body."""
+    last = _result(body)
+    results = [_result(result) for result in body.get("results") or ()] or [last]
     return SqlAnswer(
-        last.columns, last.rows, last.row_count, last.warnings, said["tookMs"], results, transport, request
+        last.columns, last.rows, last.row_count, last.warnings, body["tookMs"], results, transport, request
     )
 
 
-def _result(said: Mapping[str, Any]) -> Result:
-    return Result(said["columns"], said["rows"], said["rowCount"], said.get("warnings") or [])
+def _result(body: Mapping[str, Any]) -> Result:
+    return Result(body["columns"], body["rows"], body["rowCount"], body.get("warnings") or [])
 
 
 async def arrow_rows(transport: Transport, request: Request) -> pa.Table:
-    """Run a statement and give its rows as an Arrow table."""
-    asked = Request("POST", PATH, request.content, accept=ARROW_STREAM, repeatable=request.repeatable)
-    reply = await transport.send(asked)
+    """Run a statement and return its rows as an Arrow table."""
+    arrow = Request("POST", PATH, request.content, accept=ARROW_STREAM, repeatable=request.repeatable)
+    reply = await transport.send(arrow)
     return table_of(reply.content)

@@ -1,4 +1,7 @@
-"""A live socket: takes an address, gives messages. Its twin, synchronous/sockets.py, is by hand as well."""
+"""The WebSocket of a live query, for asyncio.
+
+The module of the same name in `sdk/blocking` offers the same for threads; both are written by hand.
+"""
 
 from __future__ import annotations
 
@@ -9,38 +12,45 @@ from collections.abc import Mapping
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from tidegate.sdk.live import CLOSE_SECONDS, MESSAGE_BYTES_MAX, OPEN_SECONDS, PING_SECONDS, PONG_SECONDS, lost
+from tidegate.sdk.live import (
+    CLOSE_SECONDS,
+    MESSAGE_BYTES_MAX,
+    OPEN_SECONDS,
+    PING_SECONDS,
+    PONG_SECONDS,
+    socket_lost,
+)
 
 
 class Socket:
-    """An open socket; whatever breaks it is SocketLost."""
+    """An open socket; every failure of it is SocketLost."""
 
     def __init__(self, connection: ClientConnection, url: str) -> None:
         self._connection = connection
         self._url = url
 
     async def send(self, content: bytes) -> None:
-        """Send a message of text."""
+        """Send a text message."""
         try:
             await self._connection.send(content, text=True)
         except (OSError, WebSocketException) as problem:
-            raise lost(problem, self._url) from problem
+            raise socket_lost(problem, self._url) from problem
 
     async def receive(self) -> bytes:
-        """Wait for the next message."""
+        """Return the next message, waiting for it."""
         try:
             return await self._connection.recv(decode=False)
         except (OSError, WebSocketException) as problem:
-            raise lost(problem, self._url) from problem
+            raise socket_lost(problem, self._url) from problem
 
     async def close(self) -> None:
-        """Say good-bye, and wait a moment for the answer; whoever receives is woken."""
+        """Close it, waiting a moment for the other side; a call of `receive` ends."""
         with contextlib.suppress(OSError):
             await self._connection.close()
 
 
 async def open_socket(url: str, headers: Mapping[str, str], context: ssl.SSLContext) -> Socket:
-    """Open a socket at a path of a server; what cannot be opened is SocketLost."""
+    """Return an open socket at an address; SocketLost where it cannot be opened."""
     is_https = url.startswith("https://")
     try:
         connection = await connect(
@@ -56,5 +66,5 @@ async def open_socket(url: str, headers: Mapping[str, str], context: ssl.SSLCont
             max_size=MESSAGE_BYTES_MAX,
         )
     except (OSError, WebSocketException) as problem:
-        raise lost(problem, url) from problem
+        raise socket_lost(problem, url) from problem
     return Socket(connection, url)

@@ -1,4 +1,4 @@
-"""Topics: make, change, list, show and delete them, publish and consume, alone or as a group."""
+"""Topics: create, change, list, show and delete them; publish and consume, alone or as a group."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from msgspec import UNSET, UnsetType
 
 from tidegate.errors import TopicExists
-from tidegate.sdk._async.operations import listed
+from tidegate.sdk._async.operations import list_all
 from tidegate.sdk._async.producer import Producer
 from tidegate.sdk._async.transport import Transport
 from tidegate.sdk.agent_policy import LEASE_MS, ConsumerOptions, Retry, Tuning, member_name
@@ -31,15 +31,15 @@ from tidegate.sdk.requests import (
 )
 from tidegate.sdk.sequence import ProducerSequence, producer_name
 from tidegate.sdk.types import (
-    Acked,
-    Extended,
-    GroupShown,
-    MessagePage,
-    Nacked,
-    Outgoing,
-    Placed,
-    TopicChanged,
-    TopicShown,
+    AckDict,
+    ExtendDict,
+    GroupDict,
+    MessagePageDict,
+    NackDict,
+    NewMessageDict,
+    PublishedMessageDict,
+    TopicChangeDict,
+    TopicDict,
 )
 
 if TYPE_CHECKING:
@@ -59,9 +59,9 @@ class TopicsClient:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def list(self) -> list[TopicShown]:
-        """List topics with what they hold."""
-        return await listed(self._transport, "/topics", "topics")
+    async def list(self) -> list[TopicDict]:
+        """List topics with their partitions and limits."""
+        return await list_all(self._transport, "/topics", "topics")
 
     async def create(
         self,
@@ -73,23 +73,23 @@ class TopicsClient:
         dedup_seconds: int | None = None,
         if_not_exists: bool = False,
     ) -> TopicClient:
-        """Make a topic, of 1 partition unless it says else; what is beyond its retention is removed.
+        """Create a topic, with 1 partition by default; messages beyond its retention are removed.
 
-        With `dedup_seconds` it takes messages with a `dedupKey`, and stores one of each key in that time.
+        With `dedup_seconds` it accepts messages with a `dedupKey`, and stores one of each key in that time.
 
-        With `if_not_exists` a topic of that name is taken as it is; what was asked for and differs is in the
-        log as a warning.
+        With `if_not_exists` a topic of that name is used as it is; a warning in the log names the options
+        that differ.
         """
         limits = {"retentionSeconds": retention_seconds, "retentionMaxBytes": retention_max_bytes}
-        asked = _given({"partitions": partitions, **limits, "dedupSeconds": dedup_seconds})
+        options = _without_none({"partitions": partitions, **limits, "dedupSeconds": dedup_seconds})
         try:
-            await self._transport.call(create("/topics", {"name": name, **asked}))
+            await self._transport.call(create("/topics", {"name": name, **options}))
         except TopicExists:
             if not if_not_exists:
                 raise
-            differences = _differences(await self.show(name), asked)
+            differences = _differences(await self.show(name), options)
             if differences:
-                logger.warning("topic '%s' is there already, and stays as it is: %s", name, differences)
+                logger.warning("topic exists with other options topic=%s differences=%r", name, differences)
         return TopicClient(self._transport, name)
 
     async def change(
@@ -100,29 +100,29 @@ class TopicsClient:
         retention_seconds: int | UnsetType | None = UNSET,
         retention_max_bytes: int | UnsetType | None = UNSET,
         dedup_seconds: int | UnsetType | None = UNSET,
-    ) -> TopicChanged:
-        """Return a topic more partitions or another retention (None: no limit); what is left out stays.
+    ) -> TopicChangeDict:
+        """Set more partitions or another retention (None: no limit); what is left out stays.
 
-        `dedup_seconds=None` lets it forget its dedup keys, and take no more of them.
+        With `dedup_seconds=None` the topic forgets its dedup keys, and accepts no more of them.
         """
-        body = _given({"partitions": partitions})
+        body = _without_none({"partitions": partitions})
         limits = {
             "retentionSeconds": retention_seconds,
             "retentionMaxBytes": retention_max_bytes,
             "dedupSeconds": dedup_seconds,
         }
         body |= {key: value for key, value in limits.items() if value is not UNSET}
-        changed: TopicChanged = await self._transport.call(patch(f"/topics/{quoted(name)}", body))
+        changed: TopicChangeDict = await self._transport.call(patch(f"/topics/{quoted(name)}", body))
         return changed
 
     async def clear(self, name: str) -> int:
-        """Remove all messages of a topic, and give how many; offsets go on where they were."""
+        """Remove all messages of a topic, and return how many; offsets continue where they were."""
         answer = await self._transport.call(post(f"/topics/{quoted(name)}/clear", {}))
         return int(answer["cleared"])
 
-    async def show(self, name: str) -> TopicShown:
+    async def show(self, name: str) -> TopicDict:
         """Describe a topic."""
-        shown: TopicShown = await self._transport.call(get(f"/topics/{quoted(name)}"))
+        shown: TopicDict = await self._transport.call(get(f"/topics/{quoted(name)}"))
         return shown
 
     async def delete(self, name: str) -> None:
@@ -139,18 +139,18 @@ class TopicClient:
 
     async def publish(
         self,
-        messages: Iterable[Outgoing | dict[str, Any]],
+        messages: Iterable[NewMessageDict | dict[str, Any]],
         *,
         producer_id: str | None = None,
         sequence: int | None = None,
-    ) -> list[Placed]:
-        """Store messages (`{"payload": …, "key": …}`); give each one's place once all are on the disk.
+    ) -> list[PublishedMessageDict]:
+        """Store messages (`{"payload": …, "key": …}`); return their positions once all are on the disk.
 
-        A message with a `dedupKey` that the topic accepted a short while ago is dropped: its place is that of
-        the first one, with `duplicate`.
+        A message with a `dedupKey` that the topic accepted within its time is dropped: its position is that
+        of the first one, with `duplicate`.
 
-        With a producer id and the sequence number of the first message, sending again what was lost on the
-        way stores nothing twice, and is done here. `producer()` does the numbering.
+        With a producer id and the sequence number of the first message, a request whose answer was lost is
+        sent again, and nothing is stored twice. `producer()` does the numbering.
         """
         body: dict[str, Any] = {"messages": message_list(messages)}
         if producer_id is not None:
@@ -159,34 +159,33 @@ class TopicClient:
             body["sequence"] = sequence
         numbered = producer_id is not None and sequence is not None
         answer = await self._transport.call(post(self._path("publish"), body, repeatable=numbered))
-        placed: list[Placed] = answer["offsets"]
-        return placed
+        positions: list[PublishedMessageDict] = answer["offsets"]
+        return positions
 
     async def publish_arrow(
         self, table: pa.Table | pa.RecordBatch, *, producer_id: str | None = None, sequence: int | None = None
-    ) -> list[Placed]:
-        """Store the rows of a table: `payload` (JSON text), and if need be `key`, `partition` and `dedupKey`.
+    ) -> list[PublishedMessageDict]:
+        """Store the rows of a table: `payload` (JSON text), optionally `key`, `partition` and `dedupKey`.
 
-        A table from `consume_arrow` is taken as it is; what the server gives out anew is left away.
+        A table from `consume_arrow` is accepted as it is; columns that the server assigns are left out.
         """
         numbered = producer_id is not None and sequence is not None
-        number = {"producerId": producer_id, "sequence": sequence}
-        query = urlencode({name: value for name, value in number.items() if value is not None})
+        query = urlencode(_without_none({"producerId": producer_id, "sequence": sequence}))
         path = f"{API}{self._path('publish')}" + (f"?{query}" if query else "")
         content = stream_of(table)
         request = Request("POST", path, content, content_type=ARROW_STREAM, repeatable=numbered)
         answer = await self._transport.call(request)
-        placed: list[Placed] = answer["offsets"]
-        return placed
+        positions: list[PublishedMessageDict] = answer["offsets"]
+        return positions
 
     def producer(self, producer_id: str | None = None, *, sequence: int = 0) -> Producer:
         """Return a producer that numbers its messages, so that each is stored exactly once.
 
-        Without an id it takes a random one. A program that starts again goes on under its id with the number
-        that follows its last acknowledged message (`producer.sequence`).
+        Without an id it gets a random one. A program that restarts continues under its id with the number
+        after its last acknowledged message (`producer.sequence`).
         """
-        numbering = ProducerSequence(producer_id or producer_name(), sequence)
-        return Producer(self._transport, self._path("publish"), numbering)
+        number = ProducerSequence(producer_id or producer_name(), sequence)
+        return Producer(self._transport, self._path("publish"), number)
 
     async def consume(
         self,
@@ -198,16 +197,17 @@ class TopicClient:
         group: str | None = None,
         member: str | None = None,
         lease_ms: int | None = None,
-    ) -> MessagePage:
-        """Return messages. Without a group from a position on, and `nextOffsets` to go on from.
+    ) -> MessagePageDict:
+        """Return messages. Without a group: from a position on, with `nextOffsets` to continue from.
 
-        With a group: the next messages that nobody has; they come again unless they are acknowledged before
-        their leases end. `start` then says where a new group begins. `consumer()` does all this by itself.
+        With a group: the next messages that no member holds; they are delivered again unless they are
+        acknowledged before their leases end. `start` then says where a new group begins. `consumer()` does
+        all this by itself.
         """
-        question = _question(start, partition, limit, wait_ms)
-        question |= _given({"group": group, "member": member, "leaseMs": lease_ms})
-        request = post(self._path("consume"), question, repeatable=True, wait_seconds=wait_ms / 1000)
-        page: MessagePage = await self._transport.call(request)
+        optional = {"partition": partition, "group": group, "member": member, "leaseMs": lease_ms}
+        body = {"from": start, "limit": limit, "waitMs": wait_ms, **_without_none(optional)}
+        request = post(self._path("consume"), body, repeatable=True, wait_seconds=wait_ms / 1000)
+        page: MessagePageDict = await self._transport.call(request)
         return page
 
     async def consume_arrow(
@@ -222,12 +222,12 @@ class TopicClient:
         lease_ms: int | None = None,
     ) -> ArrowPage:
         """Return messages as an Arrow table, otherwise like `consume`."""
-        question = _question(start, partition, limit, wait_ms)
-        question |= _given({"group": group, "member": member, "leaseMs": lease_ms})
+        optional = {"partition": partition, "group": group, "member": member, "leaseMs": lease_ms}
+        body = {"from": start, "limit": limit, "waitMs": wait_ms, **_without_none(optional)}
         request = Request(
             "POST",
             f"{API}{self._path('consume')}",
-            encoded(question),
+            encoded(body),
             accept=ARROW_STREAM,
             repeatable=True,
             wait_seconds=wait_ms / 1000,
@@ -242,18 +242,18 @@ class TopicClient:
         *,
         upto: Mapping[int, int] | None = None,
         member: str | None = None,
-    ) -> Acked:
-        """Acknowledge messages by their leases, or all that the member was given up to an offset, inclusive.
+    ) -> AckDict:
+        """Acknowledge messages by their leases, or all that the member holds up to an offset, inclusive.
 
-        `upto` names the offset by partition. LeaseLost tells which leases were not held any more; the others
-        are acknowledged.
+        `upto` names the offset by partition. LeaseLost names the leases that were not held any more; the
+        others are acknowledged.
         """
-        body: dict[str, Any] = {"group": group, **_given({"member": member})}
+        body: dict[str, Any] = {"group": group, **_without_none({"member": member})}
         if leases is not None:
             body["leases"] = lease_list(leases)
         if upto is not None:
             body["acks"] = [{"partition": part, "uptoOffset": offset} for part, offset in upto.items()]
-        acked: Acked = await self._transport.call(post(self._path("ack"), body, repeatable=True))
+        acked: AckDict = await self._transport.call(post(self._path("ack"), body, repeatable=True))
         return acked
 
     async def nack(
@@ -266,16 +266,17 @@ class TopicClient:
         reason: str | None = None,
         release: bool = False,
         dead: bool = False,
-    ) -> Nacked:
-        """Return messages back that failed: they come again after the delay.
+    ) -> NackDict:
+        """Nack messages that failed: they are delivered again after the delay.
 
-        `release` gives back what was not begun, and counts no delivery; `dead` makes dead letters at once.
+        `release` returns messages that were not begun, and counts no delivery; `dead` makes them dead letters
+        at once.
         """
         body: dict[str, Any] = {"group": group, "leases": lease_list(leases), "delayMs": delay_ms}
-        body |= _given({"member": member, "reason": reason})
-        # Only what is meant is said: an older server knows fewer of these words.
-        body |= {word: True for word, is_meant in (("release", release), ("dead", dead)) if is_meant}
-        nacked: Nacked = await self._transport.call(post(self._path("nack"), body, repeatable=True))
+        body |= _without_none({"member": member, "reason": reason})
+        # Only flags that are set are sent: an older server knows fewer of them.
+        body |= {flag: True for flag, is_set in (("release", release), ("dead", dead)) if is_set}
+        nacked: NackDict = await self._transport.call(post(self._path("nack"), body, repeatable=True))
         return nacked
 
     async def extend(
@@ -285,27 +286,27 @@ class TopicClient:
         *,
         member: str | None = None,
         lease_ms: int | None = None,
-    ) -> Extended:
-        """Let leases run anew from now; without leases it only says that the member is there."""
+    ) -> ExtendDict:
+        """Extend leases from now on; without leases it only keeps the member in the group."""
         body: dict[str, Any] = {"group": group, "leases": lease_list(leases)}
-        body |= _given({"member": member, "leaseMs": lease_ms})
-        extended: Extended = await self._transport.call(post(self._path("extend"), body, repeatable=True))
+        body |= _without_none({"member": member, "leaseMs": lease_ms})
+        extended: ExtendDict = await self._transport.call(post(self._path("extend"), body, repeatable=True))
         return extended
 
     async def reset(self, group: str, to: Start, *, partition: int | None = None) -> dict[str, int]:
-        """Set where a group goes on: "earliest", "latest", {"offset": n} or {"timestamp": "…"}."""
-        body = {"group": group, "to": to, **_given({"partition": partition})}
+        """Set the position of a group: "earliest", "latest", {"offset": n} or {"timestamp": "…"}."""
+        body = {"group": group, "to": to, **_without_none({"partition": partition})}
         answer = await self._transport.call(post(self._path("reset"), body, repeatable=True))
         return dict(answer["position"])
 
-    async def groups(self) -> list[GroupShown]:
-        """Tell where each group is, who is in it, and what they hold."""
+    async def groups(self) -> list[GroupDict]:
+        """List the groups with their positions, their members and the leases of each."""
         answer = await self._transport.call(get(self._path("groups")))
-        groups: list[GroupShown] = answer["groups"]
+        groups: list[GroupDict] = answer["groups"]
         return groups
 
     async def delete_group(self, group: str) -> None:
-        """Forget a group; the next consume under its name begins anew."""
+        """Delete a group; the next consume under its name creates a new one."""
         await self._transport.call(delete(f"{self._path('groups')}/{quoted(group)}"))
 
     def consumer(
@@ -317,14 +318,14 @@ class TopicClient:
         partition: int | None = None,
         **tuning: Unpack[Tuning],
     ) -> Consumer:
-        """Return a consumer of a group, to be used in an `async with` and iterated.
+        """Return a consumer of a group: a context manager that is iterated inside its context.
 
-        `start` is where a new group begins. Every consumer has a name of its own unless `member` says one.
+        `start` is where a new group begins. Every consumer has a name of its own unless `member` sets one.
         """
         from tidegate.sdk._async.consumer import Consumer
 
-        asking = ConsumerOptions(group, member or member_name(), start, partition, **tuning)
-        return Consumer(self._transport, self._path("").rstrip("/"), asking)
+        options = ConsumerOptions(group, member or member_name(), start, partition, **tuning)
+        return Consumer(self._transport, self._path("").rstrip("/"), options)
 
     def agent(
         self,
@@ -339,36 +340,30 @@ class TopicClient:
     ) -> Agent:
         """Return an agent that runs a function on each message, `workers` at once.
 
-        What the function gives is published to the topic `answers`, once for a message.
+        What the function returns is published to the topic `answers`, once for a message.
         """
         from tidegate.sdk._async.agent import Agent, AgentOptions
 
-        asking = ConsumerOptions(
+        consumer = ConsumerOptions(
             *(group, member or member_name(), start),
             limit=max(1, workers),
             prefetch=0,
             lease_ms=lease_ms,
             retry=retry or Retry(),
         )
-        return Agent(self._transport, AgentOptions(self._path("").rstrip("/"), asking, workers, answers))
+        return Agent(self._transport, AgentOptions(self._path("").rstrip("/"), consumer, workers, answers))
 
     def _path(self, verb: str) -> str:
         return f"/topics/{quoted(self.name)}/{verb}"
 
 
-def _given(fields: dict[str, Any]) -> dict[str, Any]:
+def _without_none(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _differences(shown: TopicShown, asked: dict[str, Any]) -> str:
-    """Return what a topic has that was asked for otherwise."""
-    found = {**shown, "partitions": len(shown["partitions"])}
-    told = (f"{name} is {found[name]}, not {value}" for name, value in asked.items() if found[name] != value)
-    return ", ".join(told)
-
-
-def _question(start: Start, partition: int | None, limit: int, wait_ms: int) -> dict[str, Any]:
-    body: dict[str, Any] = {"from": start, "limit": limit, "waitMs": wait_ms}
-    if partition is not None:
-        body["partition"] = partition
-    return body
+def _differences(shown: TopicDict, options: dict[str, Any]) -> str:
+    """Return the options in which a topic differs, in words."""
+    have = {**shown, "partitions": len(shown["partitions"])}
+    return ", ".join(
+        f"{name} is {have[name]}, not {value}" for name, value in options.items() if have[name] != value
+    )

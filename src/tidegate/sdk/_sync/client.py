@@ -1,4 +1,4 @@
-"""The client: a running server as Python objects.
+"""The client of a running server.
 
 Made from _async/client.py by scripts/generate_sdk.py: change that one, and run it again.
 """
@@ -17,10 +17,10 @@ from tidegate.sdk._sync.topics import TopicClient, TopicsClient
 from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk._sync.users import TenantsClient, UsersClient
 from tidegate.sdk.live import SubscriptionProtocol
-from tidegate.sdk.requests import get, noted, post
+from tidegate.sdk.requests import get, post, with_hint
 from tidegate.sdk.retries import RETRY_SECONDS_DEFAULT, RetryPolicy
-from tidegate.sdk.statements import arrow_question, bound, insertion, question
-from tidegate.sdk.types import Link, Me
+from tidegate.sdk.statements import arrow_request, insert_request, parameter_list, sql_request
+from tidegate.sdk.types import LinkDict, MeDict
 from tidegate.storage.home.address import find_server
 
 if TYPE_CHECKING:
@@ -45,15 +45,15 @@ def connect(
     """
     find = functools.partial(find_server, url, token, home, ca_file=ca_file)
     try:
-        return Client(Transport(find, tenant=tenant, retrying=RetryPolicy(retry_seconds)))
+        return Client(Transport(find, tenant=tenant, retry_policy=RetryPolicy(retry_seconds)))
     except TidegateError as problem:
-        # This is the first call of most programs: its traceback says what to do, too.
-        noted(problem)
+        # This is the first call of most programs: its traceback shows the hint, too.
+        with_hint(problem)
         raise
 
 
 class Client:
-    """A server. Close it, or use it in a `with`; threads may share it."""
+    """A server. Close it, or use it as a context manager; concurrent callers may share it."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -77,14 +77,14 @@ class Client:
 
         `params` is a list of values; for an INSERT or UPSERT of many rows a list of lists, one for each row.
         A statement that only reads is sent again when its answer is lost. One that writes is sent once,
-        unless an `idempotency_key` lets the server know it when it comes a second time.
+        unless an `idempotency_key` lets the server recognise a repetition.
         """
-        request = question(sql, params, idempotency_key)
+        request = sql_request(sql, params, idempotency_key)
         return answer_of(self._transport.call(request), self._transport, request)
 
     def sql_arrow(self, sql: str, params: Sequence[Any] | None = None) -> pa.Table:
-        """Run a statement that reads and give its rows as an Arrow table with exact types, in one call."""
-        return arrow_rows(self._transport, arrow_question(sql, params))
+        """Run a statement that reads and return its rows as an Arrow table with exact types, in one call."""
+        return arrow_rows(self._transport, arrow_request(sql, params))
 
     def insert(
         self,
@@ -94,13 +94,13 @@ class Client:
         upsert: bool = False,
         idempotency_key: str | None = None,
     ) -> int:
-        """Write rows into a table, all or none; give how many.
+        """Write rows into a table, all or none; return how many.
 
         `rows` are dictionaries with the same keys, an Arrow table or record batch, or a frame of pandas or
-        Polars. Columns are found by name; those that are left out take their defaults. `upsert` replaces rows
-        whose key is there.
+        Polars. Columns are matched by name; those that are left out get their defaults. `upsert` replaces
+        rows whose key exists.
         """
-        request = insertion(table, rows, upsert=upsert, key=idempotency_key)
+        request = insert_request(table, rows, upsert=upsert, key=idempotency_key)
         if request is None:
             return 0
         answer = self._transport.call(request)
@@ -118,36 +118,38 @@ class Client:
     ) -> LiveSubscription:
         """Follow a SELECT over one table: the rows that are there, then each change of them, once.
 
-        It begins with the first change that is asked for, or with a `with`. A lost connection is
-        opened again and goes on behind the last change, for as long as it takes unless `reconnect_seconds`
-        says how long; `on_lost` is told of each. `from_seq` goes on behind a change that was seen before,
+        It begins when its first change is requested, or when its context is entered. A lost connection is
+        opened again and resumes after the last change, without a time limit unless `reconnect_seconds` sets
+        one; `on_lost` is called with each loss. `from_seq` resumes after a change that was seen before,
         without a snapshot; `snapshot=False` leaves out the rows that are there already.
         """
         from tidegate.sdk._sync.subscription import LiveSubscription
 
-        feed = SubscriptionProtocol(sql, bound(params), from_seq, snapshot=snapshot)
-        return LiveSubscription(self._transport, feed, reconnect_seconds=reconnect_seconds, on_lost=on_lost)
+        protocol = SubscriptionProtocol(sql, parameter_list(params), from_seq, snapshot=snapshot)
+        return LiveSubscription(
+            self._transport, protocol, reconnect_seconds=reconnect_seconds, on_lost=on_lost
+        )
 
     def status(self) -> dict[str, Any]:
-        """Tell what runs, where, and how fresh it is."""
+        """Return the status of the server, its topics, tables and pipelines."""
         return dict(self._transport.call(get("/status")))
 
-    def me(self) -> Me:
-        """Tell whom the token belongs to, and what they may do."""
-        known: Me = self._transport.call(get("/me"))
-        return known
+    def me(self) -> MeDict:
+        """Return the owner of the token, and their roles."""
+        owner: MeDict = self._transport.call(get("/me"))
+        return owner
 
-    def open_link(self) -> Link:
-        """Make a link that signs a browser in as the owner of the token; it works once, and not for long."""
-        made: Link = self._transport.call(post("/links", {}))
-        return made
+    def open_link(self) -> LinkDict:
+        """Create a link that signs a browser in as the owner of the token; it works once, for minutes."""
+        link: LinkDict = self._transport.call(post("/links", {}))
+        return link
 
     def topic(self, name: str) -> TopicClient:
-        """Return a topic by name; it is looked for at the first call."""
+        """Return a topic by name; whether it exists is checked at the first call."""
         return TopicClient(self._transport, name)
 
     def close(self) -> None:
-        """Let the connections go."""
+        """Close all connections."""
         self._transport.close()
 
     def __enter__(self) -> Self:

@@ -1,6 +1,4 @@
-"""Operating: pipelines, what was done by whom, jobs and backups.
-
-Lists that come in pages: takes a path, gives all entries or the first few, keeps nothing.
+"""Operations: pipelines, the audit trail, jobs and backups; and lists that come in pages.
 
 Made from _async/operations.py by scripts/generate_sdk.py: change that one, and run it again.
 """
@@ -12,11 +10,11 @@ from typing import Any
 
 from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk.requests import delete, get, post, quoted
-from tidegate.sdk.types import AuditEvent, BackupBegun, Job
+from tidegate.sdk.types import AuditEventDict, BackupStartDict, JobDict, JobSummaryDict
 
-# The newest few are what people look for; `limit=None` gives all.
+# The newest few are what people look for; `limit=None` returns all.
 ENTRIES_DEFAULT = 100
-# Freezing links files and writes out what is in memory; a large home on a slow disk takes its time.
+# Freezing links files and flushes what is in memory, which a large home on a slow disk does slowly.
 FREEZE_SECONDS_MAX = 600.0
 
 
@@ -28,7 +26,7 @@ class PipelinesClient:
 
     def list(self) -> list[dict[str, Any]]:
         """List pipelines with their progress."""
-        return listed(self._transport, "/pipelines", "pipelines")
+        return list_all(self._transport, "/pipelines", "pipelines")
 
     def show(self, name: str) -> dict[str, Any]:
         """Describe a pipeline."""
@@ -36,62 +34,62 @@ class PipelinesClient:
 
 
 class AuditClient:
-    """What was done, by whom, and how it ended."""
+    """The audit trail: what was done, by whom, and how it ended."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def list(
         self, *, user: str | None = None, action: str | None = None, limit: int | None = ENTRIES_DEFAULT
-    ) -> list[AuditEvent]:
+    ) -> list[AuditEventDict]:
         """List events, the newest first."""
-        return listed(self._transport, "/audit", "events", {"user": user, "action": action}, limit)
+        return list_all(self._transport, "/audit", "events", {"user": user, "action": action}, limit)
 
 
 class JobsClient:
-    """What the server does by itself."""
+    """The background jobs of the server."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
     def list(
         self, *, kind: str | None = None, state: str | None = None, limit: int | None = ENTRIES_DEFAULT
-    ) -> list[Job]:
+    ) -> list[JobSummaryDict]:
         """List jobs, the newest first."""
-        return listed(self._transport, "/jobs", "jobs", {"kind": kind, "state": state}, limit)
+        return list_all(self._transport, "/jobs", "jobs", {"kind": kind, "state": state}, limit)
 
-    def show(self, job_id: str) -> Job:
+    def show(self, job_id: str) -> JobDict:
         """Describe a job and its history."""
-        shown: Job = self._transport.call(get(f"/jobs/{quoted(job_id)}"))
+        shown: JobDict = self._transport.call(get(f"/jobs/{quoted(job_id)}"))
         return shown
 
 
 class BackupsClient:
-    """Backups in the making; `tidegate backup FILE` does all of it."""
+    """Backups in progress; `tidegate backup FILE` does all steps."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def begin(self) -> BackupBegun:
-        """Freeze a copy of the home, on the server's machine; finish it or give it up."""
-        begun: BackupBegun = self._transport.call(post("/backups", {}, wait_seconds=FREEZE_SECONDS_MAX))
+    def begin(self) -> BackupStartDict:
+        """Freeze a copy of the home, on the server's machine; `finish` or `give_up` removes it."""
+        begun: BackupStartDict = self._transport.call(post("/backups", {}, wait_seconds=FREEZE_SECONDS_MAX))
         return begun
 
     def finish(self, backup_id: str, *, file: str, size_bytes: int) -> dict[str, Any]:
-        """Return where the backup is packed; the frozen copy goes."""
+        """Report the file into which the backup was packed, and remove the frozen copy."""
         body = {"file": file, "bytes": size_bytes}
         return dict(self._transport.call(post(f"/backups/{quoted(backup_id)}/finish", body)))
 
     def give_up(self, backup_id: str) -> None:
-        """Let the frozen copy go, unpacked."""
+        """Remove the frozen copy without a backup."""
         self._transport.call(delete(f"/backups/{quoted(backup_id)}"))
 
 
-# Asked for only where fewer are wanted: how many a page holds at most is a setting of the server.
+# Sent only where fewer are wanted: how many a page holds at most is a setting of the server.
 PAGE_ENTRIES = 100
 
 
-def listed(
+def list_all(
     transport: Transport,
     path: str,
     noun: str,
@@ -100,13 +98,13 @@ def listed(
 ) -> list[Any]:
     """Return the entries of a list, page after page, up to `limit`."""
     entries: list[Any] = []
-    question = dict(query or {})
+    parameters = dict(query or {})
     while limit is None or len(entries) < limit:
         if limit is not None and limit - len(entries) < PAGE_ENTRIES:
-            question["limit"] = limit - len(entries)
-        page = transport.call(get(path, question))
+            parameters["limit"] = limit - len(entries)
+        page = transport.call(get(path, parameters))
         entries += page[noun]
-        question["after"] = page.get("next")
-        if question["after"] is None:
+        parameters["after"] = page.get("next")
+        if parameters["after"] is None:
             break
     return entries if limit is None else entries[:limit]

@@ -1,4 +1,4 @@
-"""The wire under the client: sends requests, tries again where that is safe, raises the server's errors.
+"""The HTTP transport of the client: sends requests, repeats them where that is safe, raises errors.
 
 Made from _async/transport.py by scripts/generate_sdk.py: change that one, and run it again.
 """
@@ -9,14 +9,20 @@ import secrets
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
-from tidegate.errors import RequestInvalid, ServerNotRunning
+from tidegate.errors import ServerNotRunning
 from tidegate.sdk._sync.connection_pool import GroupedConnectionPool
 from tidegate.sdk.blocking.concurrency import sleep
-from tidegate.sdk.requests import Reply, Request, checked_tenant, decoded, noted
-from tidegate.sdk.retries import FailedAttempt, FailureKind, RetryPolicy, RetryState, outcome_of, setback_of
-from tidegate.storage.home.address import Found
+from tidegate.sdk.requests import Reply, Request, check_tenant, decoded, with_hint
+from tidegate.sdk.retries import (
+    CONNECTION_PROBLEMS,
+    FailedAttempt,
+    FailureKind,
+    RetryPolicy,
+    RetryState,
+    connection_failure,
+    outcome_of,
+)
+from tidegate.storage.home.address import ServerEndpoint
 
 if TYPE_CHECKING:
     from tidegate.sdk._sync.prefetch import Prefetcher
@@ -28,19 +34,19 @@ class Transport:
 
     def __init__(
         self,
-        find: Callable[[], Found],
+        find: Callable[[], ServerEndpoint],
         *,
         tenant: str | None = None,
-        retrying: RetryPolicy | None = None,
+        retry_policy: RetryPolicy | None = None,
         pause: Callable[[float], None] = sleep,
     ) -> None:
         self._find = find
-        self._tenant = checked_tenant(tenant)
-        self.retrying = retrying or RetryPolicy()
+        self._tenant = check_tenant(tenant)
+        self.retry_policy = retry_policy or RetryPolicy()
         self._pause = pause
         self._pools: dict[tuple[bool, str | None], GroupedConnectionPool] = {}
-        # What goes on until it is closed, and ends with the connections at the latest.
-        self.standing: set[LiveSubscription | Prefetcher] = set()
+        # Consumers and subscriptions that are open; they are closed with the connections at the latest.
+        self.open_readers: set[LiveSubscription | Prefetcher] = set()
         self._use(find())
 
     @property
@@ -49,52 +55,52 @@ class Transport:
         return self._found.url
 
     def call(self, request: Request) -> Any:
-        """Send a request, give the decoded answer."""
+        """Send a request and return the decoded answer."""
         reply = self.send(request)
         return decoded(reply.content, f"{self.url}{request.path}")
 
     def send(
         self,
         request: Request,
-        course: RetryState | None = None,
+        retry_state: RetryState | None = None,
         pause: Callable[[float], None] | None = None,
     ) -> Reply:
-        """Send a request until it is answered or refused, or trying again is not safe or takes too long."""
-        course = course or self.course_of(request)
+        """Send a request until it is answered or refused, or a repetition is not safe or takes too long."""
+        retry_state = retry_state or self.new_retry_state(request)
         pause = pause or self._pause
         request_id = secrets.token_hex(8)
         while True:
             outcome = self._attempt(request, request_id)
             if isinstance(outcome, Reply):
                 return outcome
-            if course.is_done(outcome):
-                return Reply(b"{}", {})
-            pause_seconds = course.next_pause(outcome)
+            if retry_state.is_done(outcome):
+                return Reply(200, (), b"{}")
+            pause_seconds = retry_state.next_pause(outcome)
             if pause_seconds is None:
-                raise noted(outcome.error) from outcome.cause
+                raise with_hint(outcome.error) from outcome.cause
             pause(pause_seconds)
-            if outcome.fate is not FailureKind.BUSY:
-                self.find_again()
+            if outcome.kind is not FailureKind.BUSY:
+                self.refresh_address()
 
-    def course_of(self, request: Request) -> RetryState:
-        """Begin the course of a call, for a caller who asks afterwards what became of it."""
-        return RetryState(self.retrying, request)
+    def new_retry_state(self, request: Request) -> RetryState:
+        """Return the retry state of a call whose caller looks at it afterwards."""
+        return RetryState(self.retry_policy, request)
 
-    def find_again(self) -> None:
-        """Look up the address anew: a server that starts again may have another port."""
+    def refresh_address(self) -> None:
+        """Look up the address again: a server that restarts may have another port."""
         try:
             self._use(self._find())
         except ServerNotRunning:
             return  # not yet; the old address is tried meanwhile
 
-    def reach(self, request: Request) -> tuple[Found, dict[str, str]]:
-        """Return the server and the headers for a request that takes another way than the pools."""
+    def address_and_headers(self, request: Request) -> tuple[ServerEndpoint, dict[str, str]]:
+        """Return the server and the headers for a request that does not use the pools."""
         return self._found, request.headers(self._found.token, self._tenant, secrets.token_hex(8))
 
     def close(self) -> None:
-        """Let the connections go, and end what stands on them."""
-        for one in list(self.standing):
-            one.close()
+        """End consumers and subscriptions, and close all connections."""
+        for reader in list(self.open_readers):
+            reader.close()
         for pool in self._pools.values():
             pool.close()
 
@@ -103,17 +109,14 @@ class Transport:
         pool = self._pools[found.is_https, found.ca_file]
         headers = request.headers(found.token, self._tenant, request_id)
         try:
-            answer = pool.request(request, found.url, headers)
-        except httpx.TransportError as problem:
-            lost = setback_of(problem, found.url)
-            lost.error.request_id = request_id
-            return lost
-        except httpx.InvalidURL as problem:
-            reason = f"'{found.url}' is not an address of a server: {problem}."
-            raise RequestInvalid(reason=reason, hint="Write it like http://127.0.0.1:8787.") from problem
-        return outcome_of(answer, found.url, request_id)
+            reply = pool.request(request, found.url, headers)
+        except CONNECTION_PROBLEMS as problem:
+            failure = connection_failure(problem, found.url)
+            failure.error.request_id = request_id
+            return failure
+        return outcome_of(reply, found.url, request.path, request_id)
 
-    def _use(self, found: Found) -> None:
+    def _use(self, found: ServerEndpoint) -> None:
         trust = (found.is_https, found.ca_file)
         if trust not in self._pools:
             self._pools[trust] = GroupedConnectionPool(found.tls_context())

@@ -1,4 +1,4 @@
-"""People: tenants, users and their tokens.
+"""Accounts: tenants, users and their tokens.
 
 Made from _async/users.py by scripts/generate_sdk.py: change that one, and run it again.
 """
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tidegate.sdk._sync.operations import listed
+from tidegate.sdk._sync.operations import list_all
 from tidegate.sdk._sync.transport import Transport
 from tidegate.sdk.requests import create, delete, get, patch, post, quoted
-from tidegate.sdk.types import Tenant, TokenMade, TokenShown, User
+from tidegate.sdk.types import NewTokenDict, TenantDict, TokenDict, UserDict
 
 Lifetime = float | Literal["default"] | None
-Tokens = list[TokenShown]
+Tokens = list[TokenDict]
 
 
 class TenantsClient:
@@ -23,23 +23,23 @@ class TenantsClient:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def list(self) -> list[Tenant]:
+    def list(self) -> list[TenantDict]:
         """List tenants."""
-        return listed(self._transport, "/tenants", "tenants")
+        return list_all(self._transport, "/tenants", "tenants")
 
-    def create(self, name: str) -> Tenant:
-        """Make a tenant."""
-        made: Tenant = self._transport.call(create("/tenants", {"name": name}))
+    def create(self, name: str) -> TenantDict:
+        """Create a tenant."""
+        made: TenantDict = self._transport.call(create("/tenants", {"name": name}))
         return made
 
-    def enable(self, name: str) -> Tenant:
-        """Let the tenant's users in again."""
-        changed: Tenant = self._transport.call(post(f"/tenants/{quoted(name)}/enable", {}))
+    def enable(self, name: str) -> TenantDict:
+        """Admit the tenant's users again."""
+        changed: TenantDict = self._transport.call(post(f"/tenants/{quoted(name)}/enable", {}))
         return changed
 
-    def disable(self, name: str) -> Tenant:
-        """Keep the tenant's users out; nothing of theirs is removed."""
-        changed: Tenant = self._transport.call(post(f"/tenants/{quoted(name)}/disable", {}))
+    def disable(self, name: str) -> TenantDict:
+        """Refuse the tenant's users; none of their data is removed."""
+        changed: TenantDict = self._transport.call(post(f"/tenants/{quoted(name)}/disable", {}))
         return changed
 
 
@@ -49,52 +49,56 @@ class UsersClient:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    def list(self) -> list[User]:
+    def list(self) -> list[UserDict]:
         """List users."""
-        return listed(self._transport, "/users", "users")
+        return list_all(self._transport, "/users", "users")
 
-    def add(self, name: str, roles: Sequence[str] | None = None) -> User:
+    def add(self, name: str, roles: Sequence[str] | None = None) -> UserDict:
         """Add a user, a writer unless roles are named (`reader`, `writer`, `admin` or their full names)."""
         body: dict[str, Any] = {"name": name}
         if roles is not None:
             body["roles"] = [*roles]
-        added: User = self._transport.call(create("/users", body))
+        added: UserDict = self._transport.call(create("/users", body))
         return added
 
-    def show(self, name: str) -> User:
+    def show(self, name: str) -> UserDict:
         """Describe a user."""
-        shown: User = self._transport.call(get(f"/users/{quoted(name)}"))
+        shown: UserDict = self._transport.call(get(f"/users/{quoted(name)}"))
         return shown
 
-    def change(self, name: str, *, roles: Sequence[str] | None = None, enabled: bool | None = None) -> User:
-        """Return a user other roles, or keep one out and let them in again."""
+    def change(
+        self, name: str, *, roles: Sequence[str] | None = None, enabled: bool | None = None
+    ) -> UserDict:
+        """Change a user's roles, or disable or enable the user."""
         body: dict[str, Any] = {}
         if roles is not None:
             body["roles"] = [*roles]
         if enabled is not None:
             body["enabled"] = enabled
-        changed: User = self._transport.call(patch(f"/users/{quoted(name)}", body))
+        changed: UserDict = self._transport.call(patch(f"/users/{quoted(name)}", body))
         return changed
 
     def remove(self, name: str) -> None:
         """Remove a user; their tokens end at once."""
         self._transport.call(delete(f"/users/{quoted(name)}"))
 
-    def make_token(self, name: str, *, label: str = "", lifetime_seconds: Lifetime = "default") -> TokenMade:
-        """Make a token; its text is in this answer and nowhere else. `None`: it never ends by itself.
+    def make_token(
+        self, name: str, *, label: str = "", lifetime_seconds: Lifetime = "default"
+    ) -> NewTokenDict:
+        """Create a token; its text is in this answer and nowhere else. `None`: it does not expire.
 
-        Never sent twice: where the answer is lost, `tokens` shows whether one was made.
+        The request is never sent twice: where the answer is lost, `tokens` shows whether one was created.
         """
         body: dict[str, Any] = {"label": label} if label else {}
         if lifetime_seconds != "default":
             body["lifetimeSeconds"] = lifetime_seconds
-        made: TokenMade = self._transport.call(post(f"/users/{quoted(name)}/tokens", body))
+        made: NewTokenDict = self._transport.call(post(f"/users/{quoted(name)}/tokens", body))
         return made
 
     def tokens(self, name: str) -> Tokens:
         """List a user's tokens, without their secrets."""
-        return listed(self._transport, f"/users/{quoted(name)}/tokens", "tokens")
+        return list_all(self._transport, f"/users/{quoted(name)}/tokens", "tokens")
 
     def revoke(self, name: str, token_id: str) -> None:
-        """End a token at once."""
+        """Revoke a token at once."""
         self._transport.call(delete(f"/users/{quoted(name)}/tokens/{quoted(token_id)}"))

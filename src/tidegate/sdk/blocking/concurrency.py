@@ -1,4 +1,7 @@
-"""How this client waits and takes turns. Its twin, asynchronous/waiting.py, is written by hand as well."""
+"""Events, background threads and calls of user functions, for a client without asyncio.
+
+The module of the same name in `sdk/_async` offers the same for asyncio; both are written by hand.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ from tidegate.errors import RequestInvalid
 # Signal handlers run in the main thread, and only when it wakes: a signal may reach another thread.
 WAKE_SECONDS = 1.0
 
-__all__ = ["BackgroundTask", "Lock", "StopEvent", "WakeSignal", "called", "check_function", "sleep"]
+__all__ = ["BackgroundTask", "Lock", "StopEvent", "WakeSignal", "call_function", "check_function", "sleep"]
 
-NO_WORK = (
+UNSUITABLE_FUNCTIONS = (
     (inspect.iscoroutinefunction, "an `async def`", "Take connect_async() for it, or write a plain `def`."),
     (inspect.isgeneratorfunction, "a generator", "Return one answer instead of yielding."),
     (inspect.isasyncgenfunction, "a generator", "Return one answer instead of yielding."),
@@ -25,52 +28,52 @@ NO_WORK = (
 
 
 class StopEvent:
-    """Whether something is over; whoever pauses meanwhile is woken by it."""
+    """A flag that something has ended; it interrupts pauses."""
 
     def __init__(self) -> None:
         self._event = Event()
 
     def is_set(self) -> bool:
-        """Return whether it is over."""
+        """True if it was set."""
         return self._event.is_set()
 
     def set(self) -> None:
-        """End it."""
+        """Set the flag, and wake all who pause."""
         self._event.set()
 
     def pause(self, seconds: float) -> None:
-        """Wait so long, or until it is over."""
+        """Wait that long, or until the flag is set."""
         self._event.wait(seconds)
 
 
 class WakeSignal:
-    """Wakes whoever waits for it, at least one; a ring that nobody waits for wakes the next who does.
+    """Wakes at least one waiter; set while nobody waits, it wakes the next who does.
 
-    Threads and signal handlers may ring it as well. That is why it is a queue: a handler that sets an Event
-    waits for ever when it interrupted someone who is just looking at the same Event.
+    Threads and signal handlers may set it as well. That is why it is a queue: a handler that sets an Event
+    waits for ever when it interrupted a thread that holds the lock of the same Event.
     """
 
     def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()
+        self._queue: SimpleQueue[None] = SimpleQueue()
 
-    def ring(self) -> None:
-        """Wake whoever waits, or comes to wait."""
-        if self._rings.empty():
-            self._rings.put(None)
+    def set(self) -> None:
+        """Wake whoever waits, or the next who does."""
+        if self._queue.empty():
+            self._queue.put(None)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait for a ring, or so long; it may be woken for nothing, so look whether there is something."""
+        """Wait until it is set, or that long; spurious wakeups happen, so check the condition again."""
         with contextlib.suppress(Empty):
-            self._rings.get(timeout=WAKE_SECONDS if seconds is None else seconds)
+            self._queue.get(timeout=WAKE_SECONDS if seconds is None else seconds)
 
 
 class BackgroundTask:
-    """Work that goes on beside its caller."""
+    """A thread beside its caller."""
 
     def __init__(self, work: Callable[[], None], name: str) -> None:
         self._problem: BaseException | None = None
         self._work = work
-        # A program that ends without a word is not held up by it.
+        # A daemon: it does not keep a program alive that ends without closing the client.
         self._thread = Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -82,7 +85,7 @@ class BackgroundTask:
             raise self._problem
 
     def cancel(self) -> None:
-        """Do nothing: a thread cannot be broken off, and ends with the program."""
+        """Do nothing: a thread cannot be cancelled, and ends with the program."""
 
     def _run(self) -> None:
         try:
@@ -92,14 +95,14 @@ class BackgroundTask:
 
 
 def check_function(function: Callable[..., Any]) -> None:
-    """Refuse a function whose call does not do its work: the message would be acknowledged undone."""
-    for test, what, hint in NO_WORK:
+    """Refuse a function whose call does not run its body: the message would be acknowledged all the same."""
+    for test, what, hint in UNSUITABLE_FUNCTIONS:
         if test(function):
             raise RequestInvalid(reason=f"The function of an agent is {what}.", hint=hint)
 
 
-def called(function: Callable[..., Any], argument: object) -> Any:
-    """Call a function; one that gives something to await has not done its work."""
+def call_function(function: Callable[..., Any], argument: object) -> Any:
+    """Return what a function returns; an awaitable is refused, because its work is not done."""
     result = function(argument)
     if inspect.isawaitable(result):
         raise RequestInvalid(reason="The function gave something to await.", hint="Take connect_async().")

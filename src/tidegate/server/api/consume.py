@@ -1,12 +1,12 @@
-"""The endpoint of consume: messages out, in JSON or in Arrow, leased to a member of a group or not.
+"""The consume endpoint: messages in JSON or in Arrow, with or without a consumer group.
 
-Positions in a topic as callers write them: a word, an object with one field, or offsets by partition.
+A position in a topic is a word, an object with one field, or offsets by partition.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator
+from itertools import repeat
 
 import msgspec
 import pyarrow as pa
@@ -16,10 +16,11 @@ from starlette.responses import Response
 from tidegate.errors import InvariantBroken, RequestInvalid
 from tidegate.model.names import shorten
 from tidegate.model.timeranges import format_time, parse_time
-from tidegate.query.step import ConsumeAsk
-from tidegate.server.api.long_poll import Consumed, consumed
+from tidegate.model.wire.topics import MessagePage, MessageResponse
+from tidegate.query.step import ConsumeRequest
+from tidegate.server.api.long_poll import FetchedMessages, fetch_messages
 from tidegate.server.http.arrow import arrow_answer
-from tidegate.server.http.request import Call
+from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import ARROW_STREAM, JSON, ready_answer
 from tidegate.topics.definitions import Topic
 from tidegate.topics.log.reader import Start
@@ -28,7 +29,7 @@ HINT = 'Say "earliest", "latest", {"offset": n}, {"after": n}, {"timestamp": "â€
 
 
 class FromBody(msgspec.Struct, forbid_unknown_fields=True):
-    """The object form of a position; exactly one field is given."""
+    """The object form of a position; exactly one field is set."""
 
     offset: int | None = None
     after: int | None = None
@@ -36,35 +37,35 @@ class FromBody(msgspec.Struct, forbid_unknown_fields=True):
     offsets: dict[int, int] | None = None
 
 
-def start_of(given: str | FromBody | dict[int, int]) -> Start:
-    """Read a position."""
-    if isinstance(given, dict):
-        return Start("offsets", offsets=given)
-    if given == "earliest":
+def parse_start(position: str | FromBody | dict[int, int]) -> Start:
+    """Return the start position of a request."""
+    if isinstance(position, dict):
+        return Start("offsets", offsets=position)
+    if position == "earliest":
         return Start("earliest")
-    if given == "latest":
+    if position == "latest":
         return Start("latest")
-    if isinstance(given, str):
-        raise RequestInvalid(reason=f"'{shorten(given)}' is not a position.", hint=HINT)
-    chosen = [name for name in FromBody.__struct_fields__ if getattr(given, name) is not None]
+    if isinstance(position, str):
+        raise RequestInvalid(reason=f"'{shorten(position)}' is not a position.", hint=HINT)
+    chosen = [name for name in FromBody.__struct_fields__ if getattr(position, name) is not None]
     if len(chosen) != 1:
         reason = "A position has exactly one of offset, after, timestamp and offsets."
         raise RequestInvalid(reason=reason, hint='For example {"offset": 12}.')
-    if given.timestamp is not None:
-        return Start("timestamp", parse_time(given.timestamp))
-    if given.offsets is not None:
-        return Start("offsets", offsets=given.offsets)
-    if given.after is not None:
-        return Start("after", given.after)
-    if given.offset is not None:
-        return Start("offset", given.offset)
+    if position.timestamp is not None:
+        return Start("timestamp", parse_time(position.timestamp))
+    if position.offsets is not None:
+        return Start("offsets", offsets=position.offsets)
+    if position.after is not None:
+        return Start("after", position.after)
+    if position.offset is not None:
+        return Start("offset", position.offset)
     raise InvariantBroken(reason="a position without a field passed the check")
 
 
-# Where an Arrow answer carries the offsets to go on from, and what a group missed.
+# Metadata of an Arrow answer: the offsets to go on from, and what a group missed.
 NEXT_OFFSETS = "tidegate.nextOffsets"
 MISSED = "tidegate.missed"
-# Answers up to this are written on the event loop: a thread costs more than they do.
+# Answers of up to this many messages are encoded on the event loop: a thread would cost more.
 SMALL_MESSAGES = 20
 
 
@@ -84,100 +85,74 @@ _consume = msgspec.json.Decoder(ConsumeBody)
 _encode = msgspec.json.Encoder().encode
 
 
-async def consume(call: Call) -> Response:
-    """Messages from a position on, where nothing is remembered, or the next ones of a group, leased."""
-    running = call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    body = await call.json(_consume)
-    if body.group is not None and call.raw_header(b"idempotency-key") is not None:
+async def consume(request: HttpRequest) -> Response:
+    """Messages from a position on, without any state, or the next ones of a consumer group, leased."""
+    runtime = request.runtime
+    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    body = await request.json(_consume)
+    if body.group is not None and request.raw_header(b"idempotency-key") is not None:
         raise RequestInvalid(
             reason="A consume of a group takes no Idempotency-Key.",
             hint="What was leased to an answer that is lost comes again after its lease.",
         )
-    ask = ConsumeAsk(
+    ask = ConsumeRequest(
         topic=topic,
         group=body.group,
         member=body.member,
-        start=start_of(body.from_),
+        start=parse_start(body.from_),
         partition=body.partition,
         limit=None if isinstance(body.limit, UnsetType) else body.limit,
         wait_ms=body.wait_ms,
         lease_ms=body.lease_ms,
     )
-    running.answers.check_room()
-    found = await consumed(call, ask)
-    write, kind = (_arrow, ARROW_STREAM) if call.wants_arrow() else (_json, JSON)
+    runtime.held_responses.check_room()
+    found = await fetch_messages(request, ask)
+    write, kind = (_arrow, ARROW_STREAM) if request.wants_arrow() else (_json, JSON)
     if found.count <= SMALL_MESSAGES:
         content = write(topic, found)
     else:
-        content = await running.threads.read(write, topic, found)
-    return ready_answer(content, kind, held=running.answers)
+        content = await runtime.threads.read(write, topic, found)
+    return ready_answer(content, kind, held=runtime.held_responses)
 
 
-def _arrow(_topic: Topic, found: Consumed) -> bytes:
-    notes = {NEXT_OFFSETS: _encode(by_name(found.next_offsets)).decode()}
+def _arrow(_topic: Topic, found: FetchedMessages) -> bytes:
+    notes = {NEXT_OFFSETS: _encode(found.next_offsets).decode()}
     if found.missed:
-        notes[MISSED] = _encode(by_name(found.missed)).decode()
+        notes[MISSED] = _encode(found.missed).decode()
     return arrow_answer(found.batches, found.schema, notes)
 
 
-def _json(topic: Topic, found: Consumed) -> bytes:
-    answer: dict[str, Any] = {
-        "messages": [message for batch in found.batches for message in message_rows(topic.name, batch)],
-        "nextOffsets": by_name(found.next_offsets),
-    }
-    if found.missed:
-        answer["missed"] = by_name(found.missed)
-    return _encode(answer)
+def _json(topic: Topic, found: FetchedMessages) -> bytes:
+    messages = [message for batch in found.batches for message in _messages(topic.name, batch)]
+    return _encode(MessagePage(messages, found.next_offsets, found.missed or UNSET))
 
 
-def by_name(by_partition: Mapping[int, int]) -> dict[str, int]:
-    """Return numbers by partition as JSON has them."""
-    return {str(key): value for key, value in by_partition.items()}
-
-
-def message_rows(topic: str, batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Return the messages of a batch as JSON has them; payloads go out as they are."""
-    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in _OWN}
+def _messages(topic: str, batch: pa.RecordBatch) -> Iterator[MessageResponse]:
+    """Yield the messages of a batch; their payloads are JSON already."""
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names if name not in _CONVERTED}
     nothing = [None] * batch.num_rows
-    payloads = batch.column("payload").cast(pa.binary()).to_pylist()
     texts: dict[int, str] = {}
     times = []
     for time_us in batch.column("ts").cast("int64").to_pylist():
         text = texts.get(time_us)
         times.append(text or texts.setdefault(time_us, format_time(time_us)))
-    return [
-        {
-            "topic": topic,
-            "partition": partition,
-            "offset": offset,
-            "messageId": str(message_id),
-            "lease": lease,
-            "deliveries": deliveries,
-            "op": op,
-            "ts": ts,
-            "source": source,
-            "user": user,
-            "payloadMode": mode,
-            "key": key,
-            "payload": msgspec.Raw(payload),
-        }
-        for partition, offset, message_id, lease, deliveries, op, ts, source, user, mode, key, payload in zip(
-            columns["partition"],
-            columns["offset"],
-            columns["message_id"],
-            columns.get("lease", nothing),
-            columns.get("deliveries", nothing),
-            columns["op"],
-            times,
-            columns["source"],
-            columns["user"],
-            columns["payload_mode"],
-            columns["key"],
-            payloads,
-            strict=True,
-        )
-    ]
+    return map(
+        MessageResponse,
+        repeat(topic),
+        columns["partition"],
+        columns["offset"],
+        map(str, columns["message_id"]),
+        columns.get("lease", nothing),
+        columns.get("deliveries", nothing),
+        columns["op"],
+        times,
+        columns["source"],
+        columns["user"],
+        columns["payload_mode"],
+        columns["key"],
+        map(msgspec.Raw, batch.column("payload").cast(pa.binary()).to_pylist()),
+    )
 
 
-_OWN = frozenset({"ts", "payload"})
+# Columns that do not go out as they are stored.
+_CONVERTED = frozenset({"ts", "payload"})

@@ -1,8 +1,6 @@
-"""Endpoints of consumer groups: acknowledge, give back, extend, reset, list, delete."""
+"""Endpoints of consumer groups: ack, nack, extend, reset, list, delete."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -10,18 +8,30 @@ from starlette.responses import Response
 
 from tidegate.errors import RequestInvalid
 from tidegate.model.timeranges import format_time
+from tidegate.model.wire.groups import (
+    AckResponse,
+    ExtendResponse,
+    GroupList,
+    GroupMember,
+    GroupPartition,
+    GroupResponse,
+    NackResponse,
+    OffsetTime,
+    ResetResponse,
+)
+from tidegate.model.wire.struct import DeleteResponse, WireStruct
 from tidegate.query.statements.topic_messages import DELAY_MS_MAX, REASON_CHARS_MAX, lost_leases
-from tidegate.server.api.consume import FromBody, by_name, start_of
+from tidegate.server.api.consume import FromBody, parse_start
 from tidegate.server.api.long_poll import check_lease_ms
-from tidegate.server.http.request import Call
+from tidegate.server.http.request import HttpRequest, format_optional_time
 from tidegate.server.http.responses import json_answer
 from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
-from tidegate.topics.groups.types import AckRequest, ExtendRequest, GroupShape, NackRequest
+from tidegate.topics.groups.types import AckRequest, ExtendRequest, GroupDescription, NackRequest
 
 
 class UptoBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A partition, and the last offset in it that is acknowledged."""
+    """A partition, and the last acknowledged offset in it."""
 
     upto_offset: int
     partition: int = 0
@@ -49,7 +59,7 @@ class NackBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class ExtendBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Body of extend; without leases it only says that the member is there."""
+    """Body of extend; without leases it is a heartbeat of the member."""
 
     group: str
     leases: list[str]
@@ -71,26 +81,26 @@ _extend = msgspec.json.Decoder(ExtendBody)
 _reset = msgspec.json.Decoder(ResetBody)
 
 
-def _topic(call: Call) -> Topic:
-    return call.running.topics.get(call.tenant, call.params["topic"])
+def _topic(request: HttpRequest) -> Topic:
+    return request.runtime.topics.directory.get(request.tenant, request.params["topic"])
 
 
-def _seen(call: Call, topic: Topic, group: str, member: str | None) -> str:
-    """Note that a member is there, and give its name."""
-    name = member if member is not None else call.principal.full_name
-    call.running.topic.groups.seen(topic, group, name)
+def _record_member(request: HttpRequest, topic: Topic, group: str, member: str | None) -> str:
+    """Record that a member is active; return its name."""
+    name = member if member is not None else request.principal.full_name
+    request.runtime.topics.groups.record_activity(topic, group, name)
     return name
 
 
-def _check_leases(call: Call, leases: list[str]) -> None:
-    most = call.running.settings.server.messages_max
+def _check_leases(request: HttpRequest, leases: list[str]) -> None:
+    most = request.runtime.settings.server.messages_max
     if len(leases) > most:
         raise RequestInvalid(reason=f"A request names up to {most} leases.", hint="Send them in parts.")
 
 
-async def ack(call: Call) -> Response:
-    """Messages that a member has done with; they never come again to its group."""
-    topic, body = _topic(call), await call.json(_ack)
+async def ack(request: HttpRequest) -> Response:
+    """Acknowledge messages: they are not delivered to the group again."""
+    topic, body = _topic(request), await request.json(_ack)
     if isinstance(body.acks, UnsetType) == isinstance(body.leases, UnsetType):
         reason = "An ack has either acks or leases."
         raise RequestInvalid(reason=reason, hint='{"acks": [{"partition": 0, "uptoOffset": 41}]}')
@@ -100,128 +110,133 @@ async def ack(call: Call) -> Response:
         upto = {one.partition: one.upto_offset for one in body.acks}
         if len(upto) < len(body.acks):
             raise RequestInvalid(reason="acks names a partition twice.", hint="Give the last offset of each.")
-    _check_leases(call, leases or [])
-    member = _seen(call, topic, body.group, body.member)
-    groups = call.running.topic.groups
-    # A lease says whose it is; a member that is named has to be its holder.
-    asked = AckRequest(body.group, body.member if upto is None else member, leases, upto)
-    done = await call.running.committer.commit(lambda staging: groups.stage_ack(staging, topic, asked))
-    answer = {"acked": done.acked, "position": by_name(done.position)}
+    _check_leases(request, leases or [])
+    member = _record_member(request, topic, body.group, body.member)
+    groups = request.runtime.topics.groups
+    # A lease identifies its member; a member that is named has to be that one.
+    ack_request = AckRequest(body.group, body.member if upto is None else member, leases, upto)
+    done = await request.runtime.committer.commit(
+        lambda staging: groups.stage_ack(staging, topic, ack_request)
+    )
+    answer = AckResponse(done.acked, done.position)
     _check_lost(done.lost, answer)
     return json_answer(answer)
 
 
-async def nack(call: Call) -> Response:
-    """Messages that come again, after a pause where one is asked for; or dead letters."""
-    topic, body = _topic(call), await call.json(_nack)
+async def nack(request: HttpRequest) -> Response:
+    """Return messages, to be delivered again at once or after a delay, or to become dead letters."""
+    topic, body = _topic(request), await request.json(_nack)
     if not 0 <= body.delay_ms <= DELAY_MS_MAX:
         hint = "What should come much later belongs into a table."
         raise RequestInvalid(reason=f"delayMs is 0 to {DELAY_MS_MAX} (a week).", hint=hint)
     reason = body.reason
     if reason is not None and len(reason) > REASON_CHARS_MAX:
-        said = f"A reason has up to {REASON_CHARS_MAX} characters."
-        raise RequestInvalid(reason=said, hint="Say it shorter; the log of the consumer has room.")
+        problem = f"A reason has up to {REASON_CHARS_MAX} characters."
+        raise RequestInvalid(reason=problem, hint="Say it shorter; the log of the consumer has room.")
     if body.release and (body.dead or body.delay_ms):
-        said = "What is released was not worked on: it comes again at once, and is no dead letter."
-        raise RequestInvalid(reason=said, hint="Leave delayMs and dead away.")
-    _check_leases(call, body.leases)
-    _seen(call, topic, body.group, body.member)
-    groups = call.running.topic.groups
-    asked = NackRequest(body.group, body.member, body.leases, body.delay_ms, reason, body.release, body.dead)
-    done = await call.running.committer.commit(lambda staging: groups.stage_nack(staging, topic, asked))
-    answer = {"nacked": done.nacked, "dead": done.dead}
+        problem = "What is released was not worked on: it comes again at once, and is no dead letter."
+        raise RequestInvalid(reason=problem, hint="Leave delayMs and dead away.")
+    _check_leases(request, body.leases)
+    _record_member(request, topic, body.group, body.member)
+    groups = request.runtime.topics.groups
+    nack_request = NackRequest(
+        body.group, body.member, body.leases, body.delay_ms, reason, body.release, body.dead
+    )
+    done = await request.runtime.committer.commit(
+        lambda staging: groups.stage_nack(staging, topic, nack_request)
+    )
+    answer = NackResponse(done.nacked, done.dead)
     _check_lost(done.lost, answer)
     return json_answer(answer)
 
 
-async def extend(call: Call) -> Response:
-    """Leases that end later, counted from now."""
-    topic, body = _topic(call), await call.json(_extend)
-    check_lease_ms(body.lease_ms, call.running.settings.topics.lease_ms_max)
-    _check_leases(call, body.leases)
-    _seen(call, topic, body.group, body.member)
-    groups = call.running.topic.groups
-    asked = ExtendRequest(body.group, body.member, body.leases, body.lease_ms)
-    done = await call.running.committer.commit(lambda staging: groups.stage_extend(staging, topic, asked))
-    answer = {"extended": done.extended, "expiresAt": format_time(done.expires_us)}
+async def extend(request: HttpRequest) -> Response:
+    """Extend leases, counted from now."""
+    topic, body = _topic(request), await request.json(_extend)
+    check_lease_ms(body.lease_ms, request.runtime.settings.topics.lease_ms_max)
+    _check_leases(request, body.leases)
+    _record_member(request, topic, body.group, body.member)
+    groups = request.runtime.topics.groups
+    extend_request = ExtendRequest(body.group, body.member, body.leases, body.lease_ms)
+    done = await request.runtime.committer.commit(
+        lambda staging: groups.stage_extend(staging, topic, extend_request)
+    )
+    answer = ExtendResponse(done.extended, format_time(done.expires_us))
     _check_lost(done.lost, answer)
     return json_answer(answer)
 
 
-def _check_lost(lost: list[str], answer: dict[str, Any]) -> None:
-    """Refuse, once the others are done, when leases were no longer held."""
+def _check_lost(lost: list[str], answer: WireStruct) -> None:
+    """Raise LeaseLost, once the other leases are done, when some were no longer held."""
     if lost:
-        raise lost_leases(lost, answer)
+        raise lost_leases(lost, msgspec.to_builtins(answer, str_keys=True))
 
 
-async def reset(call: Call) -> Response:
-    """A group that goes on from another position; leases of before are lost."""
-    topic, body, running = _topic(call), await call.json(_reset), call.running
-    start = start_of(body.to)
+async def reset(request: HttpRequest) -> Response:
+    """Move a group to another position; its leases end."""
+    topic, body, runtime = _topic(request), await request.json(_reset), request.runtime
+    start = parse_start(body.to)
 
     def stage(staging: Staging) -> dict[int, int]:
-        return running.topic.groups.stage_reset(staging, topic, body.group, start, body.partition)
+        return runtime.topics.groups.stage_reset(staging, topic, body.group, start, body.partition)
 
     details = {"group": body.group, "to": msgspec.to_builtins(body.to), "partition": body.partition}
-    async with running.audited(call.actor(), "topic.reset", f"topic/{topic.name}", details):
-        position = await running.committer.commit(stage)
-    return json_answer({"position": by_name(position)})
+    async with runtime.audited(request.actor(), "topic.reset", f"topic/{topic.name}", details):
+        position = await runtime.committer.commit(stage)
+    return json_answer(ResetResponse(position))
 
 
-async def list_groups(call: Call) -> Response:
-    """The consumer groups of a topic: where they stand, who is in them, who holds what."""
-    topic, running = _topic(call), call.running
-    shapes = await running.threads.read(running.topic.groups.describe, topic)
-    return json_answer({"groups": [group_answer(shape) for shape in shapes]})
+async def list_groups(request: HttpRequest) -> Response:
+    """The consumer groups of a topic: lag, counters, members and their leases."""
+    topic, runtime = _topic(request), request.runtime
+    shapes = await runtime.threads.read(runtime.topics.groups.describe, topic)
+    return json_answer(GroupList([group_response(shape) for shape in shapes]))
 
 
-async def delete_group(call: Call) -> Response:
-    """A group and where it stands go; its next consume begins anew."""
-    topic, running, group = _topic(call), call.running, call.params["group"]
-    async with running.audited(call.actor(), "topic.reset", f"topic/{topic.name}", {"deleted": group}):
-        await running.committer.commit(
-            lambda staging: running.topic.groups.stage_delete(staging, topic, group)
+async def delete_group(request: HttpRequest) -> Response:
+    """Delete a group and its position; its next consume starts again."""
+    topic, runtime, group = _topic(request), request.runtime, request.params["group"]
+    async with runtime.audited(request.actor(), "topic.reset", f"topic/{topic.name}", {"deleted": group}):
+        await runtime.committer.commit(
+            lambda staging: runtime.topics.groups.stage_delete(staging, topic, group)
         )
-    return json_answer({"deleted": group})
+    return json_answer(DeleteResponse(group))
 
 
-def group_answer(shape: GroupShape) -> dict[str, Any]:
-    """Describe a group as JSON has it."""
-    return {
-        "group": shape.group,
-        "createdAt": format_time(shape.created_us),
-        "lag": shape.lag,
-        "inFlight": shape.in_flight,
-        "waiting": shape.waiting,
-        "missed": shape.missed,
-        "members": [
-            {
-                "member": member.member,
-                "lastSeenAt": None if member.last_seen_us is None else format_time(member.last_seen_us),
-                "holds": member.holds,
-                "waits": member.waits,
-            }
+def group_response(shape: GroupDescription) -> GroupResponse:
+    """Return the description of a group."""
+    return GroupResponse(
+        group=shape.group,
+        created_at=format_time(shape.created_us),
+        lag=shape.lag,
+        in_flight=shape.in_flight,
+        waiting=shape.waiting,
+        missed=shape.missed,
+        delivered=shape.counters.delivered,
+        redelivered=shape.counters.redelivered,
+        acked=shape.counters.acked,
+        nacked=shape.counters.nacked,
+        members=[
+            GroupMember(member.member, format_optional_time(member.last_seen_us), member.holds, member.waits)
             for member in shape.members
         ],
-        "partitions": [
-            {
-                "partition": part.partition,
-                "start": part.start,
-                "end": part.end,
-                "position": part.position,
-                "next": part.next,
-                "lag": part.lag,
-                "inFlight": part.in_flight,
-                "waiting": part.waiting,
-                "lastDelivered": _moment(part.last_delivered_offset, part.last_delivered_us),
-                "lastAcked": _moment(part.last_acked_offset, part.last_acked_us),
-            }
+        partitions=[
+            GroupPartition(
+                partition=part.partition,
+                start=part.start,
+                end=part.end,
+                position=part.position,
+                next=part.next,
+                lag=part.lag,
+                in_flight=part.in_flight,
+                waiting=part.waiting,
+                last_delivered=_offset_time(part.last_delivered_offset, part.last_delivered_us),
+                last_acked=_offset_time(part.last_acked_offset, part.last_acked_us),
+            )
             for part in shape.partitions
         ],
-    }
+    )
 
 
-def _moment(offset: int | None, at_us: int | None) -> dict[str, Any] | None:
-    if offset is None or at_us is None:
-        return None
-    return {"offset": offset, "at": format_time(at_us)}
+def _offset_time(offset: int | None, at_us: int | None) -> OffsetTime | None:
+    return None if offset is None or at_us is None else OffsetTime(offset, format_time(at_us))

@@ -1,7 +1,7 @@
-"""Consuming: gets messages for a caller, without a group or as a member of one, and waits for the first.
+"""Long polls: fetch messages, with or without a consumer group, and wait for the first.
 
-Nothing holds a thread while it waits. A group's messages are leased in one commit and read after it: a
-caller that goes away in between leaves leases, which end by themselves.
+A waiting request holds no thread. The messages of a group are leased in one commit and read after it: a
+client that disconnects in between leaves leases, which expire.
 """
 
 from __future__ import annotations
@@ -11,36 +11,33 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from starlette.requests import ClientDisconnect
 
 from tidegate.errors import GroupNotFound, InvariantBroken, OffsetOutOfRange, RequestInvalid
-from tidegate.query.step import ConsumeAsk
+from tidegate.model.messages import MESSAGE_SCHEMA
+from tidegate.query.step import ConsumeRequest
+from tidegate.server.http.request import HttpRequest
+from tidegate.server.runtime.runtime import Runtime
 from tidegate.server.runtime.waiters import WaitKey
 from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Topic
 from tidegate.topics.groups.leases import lease_prefix
-from tidegate.topics.groups.types import FetchRequest, FetchResult, LeasedRange, Ready
+from tidegate.topics.groups.types import FetchEstimate, FetchRequest, FetchResult, LeasedRange
 from tidegate.topics.log import reader
-from tidegate.topics.log.record_batch import MESSAGE_SCHEMA
-
-if TYPE_CHECKING:
-    from tidegate.server.http.request import Call
-    from tidegate.server.runtime.runtime import Running
 
 CONSUME_LIMIT = 100
-# A wait looks this often whether the caller's token is still good.
+# How often a waiting request checks its token.
 ALIVE_STEP_SECONDS = 2.0
-# A group whose messages retention takes away between lease and read tries again; each try moves its start.
+# Tries of a group whose messages retention removes between lease and read; each try moves its start.
 TRIES_MAX = 5
-# A reader that names no offset looks again so often when the log is cut before it has read: cuts are rare.
-# What is removed is out of reach some milliseconds before it is durably gone.
-CUT_TRIES_MAX = 50
-CUT_SECONDS = 0.004
-# What becomes due is looked at after this at the earliest: a clock that is set may never bring a spin.
+# Tries of a reader that names no offset, when the log is trimmed before it has read; trims are rare. Removed
+# messages are out of reach some milliseconds before their removal is durable.
+TRIM_TRIES_MAX = 50
+TRIM_SECONDS = 0.004
+# The shortest timer for due messages: a clock that is set must not cause a busy loop.
 DUE_SECONDS_MIN = 0.005
 LEASED_SCHEMA = MESSAGE_SCHEMA.append(pa.field("lease", pa.string())).append(
     pa.field("deliveries", pa.int32())
@@ -48,8 +45,8 @@ LEASED_SCHEMA = MESSAGE_SCHEMA.append(pa.field("lease", pa.string())).append(
 
 
 @dataclass(frozen=True, slots=True)
-class Consumed:
-    """Messages of one answer; of a group with the columns `lease` and `deliveries`."""
+class FetchedMessages:
+    """The messages of one answer; those of a group have the columns `lease` and `deliveries`."""
 
     batches: list[pa.RecordBatch]
     next_offsets: dict[int, int]
@@ -71,23 +68,23 @@ class Consumed:
         return pa.Table.from_batches(self.batches, self.schema)
 
 
-async def consumed(call: Call, ask: ConsumeAsk) -> Consumed:
-    """Return messages, waiting for the first as long as asked; counts what it gives."""
-    limit = check_ask(call.running, ask)
-    deadline = call.running.clock.monotonic_seconds() + ask.wait_ms / 1000
+async def fetch_messages(request: HttpRequest, ask: ConsumeRequest) -> FetchedMessages:
+    """Return messages, waiting for the first up to `wait_ms`, and count them in the metrics."""
+    limit = check_consume(request.runtime, ask)
+    deadline = request.runtime.clock.monotonic_seconds() + ask.wait_ms / 1000
     if ask.group is None:
-        found = await _without_group(call, ask, limit, deadline)
+        found = await _without_group(request, ask, limit, deadline)
     else:
-        found = await _Member(call, ask, ask.group, limit).consumed(deadline)
-    call.check_alive()
+        found = await _GroupFetch(request, ask, ask.group, limit).fetch(deadline)
+    request.check_alive()
     size_bytes = sum(batch.nbytes for batch in found.batches)
-    call.running.metrics.count_consumed(call.tenant, found.count, size_bytes)
+    request.runtime.metrics.count_consumed(request.tenant, found.count, size_bytes)
     return found
 
 
-def check_ask(running: Running, ask: ConsumeAsk) -> int:
-    """Refuse what is beyond a limit, and give the number of messages that are wanted at most."""
-    limits, topics = running.settings.server, running.settings.topics
+def check_consume(runtime: Runtime, ask: ConsumeRequest) -> int:
+    """Raise RequestInvalid for a request beyond a limit; return the maximum number of messages."""
+    limits, topics = runtime.settings.server, runtime.settings.topics
     limit = min(CONSUME_LIMIT, limits.messages_max) if ask.limit is None else ask.limit
     if not 1 <= limit <= limits.messages_max:
         reason = f"limit is 1 to {limits.messages_max}, not {limit}."
@@ -106,232 +103,243 @@ def check_ask(running: Running, ask: ConsumeAsk) -> int:
 
 
 def check_lease_ms(lease_ms: int | None, most: int) -> None:
-    """Refuse a lease that is no time, or longer than the setting allows."""
+    """Raise RequestInvalid for a lease that is not positive or longer than the setting allows."""
     if lease_ms is not None and not 1 <= lease_ms <= most:
         reason = f"leaseMs is 1 to {most}, not {lease_ms}."
         raise RequestInvalid(reason=reason, hint="A lease can be extended while the work goes on.")
 
 
-async def _without_group(call: Call, ask: ConsumeAsk, limit: int, deadline: float) -> Consumed:
-    """Read from where the caller says; one who names no offset is not told that the log was cut meanwhile."""
-    for _ in range(CUT_TRIES_MAX):
+async def _without_group(
+    request: HttpRequest, ask: ConsumeRequest, limit: int, deadline: float
+) -> FetchedMessages:
+    """Read from a position; if it names no offset, a trim meanwhile starts the read again."""
+    for _ in range(TRIM_TRIES_MAX):
         try:
-            return await _from_start(call, ask, limit, deadline)
+            return await _from_start(request, ask, limit, deadline)
         except OffsetOutOfRange:
             if ask.start.kind not in ("earliest", "latest", "timestamp"):
                 raise
-            await asyncio.sleep(CUT_SECONDS)
-    return await _from_start(call, ask, limit, deadline)
+            await asyncio.sleep(TRIM_SECONDS)
+    return await _from_start(request, ask, limit, deadline)
 
 
-async def _from_start(call: Call, ask: ConsumeAsk, limit: int, deadline: float) -> Consumed:
-    running, topic = call.running, ask.topic
-    begin = await running.threads.read(reader.start_offsets, running.log, topic, ask.start, ask.partition)
-    with _watched(call) as watch:
+async def _from_start(
+    request: HttpRequest, ask: ConsumeRequest, limit: int, deadline: float
+) -> FetchedMessages:
+    runtime, topic = request.runtime, ask.topic
+    begin = await runtime.threads.read(
+        reader.start_offsets, runtime.topics.log, topic, ask.start, ask.partition
+    )
+    with _watch_disconnect(request) as watch:
         while True:
-            waiter = running.arrivals.arm(topic)
+            waiter = runtime.topics.waiters.arm(topic)
             try:
-                topic = _same(running, topic)
+                topic = _current(runtime, topic)
                 if ask.partition is None:
-                    # Partitions that were added since begin at their beginning.
+                    # Partitions that were added meanwhile are read from their beginning.
                     begin.update(dict.fromkeys(range(len(begin), topic.partitions), 0))
-                if any(running.log.counters(topic, number).end > at for number, at in begin.items()):
-                    taken = await running.threads.read(reader.take, running.log, topic, begin, limit)
-                    return Consumed(taken.batches, taken.next_offsets)
+                if any(runtime.topics.log.counters(topic, number).end > at for number, at in begin.items()):
+                    taken = await runtime.threads.read(
+                        reader.read_messages, runtime.topics.log, topic, begin, limit
+                    )
+                    return FetchedMessages(taken.batches, taken.next_offsets)
                 if not await watch.wait(waiter, deadline):
-                    return Consumed([], dict(begin))
+                    return FetchedMessages([], dict(begin))
             finally:
-                running.arrivals.disarm(topic, waiter)
+                runtime.topics.waiters.disarm(topic, waiter)
 
 
-def _same(running: Running, topic: Topic) -> Topic:
-    """Return a topic as it is now, perhaps with more partitions.
+def _current(runtime: Runtime, topic: Topic) -> Topic:
+    """Return the current definition of a topic, perhaps with more partitions.
 
-    One that was deleted while this waited is refused, rather than one of the same name made since read.
+    Raises for a topic that was deleted meanwhile, also if there is a new one of the same name.
     """
-    now = running.topics.get(topic.tenant, topic.name)
+    now = runtime.topics.directory.get(topic.tenant, topic.name)
     now.check_id(topic.id)
     return now
 
 
-class _Member:
-    """One consume of a member of a group."""
+class _GroupFetch:
+    """One fetch of a member of a group."""
 
-    def __init__(self, call: Call, ask: ConsumeAsk, group: str, limit: int) -> None:
-        self._call = call
-        self._running = call.running
+    def __init__(self, request: HttpRequest, ask: ConsumeRequest, group: str, limit: int) -> None:
+        self._request = request
+        self._runtime = request.runtime
         self._topic = ask.topic
         self._group = group
-        self._member = ask.member if ask.member is not None else call.principal.full_name
+        self._member = ask.member if ask.member is not None else request.principal.full_name
         self._partition = ask.partition
         self._key = WaitKey(ask.topic.id, group, ask.partition)
-        self._take = FetchRequest(group, self._member, ask.start, ask.partition, limit, ask.lease_ms)
+        self._fetch = FetchRequest(group, self._member, ask.start, ask.partition, limit, ask.lease_ms)
 
-    async def consumed(self, deadline: float) -> Consumed:
-        """Lease messages and give them; what is too much for one answer is given back at once."""
+    async def fetch(self, deadline: float) -> FetchedMessages:
+        """Lease messages and return them; those that do not fit into one answer are released at once."""
         missed: Counter[int] = Counter()
         for _ in range(TRIES_MAX):
-            given = await self._given(deadline)
-            # What was missed is told once: what an earlier try was told counts as well.
-            missed.update(given.missed)
-            given = replace(given, missed=dict(missed))
+            result = await self._lease_or_wait(deadline)
+            # Missed messages are reported once: those of an earlier try belong into this answer, too.
+            missed.update(result.missed)
+            result = replace(result, missed=dict(missed))
             try:
-                return await self._read(given)
+                return await self._read(result)
             except OffsetOutOfRange:
-                # Retention was quicker than the read: these count as missed at the next try.
-                await self._release(given.grants)
-        return Consumed([], given.next_offsets, given.missed, is_leased=True)
+                # Retention removed them before the read: they count as missed at the next try.
+                await self._release(result.ranges)
+        return FetchedMessages([], result.next_offsets, result.missed, is_leased=True)
 
-    async def _given(self, deadline: float) -> FetchResult:
-        """Take what there is; wait where there is nothing. The first take also fixes where a group begins."""
-        groups = self._running.topic.groups
-        groups.seen(self._topic, self._group, self._member, 1)
+    async def _lease_or_wait(self, deadline: float) -> FetchResult:
+        """Lease what there is; wait where there is nothing. The first lease also sets the group's start."""
+        groups = self._runtime.topics.groups
+        groups.record_activity(self._topic, self._group, self._member, 1)
         try:
-            given = await self._taken()
-            if given.grants or given.missed or not self._is_before(deadline):
-                return given
-            with _watched(self._call) as watch:
-                return await self._waited(given, watch, deadline)
+            result = await self._lease()
+            if result.ranges or result.missed or not self._is_before(deadline):
+                return result
+            with _watch_disconnect(self._request) as watch:
+                return await self._wait(result, watch, deadline)
         finally:
-            groups.seen(self._topic, self._group, self._member, -1)
-            self._pass_on()
+            groups.record_activity(self._topic, self._group, self._member, -1)
+            self._wake_next()
 
-    async def _waited(self, given: FetchResult, watch: _Watch, deadline: float) -> FetchResult:
-        running, waits = self._running, self._running.topic.waits
+    async def _wait(self, result: FetchResult, watch: _DisconnectWatch, deadline: float) -> FetchResult:
+        runtime, waiters = self._runtime, self._runtime.topics.group_waiters
         while True:
-            waiter = waits.arm(self._key)
+            waiter = waiters.arm(self._key)
             try:
-                self._topic = _same(running, self._topic)
-                ready = self._ready()
-                # A group that was deleted meanwhile begins anew, as with any other consume.
-                if ready.count or ready.missed or not ready.is_known:
-                    given = await self._taken()
-                    if given.grants or given.missed:
-                        return given
-                    ready = self._ready()
-                if ready.due_us is not None:
-                    waits.wake_in(self._key, self._seconds_until(ready.due_us))
+                self._topic = _current(runtime, self._topic)
+                estimate = self._estimate()
+                # A group that was deleted meanwhile starts again, as with any other fetch.
+                if estimate.count or estimate.missed or not estimate.is_known:
+                    result = await self._lease()
+                    if result.ranges or result.missed:
+                        return result
+                    estimate = self._estimate()
+                if estimate.due_us is not None:
+                    waiters.wake_in(self._key, self._seconds_until(estimate.due_us))
                 if not await watch.wait(waiter, deadline):
-                    return given
+                    return result
             finally:
-                waits.disarm(self._key, waiter)
+                waiters.disarm(self._key, waiter)
 
-    async def _taken(self) -> FetchResult:
-        return await self._running.committer.commit(self._stage_take)
+    async def _lease(self) -> FetchResult:
+        return await self._runtime.committer.commit(self._stage_fetch)
 
-    def _stage_take(self, staging: Staging) -> FetchResult:
-        # The newest definition: a first take fixes where the group begins in all partitions there are.
-        topic = self._running.topics.by_id(self._topic.id) or self._topic
-        return self._running.topic.groups.stage_take(staging, topic, self._take)
+    def _stage_fetch(self, staging: Staging) -> FetchResult:
+        # The current definition: a first fetch sets the group's position in all partitions there are.
+        topic = self._runtime.topics.directory.by_id(self._topic.id) or self._topic
+        return self._runtime.topics.groups.stage_fetch(staging, topic, self._fetch)
 
-    def _ready(self) -> Ready:
-        return self._running.topic.groups.ready(self._topic, self._group, self._partition)
+    def _estimate(self) -> FetchEstimate:
+        return self._runtime.topics.groups.estimate_fetch(self._topic, self._group, self._partition)
 
     def _is_before(self, deadline: float) -> bool:
-        return not self._running.stopping and self._running.clock.monotonic_seconds() < deadline
+        return not self._runtime.stopping and self._runtime.clock.monotonic_seconds() < deadline
 
-    def _pass_on(self) -> None:
-        """Wake the next of the group while there is something to give."""
-        topic, waits = self._running.topics.by_id(self._topic.id), self._running.topic.waits
+    def _wake_next(self) -> None:
+        """Wake the next waiter of the group while there are messages for it."""
+        topics, waiters = self._runtime.topics, self._runtime.topics.group_waiters
+        topic = topics.directory.by_id(self._topic.id)
         if topic is None:
             return
-        ready = self._running.topic.groups.ready(topic, self._group, None)
-        if ready.count or ready.missed:
-            waits.wake(topic.id, self._group)
-        if ready.due_us is not None:
-            # This one may have been the one whose timer it was.
-            waits.wake_group_in(topic.id, self._group, self._seconds_until(ready.due_us))
+        estimate = topics.groups.estimate_fetch(topic, self._group, None)
+        if estimate.count or estimate.missed:
+            waiters.wake(topic.id, self._group)
+        if estimate.due_us is not None:
+            # The timer may have been that of this request.
+            waiters.wake_group_in(topic.id, self._group, self._seconds_until(estimate.due_us))
 
     def _seconds_until(self, due_us: int) -> float:
-        return max(DUE_SECONDS_MIN, (due_us - self._running.clock.now_us()) / 1_000_000)
+        return max(DUE_SECONDS_MIN, (due_us - self._runtime.clock.now_us()) / 1_000_000)
 
-    async def _read(self, given: FetchResult) -> Consumed:
-        ranges = [(grant.partition, grant.start, grant.stop) for grant in given.grants]
-        log, threads = self._running.log, self._running.threads
+    async def _read(self, result: FetchResult) -> FetchedMessages:
+        ranges = [(leased.partition, leased.start, leased.stop) for leased in result.ranges]
+        log, threads = self._runtime.topics.log, self._runtime.threads
         batches, count = await threads.read(
-            reader.of_ranges, log, self._topic, ranges, reader.TAKEN_BYTES_MAX
+            reader.read_ranges, log, self._topic, ranges, reader.RESULT_BYTES_MAX
         )
-        left = _behind(given.grants, count)
-        if left:
-            await self._release(left)
-        leased = _leased(batches, given.grants)
-        return Consumed(leased, given.next_offsets, given.missed, is_leased=True)
+        unread = _behind(result.ranges, count)
+        if unread:
+            await self._release(unread)
+        leased_batches = _with_leases(batches, result.ranges)
+        return FetchedMessages(leased_batches, result.next_offsets, result.missed, is_leased=True)
 
-    async def _release(self, grants: Sequence[LeasedRange]) -> None:
-        stage = self._running.topic.groups.stage_release
-        with suppress(GroupNotFound):  # deleted since: there is nothing to be given back
-            await self._running.committer.commit(
-                lambda staging: stage(staging, self._topic, self._group, self._member, grants)
+    async def _release(self, ranges: Sequence[LeasedRange]) -> None:
+        stage = self._runtime.topics.groups.stage_release
+        with suppress(GroupNotFound):  # deleted meanwhile: nothing is leased any more
+            await self._runtime.committer.commit(
+                lambda staging: stage(staging, self._topic, self._group, self._member, ranges)
             )
 
 
-def _behind(grants: Sequence[LeasedRange], count: int) -> list[LeasedRange]:
-    """Return what of the grants lies behind their first `count` messages."""
-    left: list[LeasedRange] = []
-    for grant in grants:
-        done = min(count, grant.stop - grant.start)
+def _behind(ranges: Sequence[LeasedRange], count: int) -> list[LeasedRange]:
+    """Return what remains of ranges after their first `count` messages."""
+    rest: list[LeasedRange] = []
+    for leased in ranges:
+        done = min(count, leased.stop - leased.start)
         count -= done
-        if grant.start + done < grant.stop:
-            left.append(replace(grant, start=grant.start + done))
-    return left
+        if leased.start + done < leased.stop:
+            rest.append(replace(leased, start=leased.start + done))
+    return rest
 
 
-def _leased(batches: Sequence[pa.RecordBatch], grants: Sequence[LeasedRange]) -> list[pa.RecordBatch]:
-    """Add to messages their leases and how often they were given; both are in the order of the grants."""
+def _with_leases(batches: Sequence[pa.RecordBatch], ranges: Sequence[LeasedRange]) -> list[pa.RecordBatch]:
+    """Return batches with the columns `lease` and `deliveries`; batches and ranges have the same order."""
     found: list[pa.RecordBatch] = []
-    waiting = iter(grants)
-    grant = next(waiting, None)
+    following = iter(ranges)
+    leased = next(following, None)
     for batch in batches:
         first = batch.column("offset")[0].as_py()
         partition = batch.column("partition")[0].as_py()
-        while grant is not None and not (grant.partition == partition and grant.start <= first < grant.stop):
-            grant = next(waiting, None)
-        if grant is None:
-            raise InvariantBroken(reason=f"offset {first} of partition {partition} was read and not granted")
-        prefix = pa.scalar(lease_prefix(grant.partition, grant.grant))
+        while leased is not None and not (
+            leased.partition == partition and leased.start <= first < leased.stop
+        ):
+            leased = next(following, None)
+        if leased is None:
+            raise InvariantBroken(reason=f"offset {first} of partition {partition} was read and not leased")
+        prefix = pa.scalar(lease_prefix(leased.partition, leased.fetch_id))
         leases = pc.binary_join_element_wise(prefix, batch.column("offset").cast(pa.string()), "")
-        deliveries = pa.repeat(pa.scalar(grant.deliveries, pa.int32()), batch.num_rows)
+        deliveries = pa.repeat(pa.scalar(leased.deliveries, pa.int32()), batch.num_rows)
         found.append(pa.RecordBatch.from_arrays([*batch.columns, leases, deliveries], schema=LEASED_SCHEMA))
     return found
 
 
-class _Watch:
-    """Waits for one call: until it is woken, its time is over, or its caller is gone."""
+class _DisconnectWatch:
+    """Waits of one request: each ends with a wake-up, at the deadline, or when the client disconnects."""
 
-    def __init__(self, call: Call) -> None:
-        self._call = call
-        self._leaving: asyncio.Future[None] | None = None
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+        self._disconnected: asyncio.Future[None] | None = None
 
     async def wait(self, waiter: asyncio.Future[None], deadline: float) -> bool:
-        """Wait to be woken; False when the time is over or the server stops."""
-        call, clock = self._call, self._call.running.clock
+        """Wait to be woken; False at the deadline or when the server stops."""
+        request, clock = self._request, self._request.runtime.clock
         while not waiter.done():
             left_seconds = deadline - clock.monotonic_seconds()
-            if left_seconds <= 0 or call.running.stopping:
+            if left_seconds <= 0 or request.runtime.stopping:
                 return False
-            self._leaving = self._leaving or asyncio.ensure_future(call.left())
-            call.begin_wait()
+            self._disconnected = self._disconnected or asyncio.ensure_future(request.wait_disconnect())
+            request.begin_wait()
             try:
-                # In steps that are short enough to notice a token that ended meanwhile.
+                # In short steps, to notice a token that ended meanwhile.
                 step_seconds = min(left_seconds, ALIVE_STEP_SECONDS)
-                both = [waiter, self._leaving]
+                both = [waiter, self._disconnected]
                 await asyncio.wait(both, timeout=step_seconds, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                call.end_wait()
-            if self._leaving.done():
+                request.end_wait()
+            if self._disconnected.done():
                 raise ClientDisconnect
-            call.check_alive()
+            request.check_alive()
         return True
 
     def close(self) -> None:
-        """Look no longer whether the caller is there."""
-        if self._leaving is not None:
-            self._leaving.cancel()
+        """Stop watching for a disconnect."""
+        if self._disconnected is not None:
+            self._disconnected.cancel()
 
 
 @contextmanager
-def _watched(call: Call) -> Iterator[_Watch]:
-    watch = _Watch(call)
+def _watch_disconnect(request: HttpRequest) -> Iterator[_DisconnectWatch]:
+    watch = _DisconnectWatch(request)
     try:
         yield watch
     finally:

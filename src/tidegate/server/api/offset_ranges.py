@@ -1,4 +1,4 @@
-"""Endpoints of offset ranges, which Spark reads: plan a range, then read exactly its messages as Arrow."""
+"""Endpoints of offset ranges, for the Spark source: plan a range, then read its messages as Arrow."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import msgspec
 from starlette.responses import Response
 
 from tidegate.errors import RequestInvalid
-from tidegate.server.api.consume import start_of
-from tidegate.server.http.request import Call
+from tidegate.model.wire.topics import OffsetRangesResponse
+from tidegate.server.api.consume import parse_start
+from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import ARROW_STREAM, StreamResponse, json_answer
 from tidegate.topics.log import reader
 
-# What a stream that is not taken holds: a chunk, and the page of record batches that the next is made from.
+# Memory of a stream that is not read: a chunk, and the record batches for the next one.
 STREAM_BYTES = 4 * reader.CHUNK_BYTES
 
 
@@ -39,48 +40,47 @@ _plan = msgspec.json.Decoder(PlanBody)
 _read = msgspec.json.Decoder(ReadBody)
 
 
-async def plan(call: Call) -> Response:
-    """The next offset range to read, planned here so that every reader plans alike."""
-    running = call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    body = await call.json(_plan)
+async def plan(request: HttpRequest) -> Response:
+    """Plan the next offset range; done here, so that every reader plans alike."""
+    runtime = request.runtime
+    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    body = await request.json(_plan)
     topic.check_id(body.topic_id)
     if body.messages_max is not None and body.messages_max < 1:
         raise RequestInvalid(reason="messagesMax is 1 or more.", hint="Leave it out for no limit.")
-    planned = await running.threads.read(
-        reader.plan, running.log, topic, start_of(body.start), body.messages_max
+    planned = await runtime.threads.read(
+        reader.plan, runtime.topics.log, topic, parse_start(body.start), body.messages_max
     )
-    ends = {"start": planned.start, "end": planned.end, "latest": planned.latest}
-    return json_answer({"topicId": topic.id, **ends})
+    return json_answer(OffsetRangesResponse(topic.id, planned.start, planned.end, planned.latest))
 
 
-async def read(call: Call) -> Response:
-    """Exactly the messages of an offset range, as one Arrow stream."""
-    running = call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    body = await call.json(_read)
+async def read(request: HttpRequest) -> Response:
+    """The messages of an offset range, as one Arrow stream."""
+    runtime = request.runtime
+    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    body = await request.json(_read)
     topic.check_id(body.topic_id)
     if body.to < body.from_:
         raise RequestInvalid(
             reason=f"The range ends at {body.to}, before it starts.", hint="Ranges are half-open."
         )
-    chunks = reader.arrow_stream(running.log, topic, body.partition, body.from_, body.to)
-    running.answers.take(STREAM_BYTES)
+    chunks = reader.arrow_stream(runtime.topics.log, topic, body.partition, body.from_, body.to)
+    runtime.held_responses.add(STREAM_BYTES)
     try:
-        # The first chunk is made before the answer begins, so that an error in it has a status of its own.
-        first = await running.threads.read(next, chunks)
+        # The first chunk is made before the answer begins, so that an error in it is an HTTP error.
+        first = await runtime.threads.read(next, chunks)
     except BaseException:
-        running.answers.release(STREAM_BYTES)
+        runtime.held_responses.release(STREAM_BYTES)
         raise
-    running.metrics.count_consumed(call.tenant, body.to - body.from_, 0)
-    release = partial(running.answers.release, STREAM_BYTES)
-    return StreamResponse(_stream(call, first, chunks), ARROW_STREAM, release)
+    runtime.metrics.count_consumed(request.tenant, body.to - body.from_, 0)
+    release = partial(runtime.held_responses.release, STREAM_BYTES)
+    return StreamResponse(_stream(request, first, chunks), ARROW_STREAM, release)
 
 
-async def _stream(call: Call, first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
-    call.running.metrics.count_consumed(call.tenant, 0, len(first))
+async def _stream(request: HttpRequest, first: bytes, rest: Iterator[bytes]) -> AsyncIterator[bytes]:
+    request.runtime.metrics.count_consumed(request.tenant, 0, len(first))
     yield first
-    while chunk := await call.running.threads.read(next, rest, b""):
-        call.check_alive()
-        call.running.metrics.count_consumed(call.tenant, 0, len(chunk))
+    while chunk := await request.runtime.threads.read(next, rest, b""):
+        request.check_alive()
+        request.runtime.metrics.count_consumed(request.tenant, 0, len(chunk))
         yield chunk

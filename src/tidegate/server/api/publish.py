@@ -1,39 +1,30 @@
-"""The endpoint of publish: messages in, in JSON or in Arrow; each one's place out."""
+"""The publish endpoint, for messages in JSON or in Arrow."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import numpy as np
 from starlette.responses import Response
 
 from tidegate.errors import ContentTypeUnsupported, RequestInvalid
-from tidegate.ingest.idempotency import Answer, Once, stage_once
+from tidegate.ingest.idempotency import Answer, IdempotentRequest, stage_idempotent
 from tidegate.ingest.publish import Messages, Receipt, Sender
 from tidegate.model.names import shorten
+from tidegate.model.wire.topics import NewMessage, PublishedMessage, PublishResponse
 from tidegate.server.http.arrow import messages_of
-from tidegate.server.http.request import Call, decode_json
+from tidegate.server.http.request import HttpRequest, decode_json
 from tidegate.server.http.responses import ARROW_STREAM, JSON, ready_answer
-from tidegate.server.runtime.runtime import Running
+from tidegate.server.runtime.runtime import Runtime
 from tidegate.settings import Settings
 from tidegate.storage.group_commit import Staging
 
 PRODUCER_ID_CHARS_MAX = 200
-# More messages than this are routed and answered in a thread: on the event loop they would hold up others.
+# More messages than this are routed and answered in a thread: on the event loop they would delay others.
 LARGE_MESSAGES = 2_000
 _QUERY = ("producerId", "sequence")
-
-
-class NewMessage(msgspec.Struct, forbid_unknown_fields=True):
-    """One message of a publish."""
-
-    payload: msgspec.Raw
-    key: str | None = None
-    partition: int | None = None
-    dedup_key: str | None = msgspec.field(default=None, name="dedupKey")
 
 
 class PublishBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
@@ -48,57 +39,61 @@ _publish = msgspec.json.Decoder(PublishBody)
 _encoder = msgspec.json.Encoder()
 
 
-async def publish(call: Call) -> Response:
-    """Messages in; each one's place out, once all of them are on the disk."""
-    running = call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    messages, sender = await _taken(call)
+async def publish(request: HttpRequest) -> Response:
+    """Publish messages; answers with the place of each, once all of them are on the disk."""
+    runtime = request.runtime
+    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    messages, sender = await _read_messages(request)
     large = len(messages) > LARGE_MESSAGES
-    plan = running.publisher.plan
+    plan = runtime.topics.publisher.plan
     change = (
-        await running.threads.read(plan, topic, messages, sender) if large else plan(topic, messages, sender)
+        await runtime.threads.read(plan, topic, messages, sender) if large else plan(topic, messages, sender)
     )
-    key = call.idempotency_key()
+    key = request.idempotency_key()
     if key is None:
-        receipt = await running.committer.commit(change)
-        body = await running.threads.read(_written, receipt) if large else _written(receipt)
+        receipt = await runtime.committer.commit(change)
+        body = await runtime.threads.read(_response, receipt) if large else _response(receipt)
         stored_count = receipt.stored_count
     else:
-        # A topic that was deleted and made again has nothing of what the old one of its name stored.
-        asked = await call.fingerprint() + topic.id.to_bytes(8, "big")
-        print_of = hashlib.blake2b(asked, digest_size=16).digest()
-        once = Once(call.tenant, call.principal.full_name, key, print_of, running.clock.now_us())
-        body, stored_count = await _publish_once(running, change, once)
-    running.count_published(call.tenant, stored_count)
+        # The topic's id: a topic that was recreated has none of the messages of the old one.
+        digest_input = await request.fingerprint() + topic.id.to_bytes(8, "big")
+        fingerprint = hashlib.blake2b(digest_input, digest_size=16).digest()
+        idempotent = IdempotentRequest(
+            request.tenant, request.principal.full_name, key, fingerprint, runtime.clock.now_us()
+        )
+        body, stored_count = await _publish_once(runtime, change, idempotent)
+    runtime.metrics.count_published(request.tenant, stored_count)
     return ready_answer(body, JSON)
 
 
 async def _publish_once(
-    running: Running, change: Callable[[Staging], Receipt], once: Once
+    runtime: Runtime, change: Callable[[Staging], Receipt], idempotent: IdempotentRequest
 ) -> tuple[bytes, int]:
-    """Return the answer, and how many messages were stored: none where it is the answer of an earlier try."""
+    """Return the answer and the number of stored messages: 0 where it is the answer of an earlier try."""
     stored_count = 0
 
-    def deed(staging: Staging) -> Answer:
+    def publish_now(staging: Staging) -> Answer:
         nonlocal stored_count
         receipt = change(staging)
         stored_count = receipt.stored_count
-        return Answer(200, _written(receipt))
+        return Answer(200, _response(receipt))
 
-    answer = await running.committer.commit(lambda staging: stage_once(staging, once, deed))
+    answer = await runtime.committer.commit(
+        lambda staging: stage_idempotent(staging, idempotent, publish_now)
+    )
     return answer.body, stored_count
 
 
-async def _taken(call: Call) -> tuple[Messages, Sender | None]:
-    kind, limits = call.content_type(), call.running.settings
-    in_query = _sender_of_query(call) if call.scope["query_string"] else None
+async def _read_messages(request: HttpRequest) -> tuple[Messages, Sender | None]:
+    kind, limits = request.content_type(), request.runtime.settings
+    in_query = _sender_of_query(request) if request.scope["query_string"] else None
     if kind == JSON:
         if in_query is not None:
             reason = "With a JSON body, producerId and sequence stand in the body."
             raise RequestInvalid(reason=reason, hint="In the query they belong to an Arrow body.")
-        return await call.worked(_from_json, await call.body(), limits)
+        return await request.run_by_size(_from_json, await request.body(), limits)
     if kind == ARROW_STREAM:
-        return await call.running.threads.read(_from_arrow, await call.body(), limits), in_query
+        return await request.runtime.threads.read(_from_arrow, await request.body(), limits), in_query
     raise ContentTypeUnsupported(content_type=kind[:80] or "(none)", supported=f"{JSON}' or '{ARROW_STREAM}")
 
 
@@ -131,7 +126,7 @@ def _check_sizes(limits: Settings, messages: Messages) -> None:
 
 
 def check_message_bytes(messages: Messages, bytes_max: int) -> None:
-    """Refuse a message whose key and payload are too large."""
+    """Raise RequestInvalid for a message whose key and payload are too large."""
     for index, (key, payload) in enumerate(zip(messages.keys, messages.payloads, strict=True)):
         size_bytes = len(payload) + len((key or "").encode())
         if size_bytes > bytes_max:
@@ -139,8 +134,8 @@ def check_message_bytes(messages: Messages, bytes_max: int) -> None:
             raise RequestInvalid(reason=reason, hint="Send less, or raise topics.message_bytes_max.")
 
 
-def _sender_of_query(call: Call) -> Sender | None:
-    query = call.query
+def _sender_of_query(request: HttpRequest) -> Sender | None:
+    query = request.query
     unknown = sorted(set(query) - set(_QUERY))
     if unknown:
         reason = f"A publish has no parameter '{shorten(unknown[0])}'."
@@ -169,13 +164,12 @@ def _sender(producer_id: str | None, sequence: int | None) -> Sender | None:
     return Sender(producer_id, sequence)
 
 
-def _written(receipt: Receipt) -> bytes:
+def _response(receipt: Receipt) -> bytes:
     columns = zip(receipt.partitions.tolist(), receipt.offsets.tolist(), receipt.ids.tolist(), strict=True)
-    places: list[dict[str, Any]] = [
-        {"partition": partition, "offset": offset, "messageId": str(message_id)}
-        for partition, offset, message_id in columns
+    places = [
+        PublishedMessage(partition, offset, str(message_id)) for partition, offset, message_id in columns
     ]
     if receipt.duplicates is not None:
         for index in np.flatnonzero(receipt.duplicates).tolist():
-            places[index]["duplicate"] = True
-    return _encoder.encode({"offsets": places})
+            places[index].duplicate = True
+    return _encoder.encode(PublishResponse(places))

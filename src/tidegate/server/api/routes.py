@@ -1,14 +1,14 @@
-"""Every endpoint: method, path, the function that answers, what it takes and gives, who may call it."""
+"""The routes of the HTTP API, each with its endpoint, its body and answer, and the operation to check."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
-
-from starlette.responses import Response
-
 from tidegate.model.access import Operation
+from tidegate.model.wire import accounts, operations
+from tidegate.model.wire import groups as group_wire
+from tidegate.model.wire import sql as sql_wire
+from tidegate.model.wire import status as status_wire
+from tidegate.model.wire import topics as topic_wire
+from tidegate.model.wire.struct import DeleteResponse
 from tidegate.server.api import (
     audit_and_jobs,
     backups,
@@ -24,134 +24,117 @@ from tidegate.server.api import (
     topics,
     users,
 )
-from tidegate.server.http.request import Call
-from tidegate.server.openapi import schemas, swagger
-from tidegate.server.openapi import schemas as work_shapes
+from tidegate.server.http.request import Endpoint
+from tidegate.server.openapi import media, swagger
 from tidegate.server.pages import pages
 
-Endpoint = Callable[[Call], Awaitable[Response]]
 API = "/api/v1"
 
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """One endpoint; without an operation it is open to everyone."""
-
-    method: str
-    path: str
-    endpoint: Endpoint
-    operation: Operation | None
-    body: type | None = None  # the struct of the JSON body
-    answer: Any = None  # the type of the JSON answer
-    status: int = 200
-    query: tuple[str, ...] = ()  # names of query parameters
-    arrow_in: bool = False
-    arrow_out: bool = False
-    keyed: bool = False  # takes an Idempotency-Key
-    reads: bool = False  # changes nothing, whatever its method: a repeat needs no key
-    exempt: bool = False  # answers however much is going on
-
-    @property
-    def refuses_keys(self) -> bool:
-        """Whether an Idempotency-Key would promise what this endpoint does not do."""
-        return self.method in ("POST", "PATCH") and not self.keyed and not self.reads
-
-
-ROUTES: list[Route] = [
-    Route("GET", "/health", status.health, None, answer=schemas.Health, exempt=True),
-    Route("GET", "/ready", status.ready, None, answer=schemas.Ready, exempt=True),
-    Route("GET", "/metrics", metrics.metrics, Operation.METRICS_SHOW, answer=schemas.METRICS, exempt=True),
-    Route("GET", f"{API}/status", status.status, Operation.STATUS_SHOW, answer=schemas.Status),
-    Route(
-        "GET", f"{API}/pipelines", status.list_pipelines, Operation.PIPELINE_LIST, answer=schemas.Pipelines
+ROUTES: list[Endpoint] = [
+    Endpoint("GET", "/health", status.health, None, answer=status_wire.HealthResponse, exempt=True),
+    Endpoint("GET", "/ready", status.ready, None, answer=status_wire.ReadyResponse, exempt=True),
+    Endpoint("GET", "/metrics", metrics.metrics, Operation.METRICS_SHOW, answer=media.METRICS, exempt=True),
+    Endpoint("GET", f"{API}/status", status.status, Operation.STATUS_SHOW, answer=status_wire.StatusResponse),
+    Endpoint(
+        "GET",
+        f"{API}/pipelines",
+        status.list_pipelines,
+        Operation.PIPELINE_LIST,
+        answer=status_wire.PipelineList,
     ),
-    Route(
+    Endpoint(
         "GET",
         f"{API}/pipelines/{{name}}",
         status.show_pipeline,
         Operation.PIPELINE_SHOW,
-        answer=work_shapes.Pipeline,
+        answer=status_wire.PipelineResponse,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/worker/report",
         status.take_report,
         Operation.WORKER_REPORT,
-        status.WorkerBody,
-        schemas.ReportTaken,
+        status_wire.WorkerReport,
+        status_wire.WorkerReportResponse,
     ),
-    Route(
+    Endpoint(
         "GET",
         f"{API}/topics",
         topics.list_topics,
         Operation.TOPIC_LIST,
-        answer=schemas.Topics,
+        answer=topic_wire.TopicPage,
         query=("limit", "after"),
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics",
         topics.create_topic,
         Operation.TOPIC_CREATE,
         topics.NewTopic,
-        schemas.Topic,
+        topic_wire.TopicResponse,
         status=201,
         keyed=True,
     ),
-    Route("GET", f"{API}/topics/{{topic}}", topics.show_topic, Operation.TOPIC_SHOW, answer=schemas.Topic),
-    Route(
+    Endpoint(
+        "GET",
+        f"{API}/topics/{{topic}}",
+        topics.show_topic,
+        Operation.TOPIC_SHOW,
+        answer=topic_wire.TopicResponse,
+    ),
+    Endpoint(
         "DELETE",
         f"{API}/topics/{{topic}}",
         topics.delete_topic,
         Operation.TOPIC_DELETE,
-        answer=schemas.TopicDeleted,
+        answer=DeleteResponse,
     ),
-    Route(
+    Endpoint(
         "PATCH",
         f"{API}/topics/{{topic}}",
         topics.change_topic,
         Operation.TOPIC_CHANGE,
         topics.TopicChange,
-        schemas.TopicChanged,
+        topic_wire.TopicChangeResponse,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics/{{topic}}/clear",
         topics.clear_topic,
         Operation.TOPIC_CLEAR,
-        answer=schemas.TopicCleared,
+        answer=topic_wire.ClearResponse,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics/{{topic}}/publish",
         publish.publish,
         Operation.TOPIC_PUBLISH,
         publish.PublishBody,
-        schemas.Published,
+        topic_wire.PublishResponse,
         query=("producerId", "sequence"),
         arrow_in=True,
         keyed=True,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics/{{topic}}/consume",
         consume.consume,
         Operation.TOPIC_CONSUME,
         consume.ConsumeBody,
-        schemas.Consumed,
+        topic_wire.MessagePage,
         arrow_out=True,
         reads=True,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics/{{topic}}/plan",
         offset_ranges.plan,
         Operation.TOPIC_PLAN,
         offset_ranges.PlanBody,
-        schemas.Plan,
+        topic_wire.OffsetRangesResponse,
         reads=True,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics/{{topic}}/read",
         offset_ranges.read,
@@ -161,219 +144,226 @@ ROUTES: list[Route] = [
         reads=True,
     ),
     *(
-        Route("POST", f"{API}/topics/{{topic}}/{verb}", endpoint, Operation.TOPIC_ACK, body, answer)
+        Endpoint("POST", f"{API}/topics/{{topic}}/{verb}", endpoint, Operation.TOPIC_ACK, body, answer)
         for verb, endpoint, body, answer in (
-            ("ack", groups.ack, groups.AckBody, schemas.Acked),
-            ("nack", groups.nack, groups.NackBody, schemas.Nacked),
-            ("extend", groups.extend, groups.ExtendBody, schemas.Extended),
+            ("ack", groups.ack, groups.AckBody, group_wire.AckResponse),
+            ("nack", groups.nack, groups.NackBody, group_wire.NackResponse),
+            ("extend", groups.extend, groups.ExtendBody, group_wire.ExtendResponse),
         )
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics/{{topic}}/parts",
         staged_batches.store_part,
         Operation.TOPIC_PUBLISH,
-        answer=staged_batches.PartStored,
+        answer=topic_wire.PartResponse,
         query=staged_batches.QUERY,
         arrow_in=True,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics/{{topic}}/commit",
         staged_batches.commit_batch,
         Operation.TOPIC_PUBLISH,
         staged_batches.CommitBody,
-        staged_batches.BatchCommitted,
+        topic_wire.CommitResponse,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics/{{topic}}/abort",
         staged_batches.abort_batch,
         Operation.TOPIC_PUBLISH,
         staged_batches.AbortBody,
-        staged_batches.BatchAborted,
+        topic_wire.AbortResponse,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/topics/{{topic}}/reset",
         groups.reset,
         Operation.TOPIC_RESET,
         groups.ResetBody,
-        schemas.GroupMoved,
+        group_wire.ResetResponse,
     ),
-    Route(
+    Endpoint(
         "GET",
         f"{API}/topics/{{topic}}/groups",
         groups.list_groups,
         Operation.TOPIC_GROUPS,
-        answer=schemas.Groups,
+        answer=group_wire.GroupList,
     ),
-    Route(
+    Endpoint(
         "DELETE",
         f"{API}/topics/{{topic}}/groups/{{group}}",
         groups.delete_group,
         Operation.TOPIC_RESET,
-        answer=schemas.GroupDeleted,
+        answer=DeleteResponse,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/sql",
         sql.run_sql,
         Operation.SQL_RUN,
         sql.SqlBody,
-        schemas.SqlRows,
+        sql_wire.SqlResponse,
         query=("sql",),
         arrow_in=True,
         arrow_out=True,
         keyed=True,
     ),
-    Route("GET", f"{API}/me", users.me, Operation.ME_SHOW, answer=users.MeAnswer),
-    Route(
+    Endpoint("GET", f"{API}/me", users.me, Operation.ME_SHOW, answer=accounts.MeResponse),
+    Endpoint(
         "GET",
         f"{API}/users",
         users.list_users,
         Operation.USER_LIST,
-        answer=users.UserPage,
+        answer=accounts.UserPage,
         query=("limit", "after"),
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/users",
         users.create_user,
         Operation.USER_CREATE,
         users.NewUser,
-        users.UserAnswer,
+        accounts.UserResponse,
         201,
         keyed=True,
     ),
-    Route("GET", f"{API}/users/{{user}}", users.show_user, Operation.USER_SHOW, answer=users.UserAnswer),
-    Route(
+    Endpoint(
+        "GET", f"{API}/users/{{user}}", users.show_user, Operation.USER_SHOW, answer=accounts.UserResponse
+    ),
+    Endpoint(
         "PATCH",
         f"{API}/users/{{user}}",
         users.change_user,
         Operation.USER_CHANGE,
         users.UserChange,
-        users.UserAnswer,
+        accounts.UserResponse,
     ),
-    Route(
+    Endpoint(
         "DELETE",
         f"{API}/users/{{user}}",
         users.delete_user,
         Operation.USER_DELETE,
-        answer=users.UserDeleted,
+        answer=DeleteResponse,
     ),
-    Route(
+    Endpoint(
         "GET",
         f"{API}/users/{{user}}/tokens",
         users.list_tokens,
         Operation.TOKEN_LIST,
-        answer=users.TokenPage,
+        answer=accounts.TokenPage,
         query=("limit", "after"),
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/users/{{user}}/tokens",
         users.create_token,
         Operation.TOKEN_CREATE,
         users.NewToken,
-        users.MadeTokenAnswer,
+        accounts.NewTokenResponse,
         201,
         keyed=True,
     ),
-    Route(
+    Endpoint(
         "DELETE",
         f"{API}/users/{{user}}/tokens/{{token}}",
         users.revoke_token,
         Operation.TOKEN_REVOKE,
-        answer=users.TokenRevokedAnswer,
+        answer=accounts.RevokeResponse,
     ),
-    Route(
+    Endpoint(
         "GET",
         f"{API}/tenants",
         tenants.list_tenants,
         Operation.TENANT_LIST,
-        answer=tenants.TenantPage,
+        answer=accounts.TenantPage,
         query=("limit", "after"),
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/tenants",
         tenants.create_tenant,
         Operation.TENANT_CREATE,
         tenants.NewTenant,
-        tenants.TenantAnswer,
+        accounts.TenantResponse,
         201,
         keyed=True,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/tenants/{{tenant}}/enable",
         tenants.enable_tenant,
         Operation.TENANT_ENABLE,
-        answer=tenants.TenantAnswer,
+        answer=accounts.TenantResponse,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/tenants/{{tenant}}/disable",
         tenants.disable_tenant,
         Operation.TENANT_DISABLE,
-        answer=tenants.TenantAnswer,
+        answer=accounts.TenantResponse,
     ),
-    Route(
+    Endpoint(
         "GET",
         f"{API}/audit",
         audit_and_jobs.list_events,
         Operation.AUDIT_LIST,
-        answer=audit_and_jobs.AuditPage,
+        answer=operations.AuditPage,
         query=("limit", "after", "user", "action"),
     ),
-    Route(
+    Endpoint(
         "GET",
         f"{API}/jobs",
         audit_and_jobs.list_jobs,
         Operation.JOB_LIST,
-        answer=audit_and_jobs.JobPage,
+        answer=operations.JobPage,
         query=("limit", "after", "kind", "state"),
     ),
-    Route(
+    Endpoint(
         "GET",
         f"{API}/jobs/{{job}}",
         audit_and_jobs.show_job,
         Operation.JOB_SHOW,
-        answer=audit_and_jobs.JobAnswer,
+        answer=operations.JobResponse,
     ),
-    Route(
-        "POST", f"{API}/links", pages.create_link, Operation.LINK_CREATE, answer=pages.LinkAnswer, status=201
+    Endpoint(
+        "POST",
+        f"{API}/links",
+        pages.create_link,
+        Operation.LINK_CREATE,
+        answer=accounts.LinkResponse,
+        status=201,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/backups",
         backups.start_backup,
         Operation.BACKUP_CREATE,
         backups.StartBody,
-        backups.StartedAnswer,
+        operations.BackupStartResponse,
         status=201,
     ),
-    Route(
+    Endpoint(
         "POST",
         f"{API}/backups/{{backup}}/finish",
         backups.finish_backup,
         Operation.BACKUP_CHANGE,
         backups.FinishBody,
-        backups.FinishedAnswer,
+        operations.BackupFinishResponse,
     ),
-    Route(
+    Endpoint(
         "DELETE",
         f"{API}/backups/{{backup}}",
         backups.give_up_backup,
         Operation.BACKUP_CHANGE,
-        answer=backups.RemovedAnswer,
+        answer=operations.BackupAbortResponse,
     ),
-    Route("GET", "/enter", pages.show_enter, None, answer=schemas.PAGE, query=("code",)),
-    Route("POST", "/enter", pages.use_enter, None, answer=schemas.REDIRECT, status=303),
-    Route("POST", "/leave", pages.leave, Operation.ME_SHOW, answer=schemas.PAGE),
-    Route("GET", "/", pages.home, Operation.STATUS_SHOW, answer=schemas.PAGE),
-    Route("GET", "/docs", swagger.show_docs, Operation.DOCS_SHOW, answer=schemas.API_PAGE),
-    Route("GET", "/docs/{file}", swagger.show_file, Operation.DOCS_SHOW, answer=schemas.FILE),
-    Route("GET", "/openapi.json", swagger.show_description, Operation.DOCS_SHOW, answer=schemas.DESCRIPTION),
+    Endpoint("GET", "/enter", pages.show_enter, None, answer=media.PAGE, query=("code",)),
+    Endpoint("POST", "/enter", pages.use_enter, None, answer=media.REDIRECT, status=303),
+    Endpoint("POST", "/leave", pages.leave, Operation.ME_SHOW, answer=media.PAGE),
+    Endpoint("GET", "/", pages.home, Operation.STATUS_SHOW, answer=media.PAGE),
+    Endpoint("GET", "/docs", swagger.show_docs, Operation.DOCS_SHOW, answer=media.API_PAGE),
+    Endpoint("GET", "/docs/{file}", swagger.show_file, Operation.DOCS_SHOW, answer=media.FILE),
+    Endpoint("GET", "/openapi.json", swagger.show_description, Operation.DOCS_SHOW, answer=media.DESCRIPTION),
 ]

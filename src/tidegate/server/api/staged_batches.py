@@ -1,4 +1,4 @@
-"""Endpoints of batches in parts: tasks store parts, then the batch is committed once, or given up."""
+"""Endpoints of staged batches: tasks store parts, then the batch is committed once, or aborted."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from starlette.responses import Response
 from tidegate.errors import ContentTypeUnsupported, RequestInvalid, TidegateError
 from tidegate.ingest.batch_commit import PART_MESSAGES_MAX, BatchParts, check_partitions, stage_old
 from tidegate.model.names import shorten
+from tidegate.model.wire.topics import AbortResponse, CommitResponse, PartResponse
 from tidegate.server.api.publish import check_message_bytes
 from tidegate.server.http.arrow import messages_of
-from tidegate.server.http.request import Call
+from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import ARROW_STREAM, json_answer
-from tidegate.server.runtime.runtime import Running
+from tidegate.server.runtime.runtime import Runtime
 from tidegate.topics.dedup import checked_digests
 from tidegate.topics.definitions import Topic
 from tidegate.topics.staged_batches import BatchName
 
 QUERY = ("writer", "batch", "topicId")
-# A batch of the largest size in parts of a few messages each; more ids than this are a mistake.
+# A batch of the largest size in parts of a few messages each; more ids than that are a mistake.
 PARTS_MAX = 100_000
 _NUMBER_CHARS_MAX = 19
 
@@ -29,13 +30,13 @@ log = logging.getLogger(__name__)
 
 
 class CommitBody(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Body of commit; `topicId` refuses a topic that was made again since the parts were stored."""
+    """Body of commit; with `topicId` a topic that was recreated since the parts were stored is refused."""
 
     writer: str
     batch: int
     parts: list[str]
     topic_id: int | None = None
-    # A writer that commits one batch and never comes again says so: it is forgotten after a day.
+    # False for a writer that commits one batch alone: it is forgotten after a day.
     lasts: bool = True
 
 
@@ -47,97 +48,80 @@ class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
     parts: list[str]
 
 
-class PartStored(msgspec.Struct, rename="camel"):
-    """A part is on the disk; without a number where the batch was committed before."""
-
-    part: str | None
-    topic_id: int
-    messages: int
-
-
-class BatchCommitted(msgspec.Struct):
-    """Whether the batch was written now, how many messages it has, and how many of them were duplicates."""
-
-    committed: bool
-    messages: int
-    duplicates: int
-
-
-class BatchAborted(msgspec.Struct):
-    """How many parts were removed."""
-
-    removed: int
-
-
 _commit = msgspec.json.Decoder(CommitBody)
 _abort = msgspec.json.Decoder(AbortBody)
 
 
-async def store_part(call: Call) -> Response:
-    """Messages of a part of a batch in, as Arrow; nobody reads them before the batch is committed."""
-    running, query = call.running, call.query
+async def store_part(request: HttpRequest) -> Response:
+    """Store a part of a batch, as Arrow; its messages are invisible until the batch is committed."""
+    runtime, query = request.runtime, request.query
     unknown = sorted(set(query) - set(QUERY))
     if unknown:
         reason = f"A part has no parameter '{shorten(unknown[0])}'."
         raise RequestInvalid(reason=reason, hint=f"It takes {', '.join(QUERY)}.")
-    topic = running.topics.get(call.tenant, call.params["topic"])
+    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
     if "topicId" in query:
         topic.check_id(_number("topicId", query["topicId"]))
     name = BatchName(query.get("writer", ""), _number("batch", query.get("batch", "")))
-    if call.content_type() != ARROW_STREAM:
+    if request.content_type() != ARROW_STREAM:
         raise ContentTypeUnsupported(
-            content_type=call.content_type()[:80] or "(none)", supported=ARROW_STREAM
+            content_type=request.content_type()[:80] or "(none)", supported=ARROW_STREAM
         )
-    content = await call.body()
-    count = await running.threads.read(_checked, running, topic, content)
-    part_id = await running.committer.commit(_parts(running).plan_part(topic, name, content, count))
-    return json_answer(PartStored(None if part_id is None else str(part_id), topic.id, count))
+    content = await request.body()
+    count = await runtime.threads.read(_check_part, runtime, topic, content)
+    part_id = await runtime.committer.commit(_parts(runtime).plan_part(topic, name, content, count))
+    return json_answer(PartResponse(None if part_id is None else str(part_id), topic.id, count))
 
 
-async def commit_batch(call: Call) -> Response:
-    """The messages of the parts named go into the topic in one write; a batch goes in once."""
-    running = call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    body = await call.json(_commit)
+async def commit_batch(request: HttpRequest) -> Response:
+    """Append the messages of parts to the topic in one write; a batch is committed once."""
+    runtime = request.runtime
+    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    body = await request.json(_commit)
     topic.check_id(body.topic_id)
     name, part_ids = BatchName(body.writer, body.batch), _part_ids(body.parts)
-    parts = _parts(running)
+    parts = _parts(runtime)
     async with parts.turn:
         plan = partial(parts.plan_commit, topic, name, part_ids, lasts=body.lasts)
-        change = await running.threads.read(plan)
-        outcome = await running.committer.commit(change)
+        change = await runtime.threads.read(plan)
+        outcome = await runtime.committer.commit(change)
     if outcome.committed:
-        running.count_published(call.tenant, outcome.messages - outcome.duplicates)
-    return json_answer(BatchCommitted(outcome.committed, outcome.messages, outcome.duplicates))
+        runtime.metrics.count_published(request.tenant, outcome.messages - outcome.duplicates)
+    return json_answer(CommitResponse(outcome.committed, outcome.messages, outcome.duplicates))
 
 
-async def abort_batch(call: Call) -> Response:
-    """The parts named go; those of a batch that was committed are gone already."""
-    running = call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    body = await call.json(_abort)
+async def abort_batch(request: HttpRequest) -> Response:
+    """Delete parts; those of a committed batch are gone already."""
+    runtime = request.runtime
+    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    body = await request.json(_abort)
     name, part_ids = BatchName(body.writer, body.batch), _part_ids(body.parts)
-    change = await running.threads.read(_parts(running).plan_abort, topic, name, part_ids)
-    return json_answer(BatchAborted(await running.committer.commit(change)))
+    change = await runtime.threads.read(_parts(runtime).plan_abort, topic, name, part_ids)
+    return json_answer(AbortResponse(await runtime.committer.commit(change)))
 
 
-async def remove_old_parts(running: Running) -> None:
-    """Remove parts that waited for a day, and what is known of writers that never come again."""
-    for topic in list(running.topics):
+async def remove_old_batches(runtime: Runtime) -> None:
+    """Delete parts that are a day old, and the records of writers that commit no more batches."""
+    for topic in list(runtime.topics.directory):
         try:
-            for old in await running.threads.upkeep(_parts(running).old, topic):
-                await running.committer.commit(partial(stage_old, old=old))
+            for old in await runtime.threads.upkeep(_parts(runtime).old, topic):
+                await runtime.committer.commit(partial(stage_old, old=old))
         except TidegateError as problem:
-            log.error("topics: parts: '%s': %s: %s", topic.name, problem.code, problem)
+            log.error(
+                "removal of old parts failed topic=%s error_code=%s error=%r",
+                topic.name,
+                problem.code,
+                str(problem),
+            )
 
 
-def _parts(running: Running) -> BatchParts:
-    return running.topic.parts
+def _parts(runtime: Runtime) -> BatchParts:
+    return runtime.topics.batches
 
 
-def _checked(running: Running, topic: Topic, content: bytes) -> int:
-    """Refuse what could not be committed; give the number of messages."""
-    limits = running.settings
+def _check_part(runtime: Runtime, topic: Topic, content: bytes) -> int:
+    """Raise for messages that could not be committed; return their number."""
+    limits = runtime.settings
     messages = messages_of(content, PART_MESSAGES_MAX, limits.server.body_bytes_max)
     if not len(messages):
         raise RequestInvalid(reason="A part has at least one message.", hint="Leave an empty part out.")
@@ -148,11 +132,11 @@ def _checked(running: Running, topic: Topic, content: bytes) -> int:
     return len(messages)
 
 
-def _part_ids(given: list[str]) -> list[int]:
-    if len(given) > PARTS_MAX:
-        reason = f"A batch has at most {PARTS_MAX} parts, not {len(given)}."
+def _part_ids(parts: list[str]) -> list[int]:
+    if len(parts) > PARTS_MAX:
+        reason = f"A batch has at most {PARTS_MAX} parts, not {len(parts)}."
         raise RequestInvalid(reason=reason, hint="Put more messages into each.")
-    return [_number("A part", text) for text in given]
+    return [_number("A part", text) for text in parts]
 
 
 def _number(what: str, text: str) -> int:

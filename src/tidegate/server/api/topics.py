@@ -1,21 +1,33 @@
-"""Endpoints of topics: make, list, show, change, clear, delete."""
+"""Endpoints of topics: create, list, show, change, clear, delete."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, structs
 from starlette.responses import Response
 
-from tidegate.catalog.paging import Page
+from tidegate.catalog.paging import PageRequest
 from tidegate.errors import RequestInvalid
-from tidegate.ingest.idempotency import Answer, Once, stage_once
+from tidegate.ingest.idempotency import Answer, IdempotentRequest, stage_idempotent
+from tidegate.model.changes import Op
 from tidegate.model.names import check_topic_name
 from tidegate.model.timeranges import format_time
-from tidegate.server.http.request import Call, list_page
+from tidegate.model.wire.struct import DeleteResponse
+from tidegate.model.wire.topics import (
+    ClearResponse,
+    ColumnResponse,
+    PartitionResponse,
+    TopicChangeResponse,
+    TopicPage,
+    TopicResponse,
+    TopicSchema,
+    TopicSource,
+)
+from tidegate.server.http.request import HttpRequest, list_page
 from tidegate.server.http.responses import JSON, json_answer
-from tidegate.server.runtime.runtime import Running
+from tidegate.server.runtime.runtime import Runtime
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import Staging
 from tidegate.topics.definitions import Retention, Topic, order_notice
@@ -32,7 +44,7 @@ class NewTopic(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class TopicChange(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Body of PATCH topics/{topic}: what is left out stays; null takes a limit away."""
+    """Body of PATCH topics/{topic}: an omitted field does not change; null removes a limit."""
 
     partitions: int | UnsetType = UNSET
     retention_seconds: int | UnsetType | None = UNSET
@@ -40,151 +52,168 @@ class TopicChange(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     dedup_seconds: int | UnsetType | None = UNSET
 
 
+# An operation as SQL writes it.
+_OPS: dict[Op, Literal["INSERT", "UPDATE", "DELETE"]] = {
+    "insert": "INSERT",
+    "update": "UPDATE",
+    "delete": "DELETE",
+}
 _new_topic = msgspec.json.Decoder(NewTopic)
 _topic_change = msgspec.json.Decoder(TopicChange)
 
 
-def topic_answer(running: Running, topic: Topic) -> dict[str, Any]:
-    """Describe a topic: its shape, what each partition holds, what feeds it, and the columns of that."""
-    counters = [running.log.counters(topic, number) for number in range(topic.partitions)]
-    return {
-        "name": topic.name,
-        "createdAt": format_time(topic.created_us),
-        "partitions": [
-            {"partition": number, "start": held.start, "end": held.end, "bytes": held.stored_bytes}
+def topic_response(runtime: Runtime, topic: Topic) -> TopicResponse:
+    """Return the description of a topic: its settings, what each partition holds, and what feeds it."""
+    topics = runtime.topics
+    counters = [topics.log.counters(topic, number) for number in range(topic.partitions)]
+    return TopicResponse(
+        name=topic.name,
+        created_at=format_time(topic.created_us),
+        partitions=[
+            PartitionResponse(number, held.start, held.end, held.stored_bytes)
             for number, held in enumerate(counters)
         ],
-        "messages": sum(held.end - held.start for held in counters),
-        "bytes": sum(held.stored_bytes for held in counters),
-        "retentionSeconds": topic.retention_seconds,
-        "retentionMaxBytes": topic.retention_max_bytes,
-        "dedupSeconds": topic.dedup_seconds,
-        "duplicates": running.topic.dedup.dropped(topic),
-        "sources": _sources(running, topic),
-        "schemas": [
-            {
-                "number": schema.number,
-                "source": schema.source,
-                "columns": [{"name": column.name, "type": str(column.type)} for column in schema.columns],
-            }
-            for schema in running.topic.schemas.of(topic.id)
-        ],
-    }
-
-
-def _sources(running: Running, topic: Topic) -> list[dict[str, Any]]:
-    found = []
-    for route in running.topic.routes.of_topic(topic.id):
-        table = running.tables.directory.by_id(route.table_id)
-        if table is not None:  # else dropped this very moment
-            found.append(
-                {
-                    "table": table.full_name,
-                    "op": route.op.upper(),
-                    "where": route.where,
-                    "partitionBy": list(route.partition_by),
-                    "payload": route.payload,
-                    "preview": route.preview_chars,
-                }
+        messages=sum(held.end - held.start for held in counters),
+        bytes=sum(held.stored_bytes for held in counters),
+        retention_seconds=topic.retention_seconds,
+        retention_max_bytes=topic.retention_max_bytes,
+        dedup_seconds=topic.dedup_seconds,
+        duplicates=topics.dedup.dropped(topic),
+        sources=_sources(runtime, topic),
+        schemas=[
+            TopicSchema(
+                schema.number,
+                schema.source,
+                [ColumnResponse(column.name, str(column.type)) for column in schema.columns],
             )
-    return found
+            for schema in topics.schemas.of(topic.id)
+        ],
+    )
 
 
-async def list_topics(call: Call) -> Response:
-    """The topics of the tenant, by name, a page at a time."""
-    page, running = list_page(call), call.running
-    shown, following = page_of(running.topics.of(call.tenant), page)
-    return json_answer({"topics": [topic_answer(running, topic) for topic in shown], "next": following})
+def _sources(runtime: Runtime, topic: Topic) -> list[TopicSource]:
+    sources = []
+    for route in runtime.topics.routes.of_topic(topic.id):
+        table = runtime.tables.directory.by_id(route.table_id)
+        if table is not None:  # else it was dropped just now
+            sources.append(
+                TopicSource(
+                    table=table.full_name,
+                    op=_OPS[route.op],
+                    where=route.where,
+                    partition_by=list(route.partition_by),
+                    payload=route.payload,
+                    preview=route.preview_chars,
+                )
+            )
+    return sources
 
 
-def page_of(topics: list[Topic], page: Page) -> tuple[list[Topic], str | None]:
-    """Return the topics of a page, and the name after which the next one begins."""
+async def list_topics(request: HttpRequest) -> Response:
+    """The topics of the tenant, by name, in pages."""
+    page, runtime = list_page(request), request.runtime
+    shown, following = page_of(runtime.topics.directory.of(request.tenant), page)
+    return json_answer(TopicPage([topic_response(runtime, topic) for topic in shown], following))
+
+
+def page_of(topics: list[Topic], page: PageRequest) -> tuple[list[Topic], str | None]:
+    """Return the topics of a page, and the name after which the next page begins."""
     later = [topic for topic in topics if page.after is None or topic.name > page.after]
     shown = later[: page.limit]
     return shown, shown[-1].name if len(later) > len(shown) else None
 
 
-async def create_topic(call: Call) -> Response:
-    """A new topic, durable on return."""
-    body = await call.json(_new_topic)
-    running, tenant, now_us = call.running, call.tenant, call.running.clock.now_us()
-    once, key = None, call.idempotency_key()
+async def create_topic(request: HttpRequest) -> Response:
+    """Create a topic, durable on return."""
+    body = await request.json(_new_topic)
+    runtime, tenant, now_us = request.runtime, request.tenant, request.runtime.clock.now_us()
+    idempotent, key = None, request.idempotency_key()
     if key is not None:
-        once = Once(tenant, call.principal.full_name, key, await call.fingerprint(), now_us)
-        known = await running.threads.read(_known_answer, running.engine, once)
-        if known is not None:  # nothing is done now, so nothing is written down
+        idempotent = IdempotentRequest(
+            tenant, request.principal.full_name, key, await request.fingerprint(), now_us
+        )
+        known = await runtime.threads.read(_known_answer, runtime.engine, idempotent)
+        if known is not None:  # nothing is done now, so nothing goes into the audit trail
             return Response(known.body, known.status, media_type=JSON)
-    _check_shape(running, body)
+    _check_new_topic(runtime, body)
     retention = Retention(body.retention_seconds, body.retention_max_bytes, body.dedup_seconds)
 
-    def deed(staging: Staging) -> Answer:
-        topic = running.topics.stage_create(staging, tenant, body.name, body.partitions, now_us, retention)
-        return Answer(201, msgspec.json.encode(topic_answer(running, topic)))
+    def create_now(staging: Staging) -> Answer:
+        topic = runtime.topics.directory.stage_create(
+            staging, tenant, body.name, body.partitions, now_us, retention
+        )
+        return Answer(201, msgspec.json.encode(topic_response(runtime, topic)))
 
     def stage(staging: Staging) -> Answer:
-        return deed(staging) if once is None else stage_once(staging, once, deed)
+        return (
+            create_now(staging) if idempotent is None else stage_idempotent(staging, idempotent, create_now)
+        )
 
     details = {"partitions": body.partitions}
-    async with running.audited(call.actor(), "topic.create", f"topic/{body.name}", details):
-        answer = await running.committer.commit(stage)
+    async with runtime.audited(request.actor(), "topic.create", f"topic/{body.name}", details):
+        answer = await runtime.committer.commit(stage)
     return Response(answer.body, answer.status, media_type=JSON)
 
 
 class _NotYetAnswered(Exception):
-    """Nothing is kept under a key."""
+    """No answer is stored under a key."""
 
 
-def _known_answer(engine: Engine, once: Once) -> Answer | None:
-    def deed(_: Staging) -> Answer:
+def _known_answer(engine: Engine, idempotent: IdempotentRequest) -> Answer | None:
+    def not_answered(_: Staging) -> Answer:
         raise _NotYetAnswered
 
     try:
-        # Nobody commits this staging: it only reads.
-        return stage_once(Staging(engine, {}), once, deed)
+        # Only for reading: this transaction is never committed.
+        return stage_idempotent(Staging(engine, {}), idempotent, not_answered)
     except _NotYetAnswered:
         return None
 
 
-def _check_shape(running: Running, body: NewTopic) -> None:
-    """Refuse a topic that cannot be, before anything of it is written down."""
+def _check_new_topic(runtime: Runtime, body: NewTopic) -> None:
+    """Raise for an invalid topic, before it goes into the audit trail."""
     check_topic_name(body.name)
-    most = running.settings.topics.partitions_max
+    most = runtime.settings.topics.partitions_max
     if not 1 <= body.partitions <= most:
         reason = f"A topic has 1 to {most} partitions, not {body.partitions}."
         raise RequestInvalid(reason=reason, hint="Choose a number in that range.")
 
 
-async def show_topic(call: Call) -> Response:
+async def show_topic(request: HttpRequest) -> Response:
     """One topic."""
-    return json_answer(topic_answer(call.running, call.running.topics.get(call.tenant, call.params["topic"])))
+    return json_answer(
+        topic_response(
+            request.runtime, request.runtime.topics.directory.get(request.tenant, request.params["topic"])
+        )
+    )
 
 
-async def change_topic(call: Call) -> Response:
-    """More partitions, another retention, or another time for dedup keys."""
-    body, running = await call.json(_topic_change), call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    said = [name for name in body.__struct_fields__ if not isinstance(getattr(body, name), UnsetType)]
-    if not said:
+async def change_topic(request: HttpRequest) -> Response:
+    """Change the number of partitions, the retention, or the time for dedup keys."""
+    body, runtime = await request.json(_topic_change), request.runtime
+    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    changed = [name for name in body.__struct_fields__ if not isinstance(getattr(body, name), UnsetType)]
+    if not changed:
         hint = "Give partitions, a retention or dedupSeconds."
         raise RequestInvalid(reason="Nothing is to be changed.", hint=hint)
 
     def stage(staging: Staging) -> tuple[Topic, Topic]:
-        before = running.topics.get(call.tenant, topic.name)
+        before = runtime.topics.directory.get(request.tenant, topic.name)
         partitions = None if isinstance(body.partitions, UnsetType) else body.partitions
-        after = running.topic.stage_change(staging, before, partitions, _retention(before, body))
+        after = runtime.topics.stage_change(staging, before, partitions, _retention(before, body))
         return before, after
 
-    details = {name: getattr(body, name) for name in said}
-    async with running.audited(call.actor(), "topic.change", f"topic/{topic.name}", details):
-        before, after = await running.committer.commit(stage)
+    details = {name: getattr(body, name) for name in changed}
+    async with runtime.audited(request.actor(), "topic.change", f"topic/{topic.name}", details):
+        before, after = await runtime.committer.commit(stage)
     grown = after.partitions > before.partitions
     notice = order_notice(after.name, before.partitions, after.partitions) if grown else None
-    return json_answer({**topic_answer(running, after), "notice": notice})
+    return json_answer(TopicChangeResponse(**structs.asdict(topic_response(runtime, after)), notice=notice))
 
 
 def _retention(topic: Topic, body: TopicChange) -> Retention | None:
     seconds, most_bytes, dedup_seconds = body.retention_seconds, body.retention_max_bytes, body.dedup_seconds
-    if all(isinstance(said, UnsetType) for said in (seconds, most_bytes, dedup_seconds)):
+    if all(isinstance(value, UnsetType) for value in (seconds, most_bytes, dedup_seconds)):
         return None
     return Retention(
         topic.retention_seconds if isinstance(seconds, UnsetType) else seconds,
@@ -193,21 +222,21 @@ def _retention(topic: Topic, body: TopicChange) -> Retention | None:
     )
 
 
-async def clear_topic(call: Call) -> Response:
-    """All messages of a topic go; its offsets go on where they are."""
-    running = call.running
-    topic = running.topics.get(call.tenant, call.params["topic"])
-    async with running.audited(call.actor(), "topic.clear", f"topic/{topic.name}"):
-        cleared = await running.committer.commit(lambda staging: running.topic.stage_clear(staging, topic))
-    return json_answer({"cleared": cleared})
+async def clear_topic(request: HttpRequest) -> Response:
+    """Delete all messages of a topic; its offsets continue."""
+    runtime = request.runtime
+    topic = runtime.topics.directory.get(request.tenant, request.params["topic"])
+    async with runtime.audited(request.actor(), "topic.clear", f"topic/{topic.name}"):
+        cleared = await runtime.committer.commit(lambda staging: runtime.topics.stage_clear(staging, topic))
+    return json_answer(ClearResponse(cleared))
 
 
-async def delete_topic(call: Call) -> Response:
-    """A topic and all of its messages go, with its groups and its routes."""
-    running, tenant, name = call.running, call.tenant, call.params["topic"]
-    running.topics.get(tenant, name)
-    async with running.audited(call.actor(), "topic.delete", f"topic/{name}"):
-        topic = await running.committer.commit(
-            lambda staging: running.topic.stage_delete(staging, tenant, name)
+async def delete_topic(request: HttpRequest) -> Response:
+    """Delete a topic with its messages, groups and routes."""
+    runtime, tenant, name = request.runtime, request.tenant, request.params["topic"]
+    runtime.topics.directory.get(tenant, name)
+    async with runtime.audited(request.actor(), "topic.delete", f"topic/{name}"):
+        topic = await runtime.committer.commit(
+            lambda staging: runtime.topics.stage_delete(staging, tenant, name)
         )
-    return json_answer({"deleted": topic.name})
+    return json_answer(DeleteResponse(topic.name))

@@ -1,4 +1,4 @@
-"""Endpoints of people: who I am, the users of a tenant, and their tokens."""
+"""Endpoints of accounts: the caller, the users of a tenant, and their tokens."""
 
 from __future__ import annotations
 
@@ -10,16 +10,26 @@ from msgspec import UNSET, Meta, UnsetType
 from starlette.responses import Response
 
 from tidegate.catalog.accounts import User
-from tidegate.catalog.idempotency import Once
-from tidegate.catalog.tokens import LABEL_CHARS_MAX, LIFETIME_SECONDS_MAX, MadeToken, Token
+from tidegate.catalog.idempotency import IdempotencyKey
+from tidegate.catalog.tokens import LABEL_CHARS_MAX, LIFETIME_SECONDS_MAX, IssuedToken, Token
 from tidegate.errors import RequestInvalid
 from tidegate.model.access import Role, parse_role
 from tidegate.model.timeranges import format_time
-from tidegate.server.http.idempotency import Making, make_once
-from tidegate.server.http.request import Call, list_page, moment
+from tidegate.model.wire.accounts import (
+    MeResponse,
+    NewTokenResponse,
+    RevokeResponse,
+    TokenPage,
+    TokenResponse,
+    UserPage,
+    UserResponse,
+)
+from tidegate.model.wire.struct import DeleteResponse
+from tidegate.server.http.idempotency import CatalogChange, change_once
+from tidegate.server.http.request import HttpRequest, format_optional_time, list_page
 from tidegate.server.http.responses import json_answer
 
-# There are four roles, in two forms each; a longer list repeats itself.
+# There are four roles, in two forms each; a longer list has repetitions.
 ROLES_MAX = 16
 ROLE_CHARS_MAX = 80
 DAY_SECONDS = 86_400
@@ -38,84 +48,17 @@ class NewUser(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
 
 
 class UserChange(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Body of PATCH users; what is left out stays."""
+    """Body of PATCH users; an omitted field does not change."""
 
     roles: RoleNames | UnsetType = UNSET
     enabled: bool | UnsetType = UNSET
 
 
 class NewToken(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """Body of POST tokens; a lifetime of null has no end, one left out is the setting's."""
+    """Body of POST tokens; a lifetime of null never ends, an omitted one is that of the settings."""
 
     label: Annotated[str, Meta(max_length=LABEL_CHARS_MAX)] = ""
     lifetime_seconds: LifetimeSeconds | UnsetType | None = UNSET
-
-
-class MeAnswer(msgspec.Struct, rename="camel"):
-    """Who calls, and in which tenant."""
-
-    tenant: str
-    user: str
-    roles: list[str]
-    expires_at: str | None
-    instance_admin: bool
-
-
-class UserAnswer(msgspec.Struct, rename="camel"):
-    """A user."""
-
-    name: str
-    tenant: str
-    roles: list[str]
-    enabled: bool
-    created_at: str
-
-
-class UserPage(msgspec.Struct, rename="camel"):
-    """Users by name."""
-
-    users: list[UserAnswer]
-    next: str | None
-
-
-class UserDeleted(msgspec.Struct, rename="camel"):
-    """The name of a user who is gone."""
-
-    deleted: str
-
-
-class MadeTokenAnswer(msgspec.Struct, rename="camel"):
-    """A new token: the one time that its text is shown."""
-
-    id: str
-    token: str
-    label: str
-    expires_at: str | None
-
-
-class TokenAnswer(msgspec.Struct, rename="camel"):
-    """A token without its text."""
-
-    id: str
-    kind: str
-    label: str
-    created_at: str
-    expires_at: str | None
-    ended_at: str | None
-    last_used_at: str | None
-
-
-class TokenPage(msgspec.Struct, rename="camel"):
-    """Tokens by id."""
-
-    tokens: list[TokenAnswer]
-    next: str | None
-
-
-class TokenRevokedAnswer(msgspec.Struct, rename="camel"):
-    """The id of a token that ended."""
-
-    revoked: str
 
 
 _new_user = msgspec.json.Decoder(NewUser)
@@ -123,111 +66,113 @@ _user_change = msgspec.json.Decoder(UserChange)
 _new_token = msgspec.json.Decoder(NewToken)
 
 
-async def me(call: Call) -> Response:
-    """Who the caller is, where they act, and until when."""
-    mine = call.principal
+async def me(request: HttpRequest) -> Response:
+    """The user of the token, the tenant where they act, and when the token expires."""
+    mine = request.principal
     return json_answer(
-        MeAnswer(
+        MeResponse(
             tenant=mine.tenant,
             user=mine.user,
             roles=role_names(mine.roles),
-            expires_at=moment(mine.expires_us),
+            expires_at=format_optional_time(mine.expires_us),
             instance_admin=mine.is_instance_admin,
         )
     )
 
 
-async def list_users(call: Call) -> Response:
-    """The users of the tenant, by name, a page at a time."""
-    page, people = list_page(call), call.running.catalog.people
-    found = await call.running.threads.catalog(people.list_users, call.tenant, page)
+async def list_users(request: HttpRequest) -> Response:
+    """The users of the tenant, by name, in pages."""
+    page, accounts = list_page(request), request.runtime.catalog.accounts
+    found = await request.runtime.threads.catalog(accounts.list_users, request.tenant, page)
     return json_answer(UserPage([_user(user) for user in found.rows], found.next))
 
 
-async def create_user(call: Call) -> Response:
-    """A new user of the tenant, durable on return; without a token nobody gets in as them."""
-    body = await call.json(_new_user)
-    people = call.running.catalog.people
-    deed = partial(people.add_user, call.actor(), call.tenant, body.name, _roles(body.roles))
-    return await make_once(call, Making(deed, _user))
+async def create_user(request: HttpRequest) -> Response:
+    """Create a user of the tenant, durable on return; without a token nobody can sign in as this user."""
+    body = await request.json(_new_user)
+    accounts = request.runtime.catalog.accounts
+    change = partial(accounts.add_user, request.actor(), request.tenant, body.name, _roles(body.roles))
+    return await change_once(request, CatalogChange(change, _user))
 
 
-async def show_user(call: Call) -> Response:
+async def show_user(request: HttpRequest) -> Response:
     """One user."""
-    people = call.running.catalog.people
+    accounts = request.runtime.catalog.accounts
     return json_answer(
-        _user(await call.running.threads.catalog(people.get_user, call.tenant, call.params["user"]))
+        _user(
+            await request.runtime.threads.catalog(accounts.get_user, request.tenant, request.params["user"])
+        )
     )
 
 
-async def change_user(call: Call) -> Response:
-    """Other roles, or kept out, or let in again; holds for every token of the user at once."""
-    body = await call.json(_user_change)
+async def change_user(request: HttpRequest) -> Response:
+    """Change the roles of a user, disable or enable them; all their tokens are affected at once."""
+    body = await request.json(_user_change)
     if body.roles is UNSET and body.enabled is UNSET:
         raise RequestInvalid(reason="Nothing is to be changed.", hint="Give roles, or enabled, or both.")
-    running = call.running
+    runtime = request.runtime
     change = partial(
-        running.catalog.people.change_user,
-        call.actor(),
-        call.tenant,
-        call.params["user"],
+        runtime.catalog.accounts.change_user,
+        request.actor(),
+        request.tenant,
+        request.params["user"],
         roles=None if body.roles is UNSET else _roles(body.roles),
         enabled=None if body.enabled is UNSET else body.enabled,
     )
-    user = await running.threads.catalog(change)
-    await running.identities.refresh()
+    user = await runtime.threads.catalog(change)
+    await runtime.tokens.refresh()
     return json_answer(_user(user))
 
 
-async def delete_user(call: Call) -> Response:
-    """A user goes, and every token of theirs ends."""
-    running, name = call.running, call.params["user"]
-    await running.threads.catalog(running.catalog.people.remove_user, call.actor(), call.tenant, name)
-    await running.identities.refresh()
-    return json_answer(UserDeleted(name))
+async def delete_user(request: HttpRequest) -> Response:
+    """Delete a user, and end every token of theirs."""
+    runtime, name = request.runtime, request.params["user"]
+    await runtime.threads.catalog(runtime.catalog.accounts.remove_user, request.actor(), request.tenant, name)
+    await runtime.tokens.refresh()
+    return json_answer(DeleteResponse(name))
 
 
-async def list_tokens(call: Call) -> Response:
-    """The tokens of a user, those that ended too; none with its text."""
-    page, tokens = list_page(call), call.running.catalog.tokens
-    found = await call.running.threads.catalog(tokens.list, call.tenant, call.params["user"], page)
+async def list_tokens(request: HttpRequest) -> Response:
+    """The tokens of a user, ended ones too; without their texts."""
+    page, tokens = list_page(request), request.runtime.catalog.tokens
+    found = await request.runtime.threads.catalog(tokens.list, request.tenant, request.params["user"], page)
     return json_answer(TokenPage([_token(token) for token in found.rows], found.next))
 
 
-async def create_token(call: Call) -> Response:
-    """A new token of a user; its text is answered once and kept nowhere."""
-    body = await call.json(_new_token)
-    running = call.running
-    days = running.settings.auth.token_days_default
+async def create_token(request: HttpRequest) -> Response:
+    """Create a token of a user; its text is in this answer alone and stored nowhere."""
+    body = await request.json(_new_token)
+    runtime = request.runtime
+    days = runtime.settings.auth.token_days_default
     seconds = body.lifetime_seconds
     if isinstance(seconds, UnsetType):
         seconds = days * DAY_SECONDS if days else None
 
-    actor, tenant, user = call.actor(), call.tenant, call.params["user"]
+    actor, tenant, user = request.actor(), request.tenant, request.params["user"]
 
-    # A token that is new is nowhere known yet, so that nothing has to be forgotten for it.
-    def deed(once: Once | None) -> MadeToken:
-        return running.catalog.tokens.make(
-            actor, tenant, user, label=body.label, lifetime_seconds=seconds, once=once
+    # No cache knows a new token yet, so nothing has to be refreshed.
+    def change(key: IdempotencyKey | None) -> IssuedToken:
+        return runtime.catalog.tokens.make(
+            actor, tenant, user, label=body.label, lifetime_seconds=seconds, key=key
         )
 
-    def shape(made: MadeToken) -> MadeTokenAnswer:
-        return MadeTokenAnswer(made.id, made.text, body.label, moment(made.expires_us))
+    def response_of(issued: IssuedToken) -> NewTokenResponse:
+        return NewTokenResponse(issued.id, issued.text, body.label, format_optional_time(issued.expires_us))
 
-    return await make_once(call, Making(deed, shape, is_secret=True))
+    return await change_once(request, CatalogChange(change, response_of, is_secret=True))
 
 
-async def revoke_token(call: Call) -> Response:
-    """A token ends now, in calls that run, too."""
-    running, params = call.running, call.params
-    revoke = running.catalog.tokens.revoke
-    await running.threads.catalog(revoke, call.actor(), call.tenant, params["user"], params["token"])
-    await running.identities.refresh()
-    return json_answer(TokenRevokedAnswer(params["token"]))
+async def revoke_token(request: HttpRequest) -> Response:
+    """End a token now, in running requests, too."""
+    runtime, params = request.runtime, request.params
+    revoke = runtime.catalog.tokens.revoke
+    await runtime.threads.catalog(revoke, request.actor(), request.tenant, params["user"], params["token"])
+    await runtime.tokens.refresh()
+    return json_answer(RevokeResponse(params["token"]))
 
 
 def role_names(roles: frozenset[Role]) -> list[str]:
-    """Return the names of roles in the order in which they are defined."""
+    """Return the names of roles in the order of their definition."""
     return [str(role) for role in Role if role in roles]
 
 
@@ -235,8 +180,8 @@ def _roles(names: list[str]) -> frozenset[Role]:
     return frozenset(parse_role(name) for name in names)
 
 
-def _user(user: User) -> UserAnswer:
-    return UserAnswer(
+def _user(user: User) -> UserResponse:
+    return UserResponse(
         name=user.name,
         tenant=user.tenant,
         roles=role_names(user.roles),
@@ -245,13 +190,13 @@ def _user(user: User) -> UserAnswer:
     )
 
 
-def _token(token: Token) -> TokenAnswer:
-    return TokenAnswer(
+def _token(token: Token) -> TokenResponse:
+    return TokenResponse(
         id=token.id,
         kind=token.kind,
         label=token.label,
         created_at=format_time(token.created_us),
-        expires_at=moment(token.expires_us),
-        ended_at=moment(token.ended_us),
-        last_used_at=moment(token.last_used_us),
+        expires_at=format_optional_time(token.expires_us),
+        ended_at=format_optional_time(token.ended_us),
+        last_used_at=format_optional_time(token.last_used_us),
     )

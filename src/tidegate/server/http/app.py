@@ -1,9 +1,9 @@
-"""The door: lets a call in or refuses it, counts it, and turns every error into one shape.
+"""The ASGI application: admits a request or refuses it, counts it, and turns every error into one shape.
 
-Order of the steps, each cheaper than the next: request id, who calls, which endpoint, may they, is there
-room, then the endpoint. Nothing of a body is read before all of that, and a call takes room only once it is
-let in: nobody without a token shuts others out. One ASGI callable does it, without a framework's layers: a
-single small publish costs more in those than in the write itself.
+Order of the steps, each cheaper than the next: request id, token, endpoint, permission, admission, then the
+endpoint's function. Nothing of a body is read before all of that, and a request counts as running only once
+it is admitted: nobody without a token can shut others out. One ASGI callable does it, without a framework's
+layers: a single small publish costs more in those than in the write itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from tidegate.errors import (
     CatalogUnavailable,
@@ -41,33 +41,33 @@ from tidegate.errors import (
     TooManyRequests,
 )
 from tidegate.model.access import check_allowed
-from tidegate.server.api.routes import ROUTES, Route
-from tidegate.server.http.auth import Identity, in_tenant
-from tidegate.server.http.protocol import CutShort
-from tidegate.server.http.request import SESSION_COOKIE, Call
+from tidegate.server.api.routes import ROUTES
+from tidegate.server.http.auth import AuthenticatedToken, in_tenant
+from tidegate.server.http.protocol import AnswerAborted
+from tidegate.server.http.request import SESSION_COOKIE, Endpoint, HttpRequest
 from tidegate.server.http.responses import json_answer
 from tidegate.server.http.router import Router
 from tidegate.server.pages.pages import refusal_page, wants_page
-from tidegate.server.runtime.runtime import Running
-from tidegate.server.websocket.endpoint import LiveDoor, refuse_plain
+from tidegate.server.runtime.runtime import Runtime
+from tidegate.server.websocket.endpoint import LiveEndpoint, refuse_plain_http
 from tidegate.telemetry.logs import request_context
 from tidegate.telemetry.metrics import Refusal
 from tidegate.telemetry.tracing import is_tracing, span
 
 METRICS_PATH = "/metrics"
-# What a busy or starting server asks callers to wait.
+# Retry-After of a busy or starting server.
 RETRY_SECONDS = 1
-# How long a call stands in line while too many work: longer than a thousand polls need to begin to wait.
-LINE_SECONDS = 1.0
-# Calls without a token that run at once, on endpoints that take work from everyone: a browser that signs in
-# makes one, and a stranger who holds all of them shuts out nobody who is signed in.
-STRANGERS_MAX = 32
+# How long a request queues while too many run: longer than a thousand polls need to begin to wait.
+QUEUE_SECONDS = 1.0
+# Requests without a token that run at once, on endpoints that are open to everyone: a browser that signs in
+# makes one, and whoever holds all of them shuts out nobody who has a token.
+ANONYMOUS_MAX = 32
 LOOPBACK_NAMES = frozenset({"127.0.0.1", "::1", "localhost"})
-# What proxies add: a call that carries one does not come from this machine, whatever its address.
+# Headers that proxies add: a request with one does not come from this machine, whatever its address.
 _PROXY_HEADERS = (b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip", b"forwarded", b"via")
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _NO_ROUTE = "(none)"
-# Ids need not be secret, only different: asking the system for random bytes each time costs a request dearly.
+# Ids need not be secret, only unique: random bytes from the system for each request would be too expensive.
 _ID_START = secrets.token_hex(6)
 _id_numbers = itertools.count(1)
 _REFUSED_AS: dict[type[TidegateError], Refusal] = {
@@ -81,31 +81,26 @@ _REFUSED_AS: dict[type[TidegateError], Refusal] = {
 log = logging.getLogger(__name__)
 
 
-def build_app(running: Running) -> ASGIApp:
-    """Return the application for the running parts."""
-    return Door(running)
+class _AdmittedRequest(HttpRequest):
+    """A request, and the limit under which it counts while it runs."""
+
+    __slots__ = ("counted_as",)
+
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, runtime: Runtime) -> None:
+        super().__init__(scope, receive, runtime)
+        self.counted_as: Literal["running", "anonymous"] | None = None
 
 
-class _Visit(Call):
-    """A call, and among whom it is counted while it runs."""
-
-    __slots__ = ("room",)
-
-    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, running: Running) -> None:
-        super().__init__(scope, receive, running)
-        self.room: Literal["running", "strangers"] | None = None
-
-
-class Door:
+class HttpApp:
     """The ASGI application."""
 
-    def __init__(self, running: Running) -> None:
-        self._running = running
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._router = Router(ROUTES)
-        self._open = frozenset(route.path for route in ROUTES if route.operation is None)
-        self._keyed = [f"{route.method} {route.path}" for route in ROUTES if route.keyed]
-        self._strangers = 0
-        self._live = LiveDoor(running, self._identity, self._refuse)
+        self._open = frozenset(endpoint.path for endpoint in ROUTES if endpoint.operation is None)
+        self._keyed = [f"{endpoint.method} {endpoint.path}" for endpoint in ROUTES if endpoint.keyed]
+        self._anonymous = 0
+        self._live = LiveEndpoint(runtime, self._authenticate, self._refuse)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -113,154 +108,182 @@ class Door:
             request_context(request_id := _request_id(scope))
             await self._live(scope, receive, send, request_id)
             return
-        running = self._running
-        began = running.clock.monotonic_seconds()
-        call = _Visit(scope, receive, running)
-        call.request_id = _request_id(scope)
-        request_context(call.request_id)  # for the rest of this task, so that every line has the id
-        status, sent_bytes = 499, 0  # nobody is there to be answered
+        runtime = self._runtime
+        began = runtime.clock.monotonic_seconds()
+        request = _AdmittedRequest(scope, receive, runtime)
+        request.id = _request_id(scope)
+        request_context(request.id)  # for the rest of this task, so that every log line has the id
+        status, sent_bytes = 499, 0  # the client has disconnected
         try:
-            answer = await self._answer(call)
-            answer.raw_headers.append((b"x-request-id", call.request_id.encode("ascii")))
+            answer = await self._answer(request)
+            answer.raw_headers.append((b"x-request-id", request.id.encode("ascii")))
             status = answer.status_code
             sent_bytes = len(getattr(answer, "body", b""))
             await answer(scope, receive, send)
         except TidegateError as problem:
-            # The answer had begun, so that there is no status left to say it with: the connection is cut.
-            log.warning("%s %s was cut short: %s: %s", call.method, call.path, problem.code, problem)
-            raise CutShort from problem
+            # The answer had begun, so its status cannot change any more: the connection is closed.
+            log.warning(
+                "answer aborted method=%s path=%s error_code=%s error=%r",
+                request.method,
+                request.path,
+                problem.code,
+                str(problem),
+            )
+            raise AnswerAborted from problem
         except asyncio.CancelledError as problem:
-            if not running.stopping:
+            if not runtime.stopping:
                 raise
-            log.warning("%s %s was cut short: the server is stopping", call.method, call.path)
-            raise CutShort from problem
+            log.warning("answer aborted by stop method=%s path=%s", request.method, request.path)
+            raise AnswerAborted from problem
         finally:
-            if call.room is not None:
-                self._leave_room(call)
-            seconds = running.clock.monotonic_seconds() - began
-            self._note(call, status, seconds, sent_bytes)
+            if request.counted_as is not None:
+                self._leave(request)
+            seconds = runtime.clock.monotonic_seconds() - began
+            self._observe(request, status, seconds, sent_bytes)
 
-    async def _answer(self, call: _Visit) -> Response:
-        """Return the answer of the endpoint, or the one for what went wrong."""
+    async def _answer(self, request: _AdmittedRequest) -> Response:
+        """Return the answer of the endpoint, or the one for its error."""
         try:
-            return await self._let_in(call)
+            return await self._dispatch(request)
         except TidegateError as problem:
-            return self._refuse(call, problem)
+            return self._refuse(request, problem)
         except ClientDisconnect:
-            log.info("%s %s: the caller left", call.method, call.path)
+            log.info("client disconnected method=%s path=%s", request.method, request.path)
             return Response(status_code=499)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if not self._running.stopping or task is None:
+            if not self._runtime.stopping or task is None:
                 raise
-            # The grace of a stop is over: the caller is told, which takes no time.
+            # The grace period is over: telling the client takes no time.
             task.uncancel()
-            return self._refuse(call, NotReady(reason="it is stopping, and this was not finished in time"))
+            return self._refuse(request, NotReady(reason="it is stopping, and this was not finished in time"))
         except Exception as problem:
-            log.error("%s %s failed", call.method, call.path, exc_info=problem)
-            return self._refuse(call, InvariantBroken(reason=f"{type(problem).__name__}: {problem}"))
+            log.error("request failed method=%s path=%s", request.method, request.path, exc_info=problem)
+            return self._refuse(request, InvariantBroken(reason=f"{type(problem).__name__}: {problem}"))
 
-    async def _let_in(self, call: _Visit) -> Response:
-        # 1. who calls: an unknown path tells nothing to someone without a token
-        if call.path not in self._open:
-            call.identity = await self._identity(call)
-        # 2. which endpoint
-        refuse_plain(call.path)
-        route, call.params = self._router.find(call.method, call.path, call.scope.get("raw_path") or b"")
-        call.route = route
-        # 3. may they
-        if route.operation is not None and call.identity is not None:
-            check_allowed(call.identity.principal, route.operation)
-        if route.refuses_keys and call.raw_header(b"idempotency-key") is not None:
+    async def _dispatch(self, request: _AdmittedRequest) -> Response:
+        # 1. token: without one, not even the existence of a path is revealed
+        if request.path not in self._open:
+            request.identity = await self._authenticate(request)
+        # 2. endpoint
+        refuse_plain_http(request.path)
+        raw_path = request.scope.get("raw_path") or b""
+        endpoint, request.params = self._router.find(request.method, request.path, raw_path)
+        request.endpoint = endpoint
+        # 3. permission
+        if endpoint.operation is not None and request.identity is not None:
+            check_allowed(request.identity.principal, endpoint.operation)
+        if endpoint.refuses_keys and request.raw_header(b"idempotency-key") is not None:
+            name = f"{endpoint.method} {endpoint.path}"
             raise RequestInvalid(
-                reason=f"{route.method} {route.path} takes no Idempotency-Key: a repeat would be done again.",
+                reason=f"{name} takes no Idempotency-Key: a repeat would be done again.",
                 hint=f"Leave it out. These take one: {', '.join(self._keyed)}.",
             )
-        # 4. is there room
-        await self._take_room(route, call)
-        # 5. the endpoint
-        return await self._run(route, call)
+        # 4. admission
+        await self._admit(endpoint, request)
+        # 5. the endpoint's function
+        return await self._run(endpoint, request)
 
-    async def _take_room(self, route: Route, call: _Visit) -> None:
-        if call.identity is not None:
-            load, most = self._running.load, self._running.settings.server.requests_max
-            full = load.running >= most and not route.exempt
-            if full and not await load.has_room(most, LINE_SECONDS):
+    async def _admit(self, endpoint: Endpoint, request: _AdmittedRequest) -> None:
+        if request.identity is not None:
+            admission, most = self._runtime.admission, self._runtime.settings.server.requests_max
+            is_full = admission.running >= most and not endpoint.exempt
+            if is_full and not await admission.wait_room(most, QUEUE_SECONDS):
                 raise TooManyRequests(
                     what="requests run already",
                     limit=most,
                     setting="server.requests_max",
                     retry_after_seconds=RETRY_SECONDS,
                 )
-            load.begin()
-            call.room = "running"
-        elif not route.exempt:
-            if self._strangers >= STRANGERS_MAX:
+            admission.begin()
+            request.counted_as = "running"
+        elif not endpoint.exempt:
+            if self._anonymous >= ANONYMOUS_MAX:
                 raise TooManyRequests(
                     what="requests without a token run already",
-                    limit=STRANGERS_MAX,
+                    limit=ANONYMOUS_MAX,
                     retry_after_seconds=RETRY_SECONDS,
                     hint=f"Try again in {RETRY_SECONDS} s.",
                 )
-            self._strangers += 1
-            call.room = "strangers"
+            self._anonymous += 1
+            request.counted_as = "anonymous"
 
-    def _leave_room(self, call: _Visit) -> None:
-        if call.room == "running":
-            self._running.load.end()
+    def _leave(self, request: _AdmittedRequest) -> None:
+        if request.counted_as == "running":
+            self._runtime.admission.end()
         else:
-            self._strangers -= 1
+            self._anonymous -= 1
 
-    async def _run(self, route: Route, call: Call) -> Response:
+    async def _run(self, endpoint: Endpoint, request: HttpRequest) -> Response:
         tenant = ""
-        if call.identity is not None:
-            tenant = call.identity.principal.tenant
-            request_context(call.request_id, tenant, call.identity.principal.user)
+        if request.identity is not None:
+            tenant = request.identity.principal.tenant
+            request_context(request.id, tenant, request.identity.principal.user)
         if not is_tracing():
-            return await route.endpoint(call)
-        name, parent = f"{route.method} {route.path}", call.header("traceparent")
-        with span(name, parent, tenant=tenant, method=route.method, route=route.path) as current:
-            answer = await route.endpoint(call)
+            return await endpoint.function(request)
+        name, parent = f"{endpoint.method} {endpoint.path}", request.header("traceparent")
+        with span(name, parent, tenant=tenant, method=endpoint.method, route=endpoint.path) as current:
+            answer = await endpoint.function(request)
             current.set(status=answer.status_code)
             return answer
 
-    async def _identity(self, call: Call) -> Identity | None:
-        text, from_cookie = _token_of(call)
+    async def _authenticate(self, request: HttpRequest) -> AuthenticatedToken | None:
+        text, is_cookie = _token_of(request)
         if text is None:
-            if call.path == METRICS_PATH and _is_local(call):
+            if request.path == METRICS_PATH and _is_local(request):
                 return None
             raise TokenMissing
-        identities = self._running.identities
-        identity = identities.known(text) or await identities.find(text, call.address)
-        if from_cookie and call.method not in ("GET", "HEAD"):
-            _check_origin(call)
-        tenant = call.header("x-tenant")
+        tokens = self._runtime.tokens
+        identity = tokens.cached(text) or await tokens.find(text, request.address)
+        if is_cookie and request.method not in ("GET", "HEAD"):
+            _check_origin(request)
+        tenant = request.header("x-tenant")
         if not tenant or tenant == identity.principal.tenant:
             return identity
-        return in_tenant(identity, tenant, await self._running.tenant_exists(tenant))
+        return in_tenant(identity, tenant, await self._runtime.tenant_exists(tenant))
 
-    def _refuse(self, call: Call, problem: TidegateError) -> Response:
+    def _refuse(self, request: HttpRequest, problem: TidegateError) -> Response:
         if not isinstance(problem, RequestRefused):
-            log.warning("%s %s: %s: %s", call.method, call.path, problem.code, problem)
+            log.warning(
+                "request failed method=%s path=%s error_code=%s error=%r",
+                request.method,
+                request.path,
+                problem.code,
+                str(problem),
+            )
         if isinstance(problem, StorageCorrupt):
-            self._running.metrics.count_corrupt_frame()
+            self._runtime.metrics.count_corrupt_frame()
         reason = next((word for kind, word in _REFUSED_AS.items() if isinstance(problem, kind)), None)
         if reason is not None:
-            self._running.metrics.count_refusal(reason)
-        if problem.status == 401 and wants_page(call):
+            self._runtime.metrics.count_refusal(reason)
+        if problem.status == 401 and wants_page(request):
             return refusal_page(problem)
         return error_answer(problem)
 
-    def _note(self, call: Call, status: int, seconds: float, sent_bytes: int) -> None:
-        template = call.route.path if call.route is not None else _NO_ROUTE
-        method = call.method if call.route is not None else "OTHER"
-        self._running.metrics.observe_request(
-            template, method, status, seconds, call.received_bytes, sent_bytes
+    def _observe(self, request: HttpRequest, status: int, seconds: float, sent_bytes: int) -> None:
+        endpoint = request.endpoint
+        template = endpoint.path if endpoint is not None else _NO_ROUTE
+        method = request.method if endpoint is not None else "OTHER"
+        self._runtime.metrics.observe_request(
+            template, method, status, seconds, request.received_bytes, sent_bytes
         )
-        if seconds * 1000 > self._running.settings.log.slow_request_ms and not call.waited:
-            log.warning("slow request %s %s %d %.0f ms", call.method, call.path, status, seconds * 1000)
+        milliseconds = seconds * 1000
+        if milliseconds > self._runtime.settings.log.slow_request_ms and not request.has_waited:
+            log.warning(
+                "slow request method=%s path=%s status=%d milliseconds=%.0f",
+                request.method,
+                request.path,
+                status,
+                milliseconds,
+            )
         elif log.isEnabledFor(logging.DEBUG):
-            log.debug("%s %s %d %.3f ms", call.method, call.path, status, seconds * 1000)
+            log.debug(
+                "request answered method=%s path=%s status=%d milliseconds=%.3f",
+                request.method,
+                request.path,
+                status,
+                milliseconds,
+            )
 
 
 def error_answer(error: TidegateError) -> Response:
@@ -284,18 +307,18 @@ def _request_id(scope: Scope) -> str:
     return f"{_ID_START}{next(_id_numbers):08x}"
 
 
-def _token_of(call: Call) -> tuple[bytes | None, bool]:
-    """Return the token of a call, and whether a browser's cookie brought it."""
-    given = [value for name, value in call.scope["headers"] if name == b"authorization"]
-    if len(given) > 1:
-        # A proxy may have looked at the other one.
+def _token_of(request: HttpRequest) -> tuple[bytes | None, bool]:
+    """Return the token of a request, and whether it came as a cookie."""
+    authorizations = [value for name, value in request.scope["headers"] if name == b"authorization"]
+    if len(authorizations) > 1:
+        # A proxy may have checked the other one.
         raise TokenWrong(hint="Send one Authorization header, not several.")
-    if given:
-        scheme, _, text = given[0].partition(b" ")
+    if authorizations:
+        scheme, _, text = authorizations[0].partition(b" ")
         if scheme.lower() != b"bearer":
             raise TokenWrong(hint="Send 'Authorization: Bearer <token>'.")
         return text.strip(), False
-    cookies = call.header("cookie")
+    cookies = request.header("cookie")
     if SESSION_COOKIE in cookies:
         try:
             found = SimpleCookie(cookies).get(SESSION_COOKIE)
@@ -306,21 +329,21 @@ def _token_of(call: Call) -> tuple[bytes | None, bool]:
     return None, False
 
 
-def _check_origin(call: Call) -> None:
-    """Refuse what a page of another site sends with this browser's cookie."""
-    origin = call.header("origin")
-    if origin.partition("://")[2] != call.header("host") or not origin:
+def _check_origin(request: HttpRequest) -> None:
+    """Raise OriginRefused for a request that a page of another site sends with this browser's cookie."""
+    origin = request.header("origin")
+    if origin.partition("://")[2] != request.header("host") or not origin:
         raise OriginRefused(origin=origin[:80] or "an unknown place")
 
 
-def _is_local(call: Call) -> bool:
-    """Return whether a call comes from this machine itself, and not through a proxy or a browser on it."""
-    if any(call.raw_header(name) is not None for name in _PROXY_HEADERS):
+def _is_local(request: HttpRequest) -> bool:
+    """True if a request comes from this machine itself, and not through a proxy or a browser on it."""
+    if any(request.raw_header(name) is not None for name in _PROXY_HEADERS):
         return False
     try:
-        # A proxy that adds no header keeps the name that was asked for, and so does a page of another site
-        # whose name leads to this machine.
-        asked_for = urlsplit(f"//{call.header('host')}").hostname
-        return asked_for in LOOPBACK_NAMES and ip_address(call.address).is_loopback
+        # A proxy that adds no header keeps the Host header, and so does a page of another site whose name
+        # resolves to this machine.
+        host = urlsplit(f"//{request.header('host')}").hostname
+        return host in LOOPBACK_NAMES and ip_address(request.address).is_loopback
     except ValueError:
         return False

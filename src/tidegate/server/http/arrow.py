@@ -1,7 +1,8 @@
-"""Arrow in and out: messages from the columns of a stream, and a stream from batches.
+"""Arrow streams as bodies: messages from the columns of a stream, and a stream from batches.
 
-A stream that comes in may cost little more memory than its own bytes, so what lets a few bytes stand for many
-is refused before it is decoded: compressed buffers, dictionaries, and every type but plain text and numbers.
+Decoding a body may cost little more memory than its own bytes, so everything that lets a few bytes stand for
+many is refused before it is decoded: compressed buffers, dictionaries, and every type but plain text and
+numbers.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from tidegate.ingest.publish import Messages
 COLUMNS = {"key": pa.string(), "payload": pa.string(), "partition": pa.int64(), "dedupKey": pa.string()}
 HINT = "A publish takes the columns payload (JSON text), key, dedupKey (text) and partition (whole number)."
 PLAIN_HINT = "Write the stream without compression and without dictionaries, with plain text columns."
-# Where the flatbuffers of Arrow's format (Message.fbs) have what is looked for: fields by their number.
+# Field numbers in the flatbuffers of Arrow's format (Message.fbs).
 _MESSAGE_VERSION, _MESSAGE_HEADER, _MESSAGE_METADATA, _BATCH_COMPRESSION = 0, 2, 4, 3
 _VERSION_5 = 4
 
 
 def messages_of(body: bytes, messages_max: int, bytes_max: int) -> Messages:
-    """Read messages from an Arrow stream; every payload is checked to be JSON."""
+    """Return the messages of an Arrow stream; every payload is checked to be JSON."""
     try:
         _check_plain(body)
         table = _table(body, messages_max, bytes_max)
@@ -40,13 +41,13 @@ def messages_of(body: bytes, messages_max: int, bytes_max: int) -> Messages:
 
 
 def plain_table(body: bytes, rows_max: int, bytes_max: int) -> pa.Table:
-    """Read the rows of an Arrow stream, whatever their columns; nothing in it may be compressed."""
+    """Return the rows of an Arrow stream, whatever their columns; nothing in it may be compressed."""
     try:
         _check_plain(body)
         batches, count, size_bytes = [], 0, 0
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             for batch in reader:
-                # A column of nothing but nulls has no bytes, however many rows it claims.
+                # A column of nulls has no bytes, however many rows it claims.
                 count += batch.num_rows
                 if count > rows_max:
                     reason = f"A statement writes up to {rows_max} rows."
@@ -65,7 +66,7 @@ def plain_table(body: bytes, rows_max: int, bytes_max: int) -> pa.Table:
 
 
 def arrow_answer(batches: Sequence[pa.RecordBatch], schema: pa.Schema, notes: Mapping[str, str]) -> bytes:
-    """Return batches as the bytes of an Arrow stream; notes travel in the schema's metadata."""
+    """Return batches as the bytes of an Arrow stream, with notes in the schema's metadata."""
     noted = schema.with_metadata({**(schema.metadata or {}), **notes})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, noted) as writer:
@@ -75,7 +76,7 @@ def arrow_answer(batches: Sequence[pa.RecordBatch], schema: pa.Schema, notes: Ma
 
 
 def _check_plain(body: bytes) -> None:
-    """Refuse a stream that holds more than a schema and batches whose buffers are as they are."""
+    """Raise for a stream with anything but a schema and uncompressed record batches."""
     reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
     while True:
         try:
@@ -89,10 +90,7 @@ def _check_plain(body: bytes) -> None:
 
 
 def _is_compressed(metadata: memoryview) -> bool:
-    """Return whether the metadata of a record batch names a codec.
-
-    Arrow has checked that it is well formed.
-    """
+    """True if the metadata of a record batch names a codec; Arrow has checked that it is well formed."""
     (root,) = struct.unpack_from("<I", metadata)
     header = _field(metadata, root, _MESSAGE_HEADER)
     if not header:
@@ -100,14 +98,14 @@ def _is_compressed(metadata: memoryview) -> bool:
     batch = header + struct.unpack_from("<I", metadata, header)[0]
     if _field(metadata, batch, _BATCH_COMPRESSION):
         return True
-    # Before version 5 a codec could stand in the free metadata of the message, and readers still look there.
+    # Before version 5 a codec could be in the custom metadata of the message, and readers still look there.
     version = _field(metadata, root, _MESSAGE_VERSION)
     is_old = not version or struct.unpack_from("<h", metadata, version)[0] < _VERSION_5
     return is_old and _field(metadata, root, _MESSAGE_METADATA) != 0
 
 
 def _field(metadata: memoryview, table: int, number: int) -> int:
-    """Return where a field of a flatbuffers table is, or 0 where it was left out."""
+    """Return the position of a field of a flatbuffers table, or 0 where it is absent."""
     slots = table - struct.unpack_from("<i", metadata, table)[0]
     slot = 4 + 2 * number
     if slot >= struct.unpack_from("<H", metadata, slots)[0]:
@@ -145,7 +143,7 @@ def _check_schema(schema: pa.Schema) -> None:
 
 
 def _fits(name: str, kind: pa.DataType) -> bool:
-    if pa.types.is_null(kind):  # a column in which nothing is said
+    if pa.types.is_null(kind):  # a column of nulls
         return name != "payload"
     if name == "partition":
         return bool(pa.types.is_integer(kind))

@@ -1,16 +1,14 @@
-"""Identities: takes a token, gives who holds it, keeps what it learnt so that a hot request asks no database.
+"""Authentication: the cache of tokens, and the limit on guessing them.
 
-A token is looked up in the catalog once; many requests with one new token share the lookup. After that it
-is known by its SHA-256 digest, and there is one `Identity` for it, which every call with it holds. All of
-them are checked again together, every `auth.refresh_seconds` and after each change made here, those of calls
-that run among them. While the catalog does not answer, what is known goes on working for
-`auth.stale_seconds_max`. Belongs to the event loop.
+A token is looked up in the catalog once; concurrent requests with one new token share the lookup. After that
+it is known by its SHA-256 digest, and there is one `AuthenticatedToken` for it, which every request with it
+holds. All of them are checked again together, those of running requests among them: every
+`auth.refresh_seconds`, and after each change that this server makes. While the catalog does not answer, known
+tokens stay valid for `auth.stale_seconds_max`. Belongs to the event loop.
 
-The brake on guessing: counts wrong tokens by address; more of them are told to wait.
-
-A right token passes in any case, known or not: someone who guesses behind the same address, or behind the
-same proxy, locks nobody out. Memory is bounded: when there are too many addresses, the one that was quiet
-longest goes.
+Wrong tokens are counted by address; too many of them are refused for a while. A right token passes in any
+case, known or not: someone who guesses behind the same address or the same proxy locks nobody out. Memory is
+bounded: when there are too many addresses, the least recently seen one is forgotten.
 """
 
 from __future__ import annotations
@@ -40,18 +38,18 @@ from tidegate.model.clock import Clock
 from tidegate.model.timeranges import format_time
 from tidegate.settings import AuthSettings
 
-# More tokens than this in use at once: those unused for longest are looked up again when they come back.
+# Beyond this many tokens in use, the least recently used ones are looked up again at their next use.
 KNOWN_MAX = 10_000
-# A token that was not used for this long is forgotten, so that the checks stay small.
+# A token that was not used for this long is forgotten, so that checking all of them stays cheap.
 IDLE_SECONDS_MAX = 600.0
-# Lookups at the same time: people who are in already need the catalog, too.
+# Concurrent lookups: users who are authenticated already need the catalog, too.
 LOOKUPS_MAX = 4
 
 log = logging.getLogger(__name__)
 
 
-class Identity:
-    """A token that was let in, and what became of it since; calls that take long look at it again."""
+class AuthenticatedToken:
+    """A token that was accepted, and whether it still is; long requests check it again."""
 
     __slots__ = ("__weakref__", "_principal", "checked_seconds", "refusal", "used_seconds")
 
@@ -63,16 +61,19 @@ class Identity:
 
     @property
     def principal(self) -> Principal:
-        """Who it is, with the roles that hold now."""
+        """The user of the token, with the current roles."""
         return self._principal
 
     def confirm(self, principal: Principal, now_seconds: float) -> None:
-        """Take what the catalog said at a moment."""
+        """Record what the catalog answered at a moment."""
         self._principal = principal
         self.checked_seconds = now_seconds
 
     def check(self, clock: Clock) -> None:
-        """Refuse a token that ended. What was refused once stays refused, whatever the clock says later."""
+        """Raise if the token ended.
+
+        One that was refused once stays refused, whatever the clock says later.
+        """
         if self.refusal is None:
             expires_us = self._principal.expires_us
             if expires_us is None or clock.now_us() < expires_us:
@@ -82,8 +83,8 @@ class Identity:
         raise self.refusal
 
 
-class TokenBook(Protocol):
-    """What is asked of the catalog; blocking."""
+class TokenCatalog(Protocol):
+    """The methods of the catalog that are used here; they block."""
 
     def find(self, text: str) -> Principal: ...
 
@@ -93,29 +94,29 @@ class TokenBook(Protocol):
 Run = Callable[..., Awaitable[Any]]
 
 
-class Identities:
-    """Everyone who was let in lately."""
+class TokenCache:
+    """The tokens that were used lately."""
 
-    def __init__(self, tokens: TokenBook, settings: AuthSettings, clock: Clock, run: Run) -> None:
+    def __init__(self, tokens: TokenCatalog, settings: AuthSettings, clock: Clock, run: Run) -> None:
         self._tokens = tokens
         self._settings = settings
         self._clock = clock
         self._run = run
-        self._known: OrderedDict[bytes, Identity] = OrderedDict()
-        # Those that are known, and those that calls hold though they are known no more.
-        self._held: WeakSet[Identity] = WeakSet()
-        self._lookups: dict[bytes, asyncio.Future[Identity]] = {}
+        self._known: OrderedDict[bytes, AuthenticatedToken] = OrderedDict()
+        # The cached ones, and those that requests still hold after they left the cache.
+        self._held: WeakSet[AuthenticatedToken] = WeakSet()
+        self._lookups: dict[bytes, asyncio.Future[AuthenticatedToken]] = {}
         self._turns = asyncio.Semaphore(LOOKUPS_MAX)
         self._refreshing = asyncio.Lock()
-        self.brake = GuessBrake(settings.guesses_max, clock)
+        self.guesses = GuessLimit(settings.guesses_max, clock)
         self._checks = 0
         self._away = False
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def known(self, text: bytes) -> Identity | None:
-        """Return who holds a token when that is known and fresh; costs microseconds."""
+    def cached(self, text: bytes) -> AuthenticatedToken | None:
+        """Return a token that is cached and fresh, else None; costs microseconds."""
         digest = hashlib.sha256(text).digest()
         identity = self._known.get(digest)
         if identity is None:
@@ -128,60 +129,57 @@ class Identities:
         self._known.move_to_end(digest)
         return identity
 
-    async def find(self, text: bytes, address: str) -> Identity:
-        """Return who holds a token.
-
-        Asks the catalog, once for all who bring the same one at the same time.
-        """
+    async def find(self, text: bytes, address: str) -> AuthenticatedToken:
+        """Return a token from the catalog; concurrent calls with the same text share one lookup."""
         digest = hashlib.sha256(text).digest()
         lookup = self._lookups.get(digest)
         if lookup is None:
             lookup = asyncio.ensure_future(self._look_up(digest, text))
             self._lookups[digest] = lookup
             lookup.add_done_callback(lambda _: self._lookups.pop(digest, None))
-        with self.brake.guess(address):
-            # A caller who leaves does not take the lookup away from the others.
+        with self.guesses.guess(address):
+            # A request that is cancelled does not cancel the lookup of the others.
             return await asyncio.shield(lookup)
 
     async def refresh(self, *, required: bool = True) -> None:
-        """Check every token in use again; one that ended is refused from now on, in calls that run, too.
+        """Check every token in use again; one that ended is refused from now on, in running requests, too.
 
-        Where it is `required`, because someone just took a right away here, and the catalog does not answer,
-        nobody is known any more: every token is looked up again before it is let in.
+        `required` is for a right that was just taken away: if the catalog does not answer then, the cache is
+        cleared, and every token is looked up again at its next use.
         """
         async with self._refreshing:
             self._checks += 1
             began = self._clock.monotonic_seconds()
             self._forget_idle(began)
-            asked = list(self._held)
-            if not asked:
+            checked = list(self._held)
+            if not checked:
                 return
             try:
-                found = await self._run(self._tokens.check, [kept.principal.token_id for kept in asked])
+                found = await self._run(self._tokens.check, [token.principal.token_id for token in checked])
             except CatalogUnavailable as problem:
                 if not self._away:
-                    log.warning("tokens cannot be checked again: %s", problem)
+                    log.warning("tokens not refreshed error=%r", str(problem))
                 self._away = True
                 if required:
                     self._known.clear()
                 return
             self._away = False
-            self._apply(asked, found, began)
+            self._apply(checked, found, began)
 
     def _apply(
-        self, asked: list[Identity], found: Mapping[str, Principal | TidegateError], began: float
+        self, checked: list[AuthenticatedToken], found: Mapping[str, Principal | TidegateError], began: float
     ) -> None:
-        for kept in asked:
-            answer = found[kept.principal.token_id]
+        for token in checked:
+            answer = found[token.principal.token_id]
             if isinstance(answer, TidegateError):
-                kept.refusal = answer
+                token.refusal = answer
             else:
-                kept.confirm(answer, began)
-        refused = [digest for digest, kept in self._known.items() if kept.refusal is not None]
+                token.confirm(answer, began)
+        refused = [digest for digest, token in self._known.items() if token.refusal is not None]
         for digest in refused:
             del self._known[digest]
 
-    async def _look_up(self, digest: bytes, text: bytes) -> Identity:
+    async def _look_up(self, digest: bytes, text: bytes) -> AuthenticatedToken:
         try:
             plain = text.decode("ascii")
         except UnicodeDecodeError as problem:
@@ -189,13 +187,13 @@ class Identities:
         checks = -1
         async with self._turns:
             while checks != self._checks:
-                # Tokens that were checked meanwhile: the answer may be from before one was revoked.
+                # If tokens were checked meanwhile, this answer may be older than a revocation.
                 checks = self._checks
                 principal = await self._run(self._tokens.find, plain)
         now = self._clock.monotonic_seconds()
         identity = self._known.get(digest)
         if identity is None:
-            identity = self._known[digest] = Identity(principal, now)
+            identity = self._known[digest] = AuthenticatedToken(principal, now)
             self._held.add(identity)
         identity.confirm(principal, now)
         identity.used_seconds = now
@@ -204,38 +202,43 @@ class Identities:
         return identity
 
     def _forget_idle(self, now: float) -> None:
-        idle = [digest for digest, kept in self._known.items() if now - kept.used_seconds > IDLE_SECONDS_MAX]
+        idle = [
+            digest for digest, token in self._known.items() if now - token.used_seconds > IDLE_SECONDS_MAX
+        ]
         for digest in idle:
             del self._known[digest]
 
 
-def in_tenant(identity: Identity, tenant: str, exists: bool) -> Identity:
-    """Return the identity as it acts in another tenant; for all but instance administrators there is none."""
+def in_tenant(identity: AuthenticatedToken, tenant: str, exists: bool) -> AuthenticatedToken:
+    """Return the token as it acts in another tenant.
+
+    Raise TenantNotFound for all but instance administrators.
+    """
     principal = identity.principal
     if tenant == principal.tenant:
         return identity
     if not principal.is_instance_admin or not exists:
         raise TenantNotFound(tenant=tenant[:80])
-    return _Acting(identity, tenant)
+    return _TokenInTenant(identity, tenant)
 
 
-class _Acting(Identity):
-    """An administrator of the instance in another tenant; lives as long as the token it stands on."""
+class _TokenInTenant(AuthenticatedToken):
+    """The token of an instance administrator who acts in another tenant; ends with the token itself."""
 
     __slots__ = ("_own", "_tenant")
 
-    def __init__(self, own: Identity, tenant: str) -> None:
+    def __init__(self, own: AuthenticatedToken, tenant: str) -> None:
         super().__init__(own.principal, math.inf)
         self._own = own
         self._tenant = tenant
 
     @property
     def principal(self) -> Principal:
-        """Who it is, in the tenant where they act."""
+        """The user of the token, in the tenant where they act."""
         return replace(self._own.principal, tenant=self._tenant)
 
     def check(self, clock: Clock) -> None:
-        """Refuse a token that ended, or someone who looks after the instance no more."""
+        """Raise if the token ended, or if its user is no instance administrator any more."""
         self._own.check(clock)
         if not self._own.principal.is_instance_admin:
             raise TenantNotFound(tenant=self._tenant)
@@ -245,7 +248,7 @@ WINDOW_SECONDS = 60.0
 ADDRESSES_MAX = 10_000
 
 
-class GuessBrake:
+class GuessLimit:
     """Wrong tokens of the last minute, by address."""
 
     def __init__(self, guesses_max: int, clock: Clock) -> None:
@@ -258,9 +261,10 @@ class GuessBrake:
 
     @contextmanager
     def guess(self, address: str) -> Iterator[None]:
-        """Count a wrong token or link inside; beyond the limit of a minute it is told to wait.
+        """Count a wrong token or link inside; beyond the limit of a minute raise TooManyGuesses instead.
 
-        A token that was good once, and ended, is no guess: a service that goes on with it is told why.
+        A token that was valid once, and ended, is no guess: a service that goes on with it gets the real
+        error.
         """
         try:
             yield
@@ -274,7 +278,7 @@ class GuessBrake:
             raise
 
     def count(self, address: str) -> float:
-        """Note a wrong token; give the seconds for which the address has to wait, 0 while it may go on."""
+        """Count a wrong token; return the seconds for which the address has to wait, 0 while it need not."""
         now = self._clock.monotonic_seconds()
         began, count = self._seen.pop(address, (now, 0))
         if now - began >= WINDOW_SECONDS:

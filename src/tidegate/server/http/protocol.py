@@ -1,12 +1,12 @@
-"""The protocol: takes the bytes of a connection, gives requests, within the limits that hold before the door.
+"""The HTTP protocol of a connection: uvicorn's, with limits on headers and connections, and joined writes.
 
-Uvicorn's parser takes headers of any size for any time from any number of connections. Here each has an end.
-Counting costs a request next to nothing: almost always its whole head is in the first bytes that arrive.
+Uvicorn's parser accepts headers of any size for any time from any number of connections; here each has a
+limit. Counting costs a request next to nothing: almost always its whole head is in the first bytes that
+arrive.
 
-Joined writes: the head of an answer waits for its body, so that a small answer is one write to the socket.
-
-The HTTP server writes the two one after the other, and each write is a call of the system: a fifth of what a
-small request costs. A head whose body does not follow at once goes alone in the next turn of the event loop.
+The head of an answer waits for its body, so that a small answer is one write to the socket. Uvicorn writes
+the two one after the other, and each write is a system call: a fifth of the cost of a small request. A head
+whose body does not follow at once is written alone in the next turn of the event loop.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tidegate.errors import HeadersTooLarge, TidegateError, TooManyRequests
-from tidegate.server.http.responses import CUT, JSON
+from tidegate.server.http.responses import ABORT, JSON
 from tidegate.settings import ServerSettings
 
-# What a connection that finds no room is asked to wait.
+# Retry-After of a connection too many.
 RETRY_SECONDS = 1
-# Bytes of a header beside its name and value: a colon, a space and the end of the line.
+# Bytes of a header beside its name and value: a colon, a space and the line end.
 _HEADER_MARKS_BYTES = 4
 
 log = logging.getLogger(__name__)
 
 
-class CutShort(Exception):
-    """Ends the connection of an answer that cannot be finished; whoever raises it has said why."""
+class AnswerAborted(Exception):
+    """Closes the connection of an answer that cannot be finished; the reason is in the log already."""
 
 
 def limited_protocol(settings: ServerSettings) -> type[LimitedProtocol]:
@@ -47,13 +47,13 @@ def limited_protocol(settings: ServerSettings) -> type[LimitedProtocol]:
     return Limited
 
 
-def hide_cuts() -> None:
-    """Keep uvicorn from writing a traceback of an answer that was cut on purpose."""
-    logging.getLogger("uvicorn.error").addFilter(_is_no_cut)
+def hide_aborted_answers() -> None:
+    """Keep uvicorn from logging a traceback of an answer that was aborted on purpose."""
+    logging.getLogger("uvicorn.error").addFilter(_is_no_abort)
 
 
-def _is_no_cut(record: logging.LogRecord) -> bool:
-    return not (record.exc_info and isinstance(record.exc_info[1], CutShort))
+def _is_no_abort(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and isinstance(record.exc_info[1], AnswerAborted))
 
 
 class LimitedProtocol(HttpToolsProtocol):
@@ -72,7 +72,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._is_upgraded = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, or say that there are too many and close it."""
+        """Accept the connection, or answer that there are too many and close it."""
         super().connection_made(transport)
         if len(self.connections) > self.connections_max:
             self._refuse(
@@ -92,11 +92,11 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; while they are part of a head, they are counted and must not take too long."""
+        """Parse bytes; those of a head are counted and have a time limit."""
         was_in_head = self._in_head
         super().data_received(data)
         if self._in_head:
-            # The bytes in which a head begins may belong to the request before: those behind are its own.
+            # The chunk in which a head begins may belong to the request before; later ones are its own.
             if was_in_head:
                 self._head_bytes += len(data)
             if self._head_bytes > self.header_bytes_max:
@@ -104,7 +104,7 @@ class LimitedProtocol(HttpToolsProtocol):
             else:
                 self._expect_head()
         elif self._is_idle() and not self._is_upgraded:
-            # Bytes that begin nothing, or the rest of a body that was refused, keep no connection open.
+            # Bytes that begin no request, or the rest of a refused body, do not keep a connection open.
             self._expect_head(max(self.header_seconds_max, self.timeout_keep_alive))
 
     def on_message_begin(self) -> None:
@@ -112,10 +112,10 @@ class LimitedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         super().on_message_begin()
-        self.scope["extensions"] = {CUT: {"now": self.transport.abort}}
+        self.scope["extensions"] = {ABORT: {"now": self.transport.abort}}
 
     def on_headers_complete(self) -> None:
-        """End a head, and begin its request unless it is too large."""
+        """End a head, and start its request unless the head is too large."""
         self._in_head = False
         if self._head_timer is not None:
             self._unset_head_timer()
@@ -124,18 +124,18 @@ class LimitedProtocol(HttpToolsProtocol):
             size_bytes += len(name) + len(value) + _HEADER_MARKS_BYTES
         if size_bytes > self.header_bytes_max:
             self._refusal = HeadersTooLarge(limit_bytes=self.header_bytes_max)
-            raise self._refusal  # stops the parser, which then has a refusal sent
+            raise self._refusal  # stops the parser, which then calls send_400_response
         super().on_headers_complete()
         if self.cycle is not None and isinstance(self.cycle.transport, asyncio.Transport):
             self.cycle.transport = JoinedWrites(self.transport, self.loop)  # type: ignore[assignment]
 
     def handle_websocket_upgrade(self) -> None:
-        """Leave the connection to the protocol of sockets."""
+        """Hand the connection over to the WebSocket protocol."""
         self._is_upgraded = True
         super().handle_websocket_upgrade()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what the parser does not take."""
+        """Refuse a request that the parser rejected."""
         self._in_head = False
         if self._refusal is not None or not self._is_idle():
             self._refuse(self._refusal)
@@ -147,30 +147,30 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _expect_head(self, seconds: float | None = None) -> None:
         if self._head_timer is None and not self.transport.is_closing():
-            patience = self.header_seconds_max if seconds is None else seconds
-            self._head_timer = self.loop.call_later(patience, self._head_is_late)
+            timeout = self.header_seconds_max if seconds is None else seconds
+            self._head_timer = self.loop.call_later(timeout, self._head_timeout)
 
     def _unset_head_timer(self) -> None:
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _head_is_late(self) -> None:
+    def _head_timeout(self) -> None:
         self._head_timer = None
         if self._is_idle():
             self._refuse(None)
         else:
-            self._expect_head()  # the answer to an earlier request is not cut for a later one
+            self._expect_head()  # the answer to an earlier request is not aborted for a later one
 
     def _refuse(self, problem: TidegateError | None) -> None:
-        """Close the connection; say why where no other answer is on its way."""
+        """Close the connection; answer with the reason unless another answer is being sent."""
         self._in_head = False
         self._unset_head_timer()
         if self.transport.is_closing():
             return
         if problem is not None and self._is_idle():
             self.transport.write(_whole_answer(problem))
-        log.debug("a connection of %s is closed: %s", self.client, problem or "no request came")
+        log.debug("connection closed client=%s reason=%r", self.client, str(problem or "no request"))
         self.transport.close()
 
 
@@ -187,13 +187,13 @@ def _whole_answer(problem: TidegateError) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("ascii") + content
 
 
-# A larger body is not copied behind its head.
+# A larger body is not copied to join it with its head.
 JOINED_BYTES_MAX = 64 * 1024
 _CONTINUE = b"HTTP/1.1 100"
 
 
 class JoinedWrites:
-    """The transport of one answer, as far as the HTTP server uses it. Belongs to the event loop."""
+    """The transport of one answer, with the methods that uvicorn uses. Belongs to the event loop."""
 
     __slots__ = ("_head", "_is_begun", "_loop", "_transport", "_turn")
 
@@ -205,7 +205,7 @@ class JoinedWrites:
         self._is_begun = False
 
     def write(self, content: bytes) -> None:
-        """Write the head together with what follows it."""
+        """Write the head together with the first part of the body."""
         if not self._is_begun and not content.startswith(_CONTINUE):
             self._is_begun = True
             self._head = content
@@ -224,12 +224,12 @@ class JoinedWrites:
             self._transport.write(content)
 
     def close(self) -> None:
-        """Close behind what waits."""
+        """Write what is pending, then close."""
         self._flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
-        """Return whether the connection is closed or closes."""
+        """True if the connection is closed or closing."""
         return self._transport.is_closing()
 
     def _flush(self) -> None:

@@ -1,6 +1,7 @@
-"""One call: takes what came over HTTP and who sent it, gives it to an endpoint, within the limits.
+"""The HTTP request as an endpoint sees it, and the endpoint that a route leads to.
 
-Lists: checks what is asked of a list before anything is read for it.
+A request gives its headers, query and body within the limits of the settings, the token it came with, and the
+server's runtime.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive
 
 from tidegate.catalog.audit import Actor
-from tidegate.catalog.paging import Page
+from tidegate.catalog.paging import PageRequest
 from tidegate.errors import (
     BodyTooLarge,
     ContentTypeUnsupported,
@@ -26,58 +30,53 @@ from tidegate.errors import (
     RequestTimeout,
     TooManyRequests,
 )
-from tidegate.model.access import Principal, check_allowed
+from tidegate.model.access import Operation, Principal, check_allowed
 from tidegate.model.names import shorten
 from tidegate.model.timeranges import format_time
-from tidegate.server.http.responses import ARROW_STREAM, JSON, left
-
-if TYPE_CHECKING:
-    from starlette.types import Receive
-
-    from tidegate.server.api.routes import Route
-    from tidegate.server.http.auth import Identity
-    from tidegate.server.runtime.runtime import Running
+from tidegate.server.http.auth import AuthenticatedToken
+from tidegate.server.http.responses import ARROW_STREAM, JSON, wait_disconnect
+from tidegate.server.runtime.runtime import Runtime
 
 SESSION_COOKIE = "tidegate_session"
-PAGE_ROWS = 100  # entries of a list unless the caller says
+PAGE_ROWS = 100  # entries in a page by default
 IDEMPOTENCY_KEY_CHARS_MAX = 200
-# A body beyond this is decoded in a thread: on the event loop it would hold up every other request.
+# A larger body is decoded in a thread: on the event loop it would delay every other request.
 LARGE_BODY_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
 
-class Call:
-    """A request that was let in; belongs to one task."""
+class HttpRequest:
+    """A request; belongs to one task."""
 
     __slots__ = (
         "_body",
         "_headers",
         "_receive",
+        "endpoint",
+        "has_waited",
+        "id",
         "identity",
         "params",
-        "request_id",
-        "route",
-        "running",
+        "runtime",
         "scope",
-        "waited",
     )
 
-    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, running: Running) -> None:
+    def __init__(self, scope: MutableMapping[str, Any], receive: Receive, runtime: Runtime) -> None:
         self.scope = scope
-        self.running = running
-        self.identity: Identity | None = None
+        self.runtime = runtime
+        self.identity: AuthenticatedToken | None = None
         self.params: dict[str, str] = {}
-        self.request_id = ""
-        self.route: Route | None = None
-        self.waited = False
+        self.id = ""
+        self.endpoint: Endpoint | None = None
+        self.has_waited = False
         self._receive = receive
         self._headers: dict[bytes, bytes] | None = None
         self._body: bytes | None = None
 
     @property
     def method(self) -> str:
-        """GET, POST and so on."""
+        """The HTTP method."""
         return str(self.scope["method"])
 
     @property
@@ -87,35 +86,35 @@ class Call:
 
     @property
     def principal(self) -> Principal:
-        """Who calls; on an open endpoint nobody does, and asking is our mistake."""
+        """The principal of the token; an open endpoint has none and must not ask for it."""
         if self.identity is None:
-            raise InvariantBroken(reason=f"{self.path} asks who calls, and lets everyone in")
+            raise InvariantBroken(reason=f"{self.path} is open to everyone and asks for the principal")
         return self.identity.principal
 
     @property
     def tenant(self) -> str:
-        """The tenant in which the caller acts."""
+        """The tenant in which the principal acts."""
         return self.principal.tenant
 
     @property
     def address(self) -> str:
-        """Where the connection comes from."""
+        """The address of the peer."""
         client = self.scope.get("client")
         return str(client[0]) if client else ""
 
     def raw_header(self, name: bytes) -> bytes | None:
-        """Return the bytes of a header, or None; its name is in small letters."""
+        """Return the bytes of a header, or None; the name is in lower case."""
         if self._headers is None:
             self._headers = dict(self.scope["headers"])
         return self._headers.get(name)
 
     def header(self, name: str) -> str:
-        """Return a header, or an empty text; its name is in small letters."""
+        """Return a header, or an empty text; the name is in lower case."""
         return (self.raw_header(name.encode("latin-1")) or b"").decode("latin-1")
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters behind the question mark; of a name that comes twice the last one counts."""
+        """The query parameters; of a repeated name the last one counts."""
         try:
             text = self.scope["query_string"].decode("ascii")
             return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=100))
@@ -126,26 +125,26 @@ class Call:
             ) from problem
 
     def actor(self) -> Actor:
-        """Return who is written into the audit trail."""
-        return Actor(self.tenant, self.principal.full_name, self.request_id)
+        """Return the actor for the audit trail."""
+        return Actor(self.tenant, self.principal.full_name, self.id)
 
-    def page(self) -> Page:
-        """Return the part of a list that is asked for."""
-        most = self.running.settings.server.page_rows_max
+    def page(self) -> PageRequest:
+        """Return the requested page of a list."""
+        most = self.runtime.settings.server.page_rows_max
         text = self.query.get("limit", str(min(PAGE_ROWS, most)))
         if not text.isascii() or not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= most:
             raise RequestInvalid(reason=f"limit is 1 to {most}.", hint="Read in pages: go on with 'after'.")
-        return Page(self.query.get("after") or None, int(text))
+        return PageRequest(self.query.get("after") or None, int(text))
 
     def choice(self, name: str, known: tuple[str, ...]) -> str | None:
-        """Return a query parameter that must be one of a few words, or None where it is not there."""
+        """Return a query parameter that must be one of `known`, or None where it is missing."""
         value = self.query.get(name)
         if value is not None and value not in known:
             raise RequestInvalid(reason=f"{name} is one of {', '.join(known)}.", hint="Leave it out for all.")
         return value
 
     def wants_arrow(self) -> bool:
-        """Return whether the caller asks for Arrow, and for it at least as much as for JSON."""
+        """True if the Accept header weighs Arrow at least as high as JSON."""
         accepted = self.header("accept")
         if ARROW_STREAM not in accepted:
             return False
@@ -154,11 +153,11 @@ class Call:
         return arrow > 0 and arrow >= weights.get(JSON, 0.0)
 
     def content_type(self) -> str:
-        """Return the type of the body, without parameters."""
+        """Return the media type of the body, without parameters."""
         return self.header("content-type").partition(";")[0].strip().lower()
 
     def idempotency_key(self) -> str | None:
-        """Return the key under which this request may be sent again, or None."""
+        """Return the idempotency key, or None."""
         if self.raw_header(b"idempotency-key") is None:
             return None
         key = self.header("idempotency-key")
@@ -168,47 +167,51 @@ class Call:
         return key
 
     async def fingerprint(self) -> bytes:
-        """Return a digest of what is asked, which tells a repeated request from another with the same key."""
+        """Return a digest of the request, which tells a repetition from another request with the same key."""
         body = await self.body()
-        said = f"{self.method} {self.path}\n{self.content_type()}\n".encode()
-        asked = bytes(self.scope["query_string"]) + b"\n"
-        return await self.worked(_digest, said + asked, body)
+        head = f"{self.method} {self.path}\n{self.content_type()}\n".encode()
+        query = bytes(self.scope["query_string"]) + b"\n"
+        return await self.run_by_size(_digest, head + query, body)
 
     async def json(self, decoder: msgspec.json.Decoder[T]) -> T:
-        """Return the decoded body; a wrong type, too much, broken JSON and wrong fields are told apart."""
+        """Return the decoded body.
+
+        A wrong media type, a body that is too large, malformed JSON and wrong fields raise different errors.
+        """
         content_type = self.content_type()
         if content_type != JSON:
             raise ContentTypeUnsupported(content_type=content_type[:80] or "(none)", supported=JSON)
-        return await self.worked(decode_json, await self.body(), decoder)
+        return await self.run_by_size(decode_json, await self.body(), decoder)
 
-    async def worked(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Do work whose cost grows with the body: in a thread where that is large, else here and now."""
+    async def run_by_size(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a function whose cost grows with the body: in a thread where the body is large, else inline."""
         if self.received_bytes <= LARGE_BODY_BYTES:
-            return work(*arguments)
-        return await self.running.threads.read(work, *arguments)
+            return function(*arguments)
+        return await self.runtime.threads.read(function, *arguments)
 
     async def body(self) -> bytes:
-        """Return the whole body, or refuse as soon as it is known to be too large or too slow."""
+        """Return the whole body, or raise as soon as it is known to be too large or too slow."""
         if self._body is not None:
             return self._body
         encoding = self.raw_header(b"content-encoding")
         if encoding is not None and encoding.strip().lower() != b"identity":
-            said = f"{self.content_type()[:80]}' with 'Content-Encoding: {encoding[:80].decode('latin-1')}"
+            coding = encoding[:80].decode("latin-1")
+            described = f"{self.content_type()[:80]}' with 'Content-Encoding: {coding}"
             hint = "Send the body as it is, without a Content-Encoding."
-            raise ContentTypeUnsupported(content_type=said, supported="", hint=hint)
-        limit_bytes = self.running.settings.server.body_bytes_max
+            raise ContentTypeUnsupported(content_type=described, supported="", hint=hint)
+        limit_bytes = self.runtime.settings.server.body_bytes_max
         declared = self.header("content-length")
         if declared.isdigit() and int(declared) > limit_bytes:
             raise BodyTooLarge(limit_bytes=limit_bytes)
-        limit_seconds = self.running.settings.server.body_seconds_max
+        limit_seconds = self.runtime.settings.server.body_seconds_max
         try:
             async with asyncio.timeout(limit_seconds):
-                self._body = await self._received(limit_bytes)
+                self._body = await self._read_body(limit_bytes)
         except TimeoutError as problem:
             raise RequestTimeout(limit_seconds=limit_seconds) from problem
         return self._body
 
-    async def _received(self, limit_bytes: int) -> bytes:
+    async def _read_body(self, limit_bytes: int) -> bytes:
         parts: list[bytes] = []
         size_bytes = 0
         more = True
@@ -225,43 +228,69 @@ class Call:
 
     @property
     def received_bytes(self) -> int:
-        """How many bytes of a body were read."""
+        """The size of the body that was read."""
         return 0 if self._body is None else len(self._body)
 
-    async def left(self) -> None:
-        """Return when the caller is gone; for what takes long, once the body was read."""
-        await left(self._receive)
+    async def wait_disconnect(self) -> None:
+        """Return when the client has disconnected; for long work, after the body was read."""
+        await wait_disconnect(self._receive)
 
     def check_alive(self) -> None:
-        """Refuse to go on when the token or the role ended since the call began; for what takes long."""
+        """Raise when the token or the role ended since the request began; for long work."""
         if self.identity is not None:
-            self.identity.check(self.running.clock)
-            if self.route is not None and self.route.operation is not None:
-                check_allowed(self.identity.principal, self.route.operation)
+            self.identity.check(self.runtime.clock)
+            if self.endpoint is not None and self.endpoint.operation is not None:
+                check_allowed(self.identity.principal, self.endpoint.operation)
 
     def begin_wait(self) -> None:
-        """Count this call among those that wait: they hold no work, so another limit holds for them."""
-        running = self.running
-        most = running.settings.server.waits_max
-        if running.load.waiting >= most:
+        """Count this request among the waiting ones: they do no work, so a limit of their own applies."""
+        admission, most = self.runtime.admission, self.runtime.settings.server.waits_max
+        if admission.waiting >= most:
             raise TooManyRequests(
                 what="requests wait for messages",
                 limit=most,
                 setting="server.waits_max",
                 retry_after_seconds=1,
             )
-        running.load.waiting += 1
-        running.load.end()
-        self.waited = True
+        admission.waiting += 1
+        admission.end()
+        self.has_waited = True
 
     def end_wait(self) -> None:
-        """Count this call among those that work again."""
-        self.running.load.waiting -= 1
-        self.running.load.begin()
+        """Count this request among the running ones again."""
+        self.runtime.admission.waiting -= 1
+        self.runtime.admission.begin()
+
+
+EndpointFunction = Callable[[HttpRequest], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One route and the function that answers it; without an operation it is open to everyone."""
+
+    method: str
+    path: str
+    function: EndpointFunction
+    operation: Operation | None
+    body: type | None = None  # the struct of the JSON body
+    answer: Any = None  # the type of the JSON answer
+    status: int = 200
+    query: tuple[str, ...] = ()  # names of query parameters
+    arrow_in: bool = False
+    arrow_out: bool = False
+    keyed: bool = False  # takes an Idempotency-Key
+    reads: bool = False  # changes nothing, whatever its method: a repeat needs no key
+    exempt: bool = False  # not limited by the number of running requests
+
+    @property
+    def refuses_keys(self) -> bool:
+        """True if an Idempotency-Key would promise what this endpoint does not do."""
+        return self.method in ("POST", "PATCH") and not self.keyed and not self.reads
 
 
 def _weights(accepted: str) -> dict[str, float]:
-    """Return how much each type of an Accept header is wanted; what has no weight, or a wrong one, is 1."""
+    """Return the weight of each media type of an Accept header; a missing or wrong weight counts as 1."""
     found: dict[str, float] = {}
     for choice in accepted.split(","):
         kind, *parameters = (part.strip() for part in choice.split(";"))
@@ -274,16 +303,16 @@ def _weights(accepted: str) -> dict[str, float]:
     return found
 
 
-def _digest(said: bytes, body: bytes) -> bytes:
-    digest = hashlib.blake2b(said, digest_size=16)
+def _digest(head: bytes, body: bytes) -> bytes:
+    digest = hashlib.blake2b(head, digest_size=16)
     digest.update(body)
     return digest.digest()
 
 
 def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
-    """Return a decoded body; broken bytes and wrong fields are told apart."""
+    """Return a decoded body; malformed bytes and wrong fields raise different errors."""
     try:
-        # Raw parts of a body are skipped over, not decoded: this is what checks their text.
+        # Raw fields are skipped, not decoded: this checks that they are UTF-8.
         body.decode("utf-8")
         return decoder.decode(body)
     except UnicodeDecodeError as problem:
@@ -297,19 +326,19 @@ def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         raise RequestMalformed(reason="it is nested too deeply") from problem
 
 
-def list_page(call: Call) -> Page:
-    """Return the part of a list that is asked for; a parameter that the list does not know is refused.
+def list_page(request: HttpRequest) -> PageRequest:
+    """Return the requested page of a list; raise for a query parameter that the list does not have.
 
-    A filter with a slip in its name would else show everything, and look as if everything matched.
+    A filter whose name is misspelled would show everything, and look as if everything matched.
     """
-    known = call.route.query if call.route is not None else ()
-    for name in call.query:
+    known = request.endpoint.query if request.endpoint is not None else ()
+    for name in request.query:
         if name not in known:
             reason = f"This list has no parameter '{shorten(name)}'."
             raise RequestInvalid(reason=reason, hint=f"It has {', '.join(known)}.")
-    return call.page()
+    return request.page()
 
 
-def moment(at_us: int | None) -> str | None:
-    """Return a moment as text, or None where there is none."""
+def format_optional_time(at_us: int | None) -> str | None:
+    """Return a time as text, or None where there is none."""
     return None if at_us is None else format_time(at_us)

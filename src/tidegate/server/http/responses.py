@@ -1,13 +1,11 @@
-"""Sending: gives an answer in pieces, no faster than its caller takes them, and cuts off who takes nothing.
+"""HTTP responses: JSON, and large answers that are sent in pieces, no faster than the client reads them.
 
-The HTTP server below holds what is written to a connection until the caller reads it. It tells a writer to
-wait only at the next write, so a large answer that is written at once lies there, counted by nobody, for as
-long as the caller likes. In pieces, the request goes on until the caller has nearly all of it, and its place
-among the requests that run is taken so long.
+The HTTP server holds what is written to a connection until the client reads it. It makes a writer wait only
+at the next write, so a large answer that is written at once would stay in memory, counted by nobody, for as
+long as the client likes. In pieces, the request goes on until the client has nearly all of it, and counts as
+running for that time. A client that reads nothing is disconnected.
 
-Answers: writes JSON.
-
-Answers held: counts the bytes of answers that are made and not sent yet, and refuses more than fit.
+The bytes of answers that are complete and not yet sent are limited as a whole (`HeldResponses`).
 """
 
 from __future__ import annotations
@@ -28,34 +26,37 @@ JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 
-# Large enough that the cost of a send does not count.
+# Large enough that the cost of one send is negligible.
 PIECE_BYTES = 256 * 1024
-# An answer up to this lies in the connection's buffer, which has this size, and needs no care.
+# An answer up to this size fits into the connection's buffer and needs no pieces.
 WHOLE_BYTES_MAX = 64 * 1024
-# A caller who takes less than a piece in this time is cut off: its place belongs to others.
+# A client that reads less than a piece in this time is disconnected.
 UNREAD_SECONDS = 30.0
-# The extension under which the protocol offers to drop a connection with all that was written to it. To close
-# one would wait until the caller has read that.
-CUT = "tidegate.cut"
+# The ASGI extension with which the protocol drops a connection and everything that was written to it. Closing
+# would wait until the client has read that.
+ABORT = "tidegate.abort"
 
 log = logging.getLogger(__name__)
 
 
 class LargeResponse(Response):
-    """An answer that was made as a whole and goes out in pieces."""
+    """A complete answer that is sent in pieces."""
 
     def __init__(
-        self, content: bytes, media_type: str, status_code: int = 200, held: AnswersHeld | None = None
+        self, content: bytes, media_type: str, status_code: int = 200, held: HeldResponses | None = None
     ) -> None:
-        """Take an answer, whose bytes are counted until it is sent; refuse it where too many are held."""
+        """Count the bytes of the answer in `held` until it is sent.
+
+        Raise TooManyRequests where that is full.
+        """
         super().__init__(content, status_code=status_code, media_type=media_type)
         self._release: Callable[[], None] = _nothing
         if held is not None:
-            held.take(len(content))
+            held.add(len(content))
             self._release = partial(held.release, len(content))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the answer."""
         try:
             await _send(self, _one(bytes(self.body)), scope, receive, send)
         finally:
@@ -63,16 +64,16 @@ class LargeResponse(Response):
 
 
 class StreamResponse(StreamingResponse):
-    """An answer that is made while it goes out."""
+    """An answer that is made while it is sent."""
 
     def __init__(self, chunks: AsyncIterator[bytes], media_type: str, release: Callable[[], None]) -> None:
-        """Take the chunks, and what is to be done when they are sent or nobody takes them."""
+        """`release` is called when the chunks are sent or the client has left."""
         super().__init__(chunks, media_type=media_type)
         self._chunks = chunks
         self._release = release
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the answer."""
         try:
             await _send(self, self._chunks, scope, receive, send)
         finally:
@@ -90,38 +91,36 @@ async def _one(content: bytes) -> AsyncIterator[bytes]:
 async def _send(
     answer: Response, chunks: AsyncIterator[bytes], scope: Scope, receive: Receive, send: Send
 ) -> None:
-    leaving = asyncio.ensure_future(left(receive))
+    disconnected = asyncio.ensure_future(wait_disconnect(receive))
     start = {"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers}
     try:
         await _send_one(send, start)
         async for chunk in chunks:
             for at in range(0, len(chunk), PIECE_BYTES):
-                if leaving.done():
+                if disconnected.done():
                     return
                 await _send_one(send, _body(chunk[at : at + PIECE_BYTES], more=True))
-        # Empty, for its wait alone: until then the caller may have taken nothing of the last piece.
+        # Empty, to wait: until then the client may have read nothing of the last piece.
         await _send_one(send, _body(b"", more=False))
     except _Unread:
-        log.warning(
-            "%s %s: the caller did not take the answer and is cut off", scope["method"], scope["path"]
-        )
-        await _cut(scope, leaving)
+        log.warning("client disconnected: answer not read method=%s path=%s", scope["method"], scope["path"])
+        await _abort(scope, disconnected)
     finally:
-        leaving.cancel()
+        disconnected.cancel()
 
 
 def _body(piece: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": piece, "more_body": more}
 
 
-async def left(receive: Receive) -> None:
-    """Return when the caller is gone; what it still sends is dropped."""
+async def wait_disconnect(receive: Receive) -> None:
+    """Return when the client has disconnected; what it still sends is dropped."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 class _Unread(Exception):
-    """The caller takes nothing."""
+    """The client does not read the answer."""
 
 
 async def _send_one(send: Send, message: Message) -> None:
@@ -132,13 +131,13 @@ async def _send_one(send: Send, message: Message) -> None:
         raise _Unread from problem
 
 
-async def _cut(scope: Scope, leaving: asyncio.Future[None]) -> None:
-    """Drop the connection with all that was written to it."""
-    offered = (scope.get("extensions") or {}).get(CUT)
-    if offered is None:
-        raise _Unread  # a server that is not ours: it closes the connection of an answer that failed
-    offered["now"]()
-    await leaving
+async def _abort(scope: Scope, disconnected: asyncio.Future[None]) -> None:
+    """Drop the connection with everything that was written to it."""
+    extension = (scope.get("extensions") or {}).get(ABORT)
+    if extension is None:
+        raise _Unread  # another server: it closes the connection of an answer that failed
+    extension["now"]()
+    await disconnected
 
 
 def json_answer(content: Any, status: int = 200) -> Response:
@@ -147,40 +146,40 @@ def json_answer(content: Any, status: int = 200) -> Response:
 
 
 def ready_answer(
-    content: bytes, media_type: str, status: int = 200, held: AnswersHeld | None = None
+    content: bytes, media_type: str, status: int = 200, held: HeldResponses | None = None
 ) -> Response:
-    """Return an answer that is written; a large one goes in pieces, and is counted where `held` is given."""
+    """Return an answer of encoded content; a large one is sent in pieces, and counted in `held`."""
     if len(content) <= WHOLE_BYTES_MAX:
         return Response(content, status_code=status, media_type=media_type)
     return LargeResponse(content, media_type, status, held)
 
 
-# Beyond this answers would take the memory that the rest of the server needs.
+# More would take the memory that the rest of the server needs.
 ANSWER_BYTES_MAX = 256 * 1024 * 1024
-# What a caller who finds no room is asked to wait.
+# Retry-After of an answer that is refused for its size.
 RETRY_SECONDS = 2
 
 
-class AnswersHeld:
-    """The answers that wait for their callers to take them; belongs to the event loop."""
+class HeldResponses:
+    """The size of all answers that are not sent yet; belongs to the event loop."""
 
     def __init__(self, bytes_max: int = ANSWER_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self.size_bytes = 0
 
     def check_room(self) -> None:
-        """Refuse work whose answer could not be held anyway."""
+        """Raise TooManyRequests where no further answer could be held."""
         if self.size_bytes >= self._bytes_max:
             raise self._refusal()
 
-    def take(self, size_bytes: int) -> None:
-        """Count an answer; one that is larger than the bound is held when it is alone."""
+    def add(self, size_bytes: int) -> None:
+        """Count an answer; one that is larger than the limit is held when it is the only one."""
         if self.size_bytes and self.size_bytes + size_bytes > self._bytes_max:
             raise self._refusal()
         self.size_bytes += size_bytes
 
     def release(self, size_bytes: int) -> None:
-        """Count an answer no longer: it is sent, or nobody takes it."""
+        """Stop counting an answer: it is sent, or its client has left."""
         self.size_bytes -= size_bytes
 
     def _refusal(self) -> TooManyRequests:

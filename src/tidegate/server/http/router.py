@@ -1,6 +1,7 @@
-"""Routing: takes a method and a path, gives the route and the names inside the path.
+"""The router from method and path to an endpoint.
 
-A tree of path segments, because a list of patterns costs a request more than everything else at the door.
+A tree of path segments: trying a list of patterns would cost a request more than all other steps of the
+application.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote
 
 from tidegate.errors import EndpointNotFound, InvariantBroken, MethodNotAllowed
-from tidegate.server.api.routes import Route
+from tidegate.server.http.request import Endpoint
 
 # An error repeats no more of a path than this.
 PATH_SHOWN_CHARS_MAX = 200
@@ -21,21 +22,22 @@ class _Node:
     children: dict[str, _Node] = field(default_factory=dict)
     name: str = ""
     inner: _Node | None = None
-    routes: dict[str, Route] = field(default_factory=dict)
+    endpoints: dict[str, Endpoint] = field(default_factory=dict)
 
 
 class Router:
-    """Finds routes. HEAD is answered where there is a GET."""
+    """Finds endpoints. HEAD is answered where there is a GET."""
 
-    def __init__(self, routes: Iterable[Route]) -> None:
+    def __init__(self, routes: Iterable[Endpoint]) -> None:
         self._root = _Node()
-        for route in routes:
-            self._add(route)
+        for endpoint in routes:
+            self._add(endpoint)
 
-    def find(self, method: str, path: str, raw_path: bytes = b"") -> tuple[Route, dict[str, str]]:
-        """Return the route and the values of its names; EndpointNotFound or MethodNotAllowed.
+    def find(self, method: str, path: str, raw_path: bytes = b"") -> tuple[Endpoint, dict[str, str]]:
+        """Return the endpoint and its path parameters; raise EndpointNotFound or MethodNotAllowed.
 
-        A name may have a slash, written %2F: then the path is cut where `raw_path`, as it was sent, has one.
+        A value may contain a slash, written %2F: then the path is split at the slashes of `raw_path`, as
+        sent.
         """
         params: dict[str, str] = {}
         node: _Node | None = self._root
@@ -50,26 +52,28 @@ class Router:
                 params[node.inner.name] = segment
                 child = node.inner
             node = child
-        if node is None or not node.routes:
+        if node is None or not node.endpoints:
             raise EndpointNotFound(path=path[:PATH_SHOWN_CHARS_MAX])
-        route = node.routes.get(method) or (node.routes.get("GET") if method == "HEAD" else None)
-        if route is None:
+        endpoint = node.endpoints.get(method) or (node.endpoints.get("GET") if method == "HEAD" else None)
+        if endpoint is None:
             raise MethodNotAllowed(
-                path=path[:PATH_SHOWN_CHARS_MAX], method=method[:20], allowed=", ".join(sorted(node.routes))
+                path=path[:PATH_SHOWN_CHARS_MAX],
+                method=method[:20],
+                allowed=", ".join(sorted(node.endpoints)),
             )
-        return route, params
+        return endpoint, params
 
-    def _add(self, route: Route) -> None:
+    def _add(self, endpoint: Endpoint) -> None:
         node = self._root
-        for segment in route.path.split("/")[1:]:
+        for segment in endpoint.path.split("/")[1:]:
             if segment.startswith("{"):
                 if node.inner is None:
                     node.inner = _Node(name=segment[1:-1])
                 if node.inner.name != segment[1:-1]:
-                    raise InvariantBroken(reason=f"{route.path} gives '{node.inner.name}' another name")
+                    raise InvariantBroken(reason=f"{endpoint.path} gives '{node.inner.name}' another name")
                 node = node.inner
             else:
                 node = node.children.setdefault(segment, _Node())
-        if route.method in node.routes:
-            raise InvariantBroken(reason=f"{route.method} {route.path} is there twice")
-        node.routes[route.method] = route
+        if endpoint.method in node.endpoints:
+            raise InvariantBroken(reason=f"{endpoint.method} {endpoint.path} is there twice")
+        node.endpoints[endpoint.method] = endpoint

@@ -1,4 +1,4 @@
-"""TLS: takes the names of a certificate and its key, gives what a listener needs, and follows renewals."""
+"""The TLS certificate of the listener; a renewed one is loaded without a restart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidegate.errors import TlsUnusable
 from tidegate.settings import ServerSettings
 from tidegate.storage.files import write_file_atomically
 
-# A renewed certificate is taken within this time, without a restart.
+# How often the files are checked for a renewal.
 FOLLOW_SECONDS = 30.0
 PIN_FILE = "server.pem"
 PEM_START, PEM_END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Tls:
-    """A certificate in use; connections that are open keep the one with which they began."""
+    """The certificate in use; open connections keep the one they started with."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self.certificate = certificate
@@ -28,11 +28,11 @@ class Tls:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.context.set_alpn_protocols(["http/1.1"])
-        self._mark = self._load()
+        self._loaded_state = self._load()
         self._pin: Path | None = None
 
     def write_pin(self, folder: Path) -> Path:
-        """Write the certificate itself, without those that signed it, for clients on this machine."""
+        """Write the certificate itself, without its chain, for clients on this machine."""
         self._pin = folder / PIN_FILE
         try:
             content = self.certificate.read_bytes()
@@ -43,36 +43,39 @@ class Tls:
         return self._pin
 
     def reload(self) -> bool:
-        """Take the files again when they changed; a pair that does not fit is refused, the old one stays."""
-        if self._marks() == self._mark:
+        """Load the files again if they changed.
+
+        A pair that does not match is refused, and the old one stays.
+        """
+        if self._file_states() == self._loaded_state:
             return False
-        # Tried on its own first: a failed load would mix the certificate of one pair with the key of another.
+        # Loaded into another context first: a failed load would mix the certificate and the key of two pairs.
         Tls(self.certificate, self._key)
-        self._mark = self._load()
+        self._loaded_state = self._load()
         if self._pin is not None:
             self.write_pin(self._pin.parent)
         return True
 
     async def follow_files(self) -> None:
-        """Look for a renewed certificate from time to time."""
+        """Load a renewed certificate when there is one, for ever."""
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             try:
                 if await asyncio.to_thread(self.reload):
-                    log.info("took the renewed certificate %s", self.certificate)
+                    log.info("renewed certificate loaded file=%s", self.certificate)
             except TlsUnusable as problem:
-                log.error("the certificate in use stays: %s", problem)
+                log.error("renewed certificate refused, keeping the old one error=%r", str(problem))
 
     def _load(self) -> tuple[tuple[int, int], ...]:
-        mark = self._marks()
+        state = self._file_states()
         try:
             self.context.load_cert_chain(self.certificate, self._key, password=_no_password)
         except (ssl.SSLError, OSError, ValueError) as problem:
             reason = f"{self.certificate} and {self._key}: {problem}"
             raise TlsUnusable(reason=reason) from problem
-        return mark
+        return state
 
-    def _marks(self) -> tuple[tuple[int, int], ...]:
+    def _file_states(self) -> tuple[tuple[int, int], ...]:
         try:
             stats = [path.stat() for path in (self.certificate, self._key)]
         except OSError as problem:
@@ -81,7 +84,7 @@ class Tls:
 
 
 def load_tls(settings: ServerSettings) -> Tls | None:
-    """Return TLS where the settings name a certificate and a key; one without the other is refused."""
+    """Return the TLS that the settings name, or None; raise TlsUnusable for a certificate without a key."""
     certificate, key = settings.tls_certificate_file, settings.tls_key_file
     if not certificate and not key:
         return None

@@ -1,26 +1,29 @@
-"""The description of the API: takes the routes, gives OpenAPI 3.1, keeps nothing.
+"""The OpenAPI 3.1 document of the server.
 
-Everything comes from what the server runs on: paths, bodies and answers from the routes, texts from the
-docstrings of the endpoints, errors from `faults`, limits from `limits` and the settings. The same routes and
-settings give the same bytes.
+All of it follows from the code: paths, bodies and answers from the routes, texts from the docstrings of the
+endpoints, errors from `errors`, limits from `limits` and the settings. The same routes and settings give the
+same bytes.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tidegate import __version__
 from tidegate.errors import CatalogUnavailable, NotReady, TidegateError
 from tidegate.model.access import Operation, Role, allowed_operations
+from tidegate.model.wire.struct import ErrorResponse
+from tidegate.server.api.routes import ROUTES
+from tidegate.server.http.request import Endpoint
 from tidegate.server.http.responses import ARROW_STREAM, JSON
-from tidegate.server.openapi import schemas
-from tidegate.server.openapi.errors import faults_of
+from tidegate.server.openapi import media
+from tidegate.server.openapi.errors import errors_of
 from tidegate.server.openapi.limits import (
     BODY_EXAMPLES,
     FORMS,
@@ -33,9 +36,6 @@ from tidegate.server.openapi.limits import (
     query_parameters,
 )
 from tidegate.settings import Settings
-
-if TYPE_CHECKING:
-    from tidegate.server.api.routes import Route
 
 FORM = "application/x-www-form-urlencoded"
 _REF = "#/components/schemas/{name}"
@@ -67,21 +67,20 @@ _ABOUT = (
 
 
 def describe_api(
-    settings: Settings | None = None, routes: Sequence[Route] | None = None, *, closed_answers: bool = False
+    settings: Settings | None = None,
+    routes: Sequence[Endpoint] = ROUTES,
+    *,
+    closed_answers: bool = False,
 ) -> dict[str, Any]:
-    """Describe every endpoint in OpenAPI 3.1, with the limits of these settings.
+    """Return the OpenAPI document of every endpoint, with the limits of these settings.
 
-    Answers may gain fields in later versions; `closed_answers` says that they have none but the described.
+    Answers may gain fields in later versions; with `closed_answers` they have the described ones alone.
     """
-    if routes is None:
-        from tidegate.server.api.routes import ROUTES
-
-        routes = ROUTES
     settings = settings or Settings()
     writer = _Writer(settings, routes)
     paths: dict[str, dict[str, Any]] = {}
-    for route in routes:
-        paths.setdefault(route.path, {})[route.method.lower()] = writer.operation(route)
+    for endpoint in routes:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = writer.operation(endpoint)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Tidegate", "version": __version__, "description": _ABOUT},
@@ -98,26 +97,35 @@ def describe_api(
 
 
 class _Writer:
-    """Writes operations; knows the structs of all routes."""
+    """Writes the operations and the schemas of all routes."""
 
-    def __init__(self, settings: Settings, routes: Sequence[Route]) -> None:
+    def __init__(self, settings: Settings, routes: Sequence[Endpoint]) -> None:
         self._routes = routes
         self._limits = field_limits(settings)
         self._query = query_parameters(settings)
-        self._bodies = _unique(route.body for route in routes if route.body is not None)
+        self._bodies = _unique(endpoint.body for endpoint in routes if endpoint.body is not None)
         self._answers = _unique(
-            route.answer for route in routes if route.answer and not isinstance(route.answer, schemas.Media)
+            endpoint.answer
+            for endpoint in routes
+            if endpoint.answer and not isinstance(endpoint.answer, media.Media)
         )
         refs, self._body_schemas = msgspec.json.schema_components(self._bodies, ref_template=_REF)
         self._body_refs = dict(zip(self._bodies, refs, strict=True))
-        refs, self._answer_schemas = msgspec.json.schema_components(
-            [schemas.Error, *self._answers], ref_template=_REF
+        refs, answer_schemas = msgspec.json.schema_components(
+            [ErrorResponse, *self._answers], ref_template=_REF
         )
+        # A struct that is a part of a body and of an answer has two schemas: in an answer all fields are
+        # there.
+        self._renamed = {name: f"{name}Answer" for name in answer_schemas if name in self._body_schemas}
         self._answer_refs = dict(zip(self._answers, refs[1:], strict=True))
+        self._answer_schemas = {
+            self._renamed.get(name, name): _complete(_with_refs(schema, self._renamed))
+            for name, schema in answer_schemas.items()
+        }
 
     def tags(self) -> list[str]:
-        """List the tags in the order in which people meet them."""
-        used = {_tag(route) for route in self._routes}
+        """Return the tags in their order on the page."""
+        used = {_tag(endpoint) for endpoint in self._routes}
         return [name for name in _TAGS if name in used] + sorted(used - set(_TAGS))
 
     def schemas(self, closed_answers: bool) -> dict[str, Schema]:
@@ -126,80 +134,82 @@ class _Writer:
         for name, limits in self._limits.items():
             for field, limit in limits.items():
                 if name in made:
-                    made[name]["properties"][field] = _narrowed(made[name]["properties"][field], limit)
+                    made[name]["properties"][field] = _with_limits(made[name]["properties"][field], limit)
         for name, schema in self._answer_schemas.items():
             made[name] = _tidy(schema) | ({"additionalProperties": False} if closed_answers else {})
         return dict(sorted(made.items()))
 
-    def operation(self, route: Route) -> dict[str, Any]:
-        """Describe one endpoint."""
-        summary, text = _texts(route)
-        told: dict[str, Any] = {
-            "operationId": self._operation_id(route),
-            "tags": [_tag(route)],
+    def operation(self, endpoint: Endpoint) -> dict[str, Any]:
+        """Return the description of one endpoint."""
+        summary, text = _texts(endpoint)
+        described: dict[str, Any] = {
+            "operationId": self._operation_id(endpoint),
+            "tags": [_tag(endpoint)],
             "summary": summary,
             "description": text,
-            "parameters": self._parameters_of(route),
-            "security": _security(route),
+            "parameters": self._parameters_of(endpoint),
+            "security": _security(endpoint),
         }
-        form = FORMS.get(f"{route.method} {route.path}")
-        if route.body is not None:
-            told["requestBody"] = self._request_body(route)
+        form = FORMS.get(f"{endpoint.method} {endpoint.path}")
+        if endpoint.body is not None:
+            described["requestBody"] = self._request_body(endpoint)
         elif form is not None:
-            told["requestBody"] = {"required": True, "content": {FORM: {"schema": form}}}
-        told["responses"] = {str(route.status): self._answer(route), **_refusals(route)}
-        if isinstance(route.answer, schemas.Media) and route.answer.kept:
-            told["responses"]["304"] = {"description": "The caller has it already: `If-None-Match` says so."}
-        return told
+            described["requestBody"] = {"required": True, "content": {FORM: {"schema": form}}}
+        described["responses"] = {str(endpoint.status): self._answer(endpoint), **_refusals(endpoint)}
+        if isinstance(endpoint.answer, media.Media) and endpoint.answer.is_cached:
+            described["responses"]["304"] = {
+                "description": "The caller has it already: `If-None-Match` says so."
+            }
+        return described
 
-    def _operation_id(self, route: Route) -> str:
-        name = str(getattr(route.endpoint, "__name__", "call"))
-        if route.operation is None:
+    def _operation_id(self, endpoint: Endpoint) -> str:
+        name = str(getattr(endpoint.function, "__name__", "call"))
+        if endpoint.operation is None:
             return name
-        first = next(other for other in self._routes if other.operation == route.operation)
-        return str(route.operation) if route is first else f"{_noun(route)}.{name}"
+        first = next(other for other in self._routes if other.operation == endpoint.operation)
+        return str(endpoint.operation) if endpoint is first else f"{_noun(endpoint)}.{name}"
 
-    def _parameters_of(self, route: Route) -> list[dict[str, Any]]:
-        told: list[dict[str, Any]] = []
-        for name in re.findall(r"\{(\w+)\}", route.path):
+    def _parameters_of(self, endpoint: Endpoint) -> list[dict[str, Any]]:
+        parameters: list[dict[str, Any]] = []
+        for name in re.findall(r"\{(\w+)\}", endpoint.path):
             schema = PATH_PARAMETERS.get(name, _TEXT)
-            told.append({"name": name, "in": "path", "required": True, "schema": schema})
+            parameters.append({"name": name, "in": "path", "required": True, "schema": schema})
             if "examples" in schema:
-                told[-1]["example"] = schema["examples"][0]
-        for name in route.query:
+                parameters[-1]["example"] = schema["examples"][0]
+        for name in endpoint.query:
             schema = dict(self._query.get(name, _TEXT))
             text = schema.pop("description", "")
-            told.append({"name": name, "in": "query", "description": text, "schema": schema})
-        if route.keyed:
-            told.append({"$ref": "#/components/parameters/IdempotencyKey"})
-        if route.operation is not None:
-            told.append({"$ref": "#/components/parameters/Tenant"})
-        told.append({"$ref": "#/components/parameters/RequestId"})
-        return told
+            parameters.append({"name": name, "in": "query", "description": text, "schema": schema})
+        if endpoint.keyed:
+            parameters.append({"$ref": "#/components/parameters/IdempotencyKey"})
+        if endpoint.operation is not None:
+            parameters.append({"$ref": "#/components/parameters/Tenant"})
+        parameters.append({"$ref": "#/components/parameters/RequestId"})
+        return parameters
 
-    def _request_body(self, route: Route) -> dict[str, Any]:
-        content: dict[str, Any] = {JSON: {"schema": self._body_refs[route.body]}}
-        example = BODY_EXAMPLES.get(getattr(route.body, "__name__", ""))
+    def _request_body(self, endpoint: Endpoint) -> dict[str, Any]:
+        content: dict[str, Any] = {JSON: {"schema": self._body_refs[endpoint.body]}}
+        example = BODY_EXAMPLES.get(getattr(endpoint.body, "__name__", ""))
         if example is not None:
             content[JSON]["example"] = example
-        if route.arrow_in:
+        if endpoint.arrow_in:
             content[ARROW_STREAM] = {"schema": _ARROW}
         return {"required": True, "content": content}
 
-    def _answer(self, route: Route) -> dict[str, Any]:
+    def _answer(self, endpoint: Endpoint) -> dict[str, Any]:
         headers: dict[str, Any] = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
-        answer = route.answer
+        answer = endpoint.answer
         content: dict[str, Any] = {}
-        if isinstance(answer, schemas.Media):
+        if isinstance(answer, media.Media):
             content = {kind: {"schema": {"type": answer.json_type}} for kind in answer.content_types}
             if not content:
                 headers["Location"] = {"schema": {"type": "string"}, "required": True}
-            text = answer.says
+            text = answer.description
         else:
-            text = _first_line(answer) if answer else "An Arrow stream." if route.arrow_out else "Done."
+            text = _first_line(answer) if answer else "An Arrow stream." if endpoint.arrow_out else "Done."
             if answer:
                 content[JSON] = {"schema": self._answer_refs[answer]}
-        if route.arrow_out:
+        if endpoint.arrow_out:
             content[ARROW_STREAM] = {"schema": _ARROW}
         return {"description": text, "headers": headers} | ({"content": content} if content else {})
 
@@ -211,45 +221,45 @@ def _unique(kinds: Iterable[Any]) -> list[Any]:
     return list(dict.fromkeys(kinds))
 
 
-def _tag(route: Route) -> str:
-    if route.answer in (schemas.PAGE, schemas.REDIRECT):
+def _tag(endpoint: Endpoint) -> str:
+    if endpoint.answer in (media.PAGE, media.REDIRECT):
         return "page"
-    return _noun(route)
+    return _noun(endpoint)
 
 
-def _noun(route: Route) -> str:
-    return str(route.operation).partition(".")[0] if route.operation is not None else _OPEN_TAG
+def _noun(endpoint: Endpoint) -> str:
+    return str(endpoint.operation).partition(".")[0] if endpoint.operation is not None else _OPEN_TAG
 
 
 def _first_line(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").partition("\n")[0]
 
 
-def _texts(route: Route) -> tuple[str, str]:
+def _texts(endpoint: Endpoint) -> tuple[str, str]:
     """Return the summary and the description of an endpoint: its docstring, and who may call it."""
-    first, _, rest = (inspect.getdoc(route.endpoint) or "").partition("\n")
-    who = "Open to everyone." if route.operation is None else f"For {_callers(route.operation)}."
+    first, _, rest = (inspect.getdoc(endpoint.function) or "").partition("\n")
+    who = "Open to everyone." if endpoint.operation is None else f"For {_callers(endpoint.operation)}."
     return first.rstrip("."), "\n\n".join(part for part in (first, rest.strip(), who) if part)
 
 
 def _callers(operation: Operation) -> str:
-    """Return who may call an operation."""
+    """Return the roles that may call an operation, as text."""
     roles = [role for role in Role if operation in allowed_operations(frozenset({role}), instance=False)]
     if not roles:
         return "administrators of the instance"
     return "every role" if len(roles) == len(Role) else ", ".join(roles)
 
 
-def _security(route: Route) -> list[dict[str, list[str]]]:
-    if route.operation is None:
+def _security(endpoint: Endpoint) -> list[dict[str, list[str]]]:
+    if endpoint.operation is None:
         return []
     known: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
-    # From the machine itself, metrics need no token.
-    return [*known, {}] if route.path == "/metrics" else known
+    # Metrics need no token from the machine itself.
+    return [*known, {}] if endpoint.path == "/metrics" else known
 
 
-def _refusals(route: Route) -> dict[str, Any]:
-    by_status = groupby(faults_of(route), key=lambda kind: kind.status)
+def _refusals(endpoint: Endpoint) -> dict[str, Any]:
+    by_status = groupby(errors_of(endpoint), key=lambda kind: kind.status)
     return {str(status): _refusal(list(kinds)) for status, kinds in by_status}
 
 
@@ -257,7 +267,9 @@ def _refusal(kinds: list[type[TidegateError]]) -> dict[str, Any]:
     status = kinds[0].status
     codes = [kind.code for kind in kinds]
     narrowed = {"properties": {"error": {"properties": {"code": {"enum": codes}}}}}
-    content: dict[str, Any] = {JSON: {"schema": {"allOf": [{"$ref": _REF.format(name="Error")}, narrowed]}}}
+    content: dict[str, Any] = {
+        JSON: {"schema": {"allOf": [{"$ref": _REF.format(name="ErrorResponse")}, narrowed]}}
+    }
     if status == 401:
         content["text/html"] = {"schema": _TEXT}  # where a browser asks
     headers: dict[str, Any] = {"X-Request-Id": {"$ref": "#/components/headers/RequestId"}}
@@ -268,8 +280,31 @@ def _refusal(kinds: list[type[TidegateError]]) -> dict[str, Any]:
     return {"description": ", ".join(f"`{code}`" for code in codes), "headers": headers, "content": content}
 
 
+def _with_refs(schema: Any, renamed: Mapping[str, str]) -> Any:
+    """Return a schema whose references to renamed schemas have the new names."""
+    if isinstance(schema, list):
+        return [_with_refs(part, renamed) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    refs = {_REF.format(name=old): _REF.format(name=new) for old, new in renamed.items()}
+    return {
+        key: refs.get(part, part) if key == "$ref" else _with_refs(part, renamed)
+        for key, part in schema.items()
+    }
+
+
+def _complete(schema: Schema) -> Schema:
+    """Return the schema of a struct in an answer, where fields with a default are always there."""
+    fields = schema.get("properties", {})
+    required = set(schema.get("required", ())) | {
+        name for name, field in fields.items() if "default" in field
+    }
+    bare = {name: {k: v for k, v in field.items() if k != "default"} for name, field in fields.items()}
+    return {**schema, "properties": bare, "required": [name for name in fields if name in required]}
+
+
 def _tidy(schema: Schema) -> Schema:
-    """Return a schema of a struct without the defaults of optional fields that say nothing."""
+    """Return the schema of a struct without its title and without defaults of null."""
     made = dict(schema)
     made.pop("title", None)
     made["properties"] = {
@@ -279,8 +314,8 @@ def _tidy(schema: Schema) -> Schema:
     return made
 
 
-def _narrowed(schema: Schema, limit: Schema) -> Schema:
-    """Return a schema with limits, each in the branch of a union whose type it is about."""
+def _with_limits(schema: Schema, limit: Schema) -> Schema:
+    """Return a schema with limits, each in the branch of a union whose type it applies to."""
     if "anyOf" not in schema:
         return {**schema, **{key: value for key, value in limit.items() if key != "type"}}
     branches = []

@@ -1,12 +1,10 @@
-"""Faults: says of each endpoint which errors it can give, for the description of the API.
+"""The errors that each endpoint can answer with, for the OpenAPI document.
 
-A route's errors follow from what it is (does it need a token, does it take a body, can it be sent twice) and
-from what it does. Tests send real requests and fail on an error that is not listed here.
+They follow from what an endpoint is (does it need a token, does it take a body, can it be repeated) and from
+what it does. Tests send real requests and fail on an error that is not listed here.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from tidegate.errors import (
     BackupNotFound,
@@ -81,9 +79,7 @@ from tidegate.errors import (
     WriteConflict,
 )
 from tidegate.model.access import Operation
-
-if TYPE_CHECKING:
-    from tidegate.server.api.routes import Route
+from tidegate.server.http.request import Endpoint
 
 Kinds = tuple[type[TidegateError], ...]
 
@@ -158,7 +154,7 @@ _OF: dict[Operation, Kinds] = {
     Operation.BACKUP_CREATE: (LeaseHeld, LeaseLost, JobStateWrong, NotReady, *_WRITES),
     Operation.BACKUP_CHANGE: (BackupNotFound, LeaseLost, JobNotFound, JobStateWrong, *_WRITES),
 }
-# By endpoint, for what is open to everyone and for what shares an operation with others.
+# By endpoint, where it is open to everyone or shares its operation with others.
 _AT: dict[str, Kinds] = {
     "GET /ready": (NotReady,),
     "GET /enter": (LinkWrong, RequestMalformed),
@@ -179,16 +175,16 @@ _AT: dict[str, Kinds] = {
 }
 
 
-def faults_of(route: Route) -> list[type[TidegateError]]:
-    """Return the errors that an endpoint can answer with, each once, by status and code."""
-    kinds: list[type[TidegateError]] = [InvariantBroken, *_AT.get(f"{route.method} {route.path}", ())]
-    if route.operation is not None:
-        kinds += [*_GUARDED, *_OF.get(route.operation, ())]
-        if route.method != "GET":
+def errors_of(endpoint: Endpoint) -> list[type[TidegateError]]:
+    """Return the errors that an endpoint can answer with, ordered by status and code."""
+    kinds: list[type[TidegateError]] = [InvariantBroken, *_AT.get(f"{endpoint.method} {endpoint.path}", ())]
+    if endpoint.operation is not None:
+        kinds += [*_GUARDED, *_OF.get(endpoint.operation, ())]
+        if endpoint.method != "GET":
             kinds.append(OriginRefused)
-    if not route.exempt:
+    if not endpoint.exempt:
         kinds.append(TooManyRequests)
-    kinds += _BODY if route.body is not None else ()
-    kinds += _QUERY if route.query else ()
-    kinds += _KEYED if route.keyed else ()
+    kinds += _BODY if endpoint.body is not None else ()
+    kinds += _QUERY if endpoint.query else ()
+    kinds += _KEYED if endpoint.keyed else ()
     return sorted(set(kinds), key=lambda kind: (kind.status, kind.code))

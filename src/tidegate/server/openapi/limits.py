@@ -1,7 +1,7 @@
-"""Limits: says what the fields and parameters of requests may hold, for the description of the API.
+"""The limits of the fields and parameters of requests, for the OpenAPI document.
 
-The endpoints check these limits themselves, with errors that say more than a schema can. Tests send what
-breaks a limit that is told here, and fail when it is taken.
+The endpoints check these limits themselves, with errors that explain more than a schema can. Tests send
+values beyond a limit that is listed here, and fail when they are accepted.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ IDEMPOTENCY_KEY: Schema = {
 
 
 def query_parameters(settings: Settings) -> dict[str, Schema]:
-    """Return what each query parameter may hold; the same name means the same on every endpoint."""
+    """Return the schema of each query parameter; a name means the same on every endpoint."""
     rows_max = settings.server.page_rows_max
     return {
         "limit": {
@@ -136,7 +136,7 @@ def query_parameters(settings: Settings) -> dict[str, Schema]:
 
 
 def field_limits(settings: Settings) -> dict[str, dict[str, Schema]]:
-    """Return what the fields of bodies may hold beyond their types, by struct and field."""
+    """Return the limits of the fields of bodies beyond their types, by struct and field."""
     server, topics = settings.server, settings.topics
     return {
         "NewTopic": {"name": TOPIC_NAME, **_topic_limits(settings)},
@@ -235,7 +235,7 @@ BODY_EXAMPLES: dict[str, Any] = {
     "PlanBody": {"start": "earliest", "messagesMax": 1000},
     "ReadBody": {"partition": 0, "from": 0, "to": 1},
     "SqlBody": {"sql": "SELECT ? AS answer", "params": [42]},
-    "WorkerBody": {"pid": 4711, "state": "running"},
+    "WorkerReport": {"pid": 4711, "state": "running"},
     "NewTenant": {"name": "acme"},
     "NewUser": {"name": "alice", "roles": ["reader"]},
     "UserChange": {"roles": ["reader", "writer"]},
@@ -243,7 +243,7 @@ BODY_EXAMPLES: dict[str, Any] = {
     "FinishBody": {"file": "/backups/tidegate.tar", "bytes": 1048576},
 }
 
-# Bodies that a browser's form sends, by endpoint.
+# Bodies that an HTML form sends, by endpoint.
 FORMS: dict[str, Schema] = {
     "POST /enter": {
         "type": "object",
@@ -252,7 +252,7 @@ FORMS: dict[str, Schema] = {
     }
 }
 
-# Keywords of a limit that hold for one type alone: they go to the branch of a union that has it.
+# Keywords that apply to one type: they go into the branch of a union that has that type.
 TYPE_OF_KEYWORD = {
     "minimum": ("integer", "number"),
     "maximum": ("integer", "number"),

@@ -1,8 +1,8 @@
-"""The page of the API: a place to read the description and to try it, without the internet.
+"""The API page: Swagger UI over the OpenAPI document, without the internet.
 
-Swagger UI comes from the package `offapi`, which carries its published files unchanged; here they are read,
-never imported. The page runs scripts of this server alone, so that nothing in a description or in an answer
-can run one. A browser that is signed in tries calls with its session.
+Swagger UI's published files come unchanged in the package `offapi`; here they are read, never imported. The
+page runs scripts of this server alone, so nothing in the document or in an answer can run one. A browser that
+is signed in sends requests with its session.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from tidegate.errors import EndpointNotFound, InvariantBroken
 from tidegate.model.names import shorten
-from tidegate.server.http.request import Call
+from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import JSON
 from tidegate.settings import ServerSettings, Settings, TopicSettings
 
@@ -45,7 +45,7 @@ PAGE = """<!doctype html>
 </body>
 </html>
 """
-# No validator of another site, and no code that is made from text.
+# No validator on another site, and no code that is built from text.
 START = """window.ui = SwaggerUIBundle({
   url: "/openapi.json",
   dom_id: "#api",
@@ -76,10 +76,10 @@ _HEADERS = {
     "Content-Security-Policy": POLICY,
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
-    # Asked for again each time and answered with 304 while it is the same: an upgrade shows at once.
+    # Revalidated each time and answered with 304 while unchanged: an upgrade shows at once.
     "Cache-Control": "private, no-cache",
 }
-# Our names of the bundle's files.
+# Names of the bundle's files here and in the package.
 _BUNDLED = {
     "swagger-ui-bundle.js": ("swagger_bundle.js", _SCRIPT),
     "swagger-ui.css": ("swagger_style.css", _STYLE),
@@ -87,32 +87,34 @@ _BUNDLED = {
 
 
 @dataclass(frozen=True, slots=True)
-class File:
-    """Bytes to send, their type and their tag."""
+class StaticFile:
+    """The bytes of a file, their media type and their ETag."""
 
     content: bytes
     content_type: str
     tag: str
 
 
-async def show_docs(call: Call) -> Response:
+async def show_docs(request: HttpRequest) -> Response:
     """A page to read this description and to try the calls."""
-    return _answer(call, _made(PAGE, _HTML))
+    return _answer(request, _text_file(PAGE, _HTML))
 
 
-async def show_description(call: Call) -> Response:
+async def show_description(request: HttpRequest) -> Response:
     """This description, in OpenAPI 3.1, with the limits of this server."""
-    settings = call.running.settings
-    return _answer(call, await call.running.threads.read(_description, settings.server, settings.topics))
+    settings = request.runtime.settings
+    return _answer(
+        request, await request.runtime.threads.read(_description, settings.server, settings.topics)
+    )
 
 
-async def show_file(call: Call) -> Response:
+async def show_file(request: HttpRequest) -> Response:
     """A script or a style of the page."""
-    return _answer(call, await call.running.threads.read(_file, call.params["file"]))
+    return _answer(request, await request.runtime.threads.read(_file, request.params["file"]))
 
 
 def bundle_folder() -> Path:
-    """Return where the files of Swagger UI are; the package is found without running any of its code."""
+    """Return the folder of Swagger UI's files; the package is found without running any of its code."""
     spec = importlib.util.find_spec("offapi")
     if spec is None or not spec.submodule_search_locations:
         raise InvariantBroken(reason="the package offapi is not installed")
@@ -120,38 +122,38 @@ def bundle_folder() -> Path:
 
 
 @lru_cache(maxsize=8)
-def _file(name: str) -> File:
+def _file(name: str) -> StaticFile:
     if name == "start.js":
-        return _made(START, _SCRIPT)
+        return _text_file(START, _SCRIPT)
     if name == "style.css":
-        return _made(STYLE, _STYLE)
+        return _text_file(STYLE, _STYLE)
     if name not in _BUNDLED:
         raise EndpointNotFound(path=f"/docs/{shorten(name)}")
     file, content_type = _BUNDLED[name]
-    return _tagged((bundle_folder() / file).read_bytes(), content_type)
+    return _with_etag((bundle_folder() / file).read_bytes(), content_type)
 
 
 @lru_cache(maxsize=2)
-def _description(server: ServerSettings, topics: TopicSettings) -> File:
-    # Only here: the description names the routes, and the routes name this page.
+def _description(server: ServerSettings, topics: TopicSettings) -> StaticFile:
+    # Imported here: the document needs the routes, and the routes need this module.
     from tidegate.server.openapi.document import describe_api
 
     described = describe_api(Settings(server=server, topics=topics))
-    return _tagged(msgspec.json.encode(described), JSON)
+    return _with_etag(msgspec.json.encode(described), JSON)
 
 
 @lru_cache(maxsize=8)
-def _made(text: str, content_type: str) -> File:
-    return _tagged(text.encode(), content_type)
+def _text_file(text: str, content_type: str) -> StaticFile:
+    return _with_etag(text.encode(), content_type)
 
 
-def _tagged(content: bytes, content_type: str) -> File:
-    return File(content, content_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+def _with_etag(content: bytes, content_type: str) -> StaticFile:
+    return StaticFile(content, content_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
 
 
-def _answer(call: Call, file: File) -> Response:
+def _answer(request: HttpRequest, file: StaticFile) -> Response:
     headers = {**_HEADERS, "ETag": file.tag}
-    known = {tag.strip().removeprefix("W/") for tag in call.header("if-none-match").split(",")}
+    known = {tag.strip().removeprefix("W/") for tag in request.header("if-none-match").split(",")}
     if file.tag in known:
         return Response(status_code=304, headers=headers)
     return Response(file.content, headers={**headers, "Content-Type": file.content_type})

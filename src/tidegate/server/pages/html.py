@@ -1,8 +1,8 @@
-"""HTML: takes markup and plain texts, gives pages in which no text can become markup.
+"""HTML pages in which no text can become markup.
 
-`text` is the only way to make markup, and escapes every value that it fills in. A page brings its own style
-and nothing else: the policy in its headers names the digest of that style and allows no script, no frame
-and no other site.
+`text` is the only way to make markup, and escapes every value that it fills in. A page has an inline style
+and nothing else: the policy in its headers names the digest of that style and allows no script, no frame and
+no other site.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ PAGE_HEADERS = {
         f"default-src 'none'; style-src 'sha256-{_STYLE_DIGEST}'; form-action 'self'; base-uri 'none'; "
         "frame-ancestors 'none'"
     ),
-    # No other site learns an address of ours. Our own server may: with 'no-referrer' a browser would send
-    # 'Origin: null' with our forms, and they could not be told from those of another site.
+    # No other site learns an address of this server. With 'no-referrer' a browser would send 'Origin: null'
+    # with this server's own forms, and they could not be distinguished from those of another site.
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -56,12 +56,12 @@ PAGE_HEADERS = {
 
 
 def text(markup: str, *values: Any) -> Markup:
-    """Fill values into the braces of some markup, each as plain text."""
+    """Return markup with values in its braces, each escaped."""
     return Markup(markup.format(*(escape(str(value)) for value in values)))
 
 
 def join(*parts: Markup) -> Markup:
-    """Put markup together."""
+    """Return pieces of markup, joined by line ends."""
     return Markup("\n".join(parts))
 
 

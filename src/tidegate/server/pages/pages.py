@@ -1,9 +1,9 @@
-"""Pages for people with a browser: what runs, how to get in, and the one-time link that lets a browser in.
+"""Pages for browsers: the start page, the sign-in page, and one-time links.
 
-A link is opened with a GET and used up with a POST. Chat programs, mail scanners and browsers fetch a link
-before the person who got it does, and would use it up; none of them presses a button. So the GET shows a
-page with a button and changes nothing, and only the form behind the button, a POST to the same path, trades
-the code for a session. Pages need no script: the policy below allows none.
+A link is opened with a GET and consumed by a POST. Chat programs, mail scanners and browsers prefetch links,
+and would consume them; none of them presses a button. So the GET shows a page with a button and changes
+nothing, and only the form behind the button, a POST to the same path, exchanges the code for a session. Pages
+need no script: their policy allows none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl
 
-import msgspec
 from starlette.responses import RedirectResponse, Response
 
 from tidegate.catalog.audit import Actor
@@ -27,34 +26,29 @@ from tidegate.errors import (
     TokenWrong,
 )
 from tidegate.model.timeranges import format_time
+from tidegate.model.wire.accounts import LinkResponse
+from tidegate.model.wire.status import LakeTableResponse
 from tidegate.server.api import status
 from tidegate.server.api.users import role_names
-from tidegate.server.http.request import SESSION_COOKIE, Call
+from tidegate.server.http.request import SESSION_COOKIE, HttpRequest
 from tidegate.server.http.responses import json_answer
 from tidegate.server.pages.html import Markup, join, page_answer, text
 
 FORM = "application/x-www-form-urlencoded"
-# A code and its name fit many times over; nobody who is not let in sends us more.
+# Many times the size of a code and its name; nobody who is not signed in may send more.
 FORM_BYTES_MAX = 4096
 ENTER_PATH = "/enter"
-# A page is for a look; lists without an end are what the API has pages for.
+# The page shows the first rows; the API has all of them, in pages.
 TABLE_ROWS_MAX = 100
 
 
-class LinkAnswer(msgspec.Struct, rename="camel"):
-    """A one-time link."""
-
-    url: str
-    expires_at: str
-
-
-def wants_page(call: Call) -> bool:
-    """Return whether a person with a browser looks at this address; the API answers programs alone."""
-    return "text/html" in call.header("accept") and not call.path.startswith("/api/")
+def wants_page(request: HttpRequest) -> bool:
+    """True if a browser asks for a page; the API is for programs."""
+    return "text/html" in request.header("accept") and not request.path.startswith("/api/")
 
 
 def refusal_page(problem: TidegateError) -> Response:
-    """Return in a browser why the door stays shut, and how to get in."""
+    """Return the page that shows an authentication error and how to sign in."""
     answer = page_answer(
         "Not signed in",
         join(
@@ -69,23 +63,23 @@ def refusal_page(problem: TidegateError) -> Response:
     )
     answer.headers["WWW-Authenticate"] = "Bearer"
     if isinstance(problem, TokenWrong) and not isinstance(problem, LinkWrong):
-        # What the browser holds is worth nothing: sent again and again, it would count as guessing.
+        # The session in the browser is not valid: sent again and again, it would count as guessing.
         answer.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
     return answer
 
 
-async def create_link(call: Call) -> Response:
-    """A link that lets one browser in, once, as whoever asks with a token, in their own tenant."""
-    running = call.running
-    seconds, make = running.settings.auth.link_seconds, running.catalog.tokens.make_link
-    made = await running.threads.catalog(make, call.principal, seconds, call.request_id)
-    url = f"{running.url.rstrip('/')}{ENTER_PATH}?code={made.code}"
-    return json_answer(LinkAnswer(url, format_time(made.expires_us)), 201)
+async def create_link(request: HttpRequest) -> Response:
+    """Create a link that signs in one browser, once, as the user of the token, in their own tenant."""
+    runtime = request.runtime
+    seconds, make = runtime.settings.auth.link_seconds, runtime.catalog.tokens.make_link
+    made = await runtime.threads.catalog(make, request.principal, seconds, request.id)
+    url = f"{runtime.url.rstrip('/')}{ENTER_PATH}?code={made.code}"
+    return json_answer(LinkResponse(url, format_time(made.expires_us)), 201)
 
 
-async def show_enter(call: Call) -> Response:
-    """The page behind a one-time link: a button, because looking at a link must not use it up."""
-    code = call.query.get("code", "")
+async def show_enter(request: HttpRequest) -> Response:
+    """The page behind a one-time link: a button, because fetching the link must not consume it."""
+    code = request.query.get("code", "")
     if not code:
         raise LinkWrong
     form = text(
@@ -98,41 +92,41 @@ async def show_enter(call: Call) -> Response:
     return page_answer("Sign in", form)
 
 
-async def use_enter(call: Call) -> Response:
-    """A one-time link is used up, and the browser holds a session."""
-    _check_origin(call)
-    code = await _form_code(call)
-    running = call.running
-    seconds = running.settings.auth.session_hours * 3600
-    use_link = running.catalog.tokens.use_link
-    with running.identities.brake.guess(call.address):
-        made = await running.threads.catalog(use_link, code, seconds, call.request_id)
+async def use_enter(request: HttpRequest) -> Response:
+    """Consume a one-time link; the browser gets a session."""
+    _check_origin(request)
+    code = await _form_code(request)
+    runtime = request.runtime
+    seconds = runtime.settings.auth.session_hours * 3600
+    use_link = runtime.catalog.tokens.use_link
+    with runtime.tokens.guesses.guess(request.address):
+        made = await runtime.threads.catalog(use_link, code, seconds, request.id)
     if made.expires_us is None:
         raise InvariantBroken(reason="a session has no end")
     answer = RedirectResponse("/", 303, {"Cache-Control": "no-store"})
     answer.set_cookie(
         SESSION_COOKIE,
         made.text,
-        # The browser forgets it when it ends, which may be earlier than usual: with the link's token.
-        max_age=max(1, (made.expires_us - running.clock.now_us()) // 1_000_000),
+        # The session may end earlier than usual: with the token that made the link.
+        max_age=max(1, (made.expires_us - runtime.clock.now_us()) // 1_000_000),
         path="/",
-        secure=running.url.startswith("https:"),
+        secure=runtime.url.startswith("https:"),
         httponly=True,
         samesite="strict",
     )
     return answer
 
 
-async def leave(call: Call) -> Response:
-    """The browser's session ends, here and for everyone who may have copied its cookie."""
-    if call.header("authorization"):
+async def leave(request: HttpRequest) -> Response:
+    """End the browser's session, also for whoever has copied its cookie."""
+    if request.header("authorization"):
         reason = "This ends the session of a browser, and no browser's cookie came."
         raise RequestInvalid(reason=reason, hint="A token ends with 'tidegate user revoke'.")
-    running, mine = call.running, call.principal
-    actor = Actor(mine.own_tenant, mine.user, call.request_id)
-    revoke = running.catalog.tokens.revoke
-    await running.threads.catalog(revoke, actor, mine.own_tenant, mine.user, mine.token_id)
-    await running.identities.refresh()
+    runtime, mine = request.runtime, request.principal
+    actor = Actor(mine.own_tenant, mine.user, request.id)
+    revoke = runtime.catalog.tokens.revoke
+    await runtime.threads.catalog(revoke, actor, mine.own_tenant, mine.user, mine.token_id)
+    await runtime.tokens.refresh()
     answer = page_answer(
         "Signed out",
         text(
@@ -144,11 +138,9 @@ async def leave(call: Call) -> Response:
     return answer
 
 
-async def home(call: Call) -> Response:
-    """What runs, for someone who is signed in."""
-    answer = await status.status(call)
-    shown: dict[str, Any] = msgspec.json.decode(bytes(answer.body))
-    mine = call.principal
+async def home(request: HttpRequest) -> Response:
+    """The start page of a user who is signed in."""
+    found, mine = await status.status_of(request.runtime, request.tenant), request.principal
     parts = [
         text(
             "<h1>Tidegate</h1><p>Signed in as <strong>{}</strong> in the tenant <strong>{}</strong>: {}.</p>",
@@ -158,17 +150,21 @@ async def home(call: Call) -> Response:
         ),
         text(
             "<p>Version {}, up for {} s, {} messages a second.</p>",
-            shown["version"],
-            round(shown["uptimeSeconds"]),
-            shown["messagesPerSecond"],
+            found.version,
+            round(found.uptime_seconds),
+            found.messages_per_second,
         ),
-        _table("Topics", ("name", "partitions", "messages"), [_topic_cells(one) for one in shown["topics"]]),
+        _table(
+            "Topics",
+            ("name", "partitions", "messages"),
+            [(one.name, len(one.partitions), one.messages) for one in found.topics],
+        ),
         _table(
             "Pipelines",
             ("name", "state", "rows"),
-            [(one["name"], one["state"], one["rows"]) for one in shown["pipelines"]],
+            [(one.name, one.state, one.rows) for one in found.pipelines],
         ),
-        _table("Tables", ("name", "version", "bytes"), [_table_cells(one) for one in shown["tables"]]),
+        _table("Tables", ("name", "version", "bytes"), [_table_cells(one) for one in found.tables]),
         text(
             '<h2>Read on</h2><p><a href="/docs">Every endpoint of this server</a>. The guides are in the '
             "folder <code>docs</code> that comes with Tidegate; <code>tidegate --help</code> lists every "
@@ -179,14 +175,10 @@ async def home(call: Call) -> Response:
     return page_answer("Tidegate", join(*parts))
 
 
-def _topic_cells(topic: dict[str, Any]) -> tuple[Any, ...]:
-    return topic["name"], len(topic["partitions"]), topic["messages"]
-
-
-def _table_cells(table: dict[str, Any]) -> tuple[Any, ...]:
-    if table["version"] is None:
-        return table["name"], "unreadable", ""
-    return table["name"], table["version"], table["bytes"]
+def _table_cells(table: LakeTableResponse) -> tuple[Any, ...]:
+    if table.version is None:
+        return table.name, "unreadable", ""
+    return table.name, table.version, table.bytes
 
 
 def _table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Markup:
@@ -197,41 +189,41 @@ def _table(title: str, columns: tuple[str, ...], rows: list[tuple[Any, ...]]) ->
     lines = [
         join(
             text("<tr><th scope=row>{}</th>", row[0]),
-            *(text("<td>{}</td>", _shown(cell)) for cell in row[1:]),
+            *(text("<td>{}</td>", _cell_text(cell)) for cell in row[1:]),
             text("</tr>"),
         )
         for row in rows[:TABLE_ROWS_MAX]
     ]
     left = len(rows) - TABLE_ROWS_MAX
     more = text("<p>And {} more.</p>", left) if left > 0 else text("")
-    # A wide table scrolls in its own box, which the keyboard can reach, so that the page itself never does.
+    # A wide table scrolls in a box of its own, reachable by keyboard, so that the page itself never does.
     box = text('<div class=wide tabindex=0 role=region aria-label="{}"><table><thead><tr>', title)
     return join(heading, box, top, text("</tr></thead><tbody>"), *lines, text("</tbody></table></div>"), more)
 
 
-def _shown(cell: Any) -> str:
+def _cell_text(cell: Any) -> str:
     return f"{cell:,}" if isinstance(cell, int) else str(cell)
 
 
-def _check_origin(call: Call) -> None:
-    """Refuse the form of another site: it would sign this browser in as someone of that site's choice."""
-    origin = call.header("origin")
-    if origin and origin.partition("://")[2] != call.header("host"):
+def _check_origin(request: HttpRequest) -> None:
+    """Raise OriginRefused for the form of another site, which could sign this browser in as someone else."""
+    origin = request.header("origin")
+    if origin and origin.partition("://")[2] != request.header("host"):
         raise OriginRefused(origin=origin[:80])
 
 
-async def _form_code(call: Call) -> str:
-    kind = call.content_type()
+async def _form_code(request: HttpRequest) -> str:
+    kind = request.content_type()
     if kind != FORM:
         raise ContentTypeUnsupported(content_type=kind[:80] or "(none)", supported=FORM)
-    # Nobody is let in yet: what is read here is told by the length that comes before it.
-    declared = call.header("content-length")
+    # The client is not authenticated yet: its declared length bounds what is read.
+    declared = request.header("content-length")
     if not declared.isdigit():
         raise RequestMalformed(reason="it comes without its length", hint="Send a Content-Length.")
     if int(declared) > FORM_BYTES_MAX:
         raise BodyTooLarge(limit_bytes=FORM_BYTES_MAX)
     try:
-        fields = dict(parse_qsl((await call.body()).decode("ascii"), errors="strict", max_num_fields=10))
+        fields = dict(parse_qsl((await request.body()).decode("ascii"), errors="strict", max_num_fields=10))
     except ValueError as problem:
         raise RequestMalformed(reason="it is not an encoded form", hint=f"Send {FORM}.") from problem
     code = fields.get("code", "")

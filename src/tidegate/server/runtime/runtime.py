@@ -1,4 +1,4 @@
-"""The running parts of a server: opened in order, closed in the opposite one."""
+"""Everything that a running server holds open, opened in order and closed in reverse order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import secrets
-from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ import psutil
 
 from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace, place_of
+from tidegate.catalog.database_url import place_of
 from tidegate.errors import (
     CatalogUnavailable,
     HomeUnusable,
@@ -24,47 +23,40 @@ from tidegate.errors import (
     TenantNotFound,
     TidegateError,
 )
-from tidegate.ingest.publish import Publisher
-from tidegate.live.hub import LiveHub
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource, snowflake_at
-from tidegate.query.live import LiveSource
-from tidegate.server.http.admission import Load
-from tidegate.server.http.auth import Identities
-from tidegate.server.http.responses import AnswersHeld
-from tidegate.server.runtime.tables import Ground, TableParts, new_hub, open_tables
+from tidegate.model.wire.status import WorkerReport
+from tidegate.server.http.admission import Admission
+from tidegate.server.http.auth import TokenCache
+from tidegate.server.http.responses import HeldResponses
+from tidegate.server.runtime.tables import StorageContext, TableRuntime, new_hub, open_tables
 from tidegate.server.runtime.tenant_lakes import TenantLakes
 from tidegate.server.runtime.thread_pools import Threads
-from tidegate.server.runtime.topics import TopicParts, open_topics
-from tidegate.server.runtime.waiters import Arrivals
+from tidegate.server.runtime.topics import MessageRate, TopicRuntime, open_topics
 from tidegate.settings import Settings
 from tidegate.storage.group_commit import GroupCommitter
 from tidegate.storage.high_water import read_high_water_us, stage_high_water
 from tidegate.storage.home.home import CATALOG_PART, ENGINE_PART, Home
 from tidegate.storage.rocksdb.engine import RocksEngine
-from tidegate.storage.rocksdb.options import RocksSettings
+from tidegate.storage.rocksdb.options import EngineOptions
 from tidegate.telemetry.metrics import Metrics
-from tidegate.topics.definitions import TopicDirectory
-from tidegate.topics.log.log import TopicLog
 from tidegate.upkeep.backup.coordinator import BackupCoordinator, remove_stale_backups
 
-# Rates are taken over this window: long enough to be steady, short enough to show a stop.
-RATE_WINDOW_SECONDS = 5.0
 STATEMENT_GRACE_PART = 0.7
 
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class WorkerReport:
-    """What the worker said last, and when."""
+@dataclass(frozen=True, slots=True)
+class ReceivedReport:
+    """The worker's last report, and when it arrived."""
 
-    content: dict[str, Any]
+    report: WorkerReport
     at_seconds: float
 
 
 @dataclass
-class Running:
+class Runtime:
     """Everything that the endpoints use."""
 
     settings: Settings
@@ -72,76 +64,46 @@ class Running:
     clock: Clock
     engine: RocksEngine
     committer: GroupCommitter
-    topic: TopicParts
-    tenants: TenantLakes
     catalog: Catalog
-    identities: Identities
+    topics: TopicRuntime
+    tables: TableRuntime
+    lakes: TenantLakes
+    ids: SnowflakeSource
+    tokens: TokenCache
     metrics: Metrics
     threads: Threads
     backups: BackupCoordinator
-    tables: TableParts
-    ids: SnowflakeSource
+    message_rate: MessageRate
     started_seconds: float
-    load: Load = field(default_factory=Load)
-    answers: AnswersHeld = field(default_factory=AnswersHeld)
-    worker: WorkerReport | None = None
+    admission: Admission = field(default_factory=Admission)
+    held_responses: HeldResponses = field(default_factory=HeldResponses)
+    worker: ReceivedReport | None = None
     stopping: bool = False
     url: str = ""
-    rate_samples: deque[tuple[float, dict[str, int]]] = field(default_factory=deque)
 
     def begin_stop(self) -> None:
-        """Stop taking work that waits: long polls answer with what they have."""
+        """Stop accepting work that waits: long polls answer with what they have."""
         self.stopping = True
-        self.arrivals.wake_all()
-        self.topic.waits.wake_all()
-        # Statements get most of the grace; what is left of it is for telling their callers.
-        patience = self.settings.server.grace_seconds * STATEMENT_GRACE_PART
-        asyncio.get_running_loop().call_later(patience, self.tenants.interrupt)
+        self.topics.waiters.wake_all()
+        self.topics.group_waiters.wake_all()
+        # Statements get most of the grace period; the rest is for answering their clients.
+        seconds = self.settings.server.grace_seconds * STATEMENT_GRACE_PART
+        asyncio.get_running_loop().call_later(seconds, self.lakes.interrupt)
 
     def close(self) -> None:
-        """Finish accepted writes, then let go of the disk; what cannot be closed keeps nothing else open."""
+        """Finish accepted writes, then close everything, even where a part fails to close."""
         with ExitStack() as closing:
-            # The last one is closed first.
-            parts = (self.engine, self.catalog, self.tenants, self.backups, self.tables, self.threads)
+            # In reverse order: the last one is closed first.
+            parts = (self.engine, self.catalog, self.lakes, self.backups, self.tables, self.threads)
             for part in parts:
                 closing.callback(part.close)
-            closing.callback(self.tenants.interrupt)
+            closing.callback(self.lakes.interrupt)
             closing.callback(self.committer.close)
 
-    @property
-    def topics(self) -> TopicDirectory:
-        """The topics of all tenants."""
-        return self.topic.directory
-
-    @property
-    def log(self) -> TopicLog:
-        """The messages of all topics."""
-        return self.topic.log
-
-    @property
-    def publisher(self) -> Publisher:
-        """What stores messages."""
-        return self.topic.publisher
-
-    @property
-    def arrivals(self) -> Arrivals:
-        """Who waits for messages without a group."""
-        return self.topic.arrivals
-
-    @property
-    def live_hub(self) -> LiveHub:
-        """Where changes of tables go to live subscriptions."""
-        return self.tables.hub
-
-    @property
-    def live_source(self) -> LiveSource:
-        """What opens live subscriptions."""
-        return self.tables.live
-
     async def tenant_exists(self, tenant: str) -> bool:
-        """Return whether there is such a tenant."""
+        """True if there is such a tenant."""
         try:
-            await self.threads.catalog(self.catalog.people.get_tenant, tenant)
+            await self.threads.catalog(self.catalog.accounts.get_tenant, tenant)
         except TenantNotFound:
             return False
         return True
@@ -150,7 +112,10 @@ class Running:
     async def audited(
         self, actor: Actor, action: str, subject: str, details: Mapping[str, Any] | None = None
     ) -> AsyncIterator[None]:
-        """Write down who does what before it is done, and how it ended after; a crash between leaves both."""
+        """Record in the audit trail who does what, before the work and with its outcome after it.
+
+        A crash in between leaves the event 'started'.
+        """
         audit = self.catalog.audit
         event = await self.threads.catalog(audit.begin, actor, action, subject, details or {})
         try:
@@ -159,65 +124,50 @@ class Running:
             await self._finish_event(event, "failed", {"error": problem.code})
             raise
         except asyncio.CancelledError:
-            # Cut off by a stop: whether the deed was done is not known here. It stays 'started'.
-            log.warning("audit event %d stays 'started': %s %s was cut off", event, action, subject)
+            # Cancelled by a stop: whether the work was done is not known here.
+            log.warning("audit event stays started event=%d action=%s subject=%s", event, action, subject)
             raise
         await self._finish_event(event, "done", {})
 
     async def _finish_event(
         self, event: int, outcome: Literal["done", "failed"], details: dict[str, Any]
     ) -> None:
-        """Write down how it ended; the deed is done, so a catalog that is away now does not undo it."""
+        """Record the outcome; the work is done, so a catalog that is unavailable now does not undo it."""
         try:
             await self.threads.catalog(self.catalog.audit.finish, event, outcome, details)
         except CatalogUnavailable as problem:
-            log.warning("audit event %d stays 'started', it was %s: %s", event, outcome, problem)
-
-    def count_published(self, tenant: str, count: int) -> None:
-        """Note that messages were published."""
-        self.metrics.count_published(tenant, count)
-
-    def sample_rate(self) -> None:
-        """Note how many messages there are now; called about once a second."""
-        now = self.clock.monotonic_seconds()
-        self.rate_samples.append((now, self.topic.appended.by_tenant(self.topics)))
-        while now - self.rate_samples[0][0] > RATE_WINDOW_SECONDS:
-            self.rate_samples.popleft()
-
-    def messages_per_second(self, tenant: str) -> float:
-        """Return the rate at which messages of a tenant were stored lately."""
-        if len(self.rate_samples) < 2:
-            return 0.0
-        (first_at, first), (last_at, last) = self.rate_samples[0], self.rate_samples[-1]
-        return (last.get(tenant, 0) - first.get(tenant, 0)) / max(last_at - first_at, 1e-9)
+            log.warning(
+                "audit event stays started event=%d outcome=%s error=%r", event, outcome, str(problem)
+            )
 
     def memory_bytes(self) -> int:
-        """Return the memory of this process."""
+        """Return the resident memory of this process."""
         return int(psutil.Process(os.getpid()).memory_info().rss)
 
     def disk_free_bytes(self) -> int:
-        """Return the room left for the home folder."""
+        """Return the free space of the home folder's disk."""
         usage = os.statvfs(self.home.path)
         return usage.f_bavail * usage.f_frsize
 
 
-def open_running(settings: Settings, home: Home, clock: Clock, loop: asyncio.AbstractEventLoop) -> Running:
-    """Open the catalog, the engine and what stands on them; nothing stays open when a step fails."""
+def open_runtime(settings: Settings, home: Home, clock: Clock, loop: asyncio.AbstractEventLoop) -> Runtime:
+    """Open the catalog, the engine and everything on top of them; nothing stays open when a step fails."""
     _refuse_lost_parts(settings, home)
-    catalog = Catalog.open(catalog_place(settings, home), clock, random_bytes=secrets.token_bytes)
+    place = place_of(settings.catalog, home.catalog_path)
+    catalog = Catalog.open(place, clock, random_bytes=secrets.token_bytes)
     try:
-        catalog.people.ensure_admin(home.read_token(), home.home_id)
+        catalog.accounts.ensure_admin(home.read_token(), home.home_id)
         remove_stale_backups(home)
-        running = _open_engine(settings, home, clock, loop, catalog)
+        runtime = _open_engine(settings, home, clock, loop, catalog)
         home.note_parts(frozenset({ENGINE_PART} if settings.catalog.url else {ENGINE_PART, CATALOG_PART}))
-        return running
+        return runtime
     except BaseException:
         catalog.close()
         raise
 
 
 def _refuse_lost_parts(settings: Settings, home: Home) -> None:
-    """Refuse to start on an empty engine or catalog where there was a full one."""
+    """Refuse to start on an empty engine or catalog where there was one with data."""
     lost = [name for name in home.lost_parts() if name != CATALOG_PART or not settings.catalog.url]
     if lost:
         raise HomeUnusable(
@@ -227,8 +177,8 @@ def _refuse_lost_parts(settings: Settings, home: Home) -> None:
         )
 
 
-class _BackupCount:
-    """Counts backups as the desk tells of them."""
+class _BackupMetrics:
+    """Counts backups as the coordinator reports them."""
 
     def __init__(self, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
@@ -246,18 +196,13 @@ class _BackupCount:
         self._metrics.count_backup_failure()
 
 
-def catalog_place(settings: Settings, home: Home) -> CatalogPlace:
-    """Return where the catalog of a home is: where the settings say, else in the home itself."""
-    return place_of(settings.catalog, home.catalog_path)
-
-
 def _open_engine(
     settings: Settings, home: Home, clock: Clock, loop: asyncio.AbstractEventLoop, catalog: Catalog
-) -> Running:
+) -> Runtime:
     storage = settings.storage
     engine = RocksEngine(
         home.engine_path,
-        RocksSettings(
+        EngineOptions(
             block_cache_bytes=storage.block_cache_bytes,
             write_buffer_bytes=storage.write_buffer_bytes,
             free_bytes_min=storage.free_bytes_min,
@@ -277,7 +222,7 @@ def _build(
     clock: Clock,
     loop: asyncio.AbstractEventLoop,
     catalog: Catalog,
-) -> Running:
+) -> Runtime:
     metrics = Metrics(clock.monotonic_seconds)
     start_us = read_high_water_us(engine, clock.now_us())
     ids = SnowflakeSource(clock)
@@ -285,45 +230,46 @@ def _build(
     committer = GroupCommitter(engine, sync=settings.storage.sync_writes)
     committer.watch(clock.monotonic_seconds, metrics.observe_commit)
     try:
-        topic = open_topics(settings, engine, committer, ids, clock, loop)
+        topics = open_topics(settings, engine, committer, ids, clock, loop)
     except BaseException:
         committer.close()
         raise
-    _keep_high_water(committer, start_us)
+    _write_high_water(committer, start_us)
     threads, lakes = Threads(settings.query.statements_max, metrics, clock), TenantLakes(home, settings)
-    ground = Ground(settings, clock, engine, committer, catalog, lakes, ids)
+    storage = StorageContext(settings, clock, engine, committer, catalog, lakes, ids)
     try:
         hub = new_hub(settings, clock, start_us, loop)
-        tables = open_tables(ground, topic, hub, home, secrets.token_bytes, metrics)
+        tables = open_tables(storage, topics, hub, home, secrets.token_bytes, metrics)
     except BaseException:
         committer.close()
         raise
-    counted = _BackupCount(metrics, clock)
-    return Running(
+    backup_metrics = _BackupMetrics(metrics, clock)
+    return Runtime(
         settings=settings,
         home=home,
         clock=clock,
         engine=engine,
         committer=committer,
-        topic=topic,
-        tenants=lakes,
         catalog=catalog,
-        identities=Identities(catalog.tokens, settings.auth, clock, threads.catalog),
+        topics=topics,
+        tables=tables,
+        lakes=lakes,
+        ids=ids,
+        tokens=TokenCache(catalog.tokens, settings.auth, clock, threads.catalog),
         metrics=metrics,
         threads=threads,
-        backups=BackupCoordinator(home, engine, catalog, clock, counted, tables.streams.flush_all),
-        tables=tables,
-        ids=ids,
+        backups=BackupCoordinator(home, engine, catalog, clock, backup_metrics, tables.streams.flush_all),
+        message_rate=MessageRate(clock, topics),
         started_seconds=clock.monotonic_seconds(),
     )
 
 
-def _keep_high_water(committer: GroupCommitter, start_us: int) -> None:
-    """Keep from when on this server gives out ids, before it gives out any.
+def _write_high_water(committer: GroupCommitter, start_us: int) -> None:
+    """Write the high-water mark of ids before this server issues any.
 
-    On a full disk nothing with an id can be written either, so that does not keep it from starting.
+    On a full disk nothing with an id can be written either, so the server starts without it.
     """
     try:
         committer.submit(lambda staging: stage_high_water(staging, start_us)).result()
     except StorageFull as problem:
-        log.warning("the start is not kept: %s", problem)
+        log.warning("high-water mark not written error=%r", str(problem))

@@ -1,4 +1,4 @@
-"""What serves tables: definitions, rows, streams, live subscriptions and the statements over them."""
+"""Everything of a running server that serves tables: definitions, rows, streams, live queries, statements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.paging import Page
+from tidegate.catalog.paging import PageRequest
 from tidegate.errors import TableChanged, TableNotFound
 from tidegate.ingest.row_writer import RowWriter, StreamWriter
 from tidegate.live.hub import LiveHub
@@ -28,15 +28,15 @@ from tidegate.query.live import LiveSource
 from tidegate.query.runner import StatementRunner
 from tidegate.query.scans.system import audit_arrow, jobs_arrow, table_functions
 from tidegate.query.scans.system_topics import topic_functions
-from tidegate.query.statements.ddl import Defining
-from tidegate.query.statements.dml import Writing
-from tidegate.query.statements.row_builder import Sources
-from tidegate.query.statements.select import Selecting
-from tidegate.query.statements.show import Showing
+from tidegate.query.statements.ddl import DdlPlanner
+from tidegate.query.statements.dml import WritePlanner
+from tidegate.query.statements.row_builder import DefaultSources
+from tidegate.query.statements.select import SelectPlanner
+from tidegate.query.statements.show import ShowPlanner
 from tidegate.query.statements.topics import TopicStatements
 from tidegate.query.step import Caller
 from tidegate.server.runtime.tenant_lakes import TenantLakes
-from tidegate.server.runtime.topics import TopicParts
+from tidegate.server.runtime.topics import TopicRuntime
 from tidegate.settings import Settings
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import GroupCommitter, Staging
@@ -50,7 +50,7 @@ from tidegate.telemetry.metrics import Metrics
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Newest events and jobs that a statement sees: more are in the lists of the API.
+# The newest events and jobs that a statement sees; the lists of the API have all of them.
 RECORDS_MAX = 10_000
 RECORDS_PAGE = 1_000
 
@@ -58,8 +58,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ground:
-    """What the parts stand on."""
+class StorageContext:
+    """What tables share with the rest of the server."""
 
     settings: Settings
     clock: Clock
@@ -71,7 +71,7 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class TableParts:
+class TableRuntime:
     """Everything that endpoints use of tables."""
 
     directory: TableDirectory
@@ -80,20 +80,20 @@ class TableParts:
     hub: LiveHub
     runner: StatementRunner
     live: LiveSource
-    defining: Defining
+    defining: DdlPlanner
 
     def stream_tables(self) -> list[Table]:
         """Return the STREAM tables of all tenants."""
         return [table for table in self.directory if table.kind == TableKind.STREAM]
 
     def close(self) -> None:
-        """Write what waits in memory, and let the files go."""
+        """Write what is buffered, and close the files."""
         self.hub.close()
         self.streams.close()
 
 
 class _LiveFollower:
-    """Tells live subscriptions of rows once they are durable."""
+    """Passes rows to live subscriptions once they are durable."""
 
     def __init__(self, hub: LiveHub) -> None:
         self._hub = hub
@@ -102,14 +102,14 @@ class _LiveFollower:
         return self._hub.watches(table.id)
 
     def stage(self, staging: Staging, changes: Changes) -> None:
-        """Add nothing: subscriptions keep nothing on the disk."""
+        """Add nothing: subscriptions have nothing on the disk."""
 
     def durable(self, changes: Changes) -> None:
         self._hub.publish(changes)
 
 
-class _LiveWatchers:
-    """Tells live subscriptions that a table is not what it was."""
+class _LiveTableListener:
+    """Ends live subscriptions of a table that was dropped or altered."""
 
     def __init__(self, hub: LiveHub) -> None:
         self._hub = hub
@@ -128,67 +128,67 @@ def first_seq_at(time_us: int) -> int:
 
 
 def open_tables(
-    ground: Ground,
-    topics: TopicParts,
+    context: StorageContext,
+    topics: TopicRuntime,
     hub: LiveHub,
     home: Home,
     random_bytes: Callable[[int], bytes],
     metrics: Metrics,
-) -> TableParts:
-    """Open the definitions and build what stands on them."""
-    clock, engine, committer = ground.clock, ground.engine, ground.committer
+) -> TableRuntime:
+    """Open everything that serves tables."""
+    clock, engine, committer = context.clock, context.engine, context.committer
     directory = TableDirectory(engine)
     store = TableStore(engine, directory)
-    storage = ground.settings.storage
+    storage = context.settings.storage
     streams = StreamStore(
         home.tenant_streams_path,
         clock,
-        ground.ids,
-        ground.settings.streams,
+        context.ids,
+        context.settings.streams,
         free_bytes_min=storage.free_bytes_min,
     )
-    streams.on_damage = _told_damage(metrics)
+    streams.on_damage = _damage_reporter(metrics)
     metrics.watch_stream_writers(streams.open_writers)
-    sources = Sources(clock, ground.ids, UuidSource(clock, random_bytes))
+    sources = DefaultSources(clock, context.ids, UuidSource(clock, random_bytes))
     follower = _LiveFollower(hub)
 
     def system_rows(caller: Caller) -> Mapping[str, Callable[[], pa.Table]]:
         rows = table_functions(directory, store, streams, caller.tenant)
         fed = topic_functions(topics, directory, caller.tenant)
-        return {**rows, **fed, **_records(ground.catalog, caller)}
+        return {**rows, **fed, **_records(context.catalog, caller)}
 
-    selecting = Selecting(directory, store, streams, engine, ground.lakes.query, system_rows, sources)
+    selecting = SelectPlanner(directory, store, streams, engine, context.lakes.query, system_rows, sources)
     topics.router.prepare(directory)
     rows = RowWriter(store, [topics.router, follower])
     appends = StreamWriter(streams, [follower], metrics.count_stream_append)
-    writing = Writing(directory, rows, appends, selecting, committer, sources)
+    writing = WritePlanner(directory, rows, appends, selecting, committer, sources)
     statements = TopicStatements(
         topics, directory, metrics.count_published, lambda table: store.counts(table).rows
     )
-    watchers = _LiveWatchers(hub)
-    defining = Defining(directory, streams, committer, sources, watchers, statements.stage_drop_routes)
-    showing = Showing(directory, _lake_names(ground.lakes))
+    watchers = _LiveTableListener(hub)
+    defining = DdlPlanner(directory, streams, committer, sources, watchers, statements.stage_drop_routes)
+    showing = ShowPlanner(directory, _lake_names(context.lakes))
     runner = StatementRunner(defining, showing, writing, selecting, statements)
     live = LiveSource(runner, directory, store, streams, engine, committer, hub.begin)
     committer.when_reopened(directory.reload)
     committer.when_reopened(hub.forget_all)
     _forget_dropped_streams(directory, streams, home)
-    return TableParts(directory, store, streams, hub, runner, live, defining)
+    return TableRuntime(directory, store, streams, hub, runner, live, defining)
 
 
 def _forget_dropped_streams(directory: TableDirectory, streams: StreamStore, home: Home) -> None:
-    """Take away the folders of streams that were dropped right before a crash."""
+    """Remove the folders of streams that were dropped right before a crash."""
     for tenant in home.stream_tenants():
         mine = [table for table in directory.of(tenant) if table.kind == TableKind.STREAM]
         streams.drop_others(tenant, mine)
 
 
-def _told_damage(metrics: Metrics) -> Callable[[Damage], None]:
-    def told(damage: Damage) -> None:
+def _damage_reporter(metrics: Metrics) -> Callable[[Damage], None]:
+    def report(damage: Damage) -> None:
         metrics.count_corrupt_frame()
-        log.error("damaged frame in %s at byte %d: %s", damage.file, damage.position, damage.reason)
+        log.error("damaged frame file=%s position=%d reason=%s", damage.file, damage.position, damage.reason)
 
-    return told
+    return report
 
 
 def _lake_names(lakes: TenantLakes) -> Callable[[str], Sequence[str]]:
@@ -196,7 +196,7 @@ def _lake_names(lakes: TenantLakes) -> Callable[[str], Sequence[str]]:
 
 
 def _records(catalog: Catalog, caller: Caller) -> dict[str, Callable[[], pa.Table]]:
-    """Return the tables of the catalog; the caller's role is looked at when one is read."""
+    """Return the tables of the catalog; the caller's role is checked when one is read."""
 
     def audit() -> pa.Table:
         caller.check(Operation.AUDIT_LIST)
@@ -209,11 +209,11 @@ def _records(catalog: Catalog, caller: Caller) -> dict[str, Callable[[], pa.Tabl
     return {"audit": audit, "jobs": jobs}
 
 
-def _newest(listed: Callable[[Page], Any]) -> list[Any]:
+def _newest(listed: Callable[[PageRequest], Any]) -> list[Any]:
     found: list[Any] = []
     after: str | None = None
     while len(found) < RECORDS_MAX:
-        page = listed(Page(after, RECORDS_PAGE))
+        page = listed(PageRequest(after, RECORDS_PAGE))
         found.extend(page.rows)
         after = page.next
         if after is None:
@@ -222,5 +222,5 @@ def _newest(listed: Callable[[Page], Any]) -> list[Any]:
 
 
 def new_hub(settings: Settings, clock: Clock, start_us: int, loop: asyncio.AbstractEventLoop) -> LiveHub:
-    """Return the hub of a server that starts at a time."""
+    """Return the live hub of a server that starts at a time."""
     return LiveHub(settings.live, clock, first_seq_at(start_us), loop)

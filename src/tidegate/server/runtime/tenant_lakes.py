@@ -1,4 +1,4 @@
-"""What each tenant has in the lake: its own folder, and SQL that sees nothing but that folder."""
+"""The lake of each tenant: its own folder, and SQL that sees that folder alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.storage.lake.tables import Lake
 
 
 class TenantLakes:
-    """Lakes by tenant, opened when they are first asked for; any thread may ask."""
+    """Lakes by tenant, opened at their first use; any thread."""
 
     def __init__(self, home: Home, settings: Settings) -> None:
         self._home = home
@@ -22,23 +22,23 @@ class TenantLakes:
 
     def lake(self, tenant: str) -> Lake:
         """Return the Delta tables of a tenant."""
-        return self._opened(tenant)[0]
+        return self._open_lake(tenant)[0]
 
     def query(self, tenant: str) -> LakeQuery:
         """Return SQL over the Delta tables of a tenant."""
-        return self._opened(tenant)[1]
+        return self._open_lake(tenant)[1]
 
     def interrupt(self) -> None:
-        """Stop every statement that runs."""
+        """Interrupt every running statement."""
         for _, query in list(self._open.values()):
             query.interrupt()
 
     def close(self) -> None:
-        """Release the databases."""
+        """Close the databases."""
         for _, query in self._open.values():
             query.close()
 
-    def _opened(self, tenant: str) -> tuple[Lake, LakeQuery]:
+    def _open_lake(self, tenant: str) -> tuple[Lake, LakeQuery]:
         with self._lock:
             if tenant not in self._open:
                 lake = Lake(self._home.tenant_lake_path(tenant))

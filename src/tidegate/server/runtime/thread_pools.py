@@ -1,4 +1,4 @@
-"""Threads: where blocking work runs, apart by kind, so that a slow kind never holds up another."""
+"""The thread pools for blocking work, one for each kind, so that a slow kind never delays another."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tidegate.model.clock import Clock
 from tidegate.query.duckdb.session import Stopper
 from tidegate.telemetry.metrics import Metrics, StatementTurn
 
-# Reads are short and mostly wait for Python's lock: more threads would only take turns.
+# Reads are short and mostly wait for the GIL: more threads would not help.
 READ_THREADS = 8
-# Catalog calls mostly wait for a database; SQLite takes one writer at a time.
+# Catalog calls mostly wait for a database; SQLite has one writer at a time.
 CATALOG_THREADS = 8
-# Flushing must not wait for a long removal of files, nor that for the filling of an index.
+# Flushing must not wait for a long removal of files, nor that for the build of an index.
 UPKEEP_THREADS = 3
-# Statements that wait for their turn, for each that may run; more would wait longer than callers do.
+# Queued statements for each that may run; more would wait longer than clients do.
 STATEMENTS_WAITING_PER_THREAD = 16
-# What a caller who finds too many waiting is asked to wait.
+# Retry-After where too many statements are queued.
 RETRY_SECONDS = 2
 
 T = TypeVar("T")
 
 
 class Threads:
-    """Thread pools for reads, statements and the catalog."""
+    """Thread pools for reads, statements, the catalog and background work."""
 
     def __init__(self, statements_max: int, metrics: Metrics, clock: Clock) -> None:
         self._metrics = metrics
@@ -41,21 +41,21 @@ class Threads:
         self._statements = ThreadPoolExecutor(statements_max, "tidegate-sql")
         self._upkeep = ThreadPoolExecutor(UPKEEP_THREADS, "tidegate-upkeep")
         self._statements_max = statements_max
-        self._statements_here = 0
+        self._statement_count = 0
 
     async def read(self, call: Callable[..., T], *arguments: Any) -> T:
         """Run a short read of the engine or of a file."""
         return await _run_in(self._reads, call, *arguments)
 
     async def upkeep(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Run what the server does by itself; requests never wait behind it."""
+        """Run background work; requests never wait behind it."""
         return await _run_in(self._upkeep, call, *arguments)
 
     async def catalog(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Run a call of the catalog, and note how long it took and whether its database answered."""
-        return await _run_in(self._catalog, self._asked, call, arguments)
+        """Run a call of the catalog, and record its duration and whether the database answered."""
+        return await _run_in(self._catalog, self._observe_call, call, arguments)
 
-    def _asked(self, call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
+    def _observe_call(self, call: Callable[..., T], arguments: tuple[Any, ...]) -> T:
         began, answered = self._clock.monotonic_seconds(), True
         try:
             return call(*arguments)
@@ -66,26 +66,29 @@ class Threads:
             self._metrics.observe_catalog(self._clock.monotonic_seconds() - began, answered=answered)
 
     async def statement(self, call: Callable[..., T], *arguments: Any) -> T:
-        """Run a statement when its turn has come; refuse where too many wait already."""
-        with self._place() as turn:
+        """Run a statement; raise TooManyRequests where too many are queued already."""
+        with self._queue_slot() as turn:
             return await _run_in(self._statements, turn.run, call, *arguments)
 
     async def statement_for(
-        self, left: Callable[[], Coroutine[Any, Any, None]], call: Callable[..., T], *arguments: Any
+        self,
+        wait_disconnect: Callable[[], Coroutine[Any, Any, None]],
+        call: Callable[..., T],
+        *arguments: Any,
     ) -> T:
-        """Run a statement as `statement` does, as long as its caller is there: `left` returns when not.
+        """Run a statement as `statement` does, until `wait_disconnect` returns because the client is gone.
 
-        Raises ClientDisconnect for a statement that was dropped or broken off. What only writes by now goes
-        on to its end, and is given as if the caller were there.
+        Raises ClientDisconnect for a statement that was dropped or interrupted. One that only writes by then
+        goes on to its end, and its result is returned as if the client were there.
         """
         stopper, gone = Stopper(), NotReady(reason="nobody waits for this statement")
         context = contextvars.copy_context()
         context.run(stopper.enter)
-        with self._place() as turn:
+        with self._queue_slot() as turn:
             queued = self._statements.submit(context.run, turn.run, call, *arguments)
-            work, leaving = asyncio.wrap_future(queued), asyncio.ensure_future(left())
+            work, disconnected = asyncio.wrap_future(queued), asyncio.ensure_future(wait_disconnect())
             try:
-                await asyncio.wait((work, leaving), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((work, disconnected), return_when=asyncio.FIRST_COMPLETED)
                 if not work.done():
                     if queued.cancel():
                         raise ClientDisconnect
@@ -96,31 +99,31 @@ class Threads:
                     raise
                 raise ClientDisconnect from problem
             finally:
-                leaving.cancel()
-                # Also where this task is cancelled: nobody takes the answer any more.
+                disconnected.cancel()
+                # Also where this task is cancelled: nobody waits for the result any more.
                 stopper.stop(gone)
                 work.cancel()
 
     @contextmanager
-    def _place(self) -> Iterator[StatementTurn]:
-        """Take a place among the statements that run and wait."""
+    def _queue_slot(self) -> Iterator[StatementTurn]:
+        """Count a statement while it is queued or runs."""
         most = self._statements_max * (1 + STATEMENTS_WAITING_PER_THREAD)
-        if self._statements_here >= most:
+        if self._statement_count >= most:
             raise TooManyRequests(
                 what="statements wait already",
                 limit=most,
                 setting="query.statements_max",
                 retry_after_seconds=RETRY_SECONDS,
             )
-        self._statements_here += 1
+        self._statement_count += 1
         try:
             with self._metrics.statement() as turn:
                 yield turn
         finally:
-            self._statements_here -= 1
+            self._statement_count -= 1
 
     def close(self) -> None:
-        """Wait for what runs."""
+        """Wait for running work."""
         self._reads.shutdown()
         self._statements.shutdown()
         self._upkeep.shutdown()
@@ -128,6 +131,6 @@ class Threads:
 
 
 def _run_in(pool: ThreadPoolExecutor, call: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-    """Run a call in a pool as part of the request that asks for it, so that its log lines carry the id."""
+    """Run a call in a pool, in the context of the request, so that its log lines have the request's id."""
     context = contextvars.copy_context()
     return asyncio.get_running_loop().run_in_executor(pool, lambda: context.run(call, *arguments))

@@ -1,13 +1,13 @@
-"""What serves topics: definitions, the log, consumer groups, routes from tables, and who waits.
+"""Everything of a running server that serves topics: definitions, logs, consumer groups, routes, waiters.
 
-What topics took since the server started: worked out from their counters when somebody asks.
+Messages appended since the start are not counted one by one: they follow from the partitions' counters.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from tidegate.ingest.change_feed import TopicRouter
 from tidegate.ingest.publish import Publisher
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource
-from tidegate.server.runtime.waiters import Arrivals, GroupWaits
+from tidegate.server.runtime.waiters import GroupWaiters, TopicWaiters
 from tidegate.settings import Settings
 from tidegate.storage.engine import Engine
 from tidegate.storage.group_commit import GroupCommitter, Staging
@@ -28,9 +28,12 @@ from tidegate.topics.log.log import TopicLog
 from tidegate.topics.payload_schemas import PayloadSchemas
 from tidegate.topics.routes import RouteDirectory
 
+# Rates are taken over this window: long enough to be steady, short enough to show a stop.
+RATE_WINDOW_SECONDS = 5.0
 
-class Appended:
-    """Adds up how far partitions went; what a deleted topic took stays counted. Threads: any."""
+
+class AppendTotals:
+    """Messages and bytes appended since the start; those of deleted topics stay counted. Any thread."""
 
     def __init__(self, log: TopicLog, topics: Iterable[Topic]) -> None:
         self._log = log
@@ -38,24 +41,24 @@ class Appended:
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
         self._messages: Counter[str] = Counter()
         self._size_bytes = 0
-        self._look(topics)
-        # What was there at the start was taken before.
+        self._update(topics)
+        # What was there at the start does not count.
         self._messages.clear()
         self._size_bytes = 0
 
     def totals(self, topics: Iterable[Topic]) -> tuple[int, int]:
-        """Return the messages and the bytes of all tenants."""
+        """Return the number of messages and of bytes of all tenants."""
         with self._lock:
-            self._look(topics)
+            self._update(topics)
             return self._messages.total(), self._size_bytes
 
     def by_tenant(self, topics: Iterable[Topic]) -> dict[str, int]:
-        """Return the messages of each tenant."""
+        """Return the number of messages of each tenant."""
         with self._lock:
-            self._look(topics)
+            self._update(topics)
             return dict(self._messages)
 
-    def _look(self, topics: Iterable[Topic]) -> None:
+    def _update(self, topics: Iterable[Topic]) -> None:
         for topic in topics:
             for number in range(topic.partitions):
                 held = self._log.counters(topic, number)
@@ -68,7 +71,7 @@ class Appended:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicParts:
+class TopicRuntime:
     """Everything that endpoints and statements use of topics."""
 
     directory: TopicDirectory
@@ -78,10 +81,10 @@ class TopicParts:
     schemas: PayloadSchemas
     router: TopicRouter
     publisher: Publisher
-    arrivals: Arrivals
-    waits: GroupWaits
-    appended: Appended
-    parts: BatchParts
+    waiters: TopicWaiters
+    group_waiters: GroupWaiters
+    append_totals: AppendTotals
+    batches: BatchParts
     dedup: DedupKeys
     committer: GroupCommitter
     clock: Clock
@@ -90,7 +93,7 @@ class TopicParts:
     def stage_change(
         self, staging: Staging, topic: Topic, partitions: int | None, retention: Retention | None
     ) -> Topic:
-        """Change a topic; its groups begin at the beginning of partitions that are added."""
+        """Change a topic; its groups start at the beginning of partitions that are added."""
         changed = self.directory.stage_change(staging, topic, partitions=partitions, retention=retention)
         staging.close_group()  # the next change has to see this one
         if changed.partitions > topic.partitions:
@@ -105,16 +108,16 @@ class TopicParts:
         return topic
 
     def forget(self, topic: Topic) -> None:
-        """Drop what is remembered of a topic that is gone, and wake who waits for it; from any thread."""
+        """Drop everything cached about a deleted topic and wake its waiters; any thread."""
         self.log.forget(topic)
         self.groups.forget(topic)
         self.schemas.forget(topic.id)
         self.dedup.forget(topic)
-        self.arrivals.notify(topic)
-        self.waits.notify_everyone(topic.id)
+        self.waiters.notify(topic)
+        self.group_waiters.notify_everyone(topic.id)
 
     def stage_clear(self, staging: Staging, topic: Topic) -> int:
-        """Remove all messages of a topic that are durable now, and its dedup keys; give how many messages."""
+        """Remove all durable messages of a topic and its dedup keys; return the number of messages."""
         cleared = sum(
             self.log.stage_trim(staging, topic, number, self.log.counters(topic, number).end)
             for number in range(topic.partitions)
@@ -124,6 +127,29 @@ class TopicParts:
         return cleared
 
 
+class MessageRate:
+    """Messages per second of each tenant, over a short window. Belongs to the event loop."""
+
+    def __init__(self, clock: Clock, topics: TopicRuntime) -> None:
+        self._clock = clock
+        self._topics = topics
+        self._samples: deque[tuple[float, dict[str, int]]] = deque()
+
+    def sample(self) -> None:
+        """Record the number of messages now; called about once a second."""
+        now = self._clock.monotonic_seconds()
+        self._samples.append((now, self._topics.append_totals.by_tenant(self._topics.directory)))
+        while now - self._samples[0][0] > RATE_WINDOW_SECONDS:
+            self._samples.popleft()
+
+    def per_second(self, tenant: str) -> float:
+        """Return the rate at which messages of a tenant were stored lately."""
+        if len(self._samples) < 2:
+            return 0.0
+        (first_at, first), (last_at, last) = self._samples[0], self._samples[-1]
+        return (last.get(tenant, 0) - first.get(tenant, 0)) / max(last_at - first_at, 1e-9)
+
+
 def open_topics(
     settings: Settings,
     engine: Engine,
@@ -131,13 +157,13 @@ def open_topics(
     ids: SnowflakeSource,
     clock: Clock,
     loop: asyncio.AbstractEventLoop,
-) -> TopicParts:
-    """Open the definitions and build what stands on them; ids given out later are above all in the logs."""
-    arrivals, waits = Arrivals(loop), GroupWaits(loop)
+) -> TopicRuntime:
+    """Open everything that serves topics; ids issued later are above all ids in the logs."""
+    waiters, group_waiters = TopicWaiters(loop), GroupWaiters(loop)
 
     def arrived(topic: Topic) -> None:
-        arrivals.notify(topic)
-        waits.notify(topic.id)
+        waiters.notify(topic)
+        group_waiters.notify(topic.id)
 
     directory = TopicDirectory(engine, settings.topics.partitions_max)
     schemas, routes = PayloadSchemas(engine), RouteDirectory(engine)
@@ -151,14 +177,14 @@ def open_topics(
         ids,
         clock,
         GroupLimits.from_settings(settings.topics),
-        lambda topic, group: waits.notify(topic.id, group),
+        lambda topic, group: group_waiters.notify(topic.id, group),
     )
     dedup = DedupKeys(clock)
-    # What is kept in memory may be ahead of the disk after a failed write.
+    # After a failed write the memory may be ahead of the disk.
     for reload in (directory.reload, log.reload, schemas.reload, routes.reload, groups.reload):
         committer.when_reopened(reload)
     committer.when_failed(groups.reload)
-    return TopicParts(
+    return TopicRuntime(
         directory=directory,
         log=log,
         groups=groups,
@@ -166,10 +192,10 @@ def open_topics(
         schemas=schemas,
         router=TopicRouter(routes, schemas, directory, log, clock),
         publisher=Publisher(committer, log, dedup),
-        arrivals=arrivals,
-        waits=waits,
-        appended=Appended(log, directory),
-        parts=BatchParts(engine, log, ids, clock, dedup),
+        waiters=waiters,
+        group_waiters=group_waiters,
+        append_totals=AppendTotals(log, directory),
+        batches=BatchParts(engine, log, ids, clock, dedup),
         dedup=dedup,
         committer=committer,
         clock=clock,

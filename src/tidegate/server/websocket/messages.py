@@ -1,6 +1,6 @@
-"""What clients say on a live socket: takes a text, gives one of four messages or says what is wrong.
+"""The messages of clients on a live socket, and the pages of a snapshot as messages to them.
 
-Pages of a snapshot as messages; blocking, and away from the event loop.
+Reading pages blocks, and must not run on the event loop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from tidegate.errors import RequestInvalid, RequestMalformed
 from tidegate.live.hub import SEQ_MAX
-from tidegate.live.wire import RowWriter, snapshot_messages
+from tidegate.live.wire import RowEncoder, snapshot_messages
 from tidegate.model.tables import Row
 from tidegate.server.http.request import decode_json
 
@@ -25,7 +25,7 @@ _KINDS = ("subscribe", "unsubscribe", "auth", "ping")
 
 
 class Subscribe(msgspec.Struct, forbid_unknown_fields=True, rename="camel", tag="subscribe"):
-    """Begin to follow a SELECT, from now on or from behind a change that was seen."""
+    """Subscribe to a SELECT, from now on or after a change that was received before."""
 
     id: str
     sql: str
@@ -34,20 +34,20 @@ class Subscribe(msgspec.Struct, forbid_unknown_fields=True, rename="camel", tag=
 
 
 class Unsubscribe(msgspec.Struct, forbid_unknown_fields=True, tag="unsubscribe"):
-    """Follow it no more."""
+    """End a subscription."""
 
     id: str
 
 
 class Auth(msgspec.Struct, forbid_unknown_fields=True, tag="auth"):
-    """Return who connects; the first message, where no header says it."""
+    """The token; the first message of a client without one in its headers."""
 
     token: str
     tenant: str = ""
 
 
 class Ping(msgspec.Struct, forbid_unknown_fields=True, tag="ping"):
-    """Ask for a sign of life, where a client cannot send pings of the protocol, as in a browser."""
+    """A ping for clients that cannot send those of the protocol, such as browsers."""
 
 
 class _Named(msgspec.Struct):
@@ -61,7 +61,7 @@ _named = msgspec.json.Decoder(_Named)
 
 
 class MessageRefused(Exception):
-    """A message that cannot be read; `problem` says why, `id` which subscription it names, if any."""
+    """A message that is not valid: the error, and the id of the subscription in it, if any."""
 
     def __init__(self, problem: RequestInvalid | RequestMalformed, subscription_id: str | None) -> None:
         super().__init__(str(problem))
@@ -70,7 +70,7 @@ class MessageRefused(Exception):
 
 
 def read_message(text: str | None) -> ClientMessage:
-    """Return the message in a text frame; None stands for a frame of bytes."""
+    """Return the message in a text frame; `text` is None for a binary frame."""
     if text is None:
         reason = "Messages are text, and this one is binary."
         raise MessageRefused(RequestInvalid(reason=reason, hint="Send JSON in text frames."), None)
@@ -99,7 +99,7 @@ def _check(message: Subscribe) -> None:
 
 
 def _id_in(text: str) -> str | None:
-    """Return the id of a message that is otherwise wrong, so that its sender knows which it was."""
+    """Return the id in an invalid message, so that its sender knows which one it was."""
     try:
         found = _named.decode(text.encode()).id
     except (msgspec.DecodeError, RecursionError):
@@ -108,9 +108,9 @@ def _id_in(text: str) -> str | None:
 
 
 class SnapshotPages:
-    """Reads one page ahead, so that the last message of a snapshot says that it is the last."""
+    """The pages of a snapshot; reads one page ahead, so that the last message is marked as the last."""
 
-    def __init__(self, subscription_id: str, writer: RowWriter, reader: SnapshotReader) -> None:
+    def __init__(self, subscription_id: str, writer: RowEncoder, reader: SnapshotReader) -> None:
         self._id = subscription_id
         self._writer = writer
         self._seq = reader.seq
