@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidegate.cli.console.status_feed import History
+from tidegate.cli.console.status_feed import CounterHistory
 from tidegate.cli.console.view import Picture
 
 
@@ -61,9 +61,9 @@ def status(seconds: int = 0, *, topics: int = 1, worker: bool = True) -> dict[st
     }
 
 
-def history(seconds: int, *, topics: int = 1) -> History:
+def history(seconds: int, *, topics: int = 1) -> CounterHistory:
     """Return a history of one sample a second."""
-    kept = History()
+    kept = CounterHistory()
     for second in range(seconds):
         kept.add(status(second, topics=topics), float(second))
     return kept

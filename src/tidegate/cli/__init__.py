@@ -1,7 +1,13 @@
-"""The command line: takes words and lines, gives tables for people or JSON for machines, keeps nothing.
+"""The command line: takes arguments, gives tables for people or JSON for machines, keeps nothing.
 
-One file per noun (`topic`, `pipeline`, `sql`, `status`, `serve`, `worker`, `up`). `invocation` is what every
-command shares, `show` turns values into text, `view` draws the console view, `supervisor` keeps the children
-of `up` alive, `advice` fits hints to the command line. Heavy modules are imported inside the commands, so
-that `tidegate --help` is quick.
+    commands      one module for each noun (`topic`, `pipeline`, `sql`, `status`, `serve`, `worker`, `up` …)
+    invocation    what every command shares: --home, --json, --tenant, the client, the answer
+    hints         errors with what to type next
+    output        values as text, tables, errors
+    checks        the checks of `tidegate doctor`
+    console       the live view of `up` and `status --watch`
+    supervision   the child processes of `up`
+    demo          the demo of `up --demo`
+
+Heavy modules are imported inside the commands, so that `tidegate --help` is quick.
 """

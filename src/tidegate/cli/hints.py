@@ -1,7 +1,4 @@
-"""Hints for the command line: takes an error and the home that was asked, gives it with what to type next.
-
-Names that were meant: takes an error about a name that is not there, adds the nearest one that is.
-"""
+"""Hints for the command line: what to type next after an error, and the nearest name after a wrong one."""
 
 from __future__ import annotations
 
@@ -38,20 +35,20 @@ LAYOUT_FILE = "layout.json"
 
 
 class UsageRefused(typer.TyperException):
-    """The words parse, and yet the command cannot be meant like this."""
+    """A usage error that the parser does not see."""
 
     exit_code = EXIT_USAGE
-    ctx: typer.Context | None = None  # whose --help tells more; the command that is run sets it
+    ctx: typer.Context | None = None  # for the hint to its --help; set by the command that runs
 
 
 def advised(error: TidegateError, home_path: Path, *, elsewhere: bool) -> TidegateError:
-    """Return the same error with a hint that speaks of commands and flags, or as it is."""
+    """Return the error with a hint that names commands and flags, or as it is."""
     if isinstance(error, HomeLocked):
         return _with_hint(error, _locked_hint(int(error.values.get("pid") or 0)) or error.hint)
     if isinstance(error, ServerNotRunning) and error.hint == ServerNotRunning.default_hint:
         return _with_hint(error, _not_running_hint(home_path, elsewhere=elsewhere))
     if isinstance(error, PortInUse) and "MAKELEVEL" in os.environ and "--demo" in sys.argv:
-        # That is 'make run', and a recipe takes no flags of ours.
+        # That is 'make run': a recipe takes no flags.
         other = error.values.get("other")
         return _with_hint(
             error, f"Stop what uses it, or take another: TIDEGATE_SERVER_PORT={other} make run."
@@ -64,15 +61,15 @@ def advised(error: TidegateError, home_path: Path, *, elsewhere: bool) -> Tidega
 
 
 def running_holder(home: Home, kind: LockKind) -> HomeLocked | None:
-    """Return the refusal that a second server or worker would get in this home, or None where none runs.
+    """Return the error that a second server or worker would get in this home; None where none runs.
 
-    The lock is tried only where its file names a living program: a free lock is never held, not even for a
-    moment, while a supervisor may be about to start its child.
+    The lock is tried only where its file names a living process: a free lock is never taken, not even for a
+    moment, since a supervisor may be about to start its child.
     """
     from tidegate.storage.home.locks import lock_path, running_pid
 
     if running_pid(lock_path(home.path, kind)) is None:
-        return None  # nobody, or one that is on its way out and is waited for
+        return None  # none runs, or one that is stopping
     try:
         home.lock(kind, wait_seconds=0).release()
     except HomeLocked as refusal:
@@ -81,7 +78,7 @@ def running_holder(home: Home, kind: LockKind) -> HomeLocked | None:
 
 
 def leave_stdout() -> None:
-    """Write no more to a pipe that nobody reads, not even when the interpreter leaves."""
+    """Discard further output to a pipe that nobody reads, also that of the interpreter's exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
@@ -93,9 +90,11 @@ def _with_hint(error: TidegateError, hint: str) -> TidegateError:
 
 def _damaged_hint(home_path: Path) -> str:
     hint = "Restore the newest backup into an empty home: tidegate restore FILE --home DIR."
-    kept = home_path / "kept"
-    if kept.is_dir() and any(kept.iterdir()):
-        hint += f" Or go back to a copy from before an upgrade, in {kept}: docs/operate/upgrade.md tells how."
+    copies = home_path / "kept"
+    if copies.is_dir() and any(copies.iterdir()):
+        hint += (
+            f" Or go back to a copy from before an upgrade, in {copies}: docs/operate/upgrade.md tells how."
+        )
     return hint
 
 
@@ -111,14 +110,14 @@ def _not_running_hint(home_path: Path, *, elsewhere: bool) -> str:
 
 
 def _locked_hint(pid: int) -> str:
-    """Name the `tidegate up` above a child: a child that is killed is started again."""
+    """Return the hint to stop the `tidegate up` above a child: a child that is killed is started again."""
     import psutil
 
     try:
         parent = psutil.Process(pid).parent()
         words = parent.cmdline() if parent is not None else []
     except (psutil.Error, ValueError):
-        return ""  # gone meanwhile, or another user's: the plain hint stands
+        return ""  # gone meanwhile, or another user's: the default hint is used
     if parent is None or "up" not in words or not any("tidegate" in word for word in words):
         return ""
     return (
@@ -127,9 +126,9 @@ def _locked_hint(pid: int) -> str:
     )
 
 
-DEAD_SUFFIX = ".dead"  # the first message of a topic that nobody can work on makes the topic of this name
+DEAD_SUFFIX = ".dead"  # of the topic of dead letters, which the first one creates
 
-# By kind of error: the value that holds the name, and who lists the names that are there.
+# For each error: the value with the name, and the list of existing names.
 Lister = Callable[["Client"], Iterable[Mapping[str, Any]]]
 LISTERS: Mapping[type[TidegateError], tuple[str, Lister]] = {
     TopicNotFound: ("topic", lambda client: client.topics.list()),
@@ -140,27 +139,27 @@ LISTERS: Mapping[type[TidegateError], tuple[str, Lister]] = {
 
 
 def with_near_name(error: TidegateError, call: Invocation) -> TidegateError:
-    """Return the error with the nearest name in its hint, or as it is where none is near or may be seen."""
+    """Return the error with the nearest name in its hint, or as it is where none is near or visible."""
     kind = type(error)
     if kind not in LISTERS:
         return error
     value, lister = LISTERS[kind]
-    wanted = str(error.values.get(value, ""))
-    # A tenant that is not there cannot be asked in.
-    asker = call.without_tenant() if kind is TenantNotFound else call
+    name = str(error.values.get(value, ""))
+    # The list cannot be read in a tenant that does not exist.
+    context = call.without_tenant() if kind is TenantNotFound else call
     try:
-        with asker.client() as client:
+        with context.client() as client:
             names = [str(entry["name"]) for entry in lister(client)]
     except TidegateError:
-        names = []  # not allowed to list them, or no server: the error stands as it is
+        names = []  # no permission to list them, or no server: the error is returned as it is
     if kind is PipelineNotFound and not call.elsewhere:
-        from tidegate.cli.installed_pipelines import kept_names
+        from tidegate.cli.installed_pipelines import pipeline_names
 
-        names += kept_names(call.home_path)
-    origin = wanted.removesuffix(DEAD_SUFFIX)
-    if kind is TopicNotFound and origin != wanted and origin in names:
+        names += pipeline_names(call.home_path)
+    origin = name.removesuffix(DEAD_SUFFIX)
+    if kind is TopicNotFound and origin != name and origin in names:
         return kind(hint=f"No message of {origin} has failed for good yet.", **error.values)
-    near = get_close_matches(wanted, names, n=1)
+    near = get_close_matches(name, names, n=1)
     if not near:
         return error
     return kind(hint=f"Did you mean '{near[0]}'? {error.hint}", **error.values)

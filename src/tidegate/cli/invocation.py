@@ -1,7 +1,4 @@
-"""What every command is called with: takes --home, --json, --tenant, gives home, settings and an answer.
-
-Help as people read it: takes the commands that Typer builds, gives flags without a type behind them.
-"""
+"""The context of one call of a command: --home, --json and --tenant, the client, and the answer it prints."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     from tidegate.settings import Settings
     from tidegate.storage.home.home import Home
 
-# Output that goes into a file or a pipe is never cut: rows are as wide as they are.
+# Output into a file or a pipe is never cut.
 PIPE_WIDTH_COLUMNS = 10_000
 TOKEN_BYTES = 32
 RETRY_SECONDS = 1.0
@@ -57,7 +54,7 @@ TenantOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """One call of a command: where its home is and who reads its answer."""
+    """One call of a command: its home, its tenant, and the form of its answer."""
 
     named_home: Path | None
     as_json: bool
@@ -70,12 +67,12 @@ class Invocation:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether commands ask a server that TIDEGATE_URL names, whose home may be on another machine."""
+        """True if commands call the server that TIDEGATE_URL names, whose home may be on another machine."""
         return self.named_home is None and bool(os.environ.get("TIDEGATE_URL"))
 
     @property
     def tenant_flag(self) -> str:
-        """The flag with which another command acts in the same tenant; nothing where none is named."""
+        """The flag with which another command acts in the same tenant; "" where none is named."""
         return f" --tenant {self.tenant}" if self.tenant else ""
 
     def without_tenant(self) -> Invocation:
@@ -83,23 +80,23 @@ class Invocation:
         return Invocation(self.named_home, self.as_json)
 
     def advise(self, error: TidegateError) -> TidegateError:
-        """Return an error with the hint that fits the command line."""
+        """Return the error with a hint for the command line."""
         return advised(error, self.home_path, elsewhere=self.elsewhere)
 
     def settings(self, flags: Mapping[str, object] | None = None) -> Settings:
-        """Read the settings of this home, the environment and the flags."""
+        """Return the settings of this home, the environment and the flags."""
         from tidegate.settings import load_settings
 
         return load_settings(self.home_path, os.environ, flags or {})
 
     def open_home(self) -> Home:
-        """Open the home, or make it."""
+        """Return the home; create it where there is none."""
         from tidegate.storage.home.home import Home
 
         return Home.open(self.home_path, lambda: secrets.token_urlsafe(TOKEN_BYTES))
 
     def existing_home(self) -> Home:
-        """Open the home, which must be there."""
+        """Return the home; raise HomeUnusable where there is none."""
         from tidegate.storage.home.home import Home
 
         return Home.existing(self.home_path)
@@ -109,17 +106,16 @@ class Invocation:
         import tidegate
 
         home = None if self.elsewhere else self.home_path
-        # Whoever sets a token means to act with it, never as the administrator whose token the home has.
+        # A token that is set replaces the token of the home, which is the administrator's.
         token = os.environ.get("TIDEGATE_TOKEN") or None if self.named_home is None else None
-        # A person waits: a server that is gone is said soon.
+        # A person waits: that a server is gone is reported soon.
         return tidegate.connect(home=home, token=token, tenant=self.tenant, retry_seconds=RETRY_SECONDS)
 
     @contextmanager
     def client(self) -> Iterator[Client]:
-        """Connect to the server for as long as the block runs.
+        """Yield a client of the server of this home, or of the one that TIDEGATE_URL names.
 
-        It is the server of this home, or the one that TIDEGATE_URL names; TIDEGATE_TOKEN is used with either.
-        With --home neither variable counts.
+        TIDEGATE_TOKEN is used with either. With --home neither variable counts.
         """
         client = self.connect()
         try:
@@ -128,30 +124,30 @@ class Invocation:
             client.close()
 
     def need_someone_to_ask(self, what: str) -> None:
-        """Refuse where no question can be asked: without a terminal, and with --json."""
+        """Raise UsageRefused where no question can be asked: without a terminal, and with --json."""
         if self.as_json or not sys.stdin.isatty() or not console().is_terminal:
             raise UsageRefused(f"Nobody can be asked {what}")
 
     def answer(self, value: Any, shown: Callable[[], RenderableType]) -> None:
-        """Print `value` as JSON, or what `shown` builds for people."""
+        """Print `value` as JSON, or what `shown` returns for people."""
         if self.as_json:
             self.line(value)
         else:
             console().print(shown())
 
     def line(self, value: Any) -> None:
-        """Print one value as one line of JSON, at once."""
+        """Print one value as one line of JSON, and flush."""
         typer.echo(json.dumps(value, ensure_ascii=False, default=str))
         sys.stdout.flush()
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console for stdout or stderr that cuts nothing when its output is not a terminal."""
+    """Return a console for stdout or stderr; it cuts nothing where its output is no terminal."""
     from rich.console import Console
 
     class PipeConsole(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # Rich would leave with 1
+            raise BrokenPipeError  # Rich would exit with 1
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPE_WIDTH_COLUMNS
@@ -159,7 +155,7 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def confirm(question: str, declined: str) -> None:
-    """Ask a question; leave with what was not done when the answer is no."""
+    """Ask a question; where the answer is no, print what was not done and exit."""
     if not typer.confirm(question):
         typer.echo(declined, err=True)
         raise typer.Exit(EXIT_DECLINED)
@@ -176,8 +172,8 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function `f(call, …)` as a command which also takes --home and --json.
 
-    Both may stand before the noun or after the verb: `--json topic list` and `topic list --json`. With
-    `tenant` it takes --tenant as well: for what belongs to a tenant.
+    Both options may come before the noun or after the verb: `--json topic list` and `topic list --json`. With
+    `tenant` the command takes --tenant as well: for what belongs to a tenant.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -194,7 +190,7 @@ def command(
                 raise
             except BrokenPipeError as problem:
                 leave_stdout()
-                raise typer.Exit(0) from problem  # the reader has what it wanted, as in `| head -1`
+                raise typer.Exit(0) from problem  # the reader has enough, as in `| head -1`
             except TidegateError as error:
                 better = with_near_name(call.advise(error), call)
                 if better is error:
@@ -222,7 +218,7 @@ def command(
 def _call_of(
     ctx: typer.Context, home: Path | None, as_json: bool, tenant: str | None, *, takes_tenant: bool
 ) -> Invocation:
-    """Join what stands before the noun with what stands after the verb; the latter wins."""
+    """Join the options before the noun with those after the verb; the latter win."""
     outer: Invocation | None = ctx.obj
     if outer is not None:
         home, as_json, tenant = home or outer.named_home, as_json or outer.as_json, tenant or outer.tenant
@@ -241,7 +237,7 @@ class PlainCommand(TyperCommand):
     """A command whose help shows `--json`, not `--json <bool>`."""
 
     def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
-        """Return the parameters, flags without a word for a value."""
+        """Return the parameters; flags have no type."""
         return _plain(super().get_params(ctx))
 
 
@@ -249,7 +245,7 @@ class PlainGroup(TyperGroup):
     """A group whose help does the same."""
 
     def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
-        """Return the parameters, flags without a word for a value."""
+        """Return the parameters; flags have no type."""
         return _plain(super().get_params(ctx))
 
 

@@ -1,6 +1,6 @@
-"""The entry of `tidegate`: takes the arguments, gives an exit code.
+"""The entry point of `tidegate`, and its exit codes.
 
-    0    done; also when `up` or `subscribe` stops on Ctrl-C, and when nobody reads the rest (`| head -1`)
+    0    done; also when `up` or `subscribe` stops on Ctrl-C, and when a reader closes the pipe (`| head -1`)
     1    refused or failed: the message and what to do next are on stderr
     2    wrong usage
     3    `serve` and `worker` only: cannot start here, and trying again does not help
@@ -45,7 +45,7 @@ from tidegate.errors import TidegateError
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
-# Their one argument has blanks in it, which a shell takes apart unless it is quoted.
+# Their one argument has blanks in it, which a shell splits unless it is quoted.
 TAKING_STATEMENTS = ("tidegate sql", "tidegate subscribe")
 
 app = typer.Typer(
@@ -61,8 +61,8 @@ for _group in (topic, pipeline, state, dedup, user, tenant, job):
     app.add_typer(_group.app, cls=PlainGroup)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(flag: bool) -> None:
+    if flag:
         import tidegate
 
         typer.echo(f"tidegate {tidegate.__version__}")
@@ -84,17 +84,16 @@ def root(
 
 
 def run() -> None:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(
-                errors="replace"
-            )  # a terminal without Unicode shows '?' rather than a traceback
+            # A terminal without Unicode shows '?' rather than a traceback.
+            stream.reconfigure(errors="replace")
     sys.exit(run_arguments(sys.argv[1:]))
 
 
 def run_arguments(arguments: Sequence[str]) -> int:
-    """Run one command and give its exit code; errors are printed, never raised."""
+    """Run one command and return its exit code; errors are printed, never raised."""
     as_json = wants_json(arguments)
     try:
         code = app(args=list(arguments), prog_name="tidegate", standalone_mode=False)
@@ -109,7 +108,7 @@ def run_arguments(arguments: Sequence[str]) -> int:
 
 
 def wants_json(arguments: Sequence[str]) -> bool:
-    """Return whether the caller asked for JSON, even where the arguments do not parse."""
+    """True if the caller asked for JSON, even where the arguments do not parse."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--json" in options
 
@@ -119,7 +118,7 @@ def _report_usage(error: typer.TyperException, *, as_json: bool) -> int:
     message = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":
         if message.strip():
-            typer.echo(message, err=True)  # with Rich the help is printed already, and nothing is left
+            typer.echo(message, err=True)  # with Rich the help is printed already, and the message is empty
         return error.exit_code
     where = context.command_path if context else "tidegate"
     hint = f"See '{where} --help'."

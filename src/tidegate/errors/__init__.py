@@ -1,12 +1,12 @@
-"""Every error that Tidegate raises on purpose, and what it means outside.
+"""The errors of Tidegate: every class that it raises on purpose, and its HTTP status.
 
 TidegateError
 ├── RequestRefused                  the caller must change something; asking again changes nothing
 │   ├── RequestMalformed            400  the bytes are not what the content type says
 │   ├── TokenMissing                401  no bearer token
-│   ├── TokenWrong                  401  a bearer token that is not ours
-│   │   ├── TokenExpired            401  it was ours, and its time is over
-│   │   ├── TokenRevoked            401  it was ours, and someone took it back
+│   ├── TokenWrong                  401  a bearer token that is unknown here
+│   │   ├── TokenExpired            401  valid once, and expired
+│   │   ├── TokenRevoked            401  valid once, and revoked
 │   │   └── LinkWrong               401  a one-time link that was used, is too old or was never made
 │   ├── Forbidden                   403  the role does not allow it
 │   ├── UserDisabled                403
@@ -47,7 +47,7 @@ TidegateError
 │   │   ├── TopicExists             409  the name is taken
 │   │   ├── RouteExists             409  a source that the topic has already
 │   │   ├── RouteCycle              409  a topic as the source of a topic
-│   │   ├── TopicReplaced           409  the topic was deleted and made again since
+│   │   ├── TopicReplaced           409  the topic was deleted and created again since
 │   │   ├── SequenceGap             409  a producer skipped messages
 │   │   ├── SequenceTooOld          409  a producer repeats what is no longer remembered
 │   │   ├── SequenceReused          409  a producer sends something else under numbers that it used
@@ -61,9 +61,9 @@ TidegateError
 │   │   ├── WriteConflict           409  others changed the same rows, again and again
 │   │   ├── TenantExists            409
 │   │   ├── UserExists              409
-│   │   ├── LastAdministrator       409  the one that the instance starts with stays
+│   │   ├── LastAdministrator       409  the first administrator cannot be removed
 │   │   ├── LeaseHeld               409  someone else has it
-│   │   ├── LeaseLost               409  someone else has it now: what was meant to be written was not
+│   │   ├── LeaseLost               409  someone else has it now: the write did not happen
 │   │   ├── JobStateWrong           409
 │   │   ├── IdempotencyKeyReused    409  a key of an earlier, other request
 │   │   ├── IdempotencyAnswerHidden 409  done before; the answer held a secret
@@ -75,15 +75,15 @@ TidegateError
 │   ├── HeadersTooLarge             431  more bytes of headers than the setting allows
 │   ├── TooManyRequests             429  more at once than the settings allow
 │   └── TooManyGuesses              429  wrong tokens, one after the other
-├── Unavailable                     the world misbehaves; the same call may work later
+├── Unavailable                     a disk, a network or another process fails; the same call may work later
 │   ├── NotReady                    503  starting or stopping
 │   ├── ServerNotRunning            503  no server at that address
 │   ├── CatalogUnavailable          503  the catalog's database does not answer
-│   ├── SparkGone                   503  the Java half of the worker ended by itself
+│   ├── SparkGone                   503  the Java process of the worker ended by itself
 │   ├── QueryTimeout                504  a statement ran longer than the setting allows
 │   ├── StorageFull                 507  no room on the disk; nothing was written
 │   ├── StorageFailed               500  the disk refused a read or a write
-│   ├── BatchTaken                  503  another attempt of a task was first
+│   ├── BatchTaken                  503  another attempt of a task committed the batch first
 │   └── CheckpointUnusable          503  a checkpoint that cannot be read or written
 ├── StorageCorrupt                  500  bytes at rest do not match their checksum
 │   └── StateCorrupt                500  the same, inside an operator's state
@@ -101,11 +101,11 @@ TidegateError
 │   ├── BackupUnusable              500  damaged, cut short or no backup
 │   └── TlsUnusable                 500
 ├── ServerUntrusted                 500  a client does not trust the server's certificate
-└── InvariantBroken                 500  we are wrong: a bug, never the caller's fault
+└── InvariantBroken                 500  a bug of Tidegate, never the caller's fault
 
-A class carries a stable `code`, the HTTP `status`, a message template and a default hint. An instance
-carries the values that fill the template. `to_wire` and `from_wire` carry an error over HTTP, so that a
-client raises the class that the server raised.
+A class has a stable `code`, the HTTP `status`, a message template and a default hint. An instance has the
+values that fill the template. `to_wire` and `from_wire` encode and decode an error for HTTP, so that a client
+raises the class that the server raised.
 """
 
 from __future__ import annotations

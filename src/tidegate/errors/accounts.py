@@ -1,4 +1,4 @@
-"""Who may do what: tokens, roles, tenants, users, leases, jobs, and too much at once."""
+"""Errors of access: tokens, roles, tenants, users, leases, jobs, and rate limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caller must change something; asking again changes nothing."""
+"""Refused requests: the caller must change something; the same request fails again."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""The root of our errors, and how they travel over HTTP."""
+"""The base class of all errors, with their encoding for HTTP."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-# Of a list, a sentence names so many; the details have them all.
+# A message names so many members of a list; the details have them all.
 SHOWN_MEMBERS_MAX = 20
 
 
 class TidegateError(Exception):
-    """The root of all our errors; `str(error)` is one sentence for a person."""
+    """The base class of all errors of Tidegate; `str(error)` is one sentence for a person."""
 
     code: ClassVar[str] = "TIDEGATE_ERROR"
     status: ClassVar[int] = 500
@@ -17,7 +17,7 @@ class TidegateError(Exception):
     default_hint: ClassVar[str] = ""
     retryable: ClassVar[bool] = False
 
-    # Of the request that failed, where a client raises it: the server's log has the same.
+    # The id of the failed request, where a client raises the error: the server's log has the same.
     request_id: str | None = None
 
     def __init__(self, *, hint: str | None = None, **values: Any) -> None:
@@ -31,13 +31,13 @@ class TidegateError(Exception):
         return _rebuild, (type(self), self.hint, self.values)
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the body that HTTP answers with."""
+        """Return the body of the HTTP answer."""
         error = {"code": self.code, "message": self.message, "hint": self.hint, "details": self.values}
         return {"error": error}
 
 
 def _shown(value: Any) -> Any:
-    """Return a value as a sentence has it: a list as its first members, whatever else as it is."""
+    """Return a value as a message shows it: a list as its first members, anything else unchanged."""
     if not isinstance(value, list | tuple):
         return value
     first = ", ".join(map(str, value[:SHOWN_MEMBERS_MAX]))
@@ -45,7 +45,7 @@ def _shown(value: Any) -> Any:
 
 
 class _Blank(dict[str, Any]):
-    """Lets a template name a value that was not given."""
+    """The values of a template; a missing one is shown as such."""
 
     def __missing__(self, key: str) -> str:
         return f"({key} not given)"
@@ -56,18 +56,18 @@ def _rebuild(kind: type[TidegateError], hint: str, values: dict[str, Any]) -> Ti
 
 
 def every_error(root: type[TidegateError] = TidegateError) -> list[type[TidegateError]]:
-    """List every error class as the tree draws them: a family, then its members."""
+    """Return every error class in the order of the tree: a class, then its subclasses."""
     return [root, *(kind for child in root.__subclasses__() for kind in every_error(child))]
 
 
 def from_wire(body: dict[str, Any]) -> TidegateError:
-    """Return the error that `to_wire` wrote; a code we do not know becomes a plain TidegateError."""
+    """Return the error that `to_wire` encoded; an unknown code becomes a plain TidegateError."""
     error = body["error"]
     kinds = {kind.code: kind for kind in every_error()}
     kind = kinds.get(error.get("code", ""), TidegateError)
     details = dict(error.get("details") or {})
-    for taken in ("self", "hint"):  # names that the constructor has for itself
-        details.pop(taken, None)
+    for reserved in ("self", "hint"):  # parameters of the constructor
+        details.pop(reserved, None)
     if kind is TidegateError:
         details.setdefault("reason", error.get("message", "unknown error"))
     return kind(hint=error.get("hint", ""), **details)

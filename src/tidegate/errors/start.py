@@ -1,4 +1,4 @@
-"""A process cannot start here; and the error that is our own fault."""
+"""Errors of a start, of TLS trust, and of broken invariants."""
 
 from __future__ import annotations
 

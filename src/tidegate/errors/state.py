@@ -1,4 +1,4 @@
-"""What goes wrong with keyed state: its definition, its checkpoint, its bytes and its rows."""
+"""Errors of keyed state: its definition, its checkpoint, its bytes and its rows."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class CheckpointUnusable(Unavailable):
 class StateCorrupt(StorageCorrupt):
     code = "STATE_CORRUPT"
     template = "Damaged bytes in operator '{operator}', state '{state}', key {key}: {reason}"
-    default_hint = "Start from a savepoint, or from the checkpoint with the local copy removed."
+    default_hint = "Start from a savepoint, or from the checkpoint with the local store removed."
 
 
 class RowFailed(TidegateError):
     code = "ROW_FAILED"
     template = "Operator '{operator}' failed on key {key}: {reason}"
-    default_hint = 'Mend the operator or the row; with dead_letters="…" such rows are set aside.'
+    default_hint = 'Fix the operator or the row; with dead_letters="…" such rows are set aside.'

@@ -1,4 +1,4 @@
-"""The world misbehaves: the same call may work later, or bytes at rest are damaged."""
+"""Failures of disk, network and other processes, and damaged bytes at rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: takes tidegate.toml, environment and flags; gives one frozen object that knows each origin.
+"""Settings: takes tidegate.toml, environment and flags; gives one frozen object with each value's origin.
 
 Later wins: default, then `tidegate.toml` in the home folder, then `TIDEGATE_<SECTION>_<NAME>`, then a flag.
 An unknown key, a wrong type or a value out of bounds stops the start with an error that names the place

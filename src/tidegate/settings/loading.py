@@ -1,4 +1,4 @@
-"""Reading the settings: the file, then the environment, then flags; and what the docs say of each."""
+"""The loader of the settings: the file, then the environment, then flags; and the description of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tidegate.settings.sections import (
 
 SETTINGS_FILE = "tidegate.toml"
 ENVIRONMENT_PREFIX = "TIDEGATE_"
-# Variables that begin like a setting but name a place or an address, not a value of the settings object.
+# Variables with the prefix of settings that name a folder or an address, not a value of the settings object.
 ENVIRONMENT_OTHERS = frozenset(
     {
         "TIDEGATE_HOME",
@@ -72,7 +72,7 @@ class Settings:
         return getattr(getattr(self, section), name)
 
     def shown(self, key: str) -> object:
-        """Return the value as people may see it: a secret is said to be set, and no more."""
+        """Return the value as people may see it: of a secret only whether it is set."""
         value = self.value(key)
         _, spec = _known()[key]
         return "(set)" if spec.metadata.get("secret") and value else value
@@ -80,7 +80,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class SettingNote:
-    """What the docs say of one setting."""
+    """The description of one setting, for the documentation."""
 
     key: str
     kind: str
@@ -108,16 +108,16 @@ SECTIONS: Mapping[str, type] = {
 
 
 def describe_settings() -> list[SettingNote]:
-    """List every setting with its type, default, bounds and one line of explanation."""
+    """Return every setting with its type, default, bounds and one line of explanation."""
     return [_note(key, kind, spec) for key, (kind, spec) in _known().items()]
 
 
 def load_settings(
     home: Path | None, environ: Mapping[str, str], flags: Mapping[str, object] | None = None
 ) -> Settings:
-    """Read the file, then the environment, then flags; refuse what is unknown or out of bounds."""
+    """Return the settings; raise SettingInvalid for what is unknown, of a wrong type or out of bounds."""
     chosen: dict[str, tuple[object, str]] = {}
-    for key, value, origin in _given(home, environ, flags or {}):
+    for key, value, origin in _sources(home, environ, flags or {}):
         chosen[key] = (_checked(key, value, origin), origin)
     sections = {}
     for name, kind in SECTIONS.items():
@@ -126,9 +126,10 @@ def load_settings(
     return Settings(**sections, origins={key: origin for key, (_, origin) in chosen.items()})
 
 
-def _given(
+def _sources(
     home: Path | None, environ: Mapping[str, str], flags: Mapping[str, object]
 ) -> Iterator[tuple[str, object, str]]:
+    """Yield key, value and origin from every source; of one key, a later one replaces an earlier."""
     if home is not None:
         yield from _from_file(home / SETTINGS_FILE)
     by_variable = {_variable(key): key for key in _known()}

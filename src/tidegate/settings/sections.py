@@ -1,4 +1,4 @@
-"""The sections of the settings: every setting with its default, its bounds and one line of explanation."""
+"""The sections of the settings: every setting with its default, its bounds and one line of description."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _MIB = 1024 * 1024
 def _setting(
     default: Any, doc: str, low: float | None = None, high: float | None = None, **more: object
 ) -> Any:
-    """Describe one setting; `secret=True` hides its value, `words=(…)` lists the only texts it takes."""
-    # What a traceback shows of the settings must not hold a secret.
+    """Return one field; `secret=True` hides its value, `words=(…)` lists the only texts that it takes."""
+    # A traceback that shows the settings must not show a secret.
     shown = not more.get("secret", False)
     return field(default=default, repr=shown, metadata={"doc": doc, "low": low, "high": high, **more})
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The HTTP door."""
+    """The HTTP server."""
 
     host: str = _setting("127.0.0.1", "Address to listen on.")
     port: int = _setting(8787, "Port to listen on; 0 takes a free one.", 0, 65_535)
@@ -47,14 +47,16 @@ class CatalogSettings:
     )
     connections_max: int = _setting(8, "Connections to PostgreSQL at most.", 1, 1000)
     timeout_seconds: float = _setting(5.0, "Longest wait for the database to answer.", 0.1, 600)
-    audit_days_max: int = _setting(400, "Audit events and finished jobs older than this go.", 1, 36_500)
+    audit_days_max: int = _setting(
+        400, "Audit events and finished jobs older than this are removed.", 1, 36_500
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class AuthSettings:
-    """Tokens and who holds them."""
+    """Tokens, links and sessions."""
 
-    token_days_default: int = _setting(90, "Days that a token is valid unless said; 0: no end.", 0, 36_500)
+    token_days_default: int = _setting(90, "Days that a token is valid by default; 0: no end.", 0, 36_500)
     refresh_seconds: float = _setting(
         2.0, "How soon a token revoked at another server is refused here.", 0.1, 600
     )
@@ -68,12 +70,14 @@ class AuthSettings:
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """What the processes write down."""
+    """Logs of the processes."""
 
     format: str = _setting(
         "people", "people: lines to read; json: an object a line.", words=("people", "json")
     )
-    level: str = _setting("info", "The least that is written.", words=("debug", "info", "warning", "error"))
+    level: str = _setting(
+        "info", "Lowest level that is written.", words=("debug", "info", "warning", "error")
+    )
     slow_request_ms: float = _setting(1000.0, "A request that takes longer is logged.", 0, 3_600_000)
 
 
@@ -82,7 +86,7 @@ class TracingSettings:
     """OpenTelemetry; off while no endpoint is named, and then it costs nothing."""
 
     endpoint_url: str = _setting("", "OTLP over HTTP, like http://127.0.0.1:4318/v1/traces; empty: off.")
-    sample_ratio: float = _setting(1.0, "Part of the requests that are traced.", 0, 1)
+    sample_ratio: float = _setting(1.0, "Share of the requests that is traced.", 0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +112,10 @@ class TopicSettings:
     partitions_max: int = _setting(256, "Most partitions that a topic may have.", 1, 65_536)
     message_bytes_max: int = _setting(4 * _MIB, "Largest key and payload of one message.", 1, 64 * _MIB)
     retention_interval_seconds: float = _setting(
-        60.0, "Time between two rounds that remove what retention does not keep.", 0.05, 86_400
+        60.0, "Time between two rounds that remove messages past their retention.", 0.05, 86_400
     )
     lease_ms_default: int = _setting(
-        30_000, "How long a consumer has a message unless it says.", 1, 43_200_000
+        30_000, "Lease of a message, unless the consumer names another.", 1, 43_200_000
     )
     lease_ms_max: int = _setting(43_200_000, "Longest lease that a consumer may ask for.", 1, 604_800_000)
     deliveries_max: int = _setting(16, "Deliveries of a message before it is a dead letter.", 1, 1_000_000)
@@ -123,7 +127,7 @@ class TopicSettings:
     )
     groups_max: int = _setting(1000, "Consumer groups of one topic.", 1, 100_000)
     member_seconds: float = _setting(
-        60.0, "A member of a group that says nothing for this long is no longer listed.", 0.1, 86_400
+        60.0, "A member of a group that sends nothing for this long is no longer listed.", 0.1, 86_400
     )
 
 
@@ -156,10 +160,12 @@ class WorkerSettings:
 class SupervisorSettings:
     """`tidegate up`."""
 
-    backoff_seconds_min: float = _setting(0.5, "First pause before a fallen child is started again.", 0, 60)
+    backoff_seconds_min: float = _setting(
+        0.5, "First pause before a child that ended is started again.", 0, 60
+    )
     backoff_seconds_max: float = _setting(30.0, "Longest such pause.", 0.1, 3600)
     stable_seconds: float = _setting(
-        30.0, "A child that stayed up this long starts at the first pause again.", 0, 3600
+        30.0, "After a child ran this long, the pauses begin at the first again.", 0, 3600
     )
     grace_seconds: float = _setting(20.0, "Time that a child gets to stop by itself.", 0, 600)
 
@@ -169,13 +175,13 @@ class StreamSettings:
     """STREAM tables."""
 
     eviction_interval_seconds: float = _setting(
-        60.0, "Time between two rounds that remove what is over its time to live.", 0.05, 86_400
+        60.0, "Time between two rounds that remove rows past their time to live.", 0.05, 86_400
     )
     flush_interval_seconds: float = _setting(
         1.0, "Longest time that an acknowledged row of a buffered stream waits in memory.", 0.01, 60
     )
     writers_max: int = _setting(256, "Log files that are open for writing at once.", 1, 65_536)
-    buffer_bytes: int = _setting(64 * 1024, "Bytes that an open log file gathers in memory.", 512, 64 * _MIB)
+    buffer_bytes: int = _setting(64 * 1024, "Bytes that an open log file buffers in memory.", 512, 64 * _MIB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,11 +193,11 @@ class LiveSettings:
     subscriptions_per_connection_max: int = _setting(100, "Subscriptions of one socket.", 1, 65_536)
     page_rows_max: int = _setting(1000, "Rows in one message of a snapshot.", 1, 100_000)
     history_changes_max: int = _setting(
-        20_000, "Newest changes of a table that are remembered, for those who are behind.", 1, 10_000_000
+        20_000, "Newest changes of a table in memory, for subscribers that are behind.", 1, 10_000_000
     )
     history_bytes_max: int = _setting(32 * _MIB, "Most bytes of such changes, for each table.", 1024, 1 << 34)
     history_seconds: float = _setting(
-        300.0, "Time for which changes are remembered once nobody is subscribed.", 0, 86_400
+        300.0, "Time that changes stay in memory once nobody is subscribed.", 0, 86_400
     )
     ping_seconds: float = _setting(20.0, "Time between two pings of a socket.", 0.1, 3600)
     send_seconds_max: float = _setting(

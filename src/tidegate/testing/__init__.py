@@ -1,4 +1,4 @@
-"""What tests need to command the world: takes orders, gives time that moves when told, keeps nothing on disk.
+"""Testing: takes operators, homes and folders; gives a harness, a server, PostgreSQL and a manual clock.
 
-Shipped, so that pipelines of users can be tested the same way; imported by tests only.
+Shipped, so that users can test their pipelines the same way; imported by tests only. It keeps nothing.
 """

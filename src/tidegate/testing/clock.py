@@ -1,10 +1,10 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that a test moves by hand."""
 
 from __future__ import annotations
 
 from tidegate.errors import InvariantBroken
 
-START_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z: a round moment that reads well in failures
+START_US = 1_767_225_600_000_000  # 2026-01-01T00:00:00Z: a round time, easy to read in failures
 
 
 class ManualClock:

@@ -1,10 +1,10 @@
-"""Operators without Spark: takes an operator, feeds it rows and times, gives what comes out.
+"""A harness that runs an operator without Spark, on rows and times of a test.
 
     harness = OperatorHarness(SessionTracker(), key="user_id", event_time="ts")
     assert harness.feed([{"user_id": "a", "feature": "search", "ts": 1_000}]) == []
     assert harness.advance(watermark=60_000) == [{"user_id": "a", "events": 1}]
 
-It runs the same code as a pipeline does, on one partition and with state in memory.
+It runs the same code as a pipeline, on one partition and with state in memory.
 """
 
 from __future__ import annotations
@@ -22,21 +22,20 @@ import pyarrow as pa
 from tidegate.checkpoint.backend import Version
 from tidegate.checkpoint.backends.heap import HeapBackend
 from tidegate.checkpoint.commit_record import RunFacts
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
 from tidegate.errors import ValueInvalid
 from tidegate.model.durations import parse_duration
 from tidegate.state.arrow.ddl import schema_of_ddl
 from tidegate.state.arrow.types import arrow_schema_of
 from tidegate.state.instant import Moment, time_ms
 from tidegate.state.operator import KeyedOperator
-from tidegate.state.operator_plan import checked
+from tidegate.state.operator_plan import plan_operator
 from tidegate.state.runtime.chunks import GROUP_COLUMN
-from tidegate.state.runtime.instance import BatchTimes, OperatorInstance, Place
-from tidegate.state.runtime.write_batch import Stage
+from tidegate.state.runtime.instance import BatchTimes, InstanceSettings, OperatorInstance
 from tidegate.state.schema.schema import OperatorSchema, plan_schema
+from tidegate.state.write_batch import WriteBatch
 
-# As pipelines have it unless they say otherwise.
-MAX_PARALLELISM = 128
+MAX_PARALLELISM = 128  # the default of pipelines
 
 START_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 
@@ -44,7 +43,28 @@ Row = dict[str, Any]
 
 
 class OperatorHarness:
-    """One operator on one partition, in memory: each `feed` is a batch of its own."""
+    """One operator on one partition, in memory: each `feed` is one batch.
+
+    >>> import tidegate.spark as tide
+    >>> class Count(tide.KeyedOperator):
+    ...     output = "user_id string, n long"
+    ...     n = tide.ValueState(int, default=0)
+    ...
+    ...     def process(self, event, ctx):
+    ...         self.n.update(self.n.value() + 1)
+    ...         yield {"user_id": ctx.key, "n": self.n.value()}
+    >>> harness = OperatorHarness(Count(), key="user_id")
+    >>> harness.feed([{"user_id": "ann"}, {"user_id": "ann"}])
+    [{'user_id': 'ann', 'n': 1}, {'user_id': 'ann', 'n': 2}]
+    >>> harness.feed([{"user_id": "bob"}])
+    [{'user_id': 'bob', 'n': 1}]
+    >>> with harness.on("ann") as operator:
+    ...     operator.n.value()
+    2
+
+    `advance` moves the watermark or the clock, and returns what timers yield. `facts` are those of the newest
+    batch, `outputs` and `dead` the rows of all batches so far.
+    """
 
     def __init__(
         self,
@@ -56,12 +76,12 @@ class OperatorHarness:
         lateness: str = "0 s",
         sets_aside: bool = False,
     ) -> None:
-        """`columns` names the input's columns as DDL where neither a dataclass nor the rows say them.
+        """`columns` are the input's columns as DDL, where neither a dataclass nor the rows define them.
 
-        With `sets_aside`, rows that fail are found in `dead` and undone; without, RowFailed is raised.
+        With `sets_aside`, failed rows are undone and collected in `dead`; without, RowFailed is raised.
         """
-        self.plan = checked(operator, type(operator).__name__)
-        # What came out of all batches so far, what was set aside, and what the newest batch did.
+        self.plan = plan_operator(operator, type(operator).__name__)
+        # The output rows of all batches, the failed rows, and the statistics of the newest batch.
         self.outputs: list[Row] = []
         self.dead: list[Row] = []
         self.facts: RunFacts | None = None
@@ -75,7 +95,7 @@ class OperatorHarness:
         self._newest_ms: int | None = None
         self._batch = -1
         self._schema: OperatorSchema | None = None
-        # The backend in memory writes when it is closed, which it never is here: the folder may go at once.
+        # The backend writes only when it is closed, which it never is here: the folder can be removed now.
         folder = Path(tempfile.mkdtemp(prefix="tidegate-harness-"))
         self._backend = HeapBackend(folder)
         folder.rmdir()
@@ -87,30 +107,30 @@ class OperatorHarness:
         watermark: int | datetime | None = None,
         now: int | datetime | None = None,
     ) -> list[Row]:
-        """Work on rows as one batch; give the rows that come out.
+        """Run one batch and return its output rows.
 
-        Rows are dicts, instances of the input dataclass, or an Arrow table. The watermark is the newest event
-        time of the batches before, less `lateness`, unless it is given; the batch's time stays as it was. Of
-        a batch that fails nothing is kept.
+        Rows are dicts, instances of the input dataclass, or an Arrow table. The default watermark is the
+        newest event time of the earlier batches, less `lateness`; the default `now` is that of the batch
+        before. A batch that fails changes nothing.
         """
         batch = self._as_batch(rows)
-        codec = KeyCodec(self._planned(batch.schema).key)
+        codec = StateKeyCodec(self._planned(batch.schema).key)
         groups = codec.groups_of([batch.column(name) for name in self._key], MAX_PARALLELISM)
         return self._run([batch.append_column(GROUP_COLUMN, pa.array(groups, pa.int32()))], watermark, now)
 
     def advance(
         self, *, watermark: int | datetime | None = None, now: int | datetime | None = None
     ) -> list[Row]:
-        """Let time pass in a batch without rows; give what the timers that came due give."""
+        """Run a batch without rows at a later time, and return the output rows of the timers that are due."""
         if self._schema is None:
             raise ValueInvalid(place="advance", reason="nothing was fed yet, so no key can have a timer")
         return self._run([], watermark, now)
 
     @contextmanager
     def on(self, key: Any) -> Iterator[Any]:
-        """Return the operator standing on a key, to look at its states or to prepare them; changes are kept.
+        """Yield the operator with a current key, to read or prepare its states; changes are committed.
 
-        Before the first `feed`, `columns` or the input dataclass must say of which type the key is.
+        Before the first `feed`, `columns` or the input dataclass must define the type of the key.
         """
         columns = self._known_columns()
         if self._schema is None and columns is None:
@@ -118,12 +138,12 @@ class OperatorHarness:
             hint = "Feed a batch first, or name the input's columns: columns='user_id string, …'."
             raise ValueInvalid(place="on", reason=reason, hint=hint)
         schema = self._planned(columns)
-        stage = Stage(self._backend)
+        stage = WriteBatch(self._backend)
         instance = self._instance(schema)
-        codec = KeyCodec(schema.key)
+        codec = StateKeyCodec(schema.key)
         group = codec.group_of(key, MAX_PARALLELISM).to_bytes(2, "big")
         self._batch += 1
-        with instance.standing(stage, self._times(), (group, codec.encode(key), key)) as operator:
+        with instance.at_key(stage, self._times(), (group, codec.encode(key), key)) as operator:
             yield operator
         self._backend.apply(stage.take(), Version(0, self._batch, "harness"))
 
@@ -138,7 +158,7 @@ class OperatorHarness:
         if now is not None:
             self.now = Moment(time_ms(now))
         self._move_watermark(watermark)
-        stage, instance = Stage(self._backend), self._instance(self._schema)
+        stage, instance = WriteBatch(self._backend), self._instance(self._schema)
         dead: list[Row] = []
         self._batch += 1
         give = (lambda batch: dead.extend(batch.to_pylist())) if self._sets_aside else None
@@ -159,7 +179,7 @@ class OperatorHarness:
             self.watermark = reached if self.watermark is None else max(self.watermark, reached)
 
     def _instance(self, schema: OperatorSchema) -> OperatorInstance:
-        return OperatorInstance(self.plan, schema, Place(0, 1, self._event_time))
+        return OperatorInstance(self.plan, schema, InstanceSettings(0, 1, self._event_time))
 
     def _times(self) -> BatchTimes:
         return BatchTimes(self._batch, self.watermark, self.now)
@@ -177,7 +197,7 @@ class OperatorHarness:
         return pa.RecordBatch.from_pylist(plain, schema=columns)
 
     def _known_columns(self) -> pa.Schema | None:
-        """Return the input's columns where `columns`, the input dataclass or rows before say them."""
+        """Return the input's columns where `columns`, the input dataclass or earlier rows define them."""
         if self._columns is None and self.plan.in_type is not None and self.plan.in_type is not dict:
             return _loosened(arrow_schema_of(self.plan.in_type, operator=self.plan.name))
         return self._columns
@@ -186,10 +206,10 @@ class OperatorHarness:
         """Return what the states are planned as; the first columns that are known fix the type of the key."""
         if self._schema is None:
             key = KeyType.from_arrow(self._key, columns, operator=self.plan.name)
-            self._schema = plan_schema(None, self.plan.wanted(key, MAX_PARALLELISM))
+            self._schema = plan_schema(None, self.plan.schema_request(key, MAX_PARALLELISM))
         return self._schema
 
 
 def _loosened(schema: pa.Schema) -> pa.Schema:
-    """Let every column be null, as columns of Spark may be."""
+    """Return the schema with every column nullable, as columns of Spark may be."""
     return pa.schema([field.with_nullable(True) for field in schema])

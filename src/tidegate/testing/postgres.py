@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: takes a folder, gives databases, keeps them until it is closed.
+"""A real PostgreSQL server for tests, in a temporary folder.
 
 It is started from installed binaries, with `fsync` on, on a free port of 127.0.0.1. PostgreSQL refuses to run
 as root; there it runs as `postgres` or `nobody`. When the tests are killed, it ends with them.
@@ -28,12 +28,12 @@ PASSWORD = "s3cret-of-tests"  # noqa: S105 - so that tests can look for it where
 _POLL_SECONDS = 0.05
 _PORT_MIN, _PORT_MAX = 15_000, 32_000
 _PORTS_TRIED = 100
-_GUARD = 'read _; kill -QUIT "$1"; sleep 1; rm -rf "$2"'  # what is left to do when the tests were killed
+_GUARD = 'read _; kill -QUIT "$1"; sleep 1; rm -rf "$2"'  # the clean-up when the tests were killed
 _FOLDERS = ("/usr/lib/postgresql", "/usr/local/pgsql", "/opt/homebrew/opt")
 
 
 def find_binaries() -> Path | None:
-    """Name the folder with `initdb` and `postgres`, the newest of several; None where there is none."""
+    """Return the folder with `initdb` and `postgres`, the newest of several; None where there is none."""
     on_path = shutil.which("postgres")
     found = [Path(on_path).resolve().parent] if on_path else []
     for folder in _FOLDERS:
@@ -71,7 +71,7 @@ class Postgres:
         return self.url(name)
 
     def empty_database(self, url: str) -> None:
-        """Take a database back, cut off whoever is connected, and empty it for the next who asks for one.
+        """Close all connections to a database and empty it for the next `create_database`.
 
         That is far quicker than to drop it: a new database is a thousand files.
         """
@@ -100,7 +100,7 @@ class Postgres:
                 start_new_session=True,
                 cwd=self._folder,
             )
-        # Its input ends when we do, however that happens.
+        # Its input ends when this process does, however that happens.
         self._guard = subprocess.Popen(
             ["/bin/sh", "-c", _GUARD, "guard", str(self._server.pid), self._folder],
             stdin=subprocess.PIPE,
@@ -118,11 +118,11 @@ class Postgres:
                 return
 
     def stop(self) -> None:
-        """Stop the server in order, cutting off whoever is connected."""
+        """Stop the server in order, and close all connections."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """Stop the server as a power cut would: what it did not sync is gone."""
+        """Stop the server as a power cut would: what it did not sync is lost."""
         self._end(signal.SIGQUIT)
 
     def restart(self) -> None:
@@ -131,11 +131,11 @@ class Postgres:
         self.start()
 
     def pause(self) -> None:
-        """Freeze every part of the server: connections stay open and nothing answers."""
+        """Freeze every process of the server: connections stay open and nothing answers."""
         self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a frozen server go on."""
+        """Resume a frozen server."""
         self._signal_all(signal.SIGCONT)
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class Postgres:
         if self._server is not None:
             parent = psutil.Process(self._server.pid)
             parent.send_signal(sent)
-            # One that is frozen starts no other part, and none of its parts is gone before it is told so.
+            # A frozen parent starts no other process, and its children stay until it has waited for them.
             while sent == signal.SIGSTOP and parent.status() != psutil.STATUS_STOPPED:
                 time.sleep(_POLL_SECONDS / 10)
             for part in parent.children(recursive=True):
@@ -210,7 +210,7 @@ def _unprivileged_user() -> int:
 
 
 def free_port() -> int:
-    """Find a port below those of outgoing connections: one of them may not take it between two starts."""
+    """Return a free port below those of outgoing connections, which could take it between two starts."""
     for port in random.SystemRandom().sample(range(_PORT_MIN, _first_outgoing_port()), _PORTS_TRIED):
         with socket.socket() as probe:
             try:

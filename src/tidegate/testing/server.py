@@ -1,4 +1,4 @@
-"""A real server for tests: its own process, a free port, gone with the `with`."""
+"""A real server for tests: its own process, a free port, stopped at the end of the `with` block."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
-import httpx
-
+from tidegate.cli.http_request import REQUEST_ERRORS, send_request
 from tidegate.errors import HomeUnusable
 from tidegate.storage.home.home import Home, ServerAddress
 
 START_SECONDS = 60.0  # a shared machine that is busy
-# How the process of a server is started; a test run that has a quicker way puts it here.
+ANSWER_SECONDS_MAX = 5.0
+# How the process of a server is started; a test run that has a quicker way sets it.
 start_child: Callable[..., subprocess.Popen[bytes]] = subprocess.Popen
 
 
@@ -46,7 +47,7 @@ def running_server(
     environ: Mapping[str, str] | None = None,
     verify: ssl.SSLContext | bool = True,
 ) -> Iterator[RunningServer]:
-    """Start `tidegate serve` on a home and wait until it is ready; `verify` is what to trust under TLS."""
+    """Start `tidegate serve` on a home and wait until it is ready; `verify` is the trust under TLS."""
     command = [sys.executable, "-m", "tidegate", "serve", "--home", str(home), "--port", str(port)]
     log_path = home.parent / f"{home.name}.server.log"
     with log_path.open("ab") as log:
@@ -69,21 +70,27 @@ def running_server(
 def _address(home: Path) -> ServerAddress | None:
     try:
         return Home.existing(home).server_address()
-    except HomeUnusable:  # it is being made or brought up to date
+    except HomeUnusable:  # it is being made or upgraded
         return None
 
 
 def _wait_ready(
     home: Path, child: subprocess.Popen[bytes], log_path: Path, verify: ssl.SSLContext | bool
 ) -> str:
+    context = verify if isinstance(verify, ssl.SSLContext) else ssl.create_default_context()
+    if verify is False:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if child.poll() is not None:
             break
         address = _address(home)
         if address is not None and address.pid == child.pid:
-            with contextlib.suppress(httpx.TransportError):
-                if httpx.get(f"{address.url}/ready", verify=verify, trust_env=False).status_code == 200:
+            with contextlib.suppress(*REQUEST_ERRORS):
+                ready = send_request(
+                    "GET", f"{address.url}/ready", timeout_seconds=ANSWER_SECONDS_MAX, tls_context=context
+                )
+                if ready[0] == HTTPStatus.OK:
                     return address.url
         time.sleep(0.05)
     raise RuntimeError(f"the server did not start:\n{log_path.read_text(errors='replace')[-4000:]}")

@@ -11,7 +11,7 @@ import trustme
 from tidegate.cli.checks import network
 from tidegate.cli.checks.network import certificate_end, check_port, check_server, check_tls
 from tidegate.settings import ServerSettings
-from tidegate.storage.home.address import Found
+from tidegate.storage.home.address import ServerEndpoint
 from tidegate.testing.postgres import free_port
 from tidegate.testing.server import running_server
 
@@ -90,13 +90,13 @@ def test_no_tls_is_fine_on_this_machine_and_a_warning_beyond() -> None:
 def test_a_server_tells_its_parts(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "ANSWER_SECONDS_MAX", 60.0)
     with running_server(home) as server:
-        found = check_server(Found(server.url, ""))
+        found = check_server(ServerEndpoint(server.url, ""))
         assert (found.state, "engine" in found.found) == ("ok", True)
         (home / "lake").rename(home / "lake.away")
         try:
-            broken = check_server(Found(server.url, ""))
+            broken = check_server(ServerEndpoint(server.url, ""))
         finally:
             (home / "lake.away").rename(home / "lake")
         assert (broken.state, "lake: " in broken.found) == ("fail", True)
-    gone = check_server(Found(server.url, ""))
+    gone = check_server(ServerEndpoint(server.url, ""))
     assert (gone.state, server.url in gone.found) == ("fail", True)

@@ -19,7 +19,7 @@ from tidegate.catalog.database_url import CatalogPlace
 from tidegate.cli.checks.stores import check_catalog, check_engine, check_lake
 from tidegate.settings import CatalogSettings
 from tidegate.storage.rocksdb.engine import RocksEngine
-from tidegate.storage.rocksdb.options import RocksSettings
+from tidegate.storage.rocksdb.options import EngineOptions
 from tidegate.storage.rocksdb.wal import HEADER_BYTES
 from tidegate.testing.clock import ManualClock
 from tidegate.testing.postgres import Postgres
@@ -152,7 +152,7 @@ def test_a_last_write_that_never_reached_the_disk_is_a_warning(tmp_path: Path) -
 @pytest.fixture
 def closed_engine(tmp_path: Path) -> Path:
     """Return a store that was closed cleanly: everything stands in a table file."""
-    store = RocksEngine(tmp_path / "engine", RocksSettings(free_bytes_min=0))
+    store = RocksEngine(tmp_path / "engine", EngineOptions(free_bytes_min=0))
     batch = store.batch()
     for number in range(100):
         batch.put(b"%04d" % number, b"x" * 200)

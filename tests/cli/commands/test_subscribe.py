@@ -19,7 +19,7 @@ from rich.console import Console
 from tests.cli.calls import CALL_SECONDS_MAX, tidegate_here
 from tests.cli.terminals import terminal
 from tidegate import connect
-from tidegate.cli.commands.subscribe import Lines
+from tidegate.cli.commands.subscribe import ChangePrinter
 from tidegate.cli.invocation import Invocation
 from tidegate.sdk.live import RowChange
 from tidegate.testing.server import RunningServer, running_server
@@ -111,7 +111,7 @@ def drawn(*changes: RowChange, width: int = 50, snapshot: bool = True) -> list[s
         {"name": "n", "type": "INT"},
     ]
     call = Invocation(None, as_json=False)
-    printer = Lines(call, snapshot=snapshot, out=Console(file=out, width=width))
+    printer = ChangePrinter(call, snapshot=snapshot, out=Console(file=out, width=width))
     for change in changes:
         printer.show(change, columns)
     return out.getvalue().splitlines()

@@ -69,7 +69,8 @@ def test_a_killed_server_is_started_again_and_one_signal_stops_all(tmp_path: Pat
         os.kill(first, signal.SIGKILL)
         second = run.read_until(lambda said: said.get("pid", first) != first)["pid"]
         assert any(
-            event.startswith("server fell (killed by SIGKILL), again in 0.5 s") for event in run.events
+            event.startswith("server ended (killed by SIGKILL), starts again in 0.5 s")
+            for event in run.events
         )
         run.child.send_signal(signal.SIGTERM)
         run.read_until(lambda said: said.get("event", "").startswith("server stopped"))

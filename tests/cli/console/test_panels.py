@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.cli.console.test_view import draw
 from tests.cli.pictures import picture
-from tidegate.cli.console.panels import Caught, caught_by, caught_line, caught_words
+from tidegate.cli.console.panels import DedupCounts, dedup_counts, dedup_line, dedup_words
 from tidegate.cli.console.view import summary_line
 from tidegate.cli.demo.clicks import REMEMBERED_CLICKS, ClickSource
 
@@ -30,17 +30,17 @@ def test_operators_that_deduplicate_are_found_with_what_they_caught() -> None:
             {"name": "readings", "operators": []},
         ]
     }
-    assert caught_by(status) == [Caught("sessions/clicks", 90, 10, 1000)]
-    assert caught_words(caught_by(status)[0]) == "90 of 1,000 (9.00 %) in sessions/clicks, 10 late"
+    assert dedup_counts(status) == [DedupCounts("sessions/clicks", 90, 10, 1000)]
+    assert dedup_words(dedup_counts(status)[0]) == "90 of 1,000 (9.00 %) in sessions/clicks, 10 late"
 
 
 def test_before_the_first_row_nothing_is_divided_by_zero() -> None:
-    assert caught_words(Caught("a/b", 0, 0, 0)) == "0 of 0 (0.00 %) in a/b"
+    assert dedup_words(DedupCounts("a/b", 0, 0, 0)) == "0 of 0 (0.00 %) in a/b"
 
 
 def test_the_operator_that_caught_most_comes_first_and_what_does_not_fit_is_counted() -> None:
-    found = [Caught(f"pipeline-{number}/clicks", number, 0, 100) for number in range(5)]
-    text = caught_line(found, 80).plain
+    found = [DedupCounts(f"pipeline-{number}/clicks", number, 0, 100) for number in range(5)]
+    text = dedup_line(found, 80).plain
     assert text.startswith("duplicates   4 of 100 (4.00 %) in pipeline-4/clicks")
     assert text.endswith(" · and 4 more")
 

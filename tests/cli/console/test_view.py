@@ -10,7 +10,7 @@ from rich.console import Console
 from tests.cli.pictures import history, picture, status
 from tidegate.cli.commands.status import commands_to_try, write_svg
 from tidegate.cli.console.panels import spark_text
-from tidegate.cli.console.status_feed import GroupLag, History
+from tidegate.cli.console.status_feed import CounterHistory, GroupLag
 from tidegate.cli.console.view import Picture, render, summary_line
 from tidegate.cli.demo.feeds import AGENT_GROUP, ASKED_TOPIC, Exchange, Person
 from tidegate.cli.installed_pipelines import with_waiting
@@ -76,7 +76,9 @@ def test_a_worker_that_fell_is_not_shown_by_its_last_report() -> None:
 
 def test_without_a_status_the_view_says_what_it_waits_for() -> None:
     child = ChildState("server", "waiting", None, 2, 4.0, Path("/srv/tide/logs/server.log"))
-    shown = Picture("/srv/tide", "", None, History(), children=[child], trouble="the server does not answer")
+    shown = Picture(
+        "/srv/tide", "", None, CounterHistory(), children=[child], trouble="the server does not answer"
+    )
     text = draw(shown)
     assert "the server does not answer" in text
     assert "starts again in 4.0 s" in text
@@ -162,7 +164,7 @@ def test_what_grew_while_the_server_was_away_is_not_a_rate() -> None:
 
 
 def test_a_new_topic_has_a_rate_from_its_second_sample_on() -> None:
-    kept = History()
+    kept = CounterHistory()
     for second in range(4):
         kept.add(status(second, topics=1 if second < 2 else 2), float(second))
     assert kept.topic_rate("demo.readings1") == 200.0
@@ -203,7 +205,7 @@ def test_of_many_topics_those_with_traffic_and_the_fullest_are_shown() -> None:
     quiet["topics"] = [
         {**topic, "messages": 10_000 if topic["name"].endswith("37") else 0} for topic in quiet["topics"]
     ]
-    still = History()
+    still = CounterHistory()
     assert "demo.readings37" in draw(replace(shown, status=quiet, history=still))
 
 

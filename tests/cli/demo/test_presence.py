@@ -18,9 +18,9 @@ from tidegate.cli.demo.demo import PRESENCE_INSERT, presences
 from tidegate.cli.demo.feeds import (
     PRESENCE_DEFINITION,
     PRESENCE_TTL_SECONDS,
-    People,
     Person,
     PresenceFeed,
+    PresenceTable,
 )
 from tidegate.sdk.live import RowChange
 from tidegate.testing.clock import ManualClock
@@ -38,16 +38,16 @@ def test_the_same_seed_gives_the_same_people_and_some_of_them_type() -> None:
 
 
 def test_someone_who_is_not_heard_of_is_gone() -> None:
-    people = People()
+    table = PresenceTable()
     row = {"who": "ada", "room": "lobby", "typing": True}
-    people.take(RowChange("snapshot", row), 100.0)
-    people.take(RowChange("insert", {**row, "who": "bob", "typing": False}), 105.0)
-    assert [person.who for person in people.here(106.0)] == ["ada", "bob"]
-    assert [person.who for person in people.here(100.5 + PRESENCE_TTL_SECONDS)] == ["bob"]
-    people.take(RowChange("delete", {**row, "who": "bob"}), 107.0)
-    assert [person.who for person in people.here(107.0)] == ["ada"]
-    people.take(RowChange("lagged"), 108.0)
-    assert people.here(108.0) == []
+    table.apply(RowChange("snapshot", row), 100.0)
+    table.apply(RowChange("insert", {**row, "who": "bob", "typing": False}), 105.0)
+    assert [person.who for person in table.here(106.0)] == ["ada", "bob"]
+    assert [person.who for person in table.here(100.5 + PRESENCE_TTL_SECONDS)] == ["bob"]
+    table.apply(RowChange("delete", {**row, "who": "bob"}), 107.0)
+    assert [person.who for person in table.here(107.0)] == ["ada"]
+    table.apply(RowChange("lagged"), 108.0)
+    assert table.here(108.0) == []
 
 
 def test_the_view_shows_who_types() -> None:
@@ -72,6 +72,6 @@ def test_the_panel_follows_the_stream(tmp_path: Path) -> None:
             deadline = time.monotonic() + WAIT_SECONDS
             while [person.room for person in feed.here()] != [room]:
                 assert time.monotonic() < deadline
-                client.sql(PRESENCE_INSERT, ["ada", room, True])  # what is told before it follows may expire
+                client.sql(PRESENCE_INSERT, ["ada", room, True])  # rows from before it follows may expire
                 time.sleep(0.05)
         feed.stop()

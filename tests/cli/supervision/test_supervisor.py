@@ -259,4 +259,6 @@ def test_a_fall_is_told_with_the_error_that_the_child_wrote(
     supervisor.start(plan(tmp_path, f"print({wire!r}); raise SystemExit(1)"))
     until(lambda: only(supervisor).state == "waiting", supervisor.tick)
     (text,) = told
-    assert text.startswith("server fell (exit code 1), again in 0.5 s; No room on the disk under /srv/tide")
+    assert text.startswith(
+        "server ended (exit code 1), starts again in 0.5 s; No room on the disk under /srv/tide"
+    )

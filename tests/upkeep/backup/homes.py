@@ -113,7 +113,7 @@ def opened_catalog(home: Home) -> Iterator[Catalog]:
     place = CatalogPlace(file_url(home.catalog_path))
     catalog = Catalog.open(place, SystemClock(), random_bytes=secrets.token_bytes)
     try:
-        catalog.people.ensure_admin(home.read_token(), home.home_id)
+        catalog.accounts.ensure_admin(home.read_token(), home.home_id)
         yield catalog
     finally:
         catalog.close()
@@ -124,27 +124,27 @@ def no_flush() -> None:
 
 
 @contextmanager
-def opened_desk(
+def open_coordinator(
     home: Home, engine: RocksEngine, flush_streams: Callable[[], object] = no_flush
 ) -> Iterator[tuple[BackupCoordinator, Catalog]]:
     """Open what makes the backups of a home."""
     with opened_catalog(home) as catalog:
-        desk = BackupCoordinator(home, engine, catalog, SystemClock(), flush_streams=flush_streams)
+        coordinator = BackupCoordinator(home, engine, catalog, SystemClock(), flush_streams=flush_streams)
         try:
-            yield desk, catalog
+            yield coordinator, catalog
         finally:
-            desk.close()
+            coordinator.close()
 
 
 def back_up(
     home: Home, engine: RocksEngine, file: Path, flush_streams: Callable[[], object] = no_flush
 ) -> BackupFile:
     """Make a backup, from the freeze to the file."""
-    with opened_desk(home, engine, flush_streams) as (desk, _):
-        started = desk.start(ACTOR)
+    with open_coordinator(home, engine, flush_streams) as (coordinator, _):
+        started = coordinator.start(ACTOR)
         with packing(started.folder):
             made = pack(started.folder, file, tidegate_version="0", force=False, report=no_report)
-            desk.finish(started.id, str(file), made.size_bytes)
+            coordinator.finish(started.id, str(file), made.size_bytes)
     return made
 
 

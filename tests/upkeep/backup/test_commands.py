@@ -144,7 +144,7 @@ def test_a_home_without_a_server_is_backed_up_too(tmp_path: Path) -> None:
 def test_the_catalog_comes_along_whatever_the_path_of_a_home_is(tmp_path: Path, name: str) -> None:
     home = make_home(tmp_path / "old" / name)
     with opened_catalog(home) as catalog:
-        catalog.people.add_user(ACTOR, "default", "alice", frozenset({Role.READER}))
+        catalog.accounts.add_user(ACTOR, "default", "alice", frozenset({Role.READER}))
         token = catalog.tokens.make(ACTOR, "default", "alice", lifetime_seconds=None).text
     _said(tidegate("backup", str(tmp_path / "b.tar"), "--json", home=home.path))
     _said(tidegate("restore", str(tmp_path / "b.tar"), "--json", home=tmp_path / "new" / name))

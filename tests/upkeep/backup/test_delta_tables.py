@@ -22,7 +22,7 @@ def test_a_copy_stays_at_its_version_while_the_table_goes_on(tmp_path: Path) -> 
     write_table(tmp_path / "lake" / "t", 10)
     write_table(tmp_path / "lake" / "t", 10)
     freeze = LakeCopy(tmp_path / "lake", tmp_path / "copy")
-    freeze.take()
+    freeze.update()
     assert freeze.tables() == [tmp_path / "copy" / "t"]
     write_table(tmp_path / "lake" / "t", 10)
     DeltaTable(str(tmp_path / "lake" / "t")).create_checkpoint()
@@ -33,9 +33,9 @@ def test_a_copy_stays_at_its_version_while_the_table_goes_on(tmp_path: Path) -> 
 def test_a_second_take_brings_the_copy_up_to_date(tmp_path: Path) -> None:
     write_table(tmp_path / "lake" / "t", 10)
     freeze = LakeCopy(tmp_path / "lake", tmp_path / "copy")
-    freeze.take()
+    freeze.update()
     write_table(tmp_path / "lake" / "t", 5)
-    freeze.take()
+    freeze.update()
     assert table_rows(tmp_path / "copy" / "t") == 15
 
 
@@ -45,7 +45,7 @@ def test_a_checkpoint_beyond_the_version_is_left_out(tmp_path: Path) -> None:
     (log / "_last_checkpoint").write_text(json.dumps({"version": 7, "size": 1}))
     (log / f"{7:020}.checkpoint.parquet").write_bytes(b"of a version that is not there yet")
     (log / f".{7:020}.json.abc.tmp").write_bytes(b"half writ")
-    LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
+    LakeCopy(tmp_path / "lake", tmp_path / "copy").update()
     assert sorted(tree(tmp_path / "copy" / "t" / "_delta_log")) == [f"{0:020}.json"]
     assert table_rows(tmp_path / "copy" / "t") == 10
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_of_the_version_comes_along(tmp_path: Path) -> None:
     DeltaTable(str(tmp_path / "lake" / "t")).create_checkpoint()
     write_table(tmp_path / "lake" / "t", 10)
     (tmp_path / "lake" / "t" / "_delta_log" / f"{0:020}.json").unlink()  # cleaned up
-    LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
+    LakeCopy(tmp_path / "lake", tmp_path / "copy").update()
     assert (tmp_path / "copy" / "t" / "_delta_log" / "_last_checkpoint").exists()
     assert table_rows(tmp_path / "copy" / "t") == 20
 
@@ -65,10 +65,10 @@ def test_a_table_that_is_dropped_and_made_again_is_the_new_one(tmp_path: Path) -
     for _ in range(3):
         write_table(tmp_path / "lake" / "t", 10)
     freeze = LakeCopy(tmp_path / "lake", tmp_path / "copy")
-    freeze.take()
+    freeze.update()
     shutil.rmtree(tmp_path / "lake" / "t")
     write_table(tmp_path / "lake" / "t", 4)
-    freeze.take()
+    freeze.update()
     assert table_rows(tmp_path / "copy" / "t") == 4
 
 
@@ -76,7 +76,7 @@ def test_partitioned_tables_and_files_of_others_come_along(tmp_path: Path) -> No
     write_table(tmp_path / "lake" / "t" / "nested", 3)
     (tmp_path / "lake" / "notes.txt").write_text("mine")
     (tmp_path / "lake" / ".hidden").write_text("half written")
-    LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
+    LakeCopy(tmp_path / "lake", tmp_path / "copy").update()
     assert table_rows(tmp_path / "copy" / "t" / "nested") == 3
     assert (tmp_path / "copy" / "notes.txt").read_text() == "mine"
     assert not (tmp_path / "copy" / "notes.txt").samefile(tmp_path / "lake" / "notes.txt")
@@ -88,8 +88,8 @@ class Disturbed(LakeCopy):
 
     meanwhile: Callable[[], None]
 
-    def _take_log(self, source: Path, target: Path) -> int | None:
-        version = super()._take_log(source, target)
+    def _copy_log(self, source: Path, target: Path) -> int | None:
+        version = super()._copy_log(source, target)
         type(self).meanwhile()
         return version
 
@@ -109,7 +109,7 @@ def test_a_table_that_is_compacted_and_vacuumed_meanwhile_is_taken_again(tmp_pat
         table.optimize.compact()
         table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
 
-    _disturbed(tmp_path, vacuum).take()
+    _disturbed(tmp_path, vacuum).update()
     assert table_rows(tmp_path / "copy" / "t") == 20
 
 
@@ -128,7 +128,7 @@ def test_a_table_whose_log_is_cleaned_up_meanwhile_is_taken_again(tmp_path: Path
                 (log / f"{version:020}.json").unlink()
             (tmp_path / "copy" / "t" / "_delta_log" / f"{1:020}.json").unlink()  # gone before it was linked
 
-    _disturbed(tmp_path, clean_up).take()
+    _disturbed(tmp_path, clean_up).update()
     assert table_rows(tmp_path / "copy" / "t") == 20
 
 
@@ -146,7 +146,7 @@ def test_a_table_that_is_removed_data_first_is_left_out(tmp_path: Path) -> None:
             shutil.rmtree(tmp_path / "lake" / "t")
 
     freeze = _disturbed(tmp_path, remove)
-    freeze.take()
+    freeze.update()
     assert freeze.tables() == [tmp_path / "copy" / "kept"]
     assert not (tmp_path / "copy" / "t").exists()
 
@@ -159,21 +159,21 @@ def test_a_table_that_lost_a_file_fails_the_backup_by_name(
     (lost,) = (tmp_path / "lake" / "t").glob("*.parquet")
     lost.unlink()
     with pytest.raises(StorageFailed, match="lake/t failed") as caught:
-        LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
+        LakeCopy(tmp_path / "lake", tmp_path / "copy").update()
     assert lost.name in str(caught.value)
 
 
 def test_partitions_with_odd_values_are_found_again(tmp_path: Path) -> None:
     rows = pa.table({"part": ["a b", "ü%2F", "x=1/2?#"], "n": [1, 2, 3]})
     write_deltalake(str(tmp_path / "lake" / "t"), rows, partition_by=["part"])
-    LakeCopy(tmp_path / "lake", tmp_path / "copy").take()
+    LakeCopy(tmp_path / "lake", tmp_path / "copy").update()
     found = DeltaTable(str(tmp_path / "copy" / "t")).to_pyarrow_table().sort_by("n")
     assert found["part"].to_pylist() == rows["part"].to_pylist()
 
 
 def test_a_lake_that_is_not_there_is_empty(tmp_path: Path) -> None:
     freeze = LakeCopy(tmp_path / "lake", tmp_path / "copy")
-    freeze.take()
+    freeze.update()
     assert freeze.tables() == []
 
 
@@ -193,7 +193,7 @@ def test_every_copy_of_a_table_that_is_written_to_is_whole(tmp_path: Path) -> No
             stop.wait(0.01)
         for number in range(15):
             copy = tmp_path / f"copy-{number}"
-            LakeCopy(tmp_path / "lake", copy).take()
+            LakeCopy(tmp_path / "lake", copy).update()
             version = DeltaTable(str(copy / "t")).version()
             assert table_rows(copy / "t") == 7 * (version + 1)
     finally:

@@ -49,8 +49,8 @@ def test_the_catalog_goes_where_the_settings_say_and_only_into_an_empty_database
     with opened_topics(home.engine_path) as topics:
         topics.publish(3)
     catalog = Catalog.open(CatalogPlace(url), SystemClock(), random_bytes=secrets.token_bytes)
-    catalog.people.ensure_admin(home.read_token(), home.home_id)
-    catalog.people.add_user(ACTOR, "default", "alice", frozenset({Role.WRITER}))
+    catalog.accounts.ensure_admin(home.read_token(), home.home_id)
+    catalog.accounts.add_user(ACTOR, "default", "alice", frozenset({Role.WRITER}))
     token = catalog.tokens.make(ACTOR, "default", "alice", lifetime_seconds=None).text
     catalog.close()
     file = str(tmp_path / "b.tar")
@@ -90,7 +90,7 @@ def _backed_up(tmp_path: Path) -> tuple[str, str]:
     with opened_topics(home.engine_path) as topics:
         topics.publish(3)
     with opened_catalog(home) as catalog:
-        catalog.people.add_user(ACTOR, "default", "alice", frozenset({Role.WRITER}))
+        catalog.accounts.add_user(ACTOR, "default", "alice", frozenset({Role.WRITER}))
         token = catalog.tokens.make(ACTOR, "default", "alice", lifetime_seconds=None).text
     made = _run(home.path, "backup", str(tmp_path / "b.tar"))
     assert made.returncode == 0, made.stderr
@@ -130,7 +130,7 @@ def test_a_restore_that_was_killed_is_not_done_again_over_what_was_written_since
     environ = {**os.environ, "TIDEGATE_CATALOG_URL": url}
     subprocess.run([sys.executable, "-c", KILLED, file, str(new)], env=environ, check=False)
     catalog = Catalog.open(CatalogPlace(url), SystemClock(), random_bytes=secrets.token_bytes)
-    catalog.people.add_user(ACTOR, "default", "bob", frozenset({Role.WRITER}))
+    catalog.accounts.add_user(ACTOR, "default", "bob", frozenset({Role.WRITER}))
     catalog.close()
     refused = _run(new, "restore", file, catalog_url=url)
     assert json.loads(refused.stderr)["error"]["code"] == "CATALOG_UNUSABLE"

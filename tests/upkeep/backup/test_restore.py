@@ -24,14 +24,14 @@ from tests.upkeep.backup.homes import (
     load_catalog,
     make_home,
     no_report,
+    open_coordinator,
     opened_catalog,
-    opened_desk,
     opened_topics,
     table_rows,
     tree,
     write_table,
 )
-from tidegate.catalog.paging import Page
+from tidegate.catalog.paging import PageRequest
 from tidegate.errors import BackupUnusable, HomeUnusable, RequestInvalid, StorageFailed, StorageFull
 from tidegate.model.access import Role
 from tidegate.storage.home.home import Home
@@ -73,8 +73,8 @@ def file(home: Home, tmp_path: Path) -> Path:
 
 def test_everything_is_there_again_on_another_path(home: Home, tmp_path: Path) -> None:
     with opened_catalog(home) as catalog:
-        catalog.people.create_tenant(ACTOR, "acme")
-        catalog.people.add_user(ACTOR, "acme", "alice", frozenset({Role.READER}))
+        catalog.accounts.create_tenant(ACTOR, "acme")
+        catalog.accounts.add_user(ACTOR, "acme", "alice", frozenset({Role.READER}))
         token = catalog.tokens.make(ACTOR, "acme", "alice", lifetime_seconds=None)
     with opened_topics(home.engine_path) as topics:
         ids = topics.publish(100)
@@ -145,8 +145,8 @@ def test_what_was_acknowledged_before_the_backup_is_in_it_while_writers_go_on(
 def test_an_existing_file_is_replaced_only_by_force(home: Home, tmp_path: Path) -> None:
     target = tmp_path / "b.tar"
     target.write_text("precious")
-    with opened_topics(home.engine_path) as topics, opened_desk(home, topics.engine) as (desk, _):
-        started = desk.start(ACTOR)
+    with opened_topics(home.engine_path) as topics, open_coordinator(home, topics.engine) as (coordinator, _):
+        started = coordinator.start(ACTOR)
         with pytest.raises(RequestInvalid, match="there already"):
             pack(started.folder, target, tidegate_version="0", force=False, report=no_report)
         assert target.read_text() == "precious"
@@ -284,7 +284,7 @@ def test_a_home_may_be_a_disk_of_its_own(file: Path, tmp_path: Path, kind: str) 
         with opened_topics(home.engine_path) as topics:
             assert topics.numbers() == list(range(100))
         with opened_catalog(home) as catalog:
-            (event,) = catalog.audit.list("default", Page(None, 5), action="backup.restore").rows
+            (event,) = catalog.audit.list("default", PageRequest(None, 5), action="backup.restore").rows
             assert event.outcome == "done"
         with pytest.raises(HomeUnusable, match="not empty"):
             restore(file, disk, load_catalog, no_report)
@@ -333,8 +333,8 @@ def test_a_full_disk_leaves_no_part_of_a_backup_and_no_part_of_a_home(
     home: Home, file: Path, small_disk: Path, tmp_path: Path
 ) -> None:
     (home.lake_path / "large.parquet").write_bytes(os.urandom(2 << 20))
-    with opened_topics(home.engine_path) as topics, opened_desk(home, topics.engine) as (desk, _):
-        started = desk.start(ACTOR)
+    with opened_topics(home.engine_path) as topics, open_coordinator(home, topics.engine) as (coordinator, _):
+        started = coordinator.start(ACTOR)
         with packing(started.folder), pytest.raises(StorageFull):
             pack(started.folder, small_disk / "b.tar", tidegate_version="0", force=False, report=no_report)
         assert list(small_disk.iterdir()) == []

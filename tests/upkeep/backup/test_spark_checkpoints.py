@@ -105,7 +105,7 @@ def test_a_copy_taken_at_any_step_goes_on_exactly_once(
     committed = committed_positions(tmp_path / "home" / "checkpoints")
     work(between)
     lake = LakeCopy(tmp_path / "home" / "lake", tmp_path / "copy" / "lake")
-    lake.take()
+    lake.update()
     work(after)
     begun = planned_positions(tmp_path / "home" / "checkpoints")
     work(2)  # it goes on while the rest is copied
@@ -169,7 +169,7 @@ def test_a_query_of_two_tables_goes_on_exactly_once_or_is_copied_again(
     for name in order:
         work(between)  # more than one table's worth, so that they get apart
         lake = LakeCopy(tmp_path / "home" / "lake" / name, tmp_path / "copy" / "lake" / name)
-        lake.take()
+        lake.update()
         copies += lake.tables()
     work(after)
     begun = planned_positions(tmp_path / "home" / "checkpoints")

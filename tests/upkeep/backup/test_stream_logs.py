@@ -16,7 +16,7 @@ from tests.upkeep.backup.homes import (
     load_catalog,
     make_home,
     no_report,
-    opened_desk,
+    open_coordinator,
     opened_topics,
     tree,
 )
@@ -169,8 +169,8 @@ def test_what_is_appended_after_the_freeze_is_not_in_the_file_and_what_was_cut_i
 ) -> None:
     grown = home.streams_path / "chat/typing/w60000-60000/shard-3/ann.log"
     cut = home.streams_path / "home/doors/w60000-60000/shard-0/carl@x.log"
-    with opened_topics(home.engine_path) as topics, opened_desk(home, topics.engine) as (desk, _):
-        started = desk.start(ACTOR)
+    with opened_topics(home.engine_path) as topics, open_coordinator(home, topics.engine) as (coordinator, _):
+        started = coordinator.start(ACTOR)
         with grown.open("ab") as log:
             log.write(b" and rows from after the freeze")
         with cut.open("r+b") as log:
@@ -180,7 +180,7 @@ def test_what_is_appended_after_the_freeze_is_not_in_the_file_and_what_was_cut_i
             made = pack(
                 started.folder, tmp_path / "b.tar", tidegate_version="0", force=False, report=no_report
             )
-            desk.finish(started.id, str(tmp_path / "b.tar"), made.size_bytes)
+            coordinator.finish(started.id, str(tmp_path / "b.tar"), made.size_bytes)
     sizes = {note.path: note.size_bytes for note in read_manifest(tmp_path / "b.tar").files}
     assert sizes["streams/chat/typing/w60000-60000/shard-3/ann.log"] == len(b"frames of ann")
     restore(tmp_path / "b.tar", tmp_path / "again", load_catalog, no_report)

@@ -83,6 +83,63 @@ def test_every_cut_is_noticed(at: int) -> None:
         _read(archive[:at])
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"x", b"x" * 5000, bytes(511), bytes(600), b"a" * 156 + b"x" + bytes(900)]
+)
+def test_a_file_that_is_something_else_is_called_so(content: bytes) -> None:
+    with pytest.raises(BackupUnusable, match="not a backup of Tidegate"):
+        _read(content)
+
+
+def test_a_tar_of_someone_else_is_called_so() -> None:
+    other = io.BytesIO()
+    with tarfile.open(fileobj=other, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("a"))
+    with pytest.raises(BackupUnusable, match="not a backup of Tidegate"):
+        _read(other.getvalue())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        tarfile.LNKTYPE,
+        tarfile.SYMTYPE,
+        tarfile.CHRTYPE,
+        tarfile.BLKTYPE,
+        tarfile.DIRTYPE,
+        tarfile.FIFOTYPE,
+        tarfile.CONTTYPE,
+        tarfile.AREGTYPE,
+        tarfile.GNUTYPE_SPARSE,
+        tarfile.GNUTYPE_LONGNAME,
+    ],
+)
+def test_an_entry_that_is_no_plain_file_is_refused(kind: bytes) -> None:
+    entry = tarfile.TarInfo("b")
+    entry.mode, entry.type, entry.linkname = 0o600, kind, "../a"
+    header = entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    with pytest.raises(BackupUnusable, match="the header after a is damaged"):
+        _read(_archive([("a", b"")])[: -len(END)] + header + END)
+
+
+@pytest.mark.parametrize("size_bytes", [-1, -5, -(1 << 70)])
+def test_a_negative_size_is_refused(size_bytes: int) -> None:
+    with pytest.raises(BackupUnusable, match="the header after a is damaged"):
+        _read(_archive([("a", b"")])[: -len(END)] + header_of("b", size_bytes) + END)
+
+
+def test_a_long_name_that_is_longer_than_any_is_not_read_into_memory() -> None:
+    header = header_of("n" * 70_000, 0)
+    with pytest.raises(BackupUnusable, match="the header after a is damaged"):
+        _read(_archive([("a", b"")])[: -len(END)] + header + END)
+
+
+def test_a_size_that_needs_a_long_header_is_read() -> None:
+    reader = TarReader(io.BytesIO(header_of("large", 9 << 30)), "x.tar")
+    entry = next(reader.entries())
+    assert (entry.path, entry.size_bytes) == ("large", 9 << 30)
+
+
 def test_something_behind_the_end_is_noticed() -> None:
     with pytest.raises(BackupUnusable, match="behind the end"):
         _read(_archive([("a", b"")]) + b"x")

@@ -1,4 +1,4 @@
-"""A finding: one thing that was looked at, and how it is."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at, how it is, what was found, and what mends it, if anything needs mending."""
+    """What was checked, its state, what was found, and what fixes it, if anything needs to be fixed."""
 
     name: str
     state: State
@@ -20,20 +20,20 @@ class Finding:
     fix: str = ""
 
     def to_wire(self) -> dict[str, str]:
-        """Return the finding as JSON has it."""
+        """Return the finding for JSON."""
         return {"name": self.name, "state": self.state, "found": self.found, "fix": self.fix}
 
 
 def ok(name: str, found: str) -> Finding:
-    """Return that a thing is as it should be."""
+    """Return a finding that all is well."""
     return Finding(name, "ok", found)
 
 
 def warn(name: str, found: str, fix: str) -> Finding:
-    """Return that a thing works and may bring trouble."""
+    """Return a finding of what works and may fail later."""
     return Finding(name, "warn", found, fix)
 
 
 def fail(name: str, found: str, fix: str) -> Finding:
-    """Return that a thing does not work."""
+    """Return a finding of what does not work."""
     return Finding(name, "fail", found, fix)

@@ -1,4 +1,4 @@
-"""The home: its layout, rights, locks, settings, logs, and what upgrades and backups left in it."""
+"""The checks of a home: layout, rights, settings, address, logs, and leftovers of upgrades and backups."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tidegate.storage.home.home import FOLDERS, LATER_FOLDERS, LAYOUT_FILE, LAYO
 
 OTHERS_READ_OR_WRITE = 0o077
 OTHERS_WRITE = 0o022
-# An error is looked for in this much of the end of a log.
+# Errors are searched in this much of the end of a log.
 LOG_TAIL_BYTES_MAX = 256_000
 LOG_LINE_CHARS_MAX = 200
 # The first line of a run, in each log.
-LOG_STARTS = re.compile(r"\bserving \S.* at http|\bworker starting\b")
+LOG_STARTS = re.compile(r"\bserving \S.* (?:at |url=)http|\bworker starting\b")
 # user:password@host in an address, as catalog.url may have it.
 PASSWORD = re.compile(r"://[^\s/:@\"']*:[^\s/@\"']+@")
 LOG_ERROR = re.compile(r'^\S+ (ERROR|CRITICAL) |"level": "(error|critical)"|^\{"error"')
@@ -53,18 +53,18 @@ def check_home(path: Path, *, own_catalog: bool = True) -> Finding:
 
 
 def lost_parts(path: Path, *, own_catalog: bool = True) -> list[str]:
-    """Name the parts of a home in use that are gone.
+    """Return the parts of a used home that are missing.
 
     Without `own_catalog` the catalog is in a database elsewhere, whatever the home had before.
     """
     try:
-        noted = Home(path).lost_parts()
+        recorded = Home(path).lost_parts()
     except (OSError, ValueError, TypeError, AttributeError):
-        noted = []  # without a layout it is no home yet; a damaged one is told as such
+        recorded = []  # without a layout it is no home yet; a damaged one is another finding
     traces = (path / "engine" / "CURRENT", path / "catalog" / "catalog.db", path / "logs" / "server.log")
-    used = any(trace.exists() for trace in traces)
-    gone = [name for name in ("engine", "lake") if used and not (path / name).is_dir()]
-    return sorted({name for name in (*noted, *gone) if name != "catalog" or own_catalog})
+    is_used = any(trace.exists() for trace in traces)
+    missing = [name for name in ("engine", "lake") if is_used and not (path / name).is_dir()]
+    return sorted({name for name in (*recorded, *missing) if name != "catalog" or own_catalog})
 
 
 def _without_layout(path: Path) -> Finding:
@@ -89,7 +89,7 @@ def _refused_layout(path: Path, refusal: TidegateError) -> Finding:
 
 
 def check_rights(path: Path, uid: int) -> Finding:
-    """Check that the home is ours, and that others can neither change it nor read its secrets."""
+    """Check that the user owns the home, and that others can neither change it nor read its secrets."""
     owned = [path / name for name in ("", *FOLDERS, TOKEN_FILE) if (path / name).exists()]
     foreign = [place for place in owned if place.stat().st_uid != uid]
     if foreign and uid != 0:
@@ -127,7 +127,7 @@ def check_token(path: Path) -> Finding:
 
 
 def check_address(path: Path, server_pid: int | None) -> Finding:
-    """Check that run/server.json speaks of a server that runs; `server_pid` is the holder of the lock."""
+    """Check that run/server.json names a running server; `server_pid` is the holder of the lock."""
     file = path / "run" / "server.json"
     try:
         address = Home(path).server_address()
@@ -148,10 +148,9 @@ def check_settings(home: Path, environ: Mapping[str, str]) -> Finding:
     """Check the settings file and the variables, and name every wrong one."""
     wrong = list(setting_problems(home, environ))
     if not wrong:
-        given = home / SETTINGS_FILE
-        return ok(
-            "settings", f"{given} and the environment" if given.exists() else "defaults and the environment"
-        )
+        file = home / SETTINGS_FILE
+        source = file if file.exists() else "defaults"
+        return ok("settings", f"{source} and the environment")
     in_file = list(_file_problems(home / SETTINGS_FILE))
     steps = [f"edit {home / SETTINGS_FILE}"] if in_file else []
     steps += ["correct or unset the variable"] if len(wrong) > len(in_file) else []
@@ -187,14 +186,14 @@ def _file_problems(file: Path) -> Iterator[str]:
             continue
         for name, value in values.items():
             try:
-                # As a flag, so that one wrong key does not hide the next.
+                # Each as a flag, so that one wrong key does not hide the next.
                 load_settings(None, {}, {f"{section}.{name}": value})
             except SettingInvalid as problem:
                 yield f"{section}.{name}: {problem.values['reason']}"
 
 
-def check_kept(path: Path) -> Finding:
-    """Tell of the copies that upgrades kept, and of those that were never finished."""
+def check_upgrade_copies(path: Path) -> Finding:
+    """Check the copies that upgrades made of the home before; one that was never finished is of no use."""
     copies = _folders(path / "kept")
     if not copies:
         return ok("kept copies", "none")
@@ -208,7 +207,7 @@ def check_kept(path: Path) -> Finding:
 
 
 def check_backups(path: Path, *, server_runs: bool) -> Finding:
-    """Check that no frozen copy of a backup was left behind."""
+    """Check that no frozen copy of a backup is left over."""
     left = _folders(path / "run" / "backups")
     if not left:
         return ok("backups", "none in the making")
@@ -221,7 +220,7 @@ def check_backups(path: Path, *, server_runs: bool) -> Finding:
 
 
 def check_log(file: Path) -> Finding:
-    """Check whether the last run wrote errors, and show the last of them."""
+    """Check whether the last run logged errors, and show the last of them."""
     name = f"log of the {file.stem}"
     try:
         with file.open("rb") as log:
@@ -242,7 +241,7 @@ def check_log(file: Path) -> Finding:
 
 
 def own_bytes(folder: Path) -> int:
-    """Count the bytes of files that have no second name elsewhere: what removing the folder gives back."""
+    """Return the bytes of files without another hard link: what removing the folder frees."""
     total = 0
     for root, _, names in os.walk(folder):
         for entry in names:

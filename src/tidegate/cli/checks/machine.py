@@ -1,4 +1,4 @@
-"""The machine: memory, open files, clock, and the disk under the home."""
+"""The checks of the machine: memory, open files, clock, and the disk under the home."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MIB = 1024 * 1024
 OPEN_FILES_MIN = 2048
 # Below this a day of messages or one compaction may fill the disk.
 FREE_BYTES_ROOMY = 2_000_000_000
-# What Python, DuckDB's own code and Spark's Java take beside the memory that settings name.
+# What Python, DuckDB's own code and Spark's Java need beside the memory that settings name.
 BESIDE_BYTES = 1024 * MIB
-# Clocks of file systems and of Python differ by a tick; a second behind is no fault.
+# Clocks of file systems and of Python differ by a tick; a second behind is no problem.
 CLOCK_SLACK_SECONDS = 2.0
 ANSWER_SECONDS_MAX = 5.0
 
@@ -41,7 +41,7 @@ class Mount:
 
 
 def check_memory(total_bytes: int, settings: Settings) -> Finding:
-    """Check that the machine has the memory that the settings give away."""
+    """Check that the machine has the memory that the settings allow to be used."""
     driver = settings.worker.driver_memory_mb * MIB
     query = settings.query.memory_mb * MIB
     given = driver + query + settings.storage.block_cache_bytes + settings.storage.write_buffer_bytes * 3
@@ -57,7 +57,7 @@ def check_memory(total_bytes: int, settings: Settings) -> Finding:
 
 
 def memory_limit_bytes(group: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Return the memory that we may use: the machine's, or less where a container sets a limit."""
+    """Return the memory that this process may use: the machine's, or less where a container sets a limit."""
     import psutil
 
     total = int(psutil.virtual_memory().total)
@@ -90,7 +90,7 @@ def check_clock(now_seconds: float, newest_seconds: float | None, newest: str) -
 
 
 def check_clock_sync(timedatectl: str = "timedatectl") -> Finding | None:
-    """Check that something keeps the clock right; None where the machine does not tell."""
+    """Check that the clock is synchronized; None where the machine does not report it."""
     command = [timedatectl, "show", "--property=NTPSynchronized", "--value"]
     try:
         answer = subprocess.run(
@@ -145,7 +145,7 @@ def check_file_system(place: Path, mounts: Iterable[Mount]) -> Finding:
 
 
 def check_hard_links(folder: Path, link: Callable[[Path, Path], None] = os.link) -> Finding:
-    """Check that files can have a second name: backups and upgrades then cost little room. Tries it."""
+    """Check that hard links work, by making one: backups and upgrades then need little space."""
     name = "hard links"
     try:
         with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as made:
@@ -163,14 +163,14 @@ def check_hard_links(folder: Path, link: Callable[[Path, Path], None] = os.link)
 
 
 def read_mounts(table: Path = Path("/proc/self/mountinfo")) -> list[Mount]:
-    """List the mounted file systems; none where the machine does not tell."""
+    """Return the mounted file systems; none where the machine does not list them."""
     try:
         lines = table.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     found = []
     for line in lines:
-        # Fields 5 and, behind the dash, 1: the place, with blanks as \040, and the kind.
+        # Fields 5 and, after the dash, 1: the mount point, with blanks as \040, and the kind.
         before, dash, after = line.partition(" - ")
         fields = before.split(" ")
         if dash and len(fields) > 4:
@@ -180,19 +180,19 @@ def read_mounts(table: Path = Path("/proc/self/mountinfo")) -> list[Mount]:
 
 
 def mount_of(place: Path, mounts: Iterable[Mount]) -> Mount | None:
-    """Return the file system that holds a path; of two at one place the later one, which covers the other."""
+    """Return the file system of a path; of two at one mount point the later one, which covers the other."""
     resolved = place.resolve()
     holding = [mount for mount in mounts if resolved.is_relative_to(mount.place)]
     return max(enumerate(holding), key=lambda entry: (len(entry[1].place), entry[0]))[1] if holding else None
 
 
 def existing_parent(path: Path) -> Path:
-    """Return the path, or the nearest folder above it that is there and that we may see."""
+    """Return the path, or the nearest folder above it that is there and visible."""
     return next(folder for folder in (path, *path.parents) if is_seen(folder))
 
 
 def is_seen(path: Path) -> bool:
-    """Return whether something is there and we may know it: a closed folder hides what is inside."""
+    """True if something is there and visible: a folder without permission hides what is inside."""
     try:
         return path.exists()
     except OSError:

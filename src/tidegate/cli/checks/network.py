@@ -1,8 +1,9 @@
-"""The network: the port, TLS, and what a running server says of its parts."""
+"""The checks of the network: the port, TLS, and what a running server reports of its parts."""
 
 from __future__ import annotations
 
 import errno
+import json
 import re
 import socket
 import ssl
@@ -15,9 +16,9 @@ from tidegate.errors import TidegateError, TlsUnusable
 from tidegate.settings import ServerSettings
 
 if TYPE_CHECKING:
-    from tidegate.storage.home.address import Found
+    from tidegate.storage.home.address import ServerEndpoint
 
-# Whoever renews by hand needs notice; renewal by machine happens before.
+# A manual renewal needs time; an automatic one happens before.
 CERTIFICATE_DAYS_MIN = 30
 ANSWER_SECONDS_MAX = 10.0
 OTHERS_READ = 0o077
@@ -26,7 +27,7 @@ SEQUENCE, INTEGER, EXPLICIT_VERSION, SHORT_TIME, LONG_TIME = 0x30, 0x02, 0xA0, 0
 
 
 def check_port(host: str, port: int, server_pid: int | None) -> Finding:
-    """Check that the port is free, or taken by the server of this home; names who else has it."""
+    """Check that the port is free, or used by the server of this home; name the program that uses it."""
     if port == 0:
         return ok("port", "a free one is taken at each start")
     if server_pid is not None:
@@ -52,7 +53,7 @@ def check_port(host: str, port: int, server_pid: int | None) -> Finding:
 
 
 def holders(port: int) -> dict[int, str]:
-    """Return the programs that listen on a port, by process id; those of others are not seen."""
+    """Return the programs that listen on a port, by process id; those of other users are not visible."""
     import psutil
 
     found: dict[int, str] = {}
@@ -77,7 +78,7 @@ def _who(port: int) -> str:
 
 
 def check_tls(settings: ServerSettings, now: datetime) -> Finding:
-    """Check that certificate and key belong together, that the key is secret, and when they end."""
+    """Check that certificate and key belong together, that the key is secret, and when they expire."""
     from tidegate.server.http.tls import load_tls
 
     if not settings.tls_certificate_file and not settings.tls_key_file:
@@ -115,7 +116,7 @@ def _judge_end(certificate: Path, end: datetime | None, now: datetime) -> Findin
 
 
 def certificate_end(pem: str) -> datetime | None:
-    """Return when the first of the certificates in a file ends; None where one cannot be read."""
+    """Return when the first of the certificates in a file expires; None where one cannot be read."""
     ends = []
     for block in PEM.findall(pem):
         try:
@@ -126,7 +127,7 @@ def certificate_end(pem: str) -> datetime | None:
 
 
 def _end_of(der: bytes) -> datetime:
-    """Read the end of a certificate: Certificate { TBS { [version] serial algorithm issuer validity … } }."""
+    """Return when a certificate { TBS { [version] serial algorithm issuer validity … } } expires."""
     certificate, _ = _inside(der, SEQUENCE)
     rest, _ = _inside(certificate, SEQUENCE)
     if rest[0] == EXPLICIT_VERSION:
@@ -145,7 +146,7 @@ def _end_of(der: bytes) -> datetime:
 
 
 def _inside(der: bytes, tag: int) -> tuple[bytes, bytes]:
-    """Return what is inside the first element, which must have this tag, and what follows it."""
+    """Return the content of the first element, which must have this tag, and what follows it."""
     if der[0] != tag:
         raise ValueError(f"tag {der[0]:#x} where {tag:#x} is due")
     start, length = 2, der[1]
@@ -157,28 +158,32 @@ def _inside(der: bytes, tag: int) -> tuple[bytes, bytes]:
     return der[start : start + length], der[start + length :]
 
 
-def check_server(found: Found) -> Finding:
-    """Ask a running server for its parts."""
-    import httpx
+def check_server(found: ServerEndpoint) -> Finding:
+    """Check what a running server reports of its parts."""
+    from tidegate.cli.http_request import REQUEST_ERRORS, send_request
 
     try:
-        with httpx.Client(verify=found.tls_context(), timeout=ANSWER_SECONDS_MAX, trust_env=False) as client:
-            answer = client.get(f"{found.url.rstrip('/')}/ready")
-            said = answer.json()
+        status, body = send_request(
+            "GET",
+            f"{found.url.rstrip('/')}/ready",
+            timeout_seconds=ANSWER_SECONDS_MAX,
+            tls_context=found.tls_context(),
+        )
+        report = json.loads(body)
     except TidegateError as problem:
         return fail("server", str(problem), problem.hint)
-    except (httpx.HTTPError, OSError, ValueError) as problem:
+    except (*REQUEST_ERRORS, ValueError) as problem:
         why = str(problem) or type(problem).__name__
         return fail(
             "server",
             f"{found.url} does not answer: {why}",
             "Look at its log, and start it again: tidegate up",
         )
-    return _judge_parts(found.url, answer.status_code, said)
+    return _judge_parts(found.url, status, report)
 
 
-def _judge_parts(url: str, status: int, said: object) -> Finding:
-    content = said if isinstance(said, dict) else {}
+def _judge_parts(url: str, status: int, report: object) -> Finding:
+    content = report if isinstance(report, dict) else {}
     error = content.get("error") or {}
     parts = content.get("parts") or (error.get("details") or {}).get("parts") or {}
     broken = [f"{name}: {part.get('reason')}" for name, part in parts.items() if not part.get("ok")]
@@ -186,7 +191,7 @@ def _judge_parts(url: str, status: int, said: object) -> Finding:
         return ok("server", f"{url} is ready" + (f": {', '.join(parts)}" if parts else ""))
     why = "; ".join(broken) or error.get("message") or f"status {status}"
     return fail(
-        "server", f"{url} is not ready: {why}", "Mend that part, or look at logs/server.log in the home."
+        "server", f"{url} is not ready: {why}", "Fix that part, or look at logs/server.log in the home."
     )
 
 

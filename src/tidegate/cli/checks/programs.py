@@ -1,4 +1,4 @@
-"""Programs that Tidegate stands on: Python and its packages, Java, Spark and its jars."""
+"""The checks of programs: Python and its packages, Java, Spark and its jars."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidegate.errors import JarsMissing, JavaMissing
 
 # What pyproject.toml says in requires-python.
 PYTHON_MIN = (3, 11)
-# Named in the answer; a longer list helps nobody.
+# Named in a finding; a longer list helps nobody.
 NAMED_MAX = 5
 INSTALL_FIX = "Run 'make setup' in the checkout, or 'pip install --upgrade tidegate'."
 
@@ -29,7 +29,7 @@ def check_python(version: tuple[int, int, int], executable: str) -> Finding:
 
 
 def check_java(environ: Mapping[str, str], installed: Path) -> Finding:
-    """Check that there is a Java that Spark runs on."""
+    """Check that there is a Java that Spark supports."""
     from tidegate.pipeline.java import find_java
 
     try:
@@ -57,15 +57,15 @@ def check_packages(requirements: Sequence[str], version_of: VersionOf) -> Findin
 
 
 def check_spark(version: str | None, jars: Path | None, environ: Mapping[str, str]) -> Finding:
-    """Check that Spark is the one that the Delta jars are made for, and that no other is in the way."""
+    """Check that Spark is the version of the Delta jars, and that no other Spark is configured."""
     from tidegate.pipeline.jars import DELTA
 
     match = re.fullmatch(r"delta-spark_(\d+\.\d+)_(\d+\.\d+)", DELTA.artifact)
-    wanted, scala = (match[1], match[2]) if match else ("", "")
+    needed, scala = (match[1], match[2]) if match else ("", "")
     if version is None:
         return fail("spark", "pyspark is not installed", INSTALL_FIX)
-    if not version.startswith(f"{wanted}."):
-        return fail("spark", f"pyspark {version}, and {DELTA} is for Spark {wanted}", INSTALL_FIX)
+    if not version.startswith(f"{needed}."):
+        return fail("spark", f"pyspark {version}, and {DELTA} is for Spark {needed}", INSTALL_FIX)
     if jars is None or not any(jars.glob(f"spark-core_{scala}-*.jar")):
         found = f"pyspark {version} without its jars for Scala {scala}"
         return fail("spark", found, "pip install --force-reinstall --no-deps pyspark")
@@ -77,7 +77,7 @@ def check_spark(version: str | None, jars: Path | None, environ: Mapping[str, st
 
 
 def check_jars(environ: Mapping[str, str], cache: Path | None = None) -> Finding:
-    """Check that the Delta jars are there and whole; fetches nothing."""
+    """Check that the Delta jars are there and complete; nothing is fetched."""
     from tidegate.pipeline.jars import DELTA, delta_jars
 
     fetch = "python -m tidegate.pipeline.jars (it needs a connection to a Maven repository, once)."
@@ -91,7 +91,7 @@ def check_jars(environ: Mapping[str, str], cache: Path | None = None) -> Finding
 
 
 def check_python_of_spark(environ: Mapping[str, str], executable: str) -> Finding:
-    """Check that nothing points Spark at another Python; the worker sets its own, other jobs may not."""
+    """Check that no variable names another Python for Spark; the worker sets its own, other jobs may not."""
     name = "python of spark"
     for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         named = environ.get(variable, "")
@@ -112,7 +112,7 @@ def check_python_of_spark(environ: Mapping[str, str], executable: str) -> Findin
 
 
 def requirements_of_package(pyproject: Path) -> list[str]:
-    """List what Tidegate needs: as installed, or as a checkout says that is run without being installed."""
+    """Return the dependencies of Tidegate, as installed, or of a checkout that is not installed."""
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
@@ -136,19 +136,19 @@ def installed_version(name: str) -> str | None:
 
 
 def in_ranges(version: str, ranges: str) -> bool:
-    """Return whether a version is within all ranges, such as `>=1.6,<2`."""
-    mine = _numbers(version)
+    """True if a version is within all ranges, such as `>=1.6,<2`."""
+    actual = _numbers(version)
     for sign, text in re.findall(r"(>=|<=|==|!=|~=|<|>)\s*([\w.*]+)", ranges):
-        theirs = _numbers(text)
+        bound = _numbers(text)
         # 2 and 2.0.0 are the same; of 2.*, the first number alone counts.
-        width = len(theirs) if text.endswith(".*") else max(len(mine), len(theirs))
-        left, right = _padded(mine, width), _padded(theirs, width)
+        width = len(bound) if text.endswith(".*") else max(len(actual), len(bound))
+        left, right = _padded(actual, width), _padded(bound, width)
         holds = {
             ">=": left >= right,
             "<=": left <= right,
             "==": left == right,
             "!=": left != right,
-            "~=": left >= right and left[: len(theirs) - 1] == right[: len(theirs) - 1],
+            "~=": left >= right and left[: len(bound) - 1] == right[: len(bound) - 1],
             "<": left < right,
             ">": left > right,
         }
@@ -167,7 +167,7 @@ def _padded(numbers: tuple[int, ...], width: int) -> tuple[int, ...]:
 
 
 def _split(requirement: str) -> tuple[str, str]:
-    """Part `psycopg[binary]>=3,<4; python_version > "3"` into its name and its ranges."""
+    """Return name and ranges of a requirement such as `psycopg[binary]>=3,<4; python_version > "3"`."""
     plain = requirement.partition(";")[0].strip()
     name = re.match(r"[\w.-]+", plain)
     if name is None:

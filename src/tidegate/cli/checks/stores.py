@@ -1,7 +1,4 @@
-"""What is stored: the catalog, the engine and the lake. Reads only; a server may run meanwhile.
-
-The logs of STREAM tables, frame by frame. Reads only; a server may run meanwhile.
-"""
+"""The checks of stored data: catalog, engine, lake, and stream logs. They only read; a server may run."""
 
 from __future__ import annotations
 
@@ -20,16 +17,16 @@ from tidegate.streams.corruption import scan_damage
 from tidegate.streams.disk import StreamDisk
 from tidegate.streams.trash import TRASH
 
-# What a power cut leaves: whole sectors of zeros at the end of the newest log.
+# A power cut leaves whole sectors of zeros at the end of the newest log.
 SECTOR_BYTES = 512
 TABLES_NAMED_MAX = 5
 SQLITE_WAIT_SECONDS = 5.0
 
 
 def check_catalog(settings: CatalogSettings, file: Path, *, lost: bool = False) -> Finding:
-    """Check that the catalog answers, is whole, and is of a revision that this version knows.
+    """Check that the catalog answers, is undamaged, and has a revision that this version knows.
 
-    `lost` says that there was one in the home.
+    With `lost` there was one in the home.
     """
     return _check_postgresql(settings) if settings.url else _check_sqlite(file, lost=lost)
 
@@ -90,7 +87,7 @@ def _judge_revision(place: str, revision: str | None) -> Finding:
         return ok("catalog", f"{place}, revision {revision}")
     if revision in known:
         found = f"{place} has revision {revision}, this version works with {known[-1]}"
-        return warn("catalog", found, "The next start brings it up to date; make a backup first.")
+        return warn("catalog", found, "The next start upgrades it; make a backup first.")
     found = f"{place} has revision {revision}, which this version does not know"
     return fail("catalog", found, "Install a newer Tidegate, or restore a backup from before the upgrade.")
 
@@ -98,7 +95,7 @@ def _judge_revision(place: str, revision: str | None) -> Finding:
 def check_engine(folder: Path, *, server_runs: bool, lost: bool = False) -> Finding:
     """Check that the engine's files can be read; without a server also every record of its logs.
 
-    `lost` says that something was stored in it.
+    With `lost` something was stored in it.
     """
     current = folder / "CURRENT"
     if not current.exists():
@@ -127,7 +124,7 @@ def check_engine(folder: Path, *, server_runs: bool, lost: bool = False) -> Find
 
 
 def _check_records(folder: Path) -> Finding:
-    """Walk the logs: a broken chain, then every checksum."""
+    """Check the chain of the logs, then the checksum of every record."""
     from tidegate.storage.rocksdb.wal import check_logs, locate_damage, log_files
 
     try:
@@ -150,15 +147,15 @@ def _check_records(folder: Path) -> Finding:
 
 
 def _lost_table(folder: Path) -> str | None:
-    """Open the store to read, and say which of its files is gone or cut; None where it opens.
+    """Open the store to read, and return which of its files is missing or cut; None where it opens.
 
-    RocksDB works on links in a folder of its own, so that nothing is written beside the files.
+    RocksDB gets links to the files in another folder, so that nothing is written beside them.
     """
     from rocksdict import AccessType, Rdict
 
-    from tidegate.storage.rocksdb.options import RocksSettings, options_of
+    from tidegate.storage.rocksdb.options import EngineOptions, options_of
 
-    options = options_of(RocksSettings())
+    options = options_of(EngineOptions())
     with tempfile.TemporaryDirectory(prefix="tidegate-doctor-") as scratch:
         for file in folder.iterdir():
             if file.name not in ("LOCK", "LOG", "rocksdict-config.json"):
@@ -174,7 +171,7 @@ def _lost_table(folder: Path) -> str | None:
 
 
 def _never_written(file: Path, at: int) -> bool:
-    """Return whether the bytes behind a record's start end in sectors of zeros, as after a power cut."""
+    """True if the bytes after a record's start end with sectors of zeros, as after a power cut."""
     with file.open("rb") as log:
         log.seek(at)
         rest = log.read()
@@ -182,7 +179,7 @@ def _never_written(file: Path, at: int) -> bool:
 
 
 def check_lake(roots: list[Path]) -> Finding:
-    """Check that every table opens, and that its files are there in the size that the log names."""
+    """Check that every table opens, and that its files have the size that the log names."""
     from tidegate.storage.lake.tables import Lake
 
     damaged, unread, versions = [], [], []
@@ -227,7 +224,7 @@ def _some(lines: list[str], between: str = "; ") -> str:
     return between.join(lines[:TABLES_NAMED_MAX]) + (f" and {rest} more" if rest > 0 else "")
 
 
-# A second or two of reading. What lies beyond is checked when it is read, and is told as not looked at.
+# A second or two of reading. More is not checked here, and the finding says so.
 LOGS_BYTES_MAX = 1 << 30
 DAMAGES_NAMED_MAX = 5
 DAMAGE_FIX = (
@@ -237,32 +234,32 @@ DAMAGE_FIX = (
 
 
 def check_streams(roots: Iterable[Path], bytes_max: int = LOGS_BYTES_MAX) -> Finding:
-    """Check every frame of every log against its checksums, and name what does not fit by file and byte."""
+    """Check every frame of every log against its checksums; damage is named by file and byte."""
     disk = _BoundedDisk(bytes_max)
     places = list(roots)
     damages = (damage for root in places for damage in scan_damage(root, disk))
-    # One more than is named tells that there is more; a disk that is full of damage is not read to its end.
+    # One more than is named, to know that there are more; the rest of a badly damaged disk is not read.
     found = list(islice(damages, DAMAGES_NAMED_MAX + 1))
     if found:
-        told = "; ".join(
+        text = "; ".join(
             f"{damage.file}: {damage.reason}, at byte {damage.position}"
             for damage in found[:DAMAGES_NAMED_MAX]
         )
         more = "; and more" if len(found) > DAMAGES_NAMED_MAX else ""
-        return fail("streams", told + more, DAMAGE_FIX)
+        return fail("streams", text + more, DAMAGE_FIX)
     if not disk.read_count and not disk.skipped_count:
         return ok("streams", "no rows are stored")
-    told = f"{plural(disk.read_count, 'log')}, {bytes_text(disk.read_bytes)}, whole"
+    text = f"{plural(disk.read_count, 'log')}, {bytes_text(disk.read_bytes)}, whole"
     if disk.skipped_count:
-        told += f"; {plural(disk.skipped_count, 'log')} beyond {bytes_text(bytes_max)} not looked at"
+        text += f"; {plural(disk.skipped_count, 'log')} beyond {bytes_text(bytes_max)} not looked at"
     waiting = sum(len(disk.entries(str(root / TRASH))) for root in places)
     if waiting:
-        told += f"; {plural(waiting, 'expired folder')} still to be removed"
-    return ok("streams", told)
+        text += f"; {plural(waiting, 'expired folder')} still to be removed"
+    return ok("streams", text)
 
 
 class _BoundedDisk(StreamDisk):
-    """Opens logs until so many bytes were opened; those behind are as if they had expired."""
+    """A disk that opens so many bytes of logs; for the caller, the others do not exist."""
 
     def __init__(self, bytes_max: int) -> None:
         self.read_bytes = 0
@@ -271,7 +268,7 @@ class _BoundedDisk(StreamDisk):
         self._bytes_max = bytes_max
 
     def open_read(self, path: str) -> int:
-        """Open a log, or say that it is not there."""
+        """Open a log; raise FileNotFoundError where the limit is reached."""
         fd = super().open_read(path)
         size_bytes = self.size(fd)
         if self.read_bytes + size_bytes > self._bytes_max:

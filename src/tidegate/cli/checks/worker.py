@@ -1,4 +1,4 @@
-"""What runs beside the server: the worker and the pipelines, as a status answer tells them."""
+"""The checks of the worker and its pipelines, from a status answer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ START_FIX = "Start it: 'tidegate up', or 'tidegate worker' beside a server that 
 
 
 def check_worker(status: Mapping[str, Any], installed: Sequence[str]) -> Finding | None:
-    """Check that a worker runs where there are pipelines for it; None where the answer does not tell."""
+    """Check that a worker runs where there are pipelines for it; None where the answer does not show it."""
     if status["pid"] is None:
-        return None  # someone of another tenant asked: the worker belongs to the instance
+        return None  # the caller is of another tenant: the worker belongs to the instance
     worker = status["worker"]
-    # A stopped pipeline waits for nobody.
-    wanted = (line["name"] for line in status["pipelines"] if line["state"] != STOPPED)
-    names = {*installed, *wanted}
+    # A stopped pipeline needs no worker.
+    active = (line["name"] for line in status["pipelines"] if line["state"] != STOPPED)
+    names = {*installed, *active}
     if worker is None and not names:
         return ok("worker", "none runs, and there is no pipeline for one")
     if worker is None:
         found = f"none runs, and {', '.join(sorted(names))} waits for one"
-        # Spark takes its time to start.
+        # Spark starts slowly.
         just_started = status["uptimeSeconds"] < WORKER_SECONDS_MAX
         return warn("worker", found, START_FIX) if just_started else fail("worker", found, START_FIX)
     if worker["state"] == "lost":
@@ -43,8 +43,7 @@ def check_pipelines(status: Mapping[str, Any]) -> Finding | None:
         return None
     failed = [line for line in lines if line["state"] == "failed"]
     if not failed:
-        told = ", ".join(f"{line['name']} is {line['state']}" for line in lines)
-        return ok("pipelines", told)
-    told = "; ".join(f"{line['name']} failed: {first_line(line['error'])}" for line in failed)
+        return ok("pipelines", ", ".join(f"{line['name']} is {line['state']}" for line in lines))
+    text = "; ".join(f"{line['name']} failed: {first_line(line['error'])}" for line in failed)
     shows = ", ".join(f"tidegate pipeline show {line['name']}" for line in failed)
-    return fail("pipelines", told, f"{shows}. The worker tries again by itself.")
+    return fail("pipelines", text, f"{shows}. The worker tries again by itself.")

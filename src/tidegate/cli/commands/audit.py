@@ -1,4 +1,4 @@
-"""`tidegate audit`: who did what, when, and how it ended."""
+"""`tidegate audit`: the events of the audit trail."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def audit(
 
 
 def _check_action(action: str) -> None:
-    """Refuse a word that no event has: an empty list would look like an answer."""
+    """Raise UsageRefused for an action that no event can have: an empty list would look like an answer."""
     from difflib import get_close_matches
 
     known = complete_actions("")
@@ -56,7 +56,7 @@ def _check_action(action: str) -> None:
 
 
 def events_table(events: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw events for people."""
+    """Return a table of events."""
     from tidegate.cli.output.tables import Listing
 
     if not events:
@@ -77,7 +77,7 @@ def events_table(events: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def details_text(details: Mapping[str, Any]) -> str:
-    """Write what an event tells beside its subject: `roles: a, b; ends at 2026-01-31T12:00:00Z`."""
+    """Return the details of an event as text: `roles: a, b; expires: 2026-01-31T12:00:00Z`."""
     return "; ".join(
         _detail_text(name, value) for name, value in details.items() if value not in ("", [], {})
     )

@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,15 +31,15 @@ if TYPE_CHECKING:
     from tidegate.storage.home.home import Home
     from tidegate.upkeep.backup.pack import BackupFile, Report
 
-# The packer steps back for everyone else: it is in no hurry, and a server on the same machine is.
+# The packer has a low priority: it is in no hurry, and a server on the same machine is.
 PACKER_NICENESS = 10
 REPORT_SECONDS = 0.2
-# Beside a server the packer rests this many times as long as it works: a disk that is never idle makes every
-# sync of the server wait. The longest rest keeps a busy machine from making it slower still: all rests of a
+# Beside a server the packer pauses this many times as long as it works: a disk that is never idle makes every
+# sync of the server wait. The limit keeps a busy machine from making it slower still: all pauses of a
 # gigabyte take less than eight seconds.
-REST_TIMES = 2.0
-REST_SECONDS_MAX = 0.015
-# A freeze is quick where files can be linked; where they must be copied it takes as long as a copy.
+PAUSE_FACTOR = 2.0
+PAUSE_SECONDS_MAX = 0.015
+# A snapshot is quick where files can be linked; where they must be copied it takes as long as a copy.
 FREEZE_SECONDS_MAX = 3600.0
 
 
@@ -62,7 +63,7 @@ def backup(
     check_target(file, force=force)
     begun = time.monotonic()
     try:
-        pack_home = _pack_of if _server_runs(home) else _pack_alone
+        pack_home = _pack_beside_server if running_holder(home, "server") else _pack_alone
         made = pack_home(call, home, file, force)
     except LeaseHeld as refusal:
         hint = "Wait for it, or look how far it is: tidegate job list --kind backup."
@@ -114,25 +115,21 @@ def restore(
     )
 
 
-def _server_runs(home: Home) -> bool:
-    return running_holder(home, "server") is not None
-
-
-def _pack_of(call: Invocation, home: Home, file: Path, force: bool) -> BackupFile:
-    """Let the server freeze its home, and pack the copy here."""
+def _pack_beside_server(call: Invocation, home: Home, file: Path, force: bool) -> BackupFile:
+    """Let the server take the snapshot of its home, and pack that here."""
     from tidegate.upkeep.backup.coordinator import remove_frozen
     from tidegate.upkeep.backup.pack import packing
 
-    started = _ask(home, "POST", "/api/v1/backups", {})
+    started = _request(home, "POST", "/api/v1/backups", {})
     folder, path = Path(started["path"]), f"/api/v1/backups/{started['id']}"
     try:
-        with packing(folder) as tell:
-            made = _pack(call, folder, file, force, tell, _Rest())
+        with packing(folder) as write_progress:
+            made = _pack(call, folder, file, force, write_progress, _Pause())
             body = {"file": str(file.absolute()), "bytes": made.size_bytes}
             try:
-                _ask(home, "POST", f"{path}/finish", body)
+                _request(home, "POST", f"{path}/finish", body)
             except (BackupNotFound, ServerNotRunning):
-                remove_frozen(folder)  # the server started anew meanwhile; the file is complete all the same
+                remove_frozen(folder)  # the server was restarted meanwhile; the file is complete all the same
     except BaseException:
         _give_up(home, path)
         raise
@@ -140,7 +137,7 @@ def _pack_of(call: Invocation, home: Home, file: Path, force: bool) -> BackupFil
 
 
 def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> BackupFile:
-    """Freeze and pack a home that no server has open."""
+    """Take the snapshot of a home that no server has open, and pack it."""
     from tidegate.catalog.audit import system_actor
     from tidegate.catalog.database import Catalog
     from tidegate.catalog.database_url import place_of
@@ -160,29 +157,29 @@ def _pack_alone(call: Invocation, home: Home, file: Path, force: bool) -> Backup
         closing.callback(catalog.close)
         engine = RocksEngine(home.engine_path)
         closing.callback(engine.close)
-        desk = BackupCoordinator(home, engine, catalog, clock)
-        closing.callback(desk.close)
-        started = desk.start(system_actor("backup"))
-        with packing(started.folder) as tell:
-            # The copy is frozen, and a server that starts now sees that it is being packed.
+        coordinator = BackupCoordinator(home, engine, catalog, clock)
+        closing.callback(coordinator.close)
+        started = coordinator.start(system_actor("backup"))
+        with packing(started.folder) as write_progress:
+            # The snapshot is complete, and a server that starts now sees that it is being packed.
             engine.close()
             lock.release()
-            made = _pack(call, started.folder, file, force, tell, lambda: None)
-            desk.finish(started.id, str(file.absolute()), made.size_bytes)
+            made = _pack(call, started.folder, file, force, write_progress, lambda: None)
+            coordinator.finish(started.id, str(file.absolute()), made.size_bytes)
     return made
 
 
-class _Rest:
-    """Sleeps for as long as was worked since the last time, within a limit."""
+class _Pause:
+    """Sleeps in proportion to the work since the last pause, within a limit."""
 
     def __init__(self) -> None:
-        self._woke_seconds = time.monotonic()
+        self._ended_seconds = time.monotonic()
 
     def __call__(self) -> None:
-        """Let others go first."""
-        worked_seconds = time.monotonic() - self._woke_seconds
-        time.sleep(min(worked_seconds * REST_TIMES, REST_SECONDS_MAX))
-        self._woke_seconds = time.monotonic()
+        """Sleep."""
+        worked_seconds = time.monotonic() - self._ended_seconds
+        time.sleep(min(worked_seconds * PAUSE_FACTOR, PAUSE_SECONDS_MAX))
+        self._ended_seconds = time.monotonic()
 
 
 def _pack(
@@ -190,13 +187,13 @@ def _pack(
     folder: Path,
     file: Path,
     force: bool,
-    tell: Callable[[float], None],
-    rest: Callable[[], None],
+    write_progress: Callable[[float], None],
+    after_sync: Callable[[], None],
 ) -> BackupFile:
     import tidegate
     from tidegate.upkeep.backup.pack import pack
 
-    _step_back()
+    _lower_priority()
     due = 0.0
 
     with _progress(call, "packing") as show:
@@ -205,52 +202,56 @@ def _pack(
             nonlocal due
             if time.monotonic() >= due:
                 due = time.monotonic() + REPORT_SECONDS
-                tell(done / max(total, 1))
+                write_progress(done / max(total, 1))
                 show(done, total)
 
         return pack(
-            folder, file, tidegate_version=tidegate.__version__, force=force, report=report, rest=rest
+            folder,
+            file,
+            tidegate_version=tidegate.__version__,
+            force=force,
+            report=report,
+            after_sync=after_sync,
         )
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     import psutil
 
     os.nice(PACKER_NICENESS)
-    psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, value=7)  # the last in line, and yet never starved
+    psutil.Process().ionice(psutil.IOPRIO_CLASS_BE, value=7)  # the lowest priority that is never starved
 
 
-def _ask(home: Home, method: str, path: str, body: object) -> dict[str, Any]:
+def _request(home: Home, method: str, path: str, body: object = None) -> dict[str, Any]:
     """Send one request to the server of the home, with the home's own token."""
-    import httpx
     import msgspec
 
+    from tidegate.cli.http_request import REQUEST_ERRORS, send_request
     from tidegate.storage.home.address import find_server
 
     server = find_server(None, None, home.path, {})
-    headers = {"Authorization": f"Bearer {server.token}"}
     try:
-        with httpx.Client(
-            base_url=server.url,
-            headers=headers,
-            verify=server.tls_context(),
-            timeout=FREEZE_SECONDS_MAX,
-            trust_env=False,
-        ) as http:
-            answer = http.request(method, path, json=body) if body is not None else http.request(method, path)
-    except httpx.TransportError as problem:
+        status, answer = send_request(
+            method,
+            f"{server.url.rstrip('/')}{path}",
+            timeout_seconds=FREEZE_SECONDS_MAX,
+            tls_context=server.tls_context(),
+            headers={"Authorization": f"Bearer {server.token}", "Content-Type": "application/json"},
+            body=None if body is None else msgspec.json.encode(body),
+        )
+    except REQUEST_ERRORS as problem:
         raise ServerNotRunning(url=server.url, reason=str(problem) or type(problem).__name__) from problem
-    content: dict[str, Any] = msgspec.json.decode(answer.content)
-    if not answer.is_success:
+    content: dict[str, Any] = msgspec.json.decode(answer)
+    if status >= HTTPStatus.BAD_REQUEST:
         raise from_wire(content)
     return content
 
 
 def _give_up(home: Home, path: str) -> None:
     try:
-        _ask(home, "DELETE", path, None)
+        _request(home, "DELETE", path)
     except TidegateError:
-        return  # the server notices by itself that nobody packs any more
+        return  # the server notices by itself that the packer is gone
 
 
 class HomeCatalog:
@@ -260,24 +261,24 @@ class HomeCatalog:
         self._target = target
 
     def load(self, home: Path, dump: Path, mark: str) -> None:
-        """Put a dump into the catalog."""
+        """Load a dump into the catalog."""
         from tidegate.catalog.dumps import load
 
-        with self._opened(home) as connections:
+        with self._connect(home) as connections:
             load(connections, dump, self._mark(mark))
 
-    def keep(self, home: Path, mark: str) -> None:
-        """Note that the home stands."""
+    def confirm(self, home: Path, mark: str) -> None:
+        """Note that the home is there."""
         from tidegate.catalog.dumps import keep_load
 
-        with self._opened(home) as connections:
+        with self._connect(home) as connections:
             keep_load(connections, self._mark(mark))
 
     def undo(self, home: Path, mark: str) -> None:
         """Empty the catalog again."""
         from tidegate.catalog.dumps import undo_load
 
-        with self._opened(home) as connections:
+        with self._connect(home) as connections:
             undo_load(connections, self._mark(mark))
 
     def _mark(self, name: str) -> LoadMark:
@@ -288,7 +289,7 @@ class HomeCatalog:
         return LoadMark(name, SystemClock(), system_actor("restore"), {"home": str(self._target.absolute())})
 
     @contextmanager
-    def _opened(self, home: Path) -> Iterator[Connections]:
+    def _connect(self, home: Path) -> Iterator[Connections]:
         from tidegate.catalog.connections import Connections
         from tidegate.catalog.database_url import place_of
         from tidegate.model.clock import SystemClock

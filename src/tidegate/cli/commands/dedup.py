@@ -1,4 +1,4 @@
-"""`tidegate dedup`: estimate, show. Estimates ask nobody; what is stored is read from the checkpoint."""
+"""`tidegate dedup`: estimate, show. Both work without a server: stored segments are in the checkpoint."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidegate.cli.commands.state import checkpoint_of, no_state
-from tidegate.cli.completion import complete_pipelines
+from tidegate.cli.commands.checkpoints import PipelineArgument, checkpoint_of, no_state
 from tidegate.cli.invocation import Invocation, command
 
 if TYPE_CHECKING:
@@ -19,8 +18,8 @@ app = typer.Typer(
     name="dedup", help="How much deduplication takes, and what it has stored.", no_args_is_help=True
 )
 
-DIGITS_MAX = 32  # in a number that somebody types
-# Thousands may be set apart, and an exponent has two digits at most: more would be a slip of the finger.
+DIGITS_MAX = 32  # of a number on the command line
+# Thousands may be separated, and an exponent has two digits at most: more would be a mistake.
 _NUMBER = re.compile(
     r"[+-]?([0-9_]+|[0-9]{1,3}(,[0-9]{3})+)?(\.[0-9]*)?(e[+-]?[0-9]{1,2})?", re.ASCII | re.IGNORECASE
 )
@@ -78,11 +77,11 @@ def estimate_room(  # noqa: PLR0913 - one parameter for each option that people 
     standbys: StandbysOption = 0,
 ) -> None:
     """Estimate disk, memory and checkpoint for a load, beside the window store of Kafka Streams."""
-    from tidegate.cli.output.dedup_tables import estimate_page, estimate_told
-    from tidegate.dedup.sizing import Load, estimate
+    from tidegate.cli.output.dedup_tables import estimate_json, estimate_page
+    from tidegate.dedup.sizing import Workload, estimate
     from tidegate.model.durations import parse_duration
 
-    load = Load(
+    load = Workload(
         rate=_number("--rate", rate),
         retention_us=parse_duration(retention).us,
         interval_us=None if interval is None else parse_duration(interval).us,
@@ -98,30 +97,23 @@ def estimate_room(  # noqa: PLR0913 - one parameter for each option that people 
         changelog_overhead=_number("--changelog-overhead", changelog_overhead),
     )
     found = estimate(load)
-    call.answer(estimate_told(found), lambda: estimate_page(found))
+    call.answer(estimate_json(found), lambda: estimate_page(found))
 
 
 @command(app, "show")
 def show_segments(
     call: Invocation,
-    pipeline: Annotated[
-        str,
-        typer.Argument(
-            metavar="PIPELINE",
-            help="Name of a pipeline, or the path of a checkpoint folder of any Spark job.",
-            autocompletion=complete_pipelines,
-        ),
-    ],
+    pipeline: PipelineArgument,
     operator: Annotated[
         str | None, typer.Option("--operator", help="One operator of several; all unless set.")
     ] = None,
 ) -> None:
     """Show what deduplication caught and stored: segments with their keys, bytes, filters and expiry."""
-    from tidegate.cli.output.dedup_tables import dedup_page, dedup_told
+    from tidegate.cli.output.dedup_tables import dedup_json, dedup_page
     from tidegate.model.clock import SystemClock
 
     now_us = SystemClock().now_us()
-    found = [dedup_told(pipeline, one, now_us) for one in _chosen(call, pipeline, operator)]
+    found = [dedup_json(pipeline, one, now_us) for one in _chosen(call, pipeline, operator)]
     call.answer({"operators": found}, lambda: dedup_page(found))
 
 
@@ -149,7 +141,7 @@ def _chosen(call: Invocation, pipeline: str, operator: str | None) -> list[Dedup
 
 
 def _number(option: str, text: str) -> Fraction:
-    """Return the number that a text says, exactly: 1.3 is 13/10."""
+    """Return a number exactly as written: 1.3 is 13/10."""
     from tidegate.errors import RequestInvalid
     from tidegate.model.names import shorten
 
@@ -164,6 +156,6 @@ def _number(option: str, text: str) -> Fraction:
 
 
 def _share(option: str, text: str) -> Fraction:
-    """Return a part of the whole, written as such or in percent."""
+    """Return a fraction, written as such or in per cent."""
     plain = text.strip()
     return _number(option, plain[:-1]) / 100 if plain.endswith("%") else _number(option, plain)

@@ -1,4 +1,4 @@
-"""`tidegate doctor`: what is wrong on this machine and in this home, and the command that mends it."""
+"""`tidegate doctor`: what is wrong on this machine and in this home, and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(call: Invocation) -> None:
-    """Look at this machine and this home, and say what is wrong and what mends it; changes nothing."""
+    """Check this machine and this home, and say what is wrong and what fixes it; changes nothing."""
     findings = list(examine(call.home_path, os.environ, elsewhere=call.elsewhere))
     wrong = [finding for finding in findings if finding.state == "fail"]
     wire = {"checks": [finding.to_wire() for finding in findings], "ok": not wrong}
@@ -44,17 +44,17 @@ def doctor(call: Invocation) -> None:
 def examine(home: Path, environ: Mapping[str, str], *, elsewhere: bool = False) -> Iterator[Finding]:
     """Yield every finding, the machine first, then the home, then what runs."""
     settings = _usable_settings(home, environ)
-    for name, look in [
+    for name, check in [
         *_machine_checks(home, environ, settings),
         *_home_checks(home, environ, settings, elsewhere),
     ]:
-        yield from _looked(name, look)
+        yield from _run_check(name, check)
 
 
-Look = tuple[str, "Callable[[], Finding | None]"]
+Check = tuple[str, "Callable[[], Finding | None]"]
 
 
-def _machine_checks(home: Path, environ: Mapping[str, str], settings: Settings) -> Iterator[Look]:
+def _machine_checks(home: Path, environ: Mapping[str, str], settings: Settings) -> Iterator[Check]:
     import importlib.util
     import resource
 
@@ -90,29 +90,29 @@ def _machine_checks(home: Path, environ: Mapping[str, str], settings: Settings) 
 
 def _home_checks(
     home: Path, environ: Mapping[str, str], settings: Settings, elsewhere: bool
-) -> Iterator[Look]:
+) -> Iterator[Check]:
     from datetime import UTC, datetime
 
-    from tidegate.cli.checks import home as place
+    from tidegate.cli.checks import home as home_checks
     from tidegate.cli.checks import machine, network, stores
 
     own_catalog = not settings.catalog.url
-    lost, catalog = functools.partial(place.lost_parts, home), home / "catalog" / "catalog.db"
-    yield "home", lambda: place.check_home(home, own_catalog=own_catalog)
-    yield "settings", lambda: place.check_settings(home, environ)
-    runs = _running(home)
+    lost, catalog = functools.partial(home_checks.lost_parts, home), home / "catalog" / "catalog.db"
+    yield "home", lambda: home_checks.check_home(home, own_catalog=own_catalog)
+    yield "settings", lambda: home_checks.check_settings(home, environ)
+    server = _server_of(home)
     if machine.is_seen(home / "layout.json"):
-        yield from _inner_checks(home, runs)
+        yield from _inner_checks(home, server)
     yield "catalog", lambda: stores.check_catalog(settings.catalog, catalog, lost="catalog" in lost())
     yield "tls", lambda: network.check_tls(settings.server, datetime.now(UTC))
-    # A server that was given another port on its command line leaves this one free.
-    yield "port", lambda: network.check_port(settings.server.host, settings.server.port, runs.server_pid)
-    if runs.url or elsewhere:
-        yield "server", lambda: _asked_server(runs, environ if elsewhere else {})
-        yield from _work_checks(home, elsewhere)
+    # A server with another port on its command line leaves this one free.
+    yield "port", lambda: network.check_port(settings.server.host, settings.server.port, server.pid)
+    if server.url or elsewhere:
+        yield "server", lambda: _check_server(server, environ if elsewhere else {})
+        yield from _worker_checks(home, elsewhere)
 
 
-def _work_checks(home: Path, elsewhere: bool) -> Iterator[Look]:
+def _worker_checks(home: Path, elsewhere: bool) -> Iterator[Check]:
     import tidegate
     from tidegate.cli.checks import worker
     from tidegate.cli.installed_pipelines import installed_names
@@ -122,69 +122,68 @@ def _work_checks(home: Path, elsewhere: bool) -> Iterator[Look]:
         with tidegate.connect(home=None if elsewhere else home, retry_seconds=0) as client:
             status = client.status()
     except TidegateError:
-        return  # what does not answer is told by the check of the server; a token may not be ours to have
+        return  # that is a finding of the check of the server; or there is no token
     installed = [] if elsewhere else installed_names(home)
     yield "worker", lambda: worker.check_worker(status, installed)
     yield "pipelines", lambda: worker.check_pipelines(status)
 
 
-def _inner_checks(home: Path, runs: Running) -> Iterator[Look]:
+def _inner_checks(home: Path, server: HomeServer) -> Iterator[Check]:
     import time
 
-    from tidegate.cli.checks import home as place
+    from tidegate.cli.checks import home as home_checks
     from tidegate.cli.checks import machine, stores
-    from tidegate.cli.checks import stores as streams
 
-    running = runs.server_pid is not None
-    lost, engine = functools.partial(place.lost_parts, home), home / "engine"
-    yield "rights", lambda: place.check_rights(home, os.getuid())
-    yield "admin token", lambda: place.check_token(home)
+    running = server.pid is not None
+    lost, engine = functools.partial(home_checks.lost_parts, home), home / "engine"
+    yield "rights", lambda: home_checks.check_rights(home, os.getuid())
+    yield "admin token", lambda: home_checks.check_token(home)
     yield "hard links", lambda: machine.check_hard_links(home / "run")
     yield "clock", lambda: machine.check_clock(time.time(), *machine.newest_time(_dated_files(home)))
-    yield "server address", lambda: place.check_address(home, runs.server_pid)
+    yield "server address", lambda: home_checks.check_address(home, server.pid)
     yield "engine", lambda: stores.check_engine(engine, server_runs=running, lost="engine" in lost())
     yield "lake", lambda: stores.check_lake([home / "lake", *sorted((home / "tenants").glob("*/lake"))])
     tenant_streams = sorted((home / "tenants").glob("*/streams"))
-    yield "streams", lambda: streams.check_streams([home / "streams", *tenant_streams])
-    yield "kept copies", lambda: place.check_kept(home)
-    yield "backups", lambda: place.check_backups(home, server_runs=running)
+    yield "streams", lambda: stores.check_streams([home / "streams", *tenant_streams])
+    yield "kept copies", lambda: home_checks.check_upgrade_copies(home)
+    yield "backups", lambda: home_checks.check_backups(home, server_runs=running)
     for name in ("server", "worker"):
-        yield f"log of the {name}", functools.partial(place.check_log, home / "logs" / f"{name}.log")
+        yield f"log of the {name}", functools.partial(home_checks.check_log, home / "logs" / f"{name}.log")
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
-    """What runs in the home: the holder of the server's lock, and the address that it wrote."""
+class HomeServer:
+    """The server that runs in the home: the holder of its lock, and the address that it wrote."""
 
-    server_pid: int | None = None
+    pid: int | None = None
     url: str = ""
     ca_file: str | None = None
 
 
-def _running(home: Path) -> Running:
+def _server_of(home: Path) -> HomeServer:
     from tidegate.cli.checks.machine import is_seen
     from tidegate.cli.hints import running_holder
     from tidegate.errors import TidegateError
     from tidegate.storage.home.home import Home
 
     if not is_seen(home / "locks"):
-        return Running()
+        return HomeServer()
     try:
         holder = running_holder(Home(home), "server")
         pid = int(holder.values["pid"]) if holder is not None else None
         address = Home(home).server_address() if pid is not None else None
     except (TidegateError, OSError):
-        return Running()  # said by the checks of the home
-    return Running(pid, address.url, address.ca_file) if address is not None else Running(pid)
+        return HomeServer()  # a finding of the checks of the home
+    return HomeServer(pid, address.url, address.ca_file) if address is not None else HomeServer(pid)
 
 
-def _asked_server(runs: Running, environ: Mapping[str, str]) -> Finding:
+def _check_server(server: HomeServer, environ: Mapping[str, str]) -> Finding:
     from tidegate.cli.checks.network import check_server
-    from tidegate.storage.home.address import Found
+    from tidegate.storage.home.address import ServerEndpoint
 
-    url = environ.get("TIDEGATE_URL") or runs.url
-    ca_file = environ.get("TIDEGATE_CA_FILE") if environ else runs.ca_file
-    return check_server(Found(url, "", ca_file or None))
+    url = environ.get("TIDEGATE_URL") or server.url
+    ca_file = environ.get("TIDEGATE_CA_FILE") if environ else server.ca_file
+    return check_server(ServerEndpoint(url, "", ca_file or None))
 
 
 def _usable_settings(home: Path, environ: Mapping[str, str]) -> Settings:
@@ -194,16 +193,16 @@ def _usable_settings(home: Path, environ: Mapping[str, str]) -> Settings:
     try:
         return load_settings(home, environ)
     except SettingInvalid:
-        return Settings()  # each wrong one is named by a check of its own
+        return Settings()  # each wrong one is a finding of another check
 
 
-def _looked(name: str, look: Callable[[], Finding | None]) -> Iterator[Finding]:
-    """Do one check; one that the machine does not let us do is a finding too."""
+def _run_check(name: str, check: Callable[[], Finding | None]) -> Iterator[Finding]:
+    """Run one check; one that the machine does not allow is a finding too."""
     from tidegate.cli.checks.finding import fail
     from tidegate.errors import TidegateError
 
     try:
-        found = look()
+        found = check()
     except TidegateError as problem:
         found = fail(name, str(problem), problem.hint)
     except OSError as problem:
@@ -223,7 +222,7 @@ def _free_bytes(place: Path) -> int:
 
 
 def _dated_files(home: Path) -> list[Path]:
-    """List what is written as time goes on: logs of the engine, the catalog, commits of the lake."""
+    """Return the files that change all the time: the engine, the catalog, logs, commits of the lake."""
     newest_commits = [max(log.glob("*.json"), default=None) for log in home.glob("lake/*/_delta_log")]
     return [
         *home.glob("engine/*"),
@@ -234,7 +233,7 @@ def _dated_files(home: Path) -> list[Path]:
 
 
 def findings_page(findings: Sequence[Finding]) -> RenderableType:
-    """Draw findings for people: a line each, what mends it below, and a last line that counts."""
+    """Return findings for people: a line each, what fixes it below, and a last line that counts."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -250,7 +249,7 @@ def findings_page(findings: Sequence[Finding]) -> RenderableType:
     failed = sum(finding.state == "fail" for finding in findings)
     warned = sum(finding.state == "warn" for finding in findings)
     if failed:
-        last = Text(f"{plural(failed, 'thing')} to mend, {plural(warned, 'warning')}.", style="bold red")
+        last = Text(f"{plural(failed, 'thing')} to fix, {plural(warned, 'warning')}.", style="bold red")
     elif warned:
         last = Text(f"Nothing is broken; {plural(warned, 'warning')}.", style="yellow")
     else:

@@ -51,7 +51,7 @@ def show_job(
 
 
 def jobs_table(jobs: Sequence[Mapping[str, Any]], *, full: bool = False) -> RenderableType:
-    """Draw jobs for people; `full` leaves out nothing."""
+    """Return a table of jobs; with `full` it has every column."""
     from tidegate.cli.output.tables import Listing
 
     if not jobs:
@@ -74,7 +74,7 @@ def jobs_table(jobs: Sequence[Mapping[str, Any]], *, full: bool = False) -> Rend
 
 
 def job_page(job: Mapping[str, Any]) -> RenderableType:
-    """Draw one job for people: its line, its outcome and its history."""
+    """Return one job for people: its line, its outcome and its history."""
     from rich.console import Group
     from rich.text import Text
 
@@ -84,8 +84,8 @@ def job_page(job: Mapping[str, Any]) -> RenderableType:
     if job["attempts"] > 1:
         parts.append(Text(f"Tried {job['attempts']} times."))
     if job["error"]:
-        said = job["error"].get("message") or json.dumps(job["error"], ensure_ascii=False)
-        parts.append(Text(f"Error: {said}", style="red"))
+        message = job["error"].get("message") or json.dumps(job["error"], ensure_ascii=False)
+        parts.append(Text(f"Error: {message}", style="red"))
     if job["result"]:
         parts.append(Text(f"Result: {json.dumps(job['result'], ensure_ascii=False)}"))
     moments = [(cell_time(entry["at"]), entry["state"], entry["note"]) for entry in job.get("history", ())]

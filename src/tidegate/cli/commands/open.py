@@ -1,4 +1,4 @@
-"""`tidegate open`: a link that signs a browser in, once."""
+"""`tidegate open`: a one-time link that signs a browser in."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_page(
 
 
 def has_display(environ: Mapping[str, str], platform: str) -> bool:
-    """Return whether a browser has somewhere to appear."""
+    """True if there is a display for a browser."""
     if platform == "darwin":
         return "SSH_CONNECTION" not in environ
     return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))

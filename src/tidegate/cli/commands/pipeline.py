@@ -1,7 +1,4 @@
-"""`tidegate pipeline`: run, list, show, stop, start, remove.
-
-Waiting for a pipeline: takes status answers, says when it has taken what its topic held at the start.
-"""
+"""`tidegate pipeline`: run, list, show, stop, start, remove."""
 
 from __future__ import annotations
 
@@ -18,8 +15,8 @@ from tidegate.cli.completion import complete_pipelines
 from tidegate.cli.hints import running_holder
 from tidegate.cli.installed_pipelines import (
     WAITING,
+    current_status,
     installed_names,
-    told_waiting,
     waiting_pipeline,
     with_waiting,
 )
@@ -37,7 +34,7 @@ app = typer.Typer(
     name="pipeline", help="Pipelines: Spark queries that the worker runs.", no_args_is_help=True
 )
 
-# Of the list: names are whole, and where there is no room these go, the first one first.
+# Of the list: names are whole; where there is no room the spare ones are left out, in this order.
 WHOLE_COLUMNS = (0, 2, 3)
 SPARE_COLUMNS = (8, 4, 6, 3, 2)
 
@@ -71,8 +68,11 @@ def run_pipeline(
             ),
         )
         return
-    file_kept = str(call.home_path / "pipelines" / f"{name}.py")
-    answer = {"name": name, "file": file_kept, "replaces": replaced}
+    answer = {
+        "name": name,
+        "file": str(call.home_path / "pipelines" / f"{name}.py"),
+        "replaces": replaced,
+    }
     when = _when(home)
     if replaced:
         call.answer(answer, lambda: f"{_replacing(name, replaced)}{when[:1].upper()}{when[1:]}.")
@@ -96,7 +96,7 @@ def show_pipeline(call: Invocation, name: NameArgument) -> None:
     found: Mapping[str, Any]
     with call.client() as client:
         try:
-            found = told_waiting(client.pipelines.show(name), _installed(call))
+            found = current_status(client.pipelines.show(name), _installed(call))
         except PipelineNotFound:
             if name not in _installed(call):
                 raise
@@ -157,20 +157,20 @@ def remove_pipeline(
 
 
 def install_pipeline(home: Home, file: Path) -> tuple[str, Replaced | None]:
-    """Check a file and put it where the worker looks, anew even if it is the same.
+    """Check a file and copy it to the folder of the worker, even if it is the same.
 
-    Gives its name, and whether it replaces other contents that were installed or stopped under that name.
+    Return the pipeline's name, and whether the file replaces another that was installed or stopped.
     """
     from tidegate.pipeline.worker.definitions import load_pipeline
     from tidegate.storage.home.pipeline_files import install_pipeline_file
 
-    with redirect_stdout(sys.stderr):  # what the file prints is no part of our answer
+    with redirect_stdout(sys.stderr):  # what the file prints is no part of the answer
         name = load_pipeline(file.absolute()).name
     return name, install_pipeline_file(home.pipelines_path, name, file.read_bytes())
 
 
 def pipelines_table(pipelines: Sequence[Mapping[str, Any]], *, full: bool = False) -> RenderableType:
-    """Draw pipelines for people; `full` leaves out no figure, and errors are told elsewhere."""
+    """Return a table of pipelines; with `full` it has every column, and no errors below."""
     from rich.console import Group
     from rich.text import Text
 
@@ -207,7 +207,7 @@ def pipelines_table(pipelines: Sequence[Mapping[str, Any]], *, full: bool = Fals
 
 
 def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
-    """Draw one pipeline for people, with its last error in full."""
+    """Return one pipeline for people, with its last error in full."""
     from rich.console import Group
     from rich.text import Text
 
@@ -218,10 +218,10 @@ def pipeline_table(line: Mapping[str, Any]) -> RenderableType:
         parts.append(operators_table([{"pipeline": line["name"], **one} for one in line["operators"]]))
         if dead := sum(one.get("deadRows") or 0 for one in line["operators"]):
             parts.append(Text(f"Rows set aside as dead letters: {count_text(dead)}."))
-        if caught := [one for one in line["operators"] if one.get("dedup")]:
-            from tidegate.cli.output.dedup_tables import caught_table
+        if deduplicating := [one for one in line["operators"] if one.get("dedup")]:
+            from tidegate.cli.output.dedup_tables import dedup_counts_table
 
-            parts.append(caught_table(caught))
+            parts.append(dedup_counts_table(deduplicating))
     if line["error"]:
         parts.append(Text(f"Started again {plural(line['restarts'], 'time')}. Last error:"))
         parts.append(Text(line["error"], style="red"))
@@ -254,7 +254,7 @@ def _installed(call: Invocation) -> list[str]:
 POLL_SECONDS = 0.5
 WAIT_SECONDS_MAX = 300.0
 WORKER_SECONDS_MAX = 60.0  # Spark starts in five to twenty seconds; without a report after this none runs
-# The worker looks at its folder twice a second, reports once a second; before that it speaks of the old file.
+# The worker reads its folder twice a second and reports once a second; before that it reports the old file.
 SETTLE_SECONDS = 3.0
 
 
@@ -263,7 +263,7 @@ def wait_for_pipeline(
     fetch: Callable[[], Mapping[str, Any]],
     sleep: Callable[[float], None],
 ) -> Mapping[str, Any]:
-    """Wait until a pipeline has taken all that its topic holds now; give its status; raise if it fails."""
+    """Wait until a pipeline has read all that its topic has now; return its status; raise if it fails."""
     waited_seconds = SETTLE_SECONDS
     sleep(waited_seconds)
     goal: dict[str, int] | None = None
@@ -288,16 +288,16 @@ def wait_for_pipeline(
 
 
 def brief_error(line: Mapping[str, Any]) -> str:
-    """Return the first line of a pipeline's error, and below it the way out where the error has one."""
-    return "\n  ".join(filter(None, (_reason(line), _way_out(line))))
+    """Return the first line of a pipeline's error, and below it the hint of the error, if any."""
+    return "\n  ".join(filter(None, (_reason(line), _hint_of(line))))
 
 
 def _reason(line: Mapping[str, Any]) -> str:
     return first_line(line["error"] or "it does not say why")
 
 
-def _way_out(line: Mapping[str, Any]) -> str:
-    """Return what the error says to do; nothing where it does not say. Stacks are left out."""
+def _hint_of(line: Mapping[str, Any]) -> str:
+    """Return the hint in a pipeline's error; "" where it has none."""
     from tidegate.pipeline.worker.failures import HINT, MISMATCH_HINT
 
     error = line["error"] or ""
@@ -315,7 +315,7 @@ def _arrived(line: Mapping[str, Any], goal: Mapping[str, int] | None) -> bool:
         )
         raise TidegateError(
             reason=f"Pipeline '{line['name']}' failed: {_reason(line)}",
-            hint="\n  ".join(filter(None, (_way_out(line), rest))),
+            hint="\n  ".join(filter(None, (_hint_of(line), rest))),
         )
     if line["state"] != "running":
         return False

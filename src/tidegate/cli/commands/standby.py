@@ -1,4 +1,4 @@
-"""`tidegate state standby`: keeps copies of a checkpoint's state on this machine, for tasks to begin with."""
+"""`tidegate state standby`: local stores that follow a checkpoint, for tasks of this machine."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.completion import complete_pipelines
+from tidegate.cli.commands.checkpoints import PipelineArgument
 from tidegate.cli.invocation import Invocation, command, console
 from tidegate.cli.output.format import count_text
-from tidegate.cli.supervision.child import HeldInterrupts
+from tidegate.cli.supervision.child import DeferredInterrupt
 from tidegate.errors import StateNotFound, TidegateError
 
 if TYPE_CHECKING:
     from tidegate.checkpoint.settings import StateSettings
-    from tidegate.checkpoint.standby import CheckpointStandby, Followed
-    from tidegate.checkpoint.store import Depot
+    from tidegate.checkpoint.standby import CheckpointStandby, FollowResult
+    from tidegate.checkpoint.store import CheckpointStore
 
 EVERY_DEFAULT = "1 s"
-# How soon Ctrl-C is noticed while nothing is to be done.
-LOOK_SECONDS = 0.1
+# How soon Ctrl-C is noticed during a pause.
+POLL_SECONDS = 0.1
 
 
 def register(app: typer.Typer) -> None:
@@ -33,14 +33,7 @@ def register(app: typer.Typer) -> None:
 
 def standby(
     call: Invocation,
-    pipeline: Annotated[
-        str,
-        typer.Argument(
-            metavar="PIPELINE",
-            help="Name of a pipeline, or the path of a checkpoint folder of any Spark job.",
-            autocompletion=complete_pipelines,
-        ),
-    ],
+    pipeline: PipelineArgument,
     operator: Annotated[
         str | None, typer.Option("--operator", help="Follow this operator alone; else all of them.")
     ] = None,
@@ -60,66 +53,67 @@ def standby(
 def follow(
     call: Invocation, pipeline: str, operator: str | None, *, every: str | None, local_dir: Path | None
 ) -> None:
-    """Follow once, or again and again; a copy that a task of this machine wants is given to it at once."""
+    """Follow once, or until Ctrl-C; a local store that a task of this machine needs is released at once."""
     from tidegate.checkpoint.local.pool import pool
     from tidegate.checkpoint.standby import CheckpointStandby
     from tidegate.model.clock import SystemClock
     from tidegate.model.durations import parse_duration
 
-    checkpoint, local_root = _places(call, pipeline, local_dir)
+    checkpoint, local_root = _paths(call, pipeline, local_dir)
     standby = CheckpointStandby(checkpoint, operator, partial(_settings, local_root), SystemClock())
-    told = Told(call)
+    rounds = FollowRounds(call, standby)
     try:
-        with HeldInterrupts() as held:
+        with DeferredInterrupt() as stop:
             if every is None:
-                told.tell_round(standby)
+                rounds.run()
                 return
             pause_seconds = parse_duration(every).seconds
-            while not held.asked:
-                told.try_round(standby)
-                _pause(pause_seconds, held)
+            while not stop.is_set:
+                rounds.run_or_report()
+                _pause(pause_seconds, stop)
     except KeyboardInterrupt:
         return  # the usual end
     finally:
         pool().close()
 
 
-def _settings(local_root: str | None, depot: Depot) -> StateSettings:
-    """Return how the copies of an operator are opened: a deduplication, or keyed state."""
+def _settings(local_root: str | None, store: CheckpointStore) -> StateSettings:
+    """Return the settings of an operator's local stores: of a deduplication, or of keyed state."""
     from tidegate.checkpoint.standby import keyed_settings
     from tidegate.dedup.standby import standby_settings
     from tidegate.state.schema.schema import redistribution_of
 
-    return standby_settings(depot, local_root) or keyed_settings(depot, local_root, redistribution_of)
+    return standby_settings(store, local_root) or keyed_settings(store, local_root, redistribution_of)
 
 
-class Told:
-    """Prints what became of each copy, when it is something new."""
+class FollowRounds:
+    """Rounds over all partitions; each result is printed when it is new."""
 
-    def __init__(self, call: Invocation) -> None:
+    def __init__(self, call: Invocation, standby: CheckpointStandby) -> None:
         self._call = call
-        self._before: dict[tuple[str, int], Followed] = {}
+        self._standby = standby
+        self._results: dict[tuple[str, int], FollowResult] = {}
         self._problems: set[str] = set()
 
-    def tell_round(self, standby: CheckpointStandby) -> None:
-        """Follow every partition, tell those that moved or came into use; raise the first problem at last."""
+    def run(self) -> None:
+        """Follow every partition and print those that moved or came into use; at the end raise a problem."""
         problem: TidegateError | None = None
-        for followed in standby.follow():
-            place = (followed.operator, followed.partition)
-            before = self._before.get(place)
-            self._before[place] = followed
-            is_new = before is None or before.is_in_use != followed.is_in_use
-            if followed.problem is not None:
-                problem = problem or followed.problem
-            elif is_new or followed.moved or followed.damaged:
-                self._tell(followed)
+        for result in self._standby.follow():
+            key = (result.operator, result.partition)
+            before = self._results.get(key)
+            self._results[key] = result
+            is_new = before is None or before.is_in_use != result.is_in_use
+            if result.problem is not None:
+                problem = problem or result.problem
+            elif is_new or result.moved or result.damaged:
+                self._print(result)
         if problem is not None:
             raise problem
 
-    def try_round(self, standby: CheckpointStandby) -> None:
-        """Do the same; what goes wrong is told once and tried again, as a full disk or a lost network is."""
+    def run_or_report(self) -> None:
+        """Do the same; a problem, such as a full disk or a lost network, is printed once and tried again."""
         try:
-            self.tell_round(standby)
+            self.run()
             self._problems.clear()
         except TidegateError as problem:
             if str(problem) not in self._problems:
@@ -127,37 +121,37 @@ class Told:
                 waits = "Waiting." if isinstance(problem, StateNotFound) else "Trying again."
                 console(stderr=True).print(f"{problem} {waits}")
 
-    def _tell(self, followed: Followed) -> None:
+    def _print(self, result: FollowResult) -> None:
         if self._call.as_json:
-            self._call.line(_line(followed))
+            self._call.line(_line(result))
             return
-        console().print(f"{followed.operator}/{followed.partition}: {_text(followed)}")
+        console().print(f"{result.operator}/{result.partition}: {_text(result)}")
 
 
-def _line(followed: Followed) -> dict[str, Any]:
+def _line(result: FollowResult) -> dict[str, Any]:
     return {
-        "operator": followed.operator,
-        "partition": followed.partition,
-        "batch": None if followed.is_in_use else followed.batch,
-        "batches": followed.moved,
-        "inUse": followed.is_in_use,
-        "madeAnew": followed.is_anew,
-        "damaged": list(followed.damaged),
+        "operator": result.operator,
+        "partition": result.partition,
+        "batch": None if result.is_in_use else result.batch,
+        "batches": result.moved,
+        "inUse": result.is_in_use,
+        "madeAnew": result.is_rebuilt,
+        "damaged": list(result.damaged),
     }
 
 
-def _text(followed: Followed) -> str:
-    if followed.is_in_use:
+def _text(result: FollowResult) -> str:
+    if result.is_in_use:
         return "a task of this machine has the copy"
-    noun = "batch" if followed.moved == 1 else "batches"
-    came = f"moved on by {count_text(followed.moved)} {noun}, at batch {followed.batch}"
-    if followed.is_anew:
-        came = f"made from the checkpoint, at batch {followed.batch}"
-    return ". ".join([came, *followed.damaged])
+    noun = "batch" if result.moved == 1 else "batches"
+    text = f"moved on by {count_text(result.moved)} {noun}, at batch {result.batch}"
+    if result.is_rebuilt:
+        text = f"made from the checkpoint, at batch {result.batch}"
+    return ". ".join([text, *result.damaged])
 
 
-def _places(call: Invocation, pipeline: str, local_dir: Path | None) -> tuple[Path, str | None]:
-    """Return the checkpoint that was meant, and where the tasks of this machine keep their copies."""
+def _paths(call: Invocation, pipeline: str, local_dir: Path | None) -> tuple[Path, str | None]:
+    """Return the checkpoint, and the folder of the local stores of this machine's tasks."""
     from tidegate.checkpoint.local.store import ROOT_VARIABLE
     from tidegate.model.names import check_pipeline_name
 
@@ -168,7 +162,7 @@ def _places(call: Invocation, pipeline: str, local_dir: Path | None) -> tuple[Pa
     return home.checkpoints_path / check_pipeline_name(pipeline), named or str(home.run_path / "state")
 
 
-def _pause(seconds: float, held: HeldInterrupts) -> None:
+def _pause(seconds: float, stop: DeferredInterrupt) -> None:
     deadline = time.monotonic() + seconds
-    while not held.asked and time.monotonic() < deadline:
-        time.sleep(min(LOOK_SECONDS, seconds))
+    while not stop.is_set and time.monotonic() < deadline:
+        time.sleep(min(POLL_SECONDS, seconds))

@@ -1,12 +1,8 @@
-"""`tidegate state`: list, show, savepoint, savepoints. Reads checkpoints, so it works while nothing runs.
-
-Checkpoints that a command names: takes a pipeline's name or a path, gives the folder, or says why not.
-"""
+"""`tidegate state`: list, show, savepoint, savepoints. Reads checkpoints, so it works while nothing runs."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.commands import standby
-from tidegate.cli.completion import complete_pipelines
-from tidegate.cli.installed_pipelines import kept_names
+from tidegate.cli.commands.checkpoints import PipelineArgument, checkpoint_of, no_state
 from tidegate.cli.invocation import Invocation, command
 from tidegate.cli.output.format import bytes_text, cell_time, count_text, plural
 
@@ -30,14 +25,6 @@ standby.register(app)
 
 US_PER_MS = 1_000
 
-PipelineArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="PIPELINE",
-        help="Name of a pipeline, or the path of a checkpoint folder of any Spark job.",
-        autocompletion=complete_pipelines,
-    ),
-]
 OperatorOption = Annotated[
     str | None, typer.Option("--operator", help="One operator; not needed where there is only one.")
 ]
@@ -58,10 +45,10 @@ def show_state(
 ) -> None:
     """Show the operators of one pipeline: their states, partitions and savepoints."""
     path = checkpoint_of(call, pipeline)
-    wanted = [one for one in _operators(call, pipeline, path) if operator in (None, one.operator)]
-    if not wanted:
+    chosen = [one for one in _operators(call, pipeline, path) if operator in (None, one.operator)]
+    if not chosen:
         raise _unknown(pipeline, operator)
-    found = [operator_line(pipeline, path, one) | {"partitionList": _partitions(one)} for one in wanted]
+    found = [operator_line(pipeline, path, one) | {"partitionList": _partitions(one)} for one in chosen]
     call.answer({"operators": found}, lambda: operators_page(found))
 
 
@@ -107,7 +94,7 @@ def list_savepoints(
 
 
 def operators_table(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw operators for people."""
+    """Return a table of operators."""
     from tidegate.cli.output.tables import Listing
 
     if not operators:
@@ -130,7 +117,7 @@ def operators_table(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def operators_page(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw operators one by one: the line of the list, the states, then each partition."""
+    """Return operators one by one: the line of the list, the states, then each partition."""
     from rich.console import Group
     from rich.text import Text
 
@@ -139,8 +126,8 @@ def operators_page(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
     parts: list[RenderableType] = []
     for line in operators:
         parts.append(operators_table([line]))
-        told = [_state_text(state) for state in line["states"]]
-        parts.append(Text(f"States: {', '.join(told) or 'none'}."))
+        states = ", ".join(_state_text(state) for state in line["states"])
+        parts.append(Text(f"States: {states or 'none'}."))
         if line["savepoints"]:
             parts.append(Text(f"Savepoints: {', '.join(line['savepoints'])}."))
         headings = ("partition", "batch", "entries", "size", "newest event (UTC)", "next timer (UTC)")
@@ -166,7 +153,7 @@ def _state_text(state: Mapping[str, Any]) -> str:
 
 
 def savepoints_table(found: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw savepoints for people: a line for each, and below them where their sources stood."""
+    """Return a table of savepoints, and below it the positions of their sources."""
     from rich.console import Group
     from rich.text import Text
 
@@ -187,12 +174,12 @@ def savepoints_table(found: Sequence[Mapping[str, Any]]) -> RenderableType:
         for line in found
     ]
     listing = Listing(headings, rows, right=(2, 3), whole=(0, 1, 5), spare=(4, 3))
-    told = [f"{line['operator']}, {line['name']}: {text}" for line in found for text in _sources_texts(line)]
-    return Group(listing, *map(Text, told))
+    texts = [f"{line['operator']}, {line['name']}: {text}" for line in found for text in _sources_texts(line)]
+    return Group(listing, *map(Text, texts))
 
 
 def operator_line(pipeline: str, checkpoint: Path, operator: OperatorState) -> dict[str, Any]:
-    """Return one operator's figures, as HTTP gives them, with its pipeline and its states."""
+    """Return one operator's figures, as in the HTTP answer, with its pipeline and its states."""
     from tidegate.pipeline.worker.reports import operator_report
 
     return {
@@ -209,28 +196,28 @@ def _partitions(operator: OperatorState) -> list[dict[str, Any]]:
 
     lines = []
     for part in operator.partitions:
-        head = part.head
+        commit = part.commit
         line: dict[str, Any] = {
             "partition": part.partition,
             "checkpointBytes": part.checkpoint_bytes,
             "snapshotBatch": part.snapshot_batch,
             "snapshotMadeAt": _time(part.snapshot_made_at_ms),
         }
-        if head is not None:
-            times = Times.of([head])
+        if commit is not None:
+            times = Times.of([commit])
             timers = [times.next_event_timer_ms, times.next_processing_timer_ms]
             line |= {
-                "batch": head.batch,
-                "entries": head.entry_count,
-                "stateBytes": head.size_bytes,
-                "rowsIn": head.rows_in,
-                "rowsOut": head.rows_out,
-                "deadRows": head.dead_rows_total,
-                "newestEvent": _time(head.newest_event_ms),
-                "watermark": _time(head.watermark_ms),
+                "batch": commit.batch,
+                "entries": commit.entry_count,
+                "stateBytes": commit.size_bytes,
+                "rowsIn": commit.rows_in,
+                "rowsOut": commit.rows_out,
+                "deadRows": commit.dead_rows_total,
+                "newestEvent": _time(commit.newest_event_ms),
+                "watermark": _time(commit.watermark_ms),
                 "nextTimer": _time(min((at for at in timers if at is not None), default=None)),
-                "publishedAt": _time(head.published_at_ms),
-                "tookMs": head.took_ms,
+                "publishedAt": _time(commit.published_at_ms),
+                "tookMs": commit.took_ms,
             }
         lines.append(line)
     return lines
@@ -252,7 +239,7 @@ def _savepoint_line(checkpoint: Path, savepoint: Savepoint) -> dict[str, Any]:
 
 
 def _offsets(savepoint: Path) -> dict[str, Any] | None:
-    """Return where the sources stood, with Spark's text."""
+    """Return the positions of the sources, with Spark's text of them."""
     from tidegate.checkpoint.savepoints.source_offsets import read_offsets, starting_option
 
     found = read_offsets(savepoint)
@@ -263,28 +250,28 @@ def _offsets(savepoint: Path) -> dict[str, Any] | None:
 
 
 def _sources_texts(line: Mapping[str, Any]) -> list[str]:
-    told = []
+    texts = []
     for number, source in enumerate(line["offsets"]["sources"] if line["offsets"] else ()):
         starting = source["startingOffsets"]
         text = f"source {number} stood at {json.dumps(source['offsets'], ensure_ascii=False)}"
-        told.append(text if starting is None else f"{text}, startingOffsets '{starting}'")
-    return told
+        texts.append(text if starting is None else f"{text}, startingOffsets '{starting}'")
+    return texts
 
 
 def _made_text(line: Mapping[str, Any], checkpoint: Path) -> str:
-    from tidegate.checkpoint.store import operator_depot
+    from tidegate.checkpoint.store import operator_store
     from tidegate.dedup.identity import read_identity
 
     operator = line["operator"]
-    is_dedup = read_identity(operator_depot(str(checkpoint), operator), operator) is not None
+    is_dedup = read_identity(operator_store(str(checkpoint), operator), operator) is not None
     starter = "tide.deduplicate" if is_dedup else "tide.process"
     what = f"the state after batch {line['batch']}, {bytes_text(line['bytes'])}"
-    told = [
+    sentences = [
         f"Savepoint {line['name']} of {operator} holds {what}.",
         f'Start from it: {starter}(…, savepoint="{line["path"]}") with a new checkpoint.',
         *(f"There {text}." for text in _sources_texts(line)),
     ]
-    return "\n".join(told)
+    return "\n".join(sentences)
 
 
 def _checkpoints(call: Invocation) -> Iterator[tuple[str, Path]]:
@@ -333,10 +320,10 @@ def _time(at_ms: int | None) -> str | None:
 
 
 def _states(checkpoint: Path, operator: str) -> list[dict[str, Any]]:
-    from tidegate.checkpoint.store import operator_depot
+    from tidegate.checkpoint.store import operator_store
     from tidegate.state.schema.schema import newest_schema
 
-    schema = newest_schema(operator_depot(str(checkpoint), operator), operator)
+    schema = newest_schema(operator_store(str(checkpoint), operator), operator)
     if schema is None:
         return []
     return [
@@ -350,48 +337,3 @@ def _states(checkpoint: Path, operator: str) -> list[dict[str, Any]]:
         }
         for name, state in schema.states.items()
     ]
-
-
-STATE_FOLDER = "state"
-
-
-def checkpoint_of(call: Invocation, pipeline: str) -> Path:
-    """Return the checkpoint that was meant: a name has no slash, a path has one."""
-    from tidegate.errors import StateNotFound, TidegateError
-    from tidegate.model.names import check_pipeline_name
-
-    if os.sep in pipeline:
-        return Path(pipeline).absolute()
-    try:
-        return call.existing_home().checkpoints_path / check_pipeline_name(pipeline)
-    except TidegateError as problem:
-        if Path(pipeline).is_dir():
-            raise StateNotFound(state=pipeline, hint=_as_path(pipeline)) from problem
-        raise
-
-
-def no_state(call: Invocation, pipeline: str, path: Path) -> Exception:
-    """Return the error for a checkpoint in which no operator keeps state."""
-    from tidegate.errors import StateNotFound
-
-    return StateNotFound(state=pipeline, hint=_why_none(call, pipeline, path))
-
-
-def _why_none(call: Invocation, pipeline: str, path: Path) -> str | None:
-    if os.sep in pipeline:
-        if not path.is_dir():
-            return f"There is no folder {path}."
-        if not (path / STATE_FOLDER).is_dir():
-            return f"There is no folder `{STATE_FOLDER}/` in {path}; give the checkpoint folder of the job."
-        return f"No operator has done a batch in {path} yet."
-    if path.is_dir():
-        return f"Pipeline {pipeline} keeps no state: none of its operators has stored any."
-    if Path(pipeline).is_dir():
-        return _as_path(pipeline)
-    if pipeline in kept_names(call.home_path):
-        return f"Pipeline {pipeline} has not done a batch yet."
-    return None
-
-
-def _as_path(folder: str) -> str:
-    return f"There is no pipeline of that name. A path needs a '{os.sep}': .{os.sep}{folder}"

@@ -1,4 +1,4 @@
-"""`tidegate status`: what runs, where and how fresh; once, live, as a picture, or the settings."""
+"""`tidegate status`: what runs, where and how far; once, live, as a picture, or the settings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def status(
 
 
 def _check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written before the watching begins."""
+    """Raise UsageRefused for a file that cannot be written, before 40 s of watching."""
     folder = path.absolute().parent
     if not folder.is_dir():
         raise UsageRefused(f"Cannot write {path}: there is no folder {folder}.")
@@ -92,7 +92,7 @@ def settings_wire(chosen: Settings) -> dict[str, Any]:
 
 
 def settings_table(chosen: Settings) -> RenderableType:
-    """Draw every setting for people; what is not a default stands out."""
+    """Return a table of every setting; those that are not a default are bold."""
     from rich.text import Text
 
     from tidegate.cli.output.tables import Listing
@@ -109,7 +109,7 @@ def settings_table(chosen: Settings) -> RenderableType:
 def commands_to_try(
     home_path: Path, status_seen: Mapping[str, Any] | None, width: int, tenant_flag: str = ""
 ) -> list[str]:
-    """Return three commands that work on what is there, each on one line of the width where that can be."""
+    """Return three commands that work on what is there, each on one line of the width if possible."""
     program, flag = program_name(), home_flag(home_path) + tenant_flag
     tables = [entry["name"] for entry in (status_seen or {}).get("tables", ())]
     topics = (status_seen or {}).get("topics", ())
@@ -119,7 +119,7 @@ def commands_to_try(
             f"""{program} topic publish app.events '{{"a": 1}}'{flag}""",
             f"{program} topic consume app.events{flag}",
         ]
-    # In the demo the answers are what people can read; else the fullest topic has most to show.
+    # In the demo the answers are readable; else the fullest topic has most to show.
     fullest = sorted(topics, key=lambda entry: (entry["name"] != ANSWERS_TOPIC, -entry.get("messages", 0)))
     reads = [f"{program} topic consume {entry['name']} --from latest --follow{flag}" for entry in fullest]
     queries = [DEMO_QUERY] if "readings" in tables else []
@@ -139,8 +139,8 @@ def _first_that_fits(lines: Sequence[str], width: int, otherwise: str) -> str:
 
 
 def picture_of(call: Invocation, url: str, seen: Mapping[str, Any] | None) -> Picture:
-    """Build the picture of one answer, without history."""
-    from tidegate.cli.console.status_feed import History
+    """Return the picture of one answer, without history."""
+    from tidegate.cli.console.status_feed import CounterHistory
     from tidegate.cli.console.view import Picture
 
     out = console()
@@ -148,15 +148,17 @@ def picture_of(call: Invocation, url: str, seen: Mapping[str, Any] | None) -> Pi
     if seen is not None and not call.elsewhere and is_instance(seen):
         seen = {**seen, "pipelines": with_waiting(seen["pipelines"], installed_names(call.home_path))}
     return Picture(
-        path_text(call.home_path), url, seen, History(), commands=commands, size=(out.width, out.height)
+        path_text(call.home_path),
+        url,
+        seen,
+        CounterHistory(),
+        commands=commands,
+        size=(out.width, out.height),
     )
 
 
 def is_instance(seen: Mapping[str, Any]) -> bool:
-    """Return whether an answer is about the whole instance.
-
-    Other tenants than the first see their own alone.
-    """
+    """True if an answer is about the whole instance; tenants other than the first see only their own part."""
     return seen["pid"] is not None
 
 
@@ -194,7 +196,7 @@ def _watch(call: Invocation, client: Client) -> None:
         trouble = f"{known.message} {known.hint}" if known else "asking the server"
         picture = picture_of(call, client.url, seen)
         picture = replace(picture, history=history, trouble=trouble, lags=feed.lags())
-        return demo.drawn(picture)
+        return demo.add_to(picture)
 
     try:
         show_live(call, draw, lambda: time.sleep(WATCH_DRAW_SECONDS))
@@ -204,17 +206,17 @@ def _watch(call: Invocation, client: Client) -> None:
 
 
 def _save_svg(call: Invocation, client: Client, path: Path) -> None:
-    from tidegate.cli.console.status_feed import POLL_SECONDS, History
+    from tidegate.cli.console.status_feed import POLL_SECONDS, CounterHistory
     from tidegate.cli.demo.feeds import DemoFeeds
     from tidegate.model.clock import SystemClock
 
-    history = History()
+    history = CounterHistory()
     demo = DemoFeeds(call.connect, SystemClock())
     picture = picture_of(call, client.url, None)
     for _ in range(SVG_SAMPLES):
         seen = client.status()
         history.add(seen, time.monotonic())
-        picture = demo.drawn(picture_of(call, client.url, seen))
+        picture = demo.add_to(picture_of(call, client.url, seen))
         time.sleep(POLL_SECONDS)
     demo.stop()
     size = (SVG_WIDTH_COLUMNS, SVG_HEIGHT_LINES)
@@ -223,7 +225,7 @@ def _save_svg(call: Invocation, client: Client, path: Path) -> None:
 
 
 def write_svg(picture: Picture, path: Path) -> None:
-    """Draw a picture into an SVG file."""
+    """Write a picture as an SVG file."""
     from rich.console import Console
 
     from tidegate.cli.console.view import render
@@ -233,5 +235,5 @@ def write_svg(picture: Picture, path: Path) -> None:
     )
     recorder.print(render(picture))
     drawn = recorder.export_svg(title="tidegate up")
-    # Rich names fonts at an address on the web; a picture in a repository fetches nothing.
+    # Rich refers to fonts on the web; a picture in a repository must not fetch anything.
     path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL), encoding="utf-8")

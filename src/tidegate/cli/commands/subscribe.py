@@ -1,4 +1,4 @@
-"""`tidegate subscribe`: the rows of a SELECT, and what happens to them, as it happens."""
+"""`tidegate subscribe`: the rows of a SELECT, then every change of them, live."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidegate.cli.commands.sql.splitter import Placed
+from tidegate.cli.commands.sql.splitter import TextSpan
 from tidegate.cli.commands.sql.sql import ParamOption, parse_param, pointed
 from tidegate.cli.invocation import Invocation, command, console
 from tidegate.errors import TidegateError
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 MARKS = {"snapshot": " ", "insert": "+", "update": "~", "delete": "-"}
 STYLES = {"snapshot": "", "insert": "green", "update": "yellow", "delete": "red"}
-# How wide a column is at least. Values of these types are cut only where cutting texts is not enough.
-CELLS_AT_FIRST = {"BOOLEAN": 5, "TIMESTAMP": 27, "BIGINT": 6, "INT": 6, "DOUBLE": 8}
-CELLS_AT_FIRST_ELSE = 12
-# A column of text widens up to this for good; a longer text widens its own line alone.
-CELLS_WIDENED_MAX = 24
+# The first width of a column. Values of these types are cut only where cutting texts is not enough.
+FIRST_CELLS = {"BOOLEAN": 5, "TIMESTAMP": 27, "BIGINT": 6, "INT": 6, "DOUBLE": 8}
+FIRST_CELLS_OTHERS = 12
+# A column of text widens up to this for good; a longer text widens only its own line.
+WIDENED_CELLS_MAX = 24
 ARROW = " → "
 
 
@@ -46,7 +46,7 @@ def subscribe(
     ] = False,
 ) -> None:
     """Show the rows of a SELECT, then every change of them, until Ctrl-C; with --json one a line."""
-    printer = Lines(call, snapshot=not no_snapshot)
+    printer = ChangePrinter(call, snapshot=not no_snapshot)
     with call.client() as client:
         changes = client.subscribe(
             statement,
@@ -63,27 +63,27 @@ def subscribe(
         except KeyboardInterrupt:
             return  # the usual end
         except TidegateError as error:
-            raise pointed(error, Placed(statement), as_json=call.as_json) from error
+            raise pointed(error, TextSpan(statement), as_json=call.as_json) from error
         finally:
             changes.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value, or what was before and what is now."""
+    """A value, or the old and the new one."""
 
     texts: tuple[str, ...]
     style: str
 
     @property
     def width(self) -> int:
-        """How many columns it takes uncut."""
+        """Its width in columns of the terminal, uncut."""
         from rich.cells import cell_len
 
         return cell_len(ARROW.join(self.texts))
 
     def fitted(self, width: int, *, right: bool) -> str:
-        """Write it in so many columns; of a change both sides are cut, so that each shows something."""
+        """Return it in so many columns; of a change both sides are cut, so that each shows something."""
         from tidegate.cli.output.tables import fitted
 
         texts = self.texts
@@ -104,8 +104,8 @@ def _both_cut(before: str, after: str, room: int) -> tuple[str, str]:
     return fitted(before, left, False), fitted(after, min(room - left, widths[1]), False)
 
 
-class Lines:
-    """Prints changes, one a line, in columns that keep their place."""
+class ChangePrinter:
+    """Prints changes, one a line, in columns that keep their position."""
 
     def __init__(self, call: Invocation, *, snapshot: bool = True, out: Console | None = None) -> None:
         self._call = call
@@ -116,8 +116,8 @@ class Lines:
         self._right: list[bool] = []
 
     def begin(self) -> None:
-        """Tell people that from now on nothing is missed."""
-        self._tell("Waiting for changes. Ctrl-C ends.", style="dim")
+        """Print that from now on no change is missed."""
+        self._notify("Waiting for changes. Ctrl-C ends.", style="dim")
 
     def show(self, change: RowChange, columns: list[dict[str, Any]]) -> None:
         """Print one change."""
@@ -126,7 +126,7 @@ class Lines:
             return
         if change.kind == "lagged":
             now = "here is what it holds now" if self._snapshot else "its changes go on from here"
-            self._tell(f"The table changed or changes were missed: {now}.")
+            self._notify(f"The table changed or changes were missed: {now}.")
             self._columns = []
             return
         cells = self._cells(change, columns)
@@ -135,11 +135,11 @@ class Lines:
         self._console().print(self._line(MARKS[change.kind], cells), soft_wrap=True)
 
     def lost(self, error: TidegateError) -> None:
-        """Say that the connection is gone; the subscription goes on by itself."""
+        """Print that the connection was lost; the subscription reconnects by itself."""
         reason = str(error.values.get("reason") or error).rstrip(".")
-        self._tell(f"The connection was lost ({reason}); trying again.")
+        self._notify(f"The connection was lost ({reason}); trying again.")
 
-    def _tell(self, sentence: str, style: str = "yellow") -> None:
+    def _notify(self, sentence: str, style: str = "yellow") -> None:
         from rich.text import Text
 
         if not self._call.as_json:
@@ -156,7 +156,7 @@ class Lines:
 
         self._columns = columns
         self._right = [is_number(column) for column in columns]
-        self._widths = [CELLS_AT_FIRST.get(column["type"], CELLS_AT_FIRST_ELSE) for column in columns]
+        self._widths = [FIRST_CELLS.get(column["type"], FIRST_CELLS_OTHERS) for column in columns]
         self._widen([cell.width for cell in first])
         names = [Cell((visible(column["name"]),), "bold") for column in columns]
         self._console().print(self._line(" ", names), soft_wrap=True)
@@ -192,27 +192,27 @@ class Lines:
         return line
 
     def _widen(self, widths: list[int]) -> None:
-        """Make columns wider for good: for figures, and a little for text. One long text widens none."""
+        """Make columns wider for good: for numbers, and a little for text. One long text widens none."""
         for index, width in enumerate(widths):
-            if self._right[index] or width <= CELLS_WIDENED_MAX:
+            if self._right[index] or width <= WIDENED_CELLS_MAX:
                 self._widths[index] = max(self._widths[index], width)
 
     def _row_widths(self, cells: list[Cell]) -> list[int]:
         """Return the widths of one row: its long texts take the room that is left, and are cut beyond it."""
         from tidegate.cli.output.tables import GAP, fitting
 
-        wanted = [max(cell.width, width) for cell, width in zip(cells, self._widths, strict=True)]
+        uncut = [max(cell.width, width) for cell, width in zip(cells, self._widths, strict=True)]
         room = self._console().width - 1 - len(GAP) * len(cells)
         whole = [
-            right or column["type"] in CELLS_AT_FIRST
+            right or column["type"] in FIRST_CELLS
             for right, column in zip(self._right, self._columns, strict=True)
         ]
-        # What fits nowhere is broken by the terminal, as long as it is: nothing is lost.
-        return fitting(wanted, whole, room) or fitting(wanted, self._right, room) or wanted
+        # A row that does not fit at all is wrapped by the terminal: nothing is lost.
+        return fitting(uncut, whole, room) or fitting(uncut, self._right, room) or uncut
 
 
 def wire_of(change: RowChange) -> dict[str, Any]:
-    """Return a change as one line of JSON has it."""
+    """Return a change, for one line of JSON."""
     wire: dict[str, Any] = {"kind": change.kind}
     if change.kind != "lagged":
         wire["row"] = change.row

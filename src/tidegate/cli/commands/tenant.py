@@ -70,7 +70,7 @@ def disable_tenant(call: Invocation, tenant: TenantArgument) -> None:
 
 
 def tenants_table(tenants: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw tenants for people."""
+    """Return a table of tenants."""
     from tidegate.cli.output.tables import Listing
 
     rows = [

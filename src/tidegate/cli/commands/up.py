@@ -17,7 +17,7 @@ from tidegate.cli.invocation import PIPE_WIDTH_COLUMNS, RETRY_SECONDS, Invocatio
 from tidegate.cli.output.format import program_name
 
 if TYPE_CHECKING:
-    from tidegate.cli.console.status_feed import GroupLag, History
+    from tidegate.cli.console.status_feed import CounterHistory, GroupLag
     from tidegate.cli.console.view import Picture
     from tidegate.cli.supervision.supervisor import ChildPlan
     from tidegate.errors import TidegateError
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tidegate.settings import Settings
     from tidegate.storage.home.home import Home
 
-STEP_SECONDS = 0.2  # between two looks at the children, and two drawings of the screen
-NOTES_KEPT = 50
+STEP_SECONDS = 0.2  # between two polls of the children, and two drawings of the screen
+NOTES_MAX = 50
 EXIT_KILLED = 130
 
 
@@ -43,34 +43,34 @@ def up(
         typer.Option("--demo", help="With a live source of readings, a pipeline for them, and an agent."),
     ] = False,
 ) -> None:
-    """Run server and worker together, start again what falls, and stop all on one Ctrl-C."""
+    """Run server and worker together, restart what ends, and stop all on one Ctrl-C."""
     settings = call.settings({"server.port": port})
     home = call.open_home()
     refusal = running_holder(home, "server")
-    if refusal is not None:  # before a child of ours writes into the log of the server that runs
+    if refusal is not None:  # before a child writes into the log of the running server
         raise refusal
     hurried = Launch(call, home, settings, demo=demo, port=port).run()
     if hurried:
         raise typer.Exit(EXIT_KILLED)
 
 
-class StopAsked(Exception):
-    """Someone asked to stop."""
+class StopRequested(Exception):
+    """A signal asked to stop."""
 
 
 class StopSignals:
-    """Counts requests to stop: one asks, two hurry."""
+    """Counts signals to stop: the first stops in order, the second kills."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def install(self) -> None:
-        """Take SIGINT, SIGTERM and SIGHUP from now on."""
+        """Count SIGINT, SIGTERM and SIGHUP from now on."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._note)
 
     def hurry(self) -> bool:
-        """Return whether someone asked again."""
+        """True if there was a second signal."""
         return self.count > 1
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
@@ -94,7 +94,7 @@ class Launch:
         self._demo = demo
         self._port = port
         self._signals = StopSignals()
-        self._supervisor = Supervisor(settings.supervisor, clock, self._tell)
+        self._supervisor = Supervisor(settings.supervisor, clock, self._notify)
         self._feed = StatusFeed(self._fetch, clock, self._fetch_lags)
         self._demo_feeds = DemoFeeds(self._connect, clock)
         self._client: Client | None = None
@@ -104,7 +104,7 @@ class Launch:
         self._demo_started = False
 
     def run(self) -> bool:
-        """Run until someone asks to stop; say whether they asked twice."""
+        """Run until a signal; True if there was a second one."""
         from tidegate.cli.console.screen import can_draw, show_live
 
         self._signals.install()
@@ -113,9 +113,9 @@ class Launch:
             self._feed.start()
             self._drawing = can_draw(self._call)
             show_live(self._call, self._draw, self._step)
-        except StopAsked:
+        except StopRequested:
             self._drawing = False
-            self._tell("stopping; Ctrl-C again kills at once")
+            self._notify("stopping; Ctrl-C again kills at once")
         finally:
             self._drawing = False
             self._feed.stop()
@@ -126,7 +126,7 @@ class Launch:
     def _step(self) -> None:
         time.sleep(STEP_SECONDS)
         if self._signals.count:
-            raise StopAsked
+            raise StopRequested
         self._supervisor.tick()
         seen, _, _ = self._seen()
         if seen is not None:
@@ -136,11 +136,11 @@ class Launch:
             if self._demo and not self._demo_started:
                 self._start_demo()
 
-    def _seen(self) -> tuple[Mapping[str, Any] | None, TidegateError | None, History]:
+    def _seen(self) -> tuple[Mapping[str, Any] | None, TidegateError | None, CounterHistory]:
         """Return what the feed knows, without the answers of a server that is not our child."""
         seen, failure, history = self._feed.read()
-        ours = next(child.pid for child in self._supervisor.states() if child.name == "server")
-        return (seen if seen is not None and seen["pid"] == ours else None), failure, history
+        pid = next(child.pid for child in self._supervisor.states() if child.name == "server")
+        return (seen if seen is not None and seen["pid"] == pid else None), failure, history
 
     def _start_demo(self) -> None:
         import tidegate
@@ -148,11 +148,11 @@ class Launch:
         from tidegate.errors import Unavailable
 
         try:
-            # What runs here belongs to the home: a token of the caller's does not count.
+            # The demo belongs to the home: a token of the environment is not used.
             with tidegate.connect(home=self._home.path, retry_seconds=RETRY_SECONDS) as client:
                 prepare_demo(client, self._home)
         except Unavailable as error:
-            self._tell(f"the demo waits: {error.message}")
+            self._notify(f"the demo waits: {error.message}")
             return  # the next step tries again
         self._demo_started = True
         self._supervisor.start(self._plan("agent", "demo-agent"))
@@ -183,7 +183,7 @@ class Launch:
             return self._client.status()
         except TidegateError:
             self._client.close()
-            self._client = None  # a server that starts again may answer elsewhere
+            self._client = None  # a server that is restarted may have another address
             raise
 
     def _fetch_lags(self) -> Sequence[GroupLag]:
@@ -200,7 +200,7 @@ class Launch:
         trouble = "starting the server"
         if failure is not None and history.samples:
             trouble = failure.message
-        drawn = replace(
+        picture = replace(
             picture,
             history=history,
             children=self._supervisor.states(),
@@ -209,10 +209,10 @@ class Launch:
             trouble=trouble,
             lags=self._feed.lags(),
         )
-        return self._demo_feeds.drawn(drawn) if self._demo else drawn
+        return self._demo_feeds.add_to(picture) if self._demo else picture
 
-    def _tell(self, text: str) -> None:
-        self._notes = [*self._notes[-NOTES_KEPT:], f"{time.strftime('%H:%M:%S')} {text}"]
+    def _notify(self, text: str) -> None:
+        self._notes = [*self._notes[-NOTES_MAX:], f"{time.strftime('%H:%M:%S')} {text}"]
         if self._call.as_json:
             self._call.line({"event": text})
         elif not self._drawing:

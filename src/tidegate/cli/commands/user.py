@@ -70,7 +70,7 @@ def change_roles(
         list[str], typer.Option("--role", metavar="ROLE", help=ROLE_HELP, autocompletion=complete_roles)
     ],
 ) -> None:
-    """Give a user these roles in place of those that they have."""
+    """Replace the roles of a user by these."""
     roles = _roles(role)
     with call.client() as client:
         changed = client.users.change(user, roles=roles)
@@ -104,7 +104,7 @@ def remove_user(
         call.need_someone_to_ask(f"whether user {user} may go: add --yes to remove them.")
     with call.client() as client:
         if not yes:
-            client.users.show(user)  # one who is not there is refused before the question
+            client.users.show(user)  # an unknown user is refused before the question
             confirm(f"Remove user {user} and end their tokens?", "Nothing was removed.")
         client.users.remove(user)
     call.answer({"removed": user}, lambda: f"User {user} is removed.")
@@ -162,7 +162,7 @@ def revoke_token(
 
 
 def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw users for people."""
+    """Return a table of users."""
     from tidegate.cli.output.tables import Listing
 
     if not users:
@@ -180,7 +180,7 @@ def users_table(users: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def tokens_table(user: str, tokens: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw tokens for people."""
+    """Return a table of tokens."""
     from tidegate.cli.output.tables import Listing
 
     if not tokens:
@@ -203,7 +203,7 @@ def tokens_table(user: str, tokens: Sequence[Mapping[str, Any]]) -> RenderableTy
 
 
 def _roles(words: Sequence[str] | None) -> list[str]:
-    """Return the full names of roles; a word that is none is refused before anything is asked."""
+    """Return the full names of roles; raise for an unknown one, before any request."""
     from tidegate.model.access import parse_role
 
     parsed: list[Role] = [parse_role(word) for word in words or ()]

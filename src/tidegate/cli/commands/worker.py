@@ -7,14 +7,7 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.invocation import Invocation, command
-from tidegate.cli.output.errors import report_error
-from tidegate.cli.supervision.child import (
-    EXIT_START_REFUSED,
-    StopWithParentOption,
-    start_log,
-    stop_with_parent,
-)
-from tidegate.errors import SettingInvalid, StartRefused
+from tidegate.cli.supervision.child import StopWithParentOption, foreground_run
 
 
 def register(app: typer.Typer) -> None:
@@ -28,15 +21,9 @@ def worker(
     with_parent: StopWithParentOption = False,
 ) -> None:
     """Run the pipelines of the home on Spark until Ctrl-C or SIGTERM; needs a running server."""
-    start_log()
-    try:
-        settings = call.settings({"worker.spark_master": master})
-        start_log(settings.log, "worker")
-        supervisor = stop_with_parent(settings.supervisor.grace_seconds) if with_parent else None
-        home = call.open_home()
+    flags = {"worker.spark_master": master}
+    with foreground_run(call, "worker", flags, with_parent=with_parent) as run:
         from tidegate.pipeline.worker.worker import run_worker
 
+        settings, home, supervisor = run
         run_worker(settings, home, supervisor=supervisor)
-    except (StartRefused, SettingInvalid) as error:
-        report_error(call.advise(error).to_wire()["error"], as_json=call.as_json)
-        raise typer.Exit(EXIT_START_REFUSED) from error

@@ -1,1 +1,1 @@
-"""The live view of `tidegate up` on a terminal."""
+"""The console view: takes status answers, gives a picture of the system on a terminal, keeps two minutes."""

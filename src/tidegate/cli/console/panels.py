@@ -1,7 +1,4 @@
-"""The moving lines of the console view: rates as bars, who is here, what the demo's agent answers. Pure.
-
-Duplicates that operators caught, as the console view tells of them. Pure.
-"""
+"""The lines of the console view between its tables: rates as bars, dropped duplicates, and the demo. Pure."""
 
 from __future__ import annotations
 
@@ -14,20 +11,20 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from tidegate.cli.console.status_feed import GroupLag, History
+from tidegate.cli.console.status_feed import CounterHistory, GroupLag
 from tidegate.cli.demo.feeds import AGENT_GROUP, ANSWERS_TOPIC, ASKED_TOPIC, Exchange, Person, Visit, Visits
 from tidegate.cli.output.format import count_text, rate_text, seconds_text
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARKS_ASCII = "_.-=+*#@"
 SPARK_WIDTH_MAX = 60
-SPARK_LABEL_COLUMNS = 30  # the words and rates before the bars, which are never cut
+SPARK_LABEL_COLUMNS = 30  # labels and rates before the bars, which are never cut
 EXCHANGES_SHOWN = 2
 TALL_LINES_MIN = 30  # on a lower screen one exchange is shown
 
 
 class Sparkline:
-    """A row of small bars, the newest on the right, the highest as tall as a line is."""
+    """A row of small bars, the newest on the right, the highest as tall as a line."""
 
     def __init__(self, values: Sequence[float], style: str) -> None:
         self.values = values
@@ -43,7 +40,7 @@ class Sparkline:
 
 
 def spark_text(values: Sequence[float], *, ascii_only: bool = False) -> str:
-    """Write values as bars between zero and the largest of them."""
+    """Return values as bars between zero and the largest of them."""
     bars = SPARKS_ASCII if ascii_only else SPARKS
     top = max(values, default=0.0)
     if top <= 0:
@@ -51,8 +48,8 @@ def spark_text(values: Sequence[float], *, ascii_only: bool = False) -> str:
     return "".join(bars[min(len(bars) - 1, int(value / top * len(bars)))] for value in values)
 
 
-def traffic(history: History, status: Mapping[str, Any], width: int) -> RenderableType:
-    """Draw what comes in and goes out a second."""
+def traffic(history: CounterHistory, status: Mapping[str, Any], width: int) -> RenderableType:
+    """Return the rates of incoming messages and outgoing rows, with their history as bars."""
     bars = max(1, width - SPARK_LABEL_COLUMNS)
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
@@ -73,13 +70,13 @@ def traffic(history: History, status: Mapping[str, Any], width: int) -> Renderab
 
 
 def presence(people: Sequence[Person], width: int) -> RenderableType:
-    """Draw who is there, live from the stream: those who type stand out. Who does not fit is counted."""
+    """Return a line of those who are here, with those who type in bold; the ones without room are counted."""
     line = Text("who is here", no_wrap=True, overflow="ellipsis")
     for number, person in enumerate(people):
         one = Text(f"  {person.who}@{person.room}{' types…' if person.typing else ''}")
         one.stylize("bold yellow" if person.typing else "green")
         left = len(people) - number
-        # Room for the count is kept unless this is the last one.
+        # Room for the count is reserved unless this is the last one.
         count = f"  and {left - 1} more" if left > 1 else ""
         if line.cell_len + one.cell_len + len(count) > width:
             line.append(f"  and {left} more" if number else f"  {left} in all", "dim")
@@ -96,7 +93,7 @@ def session_words(visits: Visits) -> str:
 
 
 def session_line(visits: Visits, width: int) -> RenderableType:
-    """Draw the sessions that the state of the demo's pipeline holds, the longest first, as many as fit."""
+    """Return a line of the open sessions, the longest first, as many as fit."""
     head = f"sessions     {count_text(len(visits.open))} open, {count_text(visits.closed)} closed"
     line = Text(head, no_wrap=True, overflow="ellipsis")
     for visit in visits.open:
@@ -120,9 +117,9 @@ def agent_lines_shown(height: int) -> int:
 
 
 def agent_lines(
-    exchanges: Sequence[Exchange], lags: Sequence[GroupLag], history: History, size: tuple[int, int]
+    exchanges: Sequence[Exchange], lags: Sequence[GroupLag], history: CounterHistory, size: tuple[int, int]
 ) -> list[RenderableType]:
-    """Draw the demo's agent: how fast questions come and are answered, how far behind, the newest answers."""
+    """Return the lines of the demo's agent: its rates, its lag and the newest answers."""
     group = next((one for one in lags if (one.topic, one.group) == (ASKED_TOPIC, AGENT_GROUP)), None)
     head = Text("agent", no_wrap=True, overflow="ellipsis")
     head.append(f"        {' · '.join(agent_words(history))}")
@@ -130,14 +127,14 @@ def agent_lines(
         behind = Text(f" · lag {count_text(group.lag)}", "bold yellow" if group.lag else "")
         head.append_text(behind)
         head.append(f" · {count_text(group.held)} in work")
-    wanted = agent_lines_shown(size[1]) - 1
-    lines: list[RenderableType] = [head, *(_exchange(one) for one in exchanges[-wanted:])]
-    # As many lines as were counted, so that nothing below jumps when the first answer comes.
-    return [*lines, *(Text("") for _ in range(wanted + 1 - len(lines)))]
+    answers = agent_lines_shown(size[1]) - 1
+    lines: list[RenderableType] = [head, *(_exchange(one) for one in exchanges[-answers:])]
+    # Always as many lines, so that nothing below jumps when the first answer comes.
+    return [*lines, *(Text("") for _ in range(answers + 1 - len(lines)))]
 
 
-def agent_words(history: History) -> list[str]:
-    """Return how fast questions come and how fast they are answered."""
+def agent_words(history: CounterHistory) -> list[str]:
+    """Return the rates of questions and of answers."""
     return [
         f"asked {rate_text(history.topic_rate(ASKED_TOPIC))}",
         f"answered {rate_text(history.topic_rate(ANSWERS_TOPIC))}",
@@ -160,19 +157,19 @@ PERCENT_DIGITS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
-    """What one operator of one pipeline caught, of so many rows that it judged."""
+class DedupCounts:
+    """The duplicates and late rows that one operator dropped, of all its rows."""
 
-    place: str
+    name: str
     duplicates: int
     late: int
     rows: int
 
 
-def caught_by(status: Mapping[str, Any]) -> list[Caught]:
-    """Return the operators that deduplicate, as the worker reported them last."""
+def dedup_counts(status: Mapping[str, Any]) -> list[DedupCounts]:
+    """Return the counts of the operators that deduplicate, as the worker reported them last."""
     return [
-        Caught(
+        DedupCounts(
             f"{pipeline['name']}/{operator['name']}",
             found["duplicates"],
             found["late"],
@@ -184,19 +181,19 @@ def caught_by(status: Mapping[str, Any]) -> list[Caught]:
     ]
 
 
-def caught_words(caught: Caught) -> str:
-    """Return what one operator caught."""
-    share = 100 * caught.duplicates / caught.rows if caught.rows else 0.0
-    late = f", {count_text(caught.late)} late" if caught.late else ""
-    rows = count_text(caught.rows)
-    return f"{count_text(caught.duplicates)} of {rows} ({share:.{PERCENT_DIGITS}f} %) in {caught.place}{late}"
+def dedup_words(counts: DedupCounts) -> str:
+    """Return the duplicates that one operator dropped."""
+    share = 100 * counts.duplicates / counts.rows if counts.rows else 0.0
+    late = f", {count_text(counts.late)} late" if counts.late else ""
+    rows = count_text(counts.rows)
+    return f"{count_text(counts.duplicates)} of {rows} ({share:.{PERCENT_DIGITS}f} %) in {counts.name}{late}"
 
 
-def caught_line(found: list[Caught], width: int) -> Text:
-    """Draw how many duplicates were caught, and where; what does not fit is counted."""
+def dedup_line(found: list[DedupCounts], width: int) -> Text:
+    """Return a line of the dropped duplicates by operator; the operators without room are counted."""
     line = Text("duplicates  ", no_wrap=True, overflow="ellipsis")
-    for number, one in enumerate(sorted(found, key=lambda caught: -caught.duplicates)):
-        words = f" {'· ' if number else ''}{caught_words(one)}"
+    for number, one in enumerate(sorted(found, key=lambda counts: -counts.duplicates)):
+        words = f" {'· ' if number else ''}{dedup_words(one)}"
         if number and line.cell_len + len(words) > width:
             line.append(f" · and {len(found) - number} more", "dim")
             break

@@ -1,4 +1,4 @@
-"""Where the view is shown: takes pictures, gives a live screen, or a line every few seconds without one."""
+"""The screen of the console view: live on a terminal, elsewhere a line every few seconds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ LINE_SECONDS = 5.0  # between two lines where there is no terminal
 
 
 def can_draw(call: Invocation) -> bool:
-    """Return whether stdout is a terminal that can be drawn on, and a person reads it."""
+    """True if stdout is a terminal that can be redrawn, and the answer is for people."""
     out = console()
     return out.is_terminal and not out.is_dumb_terminal and not call.as_json
 
 
 def show_live(call: Invocation, draw: Callable[[], Picture], step: Callable[[], object]) -> None:
-    """Call `step` again and again, and show what `draw` gives, until either raises."""
+    """Call `step` in a loop, and show what `draw` returns, until either raises."""
     if not can_draw(call):
         show_lines(call, draw, step)
         return
@@ -38,7 +38,7 @@ def show_live(call: Invocation, draw: Callable[[], Picture], step: Callable[[], 
 
 
 def show_lines(call: Invocation, draw: Callable[[], Picture], step: Callable[[], object]) -> None:
-    """Call `step` again and again, and print a line every few seconds and when the server comes or goes."""
+    """Call `step` in a loop; print a line every few seconds, and when the server comes or goes."""
     due = time.monotonic()
     answered = False
     while True:

@@ -1,9 +1,8 @@
-"""The feed of the console view: takes a status answer a second, gives it and rates, keeps two minutes.
+"""The feed of the console view: a status answer each second, and the rates of the last two minutes.
 
-`History` is pure and belongs to one thread. `StatusFeed` asks in a thread of its own, so that a server that
-hangs never holds up the screen or the supervisor.
-
-How far groups are behind: takes a client, gives a line for each consumer group, in one question.
+`CounterHistory` is pure and belongs to one thread. `StatusFeed` fetches in a thread of its own, so that a
+server that hangs never blocks the screen or the supervisor. The lags of all consumer groups come from one
+statement.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ POLL_FIRST_SECONDS = 0.2  # until the first answer, so that a start looks quick
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The counters of one moment."""
+    """The counters of one status answer."""
 
     at_seconds: float
     topic_ends: Mapping[str, int]
@@ -42,25 +41,25 @@ Counters = Callable[[Sample], Mapping[str, int]]
 
 
 @dataclass(slots=True)
-class History:
+class CounterHistory:
     """The samples of the last minutes, oldest first."""
 
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
 
     def add(self, status: Mapping[str, Any], at_seconds: float) -> None:
-        """Remember the counters of a status answer."""
+        """Add the counters of a status answer."""
         ends = {
             topic["name"]: sum(int(part["end"]) for part in topic["partitions"]) for topic in status["topics"]
         }
         rows = {line["name"]: int(line["rows"]) for line in status["pipelines"] if line["rows"] is not None}
         self.samples.append(Sample(at_seconds, ends, rows))
 
-    def copy(self) -> History:
-        """Return a history that nobody else changes."""
-        return History(deque(self.samples, maxlen=SAMPLES_KEPT))
+    def copy(self) -> CounterHistory:
+        """Return a copy for another thread."""
+        return CounterHistory(deque(self.samples, maxlen=SAMPLES_KEPT))
 
     def topic_rate(self, name: str) -> float | None:
-        """Return messages per second of one topic, or None before there are two samples."""
+        """Return messages per second of one topic; None before there are two samples."""
         recent = [
             pair for pair in self._recent() if name in pair[0].topic_ends and name in pair[1].topic_ends
         ]
@@ -83,7 +82,7 @@ class History:
         return self._steps(lambda sample: sample.pipeline_rows)
 
     def _recent(self) -> list[tuple[Sample, Sample]]:
-        """Return the pairs of neighbours that rates are taken over, the newest first."""
+        """Return the pairs of adjacent samples that rates are computed from, the newest first."""
         pairs: list[tuple[Sample, Sample]] = []
         newest_first = reversed(self.samples)
         for newer, older in pairwise(newest_first):
@@ -108,7 +107,7 @@ def _rate(pairs: Sequence[tuple[Sample, Sample]], counters: Counters) -> float |
 
 
 def _growth(older: Sample, newer: Sample, counters: Counters) -> int | None:
-    """Return by how much the counters that both samples have grew; None where that cannot be known.
+    """Return the growth of the counters that both samples have; None where it is unknown.
 
     A counter that is new, or lower than before, belongs to a worker or a server that started meanwhile.
     """
@@ -121,7 +120,7 @@ def _growth(older: Sample, newer: Sample, counters: Counters) -> int | None:
 
 
 class StatusFeed:
-    """Asks for the status in a thread; `latest`, `failure` and `history` are what it knows."""
+    """Fetches the status in a thread of its own."""
 
     def __init__(
         self,
@@ -134,27 +133,27 @@ class StatusFeed:
         self._clock = clock
         self._lock = threading.Lock()
         self._leave = threading.Event()
-        self._history = History()
+        self._history = CounterHistory()
         self._latest: Mapping[str, Any] | None = None
         self._failure: TidegateError | None = None
         self._lags: Sequence[GroupLag] = ()
         self._thread = threading.Thread(target=self._poll, name="status-feed", daemon=True)
 
     def start(self) -> None:
-        """Begin to ask."""
+        """Begin to fetch."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask no more; a question under way is left to itself."""
+        """End soon; a request that is under way is not waited for."""
         self._leave.set()
 
-    def read(self) -> tuple[Mapping[str, Any] | None, TidegateError | None, History]:
-        """Return the newest answer (None while there is none), why there is none, and the history."""
+    def read(self) -> tuple[Mapping[str, Any] | None, TidegateError | None, CounterHistory]:
+        """Return the newest answer (None while there is none), the failure, and the history."""
         with self._lock:
             return self._latest, self._failure, self._history.copy()
 
     def lags(self) -> Sequence[GroupLag]:
-        """Return how far the consumer groups are behind, as of the newest answer."""
+        """Return the lags of the consumer groups, as of the newest answer."""
         with self._lock:
             return self._lags
 
@@ -182,7 +181,7 @@ LAGS_SQL = 'SELECT topic, "group", lag, in_flight FROM system.topic_groups ORDER
 
 @dataclass(frozen=True, slots=True)
 class GroupLag:
-    """One consumer group of a topic: messages not acknowledged, and those of them in work."""
+    """The lag of a consumer group: messages that are not acknowledged, and those of them that are leased."""
 
     topic: str
     group: str
@@ -191,14 +190,14 @@ class GroupLag:
 
 
 def group_lags(client: Client) -> list[GroupLag]:
-    """Return the groups, the one that is furthest behind first; none where the caller may not ask."""
+    """Return the groups, that with the largest lag first; none where the caller has no permission."""
     try:
         rows = client.sql(LAGS_SQL).rows
     except TidegateError:
-        return []  # a role that may not query, or a server that just went: the view tells the latter itself
+        return []  # a role that may not query, or a server that just stopped, which the view shows by itself
     return [GroupLag(str(topic), str(group), int(lag), int(held)) for topic, group, lag, held in rows]
 
 
 def lag_of(topic: str, lags: Sequence[GroupLag]) -> int | None:
-    """Return the lag of the group of a topic that is furthest behind; None where it has no group."""
+    """Return the largest lag of the groups of a topic; None where it has no group."""
     return max((one.lag for one in lags if one.topic == topic), default=None)

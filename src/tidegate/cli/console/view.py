@@ -1,4 +1,4 @@
-"""The console view: takes a picture of the system at one moment, gives something Rich can draw. Pure.
+"""The console view: one picture of the system, drawn with Rich. Pure.
 
 The same function draws `tidegate up`, `tidegate status`, `tidegate status --watch` and the SVG of the README.
 """
@@ -19,27 +19,27 @@ from tidegate.cli.console.panels import (
     agent_lines,
     agent_lines_shown,
     agent_words,
-    caught_by,
-    caught_line,
-    caught_words,
+    dedup_counts,
+    dedup_line,
+    dedup_words,
     presence,
     session_line,
     session_words,
     traffic,
 )
-from tidegate.cli.console.status_feed import GroupLag, History, lag_of
+from tidegate.cli.console.status_feed import CounterHistory, GroupLag, lag_of
 from tidegate.cli.demo.feeds import Exchange, Person, Visits
-from tidegate.cli.output.format import bytes_text, count_text, rate_text, seconds_text
-from tidegate.cli.output.tables import FittedTable
+from tidegate.cli.output.format import bytes_text, count_text, first_line, rate_text, seconds_text
+from tidegate.cli.output.tables import Listing
 from tidegate.cli.supervision.supervisor import ChildState
 
-# Lines that are there whatever the tables hold: heading 1, panels 4, traffic 2, three table headings of 2.
+# Lines beside the rows of the tables: heading 1, panels 4, traffic 2, three table headings of 2.
 FIXED_LINES = 13
-ROOMY_ROWS_MIN = 3  # blank lines give way when a table would show fewer rows than this
+ROOMY_ROWS_MIN = 3  # blank lines are left out when a table would show fewer rows than this
 SPACE_LINES = 4  # blank lines between the parts, where there is room for them
-SIDE_BY_SIDE_COLUMNS_MIN = 104  # topics and lake tables stand beside each other from this width on
-NOTES_SHOWN = 2
-GROUPS_TOLD = 3  # consumer groups in a line for logs
+SIDE_BY_SIDE_COLUMNS_MIN = 104  # topics and lake tables are side by side from this width on
+NOTES_MAX = 2
+GROUPS_MAX = 3  # consumer groups in a line for logs
 WORKER_SILENT_SECONDS = 5.0  # the worker reports every second; after this long it is called silent
 
 STATE_STYLES = {
@@ -63,7 +63,7 @@ class Picture:
     home: str
     url: str
     status: Mapping[str, Any] | None
-    history: History
+    history: CounterHistory
     children: Sequence[ChildState] = ()
     notes: Sequence[str] = ()
     commands: Sequence[str] = ()
@@ -76,7 +76,7 @@ class Picture:
 
 
 def render(picture: Picture) -> RenderableType:
-    """Draw the picture in as many lines as its size allows; what does not fit is counted."""
+    """Return the picture in as many lines as its size allows; rows without room are counted."""
     parts: list[RenderableType] = [_heading(picture), _machines(picture)]
     status = picture.status
     space: list[RenderableType] = []
@@ -88,9 +88,9 @@ def render(picture: Picture) -> RenderableType:
             parts.append(presence(picture.people, picture.size[0]))
         if picture.visits is not None:
             parts.append(session_line(picture.visits, picture.size[0]))
-        caught = caught_by(status)
-        if caught:
-            parts.append(caught_line(caught, picture.size[0]))
+        counts = dedup_counts(status)
+        if counts:
+            parts.append(dedup_line(counts, picture.size[0]))
         if picture.exchanges is not None:
             parts.extend(agent_lines(picture.exchanges, picture.lags, picture.history, picture.size))
         for table in _tables(picture, status, rows_max):
@@ -99,7 +99,7 @@ def render(picture: Picture) -> RenderableType:
         parts.append(Text(f"\n  {picture.trouble}\n", style="yellow"))
     parts.extend(
         Text(f"! {note}", style="yellow", no_wrap=True, overflow="ellipsis")
-        for note in picture.notes[-NOTES_SHOWN:]
+        for note in picture.notes[-NOTES_MAX:]
     )
     if picture.commands:
         parts.extend([*space, _footer(picture.commands)])
@@ -110,10 +110,10 @@ def _rows_that_fit(picture: Picture, status: Mapping[str, Any]) -> tuple[int, bo
     """Return how many rows each table may show, and whether blank lines fit between the parts."""
     width, height = picture.size
     footer = sum(-(-(len(line) + 2) // width) for line in picture.commands) + (1 if picture.commands else 0)
-    left = height - FIXED_LINES - footer - len(picture.notes[-NOTES_SHOWN:])
+    left = height - FIXED_LINES - footer - len(picture.notes[-NOTES_MAX:])
     left -= 0 if picture.people is None else 1
     left -= 0 if picture.visits is None else 1
-    left -= 1 if caught_by(status) else 0
+    left -= 1 if dedup_counts(status) else 0
     left -= 0 if picture.exchanges is None else agent_lines_shown(height)
     most = max(ROOMY_ROWS_MIN, *(len(status[part]) for part in ("topics", "pipelines", "tables")))
     for roomy in (True, False):
@@ -160,7 +160,7 @@ def _machines(picture: Picture) -> RenderableType:
 def _server_panel(status: Mapping[str, Any] | None, child: ChildState | None) -> RenderableType:
     if status is None:
         return _panel("server", _child_word(child), _child_lines(child))
-    if status["pid"] is None:  # what runs belongs to the instance: other tenants than the first see their own
+    if status["pid"] is None:  # a tenant other than the first sees only its own part of the instance
         return _panel("server", "ready", [f"tenant {status['tenant']}", "its topics and tables are shown"])
     line = f"memory {bytes_text(status['memoryBytes'])} · {bytes_text(status['diskFreeBytes'])} free on disk"
     return _panel("server", "ready", [f"process {status['pid']}{_restarts(child)}", line])
@@ -171,7 +171,7 @@ def _worker_panel(status: Mapping[str, Any] | None, child: ChildState | None) ->
         return _panel("worker", "not shown", ["it is the instance's", ""])
     worker = status["worker"] if status is not None else None
     replaced = worker is not None and child is not None and worker["pid"] != child.pid
-    if worker is None or replaced:  # the server remembers the last report of a worker that fell
+    if worker is None or replaced:  # the server remembers the last report of a worker that ended
         word = _child_word(child)
         return _panel("worker", "starting" if word == "running" else word, _child_lines(child))
     silent = worker["seenSecondsAgo"] > WORKER_SILENT_SECONDS
@@ -226,7 +226,7 @@ def _tables(picture: Picture, status: Mapping[str, Any], rows_max: int) -> list[
 
 
 def _topics(topics: Sequence[Mapping[str, Any]], picture: Picture, rows_max: int) -> RenderableType:
-    # The lag is that of the group that is furthest behind; without groups there is no such column.
+    # The largest lag of a topic's groups; without groups there is no such column.
     shows_lag = bool(picture.lags)
     rows = [
         (
@@ -240,11 +240,13 @@ def _topics(topics: Sequence[Mapping[str, Any]], picture: Picture, rows_max: int
         for topic in _busiest(topics, picture.history, rows_max)
     ]
     headings = ("topics", "messages", "msg/s", *(["lag"] if shows_lag else []), "partitions", "size")
-    return _fitted(headings, rows, len(topics), "no topic yet")
+    return _table(headings, rows, len(topics), "no topic yet")
 
 
-def _busiest(topics: Sequence[Mapping[str, Any]], history: History, rows_max: int) -> list[Mapping[str, Any]]:
-    """Choose the topics with traffic, then the fullest; they keep their order, so that no row jumps."""
+def _busiest(
+    topics: Sequence[Mapping[str, Any]], history: CounterHistory, rows_max: int
+) -> list[Mapping[str, Any]]:
+    """Return the topics with traffic, then the fullest, in the order of the list, so that no row jumps."""
     if len(topics) <= rows_max:
         return list(topics)
     chosen = sorted(
@@ -271,12 +273,12 @@ def _pipelines(pipelines: Sequence[Mapping[str, Any]], rows_max: int) -> Rendera
     failures = [
         Text(text, style="red", overflow="ellipsis", no_wrap=True) for text in _failures(pipelines, rows_max)
     ]
-    return Group(_fitted(headings, rows, len(pipelines), "no pipeline yet"), *failures)
+    return Group(_table(headings, rows, len(pipelines), "no pipeline yet"), *failures)
 
 
 def _failures(pipelines: Sequence[Mapping[str, Any]], rows_max: int) -> list[str]:
     failed = [line for line in pipelines[:rows_max] if line["error"] and line["state"] != "running"]
-    return [f"  {line['name']}: {_first_line(line['error'])}" for line in failed]
+    return [f"  {line['name']}: {first_line(line['error'])}" for line in failed]
 
 
 def _lake(tables: Sequence[Mapping[str, Any]], rows_max: int) -> RenderableType:
@@ -289,20 +291,21 @@ def _lake(tables: Sequence[Mapping[str, Any]], rows_max: int) -> RenderableType:
         )
         for entry in tables[:rows_max]
     ]
-    return _fitted(("lake tables", "version", "files", "size"), rows, len(tables), "no table yet")
+    return _table(("lake tables", "version", "files", "size"), rows, len(tables), "no table yet")
 
 
-def _fitted(
-    headings: Sequence[str], rows: Sequence[Sequence[str | Text]], count: int, empty: str
-) -> FittedTable:
-    if not rows:
-        return FittedTable(headings, [[Text(empty, style="dim")]])
-    note = f"and {count - len(rows)} more" if count > len(rows) else ""
-    return FittedTable(headings, [[_text(cell) for cell in row] for row in rows], note)
-
-
-def _text(cell: str | Text) -> Text:
-    return cell if isinstance(cell, Text) else Text(cell)
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str | Text]], count: int, empty: str) -> Listing:
+    """Return a table whose names are cut in the middle; figures are whole, or the rightmost are left out."""
+    figures = range(1, len(headings))
+    return Listing(
+        headings,
+        rows or [[Text(empty, style="dim")]],
+        right=[index for index in figures if headings[index] != "state"],
+        whole=figures,
+        spare=figures[::-1],
+        note=f"and {count - len(rows)} more" if rows and count > len(rows) else "",
+        compact=True,
+    )
 
 
 def _footer(commands: Sequence[str]) -> RenderableType:
@@ -311,12 +314,8 @@ def _footer(commands: Sequence[str]) -> RenderableType:
     return Group(*lines)
 
 
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0] if text.strip() else ""
-
-
 def summary_line(picture: Picture) -> str:
-    """Write the picture as one line, for a log or a terminal that cannot draw."""
+    """Return the picture as one line, for a log or a terminal that cannot be redrawn."""
     status = picture.status
     if status is None:
         return picture.trouble or "starting"
@@ -330,8 +329,8 @@ def summary_line(picture: Picture) -> str:
         f"lag {count_text(sum(lags)) if lags else '–'}",
         *([] if picture.exchanges is None else agent_words(picture.history)),
         *([] if picture.visits is None else [session_words(picture.visits)]),
-        *(f"duplicates {caught_words(one)}" for one in caught_by(status)),
-        *(f"{group.topic} {group.group} lag {count_text(group.lag)}" for group in picture.lags[:GROUPS_TOLD]),
+        *(f"duplicates {dedup_words(one)}" for one in dedup_counts(status)),
+        *(f"{group.topic} {group.group} lag {count_text(group.lag)}" for group in picture.lags[:GROUPS_MAX]),
         f"batches {count_text(sum(line['batches'] or 0 for line in pipelines))}",
         *(_machine_words(status, worker) if status["pid"] is not None else [f"tenant {status['tenant']}"]),
         states,

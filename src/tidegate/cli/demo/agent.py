@@ -1,6 +1,6 @@
-"""The demo's agent: takes questions from a topic as a consumer group, looks things up, and answers.
+"""The agent of the demo: a consumer group that answers questions from a table.
 
-It may be killed at any moment: what it had not acknowledged comes again, and an answer is published once.
+It may be killed at any moment: what it had not acknowledged is redelivered, and an answer is published once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 5.0  # an answer that is under way when the parent dies takes less
 WORKERS = 2
-# A model would take its time, too.
+# As a model would.
 THINKING_SECONDS_MIN = 0.1
 THINKING_SECONDS_MAX = 0.9
 PEOPLE_SQL = "SELECT DISTINCT who FROM demo.presence WHERE room = ? ORDER BY who"
@@ -43,7 +43,8 @@ def demo_agent(call: Invocation, with_parent: StopWithParentOption = False) -> N
         stop_with_parent(GRACE_SECONDS)
     while True:
         try:
-            # Patient, unlike a command that a person waits for: a server that starts again fails no question.
+            # With the retries of the client, unlike a command that a person waits for: a server that is
+            # restarted fails no question.
             with tidegate.connect(home=call.home_path) as client:
                 agent = client.topic(ASKED_TOPIC).agent(
                     group=AGENT_GROUP, answers=ANSWERS_TOPIC, workers=WORKERS
@@ -56,7 +57,7 @@ def demo_agent(call: Invocation, with_parent: StopWithParentOption = False) -> N
 
 
 def reply(client: Client, message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message that answers a question; its key is who asked."""
+    """Return the message that answers a question, keyed by the person who asked."""
     from tidegate.model.timeranges import parse_time
 
     question = message["payload"]
@@ -73,7 +74,7 @@ def reply(client: Client, message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer_to(client: Client, question: str) -> str:
-    """Look an answer up in the stream of who is where."""
+    """Return the answer to a question, from the table of presence."""
     room = next((room for room in ROOMS if room in question), None)
     if room is None:
         return "That I do not know."

@@ -1,4 +1,4 @@
-"""The clicks of the demo: who clicks what, and what is sent again by a gateway that is not sure of itself."""
+"""The clicks of the demo, some of them repeated as by a gateway that got no acknowledgement."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 PEOPLE = ("ada", "bob", "cleo", "dan", "eve", "finn", "gus", "hana")
 FEATURES = ("map", "chart", "search", "alerts", "export")
-VISITORS_MAX = 5  # who click at one time
+VISITORS_MAX = 5  # people who click at one time
 CLICK_SHARE = 0.08  # of the steps in which someone who visits clicks: about once a second
 COME_SHARE = 0.03
 GO_SHARE = 0.006
@@ -19,7 +19,7 @@ REMEMBERED_CLICKS = 40
 
 
 def clicks(seed: int) -> Iterator[list[tuple[str, str]]]:
-    """Yield who clicks what in each step: people come, click about once a second, and stay away again."""
+    """Yield the clicks (person, feature) of each step: people come, click about once a second, and leave."""
     chance = random.Random(seed)
     here: set[str] = set()
     while True:
@@ -35,7 +35,7 @@ def clicks(seed: int) -> Iterator[list[tuple[str, str]]]:
 
 
 class ClickSource:
-    """The messages of each step; some are sent again as they were, with the same id and the same time."""
+    """The messages of each step; some are repeated with the same id and the same time."""
 
     def __init__(self, seed: int, start_us: int) -> None:
         self._clicks = clicks(seed)

@@ -1,4 +1,4 @@
-"""The demo of `tidegate up --demo`: readings, people who type and click, and questions for an agent."""
+"""The writer of the demo: readings of meters, presence, clicks, and questions for an agent."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tidegate.cli.demo.feeds import (
     ASKED_TOPIC,
     CLICKS_TOPIC,
     DEMO_TOPIC,
-    KEPT_SECONDS,
     PRESENCE_DEFINITION,
     QUESTIONS_DEFINITION,
     QUESTIONS_ROUTE,
+    RETENTION_SECONDS,
     SESSIONS_TOPIC,
 )
 from tidegate.cli.invocation import Invocation, command
@@ -38,16 +38,16 @@ DEMO_FILES = tuple(
 METER_COUNT = 40
 READINGS_PER_SECOND = 200
 REQUESTS_PER_SECOND = 10
-LATE_SHARE = 0.02  # of the readings come late, as from a meter that was out of reach
+LATE_SHARE = 0.02  # of the readings are late, as from a meter that was offline
 LATE_SECONDS_MAX = 600.0
 SEED_DEFAULT = 7
 ROOMS = ("lobby", "help", "grid")
-LEAVE_SHARE = 0.05  # of the times that someone is heard of
+LEAVE_SHARE = 0.05  # of the updates of one person
 TYPING_SHARE = 0.4
 PRESENCE_INSERT = "INSERT INTO demo.presence (who, room, typing) VALUES (?, ?, ?)"
 QUESTION_INSERT = "INSERT INTO demo.questions (who, text) VALUES (?, ?)"
 QUESTION_SHARE = 0.08  # of the steps of a tenth of a second bring a question
-BURST_SHARE = 0.004  # of the steps bring many at once, which the agent works off: its lag rises and falls
+BURST_SHARE = 0.004  # of the steps bring many at once: the lag of the agent rises and falls
 BURST_QUESTIONS = 12
 QUESTIONS = ("Who is in {room}?", "How many are in {room}?", "Who types in {room}?")
 RETRY_SECONDS = 0.5
@@ -96,28 +96,28 @@ def prepare_demo(client: Client, home: Home) -> None:
     """Create the demo's topics, tables and route and install its pipelines, unless they are there."""
     from tidegate.cli.commands.pipeline import install_pipeline
 
-    for topic, kept_seconds in (
+    for topic, retention_seconds in (
         (DEMO_TOPIC, None),
-        (ASKED_TOPIC, KEPT_SECONDS),
-        (ANSWERS_TOPIC, KEPT_SECONDS),
-        (CLICKS_TOPIC, KEPT_SECONDS),
-        (SESSIONS_TOPIC, KEPT_SECONDS),
+        (ASKED_TOPIC, RETENTION_SECONDS),
+        (ANSWERS_TOPIC, RETENTION_SECONDS),
+        (CLICKS_TOPIC, RETENTION_SECONDS),
+        (SESSIONS_TOPIC, RETENTION_SECONDS),
     ):
         try:
-            client.topics.create(topic, partitions=DEMO_PARTITIONS, retention_seconds=kept_seconds)
+            client.topics.create(topic, partitions=DEMO_PARTITIONS, retention_seconds=retention_seconds)
         except TopicExists:
-            pass  # from the demo before, which this one goes on with
+            pass  # of an earlier run, which this one continues
     client.sql(f"CREATE NAMESPACE IF NOT EXISTS demo; {PRESENCE_DEFINITION}; {QUESTIONS_DEFINITION}")
     try:
         client.sql(QUESTIONS_ROUTE)
     except RouteExists:
-        pass  # from the demo before
+        pass  # of an earlier run
     for file in DEMO_FILES:
         install_pipeline(home, file)
 
 
 def meter_readings(seed: int, rate: int, start_us: int) -> Iterator[dict[str, Any]]:
-    """Yield readings without end: the same for the same arguments; some are late by up to ten minutes."""
+    """Yield readings for ever, the same for the same arguments; some are late by up to ten minutes."""
     from tidegate.model.timeranges import format_time
 
     chance = random.Random(seed)

@@ -1,26 +1,20 @@
-"""What moves in the demo beside the status: who is here, who visits, what the agent answers.
+"""What the console view shows of the demo: who is here, who visits, and what the agent answers.
 
-Following a topic: takes what is published from now on and hands it over, in a thread of its own.
+Three feeds, each in a thread of its own, which tries again while there is no server or its topic or table is
+not there yet:
 
-Questions and answers: the demo's agent as the console view sees it. Follows a topic.
-
-People put questions into the table `demo.questions`; the table feeds the topic `demo.asked`; the agent takes
-them from there as a consumer group, and its answers go to the topic `demo.answers`, which this follows.
-
-Who is there: the live panel of the demo. Follows a STREAM table over a socket, in a thread of its own.
-
-`People` is pure and keeps one line a person; `PresenceFeed` fills it. A person who was not heard of for the
-time to live of the table is gone: expiry is no change, so whoever follows a stream applies it.
-
-Sessions: the demo's second pipeline as the console view sees it. Follows a topic.
-
-People click; clicks go to the topic `demo.clicks`; the pipeline `sessions` keeps a session for each person in
-its state, and tells of it in the topic `demo.sessions`, which this follows.
+    PresenceFeed   the STREAM table `demo.presence`, over a socket. A row older than the table's time to live
+                   has expired: expiry is no change, so whoever follows a stream applies it itself
+    ExchangeFeed   the topic `demo.answers`. Questions are rows of `demo.questions`, which feeds the topic
+                   `demo.asked`; the agent reads that as a consumer group
+    VisitFeed      the topic `demo.sessions`, into which the pipeline `sessions` writes the sessions that it
+                   makes of the topic `demo.clicks`
 """
 
 from __future__ import annotations
 
 import threading
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -34,9 +28,12 @@ if TYPE_CHECKING:
     from tidegate.sdk.client import Client
     from tidegate.sdk.live import RowChange
 
+WAIT_MS = 1000  # how long a request for more messages may wait, and with it a stop
+RETRY_SECONDS = 1.0  # while there is no server, or the topic or table is not there yet
+
 
 class DemoFeeds:
-    """Follows all of it from the first picture of a demo on; one thread calls it."""
+    """All feeds, started with the first picture of a demo; one thread calls it."""
 
     def __init__(self, connect: Callable[[], Client], clock: Clock) -> None:
         self._presence = PresenceFeed(connect, clock)
@@ -44,15 +41,14 @@ class DemoFeeds:
         self._visits = VisitFeed(connect)
         self._is_started = False
 
-    def drawn(self, picture: Picture) -> Picture:
+    def add_to(self, picture: Picture) -> Picture:
         """Return the picture with the demo in it; as it is where the server has no demo."""
         if picture.status is None or not is_demo(picture.status):
             return picture
         if not self._is_started:
             self._is_started = True
-            self._presence.start()
-            self._exchanges.start()
-            self._visits.start()
+            for feed in (self._presence, self._exchanges, self._visits):
+                feed.start()
         return replace(
             picture,
             people=self._presence.here(),
@@ -61,74 +57,82 @@ class DemoFeeds:
         )
 
     def stop(self) -> None:
-        """Follow no more."""
+        """Stop all feeds."""
         if self._is_started:
-            self._presence.stop()
-            self._exchanges.stop()
-            self._visits.stop()
+            for feed in (self._presence, self._exchanges, self._visits):
+                feed.stop()
 
 
 def is_demo(status: Mapping[str, Any]) -> bool:
-    """Return whether a status is that of the demo: it has the topic that the agent answers into."""
+    """True if a status is that of the demo: it has the topic of the agent's answers."""
     return any(topic["name"] == ANSWERS_TOPIC for topic in status["topics"])
 
 
-WAIT_MS = 1000  # how long a question for more may wait, and with it whoever stops
-RETRY_SECONDS = 1.0  # while there is no server, or the topic is not made yet
+class Feed:
+    """A thread that follows something on the server until it is stopped."""
 
-
-class TopicFollower:
-    """Hands over the payloads of a topic's new messages until it is told to stop."""
-
-    def __init__(self, connect: Callable[[], Client], topic: str, take: Callable[[list[Any]], None]) -> None:
-        """`take` is called in the follower's thread, with the payloads in their order."""
+    def __init__(self, connect: Callable[[], Client], name: str) -> None:
         self._connect = connect
-        self._topic = topic
-        self._take = take
-        self._leave = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"follows-{topic}", daemon=True)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin to follow."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Follow no more; a question under way is left to itself."""
-        self._leave.set()
+        """End soon; a request that is under way is not waited for."""
+        self._stopping.set()
+
+    @abstractmethod
+    def _follow(self, client: Client) -> None:
+        """Follow over one connection until it is lost or the feed is stopped."""
 
     def _run(self) -> None:
-        while not self._leave.is_set():
+        while not self._stopping.is_set():
             try:
-                self._follow()
+                with self._connect() as client:
+                    self._follow(client)
             except TidegateError:
-                # There is no server or no topic yet, or not any more: the view says so by itself.
-                self._leave.wait(RETRY_SECONDS)
+                # There is no server, topic or table yet, or no longer: the view shows that by itself.
+                self._stopping.wait(RETRY_SECONDS)
 
-    def _follow(self) -> None:
-        with self._connect() as client:
-            start: str | dict[str, Any] = "latest"
-            while not self._leave.is_set():
-                page = client.topic(self._topic).consume(start, wait_ms=WAIT_MS)
-                start = {"offsets": page["nextOffsets"]}
-                self._take([message["payload"] for message in page["messages"]])
+
+class TopicFeed(Feed):
+    """Takes the payloads of a topic's new messages, in order."""
+
+    def __init__(self, connect: Callable[[], Client], topic: str) -> None:
+        super().__init__(connect, f"follows-{topic}")
+        self._topic = topic
+
+    @abstractmethod
+    def take(self, payloads: list[Any]) -> None:
+        """Take the next payloads; called in the feed's thread."""
+
+    def _follow(self, client: Client) -> None:
+        start: str | dict[str, Any] = "latest"
+        while not self._stopping.is_set():
+            page = client.topic(self._topic).consume(start, wait_ms=WAIT_MS)
+            start = {"offsets": page["nextOffsets"]}
+            self.take([message["payload"] for message in page["messages"]])
 
 
 ASKED_TOPIC = "demo.asked"
 ANSWERS_TOPIC = "demo.answers"
 AGENT_GROUP = "agent"
-# Questions and answers of a week are enough to look back on; the demo may run for long.
-KEPT_SECONDS = 7 * 86_400
+# A week of questions and answers is enough; the demo may run for long.
+RETENTION_SECONDS = 7 * 86_400
 QUESTIONS_DEFINITION = (
     "CREATE SHARED TABLE IF NOT EXISTS demo.questions (id BIGINT PRIMARY KEY DEFAULT SNOWFLAKE_ID(),"
     " who TEXT NOT NULL, text TEXT NOT NULL, asked_at TIMESTAMP DEFAULT NOW())"
 )
 QUESTIONS_ROUTE = f"ALTER TOPIC {ASKED_TOPIC} ADD SOURCE demo.questions ON INSERT WITH (payload = 'full')"
-EXCHANGES_KEPT = 8
+EXCHANGES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A question, what was answered, and how long that took."""
+    """A question, its answer, and how long that took."""
 
     who: str
     question: str
@@ -137,7 +141,7 @@ class Exchange:
 
 
 def exchange_of(payload: object) -> Exchange:
-    """Read a message of the answers; of one that someone else put there, as much as there is."""
+    """Return the exchange of a message of the answers; fields that are not there are empty."""
     fields: Mapping[str, Any] = payload if isinstance(payload, dict) else {"answer": payload}
     seconds = fields.get("seconds")
     return Exchange(
@@ -148,30 +152,23 @@ def exchange_of(payload: object) -> Exchange:
     )
 
 
-class ExchangeFeed:
-    """Follows the answers until it is told to stop; `newest` may be asked from any thread."""
+class ExchangeFeed(TopicFeed):
+    """The newest answers; `newest` may be called by any thread."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
+        super().__init__(connect, ANSWERS_TOPIC)
         self._lock = threading.Lock()
-        self._known: deque[Exchange] = deque(maxlen=EXCHANGES_KEPT)
-        self._follower = TopicFollower(connect, ANSWERS_TOPIC, self._take)
-
-    def start(self) -> None:
-        """Begin to follow."""
-        self._follower.start()
-
-    def stop(self) -> None:
-        """Follow no more; a question under way is left to itself."""
-        self._follower.stop()
+        self._exchanges: deque[Exchange] = deque(maxlen=EXCHANGES_MAX)
 
     def newest(self) -> list[Exchange]:
         """Return the last exchanges, the newest last."""
         with self._lock:
-            return list(self._known)
+            return list(self._exchanges)
 
-    def _take(self, payloads: list[Any]) -> None:
+    def take(self, payloads: list[Any]) -> None:
+        """Add the exchanges of some messages."""
         with self._lock:
-            self._known.extend(map(exchange_of, payloads))
+            self._exchanges.extend(map(exchange_of, payloads))
 
 
 DEMO_TOPIC = "demo.readings"
@@ -181,12 +178,11 @@ PRESENCE_DEFINITION = (
     "CREATE STREAM TABLE IF NOT EXISTS demo.presence (who TEXT PRIMARY KEY, room TEXT, typing BOOLEAN)"
     f" WITH (ttl_seconds = {PRESENCE_TTL_SECONDS})"
 )
-# While there is no server, or the table is not made yet.
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Someone who is there."""
+    """Someone who is here."""
 
     who: str
     room: str
@@ -194,76 +190,62 @@ class Person:
     seen_seconds: float
 
 
-class People:
-    """Everyone who was heard of lately, by name."""
+class PresenceTable:
+    """The newest row of everyone, by name."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Person] = {}
+        self._rows: dict[str, Person] = {}
 
-    def take(self, change: RowChange, now_seconds: float) -> None:
-        """Learn of one row."""
+    def apply(self, change: RowChange, now_seconds: float) -> None:
+        """Apply one change of the stream."""
         if change.kind == "lagged":
-            self._known.clear()
+            self._rows.clear()
             return
         row: dict[str, Any] = change.row
         if change.kind == "delete":
-            self._known.pop(row["who"], None)
+            self._rows.pop(row["who"], None)
         else:
-            self._known[row["who"]] = Person(row["who"], row["room"], bool(row["typing"]), now_seconds)
+            self._rows[row["who"]] = Person(row["who"], row["room"], bool(row["typing"]), now_seconds)
 
     def here(self, now_seconds: float) -> list[Person]:
-        """Return those who are there, by name."""
+        """Return those whose row has not expired, by name."""
         oldest = now_seconds - PRESENCE_TTL_SECONDS
         return sorted(
-            (person for person in list(self._known.values()) if person.seen_seconds > oldest),
+            (person for person in list(self._rows.values()) if person.seen_seconds > oldest),
             key=lambda person: person.who,
         )
 
 
-class PresenceFeed:
-    """Follows the table until it is told to stop; `here` may be asked from any thread."""
+class PresenceFeed(Feed):
+    """Those who are here; `here` may be called by any thread."""
 
     def __init__(self, connect: Callable[[], Client], clock: Clock) -> None:
-        self._connect = connect
+        super().__init__(connect, "presence-feed")
         self._clock = clock
-        self._people = People()
+        self._table = PresenceTable()
         self._lock = threading.Lock()
-        self._leave = threading.Event()
         self._close: Callable[[], None] = lambda: None
-        self._thread = threading.Thread(target=self._run, name="presence-feed", daemon=True)
-
-    def start(self) -> None:
-        """Begin to follow."""
-        self._thread.start()
 
     def stop(self) -> None:
-        """Follow no more."""
-        self._leave.set()
+        """Close the socket."""
+        super().stop()
         self._close()
 
     def here(self) -> list[Person]:
-        """Return those who are there now."""
+        """Return those who are here now."""
         with self._lock:
-            return self._people.here(self._clock.monotonic_seconds())
+            return self._table.here(self._clock.monotonic_seconds())
 
-    def _run(self) -> None:
-        while not self._leave.is_set():
-            try:
-                self._follow()
-            except TidegateError:
-                # There is no server or no table yet, or not any more: the view says so by itself.
-                self._leave.wait(RETRY_SECONDS)
-
-    def _follow(self) -> None:
-        with self._connect() as client, client.subscribe(PRESENCE_SQL, reconnect_seconds=0) as changes:
+    def _follow(self, client: Client) -> None:
+        with client.subscribe(PRESENCE_SQL, reconnect_seconds=0) as changes:
             self._close = changes.close
-            self._take_all(changes)
+            self._apply_all(changes)
 
-    def _take_all(self, changes: Iterable[RowChange]) -> None:
+    def _apply_all(self, changes: Iterable[RowChange]) -> None:
         for change in changes:
             with self._lock:
-                self._people.take(change, self._clock.monotonic_seconds())
-            if self._leave.is_set():
+                self._table.apply(change, self._clock.monotonic_seconds())
+            if self._stopping.is_set():
                 return
 
 
@@ -274,7 +256,7 @@ VISITS_MAX = 1_000  # someone else may publish there, without end
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """A session of one person as it was told last."""
+    """A session of one person, as in its newest message."""
 
     who: str
     is_open: bool
@@ -292,7 +274,7 @@ class Visits:
 
 
 def visit_of(payload: object) -> Visit | None:
-    """Read a message of the sessions; None for one that someone else put there."""
+    """Return the session in a message; None for a message of someone else."""
     if not isinstance(payload, Mapping) or not isinstance(payload.get("who"), str):
         return None
     clicks, seconds = payload.get("clicks"), payload.get("seconds")
@@ -305,31 +287,23 @@ def visit_of(payload: object) -> Visit | None:
     )
 
 
-class VisitFeed:
-    """Follows the sessions until it is told to stop; `now` may be asked from any thread."""
+class VisitFeed(TopicFeed):
+    """The sessions; `now` may be called by any thread."""
 
     def __init__(self, connect: Callable[[], Client]) -> None:
+        super().__init__(connect, SESSIONS_TOPIC)
         self._lock = threading.Lock()
         self._open: dict[str, Visit] = {}
         self._closed = 0
-        self._follower = TopicFollower(connect, SESSIONS_TOPIC, self.take)
-
-    def start(self) -> None:
-        """Begin to follow."""
-        self._follower.start()
-
-    def stop(self) -> None:
-        """Follow no more; a question under way is left to itself."""
-        self._follower.stop()
 
     def now(self) -> Visits:
-        """Return the sessions as they stand."""
+        """Return the open sessions and the number of closed ones."""
         with self._lock:
             longest = sorted(self._open.values(), key=lambda visit: (-visit.clicks, visit.who))
             return Visits(tuple(longest), self._closed)
 
     def take(self, payloads: list[Any]) -> None:
-        """Take what was told, in order."""
+        """Apply some messages, in order."""
         with self._lock:
             for visit in filter(None, map(visit_of, payloads)):
                 if visit.is_open and (visit.who in self._open or len(self._open) < VISITS_MAX):

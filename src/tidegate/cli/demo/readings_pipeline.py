@@ -1,4 +1,4 @@
-"""The demo's pipeline: messages of `demo.readings` become rows of `lake.readings`, a column a field."""
+"""The first pipeline of the demo: messages of `demo.readings` become rows of `lake.readings`."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ READING = "entity STRING, measured_at TIMESTAMP, voltage DOUBLE, current DOUBLE,
 
 @tide.pipeline(name="readings")
 def readings(ctx: tide.Context) -> Any:
-    """Copy each message as one row, with its fields as columns and its place in the topic."""
+    """Copy each message as one row, with its fields, its partition and its offset as columns."""
     messages = ctx.spark.readStream.format("tidegate.topic").option("topic", "demo.readings").load()
     parsed = messages.selectExpr(f"from_json(payload, '{READING}') AS reading", "partition", "offset")
     rows = parsed.selectExpr("reading.*", "partition", "offset")

@@ -1,4 +1,4 @@
-"""Deduplication for people and scripts: takes estimates and what is stored, gives tables and JSON."""
+"""The output of `tidegate dedup`: estimates and stored segments as tables and as JSON."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from tidegate.dedup.sizing import Estimate, Segments, WindowStore
 
 US_PER_SECOND = 1_000_000
-RATE_DIGITS = 6  # of a part of the whole, in JSON
+RATE_DIGITS = 6  # of a fraction, in JSON
 
 
 def estimate_page(found: Estimate) -> RenderableType:
-    """Draw an estimate: both layouts side by side, then what ours asks of machines, then notes."""
+    """Return an estimate: both layouts side by side, then what ours needs of machines, then notes."""
     from rich.console import Group
     from rich.text import Text
 
@@ -46,7 +46,7 @@ def _compared(found: Estimate) -> RenderableType:
         f"window store, {plural(live, 'segment')}",
         f"Tidegate, {plural(live, 'segment')}",
     )
-    # GiB are cut off before they are added up, as the plan does; below one that would leave nothing.
+    # GiB are truncated before they are added up, as in the estimate; below one GiB nothing would be left.
     segment = store.segment_gib * GIB or store.segment_bytes
     changelog = store.changelog_gib * GIB or store.changelog_bytes
     kept, kept_live = segment * in_retention, segment * live
@@ -100,7 +100,7 @@ def _needs(ours: Segments) -> RenderableType:
 
 
 def size_text(size_bytes: int) -> str:
-    """Write a size in binary units, cut off and not rounded, in GiB as long as it is one."""
+    """Return a size in binary units, truncated and not rounded, in GiB where it is at least one."""
     for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (1024, "KiB")):
         if size_bytes >= unit:
             return f"{size_bytes // unit:,} {name}"
@@ -108,7 +108,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def dedup_page(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw operators that deduplicate, each with its totals and its segments."""
+    """Return the operators that deduplicate, each with its totals and its segments."""
     from rich.console import Group
     from rich.text import Text
 
@@ -149,7 +149,7 @@ def _totals(line: Mapping[str, Any]) -> list[str]:
 
 
 def segments_table(segments: Sequence[Mapping[str, Any]], keys: int) -> RenderableType:
-    """Draw segments for people, the oldest first; a head of an older make may have keys and list none."""
+    """Return a table of segments, the oldest first; commit records of older versions list none."""
     from tidegate.cli.output.tables import Listing
 
     if not segments:
@@ -180,8 +180,8 @@ def segments_table(segments: Sequence[Mapping[str, Any]], keys: int) -> Renderab
     )
 
 
-def caught_table(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw what operators that deduplicate caught, as the worker reported it last."""
+def dedup_counts_table(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
+    """Return a table of the duplicates that operators dropped, as the worker reported it last."""
     from tidegate.cli.output.tables import Listing
 
     headings = ("operator", "unique", "duplicate", "late", "duplicates", "keys", "segments")
@@ -204,12 +204,12 @@ def caught_table(operators: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def percent_text(part: float | None) -> str:
-    """Write a part of the whole: 0.012 %, 1.6 %, 20 %."""
+    """Return a fraction as per cent: 0.012 %, 1.6 %, 20 %."""
     return "–" if part is None else f"{part * 100:.2g} %" if part < 0.1 else f"{part * 100:.0f} %"
 
 
-def dedup_told(pipeline: str, found: DedupState, now_us: int) -> dict[str, Any]:
-    """Return what one operator has stored as JSON has it."""
+def dedup_json(pipeline: str, found: DedupState, now_us: int) -> dict[str, Any]:
+    """Return what one operator has stored, for JSON."""
     stream_us = found.stream_us
     return {
         "pipeline": pipeline,
@@ -230,21 +230,21 @@ def dedup_told(pipeline: str, found: DedupState, now_us: int) -> dict[str, Any]:
         "bytes": found.size_bytes,
         "filterBytes": found.filter_bytes,
         "checkpointBytes": found.checkpoint_bytes,
-        **_filters_told(found.filters),
+        **_filters_json(found.filters),
         "reads": found.reads,
         "lookupSeconds": found.lookup_seconds,
-        "segments": [_segment_told(one) for one in found.segments],
+        "segments": [_segment_json(one) for one in found.segments],
     }
 
 
-def _segment_told(one: SegmentState) -> dict[str, Any]:
+def _segment_json(one: SegmentState) -> dict[str, Any]:
     return {
         "start": _time(one.start_us),
         "end": _time(one.end_us),
         "keys": one.keys,
         "bytes": one.size_bytes,
         "filterBytes": one.filter_bytes,
-        **_filters_told(one.filters),
+        **_filters_json(one.filters),
         "oldest": _time(one.oldest_us),
         "newest": _time(one.newest_us),
         "expiresAt": _time(one.expires_us),
@@ -253,7 +253,7 @@ def _segment_told(one: SegmentState) -> dict[str, Any]:
     }
 
 
-def _filters_told(filters: FilterTally) -> dict[str, Any]:
+def _filters_json(filters: FilterTally) -> dict[str, Any]:
     return {
         "filterProbes": filters.probes,
         "filterMaybe": filters.maybe,
@@ -263,7 +263,7 @@ def _filters_told(filters: FilterTally) -> dict[str, Any]:
 
 
 def _time(at_us: int | None) -> str | None:
-    """Return a time as text; None for none, and for one that no calendar has."""
+    """Return a time as text; None for none, and for one outside the calendar."""
     from tidegate.errors import TimeRangeInvalid
 
     try:
@@ -276,8 +276,8 @@ def _rounded(part: float | None) -> float | None:
     return None if part is None else round(part, RATE_DIGITS)
 
 
-def estimate_told(found: Estimate) -> dict[str, Any]:
-    """Return an estimate as JSON has it; sizes are bytes unless their name says GiB."""
+def estimate_json(found: Estimate) -> dict[str, Any]:
+    """Return an estimate, for JSON; sizes are bytes unless their name ends with Gib."""
     load, store, ours = found.load, found.window_store, found.segments
     return {
         "load": {
@@ -293,13 +293,13 @@ def estimate_told(found: Estimate) -> dict[str, Any]:
         "segmentsInRetention": load.segments_in_retention,
         "segmentsLive": load.segments_live,
         "keysInRetention": int(load.keys(load.retention_us)),
-        "windowStore": _store_told(store),
-        "tidegate": _ours_told(ours),
+        "windowStore": _window_store_json(store),
+        "tidegate": _segmented_store_json(ours),
         "notes": list(found.notes),
     }
 
 
-def _store_told(store: WindowStore) -> dict[str, Any]:
+def _window_store_json(store: WindowStore) -> dict[str, Any]:
     return {
         "rawEntryBytes": store.raw_entry_bytes,
         "entryBytes": float(store.entry_bytes),
@@ -314,7 +314,7 @@ def _store_told(store: WindowStore) -> dict[str, Any]:
     }
 
 
-def _ours_told(ours: Segments) -> dict[str, Any]:
+def _segmented_store_json(ours: Segments) -> dict[str, Any]:
     return {
         "entryBytes": float(ours.store_bytes_a_key + FILTER_BYTES_A_KEY),
         "storeEntryBytes": float(ours.store_bytes_a_key),

@@ -1,13 +1,11 @@
-"""Errors for the caller: takes an error in its wire form, gives two lines or one of JSON on stderr.
-
-Sentences on a terminal: takes text and a width, gives lines that end between words.
-"""
+"""Errors on stderr: two paragraphs for people, wrapped for the terminal, or one line of JSON."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Mapping
 from typing import Any, TextIO
 
@@ -17,13 +15,14 @@ MARK = "_TIDEGATE_CHILD"  # set for the children of `up`; not TIDEGATE_…: thos
 LABEL = "Error: "
 INDENT = "  "
 TERMINALS_WITHOUT_COLOUR = ("dumb", "unknown")
+_FILLER = "\0"
 
 
 def report_error(wire: Mapping[str, Any], *, as_json: bool) -> None:
-    """Say on stderr what went wrong and what to do next."""
+    """Print on stderr what went wrong and what to do next."""
     if as_json:
         line: dict[str, Any] = {"error": dict(wire)}
-        if MARK in os.environ:  # a log has many writers: the supervisor asks whose error this is
+        if MARK in os.environ:  # a log has several writers: the supervisor looks for the errors of its child
             line["pid"] = os.getpid()
         typer.echo(json.dumps(line, ensure_ascii=False, default=str), err=True)
         return
@@ -36,13 +35,13 @@ def report_error(wire: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _has_colour() -> bool:
-    """Return whether stderr is a terminal that shows colours, and whose user wants them (no-color.org)."""
+    """True if stderr is a terminal that shows colours, and its user wants them (no-color.org)."""
     wanted = not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in TERMINALS_WITHOUT_COLOUR
     return sys.stderr.isatty() and wanted
 
 
 def columns_of(stream: TextIO) -> int | None:
-    """Return how wide the terminal behind a stream is; None where there is none, or where it does not say."""
+    """Return the width of the terminal behind a stream; None where there is none, or it reports none."""
     if not stream.isatty():
         return None
     try:
@@ -52,32 +51,32 @@ def columns_of(stream: TextIO) -> int | None:
 
 
 def wrapped(text: str, width: int | None, *, taken: int = 0, indent: str = "") -> str:
-    """Return the text with breaks between words; a word that is longer than a line stays whole.
+    """Return the text with line breaks between words; a word that is longer than a line stays whole.
 
-    `taken` columns of the first line are used already; `indent` stands before each line that is made. Lines
-    that fit are left as they are, blanks and all.
+    `taken` columns of the first line are used already; `indent` is put before each line that is added. Lines
+    that fit are returned as they are, blanks too.
     """
+    from rich.cells import cell_len
+
     if width is None:
         return text
     lines = []
-    for number, line in enumerate(text.split("\n")):
-        lines += _wrapped_line(line, width, taken if number == 0 else 0, indent)
-    return "\n".join(lines)
-
-
-def _wrapped_line(line: str, width: int, taken: int, indent: str) -> list[str]:
-    from rich.cells import cell_len
-
-    if taken + cell_len(line) <= width:
-        return [line]
-    found: list[str] = []
-    words = line.lstrip(" ")
-    current, room = line[: len(line) - len(words)], width - taken
-    for word in words.split(" "):
-        longer = f"{current} {word}" if current.strip() else current + word
-        if current.strip() and cell_len(longer) > room:
-            found.append(current)
-            current, room = indent + word, width
+    for line in text.split("\n"):
+        if taken + cell_len(line) > width:
+            # `textwrap` counts letters: a wide one is followed by a filler.
+            letters = "".join(letter + _FILLER * (cell_len(letter) - 1) for letter in line)
+            parts = textwrap.wrap(
+                letters,
+                width,
+                initial_indent=" " * taken,
+                subsequent_indent=indent,
+                expand_tabs=False,
+                replace_whitespace=False,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            lines.append("\n".join(parts)[taken:].replace(_FILLER, ""))
         else:
-            current = longer
-    return [*found, current]
+            lines.append(line)
+        taken = 0
+    return "\n".join(lines)

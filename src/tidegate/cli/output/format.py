@@ -1,17 +1,12 @@
-"""Values as people read them: takes numbers, bytes, seconds and rows, gives short text and tables."""
+"""Numbers, sizes, durations, times and paths as short text for people."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
+from typing import Any
 
 HOME_DEFAULT = Path("~/.tidegate")
 BYTE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
@@ -20,24 +15,24 @@ CELL_CHARACTERS_MAX = 400
 
 
 def count_text(value: float | None) -> str:
-    """Write a count with separators: 1,234,567."""
+    """Return a count with separators: 1,234,567."""
     return "–" if value is None else f"{round(value):,}"
 
 
 def plural(count: int, noun: str) -> str:
-    """Write a count and what is counted: 1 message, 2,000 messages."""
+    """Return a count with its noun: 1 message, 2,000 messages."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def rate_text(value: float | None) -> str:
-    """Write a rate: 0.4/s, 203/s, 12,345/s."""
+    """Return a rate: 0.4/s, 203/s, 12,345/s."""
     if value is None:
         return "–"
     return f"{value:.1f}/s" if 0 < value < 10 else f"{round(value):,}/s"
 
 
 def bytes_text(value: float | None) -> str:
-    """Write a size in decimal units with at most three digits: 812 B, 1.2 MB, 340 GB."""
+    """Return a size in decimal units with at most three digits: 812 B, 1.2 MB, 340 GB."""
     if value is None:
         return "–"
     size, unit = float(value), 0
@@ -48,7 +43,7 @@ def bytes_text(value: float | None) -> str:
 
 
 def seconds_text(value: float | None) -> str:
-    """Write a duration with its two largest units: 0.8 s, 45 s, 3 min 5 s, 2 h 10 min, 4 d 3 h."""
+    """Return a duration with its two largest units: 0.8 s, 45 s, 3 min 5 s, 2 h 10 min, 4 d 3 h."""
     if value is None:
         return "–"
     if value < 10:
@@ -68,7 +63,7 @@ def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
 
 
 def time_text(value: str | None) -> str:
-    """Write a time of the server's for people: to the second, in UTC; nothing for none."""
+    """Return a time of an answer to the second, in UTC; "" for none."""
     if not value:
         return ""
     from datetime import UTC, datetime
@@ -81,17 +76,17 @@ def time_text(value: str | None) -> str:
 
 
 def cell_time(value: str | None) -> str:
-    """Write a time of the server's for a column whose heading says UTC."""
+    """Return a time of an answer for a column whose heading says UTC."""
     return time_text(value).removesuffix(" UTC")
 
 
 def first_line(text: str | None) -> str:
-    """Return the first line of a text, such as a failure whose stacks follow."""
+    """Return the first line of a text, such as a failure with its traceback."""
     return (text or "").strip().partition("\n")[0]
 
 
 def cell_text(value: Any) -> str:
-    """Write one value of a row: NULL is empty, structures are JSON, long text is cut."""
+    """Return one value of a row as text: NULL is empty, structures are JSON, long text is cut."""
     if value is None:
         return ""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
@@ -100,35 +95,8 @@ def cell_text(value: Any) -> str:
     return text
 
 
-def table_of(
-    headings: Sequence[str],
-    rows: Iterable[Sequence[str | Text]],
-    *,
-    right: Sequence[int] = (),
-    title: str | None = None,
-) -> Table:
-    """Build a plain table; the columns whose index is in `right` are set to the right."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        title=title,
-        title_justify="left",
-        pad_edge=False,
-        header_style="bold",
-    )
-    for index, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if index in right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-    return table
-
-
 def program_name() -> str:
-    """Return how the user calls this program: `tidegate` when the shell finds this one, else its path."""
+    """Return the command of this program: `tidegate` when the shell finds this one, else its path."""
     beside = Path(sys.executable).parent / "tidegate"
     found = shutil.which("tidegate")
     if found and beside.exists() and beside.samefile(found):
@@ -140,12 +108,12 @@ def program_name() -> str:
 
 
 def path_text(path: Path) -> str:
-    """Write a path as short as people do: ~ is the user's folder."""
+    """Return a path with ~ for the user's home folder."""
     return f"~/{path.relative_to(Path.home())}" if path.is_relative_to(Path.home()) else str(path)
 
 
 def home_flag(home_path: Path) -> str:
-    """Return the flag with which a command in another terminal finds this home; nothing for the default home.
+    """Return the flag with which a command in another terminal finds this home; "" for the default home.
 
     TIDEGATE_HOME does not count: it may be set here and not there.
     """

@@ -1,1 +1,1 @@
-"""Child processes of `tidegate up`: started, watched, restarted, stopped."""
+"""Supervision: takes commands of child processes, keeps them running, and gives their states."""

@@ -1,7 +1,4 @@
-"""A child of `tidegate up`, from the inside: takes a pipe on stdin, stops when the parent is gone.
-
-Ctrl-C that waits: takes SIGINT and SIGTERM, gives them when the work at hand is put away.
-"""
+"""The child's side of supervision: logging, the end of the parent, and signals that wait for a loop."""
 
 from __future__ import annotations
 
@@ -9,13 +6,20 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from tidegate.cli.output.errors import report_error
+from tidegate.errors import SettingInvalid, StartRefused
+
 if TYPE_CHECKING:
-    from tidegate.settings import LogSettings
+    from tidegate.cli.invocation import Invocation
+    from tidegate.settings import LogSettings, Settings
+    from tidegate.storage.home.home import Home
 
 EXIT_START_REFUSED = 3
 STDIN = 0
@@ -27,7 +31,7 @@ StopWithParentOption = Annotated[
 
 
 def start_log(settings: LogSettings | None = None, process_name: str = "tidegate") -> None:
-    """Send the log of this program to stderr, as the settings say; before they are known, for people."""
+    """Log to stderr, as the settings say; with the defaults while they are not known."""
     import sys
 
     from tidegate.settings import LogSettings
@@ -36,11 +40,27 @@ def start_log(settings: LogSettings | None = None, process_name: str = "tidegate
     start_logging(settings or LogSettings(), sys.stderr, process_name)
 
 
+@contextmanager
+def foreground_run(
+    call: Invocation, name: str, flags: Mapping[str, object], *, with_parent: bool
+) -> Iterator[tuple[Settings, Home, int | None]]:
+    """Yield settings, home and the supervisor's pid; a refused start exits with 3, not to be tried again."""
+    start_log()
+    try:
+        settings = call.settings(flags)
+        start_log(settings.log, name)
+        supervisor = stop_with_parent(settings.supervisor.grace_seconds) if with_parent else None
+        yield settings, call.open_home(), supervisor
+    except (StartRefused, SettingInvalid) as error:
+        report_error(call.advise(error).to_wire()["error"], as_json=call.as_json)
+        raise typer.Exit(EXIT_START_REFUSED) from error
+
+
 def stop_with_parent(grace_seconds: float) -> int:
-    """Send this program SIGTERM when stdin ends, and SIGKILL (with its own children) after the grace.
+    """Send this process SIGTERM when stdin ends, and SIGKILL (with its own children) after the grace.
 
     The parent holds the other end of the pipe and never writes; the kernel closes it however the parent dies.
-    Gives the parent's pid.
+    Return the parent's pid.
     """
     parent = os.getppid()
     thread = threading.Thread(
@@ -51,7 +71,7 @@ def stop_with_parent(grace_seconds: float) -> int:
 
 
 def _wait_for_the_end(grace_seconds: float) -> None:
-    # os.read and not sys.stdin: a buffered read would hold a lock that the interpreter needs when it leaves.
+    # os.read and not sys.stdin: a buffered read would hold a lock that the interpreter needs at its exit.
     while os.read(STDIN, 1024):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
@@ -61,11 +81,11 @@ def _wait_for_the_end(grace_seconds: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-class HeldInterrupts:
-    """Notes the first request to stop, for a loop to ask for; a second one interrupts at once."""
+class DeferredInterrupt:
+    """Sets `is_set` at the first SIGINT or SIGTERM, for a loop to check; a second one interrupts at once."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.is_set = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -78,10 +98,10 @@ class HeldInterrupts:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if self.asked and kind is None:
+        if self.is_set and kind is None:
             raise KeyboardInterrupt
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
-        if self.asked:
+        if self.is_set:
             raise KeyboardInterrupt
-        self.asked = True
+        self.is_set = True

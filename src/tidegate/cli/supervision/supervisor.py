@@ -1,16 +1,14 @@
-"""The supervisor of `tidegate up`: takes plans of children, gives their states, keeps them running.
+"""The supervisor of `tidegate up`: it starts children, restarts them when they end, and rotates their logs.
 
-A child that falls is started again after a pause that doubles from `backoff_seconds_min` to
-`backoff_seconds_max` and begins anew once the child has stayed up for `stable_seconds`. A child that leaves
-with exit code 3 cannot start here: its error is raised out of `tick`, since trying again does not help.
+A child that ends is started again after a pause that doubles from `backoff_seconds_min` to
+`backoff_seconds_max` and begins at the minimum again once the child ran for `stable_seconds`. Exit code 3
+means that a child cannot start here: `tick` raises its error, since trying again does not help.
 
-Each child leads a group of its own, so that Ctrl-C on the terminal reaches the supervisor alone. Each child
-has a pipe on stdin that ends when the supervisor ends. Each run of a child has a mark in its environment,
-which its own children inherit: when a child is gone, whatever still carries its mark (a worker's Java)
-is killed before the child is started again, so that two of them never write to the same place. Threads: one
+Each child leads a process group, so that Ctrl-C on the terminal reaches the supervisor alone. Each child has
+a pipe on stdin that ends when the supervisor ends. Each run of a child has a mark in its environment, which
+its own children inherit: when a child is gone, every process that still has its mark (a worker's Java) is
+killed before the child is started again, so that two of them never write to the same files. Threads: one
 thread calls everything.
-
-Log files of the children: takes a path, gives a file open for append, keeps the last few.
 """
 
 from __future__ import annotations
@@ -32,12 +30,12 @@ from tidegate.model.clock import Clock
 from tidegate.settings import SupervisorSettings
 
 STOP_POLL_SECONDS = 0.05
-SWEEPS_MAX = 5  # one finds what is there, the next what was being forked meanwhile
+SWEEPS_MAX = 5  # the first finds what is there, the next what was forked meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class ChildPlan:
-    """What to run under which name, and where its output goes."""
+    """The name, the command and the log of a child."""
 
     name: str
     command: tuple[str, ...]
@@ -46,7 +44,7 @@ class ChildPlan:
 
 @dataclass(frozen=True, slots=True)
 class ChildState:
-    """How a child stands now."""
+    """The state of a child now."""
 
     name: str
     state: Literal["running", "waiting", "stopped"]
@@ -57,7 +55,7 @@ class ChildState:
 
 
 class Child:
-    """One child and its history."""
+    """One child, with its current process and its restarts."""
 
     def __init__(self, plan: ChildPlan, pause_seconds: float) -> None:
         self.plan = plan
@@ -87,8 +85,8 @@ class Child:
         self.started_at = now
         self.start_due_at = None
 
-    def fallen(self) -> int | None:
-        """Return the exit code of a child that is gone, with all that it started; None while it runs."""
+    def poll(self) -> int | None:
+        """Return the exit code of an ended child, once its own children are killed; None while it runs."""
         if self.popen is None or (code := self.popen.poll()) is None:
             return None
         kill_marked(self.mark)
@@ -98,15 +96,15 @@ class Child:
         return code
 
     def last_error(self) -> TidegateError | None:
-        """Return the error that the child itself wrote last in this run, if it wrote one."""
+        """Return the last error that the child itself logged in this run, if any."""
         for line in reversed(read_since(self.plan.log_path, self.log_start).splitlines()):
-            said = _error_line(line)
-            if said is not None and said.get("pid", self.pid) == self.pid:
-                return from_wire(said)
+            error = _error_line(line)
+            if error is not None and error.get("pid", self.pid) == self.pid:
+                return from_wire(error)
         return None
 
     def refusal(self) -> TidegateError:
-        """Return the reason why the child cannot start here."""
+        """Return the error why the child cannot start here."""
         fallback = StartRefused(
             reason=f"The {self.plan.name} cannot start.", hint=f"Its log is {self.plan.log_path}."
         )
@@ -114,12 +112,13 @@ class Child:
 
 
 class Supervisor:
-    """Starts children, starts them again when they fall, and stops them, the last one first."""
+    """Starts children, restarts them when they end, and stops them, the last one first."""
 
-    def __init__(self, settings: SupervisorSettings, clock: Clock, tell: Callable[[str], None]) -> None:
+    def __init__(self, settings: SupervisorSettings, clock: Clock, notify: Callable[[str], None]) -> None:
+        """`notify` is called with a sentence for every event."""
         self._settings = settings
         self._clock = clock
-        self._tell = tell
+        self._notify = notify
         self._children: list[Child] = []
 
     def start(self, plan: ChildPlan) -> None:
@@ -129,27 +128,27 @@ class Supervisor:
         child.start(self._clock.monotonic_seconds())
 
     def tick(self) -> None:
-        """Look at every child once; start what is due; raise the error of one that cannot start here."""
+        """Poll every child once; start what is due; raise the error of one that cannot start here."""
         now = self._clock.monotonic_seconds()
         for child in self._children:
-            code = child.fallen()
+            code = child.poll()
             if code is not None:
                 if code == EXIT_START_REFUSED:
-                    self._tell(f"{child.plan.name} cannot start here")
+                    self._notify(f"{child.plan.name} cannot start here")
                     raise child.refusal()
                 self._plan_restart(child, code, now)
             if child.start_due_at is not None and child.start_due_at <= now:
                 child.restarts += 1
                 child.start(now)
-                self._tell(f"{child.plan.name} started again (process {_pid_of(child)})")
+                self._notify(f"{child.plan.name} started again (process {_pid_of(child)})")
 
     def states(self) -> list[ChildState]:
-        """Return how every child stands, in the order in which they were started."""
+        """Return the state of every child, in the order in which they were started."""
         now = self._clock.monotonic_seconds()
         return [_state_of(child, now) for child in self._children]
 
     def stop(self, hurry: Callable[[], bool], sleep: Callable[[float], None]) -> None:
-        """Stop all children, the last started first; each gets the grace, or none once `hurry` says so."""
+        """Stop all children, the last started first; each gets the grace, or none once `hurry()` is true."""
         for child in reversed(self._children):
             child.start_due_at = None
             if child.popen is None:
@@ -157,19 +156,19 @@ class Supervisor:
             began = self._clock.monotonic_seconds()
             _signal(child.popen.pid, signal.SIGTERM)
             if self._wait(child, began, hurry, sleep):
-                self._tell(f"{child.plan.name} stopped ({self._clock.monotonic_seconds() - began:.1f} s)")
+                self._notify(f"{child.plan.name} stopped ({self._clock.monotonic_seconds() - began:.1f} s)")
             else:
-                self._tell(f"{child.plan.name} killed")
+                self._notify(f"{child.plan.name} killed")
 
     def _wait(
         self, child: Child, began: float, hurry: Callable[[], bool], sleep: Callable[[float], None]
     ) -> bool:
-        while child.fallen() is None:
+        while child.poll() is None:
             late = self._clock.monotonic_seconds() - began > self._settings.grace_seconds
             if child.popen is not None and (late or hurry()):
                 child.popen.kill()
                 child.popen.wait()
-                child.fallen()
+                child.poll()
                 return False
             sleep(STOP_POLL_SECONDS)
         return True
@@ -180,7 +179,9 @@ class Supervisor:
         child.start_due_at = now + child.pause_seconds
         error = child.last_error()
         why = error.message if error is not None else f"its log is {child.plan.log_path}"
-        self._tell(f"{child.plan.name} fell ({_code_text(code)}), again in {child.pause_seconds:g} s; {why}")
+        self._notify(
+            f"{child.plan.name} ended ({_code_text(code)}), starts again in {child.pause_seconds:g} s; {why}"
+        )
         child.pause_seconds = min(max(child.pause_seconds, 0.1) * 2, self._settings.backoff_seconds_max)
 
 
@@ -193,10 +194,10 @@ def _error_line(line: str) -> dict[str, Any] | None:
     if not line.startswith('{"error"'):
         return None
     try:
-        said: dict[str, Any] = json.loads(line)
+        error: dict[str, Any] = json.loads(line)
     except ValueError:
         return None  # torn by another writer, or by the child's end
-    return said
+    return error
 
 
 def _state_of(child: Child, now: float) -> ChildState:
@@ -224,15 +225,15 @@ def _signal(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except ProcessLookupError:
-        return  # it left by itself a moment ago, which is what was wanted
+        return  # it ended by itself a moment ago
 
 
 def kill_marked(mark: str) -> None:
-    """Kill every program that carries a mark, until a look finds none."""
+    """Kill every process with a mark, until none is found."""
     import psutil
 
     for _ in range(SWEEPS_MAX):
-        found = [one for one in psutil.process_iter() if _carries(one, mark)]
+        found = [one for one in psutil.process_iter() if _has_mark(one, mark)]
         if not found:
             return
         for one in found:
@@ -240,7 +241,7 @@ def kill_marked(mark: str) -> None:
         psutil.wait_procs(found, timeout=1.0)
 
 
-def _carries(one: Any, mark: str) -> bool:
+def _has_mark(one: Any, mark: str) -> bool:
     import psutil
 
     try:
@@ -249,15 +250,14 @@ def _carries(one: Any, mark: str) -> bool:
         return False  # gone meanwhile, or another user's
 
 
-LOG_BYTES_MAX = 10_000_000  # a log that is longer at a start is put aside
-LOG_FILES_KEPT = (
-    5  # the one that is written and four older ones: 50 MB for each child at most, and one run more
-)
-ERROR_TAIL_BYTES_MAX = 64_000  # an error is looked for in this much of the end of a log
+LOG_BYTES_MAX = 10_000_000  # a log that is longer at a start is rotated
+# The current one and four older ones: 50 MB for each child at most, and what the current run writes.
+LOG_FILES_MAX = 5
+ERROR_TAIL_BYTES_MAX = 64_000  # an error is searched in this much of the end of a log
 
 
 def open_log(path: Path) -> BinaryIO:
-    """Open a log for append; one that is full becomes `<name>.1`, and the oldest is dropped."""
+    """Open a log for append; rotate one that is full."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
         rotate(path)
@@ -266,7 +266,7 @@ def open_log(path: Path) -> BinaryIO:
 
 def rotate(path: Path) -> None:
     """Move `<name>` to `<name>.1`, `.1` to `.2` and so on; the last one is overwritten."""
-    for number in range(LOG_FILES_KEPT - 1, 0, -1):
+    for number in range(LOG_FILES_MAX - 1, 0, -1):
         older = path.with_name(f"{path.name}.{number}")
         newer = path if number == 1 else path.with_name(f"{path.name}.{number - 1}")
         if newer.exists():
@@ -274,7 +274,7 @@ def rotate(path: Path) -> None:
 
 
 def read_since(path: Path, start: int) -> str:
-    """Return what was written after byte `start`, the last part of it when it is long."""
+    """Return what was written after byte `start`, or the last part of it when it is long."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(start, size - ERROR_TAIL_BYTES_MAX))

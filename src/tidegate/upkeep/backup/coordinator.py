@@ -1,10 +1,11 @@
-"""The desk: takes requests for backups, gives one at a time, keeps its lease and its job until it ends.
+"""The coordinator of backups: one at a time for each home, with its lease and its job.
 
-A backup has two makers. The desk, where the engine is open, freezes; a packer, mostly another process, writes
-the file. The lease is kept for as long as both live: a packer that dies gives up its lock on the frozen copy
-and is noticed, a desk that dies no longer renews the lease, and its frozen copy goes at the next start.
+A backup is made by two. The coordinator, where the engine is open, takes the snapshot; a packer, mostly
+another process, writes the file. The lease is held for as long as both live: a packer that dies loses its
+lock on the frozen copy, which the coordinator sees; a coordinator that dies no longer renews the lease, and
+the next start removes its frozen copy.
 
-Threads: any may call; one thread of the desk's own renews while a backup is being made.
+Threads: any may call; one thread of the coordinator renews the lease while a backup is being made.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tidegate.catalog.audit import Actor
 from tidegate.catalog.database import Catalog
 from tidegate.catalog.jobs import ClaimedJob
 from tidegate.catalog.leases import Lease
-from tidegate.catalog.paging import Page
+from tidegate.catalog.paging import PageRequest
 from tidegate.errors import (
     BackupNotFound,
     InvariantBroken,
@@ -43,18 +44,18 @@ from tidegate.upkeep.backup.home_snapshot import CATALOG_DUMP, CONTENT_FOLDER, f
 from tidegate.upkeep.backup.pack import PACKING_LOCK, packed_fraction
 
 JOB_KIND = "backup"
-# A dead desk holds others up for this long; a renewal costs the catalog one small write.
+# A dead coordinator blocks others for this long; a renewal costs the catalog one small write.
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 5.0
-# Time that a packer gets to begin once the copy is frozen.
+# Time that a packer gets to begin once the snapshot is complete.
 PACKER_WAIT_SECONDS = 20.0
-JOBS_LOOKED_AT_MAX = 100
+DEAD_JOBS_MAX = 100  # read from the catalog at once; there is one for each coordinator that died
 
 log = logging.getLogger(__name__)
 
 
 class BackupObserver(Protocol):
-    """Who is told of backups: of each once that it began, and once how it ended. Any thread."""
+    """What is called once when a backup begins and once when it ends, by any thread."""
 
     def began(self) -> None:
         """A backup is being made."""
@@ -67,7 +68,7 @@ class BackupObserver(Protocol):
 
 
 class _NoObserver:
-    """Who is told where nobody wants to know."""
+    """An observer that does nothing."""
 
     def began(self) -> None:
         return None
@@ -90,7 +91,7 @@ class BackupStart:
 
 @dataclass(slots=True)
 class _ActiveBackup:
-    """The backup that is being made; the fields below `id` belong to whoever holds the desk's turn."""
+    """The backup that is being made; all fields but `ended` are guarded by the coordinator's lock."""
 
     id: str
     folder: Path
@@ -111,170 +112,169 @@ class BackupCoordinator:
         engine: Engine,
         catalog: Catalog,
         clock: Clock,
-        notice: BackupObserver | None = None,
+        observer: BackupObserver | None = None,
         flush_streams: Callable[[], object] = lambda: None,
     ) -> None:
-        """`flush_streams` brings what streams gather in memory to their files; it may block."""
+        """`flush_streams` writes what streams buffer in memory to their files; it may block."""
         self._home = home
         self._engine = engine
         self._catalog = catalog
         self._clock = clock
-        self._notice: BackupObserver = notice or _NoObserver()
+        self._observer: BackupObserver = observer or _NoObserver()
         self._flush_streams = flush_streams
         self._name = f"{JOB_KIND}/{home.home_id}"
-        # One run of one program: process ids come again.
+        # One run of one program: process ids are used again.
         self._holder = f"{home.home_id}:{os.getpid()}:{clock.now_us()}"
-        self._turn = threading.RLock()
-        self._making: _ActiveBackup | None = None
+        self._lock = threading.RLock()
+        self._active: _ActiveBackup | None = None
         self._closed = False
 
     def start(self, actor: Actor) -> BackupStart:
-        """Freeze the home; LeaseHeld while another backup of it is being made."""
-        making = self._begin()
+        """Take the snapshot; raise LeaseHeld while another backup of the home is being made."""
+        active = self._begin()
         try:
             self._fail_dead_jobs()
-            making.folder.mkdir(mode=0o700)
-            self._catalog.dump(_make_folder(making.folder / CONTENT_FOLDER / CATALOG_DUMP))
-            # Made after the dump: a restored catalog knows nothing of a backup that never ends.
+            active.folder.mkdir(mode=0o700)
+            self._catalog.dump(_make_folder(active.folder / CONTENT_FOLDER / CATALOG_DUMP))
+            # Made after the dump: a restored catalog must not have a backup that never ends.
             job = self._catalog.jobs.create(
-                actor, DEFAULT_TENANT, JOB_KIND, self._name, {"backup": making.id}
+                actor, DEFAULT_TENANT, JOB_KIND, self._name, {"backup": active.id}
             )
-            making.claimed = self._catalog.jobs.claim(job.id, self._holder, LEASE_SECONDS)
+            active.claimed = self._catalog.jobs.claim(job.id, self._holder, LEASE_SECONDS)
             freeze(
                 self._home,
                 self._engine,
-                making.folder,
+                active.folder,
                 self._clock,
                 flush_streams=self._flush_streams,
             )
-            with self._turn:
-                making.frozen_seconds = self._clock.monotonic_seconds()
-            return BackupStart(making.id, making.folder, job.id)
+            with self._lock:
+                active.frozen_seconds = self._clock.monotonic_seconds()
+            return BackupStart(active.id, active.folder, job.id)
         except TidegateError as error:
-            self._end(making, error)
+            self._end(active, error)
             raise
         except OSError as problem:
-            refusal = self._refusal(problem)
-            self._end(making, refusal)
-            raise refusal from problem
+            failure = self._disk_error(problem)
+            self._end(active, failure)
+            raise failure from problem
         except BaseException:
-            self._end(making, InvariantBroken(reason="the freeze was cut off"))
+            self._end(active, InvariantBroken(reason="the freeze was cut off"))
             raise
 
     def finish(self, backup: str, file: str, size_bytes: int) -> str:
-        """Note that the file is complete, remove the frozen copy, and give the job's id."""
-        making = self._find(backup)
-        with self._turn:
-            if making.claimed is None:
+        """Note that the file is complete, remove the frozen copy, and return the job's id."""
+        active = self._find(backup)
+        with self._lock:
+            if active.claimed is None:
                 raise BackupNotFound(backup=backup)
-            self._catalog.jobs.finish(making.claimed, {"file": file, "bytes": size_bytes})
-            job = str(making.claimed.job.id)
-            making.claimed = None
-            # Under the same turn as the job's end: nobody gives up a backup that is finished.
-            self._leave(making)
-        self._notice.finished(self._clock.monotonic_seconds() - making.began_seconds, size_bytes)
-        self._end(making, None)
+            self._catalog.jobs.finish(active.claimed, {"file": file, "bytes": size_bytes})
+            job = str(active.claimed.job.id)
+            active.claimed = None
+            # Under the same lock as the job's end: nobody gives up a backup that is finished.
+            self._deactivate(active)
+        self._observer.finished(self._clock.monotonic_seconds() - active.began_seconds, size_bytes)
+        self._end(active, None)
         return job
 
     def check(self, backup: str) -> None:
-        """Refuse a backup that is not being made."""
+        """Raise BackupNotFound for a backup that is not being made."""
         self._find(backup)
 
     def give_up(self, backup: str, reason: str) -> None:
         """Remove the frozen copy of a backup that will not be finished."""
-        making = self._find(backup)
-        self._end(making, Unavailable(reason=reason))
+        self._end(self._find(backup), Unavailable(reason=reason))
 
     def close(self) -> None:
-        """Make no more backups. A packer that is at work keeps its copy and may finish its file."""
-        with self._turn:
+        """Make no more backups. A running packer keeps its copy and may finish its file."""
+        with self._lock:
             self._closed = True
-            making = self._making
-        if making is not None:
-            self._end(making, NotReady(reason="it stopped before the file was finished"))
+            active = self._active
+        if active is not None:
+            self._end(active, NotReady(reason="it stopped before the file was finished"))
 
     def _begin(self) -> _ActiveBackup:
-        with self._turn:
+        with self._lock:
             if self._closed:
                 raise NotReady(reason="it is stopping")
-            if self._making is not None:
+            if self._active is not None:
                 raise LeaseHeld(holder=self._holder, lease=self._name)
             lease = self._catalog.leases.take(self._name, self._holder, LEASE_SECONDS)
             stamp = datetime.fromtimestamp(self._clock.now_us() / 1_000_000, UTC)
             name = stamp.strftime("%Y%m%dT%H%M%S%fZ")
             _make_folder(self._home.backups_path)
-            making = _ActiveBackup(name, self._home.backups_path / name, lease)
-            making.began_seconds = self._clock.monotonic_seconds()
-            self._making = making
-            self._notice.began()
-        threading.Thread(target=self._watch, args=(making,), name="tidegate-backup", daemon=True).start()
-        return making
+            active = _ActiveBackup(name, self._home.backups_path / name, lease)
+            active.began_seconds = self._clock.monotonic_seconds()
+            self._active = active
+            self._observer.began()
+        threading.Thread(target=self._watch, args=(active,), name="tidegate-backup", daemon=True).start()
+        return active
 
     def _find(self, backup: str) -> _ActiveBackup:
-        with self._turn:
-            if self._making is None or self._making.id != backup:
+        with self._lock:
+            if self._active is None or self._active.id != backup:
                 raise BackupNotFound(backup=backup[:80])
-            return self._making
+            return self._active
 
-    def _watch(self, making: _ActiveBackup) -> None:
-        """Renew the lease and tell the job how far it is, until the backup ends or its packer is gone."""
-        while not making.ended.wait(RENEW_SECONDS):
+    def _watch(self, active: _ActiveBackup) -> None:
+        """Renew the lease and the job's progress, until the backup ends or its packer is gone."""
+        while not active.ended.wait(RENEW_SECONDS):
             try:
-                self._renew(making)
-                if self._packer_gone(making):
-                    self.give_up(making.id, "the program that packed it ended before the file was finished")
+                self._renew(active)
+                if self._is_packer_gone(active):
+                    self.give_up(active.id, "the program that packed it ended before the file was finished")
             except LeaseLost as error:
-                log.warning("backup %s: %s", making.id, error)
-                self._end(making, error)
+                log.warning("backup lost its lease backup=%s problem=%s", active.id, error)
+                self._end(active, error)
             except BackupNotFound:
                 return  # it ended meanwhile
             except TidegateError as error:
-                log.warning("backup %s, will try again: %s", making.id, error)
+                log.warning("backup lease not renewed, will try again backup=%s problem=%s", active.id, error)
 
-    def _renew(self, making: _ActiveBackup) -> None:
-        with self._turn:
-            if making.ended.is_set():
+    def _renew(self, active: _ActiveBackup) -> None:
+        with self._lock:
+            if active.ended.is_set():
                 return
-            making.lease = self._catalog.leases.renew(making.lease)
-            if making.claimed is not None:
-                making.claimed = self._catalog.jobs.progress(making.claimed, packed_fraction(making.folder))
+            active.lease = self._catalog.leases.renew(active.lease)
+            if active.claimed is not None:
+                active.claimed = self._catalog.jobs.progress(active.claimed, packed_fraction(active.folder))
 
-    def _packer_gone(self, making: _ActiveBackup) -> bool:
-        if making.frozen_seconds is None:
+    def _is_packer_gone(self, active: _ActiveBackup) -> bool:
+        if active.frozen_seconds is None:
             return False
-        if is_flocked(making.folder / PACKING_LOCK):
-            making.packer_seen = True
+        if is_flocked(active.folder / PACKING_LOCK):
+            active.packer_seen = True
             return False
-        waited_seconds = self._clock.monotonic_seconds() - making.frozen_seconds
-        return making.packer_seen or waited_seconds > PACKER_WAIT_SECONDS
+        waited_seconds = self._clock.monotonic_seconds() - active.frozen_seconds
+        return active.packer_seen or waited_seconds > PACKER_WAIT_SECONDS
 
-    def _end(self, making: _ActiveBackup, error: TidegateError | None) -> None:
-        """Let go of everything: the job fails with the error, if it has not ended otherwise."""
-        with self._turn:
-            is_first = self._leave(making)
-            claimed, making.claimed = making.claimed, None
+    def _end(self, active: _ActiveBackup, error: TidegateError | None) -> None:
+        """Release everything; the job fails with the error, unless it has ended before."""
+        with self._lock:
+            is_first = self._deactivate(active)
+            claimed, active.claimed = active.claimed, None
         if is_first:
-            self._notice.failed()
+            self._observer.failed()
         try:
             if claimed is not None and error is not None:
                 self._catalog.jobs.fail(claimed, error.to_wire()["error"])
-            self._catalog.leases.release(making.lease)
+            self._catalog.leases.release(active.lease)
         except TidegateError as problem:  # both end by themselves in half a minute
-            log.warning("backup %s: %s", making.id, problem)
-        if error is None or not is_flocked(making.folder / PACKING_LOCK):
-            remove_frozen(making.folder)
+            log.warning("backup lease not released backup=%s problem=%s", active.id, problem)
+        if error is None or not is_flocked(active.folder / PACKING_LOCK):
+            remove_frozen(active.folder)
 
-    def _leave(self, making: _ActiveBackup) -> bool:
-        """Let the next backup come, and say whether this one had not ended before; in the desk's turn."""
-        is_first = not making.ended.is_set()
-        making.ended.set()
-        if self._making is making:
-            self._making = None
+    def _deactivate(self, active: _ActiveBackup) -> bool:
+        """Let the next backup begin; True if this one had not ended before. The caller holds the lock."""
+        is_first = not active.ended.is_set()
+        active.ended.set()
+        if self._active is active:
+            self._active = None
         return is_first
 
     def _fail_dead_jobs(self) -> None:
-        """End the jobs of desks that died: we hold the lease, so nobody else makes this home's backup."""
-        page = Page(None, JOBS_LOOKED_AT_MAX)
+        """End the jobs of coordinators that died: we hold the lease, so no other backup is being made."""
+        page = PageRequest(None, DEAD_JOBS_MAX)
         for job in self._catalog.jobs.list(DEFAULT_TENANT, page, kind=JOB_KIND, state="running").rows:
             if job.subject != self._name:
                 continue
@@ -283,25 +283,25 @@ class BackupCoordinator:
                 reason = "the server ended before the file was finished"
                 self._catalog.jobs.fail(claimed, Unavailable(reason=reason).to_wire()["error"])
 
-    def _refusal(self, problem: OSError) -> TidegateError:
+    def _disk_error(self, problem: OSError) -> TidegateError:
         place = self._home.path if is_full(problem) else Path(problem.filename or self._home.path)
         return disk_error(place, problem, hint="Try again.")
 
 
 def remove_frozen(folder: Path) -> None:
-    """Remove a frozen copy; what cannot be removed now goes at the next start of the server."""
+    """Remove a frozen copy; what cannot be removed now is removed at the next start of the server."""
     try:
         shutil.rmtree(folder)
     except FileNotFoundError:
         return
     except OSError as problem:
-        log.warning("cannot remove %s: %s", folder, problem)
+        log.warning("frozen copy not removed folder=%s problem=%s", folder, problem)
 
 
 def remove_stale_backups(home: Home) -> int:
-    """Remove what dead backups left behind, and say how many; called at the start, under the server's lock.
+    """Remove the frozen copies of dead backups and return how many; called at the start, under its lock.
 
-    A copy that a living packer is still at is left alone: it needs no server to finish its file.
+    A copy that a packer is still reading stays: the packer needs no server to finish its file.
     """
     count = 0
     if home.backups_path.is_dir():

@@ -1,11 +1,11 @@
-"""Tables at rest: takes a folder of Delta tables that are written to, gives a copy at one version of each.
+"""A copy of the Delta tables of a folder, each at one version, while others write to them.
 
-A table's version is read first, its log entries up to there are linked, and only then its files: every file
-that the version names was written before its commit. Log entries, checkpoints and data files are renamed into
-place by every writer and never changed, so a second name is as good as a copy.
+A table's version is read first, its log entries up to that version are linked, and only then its files: every
+file that the version names was written before its commit. Log entries, checkpoints and data files are renamed
+into place by every writer and never changed, so a hard link is as good as a copy.
 
-A table may be compacted and vacuumed, or removed, between the two. So the files that the copied log names are
-looked for in the copy; where one is missing, the table is taken again.
+A table may be compacted and vacuumed, or removed, between the two. So the copy is checked for every file that
+the copied log names; where one is missing, the table is copied again.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ LOG_FOLDER = "_delta_log"
 LAST_CHECKPOINT = "_last_checkpoint"
 SIDECARS = "_sidecars"
 _COMMIT = re.compile(r"(\d{20})\.json")
-# Everything in a log that belongs to one version, with the sums that Hadoop keeps beside a file.
+# Everything in a log that belongs to one version, with the checksum files that Hadoop writes.
 _OF_VERSION = re.compile(r"\.?(\d{20})\.(json|checkpoint\.[\w.-]+|crc)(\.crc)?")
 _WRITTEN_ONCE = (".parquet", ".bin", ".crc")
-# A table that is vacuumed is whole again at its next version; one that is being removed is gone in a moment.
+# A table that is vacuumed is complete at its next version; one that is being removed is gone in a moment.
 ATTEMPTS_MAX = 20
 ATTEMPT_WAIT_SECONDS = 0.05
 
@@ -40,43 +40,43 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LakeCopy:
-    """Copies one folder of tables; called again, it brings the copy up to date and costs little."""
+    """The copy of one folder of tables; every further update links only what is new."""
 
     source: Path
     target: Path
     _linked: dict[str, int] = field(default_factory=dict)
-    _whole: dict[str, tuple[int, int]] = field(default_factory=dict)  # table: version, inode of its commit
+    _complete: dict[str, tuple[int, int]] = field(default_factory=dict)  # table: version, inode of its commit
 
-    def take(self) -> None:
-        """Copy every table at its version of now; StorageFailed names one whose files are not there."""
+    def update(self) -> None:
+        """Copy every table at its version of now; raise StorageFailed for one whose files are missing."""
         with contextlib.suppress(FileNotFoundError):  # a lake without tables has no folder yet
-            self._take_folder(self.source, self.target)
+            self._copy_folder(self.source, self.target)
 
     def tables(self) -> list[Path]:
-        """List the copies that are tables."""
+        """Return the folders of the copied tables."""
         return sorted(log.parent for log in self.target.rglob(LOG_FOLDER))
 
-    def _take_folder(self, source: Path, target: Path) -> None:
+    def _copy_folder(self, source: Path, target: Path) -> None:
         if (source / LOG_FOLDER).is_dir():
-            self._take_table(source, target)
+            self._copy_table(source, target)
         else:
-            self._take_files(source, target)
+            self._copy_files(source, target)
 
-    def _take_table(self, source: Path, target: Path) -> None:
+    def _copy_table(self, source: Path, target: Path) -> None:
         missing = ""
         for attempt in range(ATTEMPTS_MAX):
             if attempt:
                 time.sleep(ATTEMPT_WAIT_SECONDS)
             try:
                 target.mkdir(parents=True, exist_ok=True, mode=0o700)
-                version = self._take_log(source / LOG_FOLDER, target / LOG_FOLDER)
-                self._take_files(source, target)
+                version = self._copy_log(source / LOG_FOLDER, target / LOG_FOLDER)
+                self._copy_files(source, target)
             except FileNotFoundError:
                 version = None
             if not _has_commits(source / LOG_FOLDER):
-                self._forget(target)  # dropped while we copied: half a table is none
+                self._forget(target)  # dropped while we copied: a part of a table is of no use
                 if source.is_dir():
-                    self._take_files(source, target)
+                    self._copy_files(source, target)
                 return
             if version is not None:
                 missing = self._missing(source, target, version)
@@ -88,7 +88,7 @@ class LakeCopy:
             hint="Try again. If it stays so, the table is damaged: repair it, or move it out of the home.",
         )
 
-    def _take_files(self, source: Path, target: Path) -> None:
+    def _copy_files(self, source: Path, target: Path) -> None:
         target.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.scandir(source) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
@@ -96,7 +96,7 @@ class LakeCopy:
             if entry.is_dir():
                 if entry.name != LOG_FOLDER and not entry.name.startswith((".", "_temporary")):
                     with contextlib.suppress(FileNotFoundError):
-                        self._take_folder(source / entry.name, target / entry.name)
+                        self._copy_folder(source / entry.name, target / entry.name)
             elif entry.name.endswith(_WRITTEN_ONCE):
                 self._link(entry, target / entry.name)
             elif not entry.name.startswith((".", "_")):
@@ -104,22 +104,22 @@ class LakeCopy:
                     copy_file(Path(entry.path), target / entry.name, sync=False)
 
     def _missing(self, source: Path, target: Path, version: int) -> str:
-        """Name a file that the copy's version needs and does not have; empty where there is none."""
+        """Return a file that the copy's version needs and does not have; "" where there is none."""
         try:
             mark = (version, (target / LOG_FOLDER / f"{version:020}.json").stat().st_ino)
         except FileNotFoundError:
-            return f"{LOG_FOLDER}/{version:020}.json"  # cleaned up behind a newer checkpoint
-        if self._whole.get(str(target)) != mark:
+            return f"{LOG_FOLDER}/{version:020}.json"  # removed, since a newer checkpoint replaces it
+        if self._complete.get(str(target)) != mark:
             paths = _active_files(target)
             if paths is None and _active_files(source) is not None:
-                return LOG_FOLDER  # part of the log went while we copied it
+                return LOG_FOLDER  # a part of the log was removed while we copied it
             for path in paths or ():
                 if not any((target / name).exists() for name in (unquote(path), path)):
                     return path
-            self._whole[str(target)] = mark
+            self._complete[str(target)] = mark
         return ""
 
-    def _take_log(self, source: Path, target: Path) -> int | None:
+    def _copy_log(self, source: Path, target: Path) -> int | None:
         with os.scandir(source) as entries:
             found = {entry.name: entry for entry in entries}
         commits = [int(match[1]) for name in found if (match := _COMMIT.fullmatch(name))]
@@ -127,15 +127,15 @@ class LakeCopy:
             return None
         version = max(commits)
         target.mkdir(exist_ok=True, mode=0o700)
-        wanted = {name for name in found if _version_of(name) <= version}
-        for name in sorted(wanted):
+        needed = {name for name in found if _version_of(name) <= version}
+        for name in sorted(needed):
             self._link(found[name], target / name)
         if SIDECARS in found:
-            self._take_folder(source / SIDECARS, target / SIDECARS)
+            self._copy_folder(source / SIDECARS, target / SIDECARS)
         for name in os.listdir(target):  # noqa: PTH208 - names are all we need
-            if name not in wanted and name != SIDECARS:
-                (target / name).unlink()  # of a table that was there before this one
-        _take_last_checkpoint(source, target, version)
+            if name not in needed and name != SIDECARS:
+                (target / name).unlink()  # of an earlier table of this name
+        _copy_last_checkpoint(source, target, version)
         return version
 
     def _link(self, entry: os.DirEntry[str], target: Path) -> None:
@@ -148,7 +148,7 @@ class LakeCopy:
 
     def _forget(self, target: Path) -> None:
         shutil.rmtree(target, ignore_errors=True)
-        self._whole = {path: mark for path, mark in self._whole.items() if Path(path).exists()}
+        self._complete = {path: mark for path, mark in self._complete.items() if Path(path).exists()}
         self._linked = {path: inode for path, inode in self._linked.items() if Path(path).exists()}
 
 
@@ -160,7 +160,7 @@ def _has_commits(log_folder: Path) -> bool:
 
 
 def _active_files(table: Path) -> list[str] | None:
-    """Return the files that a table consists of, inside its folder; None where its log cannot be read."""
+    """Return the active files of a table, relative to its folder; None where its log cannot be read."""
     import pyarrow as pa
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -168,7 +168,7 @@ def _active_files(table: Path) -> list[str] | None:
     try:
         paths = pa.table(DeltaTable(table.absolute().as_uri()).get_add_actions(flatten=True))["path"]
     except (DeltaError, OSError) as problem:
-        log.warning("the log of %s cannot be read: %s", table, problem)
+        log.warning("table log unreadable table=%s problem=%s", table, problem)
         return None
     return [path for path in paths.to_pylist() if not path.startswith("/") and "://" not in path]
 
@@ -178,8 +178,8 @@ def _version_of(name: str) -> float:
     return int(match[1]) if match else float("inf")
 
 
-def _take_last_checkpoint(source: Path, target: Path, version: int) -> None:
-    """Copy the pointer to the newest checkpoint, unless it points beyond the version; readers do without."""
+def _copy_last_checkpoint(source: Path, target: Path, version: int) -> None:
+    """Copy the pointer to the newest checkpoint, unless it points past the version; it is optional."""
     try:
         content = (source / LAST_CHECKPOINT).read_bytes()
         if int(json.loads(content)["version"]) <= version:

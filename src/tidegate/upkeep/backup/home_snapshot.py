@@ -1,27 +1,27 @@
-"""The freeze: takes a home that is at work, gives a copy of it at one point of time, in a folder beside it.
+"""The snapshot of a running home at one point of time, in a folder beside it: the frozen copy.
 
-The order is what makes it one point of time; nothing is stopped:
+The order of the steps makes it one point of time; nothing is stopped:
 
-    1. the catalog, dumped by the caller: what it names was made before it was written down
+    1. the catalog, dumped by the caller: what it names was made before it was recorded
     2. which batches each pipeline has committed
     3. every Delta table of every tenant, at its version of now
-    4. which batches each pipeline has begun; from 2 once more, until no pipeline got further than one batch
-    5. Spark's checkpoints, cut to a batch that fits the tables (`checkpoints`)
+    4. which batches each pipeline has planned; from 2 once more, until no pipeline is more than a batch ahead
+    5. Spark's checkpoints, cut to a batch that fits the tables (`spark_checkpoints`)
     6. pipelines, settings, token, id
     7. the streams of every tenant, flushed first: every row that was acknowledged before
     8. the engine, synced first: every message and row that was acknowledged before, every offset that 5
        names, and the definition of every stream that 7 copied, as new as its rows or newer
 
 Streams come before the engine, which has their definitions. A column that is added in between is in the
-definition and in no copied row, which reads like any row that is older than its column; the other way round,
-rows would have a column that nobody knows. A stream that is made in between is there and empty; one that is
-dropped leaves logs that nobody names; one that is dropped and made again has logs with another id than its
-definition says, which are moved away when it is opened. All these rows came after the backup began, or were
-dropped before it ended. The other way round, a stream that is made again in between would lose rows that
+definition and in no copied row, which reads like any row that is older than its column; in the other order,
+rows would have an unknown column. A stream that is created in between is there and empty; one that is dropped
+leaves logs without a definition; one that is dropped and created again has logs with another id than its
+definition, which are moved away when it is opened. All these rows came after the backup began, or were
+dropped before it ended. In the other order, a stream that is created again in between would lose rows that
 were acknowledged long before.
 
-Immutable files get a second name, so a freeze costs moments and almost no room, until the last of the two
-names goes. The folder is scratch: nothing in it is synced, and a dead maker's is removed at the next start.
+Immutable files are hard links, so a snapshot takes moments and almost no space. The folder is scratch:
+nothing in it is synced, and a killed server's is removed at the next start.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SETTINGS_FILE = "tidegate.toml"
 # A pass after the first links only what is new: milliseconds. Pipelines that still get further than a batch
 # in that time are cut by their tables' transactions.
 PASSES_MAX = 8
-# Tables of one pipeline that are more than a batch apart in the copy fit no checkpoint: they are copied anew.
+# Tables of one pipeline that are more than a batch apart fit no checkpoint: they are copied again.
 TRIES_MAX = 4
 
 log = logging.getLogger(__name__)
@@ -66,16 +66,16 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FreezeNotes:
-    """What is known of a frozen home beside its files."""
+    """What the manifest of a frozen home needs beside its files."""
 
     home_id: str
     layout: int
     created_at: str
-    # Files that may grow still, by their path in the content: bytes behind the length are not of the freeze.
+    # Files that may still grow, by their path in the content: bytes after the length are not in the snapshot.
     lengths_bytes: Mapping[str, int] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Put the notes beside the content."""
+        """Write the notes beside the content."""
         fields = {
             "homeId": self.home_id,
             "layout": self.layout,
@@ -89,14 +89,14 @@ class FreezeNotes:
         """Return the notes of a frozen home."""
         try:
             found = json.loads((folder / NOTES_FILE).read_text(encoding="utf-8"))
-            lengths_bytes = found.get("lengthsBytes", {})  # a server of an earlier version notes none
+            lengths_bytes = found.get("lengthsBytes", {})  # a server of an earlier version writes none
             return cls(found["homeId"], found["layout"], found["createdAt"], lengths_bytes)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
             raise BackupUnusable(file=str(folder), reason=f"{NOTES_FILE} cannot be read") from problem
 
 
 def utc_text(at_us: int) -> str:
-    """Write a time as people and machines read it: 2026-01-31T12:00:00Z."""
+    """Return a time in ISO 8601 with seconds: 2026-01-31T12:00:00Z."""
     return datetime.fromtimestamp(at_us // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -110,26 +110,26 @@ def freeze(
 ) -> None:
     """Copy everything but the catalog, which the caller has dumped into `CATALOG_DUMP` before.
 
-    `flush_streams` brings what streams gather in memory to their files; without a server there is nothing.
+    `flush_streams` writes what streams buffer in memory to their files; without a server there is nothing.
     Blocks for as long as it takes to link every file; writes go on meanwhile. `between_steps` is called
-    before each step and after the last: tests move the world there.
+    before each step and after the last: tests change the home there.
     """
     content = folder / CONTENT_FOLDER
     created_at = utc_text(clock.now_us())
     between_steps()
-    # 2 to 4: tables, with what the pipelines had done before and after
-    keeps = _take_tables(home, _lakes(home, content))
+    # 2 to 4: tables, with the positions of the pipelines before and after
+    keeps = _copy_tables(home, _lakes(home, content))
     between_steps()
     # 5. checkpoints that fit
     for name, keep in keeps.items():
         copy_checkpoint(home.checkpoints_path / name, content / "checkpoints" / name, keep)
     between_steps()
-    # 6. what people wrote
-    _take_small_files(home, content)
+    # 6. what users wrote
+    _copy_small_files(home, content)
     between_steps()
     # 7. streams
     flush_streams()
-    lengths_bytes = _take_streams(home, content)
+    lengths_bytes = _copy_streams(home, content)
     between_steps()
     # 8. the engine, last
     engine.sync()
@@ -144,27 +144,27 @@ def _lakes(home: Home, content: Path) -> list[LakeCopy]:
 
 
 def _tenants(home: Home) -> list[str]:
-    """Name the tenants that have a folder of their own."""
+    """Return the tenants that have a folder of their own."""
     with contextlib.suppress(FileNotFoundError):
         return sorted(path.name for path in home.tenants_path.iterdir() if path.is_dir())
     return []
 
 
-def _take_streams(home: Home, content: Path) -> dict[str, int]:
-    """Copy the streams of all tenants; give the length of each file by its path in the content."""
+def _copy_streams(home: Home, content: Path) -> dict[str, int]:
+    """Copy the streams of all tenants; return the length of each file by its path in the content."""
     lengths_bytes: dict[str, int] = {}
     for source in (home.streams_path, *map(home.tenant_streams_path, _tenants(home))):
-        taken = copy_streams(source, content / source.relative_to(home.path))
-        lengths_bytes |= {str(path.relative_to(content)): length for path, length in taken.items()}
+        lengths = copy_streams(source, content / source.relative_to(home.path))
+        lengths_bytes |= {str(path.relative_to(content)): length for path, length in lengths.items()}
     return lengths_bytes
 
 
-def _take_tables(home: Home, lakes: list[LakeCopy]) -> dict[str, tuple[int, int]]:
-    """Copy the tables, and give for each pipeline the batches to keep that fit them."""
+def _copy_tables(home: Home, lakes: list[LakeCopy]) -> dict[str, tuple[int, int]]:
+    """Copy the tables, and return for each pipeline the batches to keep that fit them."""
     for _ in range(TRIES_MAX):
-        committed, begun = _take_passes(home, lakes)
+        committed, planned = _copy_until_settled(home, lakes)
         tables = [table for lake in lakes for table in lake.tables()]
-        keeps = {name: batch_to_keep(committed.get(name), look, tables) for name, look in begun.items()}
+        keeps = {name: batch_to_keep(committed.get(name), newest, tables) for name, newest in planned.items()}
         apart = [name for name, keep in keeps.items() if keep is None]
         if not apart:
             return {name: keep for name, keep in keeps.items() if keep is not None}
@@ -175,37 +175,37 @@ def _take_tables(home: Home, lakes: list[LakeCopy]) -> dict[str, tuple[int, int]
     )
 
 
-def _take_passes(
+def _copy_until_settled(
     home: Home, lakes: Iterable[LakeCopy]
 ) -> tuple[dict[str, CheckpointPosition], dict[str, CheckpointPosition]]:
     for _ in range(PASSES_MAX):
         committed = committed_positions(home.checkpoints_path)
         for lake in lakes:
-            lake.take()
-        begun = planned_positions(home.checkpoints_path)
-        moving = [name for name, look in begun.items() if not is_settled(committed.get(name), look)]
+            lake.update()
+        planned = planned_positions(home.checkpoints_path)
+        moving = [name for name, newest in planned.items() if not is_settled(committed.get(name), newest)]
         if not moving:
             break
     else:
-        log.info("pipelines too quick to catch between two batches: %s", ", ".join(moving))
-    return committed, begun
+        log.info("pipelines not settled, cut at the batches of their tables pipelines=%s", ",".join(moving))
+    return committed, planned
 
 
-def _take_small_files(home: Home, content: Path) -> None:
+def _copy_small_files(home: Home, content: Path) -> None:
     (content / "pipelines").mkdir(exist_ok=True, mode=0o700)
-    kept = list_pipeline_files(home.pipelines_path)
-    for name in (*kept.installed, *kept.stopped):
-        places = (installed_path(home.pipelines_path, name), stopped_path(home.pipelines_path, name))
-        # Whoever stops or starts it now renames its file: it is at one of its two places at every moment.
-        for inside in (path.relative_to(home.path) for path in (*places, places[0])):
-            if _copied(home.path / inside, content / inside):
+    files = list_pipeline_files(home.pipelines_path)
+    for name in (*files.installed, *files.stopped):
+        paths = (installed_path(home.pipelines_path, name), stopped_path(home.pipelines_path, name))
+        # Whoever stops or starts it now renames its file: it has one of its two names at every moment.
+        for inside in (path.relative_to(home.path) for path in (*paths, paths[0])):
+            if _copy_if_there(home.path / inside, content / inside):
                 break
     for inside in map(Path, (SETTINGS_FILE, TOKEN_FILE, ID_FILE, LAYOUT_FILE)):
-        _copied(home.path / inside, content / inside)  # settings are optional
+        _copy_if_there(home.path / inside, content / inside)  # settings are optional
 
 
-def _copied(source: Path, target: Path) -> bool:
-    """Copy a small file; say whether it was there."""
+def _copy_if_there(source: Path, target: Path) -> bool:
+    """Copy a small file; True if it was there."""
     try:
         copy_file(source, target, sync=False)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""Packing: takes a frozen home, gives one file, which is there whole or not at all.
+"""The packer: one file from a frozen home, which appears complete or not at all.
 
-Written as FILE.<random>.partial, locked by its writer, synced, and given its name. What was written is synced
-and let go of every few megabytes: one large sync at the end would hold up everyone else's, and the copy would
-push others' pages out of memory.
+The file is written as FILE.<random>.partial, locked by its writer, synced, and then renamed. Every few
+megabytes are synced and dropped from the page cache: one large sync at the end would delay those of other
+writers, and the copy would push their pages out of memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from tidegate.upkeep.backup.tar_format import (
 
 PACKING_LOCK = "packing.lock"
 PARTIAL = ".partial"
-MIDDLE_CHARS = 8  # what `tempfile` puts between
-# Between two syncs of what was packed: a sync of a writer beside us waits for no more than this.
+RANDOM_CHARS = 8  # what `tempfile` puts between
+# Between two syncs of what was packed: a sync of another writer waits for no more than this.
 SYNC_BYTES = 2 << 20
 
 Report = Callable[[int, int], None]  # bytes done, bytes in all
@@ -53,7 +53,7 @@ class BackupFile:
 
 
 def check_target(file: Path, *, force: bool) -> None:
-    """Refuse to overwrite a file, and a folder that is not there, before anything is done."""
+    """Raise RequestInvalid where a file would be overwritten, or its folder is missing."""
     if file.is_dir() or (file.exists() and not force):
         hint = "Choose another name." if file.is_dir() else "Choose another name, or replace it with --force."
         raise RequestInvalid(reason=f"{file} is there already.", hint=hint)
@@ -65,9 +65,9 @@ def check_target(file: Path, *, force: bool) -> None:
 
 @contextmanager
 def packing(folder: Path) -> Iterator[Callable[[float], None]]:
-    """Show that a frozen home is being packed, for as long as the block runs or the process lives.
+    """Hold the packing lock of a frozen home for as long as the block runs or the process lives.
 
-    Gives a function that tells how far it is, from 0 to 1.
+    Yields a function that writes the progress, from 0 to 1.
     """
     fd = os.open(folder / PACKING_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -78,7 +78,7 @@ def packing(folder: Path) -> Iterator[Callable[[float], None]]:
 
 
 def packed_fraction(folder: Path) -> float:
-    """Return how much of a frozen home is packed, from 0 to 1, as its packer told last."""
+    """Return how much of a frozen home is packed, from 0 to 1, as its packer wrote last."""
     try:
         return min(1.0, max(0.0, float((folder / PACKING_LOCK).read_text(encoding="ascii") or 0)))
     except (OSError, ValueError):
@@ -92,11 +92,11 @@ def pack(
     tidegate_version: str,
     force: bool,
     report: Report,
-    rest: Callable[[], None] = lambda: None,
+    after_sync: Callable[[], None] = lambda: None,
 ) -> BackupFile:
-    """Write a frozen home into a file; StorageFull where there is no room, and nothing is left then.
+    """Write a frozen home into a file; raise StorageFull where there is no room, and then nothing is left.
 
-    `rest` is called after every sync, so that a caller who shares the disk may let others go first.
+    `after_sync` is called after every sync, so that a caller who shares the disk may let others go first.
     """
     check_target(file, force=force)
     notes = FreezeNotes.read(folder)
@@ -106,7 +106,7 @@ def pack(
         paths = list(files_below(content))
         total = sum((content / path).stat().st_size for path in paths)
         with _partial(file) as (out, partial):
-            writer = _BackupWriter(out, total, report, rest)
+            writer = _BackupWriter(out, total, report, after_sync)
             files = tuple(writer.add(content / path, path, notes.lengths_bytes.get(path)) for path in paths)
             manifest = BackupManifest(tidegate_version, notes.layout, notes.home_id, notes.created_at, files)
             writer.end(encode_manifest(manifest))
@@ -119,14 +119,14 @@ def pack(
 
 @contextmanager
 def _partial(file: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """Open a file of our own beside the target, locked while we live; it is gone after, or has its name."""
+    """Open a new file beside the target, locked by this process; removed at the end, if not renamed."""
     while True:
         fd, name = tempfile.mkstemp(prefix=f"{file.name}.", suffix=PARTIAL, dir=file.absolute().parent)
         partial = Path(name)
         fcntl.flock(fd, fcntl.LOCK_EX)
         if is_at(fd, partial):
             break
-        os.close(fd)  # another packer took it for a leftover before it was locked
+        os.close(fd)  # another packer removed it as a leftover before it was locked
     try:
         with os.fdopen(fd, "wb", buffering=CHUNK_BYTES) as out:
             yield out, partial
@@ -135,7 +135,7 @@ def _partial(file: Path) -> Iterator[tuple[BinaryIO, Path]]:
 
 
 def _publish(partial: Path, file: Path, *, force: bool) -> None:
-    """Give a complete file its name; without force, only where nobody else has it by now."""
+    """Rename a complete file to its target; without force, only where nobody else was quicker."""
     if force:
         partial.replace(file)
         return
@@ -147,30 +147,32 @@ def _publish(partial: Path, file: Path, *, force: bool) -> None:
 
 
 def _remove_leftovers(file: Path) -> None:
-    """Remove what dead packers of the same target left."""
+    """Remove what packers of the same target left when they were killed."""
     for left in file.absolute().parent.iterdir():
         if left.name.startswith(f"{file.name}.") and left.name.endswith(PARTIAL) and left.is_file():
             middle = left.name[len(file.name) + 1 : -len(PARTIAL)]
-            if len(middle) == MIDDLE_CHARS and not is_flocked(left):
+            if len(middle) == RANDOM_CHARS and not is_flocked(left):
                 left.unlink(missing_ok=True)
 
 
 class _BackupWriter:
     """Writes entries one after the other."""
 
-    def __init__(self, out: BinaryIO, total_bytes: int, report: Report, rest: Callable[[], None]) -> None:
+    def __init__(
+        self, out: BinaryIO, total_bytes: int, report: Report, after_sync: Callable[[], None]
+    ) -> None:
         self.written_bytes = 0
         self._out = out
         self._total_bytes = total_bytes
         self._report = report
-        self._rest = rest
+        self._after_sync = after_sync
         self._packed_bytes = 0
         self._synced_bytes = 0
 
     def add(self, source: Path, path: str, length_bytes: int | None) -> ManifestEntry:
-        """Add a file as long as it is now, or as it was at the freeze, if it has grown since.
+        """Add a file with the length of now, or of the freeze, if it has grown since.
 
-        Without a length, one that is written to still is named by nothing.
+        A file without a length that is still written to is one that nothing in the backup refers to.
         """
         digest = hashlib.sha256()
         with source.open("rb", buffering=0) as file:
@@ -194,7 +196,7 @@ class _BackupWriter:
         return ManifestEntry(path, size_bytes, digest.hexdigest())
 
     def end(self, manifest: bytes) -> None:
-        """Write the manifest and the end, and put all of it on the disk."""
+        """Write the manifest and the end, and sync the file."""
         for part in (header_of(MANIFEST_NAME, len(manifest)), manifest, padding_of(len(manifest)), END):
             self._write(part)
         self._out.flush()
@@ -208,11 +210,11 @@ class _BackupWriter:
             os.fdatasync(self._out.fileno())
             os.posix_fadvise(self._out.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             self._synced_bytes = self.written_bytes
-            self._rest()
+            self._after_sync()
 
 
 def _write_progress(fd: int, done: float) -> None:
-    os.pwrite(fd, f"{done:.4f}".encode("ascii"), 0)  # always as long, so that no rest of an older one shows
+    os.pwrite(fd, f"{done:.4f}".encode("ascii"), 0)  # of fixed width: it overwrites all of an older number
 
 
 def _packing_failed(file: Path, problem: OSError) -> TidegateError:

@@ -1,12 +1,12 @@
-"""Restoring: takes a backup file, gives a home that goes on where the backup was made, or changes nothing.
+"""The restore of a home from a backup file: all of it, or nothing is changed.
 
-Everything is unpacked and checked in `DIR.restoring-<pid>` beside the home; that becomes DIR by one rename at
-the end. A kill at any moment leaves DIR absent or whole, and the next restore removes what was left. Where
-DIR is a disk of its own, which cannot be renamed, all that stands in `DIR/.restoring-<pid>`, and its entries
-are moved up, layout.json last: a folder without it is no home, and no server takes one with such a rest.
+Everything is unpacked and checked in `DIR.restoring-<pid>` beside the home; one rename at the end makes it
+DIR. A kill at any moment leaves DIR absent or complete, and the next restore removes what was left. Where DIR
+is a mount point, which cannot be renamed, the staging folder is `DIR/.restoring-<pid>`, and its entries are
+moved up, layout.json last: a folder without it is no home, and no server starts on one with such a folder.
 
 The catalog may be in a database elsewhere, which no rename reaches. It is loaded with a mark, by which a
-restore of the same file into the same place knows what one that was killed has left, and loads it anew.
+later restore of the same file into the same place recognizes what a killed one has left, and replaces it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import os
 import shutil
 import socket
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 from tidegate.errors import BackupUnusable, HomeUnusable, StorageFailed, TidegateError
 from tidegate.storage.files import disk_error, files_below, is_full, sync_folder, sync_tree
@@ -60,10 +61,10 @@ class CatalogLoader(Protocol):
     """Fills the catalog of a home that is being restored, in whatever database."""
 
     def load(self, home: Path, dump: Path, mark: str) -> None:
-        """Put a dump into the catalog that a home names; over one of the same mark that was not kept."""
+        """Load a dump into the catalog that a home names; replace an unconfirmed one of the same mark."""
 
-    def keep(self, home: Path, mark: str) -> None:
-        """Note that the home stands: its catalog is in use from now on."""
+    def confirm(self, home: Path, mark: str) -> None:
+        """Note that the home is there: its catalog is in use from now on."""
 
     def undo(self, home: Path, mark: str) -> None:
         """Empty the catalog again, since there will be no home."""
@@ -78,7 +79,7 @@ def restore(
 ) -> RestoreResult:
     """Make a home from a backup.
 
-    HomeUnusable where the folder holds something, BackupUnusable naming what is wrong with the file.
+    Raise HomeUnusable where the folder is not empty, BackupUnusable naming what is wrong with the file.
     `before_appearing` is called when everything is loaded, just before the home is there: tests stop here.
     """
     home = home.expanduser().absolute()
@@ -89,7 +90,7 @@ def restore(
     _check_empty(home, in_place=in_place)
     loaded = ""
     try:
-        # 1. what dead ones left
+        # 1. what killed restores left
         _remove_leftovers(home)
         # 2. unpack and check
         spare.mkdir(parents=True, mode=0o700)
@@ -114,17 +115,14 @@ def restore(
     except BaseException:
         _give_up(catalog, spare, home, loaded)
         raise
-    _keep(catalog, home, loaded)
+    _confirm(catalog, home, loaded)
     return RestoreResult(
         home, manifest.size_bytes, len(manifest.files), manifest.home_id, manifest.created_at
     )
 
 
 def is_mount_point(path: Path) -> bool:
-    """Return whether something is mounted there.
-
-    Also a folder of the same disk, which `os` does not notice.
-    """
+    """True if something is mounted there, also a folder of the same disk, which `os` does not notice."""
     if path.is_mount():
         return True
     try:
@@ -140,7 +138,7 @@ def is_mount_point(path: Path) -> bool:
 
 
 def _mark_of(manifest: BackupManifest, home: Path) -> str:
-    """Name the restore of one file into one place on one machine."""
+    """Return a digest of one file, one folder and one machine: the mark of this restore in the catalog."""
     text = encode_manifest(manifest) + os.fsencode(f"\0{socket.gethostname()}\0{home}")
     return hashlib.sha256(text).hexdigest()
 
@@ -159,30 +157,34 @@ def _appear(spare: Path, home: Path, *, in_place: bool) -> None:
     spare.rmdir()
 
 
-def _keep(catalog: CatalogLoader, home: Path, loaded: str) -> None:
+def _confirm(catalog: CatalogLoader, home: Path, loaded: str) -> None:
     try:
         if loaded:
-            catalog.keep(home, loaded)
-    except TidegateError as problem:  # the home is whole; the trail says of its restore that it began
-        log.warning("the audit trail of %s does not say that it is restored: %s", home, problem)
+            catalog.confirm(home, loaded)
+    except TidegateError as problem:  # the home is complete; in the audit trail its restore stays "started"
+        log.warning("restore not confirmed in the audit trail home=%s problem=%s", home, problem)
 
 
 def _give_up(catalog: CatalogLoader, spare: Path, home: Path, loaded: str) -> None:
-    """Leave nothing behind; what cannot be removed is known again by the next restore of the same file."""
+    """Remove everything; what cannot be removed is recognized by the next restore of the same file."""
     if (home / LAYOUT_FILE).exists():
-        return  # it stands: only what comes after failed
+        return  # the home is there: only what comes after failed
     try:
         if loaded:
             catalog.undo(home if (home / SETTINGS_FILE).exists() else spare, loaded)
     except TidegateError as problem:
-        log.warning("the catalog keeps what was loaded; restore the same file to %s again: %s", home, problem)
+        log.warning(
+            "catalog not emptied after a failed restore, restore the same file again home=%s problem=%s",
+            home,
+            problem,
+        )
     if spare.parent == home:
         _remove_moved(home)
     shutil.rmtree(spare, ignore_errors=True)
 
 
 def read_manifest(file: Path, report: Report = lambda _done, _total: None) -> BackupManifest:
-    """Check a whole backup file and give its manifest; writes nothing."""
+    """Check a whole backup file and return its manifest; nothing is written."""
     return _read(file, None, report)
 
 
@@ -215,20 +217,21 @@ def _read(file: Path, target: Path | None, report: Report) -> BackupManifest:
             if manifest is not None:
                 raise BackupUnusable(file=str(file), reason=f"{entry.path} stands behind {MANIFEST_NAME}")
             if entry.path == MANIFEST_NAME:
-                manifest = decode_manifest(_whole(entry, str(file)), str(file))
+                manifest = _read_manifest(entry, str(file))
             elif entry.path in found:
                 raise BackupUnusable(file=str(file), reason=f"{entry.path} is in it twice")
             else:
-                found[entry.path] = _take(entry, target, str(file))
+                found[entry.path] = _extract(entry, target, str(file))
             report(stream.tell(), total)
     if manifest is None:
-        raise BackupUnusable(file=str(file), reason=f"it is cut short: there is no {MANIFEST_NAME}")
+        reason = f"it is not a backup of Tidegate: it has no {MANIFEST_NAME}"
+        raise BackupUnusable(file=str(file), reason=reason)
     _compare(manifest, found, str(file))
     return manifest
 
 
 def _sync_files(folder: Path) -> None:
-    """Put every file on the disk; at the end, since the disk has worked at it all the while."""
+    """Sync every file; at the end, since the disk has written most of it by then."""
     for path in files_below(folder):
         fd = os.open(folder / path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -237,41 +240,40 @@ def _sync_files(folder: Path) -> None:
             os.close(fd)
 
 
-def _whole(entry: TarEntry, file: str) -> bytes:
+def _read_manifest(entry: TarEntry, file: str) -> BackupManifest:
     if entry.size_bytes > MANIFEST_BYTES_MAX:
         raise BackupUnusable(file=file, reason=f"{MANIFEST_NAME} is larger than can be")
-    return b"".join(entry.chunks())
+    return decode_manifest(b"".join(entry.chunks()), file)
 
 
-def _take(entry: TarEntry, target: Path | None, file: str) -> ManifestEntry:
-    """Read one file, and write it where there is a target."""
+def _extract(entry: TarEntry, target: Path | None, file: str) -> ManifestEntry:
+    """Read one file, write it where there is a target, and return what its manifest entry must be."""
     inside = check_path(entry.path, file)
     digest = hashlib.sha256()
-    if target is None:
+    with nullcontext() if target is None else _create(target / inside, entry.path, file) as out:
         for chunk in entry.chunks():
             digest.update(chunk)
-        return ManifestEntry(entry.path, entry.size_bytes, digest.hexdigest())
-    place = target / inside
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except (FileExistsError, NotADirectoryError) as problem:
-        reason = f"{entry.path} stands where it has something else"
-        raise BackupUnusable(file=file, reason=reason) from problem
-    with os.fdopen(fd, "wb") as out:
-        for chunk in entry.chunks():
-            digest.update(chunk)
-            out.write(chunk)
+            if out is not None:
+                out.write(chunk)
     return ManifestEntry(entry.path, entry.size_bytes, digest.hexdigest())
 
 
+def _create(place: Path, path: str, file: str) -> BinaryIO:
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return os.fdopen(os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
+    except (FileExistsError, NotADirectoryError) as problem:
+        reason = f"{path} stands where it has something else"
+        raise BackupUnusable(file=file, reason=reason) from problem
+
+
 def _compare(manifest: BackupManifest, found: dict[str, ManifestEntry], file: str) -> None:
-    for note in manifest.files:
-        real = found.pop(note.path, None)
-        if real is None:
-            raise BackupUnusable(file=file, reason=f"{note.path} is missing")
-        if real != note:
-            raise BackupUnusable(file=file, reason=f"{note.path} is damaged")
+    for expected in manifest.files:
+        actual = found.pop(expected.path, None)
+        if actual is None:
+            raise BackupUnusable(file=file, reason=f"{expected.path} is missing")
+        if actual != expected:
+            raise BackupUnusable(file=file, reason=f"{expected.path} is damaged")
     if found:
         raise BackupUnusable(file=file, reason=f"{next(iter(found))} is not in its manifest")
 
@@ -300,15 +302,15 @@ def _check_leftovers(home: Path, names: set[str]) -> None:
 
 
 def _removable(home: Path, names: set[str]) -> set[str]:
-    """Return what a disk of its own always has, and what a restore that was killed there left."""
-    rests = {name for name in names if name.startswith(MARK)}
-    if not rests or (home / LAYOUT_FILE).exists():
+    """Return what every mounted disk has, and what a restore that was killed there left."""
+    leftovers = {name for name in names if name.startswith(MARK)}
+    if not leftovers or (home / LAYOUT_FILE).exists():
         return names & {LOST_AND_FOUND}
-    return rests | (names & ALLOWED_BEFORE)
+    return leftovers | (names & ALLOWED_BEFORE)
 
 
 def _remove_moved(home: Path) -> None:
-    """Remove what a restore moved to its place before it was cut off."""
+    """Remove what a restore moved to its place before it was killed."""
     if not (home / LAYOUT_FILE).exists():
         for name in ALLOWED_BEFORE - {LOST_AND_FOUND}:
             if (home / name).is_dir():

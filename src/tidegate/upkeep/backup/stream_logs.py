@@ -1,16 +1,16 @@
-"""Streams at rest: takes a folder of stream logs that are appended to, gives a copy as of one moment.
+"""A copy of the stream logs of a folder as of one moment, while others append to them.
 
-A log only grows, so a second name and the length that it has now are a copy of now: whatever is appended
-later stands behind that length, and the packer does not read it. The length may lie inside a frame; readers
-take that for a torn tail, of an append that was not answered yet.
+A log only grows, so a hard link and the length of now are a copy of now: whatever is appended later lies
+after that length, and the packer does not read it. The length may lie inside a frame; readers treat that as
+the torn tail of an append that was not acknowledged.
 
-    windows expire     one that is renamed away or unlinked meanwhile is left out: its rows are over
-    tables go          so is one that is dropped; half of it would be rows that nobody asked to keep
-    tables come again  one that is dropped and made anew under its name is taken again from the beginning:
-                       logs of the old one beside the id of the new one would show what was dropped
+    windows expire         one that is renamed or unlinked meanwhile is left out: its rows are expired
+    tables are dropped     so is a dropped table; a part of its rows would be of no use
+    tables are recreated   one that is dropped and created again under its name is copied from the beginning:
+                           logs of the old one beside the id of the new one would show dropped rows
 
-A log that was cut off by a crash loses its torn tail when it is opened for writing, and is shorter then than
-it was: the packer takes what is there.
+A log with a torn tail is truncated when it is opened for writing, and is then shorter than its noted length:
+the packer takes what is there.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from pathlib import Path
 
 from tidegate.storage.files import link_or_copy
 
-ID_FILE = "table.id"  # says which table the logs beside it belong to
-HIDDEN = "."  # begins the names of folders that hold what is being removed
-SPARE = ".new"  # ends the names of files that are not finished
-# A table that is dropped and made again more often than this while we look is as good as new: it is left out.
+ID_FILE = "table.id"  # the id of the table that the logs beside it belong to
+HIDDEN = "."  # begins the names of folders whose content is being removed
+UNFINISHED = ".new"  # ends the names of files that are not complete
+# A table that is dropped and created again more often than this while we copy is left out.
 ATTEMPTS_MAX = 5
 
 log = logging.getLogger(__name__)
 
 
 def copy_streams(source: Path, target: Path) -> dict[Path, int]:
-    """Copy every stream below a folder; give each copied file with the length up to which it counts."""
+    """Copy every stream below a folder; return the length of each copied file."""
     lengths: dict[Path, int] = {}
     for namespace in _folders(source):
         for table in _folders(namespace):
-            lengths |= _take_table(table, target / namespace.name / table.name)
+            lengths |= _copy_table(table, target / namespace.name / table.name)
     return lengths
 
 
-def _take_table(source: Path, target: Path) -> dict[Path, int]:
+def _copy_table(source: Path, target: Path) -> dict[Path, int]:
     for _ in range(ATTEMPTS_MAX):
         before = _id_of(source)
-        lengths = dict(_take_folder(source, target)) if before is not None else {}
+        lengths = dict(_copy_folder(source, target)) if before is not None else {}
         if before is not None and _id_of(source) == before:
             return lengths
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(target)
         if _id_of(source) is None:
             return {}  # dropped, or not finished yet
-    log.warning("left out of the backup: %s is dropped and made again all the time", source)
+    log.warning("table left out of the backup, it is dropped and created again all the time table=%s", source)
     return {}
 
 
-def _take_folder(source: Path, target: Path) -> Iterator[tuple[Path, int]]:
-    """Link every file, give each with its length; what vanishes meanwhile is left out."""
+def _copy_folder(source: Path, target: Path) -> Iterator[tuple[Path, int]]:
+    """Link every file and yield it with its length; what vanishes meanwhile is left out."""
     target.mkdir(parents=True, exist_ok=True, mode=0o700)
     for entry in _entries(source):
         place = target / entry.name
         if entry.is_dir(follow_symlinks=False):
-            yield from _take_folder(Path(entry.path), place)
-        elif not entry.name.endswith(SPARE):
+            yield from _copy_folder(Path(entry.path), place)
+        elif not entry.name.endswith(UNFINISHED):
             with contextlib.suppress(FileNotFoundError):
                 link_or_copy(Path(entry.path), place, sync=False)
                 yield place, place.stat().st_size

@@ -362,6 +362,10 @@ def shape(**changes: Any) -> dict[str, Any]:
         "inFlight": 17,
         "waiting": 3,
         "missed": 4,
+        "delivered": 12_345,
+        "redelivered": 67,
+        "acked": 11_346,
+        "nacked": 8,
         "members": [
             {"member": "ada", "lastSeenAt": "2026-01-31T12:00:05Z", "holds": 17, "waits": 0},
             {"member": "bob", "lastSeenAt": "2026-01-31T12:00:06Z", "holds": 0, "waits": 1},
@@ -378,6 +382,7 @@ def test_the_groups_of_a_topic_fit_eighty_columns() -> None:
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "billing: lag 999, 17 held, 3 waiting to come again, 4 missed" in text
+    assert "since the server started: 12,345 delivered (67 again), 11,346 acked, 8 nacked" in text
     assert "1234567 12:00:05" in text
     assert "1234567 2026-01-30" in text
     assert "ada holds 17 messages, seen 12:00:05" in text

@@ -1,4 +1,4 @@
-"""`tidegate topic ack`, `nack` and `extend`: what became of messages that a group gave."""
+"""`tidegate topic ack`, `nack` and `extend`: the leases of messages of a consumer group."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tidegate.cli.commands.topic.arguments import (
     LeasesOption,
     MemberOption,
     TopicArgument,
+    option_errors,
     parse_milliseconds,
     parse_upto,
     places_text,
-    worded,
 )
 from tidegate.cli.hints import UsageRefused
 from tidegate.cli.invocation import Invocation, command
@@ -77,11 +77,11 @@ def nack(  # noqa: PLR0913 - one parameter for each option
     dead: Annotated[bool, typer.Option("--dead", help="Straight to TOPIC.dead, not again.")] = False,
     member: MemberOption = None,
 ) -> None:
-    """Give messages back: they come again, and after too many times go to TOPIC.dead."""
+    """Hand messages back: they are delivered again, and after too many times go to TOPIC.dead."""
     if not leases:
         raise UsageRefused(NEEDED_LEASES)
     delay_ms = parse_milliseconds(delay, "--delay") or 0
-    with call.client() as client, worded("delayMs", "--delay"):
+    with call.client() as client, option_errors("delayMs", "--delay"):
         answer = client.topic(topic).nack(
             group, leases, delay_ms=delay_ms, reason=reason, dead=dead, member=member
         )
@@ -107,7 +107,7 @@ def extend(
     if not leases:
         raise UsageRefused(NEEDED_LEASES)
     lease_ms = parse_milliseconds(lasting, "--for")
-    with call.client() as client, worded("leaseMs", "--for"):
+    with call.client() as client, option_errors("leaseMs", "--for"):
         answer = client.topic(topic).extend(group, leases, lease_ms=lease_ms, member=member)
     call.answer(
         answer,

@@ -1,4 +1,4 @@
-"""Words of the topic commands: takes what is typed after their options, gives what the server takes."""
+"""The arguments and options of the topic commands, parsed into parameters of requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidegate.model.durations import Duration
     from tidegate.sdk.client import Client
 
-NO_LIMIT = "none"  # what takes a limit away
+NO_LIMIT = "none"  # the text that removes a limit
 SIZE_BYTES = {
     "": 1,
     "b": 1,
@@ -58,7 +58,7 @@ LeasesOption = Annotated[
 
 
 def parse_start(text: str, option: str = "--from") -> str | dict[str, Any]:
-    """Turn the word after --from or --to into what the server takes."""
+    """Return the start of a request, from the text of --from or --to."""
     if text in ("earliest", "latest"):
         return text
     if text.isdecimal():
@@ -76,7 +76,7 @@ def parse_start(text: str, option: str = "--from") -> str | dict[str, Any]:
 
 
 def check_one_partition(client: Client, topic: str, option: str, offset: str) -> None:
-    """Refuse an offset without a partition where there are several, in words of the command line."""
+    """Raise RequestInvalid for an offset without a partition where there are several; name the flag."""
     count = len(client.topics.show(topic)["partitions"])
     if count > 1:
         raise RequestInvalid(
@@ -86,7 +86,7 @@ def check_one_partition(client: Client, topic: str, option: str, offset: str) ->
 
 
 def parse_milliseconds(text: str | None, option: str) -> int | None:
-    """Turn a duration after an option into whole milliseconds; nothing stays nothing."""
+    """Return the duration of an option in whole milliseconds; None for None."""
     if text is None:
         return None
     duration = _duration(text, option)
@@ -98,13 +98,13 @@ def parse_milliseconds(text: str | None, option: str) -> int | None:
 
 
 def parse_retention(text: str | None) -> int | None:
-    """Turn the word after --retention into whole seconds; `none` is no limit."""
+    """Return the duration of --retention in whole seconds; None, for no limit, where it is `none`."""
     hint = "Such as --retention '7 days', or --retention none to keep messages whatever their age."
     return _whole_seconds(text, "--retention", hint)
 
 
 def parse_dedup(text: str | None) -> int | None:
-    """Turn the word after --dedup into whole seconds; `none` is a topic that takes no dedup keys."""
+    """Return the duration of --dedup in whole seconds; None, for no dedup keys, where it is `none`."""
     return _whole_seconds(text, "--dedup", "Such as --dedup '1 day', or --dedup none to take no dedup keys.")
 
 
@@ -118,7 +118,7 @@ def _whole_seconds(text: str | None, option: str, hint: str) -> int | None:
 
 
 def parse_size(text: str | None) -> int | None:
-    """Turn the word after --max-bytes into bytes: 500 MB, 10GB, 1GiB; `none` is no limit."""
+    """Return the size of --max-bytes (500 MB, 1GiB) in bytes; None, for no limit, where it is `none`."""
     if text is None or text.strip().lower() == NO_LIMIT:
         return None
     matched = _SIZE.fullmatch(text.strip().lower())
@@ -133,7 +133,7 @@ def parse_size(text: str | None) -> int | None:
 
 
 def parse_upto(client: Client, topic: str, texts: Sequence[str]) -> dict[int, int]:
-    """Turn the words after --upto into offsets by partition; one without a partition needs a topic of one."""
+    """Return the offsets of --upto by partition; without a partition the topic must have only one."""
     upto: dict[int, int] = {}
     for text in texts:
         matched = _UPTO.fullmatch(text)
@@ -159,19 +159,19 @@ def parse_upto(client: Client, topic: str, texts: Sequence[str]) -> dict[int, in
 
 
 @contextmanager
-def worded(field: str, option: str) -> Iterator[None]:
-    """Return the server's refusal of a field of milliseconds as the option that set it, in durations."""
+def option_errors(field: str, option: str) -> Iterator[None]:
+    """Raise the server's refusal of a field of milliseconds with the option that set it, in durations."""
     try:
         yield
     except RequestInvalid as error:
-        message = _milliseconds_said(error.message, field, option)
+        message = _in_durations(error.message, field, option)
         if message is None:
             raise
         hint = error.hint or f"Such as {option} '5 min'."
         raise RequestInvalid(reason=message, hint=hint) from error
 
 
-def _milliseconds_said(message: str, field: str, option: str) -> str | None:
+def _in_durations(message: str, field: str, option: str) -> str | None:
     from tidegate.model.durations import Duration
 
     matched = re.fullmatch(rf"{field} is ([0-9]+) to ([0-9]+)(?:, not ([0-9]+)| \(.*\))\.", message)
@@ -182,7 +182,7 @@ def _milliseconds_said(message: str, field: str, option: str) -> str | None:
 
 
 def places_text(places: Mapping[str, int]) -> str:
-    """Write offsets by partition as the commands show places: 0:18, 1:4."""
+    """Return offsets by partition as text: 0:18, 1:4."""
     return ", ".join(f"{partition}:{offset}" for partition, offset in sorted(places.items(), key=_number))
 
 

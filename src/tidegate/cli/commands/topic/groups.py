@@ -1,4 +1,4 @@
-"""`tidegate topic groups`, `reset` and `forget`: who reads a topic, how far they are, and from where."""
+"""`tidegate topic groups`, `reset` and `forget`: the consumer groups of a topic and their positions."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def forget(
 
 
 def dead_letters(client: Client, topic: str) -> int | None:
-    """Return how many messages of a topic are dead letters; None where the caller may not know."""
+    """Return how many messages of a topic are dead letters; None where the caller has no permission."""
     try:
         return int(client.topics.show(f"{topic}{DEAD_SUFFIX}")["messages"])
     except TopicNotFound:
@@ -94,14 +94,14 @@ def dead_letters(client: Client, topic: str) -> int | None:
 
 
 def dead_line(topic: str, count: int) -> str:
-    """Return how many dead letters there are, and where."""
+    """Return the number of dead letters, and their topic."""
     return f"dead letters: {count_text(count)} in {topic}{DEAD_SUFFIX}"
 
 
 def groups_view(
     topic: str, found: Sequence[Mapping[str, Any]], today: str, dead: int | None = None
 ) -> RenderableType:
-    """Draw groups for people; times of `today` (UTC) are written without their date."""
+    """Return groups for people; times of `today` (UTC) are without their date."""
     from rich.console import Group
 
     if not found:
@@ -115,7 +115,7 @@ def groups_view(
 
 
 def brief_table(found: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw one line for each group."""
+    """Return a table of one line for each group."""
     from tidegate.cli.output.tables import Listing
 
     rows = [
@@ -164,7 +164,18 @@ def _group_parts(entry: Mapping[str, Any], today: str) -> list[RenderableType]:
     figures = tuple(range(7))
     headings = ("part", "position", "end", "lag", "held", "last delivered", "last acked")
     table = Listing(headings, rows, right=figures, whole=figures, spare=(2, 4))
-    return [title, table, _members_text(entry["members"], today)]
+    return [title, table, *_counters_text(entry), _members_text(entry["members"], today)]
+
+
+def _counters_text(entry: Mapping[str, Any]) -> list[RenderableType]:
+    """Return the line of a group's counters; a server of an earlier version has none."""
+    from rich.text import Text
+
+    if "delivered" not in entry:
+        return []
+    delivered = f"{count_text(entry['delivered'])} delivered ({count_text(entry['redelivered'])} again)"
+    rest = f"{count_text(entry['acked'])} acked, {count_text(entry['nacked'])} nacked"
+    return [Text(f"since the server started: {delivered}, {rest}", style="dim")]
 
 
 def _members_text(members: Sequence[Mapping[str, Any]], today: str) -> RenderableType:
@@ -187,7 +198,7 @@ def _moment(place: Mapping[str, Any] | None, today: str) -> str:
 
 
 def _time(value: str | None, today: str) -> str:
-    """Write a time as short as it stays clear: the clock today, the date before (UTC)."""
+    """Return a time of today without its date, an earlier one as a date (UTC)."""
     text = time_text(value).removesuffix(" UTC")
     day, _, clock = text.partition(" ")
     return clock if day == today else day

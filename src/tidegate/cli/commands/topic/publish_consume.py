@@ -1,7 +1,4 @@
-"""`tidegate topic publish` and `tidegate topic consume`.
-
-Payloads to publish: takes arguments or lines of JSON, gives messages, names the line that is not JSON.
-"""
+"""`tidegate topic publish` and `tidegate topic consume`."""
 
 from __future__ import annotations
 
@@ -22,19 +19,19 @@ from tidegate.cli.commands.topic.arguments import (
     parse_start,
 )
 from tidegate.cli.commands.topic.consume_loop import (
+    ConsumeOptions,
     Membership,
-    Patience,
-    Reading,
-    give_back,
+    RetryLoop,
+    group_pages,
     pages,
+    release,
     settle,
-    taken_pages,
 )
 from tidegate.cli.completion import complete_groups, complete_starts
 from tidegate.cli.hints import UsageRefused
 from tidegate.cli.invocation import Invocation, command, console
 from tidegate.cli.output.format import cell_text, plural, time_text
-from tidegate.cli.supervision.child import HeldInterrupts
+from tidegate.cli.supervision.child import DeferredInterrupt
 from tidegate.errors import RequestInvalid
 
 if TYPE_CHECKING:
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
     from tidegate.sdk.client import Client
 
 CONSUME_LIMIT = 100
-PLACES_MAX = 10  # of first messages that are named; --json has all
+PLACES_MAX = 10  # first messages that are named; --json has all
 
 MembershipOption = Annotated[
     str | None,
@@ -146,22 +143,22 @@ def consume(  # noqa: PLR0913 - one parameter for each option
         raise UsageRefused("--follow waits without end: leave out --wait.")
     if limit is None and not follow:
         limit = CONSUME_LIMIT
-    parse_start(start)  # what is wrong with it is said before a server is asked
-    reading = Reading(topic, start, partition, limit, wait_ms, follow)
+    parse_start(start)  # a wrong one is refused before any request
+    options = ConsumeOptions(topic, start, partition, limit, wait_ms, follow)
     if group is None:
         if member is not None or lease is not None or ack:
             raise UsageRefused("--member, --lease and --ack are about a group: add --group GROUP.")
-        _read(call, reading)
+        _read(call, options)
         return
     if follow and not ack:
         raise UsageRefused(
             "--follow with --group needs --ack: what is not acknowledged comes again, and again."
         )
-    _take(call, reading, Membership(group, member, lease_ms, ack))
+    _take(call, options, Membership(group, member, lease_ms, ack))
 
 
-class Lines:
-    """Prints messages, each as one line, at once."""
+class MessagePrinter:
+    """Prints messages, each as one line, and flushes."""
 
     def __init__(self, call: Invocation, *, with_leases: bool = False) -> None:
         self._call = call
@@ -181,70 +178,70 @@ class Lines:
 
             self._out.print(Text.assemble(*parts), soft_wrap=True)
         else:
-            # Styles go nowhere here, and Rich takes longer over a line than the server does.
+            # Styles are not shown here, and Rich is slower than the server.
             sys.stdout.write("".join(text for text, _ in parts) + "\n")
             sys.stdout.flush()
 
 
-def _read(call: Invocation, reading: Reading) -> None:
-    """Print messages from a place on; nothing is remembered."""
-    lines = Lines(call)
+def _read(call: Invocation, options: ConsumeOptions) -> None:
+    """Print messages from an offset on; no position is stored."""
+    printer = MessagePrinter(call)
     shown = 0
     with call.client() as client:
-        if reading.partition is None and reading.start.isdecimal():
-            check_one_partition(client, reading.topic, "--from", reading.start)
-        for messages in pages(client, reading, Patience(call, follow=reading.follow)):
+        if options.partition is None and options.start.isdecimal():
+            check_one_partition(client, options.topic, "--from", options.start)
+        for messages in pages(client, options, RetryLoop(call, follow=options.follow)):
             shown += len(messages)
             for message in messages:
-                lines.show(message)
+                printer.show(message)
     if not shown and not call.as_json:
-        typer.echo(f"No messages in {reading.topic} from {reading.start} on.", err=True)
+        typer.echo(f"No messages in {options.topic} from {options.start} on.", err=True)
 
 
-def _take(call: Invocation, reading: Reading, membership: Membership) -> None:
-    """Print messages that the group gives; acknowledge them if so asked, give back what was not printed."""
-    lines = Lines(call, with_leases=not membership.ack)
+def _take(call: Invocation, options: ConsumeOptions, membership: Membership) -> None:
+    """Print messages that the group leases; with --ack acknowledge them; release what was not printed."""
+    printer = MessagePrinter(call, with_leases=not membership.ack)
     shown = 0
-    with call.client() as client, HeldInterrupts() as stop:
-        if reading.partition is None and reading.start.isdecimal():
-            check_one_partition(client, reading.topic, "--from", reading.start)
-        patience = Patience(call, follow=reading.follow, stop=stop)
-        for messages in taken_pages(call, client, reading, membership, patience):
+    with call.client() as client, DeferredInterrupt() as stop:
+        if options.partition is None and options.start.isdecimal():
+            check_one_partition(client, options.topic, "--from", options.start)
+        loop = RetryLoop(call, follow=options.follow, stop=stop)
+        for messages in group_pages(call, client, options, membership, loop):
             leases = [message["lease"] for message in messages]
             printed = 0
             try:
                 for message in messages:
-                    if stop.asked:
+                    if stop.is_set:
                         break
-                    lines.show(message)
+                    printer.show(message)
                     printed += 1
             finally:
                 if leases[printed:]:
-                    give_back(client.topic(reading.topic), membership, leases[printed:])
+                    release(client.topic(options.topic), membership, leases[printed:])
                 if membership.ack and printed:
-                    settle(client, reading, membership, leases[:printed], patience)
+                    settle(client, options, membership, leases[:printed], loop)
             shown += printed
         if shown and not membership.ack and not call.as_json:
-            typer.echo(f"Nothing was acknowledged; {_again(client, reading, membership, shown)}", err=True)
+            typer.echo(f"Nothing was acknowledged; {_again(client, options, membership, shown)}", err=True)
     if not shown and not call.as_json:
-        typer.echo(f"Nothing to give to {membership.group} from {reading.topic} now.", err=True)
+        typer.echo(f"Nothing to give to {membership.group} from {options.topic} now.", err=True)
 
 
-def _again(client: Client, reading: Reading, membership: Membership, count: int) -> str:
-    """Return when messages come again that are not acknowledged."""
+def _again(client: Client, options: ConsumeOptions, membership: Membership, count: int) -> str:
+    """Return the text about when unacknowledged messages are delivered again."""
     if membership.lease_ms is not None:
         from tidegate.model.durations import Duration
 
         when = f"in {Duration(membership.lease_ms * 1000)}"
     else:
-        # How long a lease is unless one says, the server knows; by its clock, whatever ours shows.
-        answer = client.topic(reading.topic).extend(membership.group, member=membership.member)
+        # The server knows the default lease, and its end by its own clock.
+        answer = client.topic(options.topic).extend(membership.group, member=membership.member)
         when = f"at {time_text(answer['expiresAt'])}"
     return f"{'it comes' if count == 1 else 'they come'} again {when}. --ack acknowledges."
 
 
 def _message_parts(message: Mapping[str, Any], *, with_lease: bool) -> list[tuple[str, str]]:
-    """Return what is written on the line of a message: texts and their styles."""
+    """Return the texts on the line of a message, each with its style."""
     place = f"{message['partition']}:{message['offset']}"
     routed = f"{message['op']} {message['source']}  " if message["source"] is not None else ""
     deliveries = message.get("deliveries") or 1
@@ -260,7 +257,7 @@ def _message_parts(message: Mapping[str, Any], *, with_lease: bool) -> list[tupl
 
 
 def _dropped_text(firsts: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many duplicates were dropped, and where the messages are that came first."""
+    """Return the number of dropped duplicates, and the offsets of the first messages."""
     if not firsts:
         return ""
     places = list(dict.fromkeys((one["partition"], one["offset"]) for one in firsts))
@@ -288,7 +285,7 @@ def _payload_batches(payloads: Sequence[str]) -> Iterator[list[Any]]:
             published = f"Published: {plural(count, 'message')}, up to line {lines[-1][0]}; nothing after it."
 
 
-# What one read of stdin takes at most. A slow writer is read line by line, a fast one in large requests.
+# Most bytes of one read of stdin. A slow writer is read line by line, a fast one in large requests.
 READ_BYTES = 256 * 1024
 # Most lines in one request, well below the default of server.messages_max.
 LINES_PER_REQUEST_MAX = 10_000
@@ -296,7 +293,7 @@ STDIN = 0
 
 
 def parse_payload(text: str | bytes, place: str, published: str = "Nothing was published.") -> Any:
-    """Read one payload as JSON, or say where it is, what is wrong with it and what was published before."""
+    """Return one payload as JSON; else raise, with its place and what was published before."""
     try:
         return json.loads(text)
     except (json.JSONDecodeError, UnicodeDecodeError) as problem:
@@ -325,14 +322,14 @@ def read_batches(read: Callable[[int], bytes]) -> Iterator[list[tuple[int, bytes
 
 
 def read_stdin(size: int) -> bytes:
-    """Read what stdin has, at most `size` bytes."""
+    """Return what stdin has, at most `size` bytes."""
     return os.read(STDIN, size)
 
 
 def messages_of(
     payloads: Sequence[Any], key: str | None, partition: int | None, dedup_keys: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Build the messages of a publish request; there are as many dedup keys as payloads, or none."""
+    """Return the messages of a publish request; there are as many dedup keys as payloads, or none."""
     message: dict[str, Any] = {}
     if key is not None:
         message["key"] = key

@@ -1,4 +1,4 @@
-"""`tidegate topic redrive`: dead letters of a topic are sent to it again, each once."""
+"""`tidegate topic redrive`: publish the dead letters of a topic to it again, each once."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidegate.cli.commands.topic.arguments import TopicArgument
-from tidegate.cli.commands.topic.consume_loop import GROUP_PAGE_MESSAGES, Membership, Page, give_back
+from tidegate.cli.commands.topic.consume_loop import GROUP_PAGE_MESSAGES, Membership, Page, release
 from tidegate.cli.hints import DEAD_SUFFIX
 from tidegate.cli.invocation import Invocation, command, confirm
 from tidegate.cli.output.format import plural
-from tidegate.cli.supervision.child import HeldInterrupts
+from tidegate.cli.supervision.child import DeferredInterrupt
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
     from tidegate.sdk.client import Client, TopicClient
 
 GROUP = "redrive"
-# Longer than a page takes, also on a slow disk: a letter that comes again is sent once all the same.
+# Longer than a page takes, also on a slow disk. A letter that is redelivered is sent once all the same.
 LEASE_MS = 120_000
 MEMBERSHIP = Membership(GROUP, None, LEASE_MS, ack=True)
 OP = "DEAD"
-# What the server writes before the reason of a letter whose message was damaged in the log.
+# The beginning of the reason of a letter whose message was damaged in the log.
 UNREAD = "the message could not be read"
 
 
@@ -45,13 +45,13 @@ def redrive(
     if not yes:
         call.need_someone_to_ask(f"whether letters of {dead} may be sent again: add --yes to send them.")
     with call.client() as client:
-        made = str(client.topics.show(topic)["createdAt"])
+        created_at = str(client.topics.show(topic)["createdAt"])
         # Not more than there are now: one that fails again meanwhile would be sent for ever.
-        there = int(client.topics.show(dead)["messages"])
-        most = there if limit is None else min(limit, there)
+        count = int(client.topics.show(dead)["messages"])
+        most = count if limit is None else min(limit, count)
         if not yes:
             confirm(f"Send up to {plural(most, 'letter')} of {dead} to {topic} again?", "Nothing was sent.")
-        work = _Redrive(client, topic, made)
+        work = _Redrive(client, topic, created_at)
         try:
             work.run(most)
         except (KeyboardInterrupt, TidegateError):
@@ -62,9 +62,9 @@ def redrive(
     def sentence() -> str:
         if not sent and not left_out:
             return f"Nothing to send: every letter of {dead} was sent again before."
-        said = f"Sent {plural(sent, 'letter')} to {topic} again; {dead} keeps them as well."
+        text = f"Sent {plural(sent, 'letter')} to {topic} again; {dead} keeps them as well."
         return (
-            f"{said} Left out: {plural(left_out, 'letter')} without a message to send." if left_out else said
+            f"{text} Left out: {plural(left_out, 'letter')} without a message to send." if left_out else text
         )
 
     call.answer({"sent": sent, "leftOut": left_out}, sentence)
@@ -72,32 +72,32 @@ def redrive(
 
 @dataclass(slots=True)
 class _Redrive:
-    """Takes letters as a group, so that each is taken once; `made` is when the topic was made."""
+    """Fetches letters as a group, so that each is fetched once."""
 
     client: Client
     topic: str
-    made: str
+    created_at: str  # of the topic
     sent: int = 0
     left_out: int = 0
 
     def run(self, most: int) -> None:
-        """Send up to so many letters; counts those that were sent, and those that had nothing to send."""
+        """Send up to so many letters; count those that were sent, and those without a message."""
         letters = self.client.topic(f"{self.topic}{DEAD_SUFFIX}")
-        with HeldInterrupts() as stop:
-            while not stop.asked and (left := most - self.sent - self.left_out) > 0:
+        with DeferredInterrupt() as stop:
+            while not stop.is_set and (left := most - self.sent - self.left_out) > 0:
                 page = min(GROUP_PAGE_MESSAGES, left)
                 messages = letters.consume(limit=page, group=GROUP, lease_ms=LEASE_MS)["messages"]
                 if not messages:
                     return
                 self._send_all(letters, messages, stop)
 
-    def _send_all(self, letters: TopicClient, messages: Page, stop: HeldInterrupts) -> None:
-        """Send letters and acknowledge them; give back those that were not begun."""
+    def _send_all(self, letters: TopicClient, messages: Page, stop: DeferredInterrupt) -> None:
+        """Send letters and acknowledge them; release those that were not begun."""
         leases = [str(message["lease"]) for message in messages]
         done = 0
         try:
             for message in messages:
-                if stop.asked:
+                if stop.is_set:
                     break
                 if is_letter(message):
                     self._send(message)
@@ -107,27 +107,27 @@ class _Redrive:
                 done += 1
         finally:
             if leases[done:]:
-                give_back(letters, MEMBERSHIP, leases[done:])
+                release(letters, MEMBERSHIP, leases[done:])
             if done:
                 letters.ack(GROUP, leases=leases[:done])
 
     def _send(self, letter: Mapping[str, Any]) -> None:
-        """Publish what a letter holds; a key lets the server know a letter that it has already."""
+        """Publish the message of a letter, with an idempotency key: a repeat is published once."""
         from tidegate.sdk.requests import API, Request, encoded, quoted
 
         outgoing = {"payload": letter["payload"]["payload"], "key": letter["key"]}
-        parts = (self.topic, self.made, str(letter["messageId"]))
+        parts = (self.topic, self.created_at, str(letter["messageId"]))
         digest = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
         path = f"{API}/topics/{quoted(self.topic)}/publish"
         request = Request("POST", path, encoded({"messages": [outgoing]}), key=f"redrive-{digest}")
-        # Topic.publish numbers messages of a producer, and remembers each producer for good; a key is
-        # forgotten in time.
+        # Topic.publish numbers the messages of a producer, and the server keeps each producer for good; a key
+        # expires.
         self.client._transport.call(request)
 
 
 def is_letter(message: Mapping[str, Any]) -> bool:
-    """Return whether a message of a topic of dead letters is one, with something to send again."""
+    """True if a message in a topic of dead letters is a letter with a message to send again."""
     payload = message["payload"]
     if message["op"] != OP or not isinstance(payload, dict) or "payload" not in payload:
-        return False  # someone else put it there
+        return False  # someone else published it there
     return payload["payload"] is not None or not str(payload.get("reason", "")).startswith(UNREAD)

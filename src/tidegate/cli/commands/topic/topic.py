@@ -1,4 +1,4 @@
-"""`tidegate topic`: list, show, create, change, clear, delete; messages and groups are in modules beside."""
+"""`tidegate topic`: list, show, create, change, clear, delete."""
 
 from __future__ import annotations
 
@@ -98,16 +98,16 @@ def create_topic(
                 raise
             existed = True
         made = client.topics.show(topic)
-    wanted: dict[str, int | None] = {} if partitions is None else {"partitions": partitions}
-    wanted |= {} if retention is None else {"retentionSeconds": seconds}
-    wanted |= {} if max_bytes is None else {"retentionMaxBytes": size_bytes}
-    wanted |= {} if dedup is None else {"dedupSeconds": dedup_seconds}
-    notice = _difference(made, wanted) if existed else ""
+    options: dict[str, int | None] = {} if partitions is None else {"partitions": partitions}
+    options |= {} if retention is None else {"retentionSeconds": seconds}
+    options |= {} if max_bytes is None else {"retentionMaxBytes": size_bytes}
+    options |= {} if dedup is None else {"dedupSeconds": dedup_seconds}
+    notice = _difference(made, options) if existed else ""
 
     def sentence() -> str:
         there = f"Topic {topic} is there{' already' if existed else ''}"
-        said = f"{there}, with {plural(len(made['partitions']), 'partition')}. {_kept_text(made)}"
-        return f"{said}\n{notice}" if notice else said
+        text = f"{there}, with {plural(len(made['partitions']), 'partition')}. {_retention_text(made)}"
+        return f"{text}\n{notice}" if notice else text
 
     call.answer({**made, "notice": notice} if notice else made, sentence)
 
@@ -178,7 +178,7 @@ topic_groups.register(app)
 
 
 def topics_table(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw topics for people."""
+    """Return a table of topics."""
     from tidegate.cli.output.tables import Listing
 
     if not topics:
@@ -195,14 +195,14 @@ def topics_table(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
 def topic_table(
     topic: Mapping[str, Any], groups: Sequence[Mapping[str, Any]] = (), dead: int | None = None
 ) -> RenderableType:
-    """Draw a topic for people: its partitions, where its messages come from, who reads them, what failed."""
+    """Return a topic for people: its partitions, its sources, its groups, and its dead letters."""
     from rich.console import Group
     from rich.text import Text
 
     from tidegate.cli.output.tables import Listing
 
     size = f"{plural(topic['messages'], 'message')}, {bytes_text(topic['bytes'])}"
-    title = Text(f"{topic['name']}: {size}. {_kept_text(topic)}{_dropped_text(topic)}")
+    title = Text(f"{topic['name']}: {size}. {_retention_text(topic)}{_dropped_text(topic)}")
     rows = [
         (str(p["partition"]), str(p["start"]), str(p["end"]), bytes_text(p["bytes"]))
         for p in topic["partitions"]
@@ -220,7 +220,7 @@ def topic_table(
 
 
 def sources_table(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
-    """Draw the tables whose changes are sent to a topic."""
+    """Return a table of the tables whose changes go to a topic."""
     from tidegate.cli.output.tables import Listing
 
     rows = [
@@ -237,8 +237,8 @@ def sources_table(sources: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Listing(headings, rows, whole=(0, 1, 2), spare=(3,))
 
 
-def _kept_text(topic: Mapping[str, Any]) -> str:
-    """Return in a sentence what retention leaves."""
+def _retention_text(topic: Mapping[str, Any]) -> str:
+    """Return sentences about the retention of messages and dedup keys."""
     seconds, size_bytes = topic["retentionSeconds"], topic["retentionMaxBytes"]
     dedup_seconds = topic.get("dedupSeconds")
     once = f" Dedup keys are kept for {seconds_text(dedup_seconds)}." if dedup_seconds else ""
@@ -250,13 +250,13 @@ def _kept_text(topic: Mapping[str, Any]) -> str:
 
 
 def _dropped_text(topic: Mapping[str, Any]) -> str:
-    """Return how many duplicates were dropped; nothing where none was."""
+    """Return a sentence about dropped duplicates; "" where none was dropped."""
     count = topic.get("duplicates")
     return f" {plural(count, 'duplicate')} dropped since the server started." if count else ""
 
 
-def _difference(topic: Mapping[str, Any], wanted: Mapping[str, int | None]) -> str:
-    """Return what of a topic that was there already is not as it was asked for; nothing where all is."""
+def _difference(topic: Mapping[str, Any], options: Mapping[str, int | None]) -> str:
+    """Return what of an existing topic differs from the options; "" where nothing does."""
     found = {**topic, "partitions": len(topic["partitions"])}
     words = {
         "partitions": ("partitions", count_text),
@@ -264,12 +264,12 @@ def _difference(topic: Mapping[str, Any], wanted: Mapping[str, int | None]) -> s
         "retentionMaxBytes": ("max-bytes", lambda value: _limit_text(value, bytes_text)),
         "dedupSeconds": ("dedup", lambda value: _limit_text(value, seconds_text)),
     }
-    told = []
-    for field, value in wanted.items():
+    differences = []
+    for field, value in options.items():
         if found[field] != value:
             word, text = words[field]
-            told.append(f"{word} {text(found[field])} instead of {text(value)}")
-    return f"It has {', '.join(told)}. 'tidegate topic change' changes that." if told else ""
+            differences.append(f"{word} {text(found[field])} instead of {text(value)}")
+    return f"It has {', '.join(differences)}. 'tidegate topic change' changes that." if differences else ""
 
 
 def _limit_text(value: float | None, text: Callable[[float | None], str]) -> str:
@@ -279,4 +279,4 @@ def _limit_text(value: float | None, text: Callable[[float | None], str]) -> str
 def _changed_text(changed: Mapping[str, Any]) -> str:
     count = plural(len(changed["partitions"]), "partition")
     notice = f"\n{changed['notice']}" if changed.get("notice") else ""
-    return f"Topic {changed['name']} has {count}. {_kept_text(changed)}{notice}"
+    return f"Topic {changed['name']} has {count}. {_retention_text(changed)}{notice}"

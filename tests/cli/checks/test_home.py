@@ -9,11 +9,11 @@ from tidegate.cli.checks.home import (
     check_address,
     check_backups,
     check_home,
-    check_kept,
     check_log,
     check_rights,
     check_settings,
     check_token,
+    check_upgrade_copies,
 )
 from tidegate.storage.home.home import Home
 
@@ -24,7 +24,12 @@ def made(home: Path) -> Path:
 
 
 def test_a_whole_home_is_fine(made: Path) -> None:
-    for found in (check_home(made), check_rights(made, os.getuid()), check_token(made), check_kept(made)):
+    for found in (
+        check_home(made),
+        check_rights(made, os.getuid()),
+        check_token(made),
+        check_upgrade_copies(made),
+    ):
         assert (found.state, found.fix) == ("ok", ""), found
 
 
@@ -147,10 +152,10 @@ def test_kept_copies_are_counted_by_what_nothing_else_shares(made: Path) -> None
     (copy / "own").write_bytes(b"x" * 5000)
     (copy / "shared").write_bytes(b"x" * 90_000)
     os.link(copy / "shared", made / "engine" / "shared")
-    found = check_kept(made)
+    found = check_upgrade_copies(made)
     assert (found.state, "5.0 KB" in found.found, copy.name in found.found) == ("ok", True, True)
     (made / "kept" / "layout-1-x.partial").mkdir()
-    assert check_kept(made).state == "warn"
+    assert check_upgrade_copies(made).state == "warn"
 
 
 def test_a_frozen_copy_is_left_behind_only_where_no_server_packs_it(made: Path) -> None:
@@ -164,7 +169,7 @@ def test_a_frozen_copy_is_left_behind_only_where_no_server_packs_it(made: Path) 
 
 RUNS = """2026-01-31T08:00:00.000Z INFO tidegate.server.serve: serving /h at http://127.0.0.1:8787
 2026-01-31T08:00:01.000Z ERROR tidegate.server.http.app: GET /x failed
-2026-01-31T09:00:00.000Z INFO tidegate.server.serve: serving /h at http://127.0.0.1:8787
+2026-01-31T09:00:00.000Z INFO tidegate.server.serve: serving home=/h url=http://127.0.0.1:8787
 2026-01-31T09:00:01.000Z INFO tidegate.server.serve: no ERROR here
 """
 
