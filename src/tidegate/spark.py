@@ -1,11 +1,11 @@
-"""The public door for Spark: what a pipeline file, or any PySpark job, imports as `tide`.
+"""The public interface for Spark: what a pipeline file, or any PySpark job, imports as `tide`.
 
 `process` runs a `KeyedOperator` with state over a DataFrame, with or without a Tidegate server; `deduplicate`
 drops rows whose key was seen before, by columns or by their `content_hash`. States are `ValueState`,
-`ListState`, `MapState`, `ReducingState`, `AggregatingState` and `OperatorListState`; `starting_offsets` says
-where the source of a savepoint stood. `pipeline` marks the function of a pipeline file, `Context` is what
-that function is given, `to_topic` writes micro-batches into a topic, and `register` adds `tidegate.topic` to
-a Spark session that is not ours.
+`ListState`, `MapState`, `ReducingState`, `AggregatingState` and `OperatorListState`; `starting_offsets`
+returns the source offsets of a savepoint. `pipeline` marks the function of a pipeline file, `Context` is that
+function's argument, `to_topic` writes micro-batches into a topic, and `register` adds `tidegate.topic` to any
+Spark session.
 """
 
 from __future__ import annotations
@@ -71,20 +71,20 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("tidegate.topic")` known to a session; one that knows it already stays as it is."""
+    """Register `format("tidegate.topic")` in a session, once."""
     from tidegate.pipeline.topic.source import register_source
 
     register_source(spark)
 
 
 def to_topic(topic: str, *, name: str = "", **options: Any) -> Callable[[DataFrame, int], None]:
-    """Return what `foreachBatch` takes to write each micro-batch into a topic exactly once.
+    """Return a function for `foreachBatch` that writes each micro-batch into a topic exactly once.
 
     The options are those of the sink. A query that writes into one topic in two places gives each a `name`.
     """
     from tidegate.pipeline.topic.options import parse_sink_options
     from tidegate.pipeline.topic.sink import BatchSink
 
-    given = {"topic": topic, **{option: str(value) for option, value in options.items()}}
-    parse_sink_options(given, streaming=True)
-    return BatchSink(given, name)
+    texts = {"topic": topic, **{option: str(value) for option, value in options.items()}}
+    parse_sink_options(texts, streaming=True)
+    return BatchSink(texts, name)

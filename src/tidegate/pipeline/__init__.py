@@ -1,1 +1,1 @@
-"""Streaming on Spark: takes messages from topics over HTTP, gives Delta tables, keeps nothing of its own."""
+"""Pipelines on Spark: takes messages over HTTP, gives Delta tables and messages, keeps no state."""

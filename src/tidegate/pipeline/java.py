@@ -1,7 +1,7 @@
-"""Java: finds the one that Spark runs on.
+"""The Java that Spark runs on.
 
-Takes the environment and the machine as they are; gives the home folder of a Java that is new enough, or says
-what was looked at and why none of it will do. `python -m tidegate.pipeline.java` prints the answer.
+It is looked for in the environment and on the machine; where none is new enough, the error names each one
+that was found. `python -m tidegate.pipeline.java` prints the result.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JAVA_VERSION_MIN = 17
 """Spark 4 runs on Java 17 and newer."""
 
 ANSWER_SECONDS_MAX = 30.0
-"""A Java that does not tell its version within this time is broken; a cold disk needs a second or two."""
+"""A Java that does not print its version within this time is broken; a cold disk needs a second or two."""
 
 SYSTEM_JAVAS = Path("/usr/lib/jvm")
 """Where Debian and its relatives put every Java."""
@@ -44,7 +44,7 @@ def find_java(environ: Mapping[str, str] | None = None, installed: Path = SYSTEM
     """Return a Java of version 17 or newer, or raise JavaMissing with what was looked at.
 
     JAVA_HOME comes first, then PATH, then the folder of installed ones, the oldest that is new enough first:
-    that is the one Spark has been tested with longest. Each look starts a Java, about 0.1 s.
+    that is the one Spark has been tested with longest. Each check starts a Java, about 0.1 s.
     """
     environ = os.environ if environ is None else environ
     refused: list[str] = []
@@ -64,7 +64,7 @@ def find_java(environ: Mapping[str, str] | None = None, installed: Path = SYSTEM
 
 
 def _named(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """Yield the commands that the environment names, each with the words for where it came from."""
+    """Yield the commands that the environment names, each with its origin in words."""
     home = environ.get("JAVA_HOME", "")
     if home:
         yield f"JAVA_HOME ({home})", Path(home) / "bin" / "java"
@@ -74,7 +74,7 @@ def _named(environ: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _probe(command: Path) -> JavaHome | str:
-    """Start a Java and give its home and version, or why it did not tell."""
+    """Start a Java and return its home and version, or why there is none."""
     try:
         answer = subprocess.run(
             [str(command), "-XshowSettings:properties", "-version"],
@@ -92,7 +92,7 @@ def _probe(command: Path) -> JavaHome | str:
 
 
 def parse_settings(text: str) -> JavaHome | None:
-    """Read home and version from what `java -XshowSettings:properties -version` prints, or give None.
+    """Return home and version in the output of `java -XshowSettings:properties -version`, or None.
 
     Versions up to 8 count as 1.8, later ones as 17.0.15 or 25-ea.
     """

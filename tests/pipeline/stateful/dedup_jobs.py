@@ -14,12 +14,12 @@ import pyarrow as pa
 from pyspark import cloudpickle
 
 from tests.pipeline.stateful.keyed_jobs import is_first
-from tidegate.checkpoint.commit import Opened
+from tidegate.checkpoint.commit import OpenBatch
 from tidegate.checkpoint.crash_points import ONCE_VARIABLE, POINT_VARIABLE
-from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyColumn
 from tidegate.checkpoint.keys.spark_hash import groups_of_hashes
 from tidegate.checkpoint.settings import StateSettings
-from tidegate.dedup.identity import Identity, digest_columns
+from tidegate.dedup.identity import DedupIdentity, digest_columns
 from tidegate.dedup.settings import SegmentRule, SegmentSettings
 from tidegate.dedup.store.store import SegmentStoreFactory
 from tidegate.model.clock import SystemClock
@@ -28,7 +28,7 @@ from tidegate.pipeline.stateful.dedup_task import DedupTask, RowOutcomes
 from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask, current_task
 from tidegate.pipeline.stateful.spill_buffer import SpillBuffer
 from tidegate.pipeline.stateful.task_context import StatefulTaskContext
-from tidegate.state.schema.schema import Wanted
+from tidegate.state.schema.schema import SchemaRequest
 
 # Spark's Python workers may be started in any folder: what stands here travels to them by value.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -103,10 +103,10 @@ class Overtaken(DedupTask):
 
     before: Callable[[], None] | None = None
 
-    def _published(self, planned: PlannedBatch, opened: Opened, spool: SpillBuffer) -> RowOutcomes:
+    def _run_batch(self, planned: PlannedBatch, batch: OpenBatch, buffer: SpillBuffer) -> RowOutcomes:
         if self.before is not None:
             self.before()
-        return DedupTask._published(self, planned, opened, spool)
+        return DedupTask._run_batch(self, planned, batch, buffer)
 
 
 def failing_once(mark: str) -> Any:
@@ -145,7 +145,7 @@ class Bench:
         """Return the task of a batch."""
         rule = self._rule
         segments = SegmentSettings(store="d", retention_us=rule.retention_us, interval_us=rule.interval_us)
-        seat = StatefulTaskContext(
+        context = StatefulTaskContext(
             operator="d",
             parallelism=parallelism,
             max_parallelism=MAX_PARALLELISM,
@@ -155,8 +155,8 @@ class Bench:
             checkpoint=str(self._folder / "checkpoint"),
             planned=PlannedBatch(number, f"plan {number}", None, 0),
         )
-        wanted = Wanted("d", KeyType((KeyColumn("digest", "binary"),)), MAX_PARALLELISM, ())
-        identity = Identity(
+        wanted = SchemaRequest("d", KeyType((StateKeyColumn("digest", "binary"),)), MAX_PARALLELISM, ())
+        identity = DedupIdentity(
             rule.retention_us,
             rule.interval_us,
             exact_keys=False,
@@ -165,7 +165,7 @@ class Bench:
         )
         layout = RowLayout("d", 3, 2, "at")
         first_time = pa.timestamp("us", tz="UTC")
-        made = Overtaken(seat, wanted, identity, rule, layout, first_time)
+        made = Overtaken(context, wanted, identity, rule, layout, first_time)
         before, self._before = self._before, None
         return replace(made, before=before, **self._task)
 
@@ -178,7 +178,7 @@ class Bench:
         for partition in range(parallelism):
             self._attempts += 1
             at = SparkTask(partition, f"app/{self._mark}/{self._attempts}", None, None)
-            for batch in task._given(
+            for batch in task._output_rows(
                 at, iter(self._rows(rows, parallelism, partition, pieces)), SystemClock()
             ):
                 out += map(_plain, batch.to_pylist())

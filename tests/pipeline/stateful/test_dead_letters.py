@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.pipeline.stateful.keyed_jobs import Faulty
 from tidegate.checkpoint.backends.heap import HeapFactory
 from tidegate.checkpoint.epochs import NONE_SEEN
-from tidegate.checkpoint.keys.codec import KeyCodec, KeyType
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyCodec
 from tidegate.checkpoint.keys.layout import instance_of
 from tidegate.checkpoint.settings import StateSettings
 from tidegate.errors import CheckpointUnusable
@@ -22,9 +22,10 @@ from tidegate.model.clock import SystemClock
 from tidegate.pipeline.stateful.dead_letters import DEAD_LETTER_SCHEMA, write_dead_letters
 from tidegate.pipeline.stateful.keyed_task import KeyedTask
 from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask
-from tidegate.state.operator_plan import checked
+from tidegate.pipeline.stateful.task_context import StatefulTaskContext
+from tidegate.state.operator_plan import plan_operator
 from tidegate.state.runtime.chunks import GROUP_COLUMN
-from tidegate.state.schema.schema import Wanted
+from tidegate.state.schema.schema import SchemaRequest
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 MAX_PARALLELISM = 128
@@ -111,7 +112,7 @@ def rows_of(task: KeyedTask, partition: int) -> pa.RecordBatch:
     """Return the rows of an instance: of each user one, of whom the operator fails on one."""
     users = [f"user-{number}" for number in range(40)]
     key = pa.array(users)
-    groups = pa.array(KeyCodec(task.wanted.key).groups_of([key], MAX_PARALLELISM), pa.int32())
+    groups = pa.array(StateKeyCodec(task.schema_request.key).groups_of([key], MAX_PARALLELISM), pa.int32())
     rows = pa.RecordBatch.from_pydict(
         {
             "user": key,
@@ -121,7 +122,8 @@ def rows_of(task: KeyedTask, partition: int) -> pa.RecordBatch:
         }
     )
     mine = [
-        instance_of(group, task.parallelism, MAX_PARALLELISM) == partition for group in groups.to_pylist()
+        instance_of(group, task.context.parallelism, MAX_PARALLELISM) == partition
+        for group in groups.to_pylist()
     ]
     return rows.filter(pa.array(mine))
 
@@ -131,12 +133,16 @@ def totals(folder: Path, parallelism: int, seen: int) -> KeyedTask:
     key = KeyType.from_arrow(("user",), pa.schema([("user", pa.string())]), operator="totals")
     return KeyedTask(
         operator=operator,
-        wanted=Wanted("totals", key, MAX_PARALLELISM, checked(operator, "totals").specs),
-        parallelism=parallelism,
-        settings=StateSettings(backend=HeapFactory(), local_root=str(folder / "local"), keep_open=False),
-        checkpoint=str(folder / "checkpoint"),
-        seen_epoch=seen,
-        planned=PlannedBatch(0, "plan", None, 0),
+        schema_request=SchemaRequest("totals", key, MAX_PARALLELISM, plan_operator(operator, "totals").specs),
+        context=StatefulTaskContext(
+            operator="totals",
+            parallelism=parallelism,
+            max_parallelism=MAX_PARALLELISM,
+            settings=StateSettings(backend=HeapFactory(), local_root=str(folder / "local"), keep_open=False),
+            checkpoint=str(folder / "checkpoint"),
+            seen_epoch=seen,
+            planned=PlannedBatch(0, "plan", None, 0),
+        ),
         dead_letters=str(folder / "dead"),
     )
 
@@ -146,8 +152,8 @@ def test_tasks_that_outlive_their_run_write_none_of_a_batch_that_others_did_anew
     old, new = totals(tmp_path, 2, NONE_SEEN), totals(tmp_path, 3, 0)
 
     def run(task: KeyedTask, partition: int, rows: Iterator[pa.RecordBatch]) -> None:
-        attempt = f"app/{task.parallelism}/{partition}"
-        for _ in task._given(SparkTask(partition, attempt, None, None), rows, SystemClock()):
+        attempt = f"app/{task.context.parallelism}/{partition}"
+        for _ in task._output_rows(SparkTask(partition, attempt, None, None), rows, SystemClock()):
             pass
 
     def overtaken() -> Iterator[pa.RecordBatch]:

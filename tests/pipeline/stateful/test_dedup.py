@@ -64,10 +64,10 @@ def test_first_to_arrive_wins_over_restarts_and_another_parallelism(shop: Shop) 
     folders = {path.name for path in (shop.folder / "local").glob("*/d/e2/*/*/d.*")}
     assert folders == {"d.1800000", "d.2000000"}
     (state,) = describe(shop.checkpoint)
-    head = state.partitions[0].head
-    assert head is not None
+    commit = state.partitions[0].commit
+    assert commit is not None
     outcomes = [row[3] for row in expected[-1]]
-    assert {name: head.counts[name] for name in ("unique", "duplicate", "late")} == {
+    assert {name: commit.counts[name] for name in ("unique", "duplicate", "late")} == {
         name: outcomes.count(name) for name in ("unique", "duplicate", "late")
     }
 
@@ -176,7 +176,7 @@ def test_batch_job_that_failed_behind_is_run_again_under_its_name(spark: Any, tm
     assert amounts("monday") == list(range(20))
     # Published once, whoever asks.
     (state,) = describe(tmp_path)
-    assert [one.head and one.head.batch for one in state.partitions] == [0, 0]
+    assert [one.commit and one.commit.batch for one in state.partitions] == [0, 0]
     assert amounts("monday", partitions=3) == list(range(20))
     assert amounts("monday", partitions=3) == list(range(20))
     assert amounts("tuesday", partitions=3) == []
@@ -184,7 +184,7 @@ def test_batch_job_that_failed_behind_is_run_again_under_its_name(spark: Any, tm
     with pytest.raises(StateMismatch, match="run 'monday' is done, and another run was done after it"):
         job("monday", partitions=3)
     (state,) = describe(tmp_path)
-    assert [one.head and one.head.batch for one in state.partitions] == [1, 1, 1]
+    assert [one.commit and one.commit.batch for one in state.partitions] == [1, 1, 1]
 
 
 def test_other_rows_under_the_name_of_a_run_are_refused(spark: Any, tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ import pytest
 
 from tests.pipeline.stateful.dedup_jobs import Bench, Struck, expected_outcomes, failing_once, random_rows
 from tests.pipeline.stateful.keyed_jobs import Shop
-from tidegate.checkpoint.commit_record import read_head
+from tidegate.checkpoint.commit_record import read_commit_record
 from tidegate.checkpoint.local.pool import pool
 from tidegate.checkpoint.savepoints import savepoint
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.store import operator_store
 from tidegate.dedup.describe import describe as dedup_states
 from tidegate.dedup.sizing import ENTRY_BYTES
 from tidegate.errors import StateInvalid, StateMismatch
@@ -45,8 +45,8 @@ def test_batch_that_comes_again_gives_the_same_rows_whatever_their_order(tmp_pat
         assert bench.run(number, rows) == EXPECTED[number]
         shuffled = random.Random(number).sample(rows, len(rows))
         assert bench.run(number, shuffled, pieces=7) == EXPECTED[number]
-    head = read_head(operator_depot(str(tmp_path / "checkpoint"), "d"), 0, 0, 3)
-    other = read_head(operator_depot(str(tmp_path / "checkpoint"), "d"), 0, 1, 3)
+    head = read_commit_record(operator_store(str(tmp_path / "checkpoint"), "d"), 0, 0, 3)
+    other = read_commit_record(operator_store(str(tmp_path / "checkpoint"), "d"), 0, 1, 3)
     assert head is not None
     assert other is not None
     outcomes = [row[3] for rows in EXPECTED for row in rows]

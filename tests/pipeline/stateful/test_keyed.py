@@ -27,7 +27,7 @@ from tidegate.checkpoint.settings import StateSettings
 from tidegate.errors import CheckpointUnusable, NotFound, StateInvalid, StateMismatch
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline.stateful.keyed import keyed_rows, process
-from tidegate.pipeline.stateful.keyed_checks import KeyedOptions
+from tidegate.pipeline.stateful.keyed_options import KeyedOptions
 from tidegate.pipeline.worker.failures import full_reason
 
 pytestmark = pytest.mark.spark
@@ -357,7 +357,7 @@ def test_row_that_fails_is_told_with_the_place_in_the_operators_file_alone(spark
     assert first.startswith("Operator 'totals' failed on key a: RuntimeError: told to fail (")
     assert "keyed_jobs.py:" in first
     assert "dead_rows.py" not in first
-    assert second.startswith("Hint: Mend the operator or the row")
+    assert second.startswith("Hint: Fix the operator or the row")
 
 
 def test_run_in_foreach_batch_may_be_tried_again(shop: Shop, tmp_path: Path) -> None:

@@ -12,18 +12,19 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.pipeline.stateful.keyed_jobs import Shop, Totals
-from tidegate.checkpoint.epochs import NONE_SEEN, begin_anew
+from tidegate.checkpoint.epochs import NONE_SEEN, begin_epoch
 from tidegate.checkpoint.keys.codec import KeyType
 from tidegate.checkpoint.local.pool import pool
 from tidegate.checkpoint.settings import StateSettings
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.store import operator_store
 from tidegate.errors import StateInvalid, StateMismatch
 from tidegate.model.clock import SystemClock
 from tidegate.pipeline.stateful.keyed import process
 from tidegate.pipeline.stateful.keyed_task import KeyedTask
 from tidegate.pipeline.stateful.spark_log import PlannedBatch, SparkTask
-from tidegate.state.operator_plan import checked
-from tidegate.state.schema.schema import Wanted
+from tidegate.pipeline.stateful.task_context import StatefulTaskContext
+from tidegate.state.operator_plan import plan_operator
+from tidegate.state.schema.schema import SchemaRequest
 
 
 @pytest.fixture(autouse=True)
@@ -36,11 +37,15 @@ def keyed_task(folder: Path) -> KeyedTask:
     key = KeyType.from_arrow(("user",), pa.schema([("user", pa.string())]), operator="totals")
     return KeyedTask(
         operator=Totals(),
-        wanted=Wanted("totals", key, 128, checked(Totals(), "totals").specs),
-        parallelism=2,
-        settings=StateSettings(local_root=str(folder / "local")),
-        checkpoint=str(folder / "checkpoint"),
-        planned=PlannedBatch(0, "plan", None, 0),
+        schema_request=SchemaRequest("totals", key, 128, plan_operator(Totals(), "totals").specs),
+        context=StatefulTaskContext(
+            operator="totals",
+            parallelism=2,
+            max_parallelism=128,
+            settings=StateSettings(local_root=str(folder / "local")),
+            checkpoint=str(folder / "checkpoint"),
+            planned=PlannedBatch(0, "plan", None, 0),
+        ),
     )
 
 
@@ -49,7 +54,7 @@ def test_task_that_comes_twice_is_refused_also_where_another_one_did_the_batch(t
     task = keyed_task(tmp_path)
 
     def run(attempt: str, partition: int = 0) -> list[pa.RecordBatch]:
-        return list(task._given(SparkTask(partition, attempt, None, None), iter(()), SystemClock()))
+        return list(task._output_rows(SparkTask(partition, attempt, None, None), iter(()), SystemClock()))
 
     run("app/run/1")
     run("app/run/2")
@@ -63,24 +68,25 @@ def test_task_that_comes_twice_is_refused_also_where_another_one_did_the_batch(t
 
 def test_task_that_outlives_its_run_publishes_nothing_in_the_batch_done_anew(tmp_path: Path) -> None:
     """Spark gives up a run without waiting for its tasks: one of them comes when the next run has begun."""
-    old = replace(keyed_task(tmp_path), seen_epoch=NONE_SEEN)
-    depot = operator_depot(str(old.checkpoint), "totals")
+    first = keyed_task(tmp_path)
+    old = replace(first, context=replace(first.context, seen_epoch=NONE_SEEN))
+    store = operator_store(str(old.context.checkpoint), "totals")
 
     def run(task: KeyedTask, partition: int, attempt: str) -> list[pa.RecordBatch]:
-        return list(task._given(SparkTask(partition, attempt, None, None), iter(()), SystemClock()))
+        return list(task._output_rows(SparkTask(partition, attempt, None, None), iter(()), SystemClock()))
 
     run(old, 0, "app/old/1")
     with pytest.raises(StateInvalid, match="coalesce"):
         run(old, 0, "app/old/1")
-    new = replace(old, seen_epoch=begin_anew(depot, "totals", 0).number)
+    new = replace(old, context=replace(old.context, seen_epoch=begin_epoch(store, "totals", 0).number))
     # The first attempt has not been here before, the second has, and would mark the batch.
     for attempt in ("app/old/2", "app/old/1"):
         with pytest.raises((StateMismatch, StateInvalid), match=r"replaced|coalesce"):
             run(old, 0, attempt)
-    assert depot.names("e1") == ["epoch.json"]
+    assert store.names("e1") == ["epoch.json"]
     for partition in range(2):
         run(new, partition, f"app/new/{partition}")
-    assert depot.exists("e1/0/v0.head")
+    assert store.exists("e1/0/v0.head")
 
 
 def totals(shop: Shop, rows: Any = None) -> Any:

@@ -31,7 +31,7 @@ def test_rows_come_back_as_they_came(tmp_path: Path, bytes_max: int) -> None:
     for batch in BATCHES:
         spool.add(batch)
     assert (spool._file is not None) == (bytes_max < 1 << 20)
-    assert spool.rows == 50
+    assert spool.row_count == 50
     for _ in range(2):
         assert list(spool.batches()) == BATCHES
     rows = np.array([49, 0, 12, 11, 0], np.int64)
@@ -58,8 +58,8 @@ def test_marks_of_very_many_rows_lie_in_a_file(tmp_path: Path, monkeypatch: pyte
     spool = SpillBuffer(tmp_path)
     for batch in BATCHES:
         spool.add(batch)
-    monkeypatch.setattr(module, "MARK_BYTES_MAX", 100)
-    small, large = spool.new_marks(np.uint8), spool.new_marks(np.int64)
+    monkeypatch.setattr(module, "ROW_ARRAY_BYTES_MAX", 100)
+    small, large = spool.new_array(np.uint8), spool.new_array(np.int64)
     assert not isinstance(small, np.memmap)
     assert isinstance(large, np.memmap)
     assert large.tolist() == [0] * 50

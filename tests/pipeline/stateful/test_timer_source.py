@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tidegate.checkpoint.commit_record import Head, StoredFile, encode_head, head_name
+from tidegate.checkpoint.commit_record import (
+    CommitRecord,
+    StoredFile,
+    commit_record_name,
+    encode_commit_record,
+)
 from tidegate.checkpoint.epochs import resolve
-from tidegate.checkpoint.settings import Asked
-from tidegate.checkpoint.store import operator_depot
+from tidegate.checkpoint.settings import BatchRequest
+from tidegate.checkpoint.store import operator_store
 from tidegate.pipeline.stateful.timer_source import TickReader, TickSettings, has_ticks, parse_tick_options
 from tidegate.testing.clock import START_US, ManualClock
 
@@ -25,15 +30,16 @@ class Pipeline:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.depot = operator_depot(str(folder), "idle")
+        self.store = operator_store(str(folder), "idle")
 
     def commit(self, number: int, *partitions: dict[str, Any], watermark_ms: int = 0) -> None:
         """Write what a batch leaves behind: a head for each partition, and Spark's commit."""
         for partition, times in enumerate(partitions):
-            asked = Asked(str(self.folder), "idle", partition, 2, 128, number, "plan", "attempt")
-            epoch = resolve(self.depot, asked).epoch.number
-            self.depot.put_new(
-                head_name(epoch, partition, number), encode_head(head(partition, number, times))
+            asked = BatchRequest(str(self.folder), "idle", partition, 2, 128, number, "plan", "attempt")
+            epoch = resolve(self.store, asked).epoch.number
+            self.store.put_new(
+                commit_record_name(epoch, partition, number),
+                encode_commit_record(head(partition, number, times)),
             )
         (self.folder / "commits").mkdir(exist_ok=True)
         text = "v1\n" + json.dumps({"nextBatchWatermarkMs": watermark_ms})
@@ -44,12 +50,12 @@ class Pipeline:
         return TickReader(TickSettings(str(self.folder), "idle", lateness_ms, every_ms), clock), clock
 
 
-def head(partition: int, batch: int, times: dict[str, Any]) -> Head:
+def head(partition: int, batch: int, times: dict[str, Any]) -> CommitRecord:
     whole: dict[str, Any] = {
         "epoch": 0,
         "partition": partition,
         "batch": batch,
-        "head_id": "id",
+        "commit_id": "id",
         "plan_id": "plan",
         "attempt": "attempt",
         "changes": StoredFile("changes", 0, "", 0),
@@ -62,7 +68,7 @@ def head(partition: int, batch: int, times: dict[str, Any]) -> Head:
     }
     numbers = ("rows_in", "rows_out", "dead_rows", "batch_time_ms", "schema", "size_bytes", "entry_count")
     rest = dict.fromkeys((*numbers, "log_bytes", "published_at_ms", "took_ms"), 0)
-    return Head(**(whole | rest | times))
+    return CommitRecord(**(whole | rest | times))
 
 
 @pytest.fixture

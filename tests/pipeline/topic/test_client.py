@@ -11,7 +11,7 @@ import pytest
 
 from tidegate.errors import RequestInvalid, ServerNotRunning, TokenWrong
 from tidegate.pipeline.topic.client import ServerClient, ServerLocation
-from tidegate.storage.home.address import Found
+from tidegate.storage.home.address import ServerEndpoint
 from tidegate.storage.home.home import Home
 from tidegate.testing.server import running_server
 
@@ -25,12 +25,12 @@ def made(home: Path) -> Home:
 
 def test_address_comes_from_options_then_home_then_environment(made: Home, tmp_path: Path) -> None:
     away = {"TIDEGATE_URL": "http://there:1", "TIDEGATE_TOKEN": "env-token"}
-    assert ServerLocation("http://here:2", "mine").find(away) == Found("http://here:2", "mine")
-    assert ServerLocation(home=str(made.path)).find(away) == Found(
+    assert ServerLocation("http://here:2", "mine").find(away) == ServerEndpoint("http://here:2", "mine")
+    assert ServerLocation(home=str(made.path)).find(away) == ServerEndpoint(
         "http://127.0.0.1:1111", "token-of-the-home-folder"
     )
-    assert ServerLocation().find(away) == Found("http://there:1", "env-token")
-    assert ServerLocation().find({"TIDEGATE_HOME": str(made.path)}) == Found(
+    assert ServerLocation().find(away) == ServerEndpoint("http://there:1", "env-token")
+    assert ServerLocation().find({"TIDEGATE_HOME": str(made.path)}) == ServerEndpoint(
         "http://127.0.0.1:1111",
         "token-of-the-home-folder",
     )

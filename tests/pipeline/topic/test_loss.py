@@ -11,7 +11,7 @@ from tests.pipeline.topic.topics import TopicClient
 from tidegate.errors import OffsetOutOfRange
 from tidegate.pipeline.topic.offsets import OffsetRange
 from tidegate.pipeline.topic.options import parse_options
-from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
+from tidegate.pipeline.topic.range_reader import SOURCE_SCHEMA
 from tidegate.pipeline.topic.source import TopicReader, TopicStreamReader
 from tidegate.testing.server import running_server
 
@@ -27,7 +27,7 @@ def options_of(client: TopicClient, topic: str, **more: str) -> dict[str, str]:
 
 
 def stream_of(client: TopicClient, topic: str, **more: str) -> TopicStreamReader:
-    return TopicStreamReader(parse_options(options_of(client, topic, **more), MESSAGE_SCHEMA.names))
+    return TopicStreamReader(parse_options(options_of(client, topic, **more), SOURCE_SCHEMA.names))
 
 
 def numbers_read(stream: TopicStreamReader | TopicReader, ranges: list[OffsetRange]) -> list[int]:
@@ -84,11 +84,11 @@ def test_batch_query_over_lost_offsets(topics: TopicClient) -> None:
     topics.clear("loss.batch")
     topics.publish("loss.batch", range(5, 8))
     named = {"startingOffsets": '{"0": 2}'}
-    strict = TopicReader(parse_options(options_of(topics, "loss.batch", **named), MESSAGE_SCHEMA.names))
+    strict = TopicReader(parse_options(options_of(topics, "loss.batch", **named), SOURCE_SCHEMA.names))
     with pytest.raises(OffsetOutOfRange):
         numbers_read(strict, strict.partitions())
     options = options_of(topics, "loss.batch", failOnDataLoss="false", **named)
-    lenient = TopicReader(parse_options(options, MESSAGE_SCHEMA.names))
+    lenient = TopicReader(parse_options(options, SOURCE_SCHEMA.names))
     assert numbers_read(lenient, lenient.partitions()) == [5, 6, 7]
 
 

@@ -18,7 +18,7 @@ from tidegate.pipeline.topic.client import ServerLocation
 from tidegate.pipeline.topic.message_encoder import check_columns, message_batch, parts_of, stream_bytes
 from tidegate.pipeline.topic.options import SourceOptions
 from tidegate.pipeline.topic.payload_columns import JSON_MARK, PayloadColumns
-from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
+from tidegate.pipeline.topic.range_reader import SOURCE_SCHEMA
 
 UTC = datetime.UTC
 OWN = ("_partition", "_offset", "_op")
@@ -48,7 +48,7 @@ def messages(payloads: list[str], mode: str = "full") -> pa.RecordBatch:
         "payload": payloads,
         "user": [None] * count,
     }
-    return pa.RecordBatch.from_pydict(values, schema=MESSAGE_SCHEMA)
+    return pa.RecordBatch.from_pydict(values, schema=SOURCE_SCHEMA)
 
 
 EVERY_TYPE = [
@@ -87,7 +87,7 @@ def test_every_type_is_read_as_sql_shows_it_and_missing_fields_are_null() -> Non
         "inner": {"x y": "2026-02-01"},
         "not asked for": [1],
     }
-    shaped = columns_of(EVERY_TYPE).shape(messages([json.dumps(full), "{}", '{"any thing": "quoted"}']))
+    shaped = columns_of(EVERY_TYPE).decode(messages([json.dumps(full), "{}", '{"any thing": "quoted"}']))
     first, second, third = shaped.to_pylist(maps_as_pydicts="strict")
     assert json.loads(first.pop("any thing")) == {"a": [1, "x"]}
     assert first == {
@@ -115,7 +115,7 @@ def test_every_type_is_read_as_sql_shows_it_and_missing_fields_are_null() -> Non
 def test_text_column_takes_any_json_value_and_times_may_lack_a_zone() -> None:
     fields = [t.StructField("a", t.StringType()), t.StructField("at", t.TimestampType())]
     payloads = ['{"a": {"x": 1}, "at": "2026-01-31 12:00:00"}', '{"a": "plain"}', '{"a": null}', '{"a": 1.5}']
-    shaped = columns_of(fields).shape(messages(payloads))
+    shaped = columns_of(fields).decode(messages(payloads))
     assert shaped.column("a").to_pylist() == ['{"x": 1}', "plain", None, "1.5"]
     assert shaped.column("at")[0].as_py() == datetime.datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -130,7 +130,7 @@ def test_payload_that_does_not_fit_is_named_by_its_offset(bad: str) -> None:
     with pytest.raises(
         RequestInvalid, match=r"'app\.rows', partition 0, offset 102: the payload does not fit"
     ):
-        columns_of(fields).shape(messages(payloads))
+        columns_of(fields).decode(messages(payloads))
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -139,14 +139,14 @@ def test_payload_that_does_not_fit_is_null_where_the_query_wants_that(
 ) -> None:
     fields = [t.StructField("n", t.IntegerType())]
     with caplog.at_level(logging.WARNING):
-        shaped = columns_of(fields, "null").shape(messages(['{"n": 1}', bad, '{"n": 3}']))
+        shaped = columns_of(fields, "null").decode(messages(['{"n": 1}', bad, '{"n": 3}']))
     assert shaped.column("n").to_pylist() == [1, None, 3]
-    assert "partition 0, offset 101" in "\n".join(caplog.messages)
+    assert "partition=0 offset=101" in "\n".join(caplog.messages)
 
 
 def test_diffs_are_refused_as_columns() -> None:
     with pytest.raises(RequestInvalid, match="payload is a diff"):
-        columns_of(EVERY_TYPE).shape(messages(['{"key": {}, "changed": {}}'], "diff"))
+        columns_of(EVERY_TYPE).decode(messages(['{"key": {}, "changed": {}}'], "diff"))
 
 
 def rows(**columns: Any) -> pa.RecordBatch:

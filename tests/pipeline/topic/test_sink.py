@@ -20,9 +20,9 @@ from tidegate import spark as tide
 from tidegate.errors import RequestInvalid, TopicNotFound, TopicReplaced
 from tidegate.pipeline.topic import sink
 from tidegate.pipeline.topic.options import parse_options, parse_sink_options
-from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
+from tidegate.pipeline.topic.range_reader import SOURCE_SCHEMA
 from tidegate.pipeline.topic.sink import StoredParts, abort_parts, commit_parts, store_parts
-from tidegate.pipeline.topic.source import TopicDataSource, TopicReader
+from tidegate.pipeline.topic.source import TopicConnector, TopicReader
 from tidegate.testing.server import running_server
 
 QUERY = "8c18b11f-003b-426d-a6e3-25c55cc1f274"
@@ -185,7 +185,7 @@ def test_wrong_options_of_the_sink_are_refused(options: dict[str, str], streamin
     with pytest.raises(RequestInvalid, match=words):
         parse_sink_options(options, streaming=streaming)
     with pytest.raises(RequestInvalid, match="this query reads one"):
-        TopicDataSource({"topic": "a", "writer": "w", "batch": "1"}).reader(t.StructType())
+        TopicConnector({"topic": "a", "writer": "w", "batch": "1"}).reader(t.StructType())
 
 
 ELSEWHERE = """
@@ -227,7 +227,7 @@ def test_executors_on_another_host_need_only_an_address_and_a_token(
     task = ran_elsewhere(one_task, (options_of(topics, "sink.elsewhere"), [4, 5]), tmp_path)
     committed(topics, "sink.elsewhere", [task])
     options = options_of(topics, "sink.elsewhere", columns="payload")
-    reader = TopicReader(parse_options(options, MESSAGE_SCHEMA.names))
+    reader = TopicReader(parse_options(options, SOURCE_SCHEMA.names))
     (span,) = reader.partitions()
     assert ran_elsewhere(all_rows, (reader, span), tmp_path) == [
         {"payload": '{"n":4}'},
@@ -328,4 +328,4 @@ def test_batch_write_is_whole_and_reads_back_as_columns(spark: Any, topics: Topi
 def test_complete_mode_is_refused() -> None:
     schema = t.StructType([t.StructField("n", t.IntegerType())])
     with pytest.raises(RequestInvalid, match="complete mode writes everything again"):
-        TopicDataSource({"topic": "a"}).streamWriter(schema, overwrite=True)
+        TopicConnector({"topic": "a"}).streamWriter(schema, overwrite=True)

@@ -25,8 +25,8 @@ from tidegate.errors import (
 )
 from tidegate.pipeline.topic.offsets import SPLIT_MESSAGES_MIN, OffsetRange, split_ranges
 from tidegate.pipeline.topic.options import parse_options
-from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA, checked_next
-from tidegate.pipeline.topic.source import TopicDataSource, TopicReader, TopicStreamReader
+from tidegate.pipeline.topic.range_reader import SOURCE_SCHEMA, checked_next
+from tidegate.pipeline.topic.source import TopicConnector, TopicReader, TopicStreamReader
 from tidegate.testing.server import running_server
 
 COUNT = 50_000
@@ -52,7 +52,7 @@ def options_for(client: TopicClient, topic: str, **more: str) -> dict[str, str]:
 
 
 def reader_for(client: TopicClient, topic: str, **more: str) -> TopicReader:
-    return TopicReader(parse_options(options_for(client, topic, **more), MESSAGE_SCHEMA.names))
+    return TopicReader(parse_options(options_for(client, topic, **more), SOURCE_SCHEMA.names))
 
 
 def offsets_in(batches: list[pa.RecordBatch]) -> list[int]:
@@ -97,14 +97,14 @@ def test_reading_a_range_again_gives_the_same_rows(topics: TopicClient) -> None:
     first, second = (pa.Table.from_batches(list(reader.read(span))) for _ in range(2))
     assert first.equals(second)
     assert first.num_rows == 20_001 - 777
-    assert first.schema.equals(MESSAGE_SCHEMA)
+    assert first.schema.equals(SOURCE_SCHEMA)
 
 
 @pytest.mark.parametrize("cuts", [[500], [3_000, 200_000, 10], [1_000_000]])
 def test_read_goes_on_where_the_connection_broke(topics: TopicClient, cuts: list[int]) -> None:
     with cut_wire(topics.server.url, cuts) as url:
         options = options_for(topics, "app.one", url=url)
-        reader = TopicReader(parse_options(options, MESSAGE_SCHEMA.names))
+        reader = TopicReader(parse_options(options, SOURCE_SCHEMA.names))
         found = offsets_in(list(reader.read(OffsetRange(ONE, 0, 5, COUNT))))
     assert found == list(range(5, COUNT))
 
@@ -124,7 +124,7 @@ def test_rows_that_are_not_the_next_ones_are_an_error(offsets: list[int]) -> Non
 
 def test_absent_server_fails_after_the_patience_asked_for(tmp_path: Path) -> None:
     given_options = {"topic": "a", "url": "http://127.0.0.1:9", "token": "t", "retrySeconds": "0.2"}
-    reader = TopicReader(parse_options(given_options, MESSAGE_SCHEMA.names))
+    reader = TopicReader(parse_options(given_options, SOURCE_SCHEMA.names))
     with pytest.raises(ServerNotRunning):
         reader.partitions()
 
@@ -137,7 +137,7 @@ def test_unknown_topic_fails_at_once_with_the_servers_words(topics: TopicClient)
 
 def test_stream_offsets_are_limited_and_compare_as_text(topics: TopicClient) -> None:
     options = options_for(topics, "app.three", maxMessagesPerBatch="150")
-    stream = TopicStreamReader(parse_options(options, MESSAGE_SCHEMA.names))
+    stream = TopicStreamReader(parse_options(options, SOURCE_SCHEMA.names))
     start = stream.initialOffset()
     assert json.dumps(start) == '{"topic": 2, "0": 0, "1": 0, "2": 0}'
     end = stream.latestOffset(start, stream.getDefaultReadLimit())
@@ -158,7 +158,7 @@ def test_stream_offsets_are_limited_and_compare_as_text(topics: TopicClient) -> 
 )
 def test_starting_offsets(topics: TopicClient, starting: str, first: dict[str, int]) -> None:
     options = options_for(topics, "app.three", startingOffsets=starting)
-    assert TopicStreamReader(parse_options(options, MESSAGE_SCHEMA.names)).initialOffset() == {
+    assert TopicStreamReader(parse_options(options, SOURCE_SCHEMA.names)).initialOffset() == {
         "topic": THREE,
         **first,
     }
@@ -167,7 +167,7 @@ def test_starting_offsets(topics: TopicClient, starting: str, first: dict[str, i
 def test_a_topic_that_was_deleted_and_made_again_is_not_read_on(topics: TopicClient) -> None:
     topics.create("app.again")
     topics.publish("app.again", range(10))
-    stream = TopicStreamReader(parse_options(options_for(topics, "app.again"), MESSAGE_SCHEMA.names))
+    stream = TopicStreamReader(parse_options(options_for(topics, "app.again"), SOURCE_SCHEMA.names))
     end = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
     (span,) = stream.partitions(stream.initialOffset(), end)
     topics.delete("app.again")
@@ -209,22 +209,22 @@ def test_starting_offset_of_a_missing_partition_is_refused(topics: TopicClient) 
 )
 def test_wrong_options_are_refused_by_name(options: dict[str, str], words: str) -> None:
     with pytest.raises(RequestInvalid) as raised:
-        TopicDataSource(options)
+        TopicConnector(options)
     assert words in str(raised.value)
 
 
 def test_ranges_travel_and_show_no_token() -> None:
     span = pickle.loads(pickle.dumps(OffsetRange(ONE, 3, 10, 20)))
     assert repr(span) == "OffsetRange(partition=3, start=10, stop=20)"
-    settings = parse_options({"topic": "a", "token": "hush-hush", "caFile": "ca.pem"}, MESSAGE_SCHEMA.names)
-    assert settings.place.ca_file == "ca.pem"
+    settings = parse_options({"topic": "a", "token": "hush-hush", "caFile": "ca.pem"}, SOURCE_SCHEMA.names)
+    assert settings.location.ca_file == "ca.pem"
     assert "hush-hush" not in repr(settings)
 
 
 @pytest.mark.spark
 def test_batch_query_reads_all_columns(spark: Any, topics: TopicClient) -> None:
     rows = spark.read.format("tidegate.topic").options(**options_for(topics, "app.three")).load()
-    assert rows.columns == MESSAGE_SCHEMA.names
+    assert rows.columns == SOURCE_SCHEMA.names
     found = rows.selectExpr(
         "partition", "offset", "get_json_object(payload, '$.n') AS n", "key", "ts"
     ).collect()
@@ -245,7 +245,7 @@ def test_routed_rows_come_as_columns_of_their_table(spark: Any, topics: TopicCli
     """Case 24: columns typed by the payload schema of the topic; JSON stays JSON text."""
     topics.create("app.changes")
     with pytest.raises(RequestInvalid, match="no payload schema"):
-        TopicDataSource(options_for(topics, "app.changes", payload="columns")).schema()
+        TopicConnector(options_for(topics, "app.changes", payload="columns")).schema()
     topics.sql("CREATE NAMESPACE app")
     topics.sql(
         "CREATE USER TABLE app.orders (id BIGINT PRIMARY KEY, amount DECIMAL(10,2), doc JSON, at TIMESTAMP)"

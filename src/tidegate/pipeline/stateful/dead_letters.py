@@ -1,13 +1,13 @@
-"""Dead letters: takes rows on which an operator failed, gives them a Delta table, each batch exactly once.
+"""The dead letters of a keyed operator: a Delta table of the rows on which it failed, written exactly once.
 
 The table is any folder; in a pipeline most often `ctx.lake("…")`, so that SQL reads it as `lake.…`. A task
-appends the rows of its partition in one commit that also names the batch as a Delta transaction of this
-operator's partition. A task that runs again sees that transaction and writes nothing.
+appends the rows of a partition in one commit that also names the batch as a Delta transaction of this
+operator's partition. A task that runs again finds that transaction and writes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,16 +25,16 @@ DEAD_LETTER_SCHEMA = pa.schema(
         pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
     ]
 )
-# Partitions append to one table at once; whoever comes second commits on top of the first.
+# Partitions append to one table at once; each commits on top of the version that it read.
 CONFLICTS_MAX = 50
 
 
 def write_dead_letters(
     path: str, source: str, partition: int, batch: int, batches: Iterable[pa.RecordBatch]
 ) -> None:
-    """Append dead rows of one partition's batch, unless that was done before.
+    """Append the failed rows of one partition of a batch, unless that was done before.
 
-    `source` names the operator and its query for ever: two queries that write one table have two of them.
+    `source` identifies the operator and its query for ever: two queries that write one table differ in it.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -42,29 +42,29 @@ def write_dead_letters(
     rows = _table(batches)
     if not rows.num_rows:
         return
-    place = _address(path)
+    uri = _uri(path)
     writer = f"tidegate.dead.{source}.{partition}"
     try:
-        if not DeltaTable.is_deltatable(place):
-            DeltaTable.create(place, schema=DEAD_LETTER_SCHEMA, mode="ignore")
-        _append_once(place, writer, batch, rows)
+        if not DeltaTable.is_deltatable(uri):
+            DeltaTable.create(uri, schema=DEAD_LETTER_SCHEMA, mode="ignore")
+        _append_once(uri, writer, batch, rows)
     except DeltaError as problem:
         reason = f"dead letters cannot be written there: {problem}"
         hint = "Give dead_letters a folder of its own."
         raise CheckpointUnusable(path=path, reason=reason, hint=hint) from problem
 
 
-def _append_once(place: str, writer: str, batch: int, rows: pa.Table) -> None:
-    """Append rows on top of what was looked at, and look again after a conflict.
+def _append_once(uri: str, writer: str, batch: int, rows: pa.Table) -> None:
+    """Append rows to the version that was read, and read again after a conflict.
 
-    An attempt at the same batch that is first is such a conflict; so is another one that makes the table.
+    A conflict is another attempt at the batch that committed first, or another writer that created the table.
     """
     from deltalake import DeltaTable, write_deltalake
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import CommitProperties, Transaction
 
     for conflicts in range(CONFLICTS_MAX):
-        table = DeltaTable(place)
+        table = DeltaTable(uri)
         done = table.transaction_version(writer)
         if done is not None and done >= batch:
             return
@@ -81,11 +81,10 @@ def _append_once(place: str, writer: str, batch: int, rows: pa.Table) -> None:
 
 
 def _table(batches: Iterable[pa.RecordBatch]) -> pa.Table:
-    taken: Sequence[pa.RecordBatch] = list(batches)
-    return pa.Table.from_batches(taken, DEAD_LETTER_SCHEMA)
+    return pa.Table.from_batches(list(batches), DEAD_LETTER_SCHEMA)
 
 
-def _address(path: str) -> str:
-    """Return a folder as delta-rs takes it, whatever signs are in its name."""
+def _uri(path: str) -> str:
+    """Return the URI of a folder for delta-rs, whatever characters are in its name."""
     plain = path.removeprefix("file://").removeprefix("file:")
     return Path(plain).absolute().as_uri()

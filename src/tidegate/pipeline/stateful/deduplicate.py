@@ -1,11 +1,11 @@
-"""Deduplication on Spark: take a DataFrame, give its rows without those whose key was seen before.
+"""Deduplication on Spark: the rows of a DataFrame without those whose key was seen before.
 
-Rows are brought to the instance that owns their key group, and each instance works in one task a batch
-(`dedup_task`). The plan is three steps that any sink can stand behind:
+Rows are shuffled to the instance that owns their key group, and each instance runs in one task per batch
+(`dedup_task`). The plan is three steps, followed by any sink:
 
-    digest       two 64-bit hashes of the key columns and their key group, computed by the JVM (`digests`)
-    placement    repartitionById(parallelism, key group * parallelism div max_parallelism)
-    work         mapInArrow, which Spark calls for empty partitions too
+    digest     two 64-bit hashes of the key columns and their key group, computed by the JVM (`key_digests`)
+    shuffle    repartitionById(parallelism, key group * parallelism div max_parallelism)
+    task       mapInArrow, which Spark calls for empty partitions too
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
-from tidegate.checkpoint.keys.codec import KeyColumn, KeyType
+from tidegate.checkpoint.keys.codec import KeyType, StateKeyColumn
 from tidegate.checkpoint.settings import StateSettings
-from tidegate.checkpoint.store import Depot, operator_depot
+from tidegate.checkpoint.store import CheckpointStore, operator_store
 from tidegate.dedup.decision import OUTCOMES
 from tidegate.dedup.identity import (
     DIGEST_CONTENT,
     DIGEST_EXACT,
     DIGEST_XXHASH,
-    Identity,
+    DedupIdentity,
     check_identity,
     digest_kind,
     read_identity,
@@ -43,35 +43,36 @@ from tidegate.dedup.settings import (
 from tidegate.dedup.store.store import SegmentStoreFactory
 from tidegate.errors import TidegateError
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.pipeline.stateful.arguments import spelled
-from tidegate.pipeline.stateful.dedup_checks import (
+from tidegate.pipeline.stateful.dedup_columns import RowLayout
+from tidegate.pipeline.stateful.dedup_options import (
+    DEDUP_TYPES,
     FIRST_TIME_SUFFIX,
     DedupKey,
     DedupOptions,
     check_dedup,
-    check_given,
     find_key,
     find_rule,
 )
-from tidegate.pipeline.stateful.dedup_columns import RowLayout
 from tidegate.pipeline.stateful.dedup_task import DedupTask
 from tidegate.pipeline.stateful.driver import (
     MEMORY_BYTES_DEFAULT,
-    absolute_path,
     find_local_root,
     find_max_parallelism,
-    find_parallelism,
-    find_start,
-    new_call_id,
     observation_name,
-    plan_batch_job,
-    repartition_by_key_group,
-    with_task_slots,
+    plan_tasks,
+    shuffle_by_key_group,
 )
 from tidegate.pipeline.stateful.key_digests import ContentHash, UnsupportedKeyType, content_digest, hash_pair
-from tidegate.pipeline.stateful.keyed_checks import invalid
-from tidegate.pipeline.stateful.task_context import StatefulTaskContext, reword_hint
-from tidegate.state.schema.schema import Wanted
+from tidegate.pipeline.stateful.options import (
+    absolute_path,
+    check_counts,
+    check_frame,
+    check_paths,
+    check_types,
+    resolve_column,
+)
+from tidegate.pipeline.stateful.task_context import reword_hint
+from tidegate.state.schema.schema import SchemaRequest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -79,11 +80,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 US_PER_SECOND = 1_000_000
-DOOR = "deduplicate"
-# As keys lie in segments, unless they are stored exactly.
-_DIGEST_KEY = KeyType((KeyColumn("digest", "binary"),))
+FUNCTION = "deduplicate"
+# The keys in segments, unless they are stored exactly.
+_DIGEST_KEY = KeyType((StateKeyColumn("digest", "binary"),))
 
 
+@contextmanager
+def _hints_name_function() -> Iterator[None]:
+    """Let the hints of errors name the function that was called."""
+    try:
+        yield
+    except TidegateError as problem:
+        reword_hint(problem, FUNCTION)
+        raise
+
+
+@_hints_name_function()
 def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, each with a default
     df: DataFrame,
     name: str,
@@ -117,48 +129,39 @@ def deduplicate(  # noqa: PLR0913 - the one call of the public door: keywords, e
     `checkpoint` is the query's own checkpointLocation; a batch DataFrame may go without, and forgets its keys
     afterwards. Keys are stored as 16-byte digests, with `exact_keys` as they are. `interval` is how long a
     segment of keys is: half the retention unless set, and fixed at the first start, as the key is.
-    `expected_rate`, in rows a second, lets filters be made as large as they will be needed. `partitions`,
-    `max_parallelism`, `savepoint`, `snapshot_every`, `local_dir` and `run` are as `process` takes them.
-    Refuses what cannot run before any row is touched.
+    `expected_rate`, in rows a second, lets filters be sized in advance. `partitions`, `max_parallelism`,
+    `savepoint`, `snapshot_every`, `local_dir` and `run` are those of `process`. What cannot run is refused
+    before any row is touched.
     """
-    with _worded():
-        check_given(locals())
-        rule = find_rule(name, retention, interval)
-        settings = StateSettings(
-            backend=SegmentStoreFactory(
-                _segments(name, rule, exact_keys=exact_keys, with_offsets=offset is not None),
-                rocks or default_rocks(MEMORY_BYTES_DEFAULT),
-            ),
-            local_root=find_local_root(df, name, local_dir),
-            snapshot_every_batches=SNAPSHOT_EVERY_BATCHES if snapshot_every is None else snapshot_every,
-            snapshot_changes_bytes_max=SNAPSHOT_CHANGES_BYTES_MAX,
-        )
-        options = DedupOptions(
-            name=name,
-            event_time=spelled(df, event_time),
-            rule=rule,
-            settings=settings,
-            checkpoint=absolute_path(name, "checkpoint", checkpoint),
-            savepoint=absolute_path(name, "savepoint", savepoint),
-            partitions=partitions,
-            max_parallelism=max_parallelism,
-            outcome=outcome,
-            exact_keys=exact_keys,
-            offset=None if offset is None else spelled(df, offset),
-            expected_rate=expected_rate,
-            run=run,
-        )
-        return unique_rows(df, on, options, SystemClock())
-
-
-@contextmanager
-def _worded() -> Iterator[None]:
-    """Let errors speak of the function that was called."""
-    try:
-        yield
-    except TidegateError as problem:
-        reword_hint(problem, DOOR)
-        raise
+    check_types(name, DEDUP_TYPES, on=on, event_time=event_time, outcome=outcome, offset=offset)
+    check_types(name, DEDUP_TYPES, exact_keys=exact_keys, expected_rate=expected_rate, rocks=rocks)
+    check_counts(name, partitions, max_parallelism, snapshot_every)
+    check_paths(name, checkpoint=checkpoint, savepoint=savepoint, local_dir=local_dir)
+    check_frame(name, df)
+    rule = find_rule(name, retention, interval)
+    segments = _segments(name, rule, exact_keys=exact_keys, with_offsets=offset is not None)
+    settings = StateSettings(
+        backend=SegmentStoreFactory(segments, rocks or default_rocks(MEMORY_BYTES_DEFAULT)),
+        local_root=find_local_root(df, name, local_dir),
+        snapshot_every_batches=SNAPSHOT_EVERY_BATCHES if snapshot_every is None else snapshot_every,
+        snapshot_changes_bytes_max=SNAPSHOT_CHANGES_BYTES_MAX,
+    )
+    options = DedupOptions(
+        name=name,
+        event_time=resolve_column(df, event_time),
+        rule=rule,
+        settings=settings,
+        checkpoint=absolute_path(name, "checkpoint", checkpoint),
+        savepoint=absolute_path(name, "savepoint", savepoint),
+        partitions=partitions,
+        max_parallelism=max_parallelism,
+        outcome=outcome,
+        exact_keys=exact_keys,
+        offset=None if offset is None else resolve_column(df, offset),
+        expected_rate=expected_rate,
+        run=run,
+    )
+    return unique_rows(df, on, options, SystemClock())
 
 
 def unique_rows(
@@ -171,30 +174,14 @@ def unique_rows(
     key = find_key(df, options.name, on)
     max_parallelism = find_max_parallelism(options)
     check_dedup(df, options, key, max_parallelism)
-    layout, ours = _laid_out(df, options, key, max_parallelism)
+    layout, added = _lay_out(df, options, key, max_parallelism)
     identity = _identity(options, key, layout)
     _check_stored(options, identity)
-    wanted = Wanted(options.name, layout.key_type or _DIGEST_KEY, max_parallelism, ())
-    start = find_start(df, wanted, options)
-    parallelism = find_parallelism(df, start, options, max_parallelism)
-    seat = StatefulTaskContext(
-        operator=options.name,
-        parallelism=parallelism,
-        max_parallelism=max_parallelism,
-        settings=_settings(df, options, parallelism),
-        checkpoint=options.checkpoint,
-        seen_epoch=start.seen_epoch if start else None,
-        savepoint=options.savepoint,
-        call=new_call_id(df, clock),
-        door=DOOR,
-    )
-    if not df.isStreaming:
-        planned, seen = plan_batch_job(df, options, start, clock)
-        # A run is one whichever call makes it: in foreachBatch too, it may be tried again.
-        call = seat.call if options.run is None else planned.plan_id
-        seat = replace(seat, planned=planned, seen_epoch=seen, call=call)
-    task = DedupTask(seat, wanted, identity, options.rule, layout, _first_time(df, options))
-    return _worked(df, options, task, ours, observation_name(df, options.name, new_call_id(df, clock)))
+    request = SchemaRequest(options.name, layout.key_type or _DIGEST_KEY, max_parallelism, ())
+    context = plan_tasks(df, options, request, clock, FUNCTION)
+    context = replace(context, settings=_sized(context.settings, options, context.parallelism))
+    task = DedupTask(context, request, identity, options.rule, layout, _first_time(df, options))
+    return _map(df, options, task, added, observation_name(df, options.name, clock))
 
 
 def _segments(name: str, rule: SegmentRule, *, exact_keys: bool, with_offsets: bool) -> SegmentSettings:
@@ -207,9 +194,8 @@ def _segments(name: str, rule: SegmentRule, *, exact_keys: bool, with_offsets: b
     )
 
 
-def _settings(df: DataFrame, options: DedupOptions, parallelism: int) -> StateSettings:
-    """Return the settings of one instance among so many."""
-    settings = with_task_slots(df, options.settings)
+def _sized(settings: StateSettings, options: DedupOptions, parallelism: int) -> StateSettings:
+    """Return the settings of one of so many instances, with the keys that each of its segments expects."""
     factory = settings.backend
     if options.expected_rate is None or not isinstance(factory, SegmentStoreFactory):
         return settings
@@ -218,10 +204,10 @@ def _settings(df: DataFrame, options: DedupOptions, parallelism: int) -> StateSe
     return replace(settings, backend=replace(factory, settings=segments))
 
 
-def _laid_out(
+def _lay_out(
     df: DataFrame, options: DedupOptions, key: DedupKey, max_parallelism: int
 ) -> tuple[RowLayout, list[Column]]:
-    """Return what stands where in the rows that tasks are given, and give the columns that we add."""
+    """Return the layout of the rows that tasks get, and the columns that are added to the caller's."""
     from pyspark.sql import functions as sql
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructField, StructType
@@ -230,12 +216,12 @@ def _laid_out(
     try:
         hashes = [content_digest(columns)] if key.is_content else list(hash_pair(columns))
     except UnsupportedKeyType as problem:
-        raise invalid(options, f"its key has a column of type {problem}; cast it to string") from problem
+        raise options.invalid(f"its key has a column of type {problem}; cast it to string") from problem
     whole = sql.xxhash64(hashes[0]) if key.is_content else hashes[0]
     group = sql.pmod(whole, sql.lit(max_parallelism)).cast("int")
     layout = RowLayout(
         operator=options.name,
-        given=len(df.columns),
+        input_columns=len(df.columns),
         event_time=df.columns.index(options.event_time),
         event_time_name=options.event_time,
         offset=None if options.offset is None else df.columns.index(options.offset),
@@ -246,19 +232,21 @@ def _laid_out(
     schema = StructType([StructField(part.name, part.kind) for part in key.parts])
     names = [part.name for part in key.parts]
     key_type = KeyType.from_arrow(names, to_arrow_schema(schema, timezone="UTC"), operator=options.name)
-    added = [part.column for part in key.parts if part.place is None]
-    behind = itertools.count(layout.given + 1)
-    places = tuple(next(behind) if part.place is None else part.place for part in key.parts)
-    return replace(layout, key_type=key_type, key_places=places), [group, *added]
+    added = [part.column for part in key.parts if part.column_index is None]
+    added_index = itertools.count(layout.input_columns + 1)
+    indexes = tuple(
+        next(added_index) if part.column_index is None else part.column_index for part in key.parts
+    )
+    return replace(layout, key_type=key_type, key_columns=indexes), [group, *added]
 
 
-def _identity(options: DedupOptions, key: DedupKey, layout: RowLayout) -> Identity:
+def _identity(options: DedupOptions, key: DedupKey, layout: RowLayout) -> DedupIdentity:
     digest = DIGEST_CONTENT if key.is_content else DIGEST_XXHASH
     columns = tuple((part.name, digest_kind(part.kind.simpleString())) for part in key.parts)
     if layout.key_type is not None:
         digest = DIGEST_EXACT
         columns = tuple((column.name, column.kind) for column in layout.key_type.columns)
-    return Identity(
+    return DedupIdentity(
         retention_us=options.rule.retention_us,
         interval_us=options.rule.interval_us,
         exact_keys=options.exact_keys,
@@ -268,16 +256,16 @@ def _identity(options: DedupOptions, key: DedupKey, layout: RowLayout) -> Identi
     )
 
 
-def _check_stored(options: DedupOptions, identity: Identity) -> None:
-    """Compare with what the checkpoint, or the savepoint, was begun with; nothing is written."""
+def _check_stored(options: DedupOptions, identity: DedupIdentity) -> None:
+    """Refuse another identity than that of the checkpoint or the savepoint; nothing is written."""
     if options.checkpoint is None:
         return
-    depots = [operator_depot(options.checkpoint, options.name)]
+    stores = [operator_store(options.checkpoint, options.name)]
     if options.savepoint is not None:
-        depots.append(Depot(Path(options.savepoint)))
-    for depot in depots:
-        if read_identity(depot, options.name) is not None:
-            check_identity(depot, identity, options.name)
+        stores.append(CheckpointStore(Path(options.savepoint)))
+    for store in stores:
+        if read_identity(store, options.name) is not None:
+            check_identity(store, identity, options.name)
 
 
 def _first_time(df: DataFrame, options: DedupOptions) -> pa.DataType | None:
@@ -291,59 +279,55 @@ def _first_time(df: DataFrame, options: DedupOptions) -> pa.DataType | None:
     return pa.timestamp("us", tz=None if is_local else "UTC")
 
 
-def _worked(
-    df: DataFrame, options: DedupOptions, task: DedupTask, ours: list[Column], label: str
-) -> DataFrame:
-    """Bring each row to its instance, and give what comes out under the names that it had.
+def _map(df: DataFrame, options: DedupOptions, task: DedupTask, added: list[Column], label: str) -> DataFrame:
+    """Shuffle rows to their instances, add the task, and restore the names of the columns.
 
-    On the way columns go by number: their names may be anything, and two may share one.
+    In between, columns are named by their numbers: their names may be anything, and two may share one.
     """
     from pyspark.sql import functions as sql
 
-    wide = df.select("*", *(column.alias("ours") for column in ours))
-    numbered = wide.toDF(*(_numbered(place) for place in range(len(wide.columns))))
-    # Spark drops a shuffle of what it knows to be empty, and with it all tasks behind. It does not look
-    # through what is observed: every instance has its task in every batch, whose state the next begins with.
-    seen = numbered.observe(label, sql.count(sql.lit(1)).alias("rows"))
-    group = _numbered(task.layout.group)
-    placed = repartition_by_key_group(seen, group, task.seat.parallelism, task.seat.max_parallelism)
-    worked = placed.mapInArrow(task, _schema_out(df, options))
-    return _counted(worked, options, label).toDF(*df.columns, *_names_added(options))
+    wide = df.select("*", *(column.alias("added") for column in added))
+    numbered = wide.toDF(*(_column_name(index) for index in range(len(wide.columns))))
+    group = _column_name(task.layout.group)
+    metric = sql.count(sql.lit(1)).alias("rows")
+    shuffled = shuffle_by_key_group(numbered, group, task.context, label, metric)
+    output = shuffled.mapInArrow(task, _output_schema(df, options))
+    return _observe_outcomes(output, options, label).toDF(*df.columns, *_added_names(options))
 
 
-def _counted(worked: DataFrame, options: DedupOptions, label: str) -> DataFrame:
-    """Let Spark count what comes out, for the progress of the query."""
+def _observe_outcomes(output: DataFrame, options: DedupOptions, label: str) -> DataFrame:
+    """Let Spark count the outcomes, for the progress of the query."""
     from pyspark.sql import functions as sql
 
     if options.outcome is None:
         counts = [sql.count(sql.lit(1)).alias("unique")]
     else:
-        outcome = sql.col(worked.columns[-2])
+        outcome = sql.col(output.columns[-2])
         counts = [sql.count_if(outcome == name).alias(name) for name in OUTCOMES]
-    return worked.observe(f"{label}.outcome", *counts)
+    return output.observe(f"{label}.outcome", *counts)
 
 
-def _schema_out(df: DataFrame, options: DedupOptions) -> StructType:
-    """Return the columns that come out, with all that Spark knows of them: a watermark stays one."""
+def _output_schema(df: DataFrame, options: DedupOptions) -> StructType:
+    """Return the columns of the output with their metadata: a column with a watermark keeps it."""
     from pyspark.sql.types import StringType, StructField, StructType, TimestampNTZType, TimestampType
 
     fields = [
-        StructField(_numbered(place), field.dataType, field.nullable, field.metadata)
-        for place, field in enumerate(df.schema.fields)
+        StructField(_column_name(index), field.dataType, field.nullable, field.metadata)
+        for index, field in enumerate(df.schema.fields)
     ]
     if options.outcome is not None:
         is_local = isinstance(df.schema[options.event_time].dataType, TimestampNTZType)
         time = TimestampNTZType() if is_local else TimestampType()
-        fields.append(StructField(_numbered(len(fields)), StringType(), nullable=False))
-        fields.append(StructField(_numbered(len(fields)), time))
+        fields.append(StructField(_column_name(len(fields)), StringType(), nullable=False))
+        fields.append(StructField(_column_name(len(fields)), time))
     return StructType(fields)
 
 
-def _names_added(options: DedupOptions) -> list[str]:
+def _added_names(options: DedupOptions) -> list[str]:
     if options.outcome is None:
         return []
     return [options.outcome, options.outcome + FIRST_TIME_SUFFIX]
 
 
-def _numbered(place: int) -> str:
-    return f"c{place}"
+def _column_name(index: int) -> str:
+    return f"c{index}"

@@ -1,11 +1,11 @@
-"""Digests: takes the columns of a key, gives the expressions by which the JVM makes 16 bytes of them.
+"""The digests of keys: the expressions by which the JVM computes 16 bytes from the columns of a key.
 
 A digest is two 64-bit hashes: `xxhash64` over, for each key column in order, whether it is null and then its
-value; and the same behind the number SALT. Whole numbers of every width count as bigint, floats as double;
--0.0 is 0.0, and NaN is NaN. Of a struct every field counts, of an array its length and each element, of a map
-its entries by their keys; a null anywhere is another key than no null. Strings count by their bytes, whatever
-their collation. Two keys have one digest by a chance of 2^-128 a pair, unless somebody chooses them so:
-`content_hash` is for keys that strangers choose.
+value; and the same after the number SALT. Integers of every width count as bigint, floats as double; -0.0 is
+0.0, and NaN is NaN. Of a struct every field counts, of an array its length and each element, of a map its
+entries by their keys; a null anywhere is another key than no null. Strings count by their bytes, whatever
+their collation. Two keys have one digest with a probability of 2^-128 per pair, unless somebody chooses them
+so: `content_hash` is for keys that strangers choose.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-# Bytes of the SHA-256 that are kept; nobody finds two contents of one hash in 2^64 tries.
+# Bytes of the SHA-256 that are stored; two contents of one hash are not found in fewer than 2^64 attempts.
 CONTENT_HASH_BYTES = 16
 
-# Where the hash of an array begins; the second of a pair begins with SALT, as that of the whole key does.
+# The start value of an array's hash; the second of a pair starts with SALT, as that of the whole key does.
 _SEED = 42
 _NULL_TEXT = "-"
 
@@ -31,29 +31,27 @@ Typed = tuple["Column", "DataType"]
 
 
 class UnsupportedKeyType(Exception):
-    """A column is of a type that is no key."""
+    """The type of a column that cannot be in a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContentHash:
-    """A key that is the content of columns; made by `content_hash`."""
+    """The key of `content_hash`: the content of columns."""
 
     columns: tuple[str | Column, ...]
 
 
 def content_hash(*columns: str | Column) -> ContentHash:
-    """Return a key for `deduplicate(on=…)` that is the content of columns.
+    """Return a key for `deduplicate(on=…)` that is the content of columns, of all where none is named.
 
-    Of all columns where none is named.
-
-    It is the beginning of the SHA-256 of their values: nobody can make two contents that have one key. It
-    costs the JVM several times as much as a key that is named by its columns.
+    It is the beginning of the SHA-256 of their values: no attacker can make two contents with one key. It
+    costs the JVM several times as much as a key of named columns.
     """
     return ContentHash(columns)
 
 
 def hash_pair(columns: Sequence[Typed]) -> tuple[Column, Column]:
-    """Return the two bigint columns of a key's digest; NoKey says which type is none."""
+    """Return the two bigint columns of a key's digest; UnsupportedKeyType names one that cannot be hashed."""
     from pyspark.sql import functions as sql
 
     first = [part for column, kind in columns for part in _parts(column, kind, _SEED)]
@@ -64,9 +62,8 @@ def hash_pair(columns: Sequence[Typed]) -> tuple[Column, Column]:
 def content_digest(columns: Sequence[Typed]) -> Column:
     """Return the binary column with 16 bytes of the SHA-256 of columns' values.
 
-    NoKey says which type is none.
-
-    The values are written one after the other, each behind its length, so that no two contents are one text.
+    The values are concatenated, each after its length, so that different contents are different texts.
+    UnsupportedKeyType names a type that cannot be in a key.
     """
     from pyspark.sql import functions as sql
 
@@ -76,7 +73,7 @@ def content_digest(columns: Sequence[Typed]) -> Column:
 
 
 def _parts(column: Column, kind: DataType, seed: int) -> list[Column]:
-    """Return what is hashed of a column: whether it is null, then what makes up its value."""
+    """Return the columns that are hashed for a column: whether it is null, then the parts of its value."""
     from pyspark.sql import functions as sql
     from pyspark.sql import types
 
@@ -117,7 +114,7 @@ def _folded(column: Column, kind: DataType, seed: int) -> Column:
 
 
 def _text(column: Column, kind: DataType) -> Column:
-    """Return a value as text that no other value has, and that tells where it ends."""
+    """Return a value as a text of known length that no other value has."""
     from pyspark.sql import functions as sql
     from pyspark.sql import types
 
@@ -140,7 +137,7 @@ def _text(column: Column, kind: DataType) -> Column:
         case types.BinaryType():
             plain = sql.hex(column)
         case types.FloatType() | types.DoubleType():
-            # Adding nothing makes -0.0 to 0.0.
+            # Adding 0.0 turns -0.0 into 0.0.
             plain = (column.cast("double") + sql.lit(0.0)).cast("string")
         case types.TimestampType():
             plain = sql.unix_micros(column).cast("string")
@@ -151,7 +148,7 @@ def _text(column: Column, kind: DataType) -> Column:
 
 
 def _entries(column: Column) -> Column:
-    """Return a map's entries in the order of their keys: two equal maps may hold them in another one."""
+    """Return a map's entries in the order of their keys: equal maps may have them in different orders."""
     from pyspark.sql import functions as sql
 
     keys = sql.array_sort(sql.map_keys(column))

@@ -1,8 +1,8 @@
-"""Classes that travel: takes the classes of an operator, gives them as Spark can send them to its workers.
+"""The preparation of an operator's classes for pickling to Spark's workers.
 
-Classes of a script or of a pipeline file travel by value, with everything that stands in them. msgspec leaves
-in a class what it found out about it, and that cannot be sent; it is found out again on the other side.
-To import this is enough for dataclasses.MISSING to be itself on the other side.
+Classes of a script or of a pipeline file are pickled by value, with all their attributes. msgspec caches in a
+class what it found out about it, and that cannot be pickled; the worker finds it out again. Importing this
+module is enough for dataclasses.MISSING to be the same object in the worker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tidegate.state.operator_plan import OperatorPlan
-from tidegate.state.schema.signatures import hints_of
+from tidegate.state.serializers.signatures import hints_of
 
 _MSGSPEC_CACHE = "__msgspec_cache__"
 
@@ -23,13 +23,13 @@ def _by_name(_missing: object) -> str:
     return "MISSING"
 
 
-# A field without a default says so by this very object. Sent by value it would be another one on the other
-# side, and every field would seem to have a default.
+# A field without a default is marked by this very object. Pickled by value it would be another object in the
+# worker, and every field would seem to have a default.
 copyreg.pickle(type(dataclasses.MISSING), _by_name)
 
 
 def prepare_pickling(plan: OperatorPlan) -> None:
-    """Take from the operator's classes what cannot be sent; to be called last before they are."""
+    """Remove from the operator's classes what cannot be pickled; called directly before they are."""
     types = [plan.in_type, plan.out_type, *(kind for state in plan.states.values() for kind in state.types)]
     for found in classes_in(types):
         if _MSGSPEC_CACHE in vars(found):
@@ -37,7 +37,7 @@ def prepare_pickling(plan: OperatorPlan) -> None:
 
 
 def classes_in(types: Iterable[Any]) -> Iterator[type]:
-    """Yield every class that the types are made of, with its parents, each once."""
+    """Yield every class that the types refer to, with its parents, each once."""
     waiting, seen = list(types), set[int]()
     while waiting:
         one = waiting.pop()

@@ -1,7 +1,7 @@
-"""Row hashes: takes rows, gives a number for each that is the same in every attempt, whatever their order.
+"""Hashes of rows that are the same in every attempt, whatever the order of the rows.
 
-Where two rows of one key have one event time, this number says which is the first. It is asked for such rows
-alone: whole columns at a time where values have one width, and once for each distinct value elsewhere.
+Where two rows of one key have one event time, this number decides which is the first. Only such rows are
+hashed: whole columns at a time where values have one width, and once for each distinct value elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Planned batches: takes a query's checkpoint folder, gives what Spark wrote down of a batch; keeps nothing.
+"""Spark's offset log and commit log of a streaming query, as far as stateful operators read them.
 
 Spark writes `offsets/<batch>` before a batch runs and `commits/<batch>` after it. What driver and tasks must
 agree on is read from there: properties that the driver sets stay as they were at the start of a query.
@@ -22,7 +22,7 @@ RUN_PROPERTY = "spark.jobGroup.id"
 
 _RUN_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-# A plan id tells two plans of one batch apart; 128 bits never meet by chance.
+# A plan id tells two plans of one batch apart; 128 bits never collide by chance.
 PLAN_ID_BYTES = 16
 
 _NOT_THE_QUERYS = "Give process the query's own checkpointLocation."
@@ -30,7 +30,7 @@ _NOT_THE_QUERYS = "Give process the query's own checkpointLocation."
 
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """One batch as it was planned: its number, the id of its plan, and the times that hold for it."""
+    """A planned batch: its number, its plan id, its watermark and its time."""
 
     number: int
     plan_id: str
@@ -40,7 +40,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True, slots=True)
 class CommittedBatch:
-    """The newest batch that Spark committed, and the watermark that the next one begins with."""
+    """The newest batch that Spark committed, and the watermark of the next one."""
 
     number: int
     next_watermark_ms: int | None
@@ -48,7 +48,7 @@ class CommittedBatch:
 
 @dataclass(frozen=True, slots=True)
 class SparkTask:
-    """Where this code runs: which partition of a stage, which attempt, which batch and run of which query."""
+    """A task of Spark: its partition and attempt, and the batch, query and run that it belongs to."""
 
     partition: int
     attempt: str
@@ -58,7 +58,7 @@ class SparkTask:
 
 
 def current_task() -> SparkTask:
-    """Return the Spark task that runs this; a batch and a query it has in a streaming query alone."""
+    """Return the current task of Spark; only one of a streaming query has a batch and a query."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -66,20 +66,20 @@ def current_task() -> SparkTask:
         raise InvariantBroken(reason="this runs in a task of Spark alone")
     batch = context.getLocalProperty(BATCH_PROPERTY)
     group = context.getLocalProperty(RUN_PROPERTY) or ""
-    # Attempts are numbered anew in each application, and an application may run many queries.
+    # Attempt numbers begin at 0 in each application, and an application may run many queries.
     marks = (context.getLocalProperty(name) or "-" for name in (APPLICATION_PROPERTY, RUN_PROPERTY))
     return SparkTask(
         partition=context.partitionId(),
         attempt="/".join((*marks, str(context.taskAttemptId()))),
         batch=None if batch is None else int(batch),
         query_id=context.getLocalProperty(QUERY_PROPERTY),
-        # Whoever sets a group of jobs in foreachBatch may give it one name in every run.
+        # A job group that foreachBatch sets may have the same name in every run.
         run=group if batch is not None and _RUN_ID.fullmatch(group) else None,
     )
 
 
 def read_planned_batch(checkpoint: Path, number: int, operator: str) -> PlannedBatch:
-    """Return a batch as Spark's offset log has it; StateMismatch when it is not there."""
+    """Return a batch by Spark's offset log; StateMismatch when it is not there."""
     path = checkpoint / "offsets" / str(number)
     try:
         text = path.read_bytes()
@@ -97,7 +97,7 @@ def read_planned_batch(checkpoint: Path, number: int, operator: str) -> PlannedB
 
 
 def check_query(checkpoint: Path, query_id: str | None, operator: str) -> None:
-    """Refuse a checkpoint that belongs to another query than the one that runs."""
+    """Refuse a checkpoint of another query than the running one."""
     path = checkpoint / "metadata"
     try:
         stored = _parsed(path, path.read_text(encoding="utf-8")).get("id")
@@ -121,7 +121,7 @@ def newest_committed(checkpoint: Path) -> CommittedBatch | None:
 
 
 def newest_offsets(checkpoint: Path) -> list[str] | None:
-    """Return the offsets of the newest planned batch, a line for each source; None before the first."""
+    """Return the offsets of the newest planned batch, one line for each source; None before the first."""
     number = _newest(checkpoint / "offsets")
     if number is None:
         return None
@@ -145,7 +145,7 @@ def _newest(folder: Path) -> int | None:
 
 
 def _watermark(written_ms: Any) -> int | None:
-    """Spark writes 0 for a watermark that no row has set yet."""
+    """Return a watermark; Spark writes 0 for one that no row has set yet."""
     return int(written_ms) if written_ms else None
 
 

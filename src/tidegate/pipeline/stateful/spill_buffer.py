@@ -1,8 +1,8 @@
-"""The spool: takes a partition's rows of a batch as they come, gives them again once all of them are decided.
+"""The buffer of a partition's rows until all of them are decided.
 
-Rows stay in memory up to a limit; beyond it they lie in an Arrow file on this machine's disk, which has no
-name: a worker that is killed leaves nothing behind. They are given back as they came, the same batches in the
-same order, as often as asked.
+Rows stay in memory up to a limit; beyond it they are in an Arrow file on this machine's disk, which has no
+name: a worker that is killed leaves nothing behind. They are read as they were added, the same batches in the
+same order, as often as needed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import pyarrow as pa
 from tidegate.checkpoint.local.store import local_files
 from tidegate.errors import InvariantBroken
 
-# Of rows held in memory by a task; beyond it they are written to a file.
+# Rows that a task holds in memory; more are written to a file.
 BUFFER_BYTES_MAX = 256 << 20
-# Marks of rows up to here are held in memory, whatever lies in the file.
+# Arrays with a number for each row are held in memory up to this size, wherever the rows are.
 ROW_ARRAY_BYTES_MAX = 64 << 20
 
 Longs = npt.NDArray[np.int64]
 
 
 class SpillBuffer:
-    """The rows of one partition of a batch; used by one thread, closed by whoever made it."""
+    """The rows of one partition of a batch; used by one thread, closed by its owner."""
 
     def __init__(self, root: Path, bytes_max: int = BUFFER_BYTES_MAX) -> None:
-        """Nothing is made below the root before the rows no longer fit into memory."""
+        """Nothing is created below the root while the rows fit into memory."""
         self._root = root
         self._bytes_max = bytes_max
         self._held: list[pa.RecordBatch] = []
@@ -44,15 +44,15 @@ class SpillBuffer:
         self._map: mmap.mmap | None = None
 
     @property
-    def rows(self) -> int:
-        """Return how many rows were added."""
+    def row_count(self) -> int:
+        """How many rows were added."""
         return self._starts[-1]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Keep a batch behind those before; all have one schema."""
+        """Append a batch; all have one schema."""
         if self._map is not None:
-            raise InvariantBroken(reason="rows are added to a spool before they are read")
-        self._starts.append(self.rows + batch.num_rows)
+            raise InvariantBroken(reason="rows are added to a buffer before they are read")
+        self._starts.append(self.row_count + batch.num_rows)
         size_bytes = batch.get_total_buffer_size()
         if self._file is None and self._held_bytes + size_bytes <= self._bytes_max:
             self._held.append(batch)
@@ -62,33 +62,33 @@ class SpillBuffer:
             self._write(batch)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all batches in order; nothing is added any more."""
+        """Yield all batches in order; none may be added afterwards."""
         for number in range(len(self._starts) - 1):
             yield self._batch(number)
 
     def take(self, rows: Longs, columns: int) -> pa.RecordBatch:
-        """Return some rows, by their numbers and in that order, of the first so many columns."""
+        """Return the rows of these numbers, in that order, with the first so many columns."""
         order = np.argsort(rows, kind="stable")
-        wanted = rows[order]
-        ends = np.searchsorted(wanted, np.array(self._starts, np.int64))
+        ordered = rows[order]
+        ends = np.searchsorted(ordered, np.array(self._starts, np.int64))
         pieces = []
         for number in np.flatnonzero(np.diff(ends)).tolist():
-            inside = wanted[ends[number] : ends[number + 1]] - self._starts[number]
-            pieces.append(self._batch(number).select(range(columns)).take(pa.array(inside)))
+            indexes = ordered[ends[number] : ends[number + 1]] - self._starts[number]
+            pieces.append(self._batch(number).select(range(columns)).take(pa.array(indexes)))
         back = np.empty(len(order), np.int64)
         back[order] = np.arange(len(order))
         return pa.concat_batches(pieces).take(pa.array(back))
 
-    def new_marks(self, kind: Any) -> npt.NDArray[Any]:
-        """Return an array with a number for each row, all 0; of very many rows it lies in a file as well."""
+    def new_array(self, kind: Any) -> npt.NDArray[Any]:
+        """Return an array with a number for each row, all 0; for very many rows it is in a file, too."""
         kind = np.dtype(kind)
-        if self.rows * kind.itemsize <= ROW_ARRAY_BYTES_MAX:
-            return np.zeros(self.rows, kind)
+        if self.row_count * kind.itemsize <= ROW_ARRAY_BYTES_MAX:
+            return np.zeros(self.row_count, kind)
         with local_files(self._root), _unnamed_file(self._root) as file:
-            return np.memmap(file, kind, mode="w+", shape=(self.rows,))
+            return np.memmap(file, kind, mode="w+", shape=(self.row_count,))
 
     def close(self) -> None:
-        """Let go of the rows; batches that were given out stay readable."""
+        """Release the rows; batches that were returned stay readable."""
         self._held.clear()
         self._map = None
         if self._file is not None:

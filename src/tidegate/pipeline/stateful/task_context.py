@@ -1,7 +1,7 @@
-"""Seats: takes where a task of an operator with state runs, gives the one batch that it works for.
+"""The context of the tasks of a stateful operator: which batch and partition a task works for.
 
-A task works for one partition of one batch. Which one that is, Spark's log says, or the driver that planned a
-batch job. A task that has the rows of another one is refused before it has remembered any of them.
+A task works for one partition of one batch. Spark's log names the batch, or the driver that planned a batch
+job. A task that has the rows of another one is refused before it has stored any of them.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidegate.checkpoint.coalesce_guard import leave_mark, moved
+from tidegate.checkpoint.coalesce_guard import mark_moved, moved_error
 from tidegate.checkpoint.keys.layout import groups_of
 from tidegate.checkpoint.local.attempts import is_first_time
 from tidegate.checkpoint.local.store import default_root, local_files
-from tidegate.checkpoint.settings import Asked, StateSettings
-from tidegate.checkpoint.store import checkpoint_path, operator_depot
+from tidegate.checkpoint.settings import BatchRequest, StateSettings
+from tidegate.checkpoint.store import checkpoint_path, operator_store
 from tidegate.errors import PlanChanged, StateInvalid, TidegateError
 from tidegate.model.clock import Clock
 from tidegate.pipeline.stateful.spark_log import (
@@ -35,9 +35,9 @@ from tidegate.pipeline.stateful.spark_log import (
 from tidegate.pipeline.topic.client import with_hint_note
 
 # Of the hash of a checkpoint's path, which tells a few apart.
-PLACE_BYTES = 4
+DIGEST_BYTES = 4
 
-_DOOR = re.compile(r"\bprocess\b")
+_PROCESS = re.compile(r"\bprocess\b")
 _TWO_JOBS = (
     "Two batch jobs were planned on this checkpoint at once. Call process again once the other job is done, "
     "or give each job a checkpoint of its own."
@@ -46,7 +46,7 @@ _TWO_JOBS = (
 
 @dataclass(frozen=True, slots=True)
 class StatefulTaskContext:
-    """Where the tasks of an operator sit: made once on the driver, the same for all batches of a query."""
+    """What all tasks of an operator share: made once on the driver, the same for all batches of a query."""
 
     operator: str
     parallelism: int
@@ -58,9 +58,9 @@ class StatefulTaskContext:
     savepoint: str | None = None
     # A batch job has one batch, planned on the driver; a query's are read from Spark's log.
     planned: PlannedBatch | None = None
-    # Which call on the driver made this, and of which function.
+    # Which call on the driver made this, and of which public function.
     call: str = ""
-    door: str = "process"
+    function: str = "process"
 
     def plan(self, task: SparkTask) -> PlannedBatch:
         """Return the batch that a task works for, from the driver or from Spark's log."""
@@ -71,9 +71,9 @@ class StatefulTaskContext:
         check_query(checkpoint, task.query_id, self.operator)
         return read_planned_batch(checkpoint, number, self.operator)
 
-    def asked(self, task: SparkTask, planned: PlannedBatch) -> Asked:
-        """Return what a task asks of state."""
-        return Asked(
+    def request(self, task: SparkTask, planned: PlannedBatch) -> BatchRequest:
+        """Return the request of a task for its batch and partition."""
+        return BatchRequest(
             checkpoint=str(self.checkpoint),
             operator=self.operator,
             partition=task.partition,
@@ -88,61 +88,61 @@ class StatefulTaskContext:
             call=self.call,
         )
 
-    def check_first_time(self, asked: Asked, clock: Clock) -> None:
-        """Refuse a task that was here before, for another partition: Spark moved them together."""
-        place = self.settings.place(clock)
-        folder = place.operator_folder(operator_depot(asked.checkpoint, asked.operator))
+    def check_first_time(self, request: BatchRequest, clock: Clock) -> None:
+        """Refuse an attempt that ran before for another partition: Spark coalesced the partitions."""
+        directory = self.settings.local_directory(clock)
+        folder = directory.operator_folder(operator_store(request.checkpoint, request.operator))
         with local_files(folder):
-            is_first = is_first_time(folder, asked.partition, asked.attempt)
+            is_first = is_first_time(folder, request.partition, request.attempt)
         if not is_first:
-            raise self.moved(asked)
+            raise self.moved(request)
 
-    def check_partition(self, partition: int, asked: Asked | None) -> None:
-        """Refuse a task behind the last partition: Spark moved them."""
+    def check_partition(self, partition: int, request: BatchRequest | None) -> None:
+        """Refuse a task after the last partition: Spark moved the partitions."""
         if partition >= self.parallelism:
-            raise self.moved(asked)
+            raise self.moved(request)
 
-    def check_groups(self, partition: int, groups: pa.Array, asked: Asked | None) -> None:
-        """Refuse rows of another instance, which would be remembered in the wrong place."""
+    def check_groups(self, partition: int, groups: pa.Array, request: BatchRequest | None) -> None:
+        """Refuse rows of another instance, whose state would be stored in the wrong partition."""
         owned = groups_of(partition, self.parallelism, self.max_parallelism)
         ends = pc.min_max(groups).as_py()
         if ends["min"] not in owned or ends["max"] not in owned:
-            raise self.moved(asked)
+            raise self.moved(request)
 
-    def moved(self, asked: Asked | None) -> StateInvalid:
+    def moved(self, request: BatchRequest | None) -> StateInvalid:
         """Return the refusal of a task that has the rows of another one, and mark its batch."""
-        if asked is not None:
-            leave_mark(operator_depot(asked.checkpoint, asked.operator), asked)
-        return moved(self.operator)
+        if request is not None:
+            mark_moved(operator_store(request.checkpoint, request.operator), request)
+        return moved_error(self.operator)
 
     def hint(self, problem: TidegateError) -> None:
-        """Add to an error what helps where this task runs."""
+        """Set the hint of an error to what helps in this task, and add it as a note."""
         if isinstance(problem, PlanChanged) and self.planned is not None:
             problem.hint = _TWO_JOBS
-        reword_hint(problem, self.door)
+        reword_hint(problem, self.function)
         with_hint_note(problem)
 
 
-def reword_hint(problem: TidegateError, door: str) -> None:
-    """Let what an error tells to do speak of the function that was called."""
-    if door != "process":
+def reword_hint(problem: TidegateError, function: str) -> None:
+    """Let the hint of an error name the public function that was called."""
+    if function != "process":
         if problem.hint == StateInvalid.default_hint:
             problem.hint = "docs/guide/dedup.md shows what it takes."
-        problem.hint = _DOOR.sub(door, problem.hint)
+        problem.hint = _PROCESS.sub(function, problem.hint)
 
 
 def task_name(operator: str, checkpoint: str | None) -> str:
-    """Return the name under which an operator stands in Spark's plans.
+    """Return the name of an operator's task in Spark's plans.
 
-    Two on one checkpoint never share it.
+    Two operators on one checkpoint never share it.
     """
-    place = hashlib.blake2b(str(checkpoint).encode(), digest_size=PLACE_BYTES).hexdigest()
-    return f"KeyedTask.{operator}@{place}"
+    digest = hashlib.blake2b(str(checkpoint).encode(), digest_size=DIGEST_BYTES).hexdigest()
+    return f"KeyedTask.{operator}@{digest}"
 
 
 @contextmanager
 def temporary_state_folder(settings: StateSettings) -> Iterator[Path]:
-    """Return a folder on this machine's disk for state that is gone afterwards."""
+    """Yield a folder on this machine's disk for state that is removed afterwards."""
     root = Path(settings.local_root) if settings.local_root else default_root()
     with local_files(root):
         root.mkdir(parents=True, exist_ok=True)

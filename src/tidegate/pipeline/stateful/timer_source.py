@@ -1,8 +1,8 @@
-"""Ticks: take the timers that a keyed operator waits for, give Spark a reason to run a batch; keep nothing.
+"""The source of ticks, with which Spark runs a batch when a timer of a keyed operator is due.
 
-Spark runs no batch while its sources have nothing new, so the timers of idle keys would wait for ever. This
-source gives no rows. Its offset moves when a timer is due, at most once for each batch that Spark committed,
-and stands still otherwise: a pipeline without due timers runs no batches.
+Spark runs no batch while its sources have nothing new, so the timers of idle keys would never fire. This
+source has no rows. Its offset advances when a timer is due, at most once for each batch that Spark committed,
+and stays otherwise: a pipeline without due timers runs no batches.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidegate.checkpoint.commit_record import NO_TIMES, Times
-from tidegate.checkpoint.epochs import governing, is_complete, listed, times_after
-from tidegate.checkpoint.store import checkpoint_path, operator_depot
+from tidegate.checkpoint.epochs import governing, is_complete, list_epochs, times_after
+from tidegate.checkpoint.store import checkpoint_path, operator_store
 from tidegate.errors import InvariantBroken
 from tidegate.model.clock import Clock, SystemClock
 from tidegate.pipeline.stateful.spark_log import CommittedBatch, newest_committed, newest_offsets
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SOURCE_NAME = "tidegate.ticks"
 
-# Spark asks an idle source every 10 ms; the folders are looked at no more often than this.
+# Spark polls an idle source every 10 ms; the folders are read no more often than this.
 LOOK_MS_DEFAULT = 100
 
 # Marks the offsets of ticks among those of other sources.
@@ -50,13 +50,13 @@ Offset = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class TickSettings:
-    """Whose timers to look at: `lateness_ms` is None where Spark itself keeps the watermark."""
+    """The operator whose timers are read; `lateness_ms` is None where Spark itself keeps the watermark."""
 
     checkpoint: str
     operator: str
     lateness_ms: int | None
     every_ms: int = LOOK_MS_DEFAULT
-    # Asleep, it stands in the checkpoint as before and never ticks.
+    # Asleep, it stays in the checkpoint and never ticks.
     is_awake: bool = True
 
     def to_options(self) -> dict[str, str]:
@@ -72,20 +72,20 @@ class TickSettings:
 
 
 def parse_tick_options(options: Mapping[str, str]) -> TickSettings:
-    """Return settings behind the options of the source, whose names Spark may have put in small letters."""
-    given = {name.lower(): value for name, value in options.items()}
-    lateness = given["latenessms"]
+    """Return the settings in the options of the source, whose names Spark may have lowercased."""
+    lowered = {name.lower(): value for name, value in options.items()}
+    lateness = lowered["latenessms"]
     return TickSettings(
-        checkpoint=given["checkpoint"],
-        operator=given["operator"],
+        checkpoint=lowered["checkpoint"],
+        operator=lowered["operator"],
         lateness_ms=int(lateness) if lateness else None,
-        every_ms=int(given["everyms"]),
-        is_awake=given["isawake"] == "True",
+        every_ms=int(lowered["everyms"]),
+        is_awake=lowered["isawake"] == "True",
     )
 
 
 class TickSource(DataSource):  # type: ignore[misc]
-    """What `format("tidegate.ticks")` builds."""
+    """The data source of `format("tidegate.ticks")`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._settings = parse_tick_options(options)
@@ -96,7 +96,7 @@ class TickSource(DataSource):  # type: ignore[misc]
         return SOURCE_NAME
 
     def schema(self) -> StructType | str:
-        """Rows never come, so their columns are those of the stream beside which ticks run."""
+        """Raise: the columns are always those of the stream that ticks are added to."""
         raise InvariantBroken(reason="ticks take the columns of another stream")
 
     def streamReader(self, schema: StructType) -> TickReader:  # noqa: N802, ARG002 - the names are Spark's
@@ -105,7 +105,7 @@ class TickSource(DataSource):  # type: ignore[misc]
 
 
 class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """Returns that something is new whenever a timer is due."""
+    """Reports a new offset whenever a timer is due."""
 
     def __init__(self, settings: TickSettings, clock: Clock | None = None) -> None:
         self._settings = settings
@@ -115,11 +115,11 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         self._every_ms = settings.every_ms
 
     def initialOffset(self) -> Offset:  # noqa: N802 - the name is Spark's
-        """Return where a query without a checkpoint begins."""
+        """Return the offset of a query without a checkpoint."""
         return self._offset(_NEVER)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, ARG002
-        """Return the newest committed batch when a timer is due behind it, else `start`."""
+        """Return the newest committed batch when a timer is due after it, else `start`."""
         if not self._settings.is_awake:
             return start
         now_seconds = self._clock.monotonic_seconds()
@@ -133,7 +133,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         return self._offset(committed.number)
 
     def _offset(self, number: int) -> Offset:
-        """The operator's name lets a later start see whose ticks a checkpoint has."""
+        """Return an offset; its operator tells a later start whose ticks a checkpoint has."""
         return {"after": number, OPERATOR_MARK: self._settings.operator}
 
     def _is_due(self, committed: CommittedBatch) -> bool:
@@ -151,13 +151,13 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
         return watermark_ms is not None and next_ms is not None and next_ms <= watermark_ms
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - the name is Spark's
-        """A tick is not cut."""
+        """Return that a tick is not divided."""
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the name is Spark's
-        """Look whenever Spark asks: a run ends with the first answer that nothing is new.
+        """Read the folders at every poll: a run ends with the first poll that finds nothing new.
 
-        Its end is not fixed: timers that become due by the rows of the run fire in it.
+        Its end is not fixed in advance: timers that become due by the rows of the run fire in it.
         """
         self._every_ms = 0
 
@@ -171,7 +171,7 @@ class TickReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: 
 
 
 def has_ticks(checkpoint: str, operator: str) -> bool | None:
-    """Return whether a checkpoint has ticks of an operator; None when it has no batch yet."""
+    """True if a checkpoint has ticks of an operator; None when it has no batch yet."""
     lines = newest_offsets(checkpoint_path(checkpoint))
     if lines is None:
         return None
@@ -180,24 +180,24 @@ def has_ticks(checkpoint: str, operator: str) -> bool | None:
 
 
 def read_times(settings: TickSettings, number: int) -> Times:
-    """Return what an operator waits for after a batch; nothing when one of its partitions has not done it."""
-    depot = operator_depot(settings.checkpoint, settings.operator)
-    epoch = governing(listed(depot), number)
-    if epoch is None or not is_complete(depot, epoch, number):
+    """Return the next timers of an operator after a batch; none when a partition has not committed it."""
+    store = operator_store(settings.checkpoint, settings.operator)
+    epoch = governing(list_epochs(store), number)
+    if epoch is None or not is_complete(store, epoch, number):
         return NO_TIMES
-    return times_after(depot, epoch, number)
+    return times_after(store, epoch, number)
 
 
 def with_ticks(df: DataFrame, settings: TickSettings) -> DataFrame:
-    """Return the stream with ticks beside it: the same rows, and a batch whenever a timer is due."""
+    """Return the stream with ticks added: the same rows, and a batch whenever a timer is due."""
     register_ticks(df.sparkSession)
     reader = df.sparkSession.readStream.format(SOURCE_NAME).schema(df.schema)
     return df.union(reader.options(**settings.to_options()).load())
 
 
 def register_ticks(spark: SparkSession) -> None:
-    """Make the source known to a session; one that knows it already stays as it is."""
+    """Register the source in a session, once."""
     if getattr(spark, _REGISTERED_MARK, False):
-        return  # Spark warns of every second time
+        return  # Spark warns of every repetition
     spark.dataSource.register(TickSource)
     setattr(spark, _REGISTERED_MARK, True)

@@ -1,1 +1,1 @@
-"""The Spark source and sink of topics: takes options, returns or publishes rows over HTTP."""
+"""The Spark source and sink of topics: takes options and rows, gives rows and messages, keeps nothing."""

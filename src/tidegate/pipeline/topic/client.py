@@ -1,6 +1,6 @@
-"""The wire: asks the server over HTTP for plans and messages, sends it parts, finds it after a restart.
+"""The HTTP client of Spark's processes: plans, messages and staged parts of topics, with retries.
 
-Everything that Spark knows of a topic comes through here. The address is looked up anew after each failed
+Everything that Spark knows of a topic comes through here. The address is looked up again after each failed
 connection, because a server that comes back may have another port. Only the standard library is used: the
 module is loaded in every Python worker of Spark, and `http.client` reads a body of Arrow batches with the
 fewest copies. Threads: a `ServerClient` keeps no connection between calls, so any thread may use it.
@@ -28,16 +28,15 @@ from tidegate.errors import (
     from_wire,
 )
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.storage.home.address import Found, find_server
+from tidegate.storage.home.address import ServerEndpoint, find_server
 
-# A planned read answers within milliseconds; a server that says nothing for this long is taken for gone.
+# A plan is answered within milliseconds; a server that is silent for this long counts as gone.
 ANSWER_TIMEOUT_SECONDS = 30.0
 RETRY_SECONDS_DEFAULT = 60.0
-# The first pause is shorter than a server's restart; the longest keeps a recovered server from waiting for
-# us.
+# The first pause is shorter than a server's restart; with the longest, a restarted server is found soon.
 PAUSE_SECONDS_MIN = 0.05
 PAUSE_SECONDS_MAX = 1.0
-# An error body is a sentence and a hint; more than this is not ours.
+# An error body is a sentence and a hint; a larger one is not from our server.
 ERROR_BYTES_MAX = 1 << 20
 JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -54,14 +53,14 @@ class ServerLocation:
     home: str | None = None
     ca_file: str | None = None
 
-    def find(self, environ: Mapping[str, str]) -> Found:
+    def find(self, environ: Mapping[str, str]) -> ServerEndpoint:
         """Return the server that holds now; raise ServerNotRunning when there is none."""
         return find_server(self.url, self.token, self.home, environ, ca_file=self.ca_file)
 
 
 @dataclass(frozen=True, slots=True)
 class _HttpRequest:
-    """What goes out."""
+    """A request: method, body and content type."""
 
     method: str
     content: bytes | None
@@ -72,29 +71,29 @@ class _HttpRequest:
 class ServerClient:
     """Calls to one server; `retry_seconds` is how long a server may be away before a call fails."""
 
-    place: ServerLocation = ServerLocation()
+    location: ServerLocation = ServerLocation()
     retry_seconds: float = RETRY_SECONDS_DEFAULT
     answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS
     clock: Clock = field(default_factory=SystemClock)
 
     def post_json(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Post JSON and give the JSON answer; waits for a server that is away."""
+        """Post JSON and return the JSON answer; waits for a server that is away."""
         return self.retried(lambda: self.post_json_once(path, body))
 
     def post_json_once(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Post JSON and give the JSON answer; one attempt."""
-        return self._sent(path, _HttpRequest("POST", json.dumps(body).encode(), JSON))
+        """Post JSON and return the JSON answer; one attempt."""
+        return self._call(path, _HttpRequest("POST", json.dumps(body).encode(), JSON))
 
     def get_json(self, path: str) -> dict[str, Any]:
-        """Ask for JSON; waits for a server that is away."""
-        return self.retried(lambda: self._sent(path, _HttpRequest("GET", None, JSON)))
+        """Return the JSON answer of a GET; waits for a server that is away."""
+        return self.retried(lambda: self._call(path, _HttpRequest("GET", None, JSON)))
 
     def post_arrow(self, path: str, content: bytes) -> dict[str, Any]:
-        """Post an Arrow stream and give the JSON answer; waits for a server that is away."""
-        return self.retried(lambda: self._sent(path, _HttpRequest("POST", content, ARROW_STREAM)))
+        """Post an Arrow stream and return the JSON answer; waits for a server that is away."""
+        return self.retried(lambda: self._call(path, _HttpRequest("POST", content, ARROW_STREAM)))
 
-    def _sent(self, path: str, sent: _HttpRequest) -> dict[str, Any]:
-        with self._opened(path, sent) as answer:
+    def _call(self, path: str, request: _HttpRequest) -> dict[str, Any]:
+        with self._request(path, request) as answer:
             text = answer.read()
             _check_whole(answer)
         try:
@@ -103,25 +102,25 @@ class ServerClient:
             raise RequestMalformed(reason=f"{path} answered with something that is not JSON") from problem
 
     def retried(self, call: Callable[[], Result]) -> Result:
-        """Run a call until it answers, it fails for good, or the server was away for too long."""
-        patience = RetryBackoff(self)
+        """Return the result of a call, repeated while the server is away, up to the time limit."""
+        backoff = RetryBackoff(self)
         while True:
             try:
                 return call()
             except TidegateError as problem:
-                patience.pause_or_raise(problem)
+                backoff.pause_or_raise(problem)
 
-    def opened(self, path: str, body: Mapping[str, Any]) -> AbstractContextManager[http.client.HTTPResponse]:
-        """Post JSON and give the open answer, whose status is 200; every failure is one of our errors."""
-        return self._opened(path, _HttpRequest("POST", json.dumps(body).encode(), JSON))
+    def stream(self, path: str, body: Mapping[str, Any]) -> AbstractContextManager[http.client.HTTPResponse]:
+        """Post JSON and return the open answer, whose status is 200; every failure is one of our errors."""
+        return self._request(path, _HttpRequest("POST", json.dumps(body).encode(), JSON))
 
     @contextmanager
-    def _opened(self, path: str, sent: _HttpRequest) -> Iterator[http.client.HTTPResponse]:
-        found = self.place.find(os.environ)
+    def _request(self, path: str, request: _HttpRequest) -> Iterator[http.client.HTTPResponse]:
+        found = self.location.find(os.environ)
         connection = _connection(found, self.answer_timeout_seconds)
-        headers = {"Authorization": f"Bearer {found.token}", "Content-Type": sent.content_type}
+        headers = {"Authorization": f"Bearer {found.token}", "Content-Type": request.content_type}
         try:
-            connection.request(sent.method, f"/api/v1/{path}", sent.content, headers)
+            connection.request(request.method, f"/api/v1/{path}", request.content, headers)
             answer = connection.getresponse()
             if answer.status >= 300:
                 raise _refusal(answer, found.url)
@@ -135,20 +134,20 @@ class ServerClient:
 
 
 class RetryBackoff:
-    """How much longer a call may wait for the server; `renew` starts the wait again after progress."""
+    """How long a call waits for the server; `renew` restarts the time limit after progress."""
 
-    def __init__(self, wire: ServerClient) -> None:
-        self._wire = wire
+    def __init__(self, client: ServerClient) -> None:
+        self._client = client
         self.renew()
 
     def renew(self) -> None:
-        """Forget the failures so far."""
-        self._deadline_seconds = self._wire.clock.monotonic_seconds() + self._wire.retry_seconds
+        """Restart pauses and time limit."""
+        self._deadline_seconds = self._client.clock.monotonic_seconds() + self._client.retry_seconds
         self._pause_seconds = PAUSE_SECONDS_MIN
 
     def pause_or_raise(self, problem: TidegateError) -> None:
-        """Wait a moment when the problem may pass by itself, else raise it with its hint."""
-        over = self._wire.clock.monotonic_seconds() + self._pause_seconds > self._deadline_seconds
+        """Pause if the problem is retryable and there is time, else raise it with its hint."""
+        over = self._client.clock.monotonic_seconds() + self._pause_seconds > self._deadline_seconds
         if over or not problem.retryable:
             raise with_hint_note(problem)
         time.sleep(self._pause_seconds)
@@ -161,14 +160,14 @@ def topic_path(topic: str, verb: str) -> str:
 
 
 def with_hint_note(problem: TidegateError) -> TidegateError:
-    """Let the hint travel with the traceback: Spark carries errors of its Python workers as text."""
+    """Return the error with its hint as a note: Spark passes on errors of its Python workers as text."""
     note = f"Hint: {problem.hint}"
     if problem.hint and note not in getattr(problem, "__notes__", ()):
         problem.add_note(note)
     return problem
 
 
-def _connection(found: Found, timeout_seconds: float) -> http.client.HTTPConnection:
+def _connection(found: ServerEndpoint, timeout_seconds: float) -> http.client.HTTPConnection:
     try:
         parts = urlsplit(found.url)
         host, port = parts.hostname, parts.port
@@ -198,7 +197,7 @@ def _refusal(answer: http.client.HTTPResponse, url: str) -> TidegateError:
 
 
 def _check_whole(answer: http.client.HTTPResponse) -> None:
-    """Refuse an answer that broke off in its head: `http.client` takes what came for all of it."""
+    """Refuse an answer whose head is incomplete: `http.client` accepts it as it is."""
     if not answer.chunked and answer.headers.get("content-length") is None:
         raise http.client.HTTPException("the answer broke off")
 

@@ -1,4 +1,4 @@
-"""Outgoing messages: takes rows of a query, gives messages as Arrow streams that each fit into a request.
+"""Rows of a query as messages, in Arrow streams that each fit into a request.
 
 A column `payload` holds JSON text, or a struct, map or array that becomes JSON. Without one, all columns but
 `key`, `partition` and `dedupKey` become one JSON object a row, nulls included. Text in JSON is as SQL shows
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 PAYLOAD, KEY, PARTITION, DEDUP_KEY = "payload", "key", "partition", "dedupKey"
-# A part costs a request and a synced write: large enough that this does not count, small enough to be held
-# by every task at once.
+# A part costs a request and a synced write: large enough that this does not count, small enough for every
+# task to hold one.
 PART_BYTES = 4 * 1024 * 1024
 PART_ROWS = 20_000
 OUT_SCHEMA = pa.schema([(PAYLOAD, pa.large_string()), (KEY, pa.large_string()), (PARTITION, pa.int64())])
@@ -87,7 +87,7 @@ def message_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def parts_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Join and cut batches of messages so that each result is a part of a good size."""
+    """Yield batches of messages, joined or split into parts of up to PART_ROWS and PART_BYTES."""
     waiting: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
@@ -113,7 +113,7 @@ def stream_bytes(table: pa.Table) -> bytes:
 
 
 def text_bytes(batch: pa.RecordBatch) -> int:
-    """Count the bytes of payloads and keys."""
+    """Return the size of payloads and keys in bytes."""
     names = [name for name in (PAYLOAD, KEY, DEDUP_KEY) if name in batch.schema.names]
     sizes = [pc.sum(pc.binary_length(batch.column(name))).as_py() or 0 for name in names]
     return int(sum(sizes))
@@ -138,7 +138,7 @@ def _lines(values: list[Any]) -> pa.Array:
 
 
 def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Show moments in UTC, whatever the zone of the session is."""
+    """Return the batch with timestamps in UTC, whatever the zone of the session is."""
     columns = [
         column.cast(pa.timestamp("us", tz="UTC"))
         if pa.types.is_timestamp(column.type) and column.type.tz not in (None, "UTC")

@@ -1,8 +1,8 @@
-"""Offsets: takes where a query stands, gives ranges to read, keeps nothing.
+"""The offsets of a query that reads a topic, and the ranges that its tasks read.
 
-The offset that Spark keeps is {"topic": id, "<partition>": next offset}. The id is of one life of a topic:
-after a topic is deleted and made again, old offsets would point at other messages. Partitions that are added
-to a topic begin with their first message.
+The offset that Spark stores is {"topic": id, "<partition>": next offset}. The id is of one incarnation of a
+topic: after a topic is deleted and created again, old offsets would refer to other messages. Partitions that
+are added to a topic begin with their first message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OffsetRange(InputPartition):  # type: ignore[misc]
         self.stop = stop
 
     def from_offset(self, start: int) -> OffsetRange:
-        """Return what is left from an offset on."""
+        """Return the rest of the range from an offset on."""
         return OffsetRange(self.topic_id, self.partition, start, self.stop)
 
     def __repr__(self) -> str:
@@ -45,14 +45,14 @@ class OffsetRange(InputPartition):  # type: ignore[misc]
 
 
 class OffsetPlanner:
-    """Asks the server for offsets, and gives them in one order so that Spark can compare their text."""
+    """Plans micro-batches with the server; offsets have one order, so that Spark can compare their text."""
 
     def __init__(self, settings: SourceOptions) -> None:
         self._settings = settings
-        self._wire = ServerClient(settings.place, settings.retry_seconds)
+        self._client = ServerClient(settings.location, settings.retry_seconds)
 
     def first(self) -> Offsets:
-        """Return where a query begins that has no offsets yet."""
+        """Return the offsets at which a new query begins."""
         if self._settings.starting_timestamp is not None:
             return self._at_time(self._settings.starting_timestamp)
         starting = self._settings.starting_offsets
@@ -70,11 +70,11 @@ class OffsetPlanner:
         return {**earliest, **starting}
 
     def earliest(self) -> Offsets:
-        """Return the first offsets that are kept."""
+        """Return the first offsets that retention has left."""
         return _offsets(self._ask({"start": "earliest"}), "start")
 
     def latest(self) -> Offsets:
-        """Return the offsets behind the last messages."""
+        """Return the offsets after the last messages."""
         return _offsets(self._ask({"start": "latest"}), "latest")
 
     def plan(self, start: Offsets, messages_max: int | None) -> tuple[Offsets, Offsets]:
@@ -96,24 +96,24 @@ class OffsetPlanner:
             return _offsets(answer, "end"), _offsets(answer, "latest")
 
     def ranges(self, start: Offsets, stop: Offsets) -> list[OffsetRange]:
-        """Cut what lies between two offsets into ranges; what is gone is left out where that is allowed."""
+        """Return the ranges between two offsets, without removed messages where the options allow that."""
         if not self._settings.fail_on_data_loss:
             earliest = self.earliest()
             if earliest[TOPIC_ID] != stop[TOPIC_ID]:
                 raise with_hint_note(TopicReplaced(topic=self._settings.topic))
             start = {**start}
             for partition, end in _positions(stop).items():
-                begin, kept = start.get(partition, 0), min(earliest.get(partition, 0), end)
-                if begin < kept:
-                    warn_of_loss(self._settings.topic, int(partition), begin, kept)
-                    start[partition] = kept
+                begin, first = start.get(partition, 0), min(earliest.get(partition, 0), end)
+                if begin < first:
+                    log_loss(self._settings.topic, int(partition), begin, first)
+                    start[partition] = first
         return split_ranges(start, stop, self._settings.partitions_min)
 
     def _at_time(self, moment: str) -> Offsets:
-        """Return the first offsets at or after a time, as a read without a group finds them."""
+        """Return the first offsets at or after a time, by a consume without a group."""
         before = self.earliest()
         body = {"from": {"timestamp": moment}, "limit": 1}
-        answer = self._wire.post_json(topic_path(self._settings.topic, "consume"), body)
+        answer = self._client.post_json(topic_path(self._settings.topic, "consume"), body)
         found = {partition: int(offset) for partition, offset in answer["nextOffsets"].items()}
         for message in answer["messages"]:
             found[str(message["partition"])] -= 1
@@ -122,11 +122,11 @@ class OffsetPlanner:
         return {TOPIC_ID: before[TOPIC_ID], **{number: found[number] for number in sorted(found, key=int)}}
 
     def _ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        return self._wire.post_json(topic_path(self._settings.topic, "plan"), body)
+        return self._client.post_json(topic_path(self._settings.topic, "plan"), body)
 
 
 def split_ranges(start: Offsets, stop: Offsets, partitions_min: int) -> list[OffsetRange]:
-    """Cut the offsets between two points into ranges: at least `partitions_min` tasks share a big batch."""
+    """Return the ranges between two offsets: at least `partitions_min` tasks share a big batch."""
     ends = _positions(stop)
     total = sum(max(end - start.get(partition, 0), 0) for partition, end in ends.items())
     share = max(-(-total // partitions_min), SPLIT_MESSAGES_MIN)
@@ -142,12 +142,12 @@ def split_ranges(start: Offsets, stop: Offsets, partitions_min: int) -> list[Off
 
 
 def cut_at(end: Offsets, target: Offsets) -> Offsets:
-    """End no later than a target; partitions that the target does not have are left for the next run."""
+    """Return offsets no later than a target; partitions that it does not have are left to the next run."""
     return {name: min(offset, target[name]) for name, offset in end.items() if name in target}
 
 
 def check_loss(problem: OffsetOutOfRange, settings: SourceOptions) -> int:
-    """Return the earliest offset that is kept where a query may go on there; else say what is gone."""
+    """Return the earliest offset, where the query may continue there; else raise what was removed."""
     offset, earliest = int(problem.values.get("offset", 0)), int(problem.values.get("earliest", 0))
     if offset >= earliest:
         raise problem
@@ -160,8 +160,8 @@ def check_loss(problem: OffsetOutOfRange, settings: SourceOptions) -> int:
     return earliest
 
 
-def warn_of_loss(topic: str, partition: int, start: int, stop: int) -> None:
-    """Say in the log what was not read because it is gone."""
+def log_loss(topic: str, partition: int, start: int, stop: int) -> None:
+    """Log a warning about messages that were removed before they were read."""
     log.warning(
         "messages were removed before they were read topic=%s partition=%d first=%d last=%d count=%d",
         topic,
@@ -174,13 +174,13 @@ def warn_of_loss(topic: str, partition: int, start: int, stop: int) -> None:
 
 def _offsets(answer: Mapping[str, Any], which: str) -> Offsets:
     """Return one set of offsets of a plan, always in the same order: Spark compares their text."""
-    found = answer[which]
+    offsets = answer[which]
     return {
         TOPIC_ID: answer["topicId"],
-        **{partition: int(found[partition]) for partition in sorted(found, key=int)},
+        **{partition: int(offsets[partition]) for partition in sorted(offsets, key=int)},
     }
 
 
 def _positions(offsets: Offsets) -> Offsets:
-    """Leave the topic's id out: one offset a partition."""
+    """Return the offsets of the partitions, without the topic's id."""
     return {partition: offset for partition, offset in offsets.items() if partition != TOPIC_ID}

@@ -1,7 +1,7 @@
-"""Options of `tidegate.topic`: takes what Spark was given, gives checked values, keeps nothing.
+"""The options of `tidegate.topic`, source and sink, and their checks.
 
 Spark passes option names in lower case and every value as text. Source and sink share a name and some of
-their options; one that belongs to the other side is refused by name.
+their options; an option of the other side is refused by name.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOURCE_NAMES = (
 )
 SINK_NAMES = ("writer", "batch")
 OPTION_NAMES = (*SHARED_NAMES, *SOURCE_NAMES, *SINK_NAMES)
-# Spark adds these by itself; they say nothing to us.
+# Spark adds these by itself; they mean nothing here.
 OPTIONS_OF_SPARK = frozenset({"path", "paths", "provider", "checkpointlocation", "queryname"})
 
 StartingOffsets = Literal["earliest", "latest"] | dict[str, int]
@@ -48,10 +48,10 @@ StartingOffsets = Literal["earliest", "latest"] | dict[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a query asked of the source."""
+    """The options of the source."""
 
     topic: str
-    place: ServerLocation
+    location: ServerLocation
     columns: tuple[str, ...]
     starting_offsets: StartingOffsets = "earliest"
     starting_timestamp: str | None = None
@@ -67,51 +67,51 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """What a query asked of the sink; a writer and a batch are for batch queries that may be run again."""
+    """The options of the sink; a writer and a batch are for batch queries that may be run again."""
 
     topic: str
-    place: ServerLocation
+    location: ServerLocation
     retry_seconds: float = RETRY_SECONDS_DEFAULT
     writer: str | None = None
     batch: int | None = None
 
 
 def parse_options(options: Mapping[str, str], columns: Sequence[str]) -> SourceOptions:
-    """Check the options of a reading query against the columns that there are; raise RequestInvalid."""
-    given = _check_known(options)
-    topic, place, retry_seconds = _shared_options(given)
-    ending = given.get("endingoffsets", "latest").strip()
-    payload = _choice(given, "payload", ("text", "columns"))
-    if "payloadschema" in given and payload != "columns":
+    """Return the options of a reading query, with columns of messages; raise RequestInvalid."""
+    options = _check_known(options)
+    topic, location, retry_seconds = _shared_options(options)
+    ending = options.get("endingoffsets", "latest").strip()
+    payload = _choice(options, "payload", ("text", "columns"))
+    if "payloadschema" in options and payload != "columns":
         raise RequestInvalid(
             reason="Option payloadSchema is for payload 'columns'", hint='Add .option("payload", "columns").'
         )
     own = columns if payload == "text" else [f"_{name}" for name in columns if name != "payload"]
     return SourceOptions(
         topic=topic,
-        place=place,
-        columns=_columns(given.get("columns"), own),
-        starting_offsets=_starting(given.get("startingoffsets", "earliest").strip()),
-        starting_timestamp=_timestamp(given),
+        location=location,
+        columns=_columns(options.get("columns"), own),
+        starting_offsets=_starting(options.get("startingoffsets", "earliest").strip()),
+        starting_timestamp=_timestamp(options),
         ending_offsets="latest" if ending == "latest" else _offsets("endingOffsets", ending),
         messages_max=int(
-            _number(given, "maxMessagesPerBatch", MESSAGES_MAX_DEFAULT, 1, MESSAGES_MAX_CEILING)
+            _number(options, "maxMessagesPerBatch", MESSAGES_MAX_DEFAULT, 1, MESSAGES_MAX_CEILING)
         ),
-        partitions_min=int(_number(given, "minPartitions", os.cpu_count() or 1, 1, PARTITIONS_CEILING)),
+        partitions_min=int(_number(options, "minPartitions", os.cpu_count() or 1, 1, PARTITIONS_CEILING)),
         retry_seconds=retry_seconds,
-        fail_on_data_loss=_choice(given, "failOnDataLoss", ("true", "false")) == "true",
+        fail_on_data_loss=_choice(options, "failOnDataLoss", ("true", "false")) == "true",
         payload="columns" if payload == "columns" else "text",
-        payload_schema=given.get("payloadschema"),
-        bad_payload="null" if _choice(given, "badPayload", ("fail", "null")) == "null" else "fail",
+        payload_schema=options.get("payloadschema"),
+        bad_payload="null" if _choice(options, "badPayload", ("fail", "null")) == "null" else "fail",
     )
 
 
 def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
-    """Check the options of a writing query; raise RequestInvalid."""
-    given = _check_known(options)
-    topic, place, retry_seconds = _shared_options(given)
-    _refuse_side(given, SOURCE_NAMES, "reads a topic, and this query writes one")
-    writer, batch = given.get("writer"), given.get("batch")
+    """Return the options of a writing query, checked; raise RequestInvalid."""
+    options = _check_known(options)
+    topic, location, retry_seconds = _shared_options(options)
+    _refuse_side(options, SOURCE_NAMES, "reads a topic, and this query writes one")
+    writer, batch = options.get("writer"), options.get("batch")
     if streaming and (writer is not None or batch is not None):
         raise RequestInvalid(
             reason="Options writer and batch are for batch queries",
@@ -122,8 +122,8 @@ def parse_sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOp
             reason="Options writer and batch go together",
             hint="Together they name what is written once, however often the query runs; or give neither.",
         )
-    number = None if batch is None else int(_number(given, "batch", 0, 0, BATCH_CEILING))
-    return SinkOptions(topic, place, retry_seconds, writer, number)
+    number = None if batch is None else int(_number(options, "batch", 0, 0, BATCH_CEILING))
+    return SinkOptions(topic, location, retry_seconds, writer, number)
 
 
 def refuse_sink_options(options: Mapping[str, str]) -> None:
@@ -132,25 +132,28 @@ def refuse_sink_options(options: Mapping[str, str]) -> None:
 
 
 def _check_known(options: Mapping[str, str]) -> dict[str, str]:
-    given = {name.lower(): value for name, value in options.items() if name.lower() not in OPTIONS_OF_SPARK}
-    _refuse_unknown(given)
-    return given
+    lowered = {name.lower(): value for name, value in options.items()}
+    own = {name: value for name, value in lowered.items() if name not in OPTIONS_OF_SPARK}
+    _refuse_unknown(own)
+    return own
 
 
-def _shared_options(given: Mapping[str, str]) -> tuple[str, ServerLocation, float]:
-    topic = given.get("topic")
+def _shared_options(options: Mapping[str, str]) -> tuple[str, ServerLocation, float]:
+    topic = options.get("topic")
     if not topic:
         raise RequestInvalid(
             reason="tidegate.topic needs the option 'topic'", hint='Add .option("topic", "<name>").'
         )
-    place = ServerLocation(given.get("url"), given.get("token"), given.get("home"), given.get("cafile"))
-    retry_seconds = _number(given, "retrySeconds", RETRY_SECONDS_DEFAULT, 0, RETRY_SECONDS_CEILING)
-    return check_topic_name(topic), place, retry_seconds
+    location = ServerLocation(
+        options.get("url"), options.get("token"), options.get("home"), options.get("cafile")
+    )
+    retry_seconds = _number(options, "retrySeconds", RETRY_SECONDS_DEFAULT, 0, RETRY_SECONDS_CEILING)
+    return check_topic_name(topic), location, retry_seconds
 
 
-def _refuse_unknown(given: Mapping[str, str]) -> None:
+def _refuse_unknown(options: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in OPTION_NAMES}
-    for name in given:
+    for name in options:
         if name not in known:
             near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
             guess = f"; did you mean '{known[near[0]]}'?" if near else ""
@@ -160,22 +163,22 @@ def _refuse_unknown(given: Mapping[str, str]) -> None:
             )
 
 
-def _refuse_side(given: Mapping[str, str], names: Sequence[str], why: str) -> None:
+def _refuse_side(options: Mapping[str, str], names: Sequence[str], why: str) -> None:
     for name in names:
-        if name.lower() in given:
+        if name.lower() in options:
             raise RequestInvalid(reason=f"Option {name}: it is for a query that {why}", hint="Leave it out.")
 
 
-def _choice(given: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """Return an option that is one of a few words, the first of them unless it is said."""
-    text = given.get(name.lower(), words[0]).strip().lower()
+def _choice(options: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
+    """Return an option that is one of a few words; the first is the default."""
+    text = options.get(name.lower(), words[0]).strip().lower()
     if text not in words:
         raise RequestInvalid(reason=f"Option {name}: '{text}' is not {' or '.join(words)}", hint="")
     return text
 
 
-def _number(given: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
-    text = given.get(name.lower())
+def _number(options: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
+    text = options.get(name.lower())
     if text is None:
         return default
     try:
@@ -187,11 +190,11 @@ def _number(given: Mapping[str, str], name: str, default: float, low: float, hig
     return value
 
 
-def _timestamp(given: Mapping[str, str]) -> str | None:
-    text = given.get("startingtimestamp")
+def _timestamp(options: Mapping[str, str]) -> str | None:
+    text = options.get("startingtimestamp")
     if text is None:
         return None
-    if "startingoffsets" in given:
+    if "startingoffsets" in options:
         raise RequestInvalid(
             reason="Options startingOffsets and startingTimestamp both say where to begin", hint="Give one."
         )
@@ -224,9 +227,9 @@ def _offsets(name: str, text: str) -> dict[str, int]:
 def _columns(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
     if text is None:
         return tuple(known)
-    wanted = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = [name for name in wanted if name not in known]
-    if unknown or not wanted or len(set(wanted)) != len(wanted):
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names or len(set(names)) != len(names):
         wrong = f"there is no column '{unknown[0]}'" if unknown else "name each column once, and at least one"
         raise RequestInvalid(reason=f"Option columns: {wrong}", hint=f"The columns are {', '.join(known)}.")
-    return tuple(wanted)
+    return tuple(names)

@@ -1,4 +1,4 @@
-"""Typed columns of payloads: takes messages whose payload is a JSON object, gives its fields as columns.
+"""The payloads of messages as typed columns: each payload is a JSON object, whose fields are the columns.
 
 The columns are those of the topic's newest payload schema, or of a Spark schema that the query names. A
 field that is missing is null; one that the schema does not have is left out. All payloads of a batch are
@@ -25,7 +25,7 @@ from tidegate.model.schemas import parse_type
 from tidegate.model.timeranges import parse_time
 from tidegate.pipeline.topic.client import ServerClient, topic_path, with_hint_note
 from tidegate.pipeline.topic.options import SourceOptions
-from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA
+from tidegate.pipeline.topic.range_reader import SOURCE_SCHEMA
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -48,16 +48,16 @@ _PLAIN: dict[type[DataType], Any] = {
     spark_types.TimestampType: datetime.datetime,
     spark_types.TimestampNTZType: datetime.datetime,
 }
-# Times as text are turned into a column in one step; Python's own moments one by one.
+# Times as text become a column in one step; datetimes of Python one by one.
 _TIMES = (spark_types.TimestampType, spark_types.TimestampNTZType)
 
 log = logging.getLogger(__name__)
 
 
 def columns_schema(settings: SourceOptions) -> StructType | str:
-    """Return the columns of payloads, then those of the message itself; Spark reads the text of a schema."""
+    """Return the columns of payloads, then those of the message itself; Spark parses the text of a schema."""
     own = spark_schema(
-        pa.schema([pa.field(name, MESSAGE_SCHEMA.field(name[1:]).type) for name in settings.columns])
+        pa.schema([pa.field(name, SOURCE_SCHEMA.field(name[1:]).type) for name in settings.columns])
     )
     if settings.payload_schema is not None:
         mine = ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in own)
@@ -82,8 +82,8 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def _newest_columns(settings: SourceOptions) -> list[Mapping[str, str]]:
-    wire = ServerClient(settings.place, settings.retry_seconds)
-    schemas = wire.get_json(topic_path(settings.topic, "").rstrip("/")).get("schemas") or []
+    client = ServerClient(settings.location, settings.retry_seconds)
+    schemas = client.get_json(topic_path(settings.topic, "").rstrip("/")).get("schemas") or []
     if not schemas:
         reason = f"Topic '{settings.topic}' has no payload schema: no table was routed into it yet"
         raise with_hint_note(RequestInvalid(reason=reason, hint=_HINT))
@@ -100,7 +100,7 @@ def _field(column: Mapping[str, str]) -> spark_types.StructField:
 
 
 class PayloadColumns:
-    """Makes of batches of messages such with the columns of their payloads."""
+    """Decodes the payloads of batches of messages into columns."""
 
     def __init__(self, settings: SourceOptions, schema: StructType) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
@@ -115,8 +115,8 @@ class PayloadColumns:
         self._decode = self._decoder(loose=False)
         self._decode_loose = self._decoder(loose=True)
 
-    def shape(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the columns of the payloads of a batch, and those of the message that were asked for."""
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the columns of the payloads of a batch, and the selected ones of the messages."""
         payloads = batch.column("payload").cast(pa.binary()).to_pylist()
         if pc.any(pc.equal(batch.column("payload_mode"), "diff")).as_py():
             reason = f"Topic '{self._settings.topic}' has messages whose payload is a diff, not a row"
@@ -139,14 +139,18 @@ class PayloadColumns:
         return [pa.concat_arrays(pair) for pair in zip(first, second, strict=True)]
 
     def _bad(self, batch: pa.RecordBatch, index: int, problem: Exception) -> list[pa.Array]:
-        """Refuse a payload that does not fit, or give nulls for it where the query wants that."""
-        place = f"partition {batch.column('partition')[index]}, offset {batch.column('offset')[index]}"
-        said = shorten(str(problem))
+        """Refuse a payload that does not fit, or return nulls for it where the options say so."""
+        partition, offset = batch.column("partition")[index], batch.column("offset")[index]
+        error = shorten(str(problem))
         if self._settings.bad_payload == "fail":
-            reason = f"Topic '{self._settings.topic}', {place}: the payload does not fit the columns: {said}"
+            message = f"Topic '{self._settings.topic}', partition {partition}, offset {offset}"
+            reason = f"{message}: the payload does not fit the columns: {error}"
             hint = "With the option badPayload 'null' its columns are null; payload 'text' gives it as it is."
             raise with_hint_note(RequestInvalid(reason=reason, hint=hint)) from None
-        log.warning("a payload does not fit topic=%s %s reason=%s", self._settings.topic, place, said)
+        log.warning(
+            "payload does not fit the columns topic=%s partition=%s offset=%s error=%r",
+            *(self._settings.topic, partition, offset, error),
+        )
         return [pa.nulls(1, kind) for kind in self._types]
 
     def _converted(self, payloads: Sequence[bytes]) -> list[pa.Array]:
@@ -174,12 +178,12 @@ class PayloadColumns:
 def _top_type(field: spark_types.StructField, *, loose: bool) -> Any:
     kind = field.dataType
     if isinstance(kind, spark_types.StringType) and (loose or field.metadata.get(JSON_MARK)):
-        return msgspec.Raw  # takes null, too; in a union with None it would take nothing else
+        return msgspec.Raw  # accepts null, too; in a union with None it would accept nothing else
     return (str if isinstance(kind, _TIMES) else _python_type(kind, field.name)) | None
 
 
 def _python_type(kind: DataType, name: str) -> Any:
-    """Return what msgspec decodes a value of a Spark type into."""
+    """Return the Python type into which msgspec decodes a Spark type."""
     plain = _PLAIN.get(type(kind))
     if plain is not None:
         return plain
@@ -210,7 +214,9 @@ def _array(
 def _moments(values: Sequence[str | None], kind: pa.TimestampType) -> pa.Array:
     try:
         return pa.array(values, pa.string()).cast(kind)
-    except pa.ArrowInvalid:  # a time without a zone, or with one where none is wanted: both are read as UTC
+    except (
+        pa.ArrowInvalid
+    ):  # a time without a zone, or with one where the type has none: both are read as UTC
         moments = [None if value is None else parse_time(value) for value in values]
         return pa.array(moments, pa.int64()).cast(kind)
 

@@ -1,7 +1,7 @@
-"""Reading a range: takes offsets, gives exactly their messages as Arrow batches, keeps nothing.
+"""The reader of an offset range: exactly its messages, as Arrow batches.
 
-Offsets are dense, so every batch must begin at the next one, and a range must end where it was asked to end:
-anything else is an error and never a short answer. After a lost connection a read goes on where it broke.
+Offsets are dense, so every batch must begin at the next one, and a range must end at its last offset:
+anything else is an error and never a short answer. After a lost connection a read resumes where it broke off.
 """
 
 from __future__ import annotations
@@ -13,28 +13,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tidegate.errors import InvariantBroken, OffsetOutOfRange, ServerNotRunning, TidegateError
+from tidegate.model.messages import MESSAGE_SCHEMA
 from tidegate.pipeline.topic.client import RetryBackoff, ServerClient, topic_path, with_hint_note
-from tidegate.pipeline.topic.offsets import OffsetRange, check_loss, warn_of_loss
+from tidegate.pipeline.topic.offsets import OffsetRange, check_loss, log_loss
 from tidegate.pipeline.topic.options import SourceOptions
 
-# The columns of a message, in the order of the wire.
-MESSAGE_SCHEMA = pa.schema(
-    [
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("message_id", pa.int64()),
-        ("ts", pa.timestamp("us", tz="UTC")),
-        ("op", pa.string()),
-        ("source", pa.string()),
-        ("payload_mode", pa.string()),
-        ("key", pa.string()),
-        ("payload", pa.string()),
-        ("user", pa.string()),
-    ]
-)
+# The columns of a message as Spark reads them: in a DataFrame any may be null.
+SOURCE_SCHEMA = pa.schema([field.with_nullable(True) for field in MESSAGE_SCHEMA])
 # Each record batch costs Spark about 0.1 ms; single messages are gathered until that no longer counts.
 BATCH_ROWS_MIN = 4_096
-# Spark hands each record batch to the JVM whole; larger ones only cost memory.
+# Spark passes each record batch to the JVM as a whole; larger ones only cost memory.
 BATCH_ROWS_MAX = 65_536
 # Arrow reads a message in four small steps; they are served from this buffer, large bodies go past it.
 BODY_BUFFER_BYTES = 64 * 1024
@@ -43,37 +31,37 @@ BatchTransform = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def read_range(
-    settings: SourceOptions, span: InputPartition, schema: pa.Schema, shape: BatchTransform
+    settings: SourceOptions, span: InputPartition, schema: pa.Schema, transform: BatchTransform
 ) -> Iterator[pa.RecordBatch]:
-    """Yield exactly the rows of a range; `shape` makes of a batch of messages one of the schema."""
+    """Yield exactly the rows of a range; `transform` turns a batch of messages into one of the schema."""
     if not isinstance(span, OffsetRange):
-        return  # Spark makes up an empty partition when a plan has none
-    wire = ServerClient(settings.place, settings.retry_seconds)
-    patience = RetryBackoff(wire)
-    gathering = _BatchCombiner(schema)
+        return  # Spark adds an empty partition when a plan has none
+    client = ServerClient(settings.location, settings.retry_seconds)
+    backoff = RetryBackoff(client)
+    combiner = _BatchCombiner(schema)
     position = span.start
     while position < span.stop:
         try:
-            for batch in _fetch(wire, settings.topic, span.from_offset(position)):
+            for batch in _fetch(client, settings.topic, span.from_offset(position)):
                 position = checked_next(batch, span, position)
-                patience.renew()
-                yield from gathering.add(shape(batch))
+                backoff.renew()
+                yield from combiner.add(transform(batch))
             if position < span.stop:
                 raise with_hint_note(
                     InvariantBroken(reason=f"{span} of '{settings.topic}' ended early, at {position}")
                 )
         except OffsetOutOfRange as problem:
-            kept = min(check_loss(problem, settings), span.stop)
-            warn_of_loss(settings.topic, span.partition, position, kept)
-            position = kept
+            first = min(check_loss(problem, settings), span.stop)
+            log_loss(settings.topic, span.partition, position, first)
+            position = first
         except TidegateError as problem:
-            patience.pause_or_raise(problem)
-    yield from gathering.rest()
+            backoff.pause_or_raise(problem)
+    yield from combiner.rest()
 
 
-def _fetch(wire: ServerClient, topic: str, span: OffsetRange) -> Iterator[pa.RecordBatch]:
+def _fetch(client: ServerClient, topic: str, span: OffsetRange) -> Iterator[pa.RecordBatch]:
     body = {"partition": span.partition, "from": span.start, "to": span.stop, "topicId": span.topic_id}
-    with wire.opened(topic_path(topic, "read"), body) as answer:
+    with client.stream(topic_path(topic, "read"), body) as answer:
         try:
             with pa.ipc.open_stream(io.BufferedReader(answer, BODY_BUFFER_BYTES)) as stream:
                 yield from stream
@@ -82,7 +70,7 @@ def _fetch(wire: ServerClient, topic: str, span: OffsetRange) -> Iterator[pa.Rec
 
 
 def checked_next(batch: pa.RecordBatch, span: OffsetRange, position: int) -> int:
-    """Return the offset after a batch; raise when its rows are not the ones that come next."""
+    """Return the offset after a batch; raise when its rows are not the next ones."""
     rows = int(batch.num_rows)
     if rows == 0:
         return position
@@ -95,7 +83,7 @@ def checked_next(batch: pa.RecordBatch, span: OffsetRange, position: int) -> int
 
 
 def select_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Leave the columns of a batch that a schema names, in its order and with its types."""
+    """Return the columns of a batch that a schema names, in its order and with its types."""
     if batch.schema.names != schema.names:
         batch = batch.select(schema.names)
     if not batch.schema.equals(schema):
@@ -104,7 +92,7 @@ def select_columns(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class _BatchCombiner:
-    """Makes of the batches of the wire such as Spark likes: neither tiny nor huge."""
+    """Joins small batches of the server and splits large ones, to the sizes that suit Spark."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
@@ -112,14 +100,14 @@ class _BatchCombiner:
         self._waiting_rows = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Take a batch; give what is big enough."""
+        """Add a batch; yield batches once there are enough rows."""
         self._waiting.append(batch)
         self._waiting_rows += batch.num_rows
         if self._waiting_rows >= BATCH_ROWS_MIN:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """Yield what is left."""
+        """Yield the remaining rows."""
         waiting, self._waiting, self._waiting_rows = self._waiting, [], 0
         if len(waiting) > 1:
             waiting = pa.Table.from_batches(waiting, self._schema).combine_chunks().to_batches()

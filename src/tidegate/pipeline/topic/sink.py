@@ -1,10 +1,10 @@
-"""The sink `tidegate.topic`: takes the rows of a query, gives a topic each batch of them exactly once.
+"""The sink `tidegate.topic`: writes each batch of a query's rows into a topic exactly once.
 
-Each task stores its messages on the server as parts, which nobody reads, and tells the driver their numbers.
-The driver then commits the batch with the parts of the tasks that count: one write appends all messages and
-remembers the number of the batch. So a task that runs twice, a driver that dies before the commit and a
-commit whose answer is lost give each message once. A streaming query is known by its id, which its checkpoint
-keeps.
+Each task stores its messages on the server as parts, which no reader sees, and sends the driver their
+numbers. The driver then commits the batch with the parts of the tasks that count: one write appends all
+messages and stores the number of the batch. So a task that runs twice, a driver that dies before the commit
+and a commit whose answer is lost write each message once. A streaming query is identified by its id, which
+its checkpoint stores.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-# What Spark tells its tasks of the query they work for.
+# The properties by which Spark tells its tasks their query and batch.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 # A commit answers when the whole batch is on the disk.
 COMMIT_TIMEOUT_SECONDS = 300.0
-# Parts that are left go by themselves: a query that fails does not wait long for a server that is away.
+# Parts that are left expire by themselves: a query that fails does not wait long for a server that is away.
 ABORT_RETRY_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StoredParts(WriterCommitMessage):  # type: ignore[misc]
-    """What a task tells the driver: the parts that it stored, in order, and for which batch."""
+    """The commit message of a task: the parts that it stored, in order, and for which batch."""
 
     writer: str
     batch: int
@@ -65,7 +65,7 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._settings = settings
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredParts:
-        """Store the rows of one task; nobody sees them yet."""
+        """Store the rows of one task; no reader sees them yet."""
         task = TaskContext.get()
         if task is None:
             raise InvariantBroken(reason="a sink wrote outside of a task")
@@ -75,14 +75,14 @@ class TopicStreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         return store_parts(self._settings, writer, int(batch), iterator)
 
     def commit(self, messages: Sequence[StoredParts | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Append what the tasks stored, in one write; a batch that was appended before stays as it is."""
+        """Append the parts of the tasks, in one write; a batch that was appended before stays as it is."""
         stored = [message for message in messages if message is not None]
         if any(message.batch != batchId for message in stored):
             raise InvariantBroken(reason=f"tasks of other batches tell of batch {batchId}: {stored[:3]}")
         commit_parts(self._settings, stored, lasts=True)
 
     def abort(self, messages: Sequence[StoredParts | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Remove what the tasks stored."""
+        """Remove the parts of the tasks."""
         abort_parts(self._settings, messages)
 
 
@@ -99,26 +99,26 @@ class TopicWriter(DataSourceArrowWriter):  # type: ignore[misc]
             )
         check_columns(schema)
         self._settings = settings
-        # Unless it is named, a query is known by a number that lives as long as it runs.
+        # Unless it is named, a query is identified by a number for as long as it runs.
         self._writer = settings.writer or f"once-{uuid.uuid4()}"
         self._batch = settings.batch or 0
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredParts:
-        """Store the rows of one task; nobody sees them yet."""
+        """Store the rows of one task; no reader sees them yet."""
         return store_parts(self._settings, self._writer, self._batch, iterator)
 
     def commit(self, messages: Sequence[StoredParts | None]) -> None:
-        """Append what the tasks stored, in one write."""
+        """Append the parts of the tasks, in one write."""
         stored = [message for message in messages if message is not None]
         commit_parts(self._settings, stored, lasts=self._settings.writer is not None)
 
     def abort(self, messages: Sequence[StoredParts | None]) -> None:
-        """Remove what the tasks stored."""
+        """Remove the parts of the tasks."""
         abort_parts(self._settings, messages)
 
 
 class BatchSink:
-    """What `foreachBatch` calls with the rows of each micro-batch: writes them into a topic exactly once."""
+    """The function for `foreachBatch`: writes the rows of each micro-batch into a topic exactly once."""
 
     def __init__(self, options: Mapping[str, Any], name: str) -> None:
         self._options = {option: str(value) for option, value in options.items() if value is not None}
@@ -142,15 +142,15 @@ class BatchSink:
 def store_parts(
     settings: SinkOptions, writer: str, batch: int, rows: Iterator[pa.RecordBatch]
 ) -> StoredParts:
-    """Store rows as parts of a batch; all rows are taken, also where the batch was committed before."""
-    wire = ServerClient(settings.place, settings.retry_seconds)
+    """Store rows as parts of a batch; all rows are consumed, also where the batch was committed before."""
+    client = ServerClient(settings.location, settings.retry_seconds)
     path = f"{topic_path(settings.topic, 'parts')}?{urlencode({'writer': writer, 'batch': batch})}"
     parts: list[str] = []
     topic_ids: set[int] = set()
     is_committed = False
     for table in parts_of(map(message_batch, rows)):
-        # What is behind us in the query keeps its state only when all of its rows were taken.
-        for answer in () if is_committed else _stored(wire, path, table):
+        # A stateful step before this one commits its state only when all of its rows were consumed.
+        for answer in () if is_committed else _stored(client, path, table):
             topic_ids.add(answer["topicId"])
             is_committed = answer["part"] is None
             parts.extend(() if is_committed else (answer["part"],))
@@ -160,7 +160,7 @@ def store_parts(
 def commit_parts(settings: SinkOptions, stored: Sequence[StoredParts], *, lasts: bool) -> None:
     """Commit a batch with the parts of its tasks."""
     if not stored:
-        return  # without a task there are no rows, and nobody who could say whose batch this is
+        return  # without a task there are no rows, and no message that names the batch
     topic_ids = {message.topic_id for message in stored if message.topic_id is not None}
     body: dict[str, Any] = {
         "writer": stored[0].writer,
@@ -171,9 +171,9 @@ def commit_parts(settings: SinkOptions, stored: Sequence[StoredParts], *, lasts:
     topic_id = _one_topic(settings, topic_ids)
     if topic_id is not None:
         body["topicId"] = topic_id
-    wire = ServerClient(settings.place, settings.retry_seconds, COMMIT_TIMEOUT_SECONDS)
+    client = ServerClient(settings.location, settings.retry_seconds, COMMIT_TIMEOUT_SECONDS)
     try:
-        answer = wire.post_json(topic_path(settings.topic, "commit"), body)
+        answer = client.post_json(topic_path(settings.topic, "commit"), body)
     except TopicReplaced:
         raise _replaced(settings) from None
     if not answer["committed"]:
@@ -188,16 +188,16 @@ def abort_parts(settings: SinkOptions, messages: Sequence[StoredParts | None]) -
     parts = [part for message in stored for part in message.parts]
     body = {"writer": stored[0].writer, "batch": stored[0].batch, "parts": parts}
     try:
-        wire = ServerClient(settings.place, min(settings.retry_seconds, ABORT_RETRY_SECONDS))
-        wire.post_json(topic_path(settings.topic, "abort"), body)
+        client = ServerClient(settings.location, min(settings.retry_seconds, ABORT_RETRY_SECONDS))
+        client.post_json(topic_path(settings.topic, "abort"), body)
     except TidegateError as problem:
         log.warning("parts of a failed batch are left topic=%s error=%r", settings.topic, str(problem))
 
 
-def _stored(wire: ServerClient, path: str, table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Send messages; where the server takes less at a time, in halves."""
+def _stored(client: ServerClient, path: str, table: pa.Table) -> Iterator[dict[str, Any]]:
+    """Send messages; in halves where the server accepts less at a time."""
     try:
-        answer = wire.post_arrow(path, stream_bytes(table))
+        answer = client.post_arrow(path, stream_bytes(table))
     except BodyTooLarge:
         if table.num_rows == 1:
             raise
@@ -205,8 +205,8 @@ def _stored(wire: ServerClient, path: str, table: pa.Table) -> Iterator[dict[str
         yield answer
         return
     middle = table.num_rows // 2
-    yield from _stored(wire, path, table.slice(0, middle))
-    yield from _stored(wire, path, table.slice(middle))
+    yield from _stored(client, path, table.slice(0, middle))
+    yield from _stored(client, path, table.slice(middle))
 
 
 def _one_topic(settings: SinkOptions, topic_ids: set[int]) -> int | None:

@@ -1,9 +1,8 @@
-"""The source `tidegate.topic`: gives Spark the messages of a topic, streaming or batch, as Arrow batches.
+"""The source `tidegate.topic`: the messages of a topic for Spark, streaming or batch, as Arrow batches.
 
 A streaming query asks the server how far a micro-batch goes (`offsets`), and each task reads an exact range
-of offsets (`ranges`). Ranges are half-open and offsets are dense, so a batch that Spark runs again gives the
-same rows; a task that gets one row less or more than its range fails. Under the same name Spark finds the
-sink (`sink`).
+of offsets (`range_reader`). Ranges are half-open and offsets are dense, so a batch that Spark runs again has
+the same rows; a task that gets one row less or more than its range fails. The sink has the same name.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tidegate.pipeline.topic.options import (
     refuse_sink_options,
 )
 from tidegate.pipeline.topic.payload_columns import PayloadColumns, columns_schema, spark_schema
-from tidegate.pipeline.topic.range_reader import MESSAGE_SCHEMA, read_range, select_columns
+from tidegate.pipeline.topic.range_reader import SOURCE_SCHEMA, read_range, select_columns
 from tidegate.pipeline.topic.sink import TopicStreamWriter, TopicWriter
 
 if TYPE_CHECKING:
@@ -43,12 +42,12 @@ SOURCE_NAME = "tidegate.topic"
 Checked = TypeVar("Checked")
 
 
-class TopicDataSource(DataSource):  # type: ignore[misc]
-    """What `format("tidegate.topic")` builds; refuses unknown and wrong options before anything runs."""
+class TopicConnector(DataSource):  # type: ignore[misc]
+    """The connector of `format("tidegate.topic")`; refuses unknown and wrong options before anything runs."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = dict(options)
-        self._settings = _add_hint_note(lambda: parse_options(options, MESSAGE_SCHEMA.names))
+        self._settings = _add_hint_note(lambda: parse_options(options, SOURCE_SCHEMA.names))
 
     @classmethod
     def name(cls) -> str:
@@ -56,7 +55,7 @@ class TopicDataSource(DataSource):  # type: ignore[misc]
         return SOURCE_NAME
 
     def schema(self) -> StructType | str:
-        """Return the columns asked for: those of messages, or those of their payloads and of messages."""
+        """Return the selected columns: those of messages, or those of their payloads and of messages."""
         if self._settings.payload == "columns":
             return columns_schema(self._settings)
         return spark_schema(_selected_schema(self._settings))
@@ -115,7 +114,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         self._target: Offsets | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802 - the name is Spark's
-        """Return where a query without a checkpoint begins."""
+        """Return the offsets at which a query without a checkpoint begins."""
         return self._planner.first()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802 - the name is Spark's
@@ -138,11 +137,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
         return self._seen
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - the name is Spark's
-        """Fix the end of the run: what comes later is left for the next one."""
+        """Fix the end of the run: later messages are left to the next one."""
         self._target = self._planner.latest()
 
     def partitions(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """Cut a micro-batch into ranges, one for each task."""
+        """Return the ranges of a micro-batch, one for each task."""
         return self._planner.ranges(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -151,11 +150,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  #
 
 
 def register_source(spark: SparkSession) -> None:
-    """Make `format("tidegate.topic")` known to a session; one that knows it already stays as it is."""
+    """Register `format("tidegate.topic")` in a session, once."""
     from pyspark.errors import AnalysisException
 
     try:
-        spark.dataSource.register(TopicDataSource)
+        spark.dataSource.register(TopicConnector)
     except AnalysisException as problem:
         if problem.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
@@ -166,19 +165,19 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     if settings.payload == "columns":
         if schema is None:
-            raise InvariantBroken(reason="Spark did not say which columns it wants")
+            raise InvariantBroken(reason="Spark did not pass the schema of the columns")
         columns = PayloadColumns(settings, schema)
-        return read_range(settings, span, columns.schema, columns.shape)
-    narrowed = _selected_schema(settings)
-    return read_range(settings, span, narrowed, partial(select_columns, schema=narrowed))
+        return read_range(settings, span, columns.schema, columns.decode)
+    selected = _selected_schema(settings)
+    return read_range(settings, span, selected, partial(select_columns, schema=selected))
 
 
 def _selected_schema(settings: SourceOptions) -> pa.Schema:
-    return pa.schema([MESSAGE_SCHEMA.field(name) for name in settings.columns])
+    return pa.schema([SOURCE_SCHEMA.field(name) for name in settings.columns])
 
 
 def _add_hint_note(check: Callable[[], Checked]) -> Checked:
-    """Let the hint of a refused option travel with its error."""
+    """Return the result of a check; its error gets its hint as a note."""
     try:
         return check()
     except TidegateError as problem:

@@ -1,1 +1,1 @@
-"""The worker: takes pipeline files of a home, runs each as a Spark query, reports how far it is."""
+"""The worker: takes the pipeline files of a home, runs each as a Spark query, keeps their progress."""

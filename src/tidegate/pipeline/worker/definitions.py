@@ -1,7 +1,7 @@
-"""Definitions: takes a pipeline file, gives its one decorated function, checked; keeps nothing.
+"""Pipeline files: each defines one function under a decorator, which returns the stream to run.
 
-A pipeline file is ordinary Python. Loading runs it, so what it imports must be there. Whatever is wrong with
-it becomes PipelineInvalid with the file, the line and the reason, and never stops the other pipelines.
+A pipeline file is ordinary Python. Loading runs it, so its imports must be there. Every mistake in it becomes
+PipelineInvalid with the file, the line and the reason, and never stops the other pipelines.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-# A pipeline file is a page or two of Python; more is a mistake in the name.
+# A pipeline file is a page or two of Python; a larger file was named by mistake.
 FILE_BYTES_MAX = 1 << 20
 MODULE_PREFIX = "tidegate_pipeline_"
 
 
 class PipelineContext:
-    """What a pipeline function is given: the Spark session, its checkpoint and the places of the home."""
+    """The argument of a pipeline function: the Spark session, its checkpoint and the paths of the home."""
 
     def __init__(self, spark: SparkSession, home: Home, name: str = "pipeline") -> None:
         self.spark = spark
@@ -46,7 +46,7 @@ class PipelineContext:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """The tables asked for so far, in order."""
+        """The tables whose paths were requested so far, in order."""
         return tuple(self._tables)
 
 
@@ -62,7 +62,7 @@ class PipelineDefinition:
 
     @property
     def file(self) -> str:
-        """The file that the function stands in."""
+        """The file that defines the function."""
         return self.function.__code__.co_filename
 
     @property
@@ -72,7 +72,7 @@ class PipelineDefinition:
 
 
 def pipeline(*, name: str) -> Callable[[Callable[[PipelineContext], DataStreamWriter]], PipelineDefinition]:
-    """Mark the function of a file that is the pipeline of this name."""
+    """Return a decorator that makes a function the pipeline of this name."""
     check_pipeline_name(name)
 
     def mark(function: Callable[[PipelineContext], DataStreamWriter]) -> PipelineDefinition:
@@ -82,48 +82,51 @@ def pipeline(*, name: str) -> Callable[[Callable[[PipelineContext], DataStreamWr
 
 
 def load_pipeline(path: Path) -> PipelineDefinition:
-    """Run a file and give the one pipeline that it defines; raise PipelineInvalid for anything else.
+    """Run a file and return the one pipeline that it defines; raise PipelineInvalid for anything else.
 
-    Functions of the file travel to Spark's Python workers by value, so they may be used in UDFs although no
-    worker can import the file.
+    Functions of the file are pickled by value for Spark's Python workers, so they may be used in UDFs
+    although no worker can import the file.
     """
     module = _run(path)
-    found = {
-        id(one): one
-        for one in vars(module).values()
-        if isinstance(one, PipelineDefinition) and one.file == str(path)
+    definitions = {
+        id(value): value
+        for value in vars(module).values()
+        if isinstance(value, PipelineDefinition) and value.file == str(path)
     }
-    if not found:
+    if not definitions:
         raise _invalid(path, None, "no function in it is under @tide.pipeline(name=…)")
-    first, *others = sorted(found.values(), key=lambda one: one.line)
+    first, *others = sorted(definitions.values(), key=lambda definition: definition.line)
     if others:
         reason = f"'{first.name}' and '{others[0].name}' are both under @tide.pipeline; a file has one"
         raise _invalid(path, others[0].line, reason)
     return first
 
 
-def build_writer(one: PipelineDefinition, context: PipelineContext) -> DataStreamWriter:
-    """Call the function and give its stream, not yet started; raise PipelineInvalid where it gives none.
+def build_writer(definition: PipelineDefinition, context: PipelineContext) -> DataStreamWriter:
+    """Call the function and return its stream, not yet started; raise PipelineInvalid where it returns none.
 
-    What the function raises comes out as it is.
+    What the function raises is raised unchanged.
     """
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    made: Any = one(context)
-    if isinstance(made, DataStreamWriter):
-        return made
-    if isinstance(made, StreamingQuery):
-        made.stop()
-        reason = f"'{one.name}' starts its stream itself; leave .start() away, the worker does it"
-    elif isinstance(made, DataFrame):
-        reason = f"'{one.name}' returns a DataFrame; return its .writeStream…, which says where the rows go"
-    elif made is None:
-        reason = f"'{one.name}' returns nothing; write 'return rows.writeStream…'"
+    result: Any = definition(context)
+    if isinstance(result, DataStreamWriter):
+        return result
+    if isinstance(result, StreamingQuery):
+        result.stop()
+        reason = f"'{definition.name}' starts its stream itself; leave .start() away, the worker does it"
+    elif isinstance(result, DataFrame):
+        reason = (
+            f"'{definition.name}' returns a DataFrame; return its .writeStream…, which says where the rows go"
+        )
+    elif result is None:
+        reason = f"'{definition.name}' returns nothing; write 'return rows.writeStream…'"
     else:
-        reason = f"'{one.name}' returns a {type(made).__name__}, not a DataStreamWriter (rows.writeStream…)"
-    raise _invalid(Path(one.file), one.line, reason)
+        kind = type(result).__name__
+        reason = f"'{definition.name}' returns a {kind}, not a DataStreamWriter (rows.writeStream…)"
+    raise _invalid(Path(definition.file), definition.line, reason)
 
 
 def _run(path: Path) -> types.ModuleType:

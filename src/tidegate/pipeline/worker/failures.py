@@ -1,6 +1,6 @@
-"""Failures: makes of an exception that came through Spark the words that a person needs.
+"""The reason why a query or a pipeline file failed, from an exception that came through Spark.
 
-Spark wraps an error of ours in a Java stack, a Python stack and its own sentences, and often tells only the
+Spark wraps an error of ours in a Java stack, a Python stack and its own sentences, and often shows only the
 outermost: "task failed while writing". The cause is further down the chain of Java's causes. The last Python
 exception in those texts, else the innermost error that Spark names, is the cause; our errors carry their hint
 there as a note.
@@ -23,7 +23,7 @@ FULL_REASON_CHARS_MAX = 4_000
 # Spark's chains have six links or fewer; a chain may be a ring.
 CAUSES_MAX = 16
 
-# What to do about an error of ours: on a line of its own below the reason.
+# The hint of an error of ours: on a line of its own below the reason.
 HINT = "Hint: "
 TRACEBACK = "Traceback (most recent call last)"
 MISMATCH_HINT = (
@@ -41,7 +41,7 @@ _COLUMN = re.compile(r"^-- (.+?): (\w[^\n]*?) \(nullable", re.MULTILINE)
 _STACK = re.compile(
     r"^\s*(?:at [\w.$/]+\.[\w$<]|\.\.\. \d+ more|=== Streaming Query ===|JVM stacktrace:|Driver stac)"
 )
-# Of these classes only the causes say something.
+# Of these classes only the causes are of interest.
 _WRAPPERS = ("[STREAM_FAILED]", "[TASK_WRITE_FAILED]", "[FAILED_EXECUTE_UDF]", "Job aborted", "Writing job")
 
 
@@ -54,35 +54,35 @@ def short_reason(problem: BaseException) -> str:
 def java_failure(query: StreamingQuery) -> Any:
     """Return the Java exception that ended a query; None where there is none.
 
-    What PySpark makes of it has lost the innermost cause at times.
+    The exception of PySpark sometimes lacks the innermost cause.
     """
     found = query._jsq.exception()
     return found.get() if found.isDefined() else None
 
 
 def full_reason(problem: BaseException, java: Any = None) -> str:
-    """Return why on the first line, on the next what to do, then what Spark and Python told, without stacks.
+    """Return the reason on the first line, then the hint, then the texts of Spark and Python, without stacks.
 
-    The line with what to do begins with HINT, and is there for errors of ours. `java` is the Java half of the
-    problem, where it is at hand.
+    The line of the hint begins with HINT, and is there for errors of ours. `java` is the Java exception of
+    the problem, where it is known.
     """
     texts = _texts(problem, java)
     reason, hint = _reason_and_hint(problem, texts)
     short = _line(reason) if not hint else f"{_line(reason)}\n{_line(HINT + hint)}"
     if isinstance(problem, TidegateError):
         return short
-    told = [short]
+    parts = [short]
     if any("DELTA_METADATA_MISMATCH" in text or "DELTA_FAILED_TO_MERGE_FIELDS" in text for text in texts):
-        told.append(MISMATCH_HINT)
+        parts.append(MISMATCH_HINT)
     for text in reversed(texts):
         plain = _without_stacks(text)
-        if plain and not any(plain in other for other in told):
-            told.append(plain)
-    return _cut("\n\n".join(told), FULL_REASON_CHARS_MAX)
+        if plain and not any(plain in other for other in parts):
+            parts.append(plain)
+    return _cut("\n\n".join(parts), FULL_REASON_CHARS_MAX)
 
 
 def _reason_and_hint(problem: BaseException, texts: list[str]) -> tuple[str, str]:
-    """Return the reason, and what to do where the error says it."""
+    """Return the reason, and the hint where the error has one."""
     if isinstance(problem, TidegateError):
         return problem.message, problem.hint
     for text in reversed(texts):
@@ -93,7 +93,7 @@ def _reason_and_hint(problem: BaseException, texts: list[str]) -> tuple[str, str
 
 
 def _joined(reason: str, hint: str) -> str:
-    """Return both as sentences that follow each other."""
+    """Return both as consecutive sentences."""
     ended = reason.rstrip()
     if not hint:
         return ended
@@ -101,7 +101,7 @@ def _joined(reason: str, hint: str) -> str:
 
 
 def _of_java(problem: BaseException, texts: list[str]) -> str:
-    """Return what Spark and Java say, in the words of the cause that says most."""
+    """Return the reason of the most specific cause in the texts of Spark and Java."""
     columns = next(filter(None, map(_columns_not_in_the_table, texts)), "")
     if columns:
         return f"[DELTA_METADATA_MISMATCH] The table has not these columns of the rows: {columns}."
@@ -112,7 +112,7 @@ def _of_java(problem: BaseException, texts: list[str]) -> str:
         return f"{_without_stacks(telling[-2])}: {_without_stacks(telling[-1])}"
     if telling or named:
         return _without_stacks((telling or named)[-1])
-    # Py4J says first which call failed, then, after a colon, how Java puts it.
+    # Py4J names the call that failed first, then, after a colon, the Java exception.
     lines = texts[0].strip().splitlines() or [""]
     first = lines[1][2:] if len(lines) > 1 and lines[1].startswith(": ") else lines[0]
     name = type(problem).__name__
@@ -120,7 +120,7 @@ def _of_java(problem: BaseException, texts: list[str]) -> str:
 
 
 def _columns_not_in_the_table(text: str) -> str:
-    """Return name and type of what Delta's two lists of columns do not share; nothing where it lists none."""
+    """Return names and types of the columns in which Delta's two lists differ, if any."""
     _, found, lists = text.partition("Table schema:")
     if "DELTA_METADATA_MISMATCH" not in text or not found:
         return ""
@@ -130,9 +130,9 @@ def _columns_not_in_the_table(text: str) -> str:
 
 
 def _of_python(text: str) -> tuple[str, str] | None:
-    """Return the message and hint of our own error, or the last line of a traceback and where it was raised.
+    """Return the message and hint of our own error, or the last line of a traceback and its position.
 
-    Where an error of ours was raised is no use to anybody: it says itself where the user's code failed.
+    The position of an error of ours is of no use: its message names the place in the user's code.
     """
     ours = list(_OURS.finditer(text))
     if ours:
@@ -150,7 +150,7 @@ def _of_python(text: str) -> tuple[str, str] | None:
 
 
 def _texts(problem: BaseException, java: Any = None) -> list[str]:
-    """Return what an exception says, and then what each of its Java causes says, innermost last."""
+    """Return the text of an exception, and then those of its Java causes, innermost last."""
     texts = [str(problem)]
     cause = java or _java_of(problem)
     for _ in range(CAUSES_MAX):
@@ -165,7 +165,7 @@ def _texts(problem: BaseException, java: Any = None) -> list[str]:
 
 def _java_of(problem: BaseException) -> Any:
     """Return the Java exception behind one of Spark's or Py4J's; None where there is none."""
-    # The exception of a query is made of its text and its cause; only the cause knows its Java half.
+    # The exception of a query has its text and its cause; only the cause has the Java exception.
     for one in (problem, getattr(problem, "_cause", None)):
         for name in ("java_exception", "_origin"):
             java = getattr(one, name, None)

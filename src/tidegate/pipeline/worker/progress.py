@@ -1,7 +1,7 @@
-"""Progress: takes Spark's progress reports of one query, gives totals, a rate and the offsets reached.
+"""The progress of a pipeline: totals, a rate and the committed offsets, from the reports of its query.
 
-Counts are since the worker started. Rows are those that batches took in from their sources and are through
-with. Spark repeats its last report until the next batch is done, so a batch is counted by its number, once.
+Counts are since the worker started. Rows are those that batches read from their sources and have processed.
+Spark repeats its last report until the next batch is done, so a batch is counted by its number, once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tidegate.model.clock import Clock
 # Long enough to smooth a batch a second, short enough that a stalled pipeline shows.
 RATE_WINDOW_SECONDS = 10.0
 
-# What Spark writes for a source that had nothing yet.
+# The offset that Spark writes for a source without one yet.
 NO_OFFSET = "-"
 
 Offsets = dict[str, int]
 
 
 class ProgressReports(Protocol):
-    """What is read of a running query."""
+    """The progress reports of a running query."""
 
     @property
     def lastProgress(self) -> Mapping[str, Any] | None:  # noqa: N802 - the name is Spark's
@@ -40,7 +40,7 @@ class ProgressReports(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What a pipeline did since the worker started."""
+    """Batches and rows of a pipeline since the worker started."""
 
     batches: int = 0
     rows: int = 0
@@ -61,22 +61,22 @@ class ProgressCounter:
         self.offsets: list[Offsets] = []
 
     def begin(self, offsets: Iterable[Offsets] = ()) -> None:
-        """Prepare for a query that starts: batch numbers are its own, offsets those of its checkpoint."""
+        """Reset for a query that starts: batch numbers are its own, offsets those of its checkpoint."""
         self._counted = -1
         self.offsets = list(offsets)
 
     def look(self, query: ProgressReports) -> None:
-        """Count what a query has done since the last look."""
+        """Count the batches of a query since the last call."""
         last = query.lastProgress
         if last is None or last["batchId"] <= self._counted:
             return
-        # A report in between may be missed by looking at the last alone.
+        # The last report alone may miss reports in between.
         reports = [last] if last["batchId"] == self._counted + 1 else query.recentProgress
         for report in reports:
             self.count(report)
 
     def count(self, report: Mapping[str, Any]) -> None:
-        """Count one report; one that was counted, or that tells of an idle moment, changes nothing."""
+        """Count one report; one that was counted, or of an idle trigger, changes nothing."""
         if report["batchId"] <= self._counted or "addBatch" not in report["durationMs"]:
             return
         self._counted = report["batchId"]
@@ -98,11 +98,11 @@ class ProgressCounter:
 
 
 def rows_of(report: Mapping[str, Any]) -> int:
-    """Return how many rows of the sources a batch took in, each once.
+    """Return how many rows of the sources a batch read, each once.
 
     Spark's own number counts a row again each time that a sink evaluates the batch, and none where the batch
-    comes out of a cache. Offsets of a topic are dense, so their difference is exact. Where a source is not
-    ours, or one that had no offset before, Spark's number of that source stands.
+    comes from a cache. Offsets of a topic are dense, so their difference is exact. For a source that is no
+    topic, or had no offset before, Spark's number is used.
     """
     return sum(_rows_of_source(source, report["numInputRows"]) for source in report["sources"])
 
@@ -117,10 +117,7 @@ def _rows_of_source(source: Mapping[str, Any], otherwise: int) -> int:
 
 
 def committed_offsets(checkpoint: Path) -> list[Offsets]:
-    """Return where a checkpoint stands, one entry a source.
-
-    Nothing when it is new or not readable as such.
-    """
+    """Return the committed offsets of a checkpoint, one entry per source; none if new or unreadable."""
     numbers = [int(file.name) for file in (checkpoint / "commits").glob("[0-9]*") if file.name.isdecimal()]
     if not numbers:
         return []
@@ -128,11 +125,11 @@ def committed_offsets(checkpoint: Path) -> list[Offsets]:
         lines = (checkpoint / "offsets" / str(max(numbers))).read_text(encoding="utf-8").splitlines()
         return [{} if line == NO_OFFSET else offsets_of(line) for line in lines[2:] if not _is_of_ticks(line)]
     except (OSError, ValueError, AttributeError, TypeError):
-        return []  # only the display of lag before the first batch hangs on it
+        return []  # only the displayed lag before the first batch depends on it
 
 
 def offsets_of(text: str | Mapping[str, Any] | None) -> Offsets:
-    """Read the offsets of our source from a report; nothing where they are missing or another source's."""
+    """Return the offsets of a topic in a report; none where they are missing or another source's."""
     found = json.loads(text) if isinstance(text, str) else text
     if not isinstance(found, Mapping):
         return {}
@@ -140,5 +137,5 @@ def offsets_of(text: str | Mapping[str, Any] | None) -> Offsets:
 
 
 def _is_of_ticks(text: str | Mapping[str, Any] | None) -> bool:
-    """Return whether an offset is of the ticks that wake timers: they are no topic, and have no lag."""
+    """True if an offset is one of ticks: they are no topic, and have no lag."""
     return "ticksOf" in (text or "")

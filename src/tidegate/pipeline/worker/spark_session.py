@@ -1,10 +1,10 @@
-"""The session: takes settings, gives a Spark session with Delta and our source in it, keeps a JVM beside us.
+"""The Spark session of the worker, with Delta and the topic source, on a JVM that this process starts.
 
 The JVM is started here and not by Spark, for two reasons. It inherits the descriptors in `keep_open_fds`: a
-lock that stands behind one of them stays taken until both processes are dead, so that no second driver
-touches a checkpoint that a dying one still writes. And it runs in a session of its own, so that Ctrl-C
-reaches this process alone, which then stops queries in order. The JVM ends by itself when this process dies:
-its standard input closes.
+lock on one of them stays held until both processes are dead, so that no second driver touches a checkpoint
+that a dying one still writes. And it runs in a process session of its own, so that Ctrl-C reaches this
+process alone, which then stops queries in order. The JVM ends by itself when this process dies: its standard
+input closes.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 # A cleanly stopped JVM is gone in well under a second; after this it is killed.
 JVM_GRACE_SECONDS = 10.0
-# A query that does not end its batch within this time at a stop is left behind; the batch runs again later.
+# A query that does not end its batch within this time at a stop is abandoned; the batch runs again later.
 QUERY_STOP_SECONDS = 10
-# So many files below half of 128 MiB are joined at once: rarely enough to cost little, often enough that a
-# table read by file stays quick.
+# This many files below half of 128 MiB are compacted at once: rarely enough to cost little, often enough that
+# reads of a table stay fast.
 COMPACT_FILES_MIN = 50
 
-# Spark speaks of every small thing at WARN; these say nothing that a user can act on.
+# Spark logs many details at WARN; these are nothing that a user can act on.
 QUIET_LOGGERS = {
     "org.apache.spark.SparkConf": "error",
     "org.apache.hadoop.util.NativeCodeLoader": "error",
@@ -56,7 +56,7 @@ QUIET_LOGGERS = {
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
-    """What a session is built from; `scratch` is a folder that the session may empty."""
+    """The settings of a session; `scratch` is a folder that the session may empty."""
 
     master: str = "local[*,4]"
     driver_memory_mb: int = 2048
@@ -70,7 +70,7 @@ class SessionSettings:
 def build_session(
     settings: SessionSettings | None = None, *, keep_open_fds: tuple[int, ...] = ()
 ) -> SparkSession:
-    """Start a JVM and give a session on it; a later call in the same process gets a session on the same JVM.
+    """Start a JVM and return a session on it; later calls in the process return one on the same JVM.
 
     Takes about five seconds and no network. The JVM inherits `keep_open_fds`, which is refused when a JVM
     runs already.
@@ -102,31 +102,30 @@ def session_conf(settings: SessionSettings, scratch: Path) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_write_log_settings(scratch)}",
-        # Addresses, not paths: a comma parts jars, a space parts options of Java.
+        # URIs, not paths: a comma separates jars, a space separates options of Java.
         "spark.jars": ",".join(jar.absolute().as_uri() for jar in delta_jars()),
         "spark.local.dir": str(scratch / "local"),
-        # A path: Spark would take %20 of an address for three letters of a name.
+        # A path: Spark would read %20 of a URI as three letters of a name.
         "spark.sql.warehouse.dir": str(scratch.absolute() / "warehouse"),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "WARN",
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        # One machine: more partitions than cores only cost tasks of ten milliseconds each.
+        # One machine: more partitions than cores only add tasks of ten milliseconds each.
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.default.parallelism": str(settings.shuffle_partitions),
         "spark.databricks.delta.snapshotPartitions": "2",
-        # A stream commits small files for ever; now and then a batch joins them, or reads would slow down.
+        # A stream commits small files for ever; some batches compact them, or reads would slow down.
         "spark.databricks.delta.autoCompact.enabled": "true",
         "spark.databricks.delta.autoCompact.minNumFiles": str(COMPACT_FILES_MIN),
-        # With it, a table is seen to be compacted after every batch once the JVM was started again, however
-        # few its files are.
+        # With it, a table is checked for compaction after every batch once the JVM was restarted, however few
+        # its files are.
         "spark.databricks.delta.autoCompact.modifiedPartitionsOnly.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.streaming.stopTimeout": f"{QUERY_STOP_SECONDS}s",
-        # A task stuck behind a dead server gives up by itself; Spark need not watch the Python side more
-        # closely.
+        # A task that waits for a dead server fails by itself; Spark need not watch the Python side closely.
         "spark.python.worker.reuse": "true",
     }
     return conf | dict(settings.extra)
@@ -184,7 +183,7 @@ def _launch(conf: Any, settings: SessionSettings, keep_open_fds: tuple[int, ...]
 
 @contextlib.contextmanager
 def _kill_jvm_on_error() -> Iterator[None]:
-    """Kill the JVM of a start that was broken off: half started, it would wait for us for ever."""
+    """Kill the JVM of a start that was interrupted: half started, it would wait for this process for ever."""
     import psutil
     from pyspark.errors import PySparkRuntimeError
 
@@ -202,7 +201,7 @@ def _kill_jvm_on_error() -> Iterator[None]:
 
 
 def _python_path() -> str:
-    """Let Spark's Python workers import what this process imported from, wherever it was started."""
+    """Return a PYTHONPATH with which Spark's Python workers import from the same folders as this process."""
     ours = str(Path(__file__).resolve().parents[3])
     rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != ours]
     return os.pathsep.join([ours, *rest])
@@ -219,7 +218,7 @@ def _fresh_scratch(folder: Path | None) -> Path:
 
 
 def _write_log_settings(scratch: Path) -> str:
-    """Return the address of the file: without the spaces and quotes at which Spark would cut its options."""
+    """Return the URI of the file: without the spaces and quotes at which Spark would split its options."""
     lines = [
         "status = error",
         "rootLogger.level = warn",

@@ -1,7 +1,7 @@
-"""Supervision: takes the folder of pipeline files, keeps one streaming query running for each.
+"""The supervisor of pipelines: one running streaming query for each file in the folder of pipelines.
 
-A new file is started, a changed one is started again from its checkpoint, one that is stopped or removed is
-ended, and one that fails is started again after a pause that doubles. One thread calls `tick` and `stop`;
+A new file is started, a changed one is restarted from its checkpoint, one that is stopped or removed is
+ended, and one that fails is restarted after a pause that doubles. One thread calls `tick` and `stop`;
 `statuses` may be called from any thread.
 """
 
@@ -33,15 +33,15 @@ BACKOFF_SECONDS_MIN = 0.5
 # A query that ran this long before it failed starts at the first pause again.
 STABLE_SECONDS = 60.0
 
-# When a file was written and which one it is: the same content written again is another stamp.
+# Modification time, size and inode of a file: the same content written again is another stamp.
 Stamp = tuple[int, int, int]
-# Of a pipeline that is stopped: no file has it, so whatever is installed next is started.
+# Of a pipeline that is stopped: no file has it, so a file that is installed next is started.
 NO_STAMP: Stamp = (0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class RestartSettings:
-    """How queries are started and started again."""
+    """The trigger interval and the pauses before restarts."""
 
     trigger_interval_seconds: float = 1.0
     backoff_seconds_max: float = 30.0
@@ -49,7 +49,7 @@ class RestartSettings:
 
 @dataclass(slots=True)
 class PipelineRun:
-    """One pipeline file: what is wanted of it, the query that runs, and how it went."""
+    """One pipeline file: its state, its query, and its failures."""
 
     name: str
     path: Path
@@ -67,13 +67,13 @@ class PipelineRun:
     # When the next start is due; None while a query runs.
     due_seconds: float | None = 0.0
 
-    def begin_anew(self, stamp: Stamp) -> None:
-        """Forget failures and pauses: someone wrote the file again, even if with the same content."""
+    def reset(self, stamp: Stamp) -> None:
+        """Reset failures and pauses: the file was written again, even if with the same content."""
         self.stamp, self.error, self.restarts = stamp, None, 0
         self.pause_seconds, self.started_seconds = BACKOFF_SECONDS_MIN, 0.0
 
     def status(self) -> dict[str, Any]:
-        """Return what the server is told of this pipeline."""
+        """Return the status of the pipeline for the server."""
         totals = self.counter.totals()
         offsets = self.counter.offsets
         paired = zip(self.topics, offsets, strict=True) if len(self.topics) == len(offsets) else ()
@@ -87,7 +87,7 @@ class PipelineRun:
             "error": self.error,
             "restarts": self.restarts,
             "topic": self.topics[0] if self.topics else None,
-            # The one asked for last: dead letters and what is read along are named before the sink.
+            # The last one: tables of dead letters and of lookups are named before the sink.
             "table": self.tables[-1] if self.tables else None,
             "offsets": {topic: reached for topic, reached in paired if reached},
             "operators": self.states.reports,
@@ -106,7 +106,7 @@ class PipelineSupervisor:
         self._runs: dict[str, PipelineRun] = {}
 
     def tick(self) -> None:
-        """Bring what runs in line with the files; never raises for what a pipeline does wrong."""
+        """Start and stop queries by the files; never raises for a mistake in a pipeline."""
         self._follow_folder()
         for run in list(self._runs.values()):
             if run.query is not None:
@@ -121,7 +121,7 @@ class PipelineSupervisor:
         return [run.status() for run in runs]
 
     def stop(self) -> None:
-        """Stop all queries at once and wait for them; a batch that is cut short runs again later."""
+        """Stop all queries at once and wait for them; an interrupted batch runs again later."""
         threads = [threading.Thread(target=self._end, args=(run,)) for run in self._runs.values()]
         for thread in threads:
             thread.start()
@@ -136,12 +136,12 @@ class PipelineSupervisor:
             with self._lock:
                 del self._runs[name]
         for name in files.stopped:
-            kept = self._runs.get(name) or self._add(name, NO_STAMP)
-            if kept.stamp != NO_STAMP:
+            stopped = self._runs.get(name) or self._add(name, NO_STAMP)
+            if stopped.stamp != NO_STAMP:
                 log.info("pipeline stopped pipeline=%s", name)
-                self._end(kept)
-                kept.begin_anew(NO_STAMP)
-            kept.due_seconds = None
+                self._end(stopped)
+                stopped.reset(NO_STAMP)
+            stopped.due_seconds = None
         for name in files.installed:
             stamp = _stamp(installed_path(self._home.pipelines_path, name))
             run = self._runs.get(name)
@@ -152,7 +152,7 @@ class PipelineSupervisor:
             else:
                 log.info("pipeline changed pipeline=%s", name)
                 self._end(run)
-                run.begin_anew(stamp)
+                run.reset(stamp)
             run.state, run.due_seconds = "starting", 0.0
 
     def _add(self, name: str, stamp: Stamp) -> PipelineRun:
@@ -180,7 +180,7 @@ class PipelineSupervisor:
                 .start()
             )
         except Exception as problem:  # noqa: BLE001 - a pipeline is the user's code and may raise anything
-            self._failed(run, problem)
+            self._fail(run, problem)
         else:
             run.started_seconds = self._clock.monotonic_seconds()
             run.state = "starting"
@@ -208,9 +208,9 @@ class PipelineSupervisor:
         problem = query.exception() or RuntimeError("the query ended by itself")
         java = java_failure(query)
         run.query = None
-        self._failed(run, problem, java)
+        self._fail(run, problem, java)
 
-    def _failed(self, run: PipelineRun, problem: BaseException, java: Any = None) -> None:
+    def _fail(self, run: PipelineRun, problem: BaseException, java: Any = None) -> None:
         now_seconds = self._clock.monotonic_seconds()
         if run.started_seconds and now_seconds - run.started_seconds >= STABLE_SECONDS:
             run.pause_seconds = BACKOFF_SECONDS_MIN
@@ -236,7 +236,7 @@ class PipelineSupervisor:
 
 
 def own_session(spark: SparkSession) -> SparkSession:
-    """Return a session on the same Spark with the same sources; what is set or named in it stays in it."""
+    """Return a session on the same Spark with the same sources; its settings and views are its own."""
     from pyspark.sql import SparkSession as Session
 
     return Session(spark.sparkContext, spark._jsparkSession.cloneSession())
@@ -256,7 +256,7 @@ def topics_of(writer: DataStreamWriter) -> tuple[str, ...]:
 
 
 def _has_run_trigger(query: StreamingQuery) -> bool:
-    """Return whether a query got through a trigger, with rows or without: only then it counts as running."""
+    """True if a query has completed a trigger, with rows or without: only then it counts as running."""
     return query.lastProgress is not None or query.status["message"].startswith("Waiting for")
 
 
@@ -264,7 +264,7 @@ def _stamp(path: Path) -> Stamp | None:
     try:
         stat = path.stat()
     except FileNotFoundError:
-        return None  # stopped or removed since it was listed; the next look sees that
+        return None  # stopped or removed since it was listed; the next tick sees that
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 

@@ -1,8 +1,8 @@
-"""The worker: takes a home, runs Spark with every pipeline of it until told to stop.
+"""The worker process: runs every pipeline of a home on Spark until it is stopped.
 
 One worker runs in a home: its lock is held by this process and by its JVM, and is free when both are gone.
-Everything that must survive is in Spark's checkpoints and in the Delta tables, so the worker may be killed
-at any moment.
+Everything that must survive is in Spark's checkpoints and in the Delta tables, so the worker may be killed at
+any moment.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ class StartInterrupted(BaseException):
 
 @dataclass(slots=True)
 class _WorkerStatus:
-    """What the reports say of the worker; written by the main thread, read by the reporter."""
+    """The status of the worker; written by the main thread, read by the reporter."""
 
     state_path: Path
     state: str = "starting"
     spark_version: str = field(default_factory=lambda: importlib.metadata.version("pyspark"))
-    supervision: PipelineSupervisor | None = None
+    supervisor: PipelineSupervisor | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
     def body(self) -> dict[str, Any]:
@@ -67,44 +67,44 @@ class _WorkerStatus:
             "sparkVersion": self.spark_version,
             "state": self.state,
             **state_disk(self.state_path),
-            "pipelines": self.supervision.statuses() if self.supervision else [],
+            "pipelines": self.supervisor.statuses() if self.supervisor else [],
         }
 
 
 def run_worker(
     settings: Settings, home: Home, clock: Clock | None = None, supervisor: int | None = None
 ) -> int:
-    """Run the pipelines of a home until SIGTERM or SIGINT; give the exit code.
+    """Run the pipelines of a home until SIGTERM or SIGINT; return the exit code.
 
     Raises HomeLocked when another worker runs there, JavaMissing or JarsMissing when Spark cannot start,
-    SparkGone when its JVM dies. Call it from the main thread: it listens to signals. `supervisor` is the pid
-    of a process that this one stops with.
+    SparkGone when its JVM dies. Call it from the main thread: it sets signal handlers. `supervisor` is the
+    pid of the process that started this one and stops it.
     """
     clock = clock or SystemClock()
     _log_to_stderr()
     lock = home.lock("worker")
     if supervisor is not None:
         lock.mark_supervised(supervisor)
-    standing = _WorkerStatus(_state_path(home))
-    # The reporter runs before anything can fail, so that a slow start is seen as one.
+    status = _WorkerStatus(_state_path(home))
+    # The reporter runs first, so that a slow start shows as one.
     reporter = Reporter(
-        ServerClient(ServerLocation(home=str(home.path)), 0, REPORT_TIMEOUT_SECONDS, clock), standing.body
+        ServerClient(ServerLocation(home=str(home.path)), 0, REPORT_TIMEOUT_SECONDS, clock), status.body
     )
     try:
-        _listen(standing, lock)
+        _listen(status, lock)
         reporter.start()
         log.info("worker starting home=%s pid=%d", home.path, os.getpid())
         spark = _start_spark(settings, home, lock.fd)
-        _listen(standing, lock)  # Spark puts its own answer to SIGINT in place
+        _listen(status, lock)  # Spark sets a handler of SIGINT of its own
         try:
-            _supervise(settings, home, clock, spark, standing)
+            _supervise(settings, home, clock, spark, status)
         finally:
-            standing.state = "stopping"
-            _stop_spark(spark, standing)
+            status.state = "stopping"
+            _stop_spark(spark, status)
     except StartInterrupted:
         log.info("worker stopped during its start")
     finally:
-        standing.state = "stopping"
+        status.state = "stopping"
         reporter.stop()
         lock.release()
     log.info("worker stopped")
@@ -132,43 +132,43 @@ def memory_bytes(pid: int) -> int:
 
 
 def _state_path(home: Home) -> Path:
-    """Return where the copies of state are: on a disk that the shell names, else in the home."""
-    named = os.environ.get(ROOT_VARIABLE)
-    return Path(named).absolute() if named else home.run_path / "state"
+    """Return the folder of local stores: the one that the environment names, else one in the home."""
+    folder = os.environ.get(ROOT_VARIABLE)
+    return Path(folder).absolute() if folder else home.run_path / "state"
 
 
 def _start_spark(settings: Settings, home: Home, lock_fd: int) -> SparkSession:
-    # Pipelines read from the server of this home, whatever the shell that started us points to.
+    # Pipelines read from the server of this home, whatever server the environment names.
     for name in ("TIDEGATE_URL", "TIDEGATE_TOKEN"):
         os.environ.pop(name, None)
-    wanted = SessionSettings(
+    session = SessionSettings(
         master=settings.worker.spark_master,
         driver_memory_mb=settings.worker.driver_memory_mb,
         scratch=home.run_path / "spark",
-        # Local copies of state outlive the worker, so that the next one begins warm.
+        # Local stores outlive the worker, so that the next one need not restore them.
         environ={"TIDEGATE_HOME": str(home.path), ROOT_VARIABLE: str(_state_path(home))},
     )
-    return build_session(wanted, keep_open_fds=(lock_fd,))
+    return build_session(session, keep_open_fds=(lock_fd,))
 
 
 def _supervise(
-    settings: Settings, home: Home, clock: Clock, spark: SparkSession, standing: _WorkerStatus
+    settings: Settings, home: Home, clock: Clock, spark: SparkSession, status: _WorkerStatus
 ) -> None:
-    how = RestartSettings(settings.worker.trigger_interval_seconds, settings.worker.backoff_seconds_max)
-    supervision = PipelineSupervisor(spark, home, how, clock)
+    restarts = RestartSettings(settings.worker.trigger_interval_seconds, settings.worker.backoff_seconds_max)
+    supervisor = PipelineSupervisor(spark, home, restarts, clock)
     jvm = jvm_of(spark)
-    standing.supervision = supervision
-    standing.state = "running"
+    status.supervisor = supervisor
+    status.state = "running"
     log.info("worker running spark=%s jvm=%d", spark.version, jvm.pid)
-    while not standing.stop.is_set():
+    while not status.stop.is_set():
         with _spark_gone_on_exit(jvm):
-            supervision.tick()
-        standing.stop.wait(TICK_SECONDS)
+            supervisor.tick()
+        status.stop.wait(TICK_SECONDS)
 
 
 @contextlib.contextmanager
 def _spark_gone_on_exit(jvm: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Turn whatever a dead JVM makes of a call into SparkGone."""
+    """Raise SparkGone for every error of a call to a dead JVM."""
     from py4j.protocol import Py4JError
 
     try:
@@ -183,32 +183,32 @@ def _spark_gone_on_exit(jvm: subprocess.Popen[bytes]) -> Iterator[None]:
         raise SparkGone(exit_code=jvm.returncode)
 
 
-def _stop_spark(spark: SparkSession, standing: _WorkerStatus) -> None:
+def _stop_spark(spark: SparkSession, status: _WorkerStatus) -> None:
     jvm = jvm_of(spark)
     guard = threading.Timer(STOP_SECONDS_MAX, jvm.kill)
     guard.start()
     try:
-        if standing.supervision is not None and jvm.poll() is None:
-            standing.supervision.stop()
+        if status.supervisor is not None and jvm.poll() is None:
+            status.supervisor.stop()
         end_session(spark)
     finally:
         guard.cancel()
 
 
-def _listen(standing: _WorkerStatus, lock: HomeLock) -> None:
-    """Let SIGTERM and SIGINT ask for a stop; while Spark starts, they leave the start at once."""
+def _listen(status: _WorkerStatus, lock: HomeLock) -> None:
+    """Stop the worker at SIGTERM and SIGINT; while Spark starts, they interrupt the start."""
 
-    def ask(number: int, _frame: FrameType | None) -> None:
-        first = not standing.stop.is_set()
-        standing.stop.set()
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        first = not status.stop.is_set()
+        status.stop.set()
         lock.mark_stopping()
         if first:
-            log.info("worker asked to stop signal=%s", signal.Signals(number).name)
-        if first and standing.state == "starting":
+            log.info("worker stops signal=%s", signal.Signals(number).name)
+        if first and status.state == "starting":
             raise StartInterrupted
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
+        signal.signal(number, on_signal)
 
 
 def _log_to_stderr() -> None:
