@@ -40,7 +40,7 @@ class Copies:
         found = settings(self._checkpoint, self._local)
         for partition in range(len(newest_heads(self._checkpoint))):
             standby = Standby(self._checkpoint, NAME, partition, found, SystemClock())
-            self.stores.append(self._open.enter_context(standby.opened()))
+            self.stores.append(self._open.enter_context(standby.open()))
         return self
 
     def __exit__(

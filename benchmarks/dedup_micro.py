@@ -56,7 +56,7 @@ class _Bench:
 
     def __init__(self, folder: Path, sizes: Sizes, duplicate_percent: int) -> None:
         from tidegate.checkpoint.backends.rocksdb_options import RocksSettings
-        from tidegate.checkpoint.store import Depot
+        from tidegate.checkpoint.store import CheckpointStore
         from tidegate.dedup.settings import SegmentRule, SegmentSettings
         from tidegate.dedup.store.store import SegmentStore
 
@@ -66,7 +66,7 @@ class _Bench:
         settings = SegmentSettings(
             store="orders", retention_us=RETENTION_US, interval_us=self._rule.interval_us
         )
-        self._depot = Depot(folder / "depot")
+        self._checkpoint_store = CheckpointStore(folder / "depot")
         rocks = RocksSettings.deduplication()
         self._store = SegmentStore(folder / "copy", settings, rocks, ticks_ns=perf_counter_ns)
         self._given = 0
@@ -78,7 +78,7 @@ class _Bench:
             numbers, times_us = self._drawn(number)
             newest_us = self._batch(number, numbers, times_us, stream_us)
             stream_us = max(newest_us, stream_us or newest_us)
-        tallies = self._store.tallies()
+        tallies = self._store.lookup_counters()
         self._store.close()
         false = 100 * tallies.filter_false / max(tallies.filter_probes, 1)
         print(f"  {tallies.filter_probes:,} probes, {tallies.reads:,} reads, {false:.2f} % false", flush=True)
@@ -86,8 +86,8 @@ class _Bench:
 
     def _batch(self, number: int, numbers: Numbers, times_us: Numbers, stream_us: int | None) -> int:
         from tidegate.checkpoint.backend import Version
-        from tidegate.checkpoint.changelog import ChangeWriter
-        from tidegate.dedup.columns import KeyColumn
+        from tidegate.checkpoint.changelog import ChangelogWriter
+        from tidegate.dedup.columns import SegmentKeys
         from tidegate.dedup.decision import BatchColumns, decide
 
         high, low = mixed_bits(numbers, 1), mixed_bits(numbers, 2)
@@ -96,14 +96,14 @@ class _Bench:
             keys[:, :2] = (high % GROUPS).astype(">u2").view(np.uint8).reshape(-1, 2)
             keys[:, 2:10] = high.view(np.uint8).reshape(-1, 8)
             keys[:, 10:] = low.view(np.uint8).reshape(-1, 8)
-            rows = BatchColumns(KeyColumn.of_digests(keys), times_us, None, lambda asked: high[asked])
+            rows = BatchColumns(SegmentKeys.of_digests(keys), times_us, None, lambda asked: high[asked])
         self._store.expire(stream_us)
         looking_before = self._took["lookup"]
         with self._timed("decide"):
             decision = decide(rows, _Timed(self), self._rule, stream_us)
         self._took["decide"] -= self._took["lookup"] - looking_before
         with self._timed("change file"):
-            writer = ChangeWriter(self._depot.writer(f"e0/0/v{number}.bench.changes"))
+            writer = ChangelogWriter(self._checkpoint_store.writer(f"e0/0/v{number}.bench.changes"))
             writer.add(decision.changes)
             writer.close()
         with self._timed("apply"):

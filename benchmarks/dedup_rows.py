@@ -179,13 +179,17 @@ def totals(checkpoint: Path) -> dict[str, int]:
 def newest_heads(checkpoint: Path) -> Sequence[Any]:
     """Return the newest head of each partition of our operator."""
     from tidegate.checkpoint import epochs
-    from tidegate.checkpoint.commit_record import head_batches, read_head
-    from tidegate.checkpoint.store import operator_depot
+    from tidegate.checkpoint.commit_record import committed_batches, read_commit_record
+    from tidegate.checkpoint.store import operator_store
 
-    depot = operator_depot(str(checkpoint), NAME)
-    epoch = epochs.listed(depot)[-1]
-    newest = [(p, max(head_batches(depot, epoch.number, p))) for p in range(epoch.parallelism)]
-    return [read_head(depot, epoch.number, partition, batch) for partition, batch in newest]
+    checkpoint_store = operator_store(str(checkpoint), NAME)
+    epoch = epochs.list_epochs(checkpoint_store)[-1]
+    newest = [
+        (p, max(committed_batches(checkpoint_store, epoch.number, p))) for p in range(epoch.parallelism)
+    ]
+    return [
+        read_commit_record(checkpoint_store, epoch.number, partition, batch) for partition, batch in newest
+    ]
 
 
 def size_bytes(folder: Path, pattern: str = "*") -> int:

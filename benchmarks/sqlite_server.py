@@ -21,7 +21,7 @@ from starlette.responses import Response
 from tidegate.cli.main import run as run_command
 from tidegate.server.api import routes
 from tidegate.server.api.sql import SqlBody
-from tidegate.server.http.request import Call
+from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import JSON, ready_answer
 
 _decoder = msgspec.json.Decoder(SqlBody)
@@ -39,7 +39,7 @@ class Peer:
         self._database.execute("PRAGMA journal_mode = WAL")
         self._database.execute("PRAGMA synchronous = FULL")
 
-    async def run_sql(self, call: Call) -> Response:
+    async def run_sql(self, call: HttpRequest) -> Response:
         """Answer POST sql."""
         body = await call.json(_decoder)
         loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ def main() -> None:
     peer = Peer(home.with_suffix(".db"))
     for index, route in enumerate(routes.ROUTES):
         if route.path == f"{routes.API}/sql":
-            routes.ROUTES[index] = replace(route, endpoint=peer.run_sql)
+            routes.ROUTES[index] = replace(route, function=peer.run_sql)
     sys.argv = ["tidegate", "serve", "--home", str(home), "--port", port]
     run_command()
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes the two files of pinned packages, each version with the hashes of its files: constraints.txt has what
-# the package needs to run, constraints-test.txt what only tests, lint and builds need beside it. Versions that
-# are pinned already stay; with --upgrade each becomes the newest that pyproject.toml allows.
+# Writes the two files of pinned packages, each version with the hashes of its files: constraints.txt has
+# what the package needs to run, constraints-test.txt what only tests, lint and builds need beside it.
+# Versions that are pinned already stay; with --upgrade each becomes the newest that pyproject.toml allows.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -11,7 +11,8 @@ trap 'rm -rf "$tools"' EXIT
 
 python3 -m venv "$tools/venv"
 "$tools/venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
-{ cat "$RUN" "$TEST" 2>/dev/null || true; } | sed -nE 's/^([A-Za-z0-9_.-]+==[^ ;]+).*/\1/p' >"$tools/pinned.txt"
+{ cat "$RUN" "$TEST" 2>/dev/null || true; } |
+  sed -nE 's/^([A-Za-z0-9_.-]+==[^ ;]+).*/\1/p' >"$tools/pinned.txt"
 if [ "${1:-}" = --upgrade ]; then : >"$tools/pinned.txt"; fi
 
 compile() {
@@ -20,7 +21,8 @@ compile() {
 }
 
 compile pyproject.toml --constraints "$tools/pinned.txt" -o "$tools/run.txt"
-compile pyproject.toml --extra dev --constraints "$tools/pinned.txt" --constraints "$tools/run.txt" -o "$tools/all.txt"
+compile pyproject.toml --extra dev --constraints "$tools/pinned.txt" --constraints "$tools/run.txt" \
+  -o "$tools/all.txt"
 "$tools/venv/bin/python" - "$tools/run.txt" "$tools/all.txt" >"$tools/test.txt" <<'PY'
 # Print the entries of the second file whose package the first does not have. An entry goes to the next pin.
 import re

@@ -102,7 +102,11 @@ make_environment() {
 
 # What the installed packages depend on. The place counts: an environment that was moved does not run.
 stamp_key() {
-  { cat constraints.txt constraints-test.txt pyproject.toml; pwd; "$VENV/bin/python" --version; } 2>&1 | sha256sum
+  {
+    cat constraints.txt constraints-test.txt pyproject.toml
+    pwd
+    "$VENV/bin/python" --version
+  } 2>&1 | sha256sum
 }
 
 is_installed() {
@@ -113,7 +117,7 @@ install_packages() {
   if is_installed; then return; fi
   rm -f "$STAMP"
   local pip=("$VENV/bin/python" -m pip --disable-pip-version-check install)
-  # Everything that comes over the network must have the hash that the checkout names; the package itself is here.
+  # What comes over the network must have the hash that the checkout names; the package itself is here.
   "${pip[@]}" --require-hashes -r constraints.txt -r constraints-test.txt &&
     "${pip[@]}" --no-deps --no-build-isolation -e . || return 1
   stamp_key >"$STAMP.new"

@@ -9,7 +9,7 @@ import tomllib
 from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from tests.paths import ROOT
 

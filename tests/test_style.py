@@ -52,6 +52,8 @@ BANNED_EVERYWHERE = {
 
 # Made by scripts/generate_sdk.py from sdk/_async: the same classes, without await.
 GENERATED = "sdk/_sync/"
+# Twins by hand of modules of sdk/_async, with the same names, so that the generator need only swap imports.
+TWINS = "sdk/blocking/"
 
 # Nouns of the interface and of the formats that contain such a word.
 NOUNS_ALLOWED = ("object_id", "base_offset")
@@ -377,7 +379,7 @@ def shared_class_names(trees: Iterable[tuple[str, ast.Module]]) -> dict[str, lis
     """Return the names that several classes have, with the modules of these."""
     found: dict[str, list[str]] = defaultdict(list)
     for path, tree in trees:
-        if not path.startswith(GENERATED):
+        if not path.startswith((GENERATED, TWINS)):
             for node in tree.body:
                 if isinstance(node, ast.ClassDef):
                     found[node.name].append(path)
