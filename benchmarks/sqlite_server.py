@@ -19,7 +19,7 @@ import msgspec
 from starlette.responses import Response
 
 from tidegate.cli.main import run as run_command
-from tidegate.server.api import routes
+from tidegate.server import routes
 from tidegate.server.api.sql import SqlBody
 from tidegate.server.http.request import HttpRequest
 from tidegate.server.http.responses import JSON, ready_answer

@@ -4,7 +4,9 @@
            → holders → movers → query → doors
 
 A module imports from layers below its own and from its own package. `tidegate.testing` is shipped for tests
-and imported by nothing else.
+and imported by nothing else. Inside a package the same holds for its rooms, the folders beside each other: of
+two rooms one imports the other, never both, nor in a circle. What lies in the package's own folder may join
+its rooms and be used by them.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ HEIGHT = {package: height for height, layer in enumerate(ORDER) for package in l
 BESIDE = {("cli", door) for door in DOORS} | {("server", ""), ("sdk", ""), ("spark", "")}
 BESIDE |= {("", "sdk"), ("__main__", "cli")}
 
-SPARK_ONLY_IN = {"pipeline", "spark"}
+SPARK_ONLY_IN = ["tidegate.pipeline", "tidegate.spark"]
 SPARK_PACKAGES = {"pyspark", "py4j", "delta"}
 
 # The worker is another process: what the server holds open reaches it over HTTP alone.
@@ -137,7 +139,7 @@ def _is_dynamic(func: ast.expr) -> bool:
 def why_wrong(found: Import) -> str | None:
     """Return which rule an import breaks and what to do instead; None where it is fine."""
     importer, top = package_of(found.importer), found.target.split(".")[0]
-    if top in SPARK_PACKAGES and importer not in SPARK_ONLY_IN:
+    if top in SPARK_PACKAGES and not any(_is_within(found.importer, place) for place in SPARK_ONLY_IN):
         return "only tidegate.pipeline and tidegate/spark.py import Spark; move the code there"
     if top != "tidegate":
         return None
@@ -192,6 +194,67 @@ def test_imports_point_down() -> None:
     assert not wrong, "\n" + "\n".join(wrong)
 
 
+def room_of(module: str, packages: set[str]) -> str:
+    """Return the room that a module lies in: `tidegate.server.http` of `tidegate.server.http.request`."""
+    parts = module.split(".")
+    room = ".".join(parts[:3])
+    return room if len(parts) >= 3 and room in packages else ""
+
+
+def room_imports() -> dict[str, set[str]]:
+    """Return which rooms each room imports of its own package, for types alone, too."""
+    modules = known_modules()
+    packages = {module_name(file) for file in SRC.rglob("__init__.py")}
+    found: dict[str, set[str]] = {}
+    for file in SRC.rglob("*.py"):
+        importer = module_name(file)
+        room = room_of(importer, packages)
+        if not room:
+            continue
+        source = file.read_text(encoding="utf-8")
+        for one in imports_of(importer, source, modules, is_package=file.name == "__init__.py"):
+            other = room_of(one.target, packages)
+            if other not in {"", room} and package_of(one.target) == package_of(importer):
+                found.setdefault(room, set()).add(other)
+    return found
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of rooms that import each other, straight or through others."""
+    reached = {room: _reachable(room, imports) for room in imports}
+    groups = {
+        tuple(sorted(other for other in reached[room] if room in reached.get(other, set())))
+        for room in imports
+        if room in reached[room]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def _reachable(room: str, imports: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    waiting = [room]
+    while waiting:
+        fresh = imports.get(waiting.pop(), set()) - found
+        found |= fresh
+        waiting += fresh
+    return found
+
+
+def test_rooms_of_a_package_import_one_way() -> None:
+    imports = room_imports()
+    assert {"tidegate.server.api", "tidegate.state.runtime", "tidegate.query.statements"} <= imports.keys()
+    assert circles(imports) == [], "let the package's own folder join the two, or move what both need"
+
+
+def test_a_circle_of_rooms_is_found() -> None:
+    imports = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "e": {"a"}}
+    assert circles(imports) == [["a", "b", "c"]]
+    assert circles({"a": {"b"}, "e": {"a", "b"}}) == []
+    packages = {"tidegate.server", "tidegate.server.http", "tidegate.state"}
+    assert room_of("tidegate.server.http.request", packages) == "tidegate.server.http"
+    assert room_of("tidegate.server.serve", packages) == ""
+
+
 def test_import_tidegate_loads_nothing_heavy() -> None:
     code = f"import sys, tidegate; print(*[name for name in {HEAVY} if name in sys.modules])"
     loaded = subprocess.run(
@@ -230,8 +293,8 @@ MODULES = {
         ("tidegate.ingest.write", "from ..pipeline import session", "movers never import movers"),
         ("tidegate.sdk.client", "from tidegate.server import app", "doors never import doors"),
         ("tidegate.storage.lake.tables", "from tidegate.catalog import leases", "side by side"),
-        ("tidegate.server.http.app", "from tidegate.testing.clock import ManualClock", "is for tests"),
-        ("tidegate.server.http.app", "import pyspark.sql", "import Spark"),
+        ("tidegate.server.app", "from tidegate.testing.clock import ManualClock", "is for tests"),
+        ("tidegate.server.app", "import pyspark.sql", "import Spark"),
         ("tidegate.query.plan", "import importlib\nimportlib.import_module('pyspark')", "import Spark"),
         (
             "tidegate.pipeline.worker.worker",

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidegate.storage.home.home import Home
+    from tidegate.storage.home.pipeline_files import Replaced
+
+WORKER_SECONDS_MAX = 60.0  # Spark starts in five to twenty seconds; without a report after this none runs
 
 WAITING = "waiting"
 STOPPED = "stopped"
+
+
+def install_pipeline(home: Home, file: Path) -> tuple[str, Replaced | None]:
+    """Check a file and copy it to the folder of the worker, even if it is the same.
+
+    Return the pipeline's name, and whether the file replaces another that was installed or stopped.
+    """
+    from tidegate.pipeline.worker.definitions import load_pipeline
+    from tidegate.storage.home.pipeline_files import install_pipeline_file
+
+    with redirect_stdout(sys.stderr):  # what the file prints is no part of the answer
+        name = load_pipeline(file.absolute()).name
+    return name, install_pipeline_file(home.pipelines_path, name, file.read_bytes())
 
 
 def installed_names(home_path: Path) -> list[str]:

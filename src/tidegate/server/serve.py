@@ -19,7 +19,7 @@ import uvicorn
 from tidegate import __version__
 from tidegate.errors import PortInUse, StartRefused
 from tidegate.model.clock import Clock, SystemClock
-from tidegate.server.http.app import HttpApp
+from tidegate.server.app import HttpApp
 from tidegate.server.http.protocol import hide_aborted_answers, limited_protocol
 from tidegate.server.http.tls import load_tls
 from tidegate.server.runtime.background import start_background_tasks, stop_background_tasks

@@ -168,7 +168,7 @@ def test_a_frozen_copy_is_left_behind_only_where_no_server_packs_it(made: Path) 
 
 
 RUNS = """2026-01-31T08:00:00.000Z INFO tidegate.server.serve: serving /h at http://127.0.0.1:8787
-2026-01-31T08:00:01.000Z ERROR tidegate.server.http.app: GET /x failed
+2026-01-31T08:00:01.000Z ERROR tidegate.server.app: GET /x failed
 2026-01-31T09:00:00.000Z INFO tidegate.server.serve: serving home=/h url=http://127.0.0.1:8787
 2026-01-31T09:00:01.000Z INFO tidegate.server.serve: no ERROR here
 """
@@ -180,7 +180,7 @@ def test_errors_of_the_last_run_alone_count(tmp_path: Path) -> None:
     log.write_text(RUNS, encoding="utf-8")
     assert check_log(log).state == "ok"
     with log.open("a", encoding="utf-8") as file:
-        file.write("2026-01-31T09:00:02.000Z ERROR tidegate.server.http.app: GET /y failed\nTraceback\n")
+        file.write("2026-01-31T09:00:02.000Z ERROR tidegate.server.app: GET /y failed\nTraceback\n")
     found = check_log(log)
     assert (found.state, "1 error" in found.found, "GET /y failed" in found.found) == ("warn", True, True)
 

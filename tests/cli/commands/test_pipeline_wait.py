@@ -9,10 +9,10 @@ from tests.cli.pictures import status
 from tidegate.cli.commands.pipeline import (
     SETTLE_SECONDS,
     WAIT_SECONDS_MAX,
-    WORKER_SECONDS_MAX,
     brief_error,
     wait_for_pipeline,
 )
+from tidegate.cli.installed_pipelines import WORKER_SECONDS_MAX
 from tidegate.errors import TidegateError
 from tidegate.pipeline.worker.failures import MISMATCH_HINT
 

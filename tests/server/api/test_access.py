@@ -21,7 +21,7 @@ from tests.server.route_access import NOWHERE, OPEN, TABLE, Row
 from tests.server.statement_access import SOCKETS, STATEMENTS
 from tidegate.catalog.audit import Actor
 from tidegate.model.access import Operation
-from tidegate.server.api.routes import ROUTES
+from tidegate.server.routes import ROUTES
 from tidegate.testing.server import running_server
 
 GUARDED = [row for row in TABLE if row.operation != OPEN]

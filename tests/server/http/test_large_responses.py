@@ -24,15 +24,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tests.server.group_client import Group, offsets
 from tidegate.errors import TooManyRequests
 from tidegate.model.clock import SystemClock
+from tidegate.server.access.admission import ANSWER_BYTES_MAX, HeldResponses
 from tidegate.server.api import status
 from tidegate.server.api.publish import LARGE_MESSAGES
 from tidegate.server.http import responses
 from tidegate.server.http.protocol import limited_protocol
 from tidegate.server.http.request import LARGE_BODY_BYTES, HttpRequest
 from tidegate.server.http.responses import (
-    ANSWER_BYTES_MAX,
     PIECE_BYTES,
-    HeldResponses,
     LargeResponse,
     StreamResponse,
 )

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.server.http.test_admission import read_answer
+from tests.server.access.test_admission import read_answer
 from tidegate.testing.server import RunningServer, running_server
 
 LIMITS = {

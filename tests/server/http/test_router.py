@@ -6,10 +6,10 @@ import pytest
 
 from tidegate.errors import EndpointNotFound, InvariantBroken, MethodNotAllowed
 from tidegate.model.access import Operation
-from tidegate.server.api.routes import ROUTES
 from tidegate.server.api.status import health
 from tidegate.server.http.request import Endpoint
 from tidegate.server.http.router import Router
+from tidegate.server.routes import ROUTES
 
 
 def route(method: str, path: str) -> Endpoint:

@@ -22,10 +22,10 @@ from tests.server import fuzz
 from tidegate.errors import every_error
 from tidegate.model.access import Operation
 from tidegate.sdk.arrow import stream_bytes
-from tidegate.server.api.routes import ROUTES
 from tidegate.server.http.responses import ARROW_STREAM
 from tidegate.server.openapi import media
 from tidegate.server.openapi.document import describe_api
+from tidegate.server.routes import ROUTES
 from tidegate.settings import Settings, load_settings
 from tidegate.testing.server import RunningServer, running_server
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tidegate.cli.checks.finding import Finding, fail, ok, warn
-from tidegate.cli.commands.pipeline import WORKER_SECONDS_MAX
-from tidegate.cli.installed_pipelines import STOPPED
+from tidegate.cli.installed_pipelines import STOPPED, WORKER_SECONDS_MAX
 from tidegate.cli.output.format import first_line, seconds_text
 
 START_FIX = "Start it: 'tidegate up', or 'tidegate worker' beside a server that runs alone."

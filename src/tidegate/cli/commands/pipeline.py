@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +13,9 @@ from tidegate.cli.completion import complete_pipelines
 from tidegate.cli.hints import running_holder
 from tidegate.cli.installed_pipelines import (
     WAITING,
+    WORKER_SECONDS_MAX,
     current_status,
+    install_pipeline,
     installed_names,
     waiting_pipeline,
     with_waiting,
@@ -156,19 +156,6 @@ def remove_pipeline(
     )
 
 
-def install_pipeline(home: Home, file: Path) -> tuple[str, Replaced | None]:
-    """Check a file and copy it to the folder of the worker, even if it is the same.
-
-    Return the pipeline's name, and whether the file replaces another that was installed or stopped.
-    """
-    from tidegate.pipeline.worker.definitions import load_pipeline
-    from tidegate.storage.home.pipeline_files import install_pipeline_file
-
-    with redirect_stdout(sys.stderr):  # what the file prints is no part of the answer
-        name = load_pipeline(file.absolute()).name
-    return name, install_pipeline_file(home.pipelines_path, name, file.read_bytes())
-
-
 def pipelines_table(pipelines: Sequence[Mapping[str, Any]], *, full: bool = False) -> RenderableType:
     """Return a table of pipelines; with `full` it has every column, and no errors below."""
     from rich.console import Group
@@ -253,7 +240,6 @@ def _installed(call: Invocation) -> list[str]:
 
 POLL_SECONDS = 0.5
 WAIT_SECONDS_MAX = 300.0
-WORKER_SECONDS_MAX = 60.0  # Spark starts in five to twenty seconds; without a report after this none runs
 # The worker reads its folder twice a second and reports once a second; before that it reports the old file.
 SETTLE_SECONDS = 3.0
 

@@ -182,6 +182,7 @@ def _printed_width() -> int:
 def _watch(call: Invocation, client: Client) -> None:
     from tidegate.cli.console.screen import show_live
     from tidegate.cli.console.status_feed import StatusFeed
+    from tidegate.cli.console.view import with_demo
     from tidegate.cli.demo.feeds import DemoFeeds
     from tidegate.model.clock import SystemClock
 
@@ -196,7 +197,7 @@ def _watch(call: Invocation, client: Client) -> None:
         trouble = f"{known.message} {known.hint}" if known else "asking the server"
         picture = picture_of(call, client.url, seen)
         picture = replace(picture, history=history, trouble=trouble, lags=feed.lags())
-        return demo.add_to(picture)
+        return with_demo(picture, demo)
 
     try:
         show_live(call, draw, lambda: time.sleep(WATCH_DRAW_SECONDS))
@@ -207,6 +208,7 @@ def _watch(call: Invocation, client: Client) -> None:
 
 def _save_svg(call: Invocation, client: Client, path: Path) -> None:
     from tidegate.cli.console.status_feed import POLL_SECONDS, CounterHistory
+    from tidegate.cli.console.view import with_demo
     from tidegate.cli.demo.feeds import DemoFeeds
     from tidegate.model.clock import SystemClock
 
@@ -216,7 +218,7 @@ def _save_svg(call: Invocation, client: Client, path: Path) -> None:
     for _ in range(SVG_SAMPLES):
         seen = client.status()
         history.add(seen, time.monotonic())
-        picture = demo.add_to(picture_of(call, client.url, seen))
+        picture = with_demo(picture_of(call, client.url, seen), demo)
         time.sleep(POLL_SECONDS)
     demo.stop()
     size = (SVG_WIDTH_COLUMNS, SVG_HEIGHT_LINES)

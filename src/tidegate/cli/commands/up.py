@@ -193,6 +193,7 @@ class Launch:
 
     def _draw(self) -> Picture:
         from tidegate.cli.commands.status import picture_of
+        from tidegate.cli.console.view import with_demo
 
         seen, failure, history = self._seen()
         address = self._home.server_address()
@@ -209,7 +210,7 @@ class Launch:
             trouble=trouble,
             lags=self._feed.lags(),
         )
-        return self._demo_feeds.add_to(picture) if self._demo else picture
+        return with_demo(picture, self._demo_feeds) if self._demo else picture
 
     def _notify(self, text: str) -> None:
         self._notes = [*self._notes[-NOTES_MAX:], f"{time.strftime('%H:%M:%S')} {text}"]

@@ -6,7 +6,7 @@ The same function draws `tidegate up`, `tidegate status`, `tidegate status --wat
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rich import box
@@ -28,7 +28,7 @@ from tidegate.cli.console.panels import (
     traffic,
 )
 from tidegate.cli.console.status_feed import CounterHistory, GroupLag, lag_of
-from tidegate.cli.demo.feeds import Exchange, Person, Visits
+from tidegate.cli.demo.feeds import DemoFeeds, Exchange, Person, Visits
 from tidegate.cli.output.format import bytes_text, count_text, first_line, rate_text, seconds_text
 from tidegate.cli.output.tables import Listing
 from tidegate.cli.supervision.supervisor import ChildState
@@ -73,6 +73,14 @@ class Picture:
     visits: Visits | None = None
     lags: Sequence[GroupLag] = ()
     size: tuple[int, int] = field(default=(100, 40))
+
+
+def with_demo(picture: Picture, feeds: DemoFeeds) -> Picture:
+    """Return the picture with the demo in it; as it is where the server has no demo."""
+    panels = feeds.panels(picture.status)
+    if panels is None:
+        return picture
+    return replace(picture, people=panels.people, exchanges=panels.exchanges, visits=panels.visits)
 
 
 def render(picture: Picture) -> RenderableType:

@@ -94,7 +94,7 @@ def demo_source(
 
 def prepare_demo(client: Client, home: Home) -> None:
     """Create the demo's topics, tables and route and install its pipelines, unless they are there."""
-    from tidegate.cli.commands.pipeline import install_pipeline
+    from tidegate.cli.installed_pipelines import install_pipeline
 
     for topic, retention_seconds in (
         (DEMO_TOPIC, None),

@@ -16,20 +16,28 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidegate.errors import TidegateError
 
 if TYPE_CHECKING:
-    from tidegate.cli.console.view import Picture
     from tidegate.model.clock import Clock
     from tidegate.sdk.client import Client
     from tidegate.sdk.live import RowChange
 
 WAIT_MS = 1000  # how long a request for more messages may wait, and with it a stop
 RETRY_SECONDS = 1.0  # while there is no server, or the topic or table is not there yet
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPanels:
+    """What the console view shows of the demo."""
+
+    people: Sequence[Person] | None
+    exchanges: Sequence[Exchange] | None
+    visits: Visits | None
 
 
 class DemoFeeds:
@@ -41,20 +49,15 @@ class DemoFeeds:
         self._visits = VisitFeed(connect)
         self._is_started = False
 
-    def add_to(self, picture: Picture) -> Picture:
-        """Return the picture with the demo in it; as it is where the server has no demo."""
-        if picture.status is None or not is_demo(picture.status):
-            return picture
+    def panels(self, status: Mapping[str, Any] | None) -> DemoPanels | None:
+        """Return the newest of every feed; None where the server has no demo."""
+        if status is None or not is_demo(status):
+            return None
         if not self._is_started:
             self._is_started = True
             for feed in (self._presence, self._exchanges, self._visits):
                 feed.start()
-        return replace(
-            picture,
-            people=self._presence.here(),
-            exchanges=self._exchanges.newest(),
-            visits=self._visits.now(),
-        )
+        return DemoPanels(self._presence.here(), self._exchanges.newest(), self._visits.now())
 
     def stop(self) -> None:
         """Stop all feeds."""

@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 from starlette.responses import Response
 
-from tidegate.errors import ContentTypeUnsupported, RequestInvalid, TidegateError
-from tidegate.ingest.batch_commit import PART_MESSAGES_MAX, BatchParts, check_partitions, stage_old
+from tidegate.errors import ContentTypeUnsupported, RequestInvalid
+from tidegate.ingest.batch_commit import PART_MESSAGES_MAX, BatchParts, check_partitions
 from tidegate.model.names import shorten
 from tidegate.model.wire.topics import AbortResponse, CommitResponse, PartResponse
 from tidegate.server.api.publish import check_message_bytes
@@ -98,21 +98,6 @@ async def abort_batch(request: HttpRequest) -> Response:
     name, part_ids = BatchName(body.writer, body.batch), _part_ids(body.parts)
     change = await runtime.threads.read(_parts(runtime).plan_abort, topic, name, part_ids)
     return json_answer(AbortResponse(await runtime.committer.commit(change)))
-
-
-async def remove_old_batches(runtime: Runtime) -> None:
-    """Delete parts that are a day old, and the records of writers that commit no more batches."""
-    for topic in list(runtime.topics.directory):
-        try:
-            for old in await runtime.threads.upkeep(_parts(runtime).old, topic):
-                await runtime.committer.commit(partial(stage_old, old=old))
-        except TidegateError as problem:
-            log.error(
-                "removal of old parts failed topic=%s error_code=%s error=%r",
-                topic.name,
-                problem.code,
-                str(problem),
-            )
 
 
 def _parts(runtime: Runtime) -> BatchParts:

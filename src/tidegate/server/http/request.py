@@ -33,7 +33,7 @@ from tidegate.errors import (
 from tidegate.model.access import Operation, Principal, check_allowed
 from tidegate.model.names import shorten
 from tidegate.model.timeranges import format_time
-from tidegate.server.http.auth import AuthenticatedToken
+from tidegate.server.access.auth import AuthenticatedToken
 from tidegate.server.http.responses import ARROW_STREAM, JSON, wait_disconnect
 from tidegate.server.runtime.runtime import Runtime
 

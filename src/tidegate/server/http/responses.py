@@ -20,7 +20,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from tidegate.errors import TooManyRequests
+from tidegate.server.access.admission import HeldResponses
 
 JSON = "application/json"
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
@@ -152,40 +152,3 @@ def ready_answer(
     if len(content) <= WHOLE_BYTES_MAX:
         return Response(content, status_code=status, media_type=media_type)
     return LargeResponse(content, media_type, status, held)
-
-
-# More would take the memory that the rest of the server needs.
-ANSWER_BYTES_MAX = 256 * 1024 * 1024
-# Retry-After of an answer that is refused for its size.
-RETRY_SECONDS = 2
-
-
-class HeldResponses:
-    """The size of all answers that are not sent yet; belongs to the event loop."""
-
-    def __init__(self, bytes_max: int = ANSWER_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
-        self.size_bytes = 0
-
-    def check_room(self) -> None:
-        """Raise TooManyRequests where no further answer could be held."""
-        if self.size_bytes >= self._bytes_max:
-            raise self._refusal()
-
-    def add(self, size_bytes: int) -> None:
-        """Count an answer; one that is larger than the limit is held when it is the only one."""
-        if self.size_bytes and self.size_bytes + size_bytes > self._bytes_max:
-            raise self._refusal()
-        self.size_bytes += size_bytes
-
-    def release(self, size_bytes: int) -> None:
-        """Stop counting an answer: it is sent, or its client has left."""
-        self.size_bytes -= size_bytes
-
-    def _refusal(self) -> TooManyRequests:
-        return TooManyRequests(
-            what="bytes of answers wait until their callers take them",
-            limit=self._bytes_max,
-            retry_after_seconds=RETRY_SECONDS,
-            hint=f"Try again in {RETRY_SECONDS} s, or ask for less at once.",
-        )

@@ -19,7 +19,6 @@ from tidegate import __version__
 from tidegate.errors import CatalogUnavailable, NotReady, TidegateError
 from tidegate.model.access import Operation, Role, allowed_operations
 from tidegate.model.wire.struct import ErrorResponse
-from tidegate.server.api.routes import ROUTES
 from tidegate.server.http.request import Endpoint
 from tidegate.server.http.responses import ARROW_STREAM, JSON
 from tidegate.server.openapi import media
@@ -35,6 +34,7 @@ from tidegate.server.openapi.limits import (
     field_limits,
     query_parameters,
 )
+from tidegate.server.routes import ROUTES
 from tidegate.settings import Settings
 
 FORM = "application/x-www-form-urlencoded"

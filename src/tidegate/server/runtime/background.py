@@ -14,9 +14,9 @@ from tidegate.errors import (
     TidegateError,
     TopicNotFound,
 )
+from tidegate.ingest.batch_commit import stage_old
 from tidegate.ingest.idempotency import old_answers, stage_forget
 from tidegate.model.ids import tick_time_us
-from tidegate.server.api.staged_batches import remove_old_batches
 from tidegate.server.runtime.runtime import Runtime
 from tidegate.storage.group_commit import Staging
 from tidegate.storage.high_water import KEEP_SECONDS, stage_high_water
@@ -46,7 +46,7 @@ def start_background_tasks(runtime: Runtime) -> list[asyncio.Task[None]]:
     periodic: list[tuple[str, float, Callable[[], Awaitable[None]]]] = [
         ("tokens", refresh_seconds, lambda: runtime.tokens.refresh(required=False)),
         ("prune", PRUNE_SECONDS, lambda: prune(runtime)),
-        ("topics: parts", PRUNE_SECONDS, lambda: remove_old_batches(runtime)),
+        ("topics: parts", PRUNE_SECONDS, lambda: _remove_old_batches(runtime)),
         ("streams: flush", settings.streams.flush_interval_seconds / 2, lambda: flush_streams(runtime)),
         ("streams: evict", settings.streams.eviction_interval_seconds, lambda: evict_streams(runtime)),
         ("topics: retention", settings.topics.retention_interval_seconds, lambda: apply_retention(runtime)),
@@ -250,3 +250,18 @@ async def _sample(runtime: Runtime) -> None:
         began = clock.monotonic_seconds()
         await asyncio.sleep(SAMPLE_SECONDS)
         runtime.metrics.observe_loop_lag(max(0.0, clock.monotonic_seconds() - began - SAMPLE_SECONDS))
+
+
+async def _remove_old_batches(runtime: Runtime) -> None:
+    """Delete parts that are a day old, and the records of writers that commit no more batches."""
+    for topic in list(runtime.topics.directory):
+        try:
+            for old in await runtime.threads.upkeep(runtime.topics.batches.old, topic):
+                await runtime.committer.commit(functools.partial(stage_old, old=old))
+        except TidegateError as problem:
+            log.error(
+                "removal of old parts failed topic=%s error_code=%s error=%r",
+                topic.name,
+                problem.code,
+                str(problem),
+            )

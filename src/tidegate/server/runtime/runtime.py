@@ -26,9 +26,8 @@ from tidegate.errors import (
 from tidegate.model.clock import Clock
 from tidegate.model.ids import SnowflakeSource, snowflake_at
 from tidegate.model.wire.status import WorkerReport
-from tidegate.server.http.admission import Admission
-from tidegate.server.http.auth import TokenCache
-from tidegate.server.http.responses import HeldResponses
+from tidegate.server.access.admission import Admission, HeldResponses
+from tidegate.server.access.auth import TokenCache
 from tidegate.server.runtime.tables import StorageContext, TableRuntime, new_hub, open_tables
 from tidegate.server.runtime.tenant_lakes import TenantLakes
 from tidegate.server.runtime.thread_pools import Threads

@@ -28,7 +28,7 @@ from tidegate.errors import (
 )
 from tidegate.live import wire
 from tidegate.model.access import Operation, check_allowed
-from tidegate.server.http.auth import AuthenticatedToken, in_tenant
+from tidegate.server.access.auth import AuthenticatedToken, in_tenant
 from tidegate.server.http.request import HttpRequest
 from tidegate.server.runtime.runtime import Runtime
 from tidegate.server.websocket.messages import Auth, MessageRefused, read_message

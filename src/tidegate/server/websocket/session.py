@@ -23,7 +23,7 @@ from tidegate.live.subscription import Subscription
 from tidegate.live.wire import ChangeFilter, RowEncoder
 from tidegate.model.access import Operation, check_allowed
 from tidegate.model.clock import Clock
-from tidegate.server.http.auth import AuthenticatedToken
+from tidegate.server.access.auth import AuthenticatedToken
 from tidegate.server.websocket.messages import (
     MessageRefused,
     Ping,

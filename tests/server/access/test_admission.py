@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.server.accounts import Office
-from tidegate.server.http.app import ANONYMOUS_MAX
+from tidegate.server.app import ANONYMOUS_MAX
 from tidegate.testing.server import RunningServer, running_server
 
 REQUESTS_MAX = 3

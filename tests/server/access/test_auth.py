@@ -18,7 +18,7 @@ from tidegate.errors import (
     TooManyGuesses,
 )
 from tidegate.model.access import Principal, Role
-from tidegate.server.http.auth import ADDRESSES_MAX, IDLE_SECONDS_MAX, GuessLimit, TokenCache, in_tenant
+from tidegate.server.access.auth import ADDRESSES_MAX, IDLE_SECONDS_MAX, GuessLimit, TokenCache, in_tenant
 from tidegate.settings import AuthSettings
 from tidegate.testing.clock import ManualClock
 

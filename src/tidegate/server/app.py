@@ -41,13 +41,13 @@ from tidegate.errors import (
     TooManyRequests,
 )
 from tidegate.model.access import check_allowed
-from tidegate.server.api.routes import ROUTES
-from tidegate.server.http.auth import AuthenticatedToken, in_tenant
+from tidegate.server.access.auth import AuthenticatedToken, in_tenant
 from tidegate.server.http.protocol import AnswerAborted
 from tidegate.server.http.request import SESSION_COOKIE, Endpoint, HttpRequest
 from tidegate.server.http.responses import json_answer
 from tidegate.server.http.router import Router
 from tidegate.server.pages.pages import refusal_page, wants_page
+from tidegate.server.routes import ROUTES
 from tidegate.server.runtime.runtime import Runtime
 from tidegate.server.websocket.endpoint import LiveEndpoint, refuse_plain_http
 from tidegate.telemetry.logs import request_context
