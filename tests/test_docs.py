@@ -163,13 +163,13 @@ def test_every_command_is_documented() -> None:
 
 
 def test_every_endpoint_is_documented() -> None:
-    from tidegate.server.api.routes import ROUTES
+    from tidegate.server.routes import ROUTES
 
     assert missing("http.md", [f"{route.method} {route.path}" for route in ROUTES]) == []
 
 
 def test_no_endpoint_is_documented_that_is_not_there() -> None:
-    from tidegate.server.api.routes import ROUTES
+    from tidegate.server.routes import ROUTES
 
     listed = set(re.findall(r"\b(GET|POST|PUT|PATCH|DELETE) (/[\w/{}-]+(?:\.\w+)?)", words(read("http.md"))))
     assert sorted(listed - {(route.method, route.path) for route in ROUTES}) == []
@@ -216,7 +216,7 @@ def offered() -> set[str]:
     import typer.main
 
     from tidegate.cli.main import app
-    from tidegate.server.api.routes import ROUTES
+    from tidegate.server.routes import ROUTES
     from tidegate.settings import describe_settings
     from tidegate.sql import statements
 

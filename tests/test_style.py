@@ -458,7 +458,7 @@ def test_what_breaks_a_rule_is_found_and_the_way_out_named(check: Check, source:
 @pytest.mark.parametrize(
     ("check", "source", "path"),
     [
-        (banned_names, "import time\ntime.time()", "server/http/app.py"),
+        (banned_names, "import time\ntime.time()", "server/app.py"),
         (banned_names, "import time\ntime.time()", "model/clock.py"),
         (banned_names, "import time\ntime.sleep(1)\nclock.now()", "topics/log/log.py"),
         (banned_names, "import random\ndef f(r: random.Random): ...", "topics/log/log.py"),

@@ -50,7 +50,7 @@ NEEDED_LATER = (
     "tidegate.cli.output.tables",
     "tidegate.cli.console.view",
     "tidegate.sdk.client",
-    "tidegate.server.http.app",
+    "tidegate.server.app",
     "tidegate.server.serve",
 )
 

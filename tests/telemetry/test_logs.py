@@ -22,7 +22,7 @@ from tidegate.telemetry.redaction import keep_secret
 
 ADMIN_TOKEN = "an-admin-token-that-looks-like-nothing-known"
 LOGGERS = [
-    "tidegate.server.http.app",
+    "tidegate.server.app",
     "uvicorn.error",
     "sqlalchemy.engine.Engine",
     "httpx",
