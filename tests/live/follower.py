@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tidegate.errors import TidegateError
+from tidegate.live.change_filter import ChangeFilter, CompiledSelect
 from tidegate.live.hub import LiveHub
 from tidegate.live.subscription import Subscription
-from tidegate.live.wire import ChangeFilter, CompiledSelect
 from tidegate.model.changes import Change
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Table, TableColumn, TableKind, Value

@@ -8,7 +8,8 @@ from decimal import Decimal
 import pytest
 
 from tests.live.follower import COLUMNS, Where, above, read_frames
-from tidegate.live.wire import PAGE_BYTES, ChangeFilter, RowEncoder, frame, snapshot_messages
+from tidegate.live.change_filter import ChangeFilter
+from tidegate.live.wire import PAGE_BYTES, RowEncoder, frame, snapshot_messages
 from tidegate.model.changes import Change
 from tidegate.model.schemas import ColumnType
 from tidegate.model.tables import Row, Value

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 
+from tidegate.live.change_filter import ChangeFilter
 from tidegate.live.subscription import Subscription
-from tidegate.live.wire import ChangeFilter
 from tidegate.model.changes import Change
 from tidegate.model.tables import Row, Value
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from tidegate.errors import TidegateError
-from tidegate.live.wire import ChangeFilter, change_front
+from tidegate.live.change_filter import ChangeFilter
+from tidegate.live.wire import change_front
 
 
 class Sink(Protocol):

@@ -18,9 +18,10 @@ from starlette.types import Receive
 
 from tidegate.errors import InvariantBroken, RequestInvalid, TableChanged, TidegateError, TooManyRequests
 from tidegate.live import wire
+from tidegate.live.change_filter import ChangeFilter
 from tidegate.live.hub import LiveHub
 from tidegate.live.subscription import Subscription
-from tidegate.live.wire import ChangeFilter, RowEncoder
+from tidegate.live.wire import RowEncoder
 from tidegate.model.access import Operation, check_allowed
 from tidegate.model.clock import Clock
 from tidegate.server.access.auth import AuthenticatedToken
