@@ -53,12 +53,18 @@ def install(wheel: Path, environment: Path) -> Path:
     return environment / "bin" / "tidegate"
 
 
+def plain_environ() -> dict[str, str]:
+    """Return the environment without what leads to another installation, and without settings of Tidegate."""
+    others = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "SPARK_HOME", "PYSPARK_", "TIDEGATE_")
+    return {name: text for name, text in os.environ.items() if not name.startswith(others)}
+
+
 def run_demo(tidegate: Path, folder: Path, seconds_max: float = DEMO_SECONDS_MAX) -> int:
     """Run `tidegate up --demo` in an empty folder until readings are in the lake; return how many.
 
     One interrupt ends it; an exit code other than 0 raises, as does a demo without readings.
     """
-    environ = {name: text for name, text in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    environ = plain_environ()
     environ |= {"TIDEGATE_HOME": str(folder / "home"), "PATH": f"{tidegate.parent}:{environ['PATH']}"}
     with (folder / "up.log").open("w+", encoding="utf-8") as log:
         command = [str(tidegate), "up", "--demo", "--port", "0"]
@@ -90,7 +96,7 @@ def _wait_for_readings(
 
 
 def _run(*command: str) -> None:
-    subprocess.run(command, check=True)
+    subprocess.run(command, check=True, env=plain_environ())
 
 
 def main(arguments: list[str]) -> int:

@@ -72,17 +72,18 @@ def test_it_names_its_licence_and_needs_no_tool_of_the_tests(wheel: Path) -> Non
 
 
 def test_the_demo_runs_from_it_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
-    environment = tmp_path / "environment"
-    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    environment, environ = tmp_path / "environment", script.plain_environ()
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True, env=environ)
     python = environment / "bin" / "python"
     options = ["--no-deps", "--no-index", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([python, "-m", "pip", "install", *options, wheel], check=True)
+    subprocess.run([python, "-m", "pip", "install", *options, wheel], check=True, env=environ)
     link_dependencies(tmp_path / "packages")
     (packages,) = (environment / "lib").glob("python*/site-packages")
     (packages / "dependencies.pth").write_text(f"{tmp_path / 'packages'}\n")
     found = subprocess.run(
         [python, "-c", "import tidegate; print(tidegate.__file__)"],
         cwd=tmp_path,
+        env=environ,
         capture_output=True,
         text=True,
         check=True,
