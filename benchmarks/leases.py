@@ -18,10 +18,10 @@ from time import perf_counter
 import psycopg
 
 from benchmarks.table import Row, milliseconds, print_rows, times
+from tests.catalog.postgres import Postgres, find_binaries
 from tidegate.catalog.database import Catalog
-from tidegate.catalog.database_url import CatalogPlace
+from tidegate.catalog.database_url import DatabaseAddress
 from tidegate.model.clock import SystemClock
-from tidegate.testing.postgres import Postgres, find_binaries
 
 ROUNDS = 500
 WARM_ROUNDS = 20
@@ -90,7 +90,7 @@ def on_postgresql(server: Postgres) -> list[Row]:
 
 
 def open_catalog(url: str) -> Catalog:
-    return Catalog.open(CatalogPlace(url), SystemClock(), random_bytes=secrets.token_bytes)
+    return Catalog.open(DatabaseAddress(url), SystemClock(), random_bytes=secrets.token_bytes)
 
 
 def run() -> list[Row]:

@@ -1,0 +1,1 @@
+"""Keyed state beside its peers: `python -m benchmarks.state`."""

@@ -1,0 +1,1 @@
+"""Tables, streams and live queries beside databases and brokers."""
