@@ -50,7 +50,7 @@ class RunFacts:
     watermark_ms: int | None = None
     batch_time_ms: int = 0
     schema: int = 0
-    snapshot_wanted: bool = False
+    is_snapshot_requested: bool = False
     newest_event_us: int | None = None
     # Figures of this batch that add up over batches, by name.
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -109,6 +109,16 @@ def add_counts(totals: Mapping[str, int], counts: Mapping[str, int]) -> dict[str
     return {name: totals.get(name, 0) + counts.get(name, 0) for name in {**totals, **counts}}
 
 
+def stored_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields under their names in stored JSON: a commit id is `head_id` in every format."""
+    return {STORED_ID if name == "commit_id" else name: value for name, value in fields.items()}
+
+
+def loaded_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields of stored JSON under the names that classes have."""
+    return {"commit_id" if name == STORED_ID else name: value for name, value in stored.items()}
+
+
 def commit_record_name(epoch: int, partition: int, batch: int) -> str:
     """Return the name of a commit record in the checkpoint store."""
     return f"{partition_folder(epoch, partition)}/v{batch}.head"
@@ -116,8 +126,7 @@ def commit_record_name(epoch: int, partition: int, batch: int) -> str:
 
 def encode_commit_record(commit: CommitRecord) -> bytes:
     """Return the bytes of a commit record's file."""
-    fields = asdict(commit).items()
-    return seal({STORED_ID if name == "commit_id" else name: value for name, value in fields})
+    return seal(stored_fields(asdict(commit)))
 
 
 def decode_commit_record(content: bytes, place: str) -> CommitRecord:
@@ -129,8 +138,7 @@ def decode_commit_record(content: bytes, place: str) -> CommitRecord:
             name: None if found is None else StoredFile(**found) for name, found in files.items()
         }
         members["damaged"] = tuple(document["damaged"])
-        members["commit_id"] = members.pop(STORED_ID)
-        return CommitRecord(**members)
+        return CommitRecord(**loaded_fields(members))
     except (KeyError, TypeError) as problem:
         raise StorageCorrupt(
             place=place, reason=f"it is no commit record of format {COMMIT_RECORD_FORMAT}"

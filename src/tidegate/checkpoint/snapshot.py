@@ -25,8 +25,14 @@ from typing import Any
 
 import xxhash
 
-from tidegate.checkpoint.commit_record import STORED_ID
-from tidegate.checkpoint.store import CheckpointStore, StoreWriter, checkpoint_error, partition_folder
+from tidegate.checkpoint.commit_record import loaded_fields, stored_fields
+from tidegate.checkpoint.store import (
+    CheckpointStore,
+    StoreWriter,
+    checkpoint_error,
+    checkpoint_errors,
+    partition_folder,
+)
 from tidegate.errors import StorageCorrupt
 from tidegate.storage.sealed_json import seal, unseal
 
@@ -81,8 +87,7 @@ def manifest_name(epoch: int, partition: int, batch: int) -> str:
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of a manifest's file."""
-    fields = asdict(manifest).items()
-    return seal({STORED_ID if name == "commit_id" else name: value for name, value in fields})
+    return seal(stored_fields(asdict(manifest)))
 
 
 def decode_manifest(content: bytes, place: str) -> Manifest:
@@ -90,7 +95,7 @@ def decode_manifest(content: bytes, place: str) -> Manifest:
     document: dict[str, Any] = unseal(content, place, SNAPSHOT_FORMAT)
     try:
         files = tuple(SnapshotFile(**file) for file in document.pop("files"))
-        return Manifest(files=files, commit_id=document.pop(STORED_ID), **document)
+        return Manifest(files=files, **loaded_fields(document))
     except (KeyError, TypeError) as problem:
         raise StorageCorrupt(place=place, reason="fields are missing or unknown") from problem
 
@@ -158,15 +163,12 @@ def unreadable(path: Path, problem: OSError) -> StorageCorrupt | None:
 
 def _fetch_file(source: Path, target: Path, file: SnapshotFile) -> None:
     digest = xxhash.xxh3_128()
-    try:
-        with target.open("wb", 0) as new:
-            for content in _pieces(source):
-                digest.update(content)
-                rest = memoryview(content)
-                while rest:
-                    rest = rest[new.write(rest) :]
-    except OSError as problem:
-        raise checkpoint_error(target, problem) from problem
+    with checkpoint_errors(target), target.open("wb", 0) as new:
+        for content in _pieces(source):
+            digest.update(content)
+            rest = memoryview(content)
+            while rest:
+                rest = rest[new.write(rest) :]
     if digest.hexdigest() != file.digest:
         raise StorageCorrupt(place=str(source), reason="its bytes are not those that the snapshot names")
 

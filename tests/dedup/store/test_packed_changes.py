@@ -121,7 +121,7 @@ def test_changes_written_early_reach_the_copy_with_the_head(tmp_path: Path) -> N
         assert everything(opened.backend, named) == wanted
     with open_new(asked_for(tmp_path, 1), settings(tmp_path), CLOCK) as opened:
         assert opened.report is not None
-        assert (opened.report.source, opened.report.change_files) == ("local", 0)
+        assert (opened.report.source, opened.report.changelog_files) == ("local", 0)
         assert isinstance(opened.backend, SegmentStore)
         assert everything(opened.backend, named) == wanted
 

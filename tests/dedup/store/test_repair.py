@@ -70,7 +70,7 @@ def test_a_segment_whose_folder_is_gone_is_made_again_and_the_others_are_not_tou
         assert job.stored(BATCHES) == model.counted()
     (report,) = job.reports
     assert (report.source, report.from_batch) == ("local", BATCHES - 1)
-    assert [(part.name, part.from_batch, part.change_files) for part in report.parts] == [(LOST, 5, 1)]
+    assert [(part.name, part.from_batch, part.changelog_files) for part in report.parts] == [(LOST, 5, 1)]
     assert any(LOST in message for message in caplog.messages)
     job.stop()
     assert others(job) == before
@@ -130,7 +130,7 @@ def test_a_segment_that_began_after_the_snapshot_is_made_from_change_files(room:
     job.reports.clear()
     assert job.stored(3) == model.counted()
     (report,) = job.reports
-    assert [(part.from_batch, part.change_files, part.size_bytes) for part in report.parts] == [(-1, 3, 0)]
+    assert [(part.from_batch, part.changelog_files, part.size_bytes) for part in report.parts] == [(-1, 3, 0)]
 
 
 def test_without_its_change_file_a_segment_is_refused_by_name_and_nothing_is_lost(

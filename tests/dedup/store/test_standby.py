@@ -76,7 +76,7 @@ def test_it_follows_all_partitions_batch_by_batch(job: Job, model: Model) -> Non
     assert moves(standby) == [(0, 3, 1), (1, 3, 1)]
     there = job.elsewhere("standby")
     assert there.stored(4) == model.counted()
-    assert [(one.source, one.change_files) for one in there.reports] == [("local", 0)] * 2
+    assert [(one.source, one.changelog_files) for one in there.reports] == [("local", 0)] * 2
 
 
 def test_a_copy_that_a_task_has_is_left_to_it(job: Job) -> None:
@@ -160,7 +160,7 @@ def test_the_command_follows_gives_way_to_a_task_and_ends_on_ctrl_c(job: Job, mo
         # Its copies are where the tasks look: they begin warm, while the standby lives.
         job.reports.clear()
         job.drive([3], model)
-        assert [(one.source, one.change_files) for one in job.reports] == [("local", 0)] * 2
+        assert [(one.source, one.changelog_files) for one in job.reports] == [("local", 0)] * 2
         job.stop()
         child.send_signal(signal.SIGINT)
         assert child.wait(timeout=60) == 0

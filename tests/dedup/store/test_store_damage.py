@@ -163,7 +163,7 @@ def test_an_older_copy_of_a_segment_is_not_taken_for_the_right_one(copy: Path, k
     shutil.rmtree(copy / PART)
     shutil.copytree(copy.with_name("snapshot") / PART, copy / PART)
     store = SegmentStore(copy, SETTINGS)
-    with pytest.raises(StorageCorrupt, match="not where its copy says"):
+    with pytest.raises(StorageCorrupt, match="the manifest says another"):
         everything(store, known.times)
     store.close()
     check_mended(copy, known)
@@ -254,7 +254,7 @@ def test_a_segment_that_is_ahead_takes_no_batch_twice(ahead: Path, known: Rememb
 
 def test_a_segment_that_is_ahead_gives_no_answer(ahead: Path, known: Remembered) -> None:
     store = SegmentStore(ahead, SETTINGS)
-    with pytest.raises(StorageCorrupt, match="never came to"):
+    with pytest.raises(StorageCorrupt, match="the manifest never reached"):
         everything(store, known.times)
     assert len(store.missing_parts()) == 1
     store.close()
@@ -263,7 +263,7 @@ def test_a_segment_that_is_ahead_gives_no_answer(ahead: Path, known: Remembered)
 def test_a_segment_that_is_ahead_by_another_head_is_of_another_run(ahead: Path) -> None:
     store = SegmentStore(ahead, SETTINGS)
     store.apply(changes_of(4)[0], version(4))
-    with pytest.raises(StorageCorrupt, match="another commit record"):
+    with pytest.raises(StorageCorrupt, match="another commit id"):
         store.apply(changes_of(5)[0], Version(0, 5, "other"))
     assert store.version() == version(4)
     store.close()
@@ -272,7 +272,7 @@ def test_a_segment_that_is_ahead_by_another_head_is_of_another_run(ahead: Path) 
 def test_a_segment_that_is_ahead_of_a_batch_that_leaves_it_alone_is_of_another_run(ahead: Path) -> None:
     store = SegmentStore(ahead, SETTINGS)
     store.apply(changes_of(4)[0], version(4))
-    with pytest.raises(StorageCorrupt, match="another commit record"):
+    with pytest.raises(StorageCorrupt, match="another commit id"):
         store.apply(StateChanges(), version(5))
     store.close()
 

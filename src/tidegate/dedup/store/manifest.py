@@ -16,10 +16,11 @@ from typing import Any
 import xxhash
 
 from tidegate.checkpoint.backend import Version
+from tidegate.checkpoint.commit_record import loaded_fields, stored_fields
 from tidegate.checkpoint.keys.layout import META_GROUP
 from tidegate.dedup.settings import SegmentSettings
 from tidegate.errors import StateMismatch, StorageCorrupt
-from tidegate.storage.files import disk_error, write_file_atomically
+from tidegate.storage.files import disk_error, disk_errors, write_file_atomically
 from tidegate.storage.sealed_json import seal, unseal
 
 MANIFEST_NAME = "copy.mark"
@@ -113,8 +114,9 @@ def encode_manifest(manifest: StoreManifest, settings: SegmentSettings) -> bytes
     """Return the bytes of a manifest's file."""
     rows = [_row(number, manifest.segments[number]) for number in sorted(manifest.segments)]
     shape = _shape(settings)
+    version = stored_fields(asdict(manifest.version))
     return seal(
-        {"format": MANIFEST_FORMAT, "version": asdict(manifest.version), "first_live": manifest.first_live}
+        {"format": MANIFEST_FORMAT, "version": version, "first_live": manifest.first_live}
         | {"retention_us": settings.retention_us, "shape": shape, "segments": rows}
     )
 
@@ -141,35 +143,30 @@ def read_manifest(folder: Path, settings: SegmentSettings) -> StoreManifest | No
     try:
         segments = {row["number"]: _segment_of(row) for row in document["segments"]}
         retention_us = document["retention_us"]
-        return StoreManifest(Version(**document["version"]), document["first_live"], segments, retention_us)
+        version = Version(**loaded_fields(document["version"]))
+        return StoreManifest(version, document["first_live"], segments, retention_us)
     except (KeyError, TypeError) as problem:
         raise StorageCorrupt(place=str(place), reason="fields are missing or unknown") from problem
 
 
 def write_manifest(folder: Path, manifest: StoreManifest, settings: SegmentSettings) -> None:
     """Replace the manifest of a store durably; after StorageFull or StorageFailed the old one stays."""
-    try:
+    with disk_errors(folder / MANIFEST_NAME):
         write_file_atomically(folder / MANIFEST_NAME, encode_manifest(manifest, settings))
-    except OSError as problem:
-        raise disk_error(folder / MANIFEST_NAME, problem) from problem
 
 
 def remove_manifest(folder: Path) -> None:
     """Remove the manifest: the store has no version from now on."""
-    try:
+    with disk_errors(folder / MANIFEST_NAME):
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
-    except OSError as problem:
-        raise disk_error(folder / MANIFEST_NAME, problem) from problem
 
 
 def snapshot_manifest(folder: Path, manifest: StoreManifest, settings: SegmentSettings) -> Path:
     """Write a manifest into a snapshot's folder, under a name that follows from its content."""
     content = encode_manifest(manifest, settings)
     place = folder / f"{xxhash.xxh3_128_hexdigest(content)}{MANIFEST_SUFFIX}"
-    try:
+    with disk_errors(place):
         place.write_bytes(content)
-    except OSError as problem:
-        raise disk_error(place, problem) from problem
     return place
 
 
@@ -184,10 +181,12 @@ def _shape(settings: SegmentSettings) -> dict[str, Any]:
 
 
 def _row(number: int, listed: ListedSegment) -> dict[str, Any]:
-    return {"number": number, **asdict(listed)}
+    row = {"number": number, **asdict(listed)}
+    row["record"]["version"] = stored_fields(row["record"]["version"])
+    return row
 
 
 def _segment_of(row: dict[str, Any]) -> ListedSegment:
     record = dict(row["record"])
-    version = Version(**record.pop("version"))
+    version = Version(**loaded_fields(record.pop("version")))
     return ListedSegment(SegmentRecord(version=version, **record), row["size_bytes"], row["filter_bytes"])
