@@ -4,7 +4,7 @@
 
 The calls of both clients are written once, with docstrings that fit both. `await` and `async` are removed,
 names change as RENAMED says, and everything else stays as it is. What exists in two forms by hand is
-`_async/concurrency.py` and `_async/sockets.py`, and the modules of these names in `blocking/`.
+`concurrency.py`, in `_async/` and in `blocking/`.
 tests/sdk/test_generated.py fails when the result is not up to date.
 """
 
@@ -20,7 +20,7 @@ SDK = Path(__file__).resolve().parent.parent / "src" / "tidegate" / "sdk"
 SOURCE = SDK / "_async"
 TARGET = SDK / "_sync"
 # Written by hand in both forms: these in _async, and those of the same name in blocking.
-IN_BLOCKING = frozenset({"concurrency", "sockets"})
+IN_BLOCKING = frozenset({"concurrency"})
 
 # A whole word on the left becomes the one on the right.
 RENAMED = {
@@ -37,6 +37,7 @@ RENAMED = {
     "AsyncConnectionPool": "ConnectionPool",
     "AsyncNetworkStream": "NetworkStream",
     "AnyIOBackend": "SyncBackend",
+    "websockets.asyncio": "websockets.sync",
 }
 PATTERNS = [
     (re.compile(r"\basync (def|with|for)\b"), r"\1"),
@@ -44,6 +45,8 @@ PATTERNS = [
     (re.compile(r"\bAwaitable\[None\]"), "None"),
     (re.compile(r"\bAwaitable, "), ""),
     (re.compile(rf"\bsdk\._async\.({'|'.join(sorted(IN_BLOCKING))})\b"), r"sdk.blocking.\1"),
+    # An open connection, without the warning that a later `connect` connects again by itself.
+    (re.compile(r"\bproxy=None,"), "proxy=None, legacy=True,"),
     *((re.compile(rf"\b{old}\b"), new) for old, new in RENAMED.items()),
 ]
 

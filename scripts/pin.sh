@@ -10,7 +10,7 @@ tools=$(mktemp -d)
 trap 'rm -rf "$tools"' EXIT
 
 python3 -m venv "$tools/venv"
-"$tools/venv/bin/python" -m pip install --quiet --disable-pip-version-check uv
+"$tools/venv/bin/python" -m pip install --quiet --disable-pip-version-check uv==0.13.8
 { cat "$RUN" "$TEST" 2>/dev/null || true; } |
   sed -nE 's/^([A-Za-z0-9_.-]+==[^ ;]+).*/\1/p' >"$tools/pinned.txt"
 if [ "${1:-}" = --upgrade ]; then : >"$tools/pinned.txt"; fi

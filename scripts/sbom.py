@@ -4,7 +4,8 @@
 
 Listed are the packages of `constraints.txt` that are installed here, with version, licence and what each
 depends on, and the jars of Spark's Delta connector with the hashes that Tidegate checks. The jars and Java
-that pyspark brings or needs are part of pyspark. The same checkout gives the same bytes.
+that pyspark brings or needs are part of pyspark; extras are left out. On one platform the same checkout gives
+the same bytes.
 """
 
 from __future__ import annotations
@@ -24,10 +25,17 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 from packaging.requirements import Requirement
 
-from tidegate.pipeline.jars import DELTA, DELTA_JARS
+from tidegate.pipeline.jars import DELTA, DELTA_JARS, JarHash
 
 ROOT = Path(__file__).resolve().parents[1]
 LICENCE_CHARS_MAX = 100  # some packages put the whole text into that field
+# The Maven group of a jar by the beginning of its name; all of them are under the same licence.
+JAR_GROUPS = {
+    "delta-": "io.delta",
+    "jackson-datatype-": "com.fasterxml.jackson.datatype",
+    "unitycatalog-": "io.unitycatalog",
+}
+JAR_LICENCE = "Apache-2.0"
 
 
 def normal(name: str) -> str:
@@ -67,20 +75,27 @@ def package_component(name: str, found: metadata.Distribution) -> Component:
 
 
 def jar_components() -> list[Component]:
-    """Describe the jars that are fetched for Spark."""
-    named = [(jar, re.fullmatch(r"(.+)-(\d[^/]*)\.jar", jar.name)) for jar in DELTA_JARS]
-    return [
-        Component(
-            type=ComponentType.LIBRARY,
-            name=match[1],
-            version=match[2],
-            bom_ref=f"jar/{match[1]}",
-            description=f"fetched with {DELTA}",
-            hashes=[HashType(alg=HashAlgorithm.SHA_256, content=jar.sha256)],
-        )
-        for jar, match in named
-        if match
-    ]
+    """Describe the jars that are fetched for Spark; SystemExit names one that does not belong to a group."""
+    return [_jar_component(jar) for jar in DELTA_JARS]
+
+
+def _jar_component(jar: JarHash) -> Component:
+    match = re.fullmatch(r"(.+)-(\d[^/]*)\.jar", jar.name)
+    groups = [group for start, group in JAR_GROUPS.items() if jar.name.startswith(start)]
+    if match is None or not groups:
+        raise SystemExit(f"{jar.name} has no group in JAR_GROUPS of scripts/sbom.py: add it there.")
+    name, version = match[1], match[2]
+    return Component(
+        type=ComponentType.LIBRARY,
+        group=groups[0],
+        name=name,
+        version=version,
+        purl=PackageURL("maven", groups[0], name, version),
+        bom_ref=f"jar/{name}",
+        description=f"fetched with {DELTA}",
+        licenses=[LicenseFactory().make_from_string(JAR_LICENCE)],
+        hashes=[HashType(alg=HashAlgorithm.SHA_256, content=jar.sha256)],
+    )
 
 
 def requirements_of(found: metadata.Distribution, extras: set[str]) -> list[Requirement]:
@@ -106,6 +121,8 @@ def graph_of(root: metadata.Distribution, packages: dict[str, metadata.Distribut
             graph[name].add(other)
             more = needed.extras - extras.setdefault(other, set())
             extras[other] |= more
+            if other not in packages:
+                raise SystemExit(f"{name} needs {other}, which is not in constraints.txt: scripts/pin.sh")
             if other not in graph or more:
                 waiting.append((other, packages[other]))
     return graph

@@ -31,15 +31,22 @@ def build_wheel(target: Path) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch, "checkout")
-        leave_out = shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(ROOT / "src", copy / "src", ignore=leave_out)
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
+        for name in source_files():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, copy / name)
         made = Path(scratch, "made")
         options = ["--no-deps", "--no-build-isolation", "--quiet", "--disable-pip-version-check"]
         _run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", str(made), str(copy))
         (wheel,) = made.glob("tidegate-*.whl")
         return Path(shutil.copy(wheel, target))
+
+
+def source_files() -> list[str]:
+    """Return the paths of what a wheel is made of: what git tracks or would track, and nothing ignored."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--"]
+    command += ["src", "pyproject.toml", "README.md", "LICENSE"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return sorted({name for name in listed.split("\0") if name and (ROOT / name).exists()})
 
 
 def install(wheel: Path, environment: Path) -> Path:
@@ -69,10 +76,13 @@ def run_demo(tidegate: Path, folder: Path, seconds_max: float = DEMO_SECONDS_MAX
     with (folder / "up.log").open("w+", encoding="utf-8") as log:
         command = [str(tidegate), "up", "--demo", "--port", "0"]
         up = subprocess.Popen(command, cwd=folder, env=environ, stdout=log, stderr=log)
+        count, code = 0, None
         try:
             count = _wait_for_readings(tidegate, folder, environ, up, seconds_max)
             up.send_signal(signal.SIGINT)
             code = up.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired as late:
+            log.write(f"{late}\n")
         finally:
             if up.poll() is None:
                 up.kill()
@@ -88,7 +98,10 @@ def _wait_for_readings(
     deadline = time.monotonic() + seconds_max
     while up.poll() is None and time.monotonic() < deadline:
         command = [str(tidegate), "sql", "--json", QUERY]
-        answer = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+        left = max(deadline - time.monotonic(), PAUSE_SECONDS)
+        answer = subprocess.run(
+            command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=left
+        )
         if answer.returncode == 0 and (count := int(json.loads(answer.stdout)["rows"][0][0])) > 0:
             return count
         time.sleep(PAUSE_SECONDS)

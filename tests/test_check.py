@@ -71,16 +71,76 @@ def test_a_module_has_the_tests_of_its_folder_and_of_its_name(checkout: Path) ->
     ]
 
 
+def test_a_module_without_a_test_of_its_name_has_all_of_the_package(checkout: Path) -> None:
+    assert chosen(checkout, "src/tidegate/topics/log/reader.py") == ["tests/topics"]
+    assert chosen(checkout, "src/tidegate/topics/log/__init__.py") == [
+        "tests/topics/log/test_log.py",
+        "tests/topics/log/test_trim.py",
+    ]
+
+
+def test_deleted_and_renamed_files_have_the_tests_of_where_they_were(checkout: Path) -> None:
+    base = git(checkout, "rev-parse", "HEAD")
+    git(checkout, "mv", "src/tidegate/topics/log/log.py", "src/tidegate/topics/tail.py")
+    git(checkout, "rm", "-q", "tests/topics/log/test_trim.py")
+    changed = check.changed_files(checkout, base)
+    assert changed == [
+        "src/tidegate/topics/log/log.py",
+        "src/tidegate/topics/tail.py",
+        "tests/topics/log/test_trim.py",
+    ]
+    assert check.tests_of_file(Path(changed[0]), checkout) == [
+        "tests/topics/log/test_log.py",
+        "tests/upkeep/topics/test_log.py",
+    ]
+    assert check.tests_of_file(Path(changed[2]), checkout) == ["tests/topics/log"]
+
+
+def test_a_base_that_git_does_not_know_is_refused(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing changed and nothing known are not the same: the first is green."""
+    assert check.main(["no-such-commit", "--list"], checkout) == 2
+    assert "no-such-commit" in capsys.readouterr().err
+    assert check.main(["--list"], checkout) == 2  # there is one commit, and nothing before it
+    commit(checkout)
+    assert check.main(["--list"], checkout) == 0
+
+
+def test_files_without_tests_are_named(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (checkout / "tests" / "conftest.py").write_text("")
+    (checkout / "größe.txt").write_text("")
+    assert check.main(["--list"], checkout) == 0
+    assert "No tests are chosen for: größe.txt tests/conftest.py (" in capsys.readouterr().out
+
+
 def test_a_test_is_its_own_and_what_tests_share_is_the_folders(checkout: Path) -> None:
     assert chosen(checkout, "tests/topics/log/test_trim.py") == ["tests/topics/log/test_trim.py"]
     both = ["tests/topics/log/test_trim.py", "tests/topics/world.py"]
     assert chosen(checkout, *both) == ["tests/topics"]
 
 
-def test_docs_and_set_up_have_their_own(checkout: Path) -> None:
-    assert chosen(checkout, "docs/a.md", "README.md") == ["tests/test_docs.py"]
-    assert chosen(checkout, "Makefile", "scripts/setup.sh") == ["tests/test_setup.py"]
-    assert chosen(checkout, "LICENSE", "benchmarks/publish.py") == []
+@pytest.mark.parametrize(
+    ("file", "tests"),
+    [
+        ("docs/a.md", ["tests/test_docs.py"]),
+        ("SECURITY.md", ["tests/test_contributing.py", "tests/test_docs.py"]),
+        ("Makefile", ["tests/test_contributing.py", "tests/test_setup.py"]),
+        ("scripts/sbom.py", ["tests/test_sbom.py", "tests/test_setup.py"]),
+        ("constraints.txt", ["tests/test_sbom.py", "tests/test_setup.py"]),
+        ("tests/topics/golden/0001", ["tests/topics"]),
+        ("src/tidegate/query/statements/dml.py", ["tests/query", "tests/server/api"]),
+        ("src/tidegate/server/routes.py", ["tests/server", "tests/test_docs.py"]),
+        ("benchmarks/topics/publish.py", []),
+    ],
+)
+def test_other_files_have_the_tests_that_depend_on_them(file: str, tests: list[str]) -> None:
+    assert chosen(ROOT, file) == tests
+
+
+def test_the_table_of_what_depends_names_what_is_there() -> None:
+    names = {test for tests in check.ALSO.values() for test in tests}
+    assert [name for name in names if not (ROOT / name).exists()] == []
+    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [start for start in check.ALSO if f"\n{start}" not in f"\n{files}"] == []
 
 
 def test_of_the_pages_only_the_changed_ones_are_run() -> None:
@@ -98,19 +158,18 @@ def test_the_base_is_the_last_commit_the_one_before_it_or_what_is_shared(checkou
     assert check.base_of(checkout) == shared
 
 
-def test_changed_are_edited_committed_and_new_files_and_not_deleted_ones(checkout: Path) -> None:
+def test_changed_are_edited_committed_deleted_and_new_files(checkout: Path) -> None:
     base = git(checkout, "rev-parse", "HEAD")
     (checkout / "docs" / "a.md").unlink()
     (checkout / "tests" / "topics" / "log" / "test_trim.py").write_text("x = 2\n")
     commit(checkout)
     (checkout / "Makefile").write_text("x = 3\n")
     (checkout / "new.py").write_text("")
-    assert check.changed_files(checkout, base) == ["Makefile", "new.py", "tests/topics/log/test_trim.py"]
+    changed = ["Makefile", "docs/a.md", "new.py", "tests/topics/log/test_trim.py"]
+    assert check.changed_files(checkout, base) == changed
 
 
 def test_of_the_real_tree_every_module_has_tests() -> None:
-    """A module that has none would be checked by nothing. Every test uses `testing`."""
-    modules = [path.relative_to(ROOT).as_posix() for path in (ROOT / "src").rglob("[a-z]*.py")]
-    without = [module for module in modules if check.tests_of([module], ROOT) == check.ALWAYS]
-    left = [module for module in without if not module.startswith("src/tidegate/testing/")]
-    assert left in ([], ["src/tidegate/spark.py"])
+    """A module that has none would be checked by nothing."""
+    modules = [path.relative_to(ROOT) for path in (ROOT / "src").rglob("*.py")]
+    assert [module for module in modules if not check.tests_of_file(module, ROOT)] == []
